@@ -16,7 +16,7 @@ use crate::error::ToolError;
 use crate::input::{AnsweredRequest, InputRequest, InputResponse};
 use crate::options::InvokeOptions;
 use crate::policy::Effect;
-use crate::progress::Progress;
+use crate::progress::ProgressQueue;
 use crate::tool::Tool;
 
 /// The context of one call, passed to the tool.
@@ -36,9 +36,9 @@ use crate::tool::Tool;
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone)]
-pub struct ToolContext(Arc<Inner>);
+pub struct ToolContext(Arc<AttemptContext>);
 
-struct Inner {
+struct AttemptContext {
     call: Arc<CallContext>,
     /// Specific to this attempt. Created on demand: most tools do not use it.
     cancellation: OnceLock<CancellationToken>,
@@ -56,7 +56,7 @@ pub(crate) struct CallContext {
     /// The model's arguments and those read from the state.
     pub(crate) arguments: Value,
     /// The indexes of the tool's inputs that were read from the state.
-    pub(crate) fed: Vec<usize>,
+    pub(crate) bound: Vec<usize>,
     pub(crate) state: State,
     /// The answers to what the call asked before.
     pub(crate) answered: Vec<AnsweredRequest>,
@@ -68,7 +68,7 @@ pub(crate) struct InvocationContext {
     pub(crate) options: InvokeOptions,
     /// Cancelled with the run, and when the invocation is dropped.
     pub(crate) cancellation: CancellationToken,
-    pub(crate) progress: Progress,
+    pub(crate) progress: ProgressQueue,
 }
 
 impl CallContext {
@@ -117,7 +117,7 @@ pub fn decode_key_part(part: &str) -> String {
 impl ToolContext {
     /// Creates the context of one attempt of a call.
     pub(crate) fn new(call: Arc<CallContext>) -> Self {
-        ToolContext(Arc::new(Inner {
+        ToolContext(Arc::new(AttemptContext {
             call,
             cancellation: OnceLock::new(),
             idempotency_key: OnceLock::new(),
@@ -279,7 +279,7 @@ impl StateWriter {
     }
 
     fn check_declared(&self, key: &str) -> Result<(), WriteError> {
-        if self.0.0.call.tool.inner().access.may_write(key) {
+        if self.0.0.call.tool.definition().access.may_write(key) {
             return Ok(());
         }
         Err(WriteError::Undeclared { tool: self.0.tool_name().to_owned(), key: key.to_owned() })

@@ -30,10 +30,10 @@ use crate::input::InputRequest;
 /// }
 /// assert_eq!(parse("x").unwrap_err().to_string(), "invalid float literal");
 /// ```
-pub struct ToolError(Kind);
+pub struct ToolError(ToolErrorKind);
 
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ToolErrorKind {
     /// For the model.
     Failed { message: String, is_permanent: bool },
     /// For the model: invalid arguments.
@@ -49,12 +49,12 @@ pub(crate) enum Kind {
 impl ToolError {
     /// An error that the model reads, after the retries that the tool allows.
     pub fn new(message: impl Into<String>) -> Self {
-        ToolError(Kind::Failed { message: message.into(), is_permanent: false })
+        ToolError(ToolErrorKind::Failed { message: message.into(), is_permanent: false })
     }
 
     /// An error that the model reads immediately, without retries.
     pub fn permanent(message: impl Into<String>) -> Self {
-        ToolError(Kind::Failed { message: message.into(), is_permanent: true })
+        ToolError(ToolErrorKind::Failed { message: message.into(), is_permanent: true })
     }
 
     /// An error with an unknown outcome: the call may have had its effect. For example, the connection to a service
@@ -82,7 +82,7 @@ impl ToolError {
     /// # }).unwrap();
     /// ```
     pub fn unknown(message: impl Into<String>) -> Self {
-        ToolError(Kind::Unknown(message.into()))
+        ToolError(ToolErrorKind::Unknown(message.into()))
     }
 
     /// Disables retries, if the error is for the model.
@@ -99,7 +99,7 @@ impl ToolError {
     /// ```
     #[must_use]
     pub fn into_permanent(mut self) -> Self {
-        if let Kind::Failed { is_permanent, .. } = &mut self.0 {
+        if let ToolErrorKind::Failed { is_permanent, .. } = &mut self.0 {
             *is_permanent = true;
         }
         self
@@ -107,7 +107,7 @@ impl ToolError {
 
     /// An error that no model can act on: it ends the run, and the outcomes of the other calls are kept.
     pub fn fatal(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        ToolError(Kind::Fatal(source.into()))
+        ToolError(ToolErrorKind::Fatal(source.into()))
     }
 
     /// Ends the attempt with questions to the user. The run stores them and waits, as for an approval; when all of them are
@@ -125,27 +125,27 @@ impl ToolError {
     /// assert_eq!(error.to_string(), "input required: Window or aisle?");
     /// ```
     pub fn input_required(requests: impl IntoIterator<Item = InputRequest>) -> Self {
-        ToolError(Kind::InputRequired(requests.into_iter().collect()))
+        ToolError(ToolErrorKind::InputRequired(requests.into_iter().collect()))
     }
 
     pub(crate) fn invalid_arguments(faults: Issues) -> Self {
-        ToolError(Kind::InvalidArguments(faults))
+        ToolError(ToolErrorKind::InvalidArguments(faults))
     }
 
     /// Whether a retry may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
-        matches!(self.0, Kind::Failed { is_permanent: false, .. } | Kind::Unknown(_))
+        matches!(self.0, ToolErrorKind::Failed { is_permanent: false, .. } | ToolErrorKind::Unknown(_))
     }
 
     /// Takes the questions, if it has some.
     pub(crate) fn take_requests(&mut self) -> Vec<InputRequest> {
         match &mut self.0 {
-            Kind::InputRequired(requests) => std::mem::take(requests),
+            ToolErrorKind::InputRequired(requests) => std::mem::take(requests),
             _ => Vec::new(),
         }
     }
 
-    pub(crate) fn into_kind(self) -> Kind {
+    pub(crate) fn into_kind(self) -> ToolErrorKind {
         self.0
     }
 }
@@ -153,13 +153,13 @@ impl ToolError {
 impl fmt::Display for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Failed { message, .. } | Kind::Unknown(message) => f.write_str(message),
-            Kind::InvalidArguments(faults) => write!(f, "invalid arguments: {faults}"),
-            Kind::InputRequired(requests) => {
+            ToolErrorKind::Failed { message, .. } | ToolErrorKind::Unknown(message) => f.write_str(message),
+            ToolErrorKind::InvalidArguments(faults) => write!(f, "invalid arguments: {faults}"),
+            ToolErrorKind::InputRequired(requests) => {
                 let messages: Vec<&str> = requests.iter().map(|request| request.message.as_str()).collect();
                 write!(f, "input required: {}", messages.join("; "))
             }
-            Kind::Fatal(source) => ErrorChain(&**source).fmt(f),
+            ToolErrorKind::Fatal(source) => ErrorChain(&**source).fmt(f),
         }
     }
 }

@@ -18,10 +18,10 @@ use std::sync::Arc;
 /// assert!(resources.get::<String>().is_none());
 /// ```
 #[derive(Clone, Default)]
-pub struct Resources(Arc<HashMap<TypeId, Named>>);
+pub struct Resources(Arc<HashMap<TypeId, NamedResource>>);
 
 /// A resource with the name of its type.
-type Named = (&'static str, Arc<dyn Any + Send + Sync>);
+type NamedResource = (&'static str, Arc<dyn Any + Send + Sync>);
 
 impl Resources {
     /// No resources.

@@ -18,11 +18,11 @@ use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State
 use crate::binding::{InputBinding, InputFromState, OutputBinding, ResultText, Source};
 use crate::error::BuildError;
 use crate::extract::Requirements;
-use crate::function::{Function, Parameters, ToolFunction, ToolReturn, Work};
+use crate::function::{ErasedFunction, Parameters, ThreadKind, ToolFunction, ToolReturn};
 use crate::invoke;
 use crate::policy::{Approval, Effect, Retry};
 use crate::resources::Resources;
-use crate::schema::{self, Unlisted, drop_stand_in_nulls};
+use crate::schema::{self, UnlistedProperties, drop_stand_in_nulls};
 
 /// The maximum length of a tool name in bytes, by providers' limits.
 const MAX_NAME_BYTES: usize = 64;
@@ -55,25 +55,25 @@ const MAX_NAME_BYTES: usize = 64;
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone)]
-pub struct Tool(Arc<Inner>);
+pub struct Tool(Arc<ToolDefinition>);
 
 #[derive(Clone)]
-pub(crate) struct Inner {
+pub(crate) struct ToolDefinition {
     pub(crate) name: Arc<str>,
     pub(crate) spec: ToolSpec,
-    pub(crate) function: Function,
+    pub(crate) function: ErasedFunction,
     /// Checks the model's arguments. The schema is the plain one, even if the model sees the strict one.
     pub(crate) arguments: Arc<ValueType>,
     pub(crate) inputs: Arc<[InputBinding]>,
     pub(crate) outputs: Arc<[OutputBinding]>,
     pub(crate) result_text: Option<ResultText>,
-    pub(crate) access: Arc<Access>,
+    pub(crate) access: Arc<KeyAccess>,
     pub(crate) resources: Arc<[(TypeId, &'static str)]>,
     pub(crate) effect: Effect,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) approval: Approval,
-    pub(crate) digested: OnceLock<Digested>,
+    pub(crate) canonical: OnceLock<CanonicalTexts>,
 }
 
 /// The canonical bindings of a tool that has none, as most.
@@ -81,20 +81,20 @@ const NO_BINDINGS: &str = r#"{"inputs":[],"outputs":[],"reads":[],"writes":[]}"#
 
 /// What digests of a tool are made of, made once.
 #[derive(Clone)]
-pub(crate) struct Digested {
+pub(crate) struct CanonicalTexts {
     specification: Box<str>,
     bindings: Box<str>,
 }
 
 /// The keys that a tool reads and writes, which determine the order of the calls of one reply.
 #[derive(Debug, Default)]
-pub(crate) struct Access {
+pub(crate) struct KeyAccess {
     pub(crate) reads: BTreeSet<Arc<str>>,
     /// With the handler, if a binding overrides the key's own.
     pub(crate) writes: Vec<(Arc<str>, Option<Handler>)>,
 }
 
-impl Access {
+impl KeyAccess {
     pub(crate) fn may_write(&self, key: &str) -> bool {
         self.writes.iter().any(|(known, _)| **known == *key)
     }
@@ -110,7 +110,7 @@ impl Tool {
     {
         let mut needs = Requirements::default();
         P::needs(&mut needs);
-        ToolBuilder::new(name.into(), description.into(), Function::of_async(function), needs)
+        ToolBuilder::new(name.into(), description.into(), ErasedFunction::of_async(function), needs)
     }
 
     /// Creates a tool from a blocking function: one that waits for a file, a database, a program. It runs on
@@ -135,7 +135,12 @@ impl Tool {
     {
         let mut needs = Requirements::default();
         P::needs(&mut needs);
-        ToolBuilder::new(name.into(), description.into(), Function::on_thread(Work::Waits, function), needs)
+        ToolBuilder::new(
+            name.into(),
+            description.into(),
+            ErasedFunction::on_thread(ThreadKind::Blocking, function),
+            needs,
+        )
     }
 
     /// Creates a tool from a CPU-bound function: it runs on a pool of as many threads as there are cores,
@@ -160,7 +165,7 @@ impl Tool {
         ToolBuilder::new(
             name.into(),
             description.into(),
-            Function::on_thread(Work::Computes, function),
+            ErasedFunction::on_thread(ThreadKind::CpuBound, function),
             needs,
         )
     }
@@ -187,21 +192,21 @@ impl Tool {
         description: impl Into<String>,
         work: impl Any + Send + Sync,
     ) -> ToolBuilder {
-        let function = Function::Hosted(Arc::new(work));
+        let function = ErasedFunction::Hosted(Arc::new(work));
         ToolBuilder::new(name.into(), description.into(), function, Requirements::default())
     }
 
     /// The value that identifies a [hosted](Tool::hosted) tool to its host, if it is a `T`.
     pub fn hosted_as<T: Any>(&self) -> Option<&T> {
         match &self.0.function {
-            Function::Hosted(work) => work.downcast_ref(),
+            ErasedFunction::Hosted(work) => work.downcast_ref(),
             _ => None,
         }
     }
 
     /// Whether the tool has no function, because a [host](Tool::hosted) runs it.
     pub fn is_hosted(&self) -> bool {
-        matches!(self.0.function, Function::Hosted(_))
+        matches!(self.0.function, ErasedFunction::Hosted(_))
     }
 
     /// The tool's name for the model.
@@ -332,7 +337,7 @@ impl Tool {
         let inputs = self.0.inputs.iter();
         let inputs = inputs.map(|input| json!([&*input.key, input.parameter, input.is_visible]));
         let outputs = self.0.outputs.iter().map(|output| {
-            json!([&*output.key, output.source.words(), output.handler.as_ref().map(ToString::to_string)])
+            json!([&*output.key, output.source.to_json(), output.handler.as_ref().map(ToString::to_string)])
         });
         let mut bindings = json!({
             "inputs": inputs.collect::<Vec<_>>(),
@@ -341,7 +346,7 @@ impl Tool {
             "writes": self.writes().collect::<Vec<_>>(),
         });
         if let Some(text) = &self.0.result_text {
-            bindings["text"] = text.words();
+            bindings["text"] = text.to_json();
         }
         bindings
     }
@@ -349,16 +354,16 @@ impl Tool {
     /// Its [specification](Tool::spec) as [canonical JSON](canonical_json), made once: agents that share a tool digest it
     /// once.
     pub fn canonical_spec(&self) -> &str {
-        &self.digested().specification
+        &self.canonical().specification
     }
 
     /// Its [bindings](Tool::bindings) in the same form.
     pub fn canonical_bindings(&self) -> &str {
-        &self.digested().bindings
+        &self.canonical().bindings
     }
 
-    fn digested(&self) -> &Digested {
-        self.0.digested.get_or_init(|| Digested {
+    fn canonical(&self) -> &CanonicalTexts {
+        self.0.canonical.get_or_init(|| CanonicalTexts {
             specification: canonical_json(&serde_json::to_value(&self.0.spec).unwrap_or_default()).into(),
             bindings: match self.has_bindings() {
                 true => canonical_json(&self.bindings()).into(),
@@ -368,7 +373,7 @@ impl Tool {
     }
 
     fn has_bindings(&self) -> bool {
-        let Inner { inputs, outputs, access, result_text, .. } = &*self.0;
+        let ToolDefinition { inputs, outputs, access, result_text, .. } = &*self.0;
         !inputs.is_empty()
             || !outputs.is_empty()
             || !access.reads.is_empty()
@@ -487,7 +492,7 @@ impl Tool {
         let mut arguments = Value::Object(arguments);
         if self.0.spec.strict {
             drop_stand_in_nulls(self.parameters(), &mut arguments);
-            self.drop_fed_nulls(&mut arguments);
+            self.drop_bound_nulls(&mut arguments);
         }
         self.0.arguments.check(&arguments)?;
         Ok(arguments)
@@ -495,7 +500,7 @@ impl Tool {
 
     /// In strict mode null is a model's only way to omit a parameter, even if null is a valid value. A
     /// parameter that the state can fill then counts as omitted.
-    fn drop_fed_nulls(&self, arguments: &mut Value) {
+    fn drop_bound_nulls(&self, arguments: &mut Value) {
         let Value::Object(arguments) = arguments else { return };
         for input in self.0.inputs.iter() {
             if arguments.get(&input.parameter).is_some_and(Value::is_null) {
@@ -523,11 +528,11 @@ impl Tool {
         let mut inner = (*self.0).clone();
         inner.name = name.as_str().into();
         inner.spec.name = name;
-        inner.digested = OnceLock::new();
+        inner.canonical = OnceLock::new();
         Ok(Tool(Arc::new(inner)))
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn definition(&self) -> &ToolDefinition {
         &self.0
     }
 }
@@ -587,10 +592,10 @@ impl IntoTool for Result<Tool, BuildError> {
 pub struct ToolBuilder {
     name: String,
     description: String,
-    function: Function,
+    function: ErasedFunction,
     needs: Requirements,
     parameters: Option<Value>,
-    unlisted: Unlisted,
+    unlisted: UnlistedProperties,
     is_strict: bool,
     extras: Extras,
     inputs: Vec<InputBinding>,
@@ -605,14 +610,14 @@ pub struct ToolBuilder {
 }
 
 impl ToolBuilder {
-    fn new(name: String, description: String, function: Function, needs: Requirements) -> Self {
+    fn new(name: String, description: String, function: ErasedFunction, needs: Requirements) -> Self {
         ToolBuilder {
             name,
             description,
             function,
             needs,
             parameters: None,
-            unlisted: Unlisted::default(),
+            unlisted: UnlistedProperties::default(),
             is_strict: false,
             extras: Extras::new(),
             inputs: Vec::new(),
@@ -653,7 +658,7 @@ impl ToolBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_parameters(mut self) -> Self {
-        self.unlisted = Unlisted::Taken;
+        self.unlisted = UnlistedProperties::Accepted;
         self
     }
 
@@ -787,7 +792,7 @@ impl ToolBuilder {
             return Err(BuildError::InvalidTool { tool: self.name, faults: faults.into_iter().collect() });
         }
         let spec = self.spec(visible);
-        Ok(Tool(Arc::new(Inner {
+        Ok(Tool(Arc::new(ToolDefinition {
             name: self.name.as_str().into(),
             spec,
             arguments,
@@ -801,7 +806,7 @@ impl ToolBuilder {
             timeout: self.timeout,
             retry: self.retry,
             approval: self.approval,
-            digested: OnceLock::new(),
+            canonical: OnceLock::new(),
         })))
     }
 
@@ -896,12 +901,12 @@ impl ToolBuilder {
         spec
     }
 
-    fn access(&self) -> Access {
+    fn access(&self) -> KeyAccess {
         let reads = self.inputs.iter().map(|input| Arc::clone(&input.key));
         let declared = self.reads.iter().chain(&self.needs.reads).map(|key| Arc::from(key.as_str()));
         let writes = self.outputs.iter().map(|output| (Arc::clone(&output.key), output.handler.clone()));
         let written = self.writes.iter().map(|key| (Arc::from(key.as_str()), None));
-        Access { reads: reads.chain(declared).collect(), writes: writes.chain(written).collect() }
+        KeyAccess { reads: reads.chain(declared).collect(), writes: writes.chain(written).collect() }
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn writes(
     mut delta: Delta,
     result: &Value,
 ) -> Result<Delta, StateError> {
-    for output in tool.inner().outputs.iter() {
+    for output in tool.definition().outputs.iter() {
         let Some(value) = output.source.of(result) else { continue };
         let key = &*output.key;
         delta.push(match &output.handler {
@@ -33,7 +33,7 @@ pub(super) fn writes(
 
 /// The content of a result for the model, and the error if its formatter failed.
 pub(super) fn content(tool: &Tool, result: Value) -> (ToolContent, Option<String>) {
-    let Some(text) = &tool.inner().result_text else { return (ToolContent::Value(result), None) };
+    let Some(text) = &tool.definition().result_text else { return (ToolContent::Value(result), None) };
     let formatted = catch_unwind(AssertUnwindSafe(|| text.apply(&result)))
         .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into()));
     match formatted {
@@ -155,9 +155,9 @@ fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String 
 
 /// The length of compact JSON, computed without building it.
 fn json_bytes(value: &Value) -> usize {
-    struct Counter(usize);
+    struct ByteCounter(usize);
 
-    impl io::Write for Counter {
+    impl io::Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -168,7 +168,7 @@ fn json_bytes(value: &Value) -> usize {
         }
     }
 
-    let mut counter = Counter(0);
+    let mut counter = ByteCounter(0);
     match serde_json::to_writer(&mut counter, value) {
         Ok(()) => counter.0,
         Err(_) => usize::MAX,

@@ -13,17 +13,17 @@ use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State};
 
-use super::concurrent::Concurrent;
+use super::call_futures::CallFutures;
 use super::outcome::{CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalCause, FatalError};
-use super::prepare::{self, Prepared};
-use super::running::{Finished, Running};
-use super::schedule::{CallAccess, Schedule};
+use super::prepare::{self, PreparedCall};
+use super::running::{FinishedCall, RunningCall};
+use super::schedule::{CallAccess, CallSchedule};
 use super::settle::fold;
 use crate::context::{CallContext, InvocationContext};
 use crate::error::ToolError;
 use crate::input::{AnsweredRequest, InputRequest};
 use crate::options::InvokeOptions;
-use crate::progress::{PROGRESS_QUEUE, Progress};
+use crate::progress::{MAX_UNREAD_REPORTS, ProgressQueue};
 use crate::tool::Tool;
 use crate::toolset::Tools;
 use tokio_util::sync::CancellationToken;
@@ -95,11 +95,11 @@ pub struct Invocation {
     calls: Arc<[ToolCall]>,
     base: State,
     shared: Arc<InvocationContext>,
-    schedule: Schedule,
-    announced: Vec<(usize, Tool, Prepared, State)>,
-    running: Concurrent<(usize, Finished)>,
+    schedule: CallSchedule,
+    announced: Vec<(usize, Tool, PreparedCall, State)>,
+    running: CallFutures<(usize, FinishedCall)>,
     /// Calls that the host runs.
-    hosted: BTreeMap<usize, Running>,
+    hosted: BTreeMap<usize, RunningCall>,
     events: VecDeque<CallEvent>,
     outcomes: Vec<Option<CallOutcome>>,
     /// The answers to what calls asked before, by call.
@@ -127,13 +127,13 @@ impl Invocation {
     ) -> Self {
         let calls = calls.into();
         let access = || calls.iter().map(|call| access_of(tools, call, state.schema())).collect();
-        let schedule = Schedule::of(calls.len(), access);
+        let schedule = CallSchedule::of(calls.len(), access);
         Invocation {
             tools: tools.clone(),
             base: state,
             schedule,
             announced: Vec::new(),
-            running: Concurrent::new(),
+            running: CallFutures::new(),
             hosted: BTreeMap::new(),
             events: VecDeque::new(),
             outcomes: vec![None; calls.len()],
@@ -144,7 +144,7 @@ impl Invocation {
             calls,
             shared: Arc::new(InvocationContext {
                 cancellation: options.cancellation.child_token(),
-                progress: Progress::default(),
+                progress: ProgressQueue::default(),
                 options,
             }),
             is_draining: false,
@@ -265,7 +265,7 @@ impl Invocation {
                 return Some(event);
             }
             if self.shared.cancellation.is_cancelled() {
-                self.give_up_the_rest();
+                self.abandon_unstarted();
             }
             self.launch();
             if self.announce() {
@@ -279,7 +279,7 @@ impl Invocation {
             tokio::select! {
                 biased;
                 Some((call, finished)) = self.running.next() => self.finish_call(call, finished),
-                (call, report) = self.shared.progress.next() => self.tell_progress(call, report),
+                (call, report) = self.shared.progress.next() => self.push_progress(call, report),
             }
         }
     }
@@ -379,9 +379,9 @@ impl Invocation {
 
     /// The state that a call sees: that before the step, with the writes of the calls that it waited for.
     pub fn state_seen_by(&self, call: usize) -> State {
-        let behind = self.schedule.behind(call);
+        let predecessors = self.schedule.predecessors(call);
         let mut state = self.base.clone();
-        for outcome in behind.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
+        for outcome in predecessors.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
             // Writes that cannot be merged are skipped here, as at the end of the step.
             let _ = fold(&mut state, &outcome.delta);
         }
@@ -495,9 +495,9 @@ impl Invocation {
         self.announced.reserve_exact(starting.len());
         starting.retain(|&call| {
             let state = self.state_seen_by(call);
-            let (made, is_given) = (&self.calls[call], self.given.contains(&call));
-            let prepared = prepare::find(&self.tools, made)
-                .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, made, is_given, &state)?)));
+            let (sent_call, is_given) = (&self.calls[call], self.given.contains(&call));
+            let prepared = prepare::find_tool(&self.tools, sent_call)
+                .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, sent_call, is_given, &state)?)));
             match prepared {
                 Ok((tool, prepared)) => self.announced.push((call, tool, prepared, state)),
                 Err(outcome) => {
@@ -515,12 +515,12 @@ impl Invocation {
 
     /// Starts the announced calls.
     fn launch(&mut self) {
-        for (index, tool, Prepared { arguments, fed }, state) in self.announced.drain(..) {
+        for (index, tool, PreparedCall { arguments, bound }, state) in self.announced.drain(..) {
             let calls = Arc::clone(&self.calls);
             let invocation = Arc::clone(&self.shared);
             let answered = self.answered.get(&index).cloned().unwrap_or_default();
-            let context = CallContext { tool, calls, index, arguments, fed, state, answered, invocation };
-            let running = Running::new(context);
+            let context = CallContext { tool, calls, index, arguments, bound, state, answered, invocation };
+            let running = RunningCall::new(context);
             match self.shared.options.hosts_calls && running.is_hosted() {
                 true => drop(self.hosted.insert(index, running)),
                 false => {
@@ -530,12 +530,12 @@ impl Invocation {
         }
     }
 
-    fn finish_call(&mut self, call: usize, finished: Finished) {
+    fn finish_call(&mut self, call: usize, finished: FinishedCall) {
         // A tool's reports precede its end. The queue bounds their number; others may report as fast as they
         // are read.
-        for _ in 0..PROGRESS_QUEUE {
+        for _ in 0..MAX_UNREAD_REPORTS {
             let Some((call, report)) = self.shared.progress.pop() else { break };
-            self.tell_progress(call, report);
+            self.push_progress(call, report);
         }
         if !finished.requests.is_empty() {
             self.events.push_back(CallEvent::InputRequired { call, requests: finished.requests });
@@ -548,14 +548,14 @@ impl Invocation {
     }
 
     /// A blocking tool may continue after its timeout; its reports are then dropped.
-    fn tell_progress(&mut self, call: usize, report: Value) {
+    fn push_progress(&mut self, call: usize, report: Value) {
         if self.outcomes[call].is_none() {
             self.events.push_back(CallEvent::Progress { call, report });
         }
     }
 
     /// After a cancellation, no further call starts.
-    fn give_up_the_rest(&mut self) {
+    fn abandon_unstarted(&mut self) {
         let announced = self.announced.drain(..).map(|(call, ..)| call).collect::<Vec<_>>();
         for call in announced.into_iter().chain(self.schedule.take_rest()) {
             let text = format!("tool '{}' not started: the run was cancelled", self.calls[call].name);
@@ -583,7 +583,7 @@ impl std::fmt::Debug for Invocation {
 
 fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAccess<'a> {
     let Some(tool) = tools.get(&call.name) else { return CallAccess::default() };
-    let access = &tool.inner().access;
+    let access = &tool.definition().access;
     let replaces = |key: &str, handler: Option<&Handler>| {
         let own = schema.key(key).map(KeySchema::handler);
         handler.or(own).is_none_or(|handler| *handler == Handler::replace_values())

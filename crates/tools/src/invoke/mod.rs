@@ -5,7 +5,7 @@
 //! (`schedule`, `prepare`, `deliver`); only `invocation`, `running`, `attempt` and `threads` wait.
 
 mod attempt;
-mod concurrent;
+mod call_futures;
 mod deliver;
 mod invocation;
 mod outcome;

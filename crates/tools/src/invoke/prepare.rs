@@ -10,15 +10,15 @@ use crate::tool::Tool;
 use crate::toolset::Tools;
 
 /// A call that is ready to start.
-pub(super) struct Prepared {
+pub(super) struct PreparedCall {
     /// The model's arguments and those read from the state.
     pub(super) arguments: Value,
     /// The indexes of the tool's inputs that were read from the state.
-    pub(super) fed: Vec<usize>,
+    pub(super) bound: Vec<usize>,
 }
 
 /// The tool of a call, or an outcome that lists the available ones.
-pub(super) fn find<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Tool, Box<CallOutcome>> {
+pub(super) fn find_tool<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Tool, Box<CallOutcome>> {
     tools.get(&call.name).ok_or_else(|| {
         let available: NameList = tools.names().collect();
         let text = format!("unknown tool '{}'; available: {available}", call.name);
@@ -28,7 +28,7 @@ pub(super) fn find<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Tool, Bo
 
 /// The outcome of a call that cannot run, whatever the state.
 pub(crate) fn refusal(tools: &Tools, call: &ToolCall) -> Option<CallOutcome> {
-    find(tools, call).and_then(|tool| arguments_of(tool, call)).err().map(|outcome| *outcome)
+    find_tool(tools, call).and_then(|tool| arguments_of(tool, call)).err().map(|outcome| *outcome)
 }
 
 /// Validates the arguments (all faults at once, before values of the state are added) and adds those that are read from the
@@ -38,20 +38,20 @@ pub(super) fn prepare(
     call: &ToolCall,
     is_given: bool,
     state: &State,
-) -> Result<Prepared, Box<CallOutcome>> {
+) -> Result<PreparedCall, Box<CallOutcome>> {
     if is_given && let Some(given) = call.arguments.as_object() {
         tool.check_given(given).map_err(|faults| Box::new(invalid(call, &faults)))?;
     }
     let mut arguments = arguments_of(tool, call)?;
     let inputs: Vec<_> = inputs_on(tool, &arguments, state).collect();
-    let mut fed = Vec::with_capacity(inputs.len());
+    let mut bound = Vec::with_capacity(inputs.len());
     if let Value::Object(arguments) = &mut arguments {
         for (index, input, value) in inputs {
             arguments.insert(input.parameter.clone(), value.to_json());
-            fed.push(index);
+            bound.push(index);
         }
     }
-    Ok(Prepared { arguments, fed })
+    Ok(PreparedCall { arguments, bound })
 }
 
 /// The inputs from the state for arguments that were [accepted](Tool::accept): each binding with its index and value.
@@ -60,7 +60,7 @@ pub(crate) fn inputs_on<'a>(
     arguments: &Value,
     state: &'a State,
 ) -> impl Iterator<Item = (usize, &'a InputBinding, ValueRef<'a>)> {
-    let inputs = tool.inner().inputs.iter().enumerate();
+    let inputs = tool.definition().inputs.iter().enumerate();
     inputs.filter_map(|(index, input)| match arguments.get(&input.parameter) {
         Some(_) => None,
         None => Some((index, input, state.get(&*input.key)?)),

@@ -13,7 +13,7 @@ use serde_json::Value;
 use stepfold_state_core::state::ValueRef;
 
 /// The minimum length of a redacted text; shorter ones match everywhere and reveal little.
-const SHORTEST: usize = 4;
+const MIN_BYTES: usize = 4;
 
 /// The maximum of values and positions compared for one text.
 const MAX_WORK: usize = 100_000;
@@ -23,7 +23,7 @@ const WITHHELD: &str = "[the text is withheld: it may contain values of the stat
 
 /// A text to redact.
 #[derive(Debug)]
-pub(super) struct Redaction<'a> {
+pub(super) struct TextRedaction<'a> {
     text: &'a str,
     /// The positions in the text of each prefix of a value.
     starts: HashMap<&'a [u8], Vec<usize>>,
@@ -32,19 +32,19 @@ pub(super) struct Redaction<'a> {
     work: usize,
 }
 
-impl<'a> Redaction<'a> {
+impl<'a> TextRedaction<'a> {
     pub(super) fn of(text: &'a str) -> Self {
         let mut starts: HashMap<&[u8], Vec<usize>> = HashMap::new();
         for (place, _) in text.char_indices() {
-            if let Some(start) = text.as_bytes().get(place..place + SHORTEST) {
+            if let Some(start) = text.as_bytes().get(place..place + MIN_BYTES) {
                 starts.entry(start).or_default().push(place);
             }
         }
-        Redaction { text, starts, found: BTreeMap::new(), work: 0 }
+        TextRedaction { text, starts, found: BTreeMap::new(), work: 0 }
     }
 
     /// Redacts all strings of a state value, replaced by `name`.
-    pub(super) fn take_out(&mut self, name: &'a str, value: ValueRef<'_>) {
+    pub(super) fn redact(&mut self, name: &'a str, value: ValueRef<'_>) {
         match value.as_json() {
             Some(value) => self.value(name, value),
             None => self.all(name, value.items()),
@@ -53,7 +53,7 @@ impl<'a> Redaction<'a> {
 
     /// The text with each value of the state replaced by the name of its source: the first match first, and
     /// the longest of those at one position.
-    pub(super) fn shown(&self) -> Cow<'a, str> {
+    pub(super) fn text(&self) -> Cow<'a, str> {
         if self.is_exhausted() {
             return WITHHELD.into();
         }
@@ -86,7 +86,7 @@ impl<'a> Redaction<'a> {
     fn value(&mut self, name: &'a str, value: &Value) {
         self.work += 1;
         match value {
-            Value::String(text) => self.words(name, text),
+            Value::String(text) => self.string(name, text),
             Value::Number(number) => {
                 // Most numbers are too short, and need not be formatted.
                 if number.as_i64().is_none_or(|number| !(-99..=999).contains(&number)) {
@@ -100,7 +100,7 @@ impl<'a> Redaction<'a> {
                         return;
                     }
                     if !is_field_name(key) {
-                        self.words(name, key);
+                        self.string(name, key);
                     }
                     self.value(name, field);
                 }
@@ -111,25 +111,25 @@ impl<'a> Redaction<'a> {
 
     /// Finds a text unescaped, escaped as in debug output or JSON, and escaped twice. The rest is compared
     /// only after its first characters match.
-    fn words(&mut self, name: &'a str, words: &str) {
-        if words.len() < SHORTEST || words.len() > self.text.len() {
+    fn string(&mut self, name: &'a str, string: &str) {
+        if string.len() < MIN_BYTES || string.len() > self.text.len() {
             return;
         }
-        let head = words.char_indices().nth(SHORTEST).map_or(words, |(end, _)| &words[..end]);
+        let head = string.char_indices().nth(MIN_BYTES).map_or(string, |(end, _)| &string[..end]);
         let begins =
-            |form: &str| self.starts.contains_key(form.as_bytes().get(..SHORTEST).unwrap_or_default());
+            |form: &str| self.starts.contains_key(form.as_bytes().get(..MIN_BYTES).unwrap_or_default());
         if !begins(head) && !escaped(head).iter().any(|form| begins(form)) {
             return;
         }
-        self.work += words.len() / 256;
-        self.find(name, words);
-        for form in escaped(words) {
+        self.work += string.len() / 256;
+        self.find(name, string);
+        for form in escaped(string) {
             self.find(name, &form);
         }
     }
 
     fn find(&mut self, name: &'a str, form: &str) {
-        let Some(start) = form.as_bytes().get(..SHORTEST) else { return };
+        let Some(start) = form.as_bytes().get(..MIN_BYTES) else { return };
         let Some(places) = self.starts.get(start) else { return };
         self.work += places.len();
         for place in places {
@@ -178,9 +178,9 @@ mod tests {
 
     /// Redacts the strings of a `token` in an error text.
     fn check(token: &Value, text: &str, expected: &str) {
-        let mut redaction = Redaction::of(text);
-        redaction.take_out("token", token.into());
-        assert_eq!(redaction.shown(), expected);
+        let mut redaction = TextRedaction::of(text);
+        redaction.redact("token", token.into());
+        assert_eq!(redaction.text(), expected);
     }
 
     #[test]

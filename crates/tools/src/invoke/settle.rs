@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{ToolContent, ToolResult};
 use stepfold_state_core::state::{Delta, State, Write};
 
 use super::outcome::{CallFailure, CallOutcome, CallStatus};
-use super::redact::Redaction;
+use super::redact::TextRedaction;
 use super::threads::panic_message;
 
 /// Folds the writes of all outcomes into `state`, in call order, independent of the order in which they finished.
@@ -66,13 +66,13 @@ pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
         Err(panic) => format!("a handler panicked: {}", panic_message(&*panic)),
     };
     // A custom handler may quote values of the state.
-    let mut redaction = Redaction::of(&reason);
+    let mut redaction = TextRedaction::of(&reason);
     for key in delta.iter().map(Write::key) {
         if let Some(value) = state.get(key) {
-            redaction.take_out(key, value);
+            redaction.redact(key, value);
         }
     }
-    Err(redaction.shown().into_owned())
+    Err(redaction.text().into_owned())
 }
 
 /// The text for the model when a tool ran and its writes could not be merged.

@@ -6,5 +6,5 @@ mod stand_in;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::plain::{Unlisted, for_model};
+pub(crate) use self::plain::{UnlistedProperties, for_model};
 pub(crate) use self::stand_in::drop_stand_in_nulls;

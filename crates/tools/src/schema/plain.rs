@@ -19,12 +19,12 @@ const NUMBER_FORMATS: [&str; 14] = [
 
 /// Whether objects take properties beyond the listed ones where the schema does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Unlisted {
+pub(crate) enum UnlistedProperties {
     /// They do not: the reader of the arguments would ignore them.
     #[default]
-    Refused,
+    Rejected,
     /// They do, as JSON Schema has it: the schema is of a party that reads the arguments itself.
-    Taken,
+    Accepted,
 }
 
 /// Converts an object's schema: without references, and closed, that is, without properties beyond the listed
@@ -35,9 +35,9 @@ pub(crate) enum Unlisted {
 ///
 /// # Errors
 /// When the schema is not that of an object, or a reference cannot be inlined.
-pub(crate) fn for_model(schema: Value, unlisted: Unlisted) -> Result<Map<String, Value>, String> {
+pub(crate) fn for_model(schema: Value, unlisted: UnlistedProperties) -> Result<Map<String, Value>, String> {
     let root = schema.clone();
-    let mut inliner = Inliner { root: &root, open: vec!["#".to_owned()], schemas: 0, depth: 0 };
+    let mut inliner = ReferenceInliner { root: &root, open: vec!["#".to_owned()], schemas: 0, depth: 0 };
     let Value::Object(mut fields) = inliner.inlined(schema)? else {
         return Err("invalid parameters: expected a JSON Schema object".to_owned());
     };
@@ -45,7 +45,7 @@ pub(crate) fn for_model(schema: Value, unlisted: Unlisted) -> Result<Map<String,
     check_top(&fields)?;
     fields.entry("type").or_insert_with(|| json!("object"));
     fields.entry("properties").or_insert_with(|| json!({}));
-    if unlisted == Unlisted::Refused {
+    if unlisted == UnlistedProperties::Rejected {
         close(&mut fields, true, &mut { MAX_SCHEMAS });
     }
     Ok(fields)
@@ -70,7 +70,7 @@ fn check_top(fields: &Map<String, Value>) -> Result<(), String> {
     }
 }
 
-struct Inliner<'a> {
+struct ReferenceInliner<'a> {
     root: &'a Value,
     /// The references that are being inlined.
     open: Vec<String>,
@@ -78,7 +78,7 @@ struct Inliner<'a> {
     depth: usize,
 }
 
-impl Inliner<'_> {
+impl ReferenceInliner<'_> {
     fn inlined(&mut self, schema: Value) -> Result<Value, String> {
         self.schemas += 1;
         if self.schemas > MAX_SCHEMAS {

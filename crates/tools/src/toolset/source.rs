@@ -10,7 +10,7 @@ use stepfold_state_core::state::State;
 use crate::tool::Tool;
 
 /// The listed tools, or the error.
-pub(crate) type Listed = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
+pub(crate) type ListedTools = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
 
 /// Lists the tools of a dynamic toolset: by querying a server, or by permissions.
 ///
@@ -134,13 +134,13 @@ impl<S: ToolSource + ?Sized> ToolSource for &'static S {
 
 /// The object-safe counterpart.
 pub(crate) trait ErasedSource: Send + Sync {
-    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed>;
+    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, ListedTools>;
 
     fn refused_tools(&self) -> Vec<RefusedTool>;
 }
 
 impl<S: ToolSource> ErasedSource for S {
-    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed> {
+    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, ListedTools> {
         self.tools(state).boxed()
     }
 
@@ -155,9 +155,9 @@ pub(crate) struct SourceFunction<F>(pub(crate) F);
 impl<F, Fut> ToolSource for SourceFunction<F>
 where
     F: Fn(State) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Listed> + Send,
+    Fut: Future<Output = ListedTools> + Send,
 {
-    async fn tools(&self, state: &State) -> Listed {
+    async fn tools(&self, state: &State) -> ListedTools {
         (self.0)(state.clone()).await
     }
 }

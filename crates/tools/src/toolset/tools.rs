@@ -35,9 +35,9 @@ use crate::tool::Tool;
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone)]
-pub struct Tools(Arc<Inner>);
+pub struct Tools(Arc<ToolTable>);
 
-struct Inner {
+struct ToolTable {
     tools: Vec<Tool>,
     /// The indexes of the tools, sorted by name: to compare a few names costs less than to hash one.
     by_name: Box<[usize]>,
@@ -58,12 +58,12 @@ impl Tools {
     pub(super) fn new(tools: Vec<Tool>) -> Self {
         let mut by_name: Box<[usize]> = (0..tools.len()).collect();
         by_name.sort_unstable_by_key(|index| tools[*index].name());
-        Tools(Arc::new(Inner { tools, by_name, specs: OnceLock::new() }))
+        Tools(Arc::new(ToolTable { tools, by_name, specs: OnceLock::new() }))
     }
 
     /// The tool with this name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
-        let Inner { tools, by_name, .. } = &*self.0;
+        let ToolTable { tools, by_name, .. } = &*self.0;
         let place = by_name.binary_search_by(|index| tools[*index].name().cmp(name)).ok()?;
         Some(&tools[by_name[place]])
     }

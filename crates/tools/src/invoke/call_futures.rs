@@ -9,47 +9,47 @@ use futures_util::{Stream, StreamExt};
 
 /// Futures that run side by side, as a stream of their outputs. Most replies have one call, and one future needs no
 /// queue of those that were woken.
-pub(super) enum Concurrent<T> {
+pub(super) enum CallFutures<T> {
     Alone(Option<BoxFuture<'static, T>>),
     Many(FuturesUnordered<BoxFuture<'static, T>>),
 }
 
-impl<T> Concurrent<T> {
+impl<T> CallFutures<T> {
     pub(super) const fn new() -> Self {
-        Concurrent::Alone(None)
+        CallFutures::Alone(None)
     }
 
     /// The number of those that have not ended.
     pub(super) fn len(&self) -> usize {
         match self {
-            Concurrent::Alone(only) => usize::from(only.is_some()),
-            Concurrent::Many(many) => many.len(),
+            CallFutures::Alone(only) => usize::from(only.is_some()),
+            CallFutures::Many(many) => many.len(),
         }
     }
 
     pub(super) fn push(&mut self, future: BoxFuture<'static, T>) {
         match self {
-            Concurrent::Alone(only) => match only.take() {
+            CallFutures::Alone(only) => match only.take() {
                 None => *only = Some(future),
-                Some(first) => *self = Concurrent::Many([first, future].into_iter().collect()),
+                Some(first) => *self = CallFutures::Many([first, future].into_iter().collect()),
             },
-            Concurrent::Many(many) => many.push(future),
+            CallFutures::Many(many) => many.push(future),
         }
     }
 }
 
-impl<T> Stream for Concurrent<T> {
+impl<T> Stream for CallFutures<T> {
     type Item = T;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         match self.get_mut() {
-            Concurrent::Alone(only) => {
+            CallFutures::Alone(only) => {
                 let Some(future) = only else { return Poll::Ready(None) };
                 let ended = ready!(future.as_mut().poll(cx));
                 *only = None;
                 Poll::Ready(Some(ended))
             }
-            Concurrent::Many(many) => many.poll_next_unpin(cx),
+            CallFutures::Many(many) => many.poll_next_unpin(cx),
         }
     }
 }
@@ -63,20 +63,20 @@ mod tests {
 
     #[tokio::test]
     async fn one_and_many_give_their_outputs() {
-        let mut concurrent = Concurrent::new();
-        assert_eq!((concurrent.len(), concurrent.next().await), (0, None));
-        concurrent.push(async { 1 }.boxed());
-        assert_eq!((concurrent.len(), concurrent.next().await, concurrent.len()), (1, Some(1), 0));
+        let mut futures = CallFutures::new();
+        assert_eq!((futures.len(), futures.next().await), (0, None));
+        futures.push(async { 1 }.boxed());
+        assert_eq!((futures.len(), futures.next().await, futures.len()), (1, Some(1), 0));
         // One that waits is woken beside those that came after it.
         let (tell, told) = oneshot::channel();
-        concurrent.push(async move { told.await.unwrap() }.boxed());
-        assert_eq!(concurrent.next().now_or_never(), None);
-        concurrent.push(async { 3 }.boxed());
-        concurrent.push(async { 4 }.boxed());
-        assert_eq!(concurrent.len(), 3);
-        let both = [concurrent.next().await, concurrent.next().await];
+        futures.push(async move { told.await.unwrap() }.boxed());
+        assert_eq!(futures.next().now_or_never(), None);
+        futures.push(async { 3 }.boxed());
+        futures.push(async { 4 }.boxed());
+        assert_eq!(futures.len(), 3);
+        let both = [futures.next().await, futures.next().await];
         assert!(both.contains(&Some(3)) && both.contains(&Some(4)));
         tell.send(2).unwrap();
-        assert_eq!((concurrent.next().await, concurrent.next().await), (Some(2), None));
+        assert_eq!((futures.next().await, futures.next().await), (Some(2), None));
     }
 }
