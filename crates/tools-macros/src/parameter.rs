@@ -4,7 +4,7 @@ use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Error, Expr, FnArg, Ident, LitStr, Meta, Pat, PatType, Result, Token, Type};
 
-use crate::faults::Faults;
+use crate::errors::CompileErrors;
 
 /// The extractors of `stepfold-tools`, recognised by the last segment of their path.
 const EXTRACTORS: [&str; 6] = ["Args", "RawArgs", "FromState", "StateWriter", "Resource", "ToolContext"];
@@ -14,19 +14,19 @@ const WHOLE_ARGUMENTS: [&str; 2] = ["Args", "RawArgs"];
 const MAX_EXTRACTORS: usize = 8;
 
 /// A parameter of the function, in source order.
-pub(crate) enum Parameter {
-    Argument(Box<Argument>),
-    Extractor(Extractor),
+pub(crate) enum ToolParameter {
+    Argument(Box<ToolArgument>),
+    Extractor(ExtractorParameter),
 }
 
 /// A parameter that becomes a field of the arguments.
-pub(crate) struct Argument {
+pub(crate) struct ToolArgument {
     pub(crate) name: Ident,
     pub(crate) ty: Type,
     /// Documentation, and attributes for serde or schemars.
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) default: Option<DefaultValue>,
-    pub(crate) feed: Option<Feed>,
+    pub(crate) binding: Option<StateBinding>,
 }
 
 /// The value of an argument that the model omits.
@@ -36,14 +36,14 @@ pub(crate) enum DefaultValue {
 }
 
 /// The state key that an argument is read from.
-pub(crate) struct Feed {
+pub(crate) struct StateBinding {
     pub(crate) key: LitStr,
     /// Whether the model sees the argument too; its value then takes precedence.
     pub(crate) is_visible: bool,
 }
 
 /// A parameter that is extracted from the call's context.
-pub(crate) struct Extractor {
+pub(crate) struct ExtractorParameter {
     /// The type without `&`.
     pub(crate) ty: Box<Type>,
     /// Whether the function borrows it.
@@ -52,74 +52,80 @@ pub(crate) struct Extractor {
 
 /// The helper attributes of one parameter.
 #[derive(Default)]
-struct Helpers {
+struct HelperAttributes {
     forwarded: Vec<Attribute>,
     default: Option<DefaultValue>,
-    feed: Option<Feed>,
+    binding: Option<StateBinding>,
     is_extractor: bool,
     /// An attribute that only an argument may have.
-    of_argument: Option<Attribute>,
+    argument_only: Option<Attribute>,
 }
 
 /// Parses the parameters, and removes the attributes that only the macro understands.
-pub(crate) fn take(inputs: &mut Punctuated<FnArg, Token![,]>, faults: &mut Faults) -> Vec<Parameter> {
+pub(crate) fn take(
+    inputs: &mut Punctuated<FnArg, Token![,]>,
+    errors: &mut CompileErrors,
+) -> Vec<ToolParameter> {
     let mut parameters = Vec::new();
     for input in inputs.iter_mut() {
         match input {
             FnArg::Receiver(receiver) => {
-                faults.at(receiver, "a tool function cannot be a method: pass the value as a `Resource`");
+                errors.at(receiver, "a tool function cannot be a method: pass the value as a `Resource`");
             }
             FnArg::Typed(input) => {
-                let helpers = Helpers::take(&mut input.attrs, faults);
+                let helpers = HelperAttributes::take(&mut input.attrs, errors);
                 parameters.extend(
-                    faults.keep(Parameter::new(input, helpers)).map(|parameter| (parameter, input.clone())),
+                    errors
+                        .keep(ToolParameter::new(input, helpers))
+                        .map(|parameter| (parameter, input.clone())),
                 );
             }
         }
     }
-    check_together(&parameters, faults);
+    check_together(&parameters, errors);
     parameters.into_iter().map(|(parameter, _)| parameter).collect()
 }
 
-fn check_together(parameters: &[(Parameter, PatType)], faults: &mut Faults) {
-    let has_arguments = parameters.iter().any(|(parameter, _)| matches!(parameter, Parameter::Argument(_)));
+fn check_together(parameters: &[(ToolParameter, PatType)], errors: &mut CompileErrors) {
+    let has_arguments =
+        parameters.iter().any(|(parameter, _)| matches!(parameter, ToolParameter::Argument(_)));
     let mut extractors = usize::from(has_arguments);
     for (parameter, input) in parameters {
-        let Parameter::Extractor(extractor) = parameter else { continue };
+        let ToolParameter::Extractor(extractor) = parameter else { continue };
         if has_arguments && is_one_of(&extractor.ty, &WHOLE_ARGUMENTS) {
             let message = "conflicting parameters: this extractor takes all arguments, so the function cannot have others";
-            faults.at(input, message);
+            errors.at(input, message);
         }
         extractors += 1;
         if extractors > MAX_EXTRACTORS {
             let message = format!(
                 "too many extractors: expected at most {MAX_EXTRACTORS} (all plain arguments count as one)"
             );
-            faults.at(input, format!("{message}; combine some in an `Extract` of your own"));
+            errors.at(input, format!("{message}; combine some in an `Extract` of your own"));
         }
     }
 }
 
-impl Parameter {
-    fn new(input: &PatType, helpers: Helpers) -> Result<Self> {
+impl ToolParameter {
+    fn new(input: &PatType, helpers: HelperAttributes) -> Result<Self> {
         let (ty, is_lent) = match &*input.ty {
             Type::Reference(reference) if reference.mutability.is_none() => (&*reference.elem, true),
             other => (other, false),
         };
         if helpers.is_extractor || is_one_of(ty, &EXTRACTORS) {
-            if let Some(attribute) = helpers.of_argument {
+            if let Some(attribute) = helpers.argument_only {
                 return Err(Error::new_spanned(
                     attribute,
                     "invalid attribute: only an argument may have it, and this parameter is an extractor",
                 ));
             }
-            return Ok(Parameter::Extractor(Extractor { ty: Box::new(ty.clone()), is_lent }));
+            return Ok(ToolParameter::Extractor(ExtractorParameter { ty: Box::new(ty.clone()), is_lent }));
         }
         let name = argument_name(&input.pat)?;
         check_argument_type(&input.ty)?;
-        let Helpers { forwarded: attributes, default, feed, .. } = helpers;
-        let argument = Argument { name, ty: ty.clone(), attributes, default, feed };
-        Ok(Parameter::Argument(Box::new(argument)))
+        let HelperAttributes { forwarded: attributes, default, binding, .. } = helpers;
+        let argument = ToolArgument { name, ty: ty.clone(), attributes, default, binding };
+        Ok(ToolParameter::Argument(Box::new(argument)))
     }
 }
 
@@ -149,15 +155,15 @@ fn check_argument_type(ty: &Type) -> Result<()> {
     Err(Error::new_spanned(ty, message))
 }
 
-impl Helpers {
-    fn take(attributes: &mut Vec<Attribute>, faults: &mut Faults) -> Self {
-        let mut helpers = Helpers::default();
+impl HelperAttributes {
+    fn take(attributes: &mut Vec<Attribute>, errors: &mut CompileErrors) -> Self {
+        let mut helpers = HelperAttributes::default();
         for attribute in std::mem::take(attributes) {
             match helpers.read(&attribute) {
                 Ok(true) => {}
                 Ok(false) => attributes.push(attribute),
                 Err(error) => {
-                    faults.keep::<()>(Err(error));
+                    errors.keep::<()>(Err(error));
                 }
             }
         }
@@ -184,15 +190,15 @@ impl Helpers {
                 self.default = Some(default_value(attribute)?);
             }
             "from_state" | "default_from_state" => {
-                refuse_second(self.feed.is_some(), attribute)?;
-                self.feed = Some(Feed {
+                refuse_second(self.binding.is_some(), attribute)?;
+                self.binding = Some(StateBinding {
                     key: state_key(attribute, &name)?,
                     is_visible: name == "default_from_state",
                 });
             }
             _ => return Ok(false),
         }
-        self.of_argument.get_or_insert_with(|| attribute.clone());
+        self.argument_only.get_or_insert_with(|| attribute.clone());
         Ok(true)
     }
 }
