@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use crate::cut::{Cut, Measure, Shown};
+use crate::cut::{PolicyCut, SizeUnit, TrimInput};
 use crate::view::leading_kept;
 use crate::{ApproximateTokens, Reason, TokenCounter, View};
 
@@ -39,7 +39,7 @@ use crate::{ApproximateTokens, Reason, TokenCounter, View};
 /// ```
 #[doc(alias("trim_messages", "context_window", "compaction", "history_processor"))]
 #[derive(Clone, Default)]
-pub struct Trim(pub(crate) Arc<[Policy]>);
+pub struct Trim(pub(crate) Arc<[TrimPolicy]>);
 
 impl Trim {
     /// Shows everything.
@@ -77,7 +77,7 @@ impl Trim {
     /// assert_eq!(Trim::keep_last(100).view(&log).kept().to_string(), "18..120");
     /// ```
     pub fn keep_last(messages: usize) -> Self {
-        Policy::KeepLast { messages, pins: None }.into()
+        TrimPolicy::KeepLast { messages, pins: None }.into()
     }
 
     /// Shows the last turns that fit into `tokens`, leading system messages included; the last turn always,
@@ -97,7 +97,7 @@ impl Trim {
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     pub fn max_tokens(tokens: usize) -> Self {
-        Policy::MaxTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
+        TrimPolicy::MaxTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
     }
 
     /// Shows at most `messages` messages: the last turns that fit, or, if the last turn alone does not fit,
@@ -129,7 +129,7 @@ impl Trim {
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     pub fn cap_messages(messages: usize) -> Self {
-        Policy::CapMessages { messages }.into()
+        TrimPolicy::CapMessages { messages }.into()
     }
 
     /// Shows at most `tokens` tokens; otherwise as [`cap_messages`](Trim::cap_messages).
@@ -146,7 +146,7 @@ impl Trim {
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     pub fn cap_tokens(tokens: usize) -> Self {
-        Policy::CapTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
+        TrimPolicy::CapTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
     }
 
     /// Makes each [`keep_last`](Trim::keep_last) of this trim also show the pinned messages older than its
@@ -173,7 +173,7 @@ impl Trim {
     #[expect(clippy::needless_pass_by_value, reason = "a builder takes what it keeps")]
     pub fn with_pins(mut self, pins: Pins) -> Self {
         for policy in Arc::make_mut(&mut self.0) {
-            if let Policy::KeepLast { pins: kept, .. } = policy {
+            if let TrimPolicy::KeepLast { pins: kept, .. } = policy {
                 *kept = Some(pins.clone());
             }
         }
@@ -194,7 +194,7 @@ impl Trim {
     pub fn counted_by(mut self, counter: impl TokenCounter + 'static) -> Self {
         let chosen: Arc<dyn TokenCounter> = Arc::new(counter);
         for policy in Arc::make_mut(&mut self.0) {
-            if let Policy::MaxTokens { counter, .. } | Policy::CapTokens { counter, .. } = policy {
+            if let TrimPolicy::MaxTokens { counter, .. } | TrimPolicy::CapTokens { counter, .. } = policy {
                 *counter = Arc::clone(&chosen);
             }
         }
@@ -268,8 +268,8 @@ impl Trim {
                 break;
             }
             let conversation = match view.summary() {
-                None => Shown::new(&shown),
-                Some(summary) => Shown::behind(&shown, leading_kept(log, &kept), summary),
+                None => TrimInput::new(&shown),
+                Some(summary) => TrimInput::after_summary(&shown, leading_kept(log, &kept), summary),
             };
             let Some(cut) = policy.cut(conversation) else {
                 satisfied += 1;
@@ -305,41 +305,45 @@ impl fmt::Debug for Trim {
     }
 }
 
-impl From<Policy> for Trim {
-    fn from(policy: Policy) -> Self {
+impl From<TrimPolicy> for Trim {
+    fn from(policy: TrimPolicy) -> Self {
         Trim(Arc::new([policy]))
     }
 }
 
 /// One policy.
 #[derive(Clone)]
-pub(crate) enum Policy {
+pub(crate) enum TrimPolicy {
     KeepLast { messages: usize, pins: Option<Pins> },
     MaxTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
     CapMessages { messages: usize },
     CapTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
 }
 
-impl Policy {
+impl TrimPolicy {
     /// The part that the policy would keep; `None` if that is everything.
-    fn cut(&self, shown: Shown<'_>) -> Option<Cut> {
+    fn cut(&self, shown: TrimInput<'_>) -> Option<PolicyCut> {
         match self {
-            Policy::KeepLast { messages, pins } => shown.keep_last(*messages, pins.as_ref()),
-            Policy::MaxTokens { tokens, counter } => shown.at_most(*tokens, Measure::Tokens(counter), false),
-            Policy::CapMessages { messages } => shown.at_most(*messages, Measure::Messages, true),
-            Policy::CapTokens { tokens, counter } => shown.at_most(*tokens, Measure::Tokens(counter), true),
+            TrimPolicy::KeepLast { messages, pins } => shown.keep_last(*messages, pins.as_ref()),
+            TrimPolicy::MaxTokens { tokens, counter } => {
+                shown.at_most(*tokens, SizeUnit::Tokens(counter), false)
+            }
+            TrimPolicy::CapMessages { messages } => shown.at_most(*messages, SizeUnit::Messages, true),
+            TrimPolicy::CapTokens { tokens, counter } => {
+                shown.at_most(*tokens, SizeUnit::Tokens(counter), true)
+            }
         }
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for TrimPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Policy::KeepLast { messages, pins: None } => write!(f, "keep_last({messages})"),
-            Policy::KeepLast { messages, pins: Some(pins) } => write!(f, "keep_last({messages}, {pins})"),
-            Policy::CapMessages { messages } => write!(f, "cap_messages({messages})"),
-            Policy::MaxTokens { tokens, counter } => write_budget(f, "max_tokens", *tokens, counter),
-            Policy::CapTokens { tokens, counter } => write_budget(f, "cap_tokens", *tokens, counter),
+            TrimPolicy::KeepLast { messages, pins: None } => write!(f, "keep_last({messages})"),
+            TrimPolicy::KeepLast { messages, pins: Some(pins) } => write!(f, "keep_last({messages}, {pins})"),
+            TrimPolicy::CapMessages { messages } => write!(f, "cap_messages({messages})"),
+            TrimPolicy::MaxTokens { tokens, counter } => write_budget(f, "max_tokens", *tokens, counter),
+            TrimPolicy::CapTokens { tokens, counter } => write_budget(f, "cap_tokens", *tokens, counter),
         }
     }
 }

@@ -12,7 +12,7 @@ use stepfold_state_core::chat::{
     Arguments, Content, FinishReason, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript,
 };
 
-use crate::cut::Measure;
+use crate::cut::SizeUnit;
 use crate::{ApproximateTokens, Kept, TokenCounter, Trim, TrimError, View};
 
 /// The default system prompt of a summary request; see [`Summarize::instructed`].
@@ -178,7 +178,7 @@ impl Summarize {
 
     /// The oldest dropped messages that fit into a request, and their text in the request.
     fn material(&self, log: &Transcript, leaving: &Kept) -> (Kept, Transcript) {
-        let measure = Measure::Tokens(&self.counter);
+        let measure = SizeUnit::Tokens(&self.counter);
         let (mut replaced, mut conversation) = (Kept::default(), Transcript::new());
         let (mut used, mut turn) = (0_usize, None);
         for index in leaving.indexes() {

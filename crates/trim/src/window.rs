@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Role, Transcript};
 
-use crate::cut::Measure;
+use crate::cut::SizeUnit;
 use crate::view::leading_systems;
 use crate::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
 
@@ -126,8 +126,8 @@ impl Window {
         self.measure().of_all(messages.iter().map(|message| &**message))
     }
 
-    fn measure(&self) -> Measure<'_> {
-        Measure::Tokens(&self.counter)
+    fn measure(&self) -> SizeUnit<'_> {
+        SizeUnit::Tokens(&self.counter)
     }
 }
 
@@ -228,7 +228,7 @@ impl TurnView {
         let (target, measure) = (self.window.target(), self.window.measure());
         let mut leaving = Kept::default();
         let mut tokens = self.tokens;
-        for Block { range, opens } in self.droppable(log) {
+        for DroppableBlock { range, opens } in self.droppable(log) {
             if opens && tokens <= target {
                 break;
             }
@@ -240,7 +240,7 @@ impl TurnView {
     }
 
     /// The droppable blocks, oldest first.
-    fn droppable(&self, log: &Transcript) -> Vec<Block> {
+    fn droppable(&self, log: &Transcript) -> Vec<DroppableBlock> {
         let lead = leading_systems(log);
         let mut blocks = blocks(self.view.kept(), log);
         // The last step stays, and so do messages after it.
@@ -264,21 +264,21 @@ impl TurnView {
 }
 
 /// A message and the tool messages directly after it.
-struct Block {
+struct DroppableBlock {
     range: Range<usize>,
     /// Whether the messages before it can be dropped without it.
     opens: bool,
 }
 
 /// The blocks of the kept messages.
-fn blocks(kept: &Kept, log: &Transcript) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn blocks(kept: &Kept, log: &Transcript) -> Vec<DroppableBlock> {
+    let mut blocks: Vec<DroppableBlock> = Vec::new();
     for index in kept.indexes() {
         match blocks.last_mut() {
             Some(block) if block.range.end == index && role(log, index) == Some(Role::Tool) => {
                 block.range.end = index + 1;
             }
-            _ => blocks.push(Block { range: index..index + 1, opens: false }),
+            _ => blocks.push(DroppableBlock { range: index..index + 1, opens: false }),
         }
     }
     blocks
