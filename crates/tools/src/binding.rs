@@ -1,6 +1,7 @@
 //! Bindings: parameters read from the state, results written to the state, and the text that the model reads.
 //! Haystack 2.31's `inputs_from_state`, `outputs_to_state` and `outputs_to_string`.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,20 @@ pub(crate) struct OutputBinding {
     pub(crate) key: Arc<str>,
     pub(crate) source: Source,
     pub(crate) handler: Option<Handler>,
+}
+
+/// The keys that a tool reads and writes, which determine the order of the calls of one reply.
+#[derive(Debug, Default)]
+pub(crate) struct KeyAccess {
+    pub(crate) reads: BTreeSet<Arc<str>>,
+    /// With the handler, if a binding overrides the key's own.
+    pub(crate) writes: Vec<(Arc<str>, Option<Handler>)>,
+}
+
+impl KeyAccess {
+    pub(crate) fn may_write(&self, key: &str) -> bool {
+        self.writes.iter().any(|(known, _)| **known == *key)
+    }
 }
 
 /// A field of a tool's result, or the whole result.

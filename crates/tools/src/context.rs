@@ -12,12 +12,12 @@ use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Delta, Handler, State, StateError, Write, WriteKey};
 use tokio_util::sync::CancellationToken;
 
+use crate::binding::KeyAccess;
 use crate::error::ToolError;
 use crate::input::{AnsweredRequest, InputRequest, InputResponse};
 use crate::options::InvokeOptions;
 use crate::policy::Effect;
 use crate::progress::ProgressQueue;
-use crate::tool::Tool;
 
 /// The context of one call, passed to the tool.
 ///
@@ -49,7 +49,9 @@ struct AttemptContext {
 
 /// The context of a call, shared by all its attempts.
 pub(crate) struct CallContext {
-    pub(crate) tool: Tool,
+    pub(crate) tool_name: Arc<str>,
+    pub(crate) effect: Effect,
+    pub(crate) access: Arc<KeyAccess>,
     /// All calls of the reply, shared because arguments may be large.
     pub(crate) calls: Arc<[ToolCall]>,
     pub(crate) index: usize,
@@ -127,12 +129,12 @@ impl ToolContext {
 
     /// The tool's name, as the model called it.
     pub fn tool_name(&self) -> &str {
-        self.0.call.tool.name()
+        &self.0.call.tool_name
     }
 
     /// The declared effect of the tool.
     pub fn effect(&self) -> Effect {
-        self.0.call.tool.effect()
+        self.0.call.effect
     }
 
     /// The id of the call.
@@ -279,7 +281,7 @@ impl StateWriter {
     }
 
     fn check_declared(&self, key: &str) -> Result<(), WriteError> {
-        if self.0.0.call.tool.definition().access.may_write(key) {
+        if self.0.0.call.access.may_write(key) {
             return Ok(());
         }
         Err(WriteError::Undeclared { tool: self.0.tool_name().to_owned(), key: key.to_owned() })

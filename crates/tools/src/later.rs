@@ -7,44 +7,7 @@ use serde_json::Value;
 
 use crate::context::{ToolContext, encode_key_part};
 use crate::error::ToolError;
-use crate::input::{InputRequest, InputResponse};
-
-/// What makes a request one for an outcome that comes later, from outside of the run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LaterRequest {
-    /// The token under which the outcome is delivered: different for every call.
-    pub token: String,
-    /// When waiting ends without one.
-    pub deadline: Option<Deadline>,
-}
-
-/// The end of waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Deadline {
-    /// A point in time.
-    At(SystemTime),
-    /// This long after the request is stored, by the clock of the run.
-    Within(Duration),
-}
-
-impl LaterRequest {
-    /// A request under a token.
-    pub fn new(token: impl Into<String>, deadline: Option<Deadline>) -> Self {
-        LaterRequest { token: token.into(), deadline }
-    }
-}
-
-impl Deadline {
-    /// The point in time, for a request that is made now. None if it is beyond all time.
-    pub fn resolve(self, now: SystemTime) -> Option<SystemTime> {
-        match self {
-            Deadline::At(at) => Some(at),
-            Deadline::Within(duration) => now.checked_add(duration),
-        }
-    }
-}
+use crate::input::{Deadline, InputRequest, InputResponse, LaterRequest};
 
 /// An outcome that comes later: see [`ToolContext::later`].
 #[doc(alias("deferred", "callback", "webhook", "awakeable", "task_token"))]

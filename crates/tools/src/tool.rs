@@ -4,7 +4,6 @@
 //! typo fails there, not in production.
 
 use std::any::{Any, TypeId};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,13 +12,12 @@ use serde_json::{Map, Value, json};
 use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
-use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State, check_key};
+use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State, ValueRef, check_key};
 
-use crate::binding::{InputBinding, InputFromState, OutputBinding, ResultText, Source};
+use crate::binding::{InputBinding, InputFromState, KeyAccess, OutputBinding, ResultText, Source};
 use crate::error::BuildError;
 use crate::extract::Requirements;
 use crate::function::{ErasedFunction, Parameters, ThreadKind, ToolFunction, ToolReturn};
-use crate::invoke;
 use crate::policy::{Approval, Effect, Retry};
 use crate::resources::Resources;
 use crate::schema::{self, UnlistedProperties, drop_stand_in_nulls};
@@ -84,20 +82,6 @@ const NO_BINDINGS: &str = r#"{"inputs":[],"outputs":[],"reads":[],"writes":[]}"#
 pub(crate) struct CanonicalTexts {
     specification: Box<str>,
     bindings: Box<str>,
-}
-
-/// The keys that a tool reads and writes, which determine the order of the calls of one reply.
-#[derive(Debug, Default)]
-pub(crate) struct KeyAccess {
-    pub(crate) reads: BTreeSet<Arc<str>>,
-    /// With the handler, if a binding overrides the key's own.
-    pub(crate) writes: Vec<(Arc<str>, Option<Handler>)>,
-}
-
-impl KeyAccess {
-    pub(crate) fn may_write(&self, key: &str) -> bool {
-        self.writes.iter().any(|(known, _)| **known == *key)
-    }
 }
 
 impl Tool {
@@ -306,13 +290,26 @@ impl Tool {
             return Vec::new();
         }
         let Ok(arguments) = self.accept(sent) else { return Vec::new() };
-        let inputs = invoke::inputs_on(self, &arguments, state);
+        let inputs = self.bound_inputs(&arguments, state);
         let shown = |(_, input, value): (usize, &'a InputBinding, _)| InputFromState {
             parameter: &input.parameter,
             key: &input.key,
             value,
         };
         inputs.map(shown).collect()
+    }
+
+    /// The inputs from the state for [accepted](Tool::accept) arguments: each binding with its index and value.
+    pub(crate) fn bound_inputs<'a>(
+        &'a self,
+        arguments: &Value,
+        state: &'a State,
+    ) -> impl Iterator<Item = (usize, &'a InputBinding, ValueRef<'a>)> {
+        let inputs = self.0.inputs.iter().enumerate();
+        inputs.filter_map(|(index, input)| match arguments.get(&input.parameter) {
+            Some(_) => None,
+            None => Some((index, input, state.get(&*input.key)?)),
+        })
     }
 
     /// The bindings of the tool to the state, and the rule of its result text, as JSON, to compare them with

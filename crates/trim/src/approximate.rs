@@ -8,7 +8,7 @@ use std::io;
 use serde::Serialize;
 use stepfold_state_core::chat::{Content, Message, Part, ToolContent};
 
-use crate::TokenCounter;
+use crate::tokens::TokenCounter;
 
 /// Estimates the tokens of a message without a model's vocabulary.
 ///

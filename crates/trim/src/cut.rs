@@ -9,8 +9,10 @@ use std::ops::Range;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use crate::view::leading_systems;
-use crate::{Kept, Pins, TokenCounter, Why};
+use crate::kept::Kept;
+use crate::pins::Pins;
+use crate::tokens::TokenCounter;
+use crate::view::{Why, leading_systems};
 
 /// The part of a view that one policy would keep: less than all of it.
 pub(crate) struct PolicyCut {

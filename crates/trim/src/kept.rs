@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::Transcript;
 
-use crate::TrimError;
+use crate::error::TrimError;
 
 /// Ranges of message indexes in a log: in order, none empty, none touching the next.
 ///

@@ -65,6 +65,7 @@
 //! <https://github.com/langchain-ai/langchain/issues/33245>, <https://github.com/cline/cline/pull/7225>.
 //! Prompt caches need an equal prefix: <https://developers.openai.com/api/docs/guides/prompt-caching>.
 
+mod pins;
 mod policy;
 mod view;
 
@@ -84,7 +85,8 @@ pub use stepfold_state_core as state_core;
 pub use crate::approximate::ApproximateTokens;
 pub use crate::error::TrimError;
 pub use crate::kept::Kept;
-pub use crate::policy::{Pins, Trim};
+pub use crate::pins::Pins;
+pub use crate::policy::Trim;
 pub use crate::summarize::{SUMMARY_INSTRUCTIONS, Summarize, Summary, SummaryPlan, SummaryRole};
 pub use crate::tokens::{TokenCounter, token_counter};
 pub use crate::view::{Reason, View, Why};

@@ -12,8 +12,13 @@ use stepfold_state_core::chat::{
     Arguments, Content, FinishReason, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript,
 };
 
+use crate::approximate::ApproximateTokens;
 use crate::cut::SizeUnit;
-use crate::{ApproximateTokens, Kept, TokenCounter, Trim, TrimError, View};
+use crate::error::TrimError;
+use crate::kept::Kept;
+use crate::policy::Trim;
+use crate::tokens::TokenCounter;
+use crate::view::View;
 
 /// The default system prompt of a summary request; see [`Summarize::instructed`].
 pub const SUMMARY_INSTRUCTIONS: &str = "\

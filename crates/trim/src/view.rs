@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use crate::Kept;
+use crate::kept::Kept;
 
 /// The part of a log that is sent to a model.
 ///

@@ -12,9 +12,11 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Role, Transcript};
 
+use crate::approximate::ApproximateTokens;
 use crate::cut::SizeUnit;
-use crate::view::leading_systems;
-use crate::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
+use crate::kept::Kept;
+use crate::tokens::TokenCounter;
+use crate::view::{Reason, View, Why, leading_systems};
 
 /// The token limit of a conversation within a turn, and the target size after an overflow.
 ///

@@ -519,8 +519,20 @@ impl Invocation {
             let calls = Arc::clone(&self.calls);
             let invocation = Arc::clone(&self.shared);
             let answered = self.answered.get(&index).cloned().unwrap_or_default();
-            let context = CallContext { tool, calls, index, arguments, bound, state, answered, invocation };
-            let running = RunningCall::new(context);
+            let definition = tool.definition();
+            let context = CallContext {
+                tool_name: Arc::clone(&definition.name),
+                effect: definition.effect,
+                access: Arc::clone(&definition.access),
+                calls,
+                index,
+                arguments,
+                bound,
+                state,
+                answered,
+                invocation,
+            };
+            let running = RunningCall::new(tool, context);
             match self.shared.options.hosts_calls && running.is_hosted() {
                 true => drop(self.hosted.insert(index, running)),
                 false => {

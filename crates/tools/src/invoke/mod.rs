@@ -18,6 +18,5 @@ mod threads;
 
 pub use self::invocation::{CallEvent, Invocation};
 pub use self::outcome::{CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalError};
-pub(crate) use self::prepare::{inputs_on, refusal};
 pub use self::settle::settle;
 pub use self::threads::{MAX_BLOCKING_THREADS, panic_message};

@@ -2,10 +2,9 @@
 
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::{Issues, NameList, State, ValueRef};
+use stepfold_state_core::state::{Issues, NameList, State};
 
 use super::outcome::{CallFailure, CallOutcome};
-use crate::binding::InputBinding;
 use crate::tool::Tool;
 use crate::toolset::Tools;
 
@@ -26,9 +25,29 @@ pub(super) fn find_tool<'a>(tools: &'a Tools, call: &ToolCall) -> Result<&'a Too
     })
 }
 
-/// The outcome of a call that cannot run, whatever the state.
-pub(crate) fn refusal(tools: &Tools, call: &ToolCall) -> Option<CallOutcome> {
-    find_tool(tools, call).and_then(|tool| arguments_of(tool, call)).err().map(|outcome| *outcome)
+impl Tools {
+    /// The outcome of a call that cannot run with these tools, because the tool is unknown or the arguments
+    /// are invalid; `None` for a call that can. An [`Invocation`](crate::Invocation) gives the call the same
+    /// outcome.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::ToolCall;
+    /// use stepfold_tools::{Tool, ToolError, Tools};
+    ///
+    /// async fn ping() -> Result<&'static str, ToolError> {
+    ///     Ok("pong")
+    /// }
+    /// let tools = Tools::of([Tool::new("ping", "Answers.", ping).build()?])?;
+    /// assert!(tools.refusal(&ToolCall::new("c1", "ping", json!({}))).is_none());
+    /// let refusal = tools.refusal(&ToolCall::new("c2", "pong", json!({}))).expect("the tool is unknown");
+    /// assert_eq!(refusal.result.text(), "unknown tool 'pong'; available: ping");
+    /// # Ok::<(), stepfold_tools::BuildError>(())
+    /// ```
+    pub fn refusal(&self, call: &ToolCall) -> Option<CallOutcome> {
+        find_tool(self, call).and_then(|tool| arguments_of(tool, call)).err().map(|outcome| *outcome)
+    }
 }
 
 /// Validates the arguments (all faults at once, before values of the state are added) and adds those that are read from the
@@ -43,7 +62,7 @@ pub(super) fn prepare(
         tool.check_given(given).map_err(|faults| Box::new(invalid(call, &faults)))?;
     }
     let mut arguments = arguments_of(tool, call)?;
-    let inputs: Vec<_> = inputs_on(tool, &arguments, state).collect();
+    let inputs: Vec<_> = tool.bound_inputs(&arguments, state).collect();
     let mut bound = Vec::with_capacity(inputs.len());
     if let Value::Object(arguments) = &mut arguments {
         for (index, input, value) in inputs {
@@ -52,19 +71,6 @@ pub(super) fn prepare(
         }
     }
     Ok(PreparedCall { arguments, bound })
-}
-
-/// The inputs from the state for arguments that were [accepted](Tool::accept): each binding with its index and value.
-pub(crate) fn inputs_on<'a>(
-    tool: &'a Tool,
-    arguments: &Value,
-    state: &'a State,
-) -> impl Iterator<Item = (usize, &'a InputBinding, ValueRef<'a>)> {
-    let inputs = tool.definition().inputs.iter().enumerate();
-    inputs.filter_map(|(index, input)| match arguments.get(&input.parameter) {
-        Some(_) => None,
-        None => Some((index, input, state.get(&*input.key)?)),
-    })
 }
 
 /// The model's arguments, or an outcome with their faults.

@@ -40,18 +40,19 @@ impl From<CallOutcome> for FinishedCall {
 
 /// A call with everything it needs, detached from the invocation.
 pub(super) struct RunningCall {
+    tool: Tool,
     context: Arc<CallContext>,
     tries: AtomicU32,
 }
 
 impl RunningCall {
-    pub(super) fn new(context: CallContext) -> Self {
-        RunningCall { context: Arc::new(context), tries: AtomicU32::new(0) }
+    pub(super) fn new(tool: Tool, context: CallContext) -> Self {
+        RunningCall { tool, context: Arc::new(context), tries: AtomicU32::new(0) }
     }
 
     /// Whether the host runs it.
     pub(super) fn is_hosted(&self) -> bool {
-        self.tool().is_hosted()
+        self.tool.is_hosted()
     }
 
     /// The outcome of a hosted call.
@@ -66,10 +67,6 @@ impl RunningCall {
 
     fn call(&self) -> &ToolCall {
         self.context.call()
-    }
-
-    fn tool(&self) -> &Tool {
-        &self.context.tool
     }
 
     fn options(&self) -> &InvokeOptions {
@@ -107,7 +104,7 @@ impl RunningCall {
 
     /// Attempts the call, with the tool's retries.
     async fn attempts(&self) -> FinishedCall {
-        let definition = self.tool().definition();
+        let definition = self.tool.definition();
         let timeout = definition.timeout.unwrap_or(self.options().limits.timeout);
         let mut pauses = definition.retry.map(|retry| retry.pauses());
         loop {
@@ -130,7 +127,7 @@ impl RunningCall {
     }
 
     fn deliver(&self, value: Value, writes: Delta) -> CallOutcome {
-        match deliver::writes(self.tool(), self.context.state.schema(), writes, &value) {
+        match deliver::writes(&self.tool, self.context.state.schema(), writes, &value) {
             Ok(delta) => {
                 let content = self.bounded(self.content(value));
                 self.outcome(CallStatus::Succeeded, content, delta)
@@ -149,10 +146,10 @@ impl RunningCall {
     /// The content of a result for the model: the default text if its formatter fails. A formatter may quote
     /// the tool's input, and the log shows no values of the state.
     fn content(&self, result: Value) -> ToolContent {
-        let (content, failure) = deliver::content(self.tool(), result);
+        let (content, failure) = deliver::content(&self.tool, result);
         if let Some(reason) = failure {
             tracing::warn!(
-                tool = self.tool().name(),
+                tool = self.tool.name(),
                 reason = self.redacted(&reason),
                 "the result's formatter failed; the model reads the default text"
             );
@@ -192,7 +189,7 @@ impl RunningCall {
 
     /// The warning about an interrupted call's effect.
     fn warning(&self) -> &'static str {
-        if self.tool().effect() == Effect::Pure { "" } else { "; the effect may have happened" }
+        if self.tool.effect() == Effect::Pure { "" } else { "; the effect may have happened" }
     }
 
     fn outcome(&self, status: CallStatus, content: ToolContent, delta: Delta) -> CallOutcome {
@@ -222,7 +219,7 @@ impl RunningCall {
                 (CallStatus::Failed(CallFailure::Error), self.redacted(&message), None)
             }
             ToolErrorKind::Unknown(message) => {
-                let is_pure = self.tool().effect() == Effect::Pure;
+                let is_pure = self.tool.effect() == Effect::Pure;
                 let status =
                     if is_pure { CallStatus::Failed(CallFailure::Error) } else { CallStatus::Unknown };
                 (status, format!("{}{}", self.redacted(&message), self.warning()), None)
@@ -248,7 +245,7 @@ impl RunningCall {
     /// The model cannot act on values from the state, and must not see them.
     fn text_of_faults(&self, faults: &Issues) -> String {
         let bound: Vec<&InputBinding> =
-            self.context.bound.iter().map(|input| &self.tool().definition().inputs[*input]).collect();
+            self.context.bound.iter().map(|input| &self.tool.definition().inputs[*input]).collect();
         let words = faults.iter().map(|fault| {
             // A path into a value from the state may contain its keys.
             if let Some(input) = bound.iter().find(|input| lies_in(&fault.path, &input.parameter)) {
@@ -256,7 +253,7 @@ impl RunningCall {
             }
             let is_missing =
                 |input: &&InputBinding| fault.message == format!("missing field `{}`", input.parameter);
-            match self.tool().definition().inputs.iter().find(is_missing) {
+            match self.tool.definition().inputs.iter().find(is_missing) {
                 Some(input) if !input.is_visible => {
                     format!("missing state key \"{}\" for argument `{}`", input.key, input.parameter)
                 }
@@ -268,7 +265,7 @@ impl RunningCall {
 
     /// The text without values of the state that the tool reads: its inputs, and its declared keys.
     fn redacted(&self, text: &str) -> String {
-        let definition = self.tool().definition();
+        let definition = self.tool.definition();
         let bound: Vec<&InputBinding> =
             self.context.bound.iter().map(|input| &definition.inputs[*input]).collect();
         let is_bound = |key: &str| bound.iter().any(|input| *input.key == *key);
