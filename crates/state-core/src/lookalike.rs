@@ -57,7 +57,7 @@ const LOOKALIKES: [(char, &str); 38] = [
 ];
 
 /// Latin letters without their marks.
-const MARKED: [(char, &str); 24] = [
+const ACCENTED: [(char, &str); 24] = [
     ('a', "àáâãäåāăąǎạảấầ"),
     ('c', "çćĉċč"),
     ('d', "ďđð"),
@@ -103,7 +103,7 @@ const MARKED: [(char, &str); 24] = [
 /// ```
 pub fn warnings(value: &Value) -> Vec<String> {
     let mut found = WarningCollector::default();
-    found.visit(value);
+    found.check(value);
     if found.invisible > 0 {
         let warning = match found.invisible {
             1 => "1 character that hides or reorders text is shown as an escape".to_owned(),
@@ -126,19 +126,19 @@ struct WarningCollector {
 }
 
 impl WarningCollector {
-    fn visit(&mut self, value: &Value) {
+    fn check(&mut self, value: &Value) {
         match value {
-            Value::String(text) => self.text(text),
-            Value::Array(items) => items.iter().for_each(|item| self.visit(item)),
+            Value::String(text) => self.check_text(text),
+            Value::Array(items) => items.iter().for_each(|item| self.check(item)),
             Value::Object(fields) => {
-                self.names(fields.keys());
-                fields.values().for_each(|field| self.visit(field));
+                self.check_names(fields.keys());
+                fields.values().for_each(|field| self.check(field));
             }
             _ => {}
         }
     }
 
-    fn text(&mut self, text: &str) {
+    fn check_text(&mut self, text: &str) {
         let hides = |character: &char| match InvisibleKind::of(*character) {
             Some(InvisibleKind::Control) => !matches!(character, '\n' | '\r' | '\t'),
             kind => kind == Some(InvisibleKind::Hiding),
@@ -146,15 +146,19 @@ impl WarningCollector {
         self.invisible += text.chars().filter(hides).count();
     }
 
-    fn names<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+    fn check_names<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
         let mut known: HashMap<String, &str> = HashMap::new();
         for name in names {
-            self.text(name);
-            self.name(name);
-            for form in [shape(name), folded(name)] {
+            self.check_text(name);
+            self.check_name(name);
+            for form in [skeleton(name), folded(name)] {
                 match known.get(&form) {
                     Some(other) if *other != name => {
-                        self.warn(format!("the field names {} and {} look alike", shown(other), shown(name)));
+                        self.warn(format!(
+                            "the field names {} and {} look alike",
+                            quoted(other),
+                            quoted(name)
+                        ));
                         break;
                     }
                     _ => known.insert(form, name),
@@ -163,20 +167,20 @@ impl WarningCollector {
         }
     }
 
-    fn name(&mut self, name: &str) {
+    fn check_name(&mut self, name: &str) {
         if name.is_ascii() {
             return;
         }
-        let resembled = looks_like(name);
+        let resembled = ascii_lookalike(name);
         if resembled.is_ascii() {
-            let resembled = shown(&resembled);
+            let resembled = quoted(&resembled);
             self.warn(format!(
                 "the field name {} looks like {resembled} and has other characters",
-                shown(name)
+                quoted(name)
             ));
         } else if name.chars().any(|letter| letter.is_ascii_alphabetic()) && name.chars().any(is_other_script)
         {
-            self.warn(format!("the field name {} mixes letters of different scripts", shown(name)));
+            self.warn(format!("the field name {} mixes letters of different scripts", quoted(name)));
         }
     }
 
@@ -189,22 +193,22 @@ impl WarningCollector {
 }
 
 /// A name in quotes, in which nothing looks like something else.
-fn shown(name: &str) -> String {
+fn quoted(name: &str) -> String {
     let quoted = Value::from(name).to_string();
     let escaped = escape_all_invisible(&quoted);
     let is_plain =
         |letter: char| letter.is_ascii() || (ascii_of(letter).is_none() && !is_other_script(letter));
-    let mut shown = String::with_capacity(escaped.len());
+    let mut escaped_name = String::with_capacity(escaped.len());
     for letter in escaped.chars() {
         if is_plain(letter) {
-            shown.push(letter);
+            escaped_name.push(letter);
             continue;
         }
         for unit in letter.encode_utf16(&mut [0; 2]) {
-            let _ = write!(shown, "\\u{unit:04x}");
+            let _ = write!(escaped_name, "\\u{unit:04x}");
         }
     }
-    shown
+    escaped_name
 }
 
 /// A letter of a script other than Latin, without those that are written beside Latin letters.
@@ -237,7 +241,7 @@ fn ascii_of(character: char) -> Option<char> {
 }
 
 /// The name that a name looks like, if characters of other scripts are read as ASCII, and invisible ones not at all.
-fn looks_like(name: &str) -> String {
+fn ascii_lookalike(name: &str) -> String {
     let visible = name.chars().filter(|letter| InvisibleKind::of(*letter).is_none());
     visible
         .map(|letter| if letter.is_ascii() { letter } else { ascii_of(letter).unwrap_or(letter) })
@@ -245,32 +249,32 @@ fn looks_like(name: &str) -> String {
 }
 
 /// A name without what eyes do not tell apart: case, marks, spaces, `rn` and `m`, `0` and `O`, `1` and `l`.
-fn shape(name: &str) -> String {
-    let shape: String = looks_like(name)
+fn skeleton(name: &str) -> String {
+    let skeleton: String = ascii_lookalike(name)
         .chars()
         .filter(|letter| !letter.is_whitespace() && !is_mark(*letter))
         .map(|letter| match letter {
             'I' | 'l' | '1' | '|' => 'l',
             'O' | '0' => 'o',
-            letter => base(letter),
+            letter => base_letter(letter),
         })
         .collect();
-    shape.replace("rn", "m").replace("vv", "w")
+    skeleton.replace("rn", "m").replace("vv", "w")
 }
 
 /// A name without case, marks and spaces.
 fn folded(name: &str) -> String {
-    let visible = looks_like(name).to_lowercase();
+    let visible = ascii_lookalike(name).to_lowercase();
     // Not the form of another kind.
     std::iter::once('\0')
-        .chain(visible.chars().filter(|letter| !letter.is_whitespace() && !is_mark(*letter)).map(base))
+        .chain(visible.chars().filter(|letter| !letter.is_whitespace() && !is_mark(*letter)).map(base_letter))
         .collect()
 }
 
 /// A letter in lower case, without its mark.
-fn base(letter: char) -> char {
+fn base_letter(letter: char) -> char {
     let lower = letter.to_lowercase().next().unwrap_or(letter);
-    let found = MARKED.iter().find(|(_, marked)| marked.contains(lower));
+    let found = ACCENTED.iter().find(|(_, marked)| marked.contains(lower));
     found.map_or(lower, |(base, _)| *base)
 }
 

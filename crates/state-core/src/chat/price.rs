@@ -117,10 +117,10 @@ impl Prices {
     /// same name without provider, if its entries agree; of the name without a date or revision at its end, such as
     /// `-2025-04-14` or `-001`.
     pub fn price(&self, id: &str) -> Option<&Price> {
-        self.same(id).or_else(|| self.same(undated(id)?))
+        self.listed_price(id).or_else(|| self.listed_price(undated(id)?))
     }
 
-    fn same(&self, id: &str) -> Option<&Price> {
+    fn listed_price(&self, id: &str) -> Option<&Price> {
         let name = |id: &str| id.split_once('/').map_or(id, |(_, name)| name).to_owned();
         let by_name = || {
             // An id with a provider is not one of another provider.

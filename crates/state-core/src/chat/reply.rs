@@ -510,13 +510,13 @@ impl ReplyBuilder {
     pub fn push(&mut self, chunk: Chunk) {
         self.bytes = self.bytes.saturating_add(chunk.bytes());
         match chunk {
-            Chunk::Text(text) => self.prose(ProseKind::Text, text),
-            Chunk::Reasoning(text) => self.prose(ProseKind::Reasoning, text),
-            Chunk::ToolCall(chunk) => self.call(chunk),
+            Chunk::Text(text) => self.push_prose(ProseKind::Text, text),
+            Chunk::Reasoning(text) => self.push_prose(ProseKind::Reasoning, text),
+            Chunk::ToolCall(chunk) => self.push_call(chunk),
             Chunk::Part(Part { content, extras }) => {
-                self.draft(DraftContent::Whole(content), extras);
+                self.push_draft(DraftContent::Whole(content), extras);
             }
-            Chunk::PartExtras(extras) => self.part_extras(&extras),
+            Chunk::PartExtras(extras) => self.push_part_extras(&extras),
             Chunk::MessageExtras(extras) => extend(&mut self.extras, &extras),
             Chunk::Raw(raw) => extend(&mut self.raw, &raw),
             Chunk::Usage(usage) => self.usage = usage,
@@ -576,7 +576,7 @@ impl ReplyBuilder {
     }
 
     /// Appends to the last part if it is of this kind and not closed by extras; otherwise begins a part.
-    fn prose(&mut self, kind: ProseKind, more: String) {
+    fn push_prose(&mut self, kind: ProseKind, more: String) {
         self.announced = None;
         match self.parts.last_mut() {
             // No part yet; but extras that follow belong to a part of this kind.
@@ -593,17 +593,19 @@ impl ReplyBuilder {
                 text.push_str(&more);
                 self.current = self.parts.len().checked_sub(1);
             }
-            _ => self.draft(DraftContent::Prose(kind, more), Extras::new()),
+            _ => self.push_draft(DraftContent::Prose(kind, more), Extras::new()),
         }
     }
 
-    fn call(&mut self, chunk: ToolCallChunk) {
+    fn push_call(&mut self, chunk: ToolCallChunk) {
         let ToolCallChunk { index, id, name, arguments } = chunk;
-        let (id, name) = (known(id), known(name));
+        let (id, name) = (non_empty(id), non_empty(name));
         self.announced = None;
         let position = self.calls.find(index, id.as_deref());
         let call = position.and_then(|position| match &mut self.parts[position].content {
-            DraftContent::Call(call) => (!is_another(call, id.as_deref(), name.as_deref())).then_some(call),
+            DraftContent::Call(call) => {
+                (!begins_new_call(call, id.as_deref(), name.as_deref())).then_some(call)
+            }
             _ => None,
         });
         let Some(call) = call else {
@@ -622,21 +624,21 @@ impl ReplyBuilder {
     fn begin_call(&mut self, index: usize, mut call: CallDraft, arguments: &str) {
         self.calls.begin(index, call.id.as_deref(), self.parts.len());
         call.arguments.push(arguments);
-        self.draft(DraftContent::Call(call), Extras::new());
+        self.push_draft(DraftContent::Call(call), Extras::new());
     }
 
-    fn part_extras(&mut self, more: &Extras) {
+    fn push_part_extras(&mut self, more: &Extras) {
         let announced = self.announced.or(self.current.is_none().then_some(ProseKind::Text));
         if let Some(kind) = announced {
             // A provider may sign a part without text.
-            self.draft(DraftContent::Prose(kind, String::new()), Extras::new());
+            self.push_draft(DraftContent::Prose(kind, String::new()), Extras::new());
         }
         if let Some(draft) = self.current.and_then(|current| self.parts.get_mut(current)) {
             extend(&mut draft.extras, more);
         }
     }
 
-    fn draft(&mut self, content: DraftContent, extras: Extras) {
+    fn push_draft(&mut self, content: DraftContent, extras: Extras) {
         self.announced = None;
         self.bytes = self.bytes.saturating_add(PART_BYTES);
         self.current = Some(self.parts.len());
@@ -672,7 +674,7 @@ impl PartDraft {
 
 /// Whether a chunk begins another call at an index in use. Without ids, a different name does, or the same
 /// name after complete arguments.
-fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> bool {
+fn begins_new_call(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> bool {
     let has_same_id = id.is_some() && call.id.as_deref() == id;
     match (&call.name, name) {
         (Some(ours), Some(theirs)) if !has_same_id => ours != theirs || call.arguments.is_complete(),
@@ -681,7 +683,7 @@ fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> boo
 }
 
 /// Drops empty strings, which some servers send.
-fn known(text: Option<String>) -> Option<String> {
+fn non_empty(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 

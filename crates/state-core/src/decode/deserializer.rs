@@ -24,7 +24,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'de> {
                 (Some(number), _, _) => visitor.visit_u64(number),
                 (_, Some(number), _) => visitor.visit_i64(number),
                 (_, _, Some(number)) => visitor.visit_f64(number),
-                _ => Err(DecodeFault::refused()),
+                _ => Err(DecodeFault::rejected()),
             },
             Value::String(text) => visitor.visit_borrowed_str(text),
             Value::Array(items) => read_items(items, visitor),
@@ -59,7 +59,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'de> {
                 Some((variant, content)) => {
                     visitor.visit_enum(VariantDeserializer { variant, content: Some(content) })
                 }
-                None => Err(DecodeFault::refused()),
+                None => Err(DecodeFault::rejected()),
             },
             Value::Object(_) => {
                 Err(DecodeFault::invalid_value(Unexpected::Map, &"an object with one field, the variant"))
@@ -146,11 +146,11 @@ impl<'de> MapAccess<'de> for ObjectAccess<'de> {
         let Some((name, _)) = self.current else { return Ok(None) };
         seed.deserialize(NameDeserializer(name))
             .map(Some)
-            .map_err(|fault| fault.of(&Value::from(name.as_str())))
+            .map_err(|fault| fault.bound_to(&Value::from(name.as_str())))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, DecodeFault> {
-        let Some((name, field)) = self.current.take() else { return Err(DecodeFault::refused()) };
+        let Some((name, field)) = self.current.take() else { return Err(DecodeFault::rejected()) };
         seed.deserialize(ValueDeserializer(field))
             .map_err(|fault| fault.inside(PathStep::Field(name.clone()), field))
     }
@@ -251,7 +251,7 @@ impl<'de> EnumAccess<'de> for VariantDeserializer<'de> {
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), DecodeFault> {
         let read = seed.deserialize(NameDeserializer(self.variant));
-        Ok((read.map_err(|fault| fault.of(&Value::from(self.variant)))?, self))
+        Ok((read.map_err(|fault| fault.bound_to(&Value::from(self.variant)))?, self))
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) enum PathStep {
 }
 
 /// Replaces a message that quotes the value.
-const REFUSED: &str = "invalid value for the type";
+const REJECTED: &str = "invalid value for the type";
 
 impl DecodeFault {
     fn new(kind: DecodeErrorKind, message: String) -> Self {
@@ -33,12 +33,12 @@ impl DecodeFault {
     }
 
     /// The fault of a type that gives no reason.
-    pub(super) fn refused() -> Self {
-        DecodeFault::new(DecodeErrorKind::Custom, REFUSED.to_owned())
+    pub(super) fn rejected() -> Self {
+        DecodeFault::new(DecodeErrorKind::Custom, REJECTED.to_owned())
     }
 
     /// Binds the fault to `value` or a part of it.
-    pub(super) fn of(mut self, value: &Value) -> Self {
+    pub(super) fn bound_to(mut self, value: &Value) -> Self {
         if self.kind == DecodeErrorKind::Custom {
             self.quotes.get_or_insert_with(|| is_quoted(value, &self.message));
         }
@@ -47,22 +47,22 @@ impl DecodeFault {
 
     /// Adds the list or object that holds `value` to the path.
     pub(super) fn inside(self, step: PathStep, value: &Value) -> Self {
-        let mut fault = self.of(value);
+        let mut fault = self.bound_to(value);
         fault.steps.push(step);
         fault
     }
 
     /// The error, with the type's own message.
-    pub(super) fn whole(self) -> DecodeError {
+    pub(super) fn into_error(self) -> DecodeError {
         DecodeError { kind: self.kind, path: path_of(&self.steps), message: self.message }
     }
 
     /// The error, without a message that quotes the value.
-    pub(super) fn without_quotes(mut self) -> DecodeError {
+    pub(super) fn into_unquoted_error(mut self) -> DecodeError {
         if self.quotes == Some(true) {
-            REFUSED.clone_into(&mut self.message);
+            REJECTED.clone_into(&mut self.message);
         }
-        self.whole()
+        self.into_error()
     }
 }
 
@@ -125,23 +125,23 @@ fn name_of(found: Unexpected<'_>) -> &'static str {
     }
 }
 
-fn unknown(what: &str, expected: &[&str]) -> String {
+fn unknown(kind: &str, expected: &[&str]) -> String {
     let names: Vec<String> = expected.iter().map(|name| format!("`{name}`")).collect();
     match names.len() {
-        0 => format!("unknown {what}, expected no {what}"),
-        1 => format!("unknown {what}, expected {}", names[0]),
-        _ => format!("unknown {what}, expected one of {}", names.join(", ")),
+        0 => format!("unknown {kind}, expected no {kind}"),
+        1 => format!("unknown {kind}, expected {}", names[0]),
+        _ => format!("unknown {kind}, expected one of {}", names.join(", ")),
     }
 }
 
 /// Whether a text quotes a value or a part of it.
 fn is_quoted(value: &Value, text: &str) -> bool {
-    let has = |words: &str| !words.is_empty() && text.contains(words);
+    let has = |part: &str| !part.is_empty() && text.contains(part);
     match value {
         Value::Null => false,
         Value::Bool(value) => has(if *value { "true" } else { "false" }),
         Value::Number(number) => has(&number.to_string()),
-        Value::String(words) => has(words) || has(&words.escape_debug().to_string()),
+        Value::String(string) => has(string) || has(&string.escape_debug().to_string()),
         Value::Array(items) => items.iter().any(|item| is_quoted(item, text)),
         Value::Object(fields) => {
             fields.iter().any(|(name, field)| (!is_identifier(name) && has(name)) || is_quoted(field, text))

@@ -101,46 +101,47 @@ impl From<DecodeError> for Issue {
 /// # Ok::<(), stepfold_state_core::DecodeError>(())
 /// ```
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, DecodeError> {
-    T::deserialize(value).map_err(|_| explain::<T>(value).without_quotes())
+    T::deserialize(value).map_err(|_| explain::<T>(value).into_unquoted_error())
 }
 
 /// The error of a value that is not a `T`.
-pub(crate) fn why_not<T: DeserializeOwned>(value: &Value) -> DecodeError {
-    explain::<T>(value).without_quotes()
+pub(crate) fn decode_error<T: DeserializeOwned>(value: &Value) -> DecodeError {
+    explain::<T>(value).into_unquoted_error()
 }
 
 /// Decodes a text that contains values.
 pub(crate) fn decode_text<T: DeserializeOwned>(json: &str) -> Result<T, DecodeError> {
-    serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, DecodeFault::without_quotes))
+    serde_json::from_str(json)
+        .map_err(|error| text_error::<T>(json, &error, DecodeFault::into_unquoted_error))
 }
 
 /// Decodes a text without values, a schema: messages of types are shown whole.
 pub(crate) fn decode_declaration<T: DeserializeOwned>(json: &str) -> Result<T, DecodeError> {
-    serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, DecodeFault::whole))
+    serde_json::from_str(json).map_err(|error| text_error::<T>(json, &error, DecodeFault::into_error))
 }
 
 fn explain<T: DeserializeOwned>(value: &Value) -> DecodeFault {
     match T::deserialize(ValueDeserializer(value)) {
-        Err(fault) => fault.of(value),
+        Err(fault) => fault.bound_to(value),
         // A type that inspects the deserializer may accept from one and reject from another.
-        Ok(_) => DecodeFault::refused(),
+        Ok(_) => DecodeFault::rejected(),
     }
 }
 
-fn of_text<T: DeserializeOwned>(
+fn text_error<T: DeserializeOwned>(
     json: &str,
     error: &serde_json::Error,
     shown: fn(DecodeFault) -> DecodeError,
 ) -> DecodeError {
     match serde_json::from_str::<Value>(json) {
         Ok(value) => shown(explain::<T>(&value)),
-        Err(syntax) if syntax.classify() != Category::Data => of_syntax(&syntax),
-        Err(_) => of_syntax(error),
+        Err(syntax) if syntax.classify() != Category::Data => syntax_error(&syntax),
+        Err(_) => syntax_error(error),
     }
 }
 
 /// Messages of syntax errors do not quote the JSON; they only give a position.
-fn of_syntax(error: &serde_json::Error) -> DecodeError {
+fn syntax_error(error: &serde_json::Error) -> DecodeError {
     let path = format!("line {} column {}", error.line(), error.column());
     let message = match error.classify() {
         Category::Data => "invalid data".to_owned(),

@@ -27,7 +27,7 @@ pub(crate) enum SchemaOrigin {
     /// Anywhere: it may be invalid.
     Caller,
     /// A type of this crate: it is valid.
-    Own,
+    Internal,
 }
 
 /// Checks values against one schema: first their kind, then the schema's other rules, then whether the typed
@@ -35,24 +35,24 @@ pub(crate) enum SchemaOrigin {
 pub(super) struct ValueChecker {
     kinds: Kinds,
     rules: Option<KeywordRules>,
-    decodes: Option<DecodeCheck>,
+    decode_check: Option<DecodeCheck>,
 }
 
 impl ValueChecker {
     pub(super) fn new(
         schema: &Value,
         kinds: Kinds,
-        decodes: Option<DecodeCheck>,
+        decode_check: Option<DecodeCheck>,
         origin: SchemaOrigin,
     ) -> Result<Self, String> {
-        if !says_more_than_kinds(schema) {
+        if !has_rules_beyond_kinds(schema) {
             return Ok(ValueChecker::of_kinds(kinds));
         }
-        Ok(ValueChecker { kinds, rules: Some(KeywordRules::new(schema, origin)?), decodes })
+        Ok(ValueChecker { kinds, rules: Some(KeywordRules::new(schema, origin)?), decode_check })
     }
 
     pub(super) fn of_kinds(kinds: Kinds) -> Self {
-        ValueChecker { kinds, rules: None, decodes: None }
+        ValueChecker { kinds, rules: None, decode_check: None }
     }
 
     pub(super) fn check(&self, value: &Value) -> Result<(), Issues> {
@@ -62,8 +62,8 @@ impl ValueChecker {
         if let Some(rules) = &self.rules {
             rules.check(value)?;
         }
-        match self.decodes {
-            Some(decodes) => decodes(value).map_err(Issues::from),
+        match self.decode_check {
+            Some(decode_check) => decode_check(value).map_err(Issues::from),
             None => Ok(()),
         }
     }
@@ -96,7 +96,7 @@ impl KeywordRules {
 }
 
 /// Whether a schema has rules beyond kinds.
-fn says_more_than_kinds(schema: &Value) -> bool {
+fn has_rules_beyond_kinds(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.iter().any(|(name, rule)| match name.as_str() {
             "type" => false,
@@ -141,18 +141,18 @@ impl KeywordRules {
             return Ok(());
         }
         let faults = validator.iter_errors(value).take(MAX_FAULTS);
-        let words = |error: &jsonschema::ValidationError<'_>| match allowed(error) {
+        let message = |error: &jsonschema::ValidationError<'_>| match allowed_values(error) {
             Some(values) => format!("expected one of {values}"),
             None => error.masked().to_string(),
         };
-        Err(faults.map(|error| Issue::new(json_path(error.instance_path()), words(&error))).collect())
+        Err(faults.map(|error| Issue::new(json_path(error.instance_path()), message(&error))).collect())
     }
 }
 
 /// The values that a schema allows in place of the faulty one, if it lists them: by `enum`, `const`, or alternatives of both, as
 /// an enum whose variants have a description is one. `null` may be among them.
 #[cfg(feature = "validation")]
-fn allowed(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
+fn allowed_values(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
     use jsonschema::error::ValidationErrorKind;
 
     fn collect(error: &jsonschema::ValidationError<'_>) -> Option<Vec<String>> {

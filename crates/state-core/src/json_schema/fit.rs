@@ -203,18 +203,19 @@ pub fn exclude_each_other(first: &Value, second: &Value) -> bool {
     };
     match literals(one).or(literals(other)) {
         Some(values) => !values.iter().any(|value| fits(first, value) && fits(second, value)),
-        None => !Kinds::of_type(one).meets(Kinds::of_type(other)) || are_objects_apart(one, other),
+        None => !Kinds::of_type(one).meets(Kinds::of_type(other)) || are_disjoint_objects(one, other),
     }
 }
 
 /// Whether both are objects that differ in a property.
-fn are_objects_apart(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
+fn are_disjoint_objects(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
     let are_objects = [first, second].into_iter().all(|fields| Kinds::of_type(fields) == Kinds::OBJECT);
-    are_objects && (requires_other(first, second) || requires_other(second, first))
+    are_objects
+        && (requires_conflicting_property(first, second) || requires_conflicting_property(second, first))
 }
 
 /// Whether `first` requires a property that `second` does not allow, or only with other values.
-fn requires_other(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
+fn requires_conflicting_property(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
     let Some(Value::Object(properties)) = first.get("properties") else { return false };
     properties.iter().filter(|(name, _)| is_required(first, name)).any(|(name, schema)| {
         match second.get("properties").and_then(|known| known.get(name)) {

@@ -23,7 +23,7 @@ pub fn is_annotation(name: &str) -> bool {
 }
 
 /// Whether a schema has no rules except these.
-pub(super) fn says_only(schema: &Value, rules: &[&str]) -> bool {
+pub(super) fn has_only_rules(schema: &Value, rules: &[&str]) -> bool {
     schema
         .as_object()
         .is_none_or(|fields| fields.keys().all(|name| rules.contains(&name.as_str()) || is_annotation(name)))

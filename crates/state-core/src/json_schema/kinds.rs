@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::references::referred;
+use super::references::reference_target;
 
 /// The limit on visited schemas when the kinds of a type are computed. Recursive types are endless.
 const MAX_VISITS: usize = 256;
@@ -149,7 +149,7 @@ impl Kinds {
         *visits -= 1;
         let mut kinds = Kinds::of_type(fields);
         let mut narrow = |other: Kinds| kinds = Kinds(kinds.0 & other.0);
-        if let Some(target) = referred(root, schema) {
+        if let Some(target) = reference_target(root, schema) {
             narrow(Kinds::of_visited(root, target, visits));
         }
         if let Some(Value::Array(values)) = fields.get("enum") {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::keywords::{says_only, subschemas_mut};
+use super::keywords::{has_only_rules, subschemas_mut};
 use crate::depth::MAX_DEPTH;
 
 /// The limit on consecutive `$ref`s that are followed.
@@ -41,8 +41,8 @@ fn redirect(schema: &mut Value) -> bool {
 /// Follows local references while a schema consists of a reference only.
 pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     for _ in 0..MAX_REFS {
-        match referred(root, schema) {
-            Some(found) if says_only(schema, &["$ref"]) => schema = found,
+        match reference_target(root, schema) {
+            Some(found) if has_only_rules(schema, &["$ref"]) => schema = found,
             _ => break,
         }
     }
@@ -50,7 +50,7 @@ pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
 }
 
 /// The target of a schema's local reference, if it has one.
-pub(super) fn referred<'a>(root: &'a Value, schema: &Value) -> Option<&'a Value> {
+pub(super) fn reference_target<'a>(root: &'a Value, schema: &Value) -> Option<&'a Value> {
     target(root, schema.get("$ref")?.as_str()?)
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 
 use super::check::{DecodeCheck, SchemaOrigin, ValueChecker};
-use super::keywords::says_only;
+use super::keywords::has_only_rules;
 use super::kinds::Kinds;
 use super::references::{resolve, standalone};
 use crate::depth;
@@ -45,18 +45,22 @@ pub struct ValueType {
 }
 
 impl ValueType {
-    /// Prepares `schema`. Values that fit it are then passed to `decodes`, too.
-    pub(crate) fn new(schema: Value, decodes: Option<DecodeCheck>) -> Result<Self, String> {
-        ValueType::of_origin(schema, decodes, SchemaOrigin::Caller)
+    /// Prepares `schema`. Values that fit it are then passed to `decode_check`, too.
+    pub(crate) fn new(schema: Value, decode_check: Option<DecodeCheck>) -> Result<Self, String> {
+        ValueType::of_origin(schema, decode_check, SchemaOrigin::Caller)
     }
 
     /// Prepares the schema of a type of this crate: the library that checks values is not asked before the first
     /// value is checked.
-    pub(crate) fn of_own(schema: Value, decodes: DecodeCheck) -> Result<Self, String> {
-        ValueType::of_origin(schema, Some(decodes), SchemaOrigin::Own)
+    pub(crate) fn of_internal(schema: Value, decode_check: DecodeCheck) -> Result<Self, String> {
+        ValueType::of_origin(schema, Some(decode_check), SchemaOrigin::Internal)
     }
 
-    fn of_origin(schema: Value, decodes: Option<DecodeCheck>, origin: SchemaOrigin) -> Result<Self, String> {
+    fn of_origin(
+        schema: Value,
+        decode_check: Option<DecodeCheck>,
+        origin: SchemaOrigin,
+    ) -> Result<Self, String> {
         if let Some(fault) = fault_of(&schema) {
             return Err(fault);
         }
@@ -64,9 +68,9 @@ impl ValueType {
         if shape.kinds == Kinds::NONE {
             return Err("no value matches it".to_owned());
         }
-        let whole = ValueChecker::new(&schema, shape.kinds, decodes, origin)?;
+        let whole = ValueChecker::new(&schema, shape.kinds, decode_check, origin)?;
         let items = match shape.item_schema(&schema) {
-            Some(items) => Some(ValueChecker::new(&items, Kinds::ARRAY, decodes, origin)?),
+            Some(items) => Some(ValueChecker::new(&items, Kinds::ARRAY, decode_check, origin)?),
             None => None,
         };
         Ok(ValueType { schema, shape, whole, items })
@@ -99,20 +103,20 @@ impl ValueType {
     }
 
     /// Whether the type is an array, or an array or null, that can grow.
-    pub(crate) fn is_growing_list(&self) -> bool {
+    pub(crate) fn is_growable_list(&self) -> bool {
         self.shape.kinds.without(Kinds::NULL) == Kinds::ARRAY && !self.shape.is_fixed_length
     }
 
     /// Whether an array of this many items may be invalid although each item was checked: its length is not
     /// allowed, or the type has rules such as unique items.
-    pub(crate) fn doubts_list_of(&self, length: usize) -> bool {
+    pub(crate) fn may_reject_list_of(&self, length: usize) -> bool {
         let (min, max) = self.shape.lengths;
         self.shape.has_list_rules || !u64::try_from(length).is_ok_and(|length| (min..=max).contains(&length))
     }
 
     /// Whether any array of this many valid items is valid.
-    pub(crate) fn takes_list_of(&self, length: usize) -> bool {
-        self.items.is_some() && self.kinds().contains(Kinds::ARRAY) && !self.doubts_list_of(length)
+    pub(crate) fn accepts_list_of(&self, length: usize) -> bool {
+        self.items.is_some() && self.kinds().contains(Kinds::ARRAY) && !self.may_reject_list_of(length)
     }
 
     /// Whether checking the new fields of an object is enough to check the merged object.
@@ -146,22 +150,22 @@ impl fmt::Debug for ValueType {
 /// A short description of the type: its title, or its kinds, with "list of" before the item type.
 impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_words(f, &self.schema, self.shape.kinds)
+        write_description(f, &self.schema, self.shape.kinds)
     }
 }
 
-fn write_words(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: Kinds) -> fmt::Result {
+fn write_description(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: Kinds) -> fmt::Result {
     let item = schema.get("items").filter(|_| kinds.without(Kinds::NULL) == Kinds::ARRAY);
     match (item, schema.get("title").and_then(Value::as_str)) {
         (Some(item), _) => {
             f.write_str("list of ")?;
-            write_words(f, item, Kinds::of(item, item))?;
+            write_description(f, item, Kinds::of(item, item))?;
             if kinds.contains(Kinds::NULL) { f.write_str(" or null") } else { Ok(()) }
         }
         (None, Some(title)) => f.write_str(title),
         (None, None) => {
             match schema.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
-                Some(name) if says_only(schema, &["$ref"]) && name != "#" => f.write_str(name),
+                Some(name) if has_only_rules(schema, &["$ref"]) && name != "#" => f.write_str(name),
                 _ => write!(f, "{kinds}"),
             }
         }
@@ -210,10 +214,10 @@ impl SchemaShape {
         let rules = ["type", "items", "minItems", "maxItems"];
         SchemaShape {
             kinds: Kinds::of(schema, schema),
-            has_list_rules: lengths.is_none() || array.is_none_or(|array| !says_only(array, &rules)),
+            has_list_rules: lengths.is_none() || array.is_none_or(|array| !has_only_rules(array, &rules)),
             lengths: lengths.unwrap_or((0, u64::MAX)),
             is_fixed_length: get("prefixItems").is_some() || lengths.is_some_and(|(min, max)| min == max),
-            is_open_map: says_only(resolve(schema, schema), &["type", "additionalProperties"]),
+            is_open_map: has_only_rules(resolve(schema, schema), &["type", "additionalProperties"]),
         }
     }
 
@@ -243,7 +247,7 @@ pub(super) fn array_branch(root: &Value) -> Option<&Value> {
     let branches = schema.get(keyword)?.as_array()?;
     let mut arrays = branches.iter().filter(|branch| kinds(branch).meets(Kinds::ARRAY));
     let array = resolve(root, arrays.next()?);
-    (arrays.next().is_none() && says_only(schema, &[keyword])).then_some(array)
+    (arrays.next().is_none() && has_only_rules(schema, &[keyword])).then_some(array)
 }
 
 #[cfg(test)]
@@ -253,7 +257,7 @@ mod tests {
     fn check(schema: Value, words: &str, is_list: bool) {
         let value_type = ValueType::of_schema(schema).unwrap();
         assert_eq!(value_type.to_string(), words);
-        assert_eq!(value_type.is_growing_list(), is_list, "{words}");
+        assert_eq!(value_type.is_growable_list(), is_list, "{words}");
     }
 
     #[test]
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn knows_which_rules_need_the_whole_list() {
-        let has_rules = |schema| ValueType::of_schema(schema).unwrap().doubts_list_of(3);
+        let has_rules = |schema| ValueType::of_schema(schema).unwrap().may_reject_list_of(3);
         assert!(!has_rules(json!({"type": "array", "items": {"type": "string"}, "description": "d"})));
         assert!(has_rules(json!({"type": "array", "uniqueItems": true})));
         assert!(!has_rules(json!({"type": "array", "minItems": 1, "maxItems": 3})));

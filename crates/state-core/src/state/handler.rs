@@ -230,7 +230,7 @@ impl Handler {
     }
 
     /// The maximum number of items, for handlers that only append.
-    pub(crate) fn keeps(&self) -> Option<usize> {
+    pub(crate) fn max_items(&self) -> Option<usize> {
         match self.0 {
             MergeRule::MergeLists => Some(usize::MAX),
             MergeRule::KeepLast(count) => Some(count),
@@ -241,7 +241,7 @@ impl Handler {
     /// The default for a declared type: `merge_lists` for arrays (or null) that can grow, otherwise
     /// `replace_values`.
     pub(crate) fn default_for(value_type: &ValueType) -> Self {
-        if value_type.is_growing_list() { Handler::merge_lists() } else { Handler::replace_values() }
+        if value_type.is_growable_list() { Handler::merge_lists() } else { Handler::replace_values() }
     }
 
     /// The reason why the handler is invalid for every key, if so.
@@ -254,7 +254,7 @@ impl Handler {
     }
 
     /// The reason why the handler can never return a value of the type, if so; it is written after the handler's name.
-    pub(crate) fn misfit(&self, value_type: &ValueType) -> Option<String> {
+    pub(crate) fn type_conflict(&self, value_type: &ValueType) -> Option<String> {
         if let Some(fault) = self.fault() {
             return Some(fault.to_owned());
         }

@@ -28,12 +28,13 @@ pub(crate) struct KeyMerge<'a> {
 impl KeyMerge<'_> {
     /// Merges the values. The current value is unchanged.
     pub(crate) fn merge(&self, current: Option<&StoredValue>, new: Value) -> Result<StoredValue, StateError> {
-        let incoming = self.incoming(new)?;
+        let incoming = self.prepare(new)?;
         match &self.handler.0 {
             MergeRule::ReplaceValues => Ok(StoredValue::from(incoming)),
-            MergeRule::FirstWins => {
-                Ok(current.filter(|cell| !cell.view().is_null()).cloned().unwrap_or_else(|| incoming.into()))
-            }
+            MergeRule::FirstWins => Ok(current
+                .filter(|stored| !stored.view().is_null())
+                .cloned()
+                .unwrap_or_else(|| incoming.into())),
             MergeRule::MergeLists => self.merge_lists(current, incoming, None),
             MergeRule::KeepLast(count) => self.merge_lists(current, incoming, Some(*count)),
             MergeRule::Union => self.union(current, incoming),
@@ -52,15 +53,15 @@ impl KeyMerge<'_> {
 
     /// Checks a new value as far as possible without the current one, and normalises it for storage: a list
     /// for list handlers.
-    pub(crate) fn incoming(&self, new: Value) -> Result<Value, StateError> {
+    pub(crate) fn prepare(&self, new: Value) -> Result<Value, StateError> {
         if let Some(fault) = self.handler.fault() {
-            return Err(self.failed(fault.to_owned()));
+            return Err(self.merge_error(fault.to_owned()));
         }
         let incoming = match &self.handler.0 {
             MergeRule::MergeLists | MergeRule::KeepLast(_) | MergeRule::Union => {
-                return self.incoming_items(new);
+                return self.prepare_items(new);
             }
-            MergeRule::UpsertBy(field) => return self.incoming_objects(new, field),
+            MergeRule::UpsertBy(field) => return self.prepare_objects(new, field),
             _ => new,
         };
         self.check_depth(&incoming)?;
@@ -73,12 +74,14 @@ impl KeyMerge<'_> {
             }
             // Where null is a value of the type, it still is not a number, and the fold would fail.
             MergeRule::Sum | MergeRule::Max | MergeRule::Min if incoming.is_null() => {
-                return Err(
-                    self.failed("expected a number, found null; write null with replace_values".to_owned())
-                );
+                return Err(self.merge_error(
+                    "expected a number, found null; write null with replace_values".to_owned(),
+                ));
             }
             MergeRule::MergeMaps if !incoming.is_object() => {
-                return Err(self.failed(format!("expected an object, found {}", Kinds::of_value(&incoming))));
+                return Err(
+                    self.merge_error(format!("expected an object, found {}", Kinds::of_value(&incoming)))
+                );
             }
             MergeRule::MergeMaps if self.value_type.is_open_map() => self.check_whole(&incoming)?,
             _ => {}
@@ -86,25 +89,25 @@ impl KeyMerge<'_> {
         Ok(incoming)
     }
 
-    fn incoming_items(&self, new: Value) -> Result<Value, StateError> {
-        let is_confusing = new.is_null() && self.value_type.kinds().contains(Kinds::NULL);
+    fn prepare_items(&self, new: Value) -> Result<Value, StateError> {
+        let is_nullable_null = new.is_null() && self.value_type.kinds().contains(Kinds::NULL);
         let (items, was_bare) = as_list(new);
         self.check_depth(&items)?;
         self.value_type.check_items(&items).map_err(|mut faults| {
             if was_bare {
                 faults = faults.map_paths(|path| path.replacen("$[0]", "$", 1));
             }
-            if is_confusing {
+            if is_nullable_null {
                 faults.push(Issue::new("$", "write null with replace_values"));
             }
-            self.wrong(faults)
+            self.type_error(faults)
         })?;
         Ok(items)
     }
 
     /// Objects merged by a field may be partial, so only the field is checked here. A bare null is the new
     /// value, where the type allows it.
-    fn incoming_objects(&self, new: Value, field: &str) -> Result<Value, StateError> {
+    fn prepare_objects(&self, new: Value, field: &str) -> Result<Value, StateError> {
         if new.is_null() && self.value_type.kinds().contains(Kinds::NULL) {
             return Ok(new);
         }
@@ -112,9 +115,8 @@ impl KeyMerge<'_> {
         self.check_depth(&items)?;
         for (index, item) in items.as_array().into_iter().flatten().enumerate() {
             if item.get(field).is_none() {
-                return Err(
-                    self.failed(format!("expected an object with field \"{field}\" for new item {index}"))
-                );
+                return Err(self
+                    .merge_error(format!("expected an object with field \"{field}\" for new item {index}")));
             }
         }
         Ok(items)
@@ -126,16 +128,16 @@ impl KeyMerge<'_> {
         new: Value,
         keep: Option<usize>,
     ) -> Result<StoredValue, StateError> {
-        let (mut items, is_clean) = current_items(current);
+        let (mut items, was_list) = current_items(current);
         items.extend(into_items(new).into_iter().map(Arc::new));
         if let Some(count) = keep {
             items.keep_last(count);
         }
-        self.finish_list(items, is_clean)
+        self.finish_list(items, was_list)
     }
 
     fn union(&self, current: Option<&StoredValue>, new: Value) -> Result<StoredValue, StateError> {
-        let (current_list, is_clean) = current_items(current);
+        let (current_list, was_list) = current_items(current);
         let mut items = current_list.clone();
         let new: Vec<Arc<Value>> = into_items(new).into_iter().map(Arc::new).collect();
         if new.len() == 1 {
@@ -144,7 +146,7 @@ impl KeyMerge<'_> {
             let mut seen: HashSet<&Value> = current_list.iter().map(|item| &**item).collect();
             items.extend(new.iter().filter(|item| seen.insert(item)).cloned());
         }
-        self.finish_list(items, is_clean)
+        self.finish_list(items, was_list)
     }
 
     fn upsert(
@@ -156,7 +158,7 @@ impl KeyMerge<'_> {
         if new.is_null() {
             return Ok(StoredValue::from(new));
         }
-        let (current_list, is_clean) = current_items(current);
+        let (current_list, was_list) = current_items(current);
         let mut items = current_list.clone();
         let new = into_items(new);
         let mut lookup = ObjectLookup::new(&current_list, field, &new);
@@ -170,35 +172,35 @@ impl KeyMerge<'_> {
                 items.push(Arc::new(self.checked_item(item, index)?));
             }
         }
-        self.finish_list(items, is_clean)
+        self.finish_list(items, was_list)
     }
 
     /// Checks an item merged from a partial one.
     fn checked_item(&self, item: Value, index: usize) -> Result<Value, StateError> {
         let wrapped = Value::Array(vec![item]);
         self.value_type.check_items(&wrapped).map_err(|faults| {
-            self.wrong(faults.map_paths(|path| path.replacen("[0]", &format!("[{index}]"), 1)))
+            self.type_error(faults.map_paths(|path| path.replacen("[0]", &format!("[{index}]"), 1)))
         })?;
         Ok(into_items(wrapped).pop().unwrap_or_default())
     }
 
     /// Checks what single items do not determine: whether the key can hold a list, and the list's rules.
-    fn finish_list(&self, items: List<Arc<Value>>, is_clean: bool) -> Result<StoredValue, StateError> {
-        let cell = StoredValue::list(items);
-        let length = cell.view().len().unwrap_or_default();
-        let is_doubtful = self.value_type.doubts_list_of(length);
-        if !is_clean || is_doubtful || !self.value_type.kinds().contains(Kinds::ARRAY) {
-            self.check_whole(&cell.view().to_json())?;
+    fn finish_list(&self, items: List<Arc<Value>>, was_list: bool) -> Result<StoredValue, StateError> {
+        let stored = StoredValue::list(items);
+        let length = stored.view().len().unwrap_or_default();
+        let may_be_rejected = self.value_type.may_reject_list_of(length);
+        if !was_list || may_be_rejected || !self.value_type.kinds().contains(Kinds::ARRAY) {
+            self.check_whole(&stored.view().to_json())?;
         }
-        Ok(cell)
+        Ok(stored)
     }
 
     fn merge_maps(&self, current: Option<&StoredValue>, new: Value) -> Result<StoredValue, StateError> {
-        let mut merged = match current.map(|cell| cell.view().to_json()) {
+        let mut merged = match current.map(|stored| stored.view().to_json()) {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(fields)) => fields,
             Some(other) => {
-                return Err(self.failed(format!(
+                return Err(self.merge_error(format!(
                     "expected an object as the current value, found {}",
                     Kinds::of_value(&other)
                 )));
@@ -221,8 +223,8 @@ impl KeyMerge<'_> {
         combine: impl Fn(&Value, &Value) -> Result<Value, HandlerError>,
     ) -> Result<StoredValue, StateError> {
         let neutral = Value::Null;
-        let current = current.and_then(|cell| cell.view().as_json()).unwrap_or(&neutral);
-        let merged = combine(current, new).map_err(|source| self.failed_with(source))?;
+        let current = current.and_then(|stored| stored.view().as_json()).unwrap_or(&neutral);
+        let merged = combine(current, new).map_err(|source| self.merge_error_of(source))?;
         self.check_whole(&merged)?;
         Ok(StoredValue::from(merged))
     }
@@ -234,17 +236,17 @@ impl KeyMerge<'_> {
         new: Value,
     ) -> Result<StoredValue, StateError> {
         let Some(merge) = &custom.merge else {
-            return Err(self.failed("no function is registered for this name".to_owned()));
+            return Err(self.merge_error("no function is registered for this name".to_owned()));
         };
-        let current = current.map(|cell| cell.view().to_json());
-        let merged = merge(current.as_ref(), new).map_err(|source| self.failed_with(source))?;
+        let current = current.map(|stored| stored.view().to_json());
+        let merged = merge(current.as_ref(), new).map_err(|source| self.merge_error_of(source))?;
         self.check_depth(&merged)?;
         self.check_whole(&merged)?;
         Ok(StoredValue::from(merged))
     }
 
     pub(crate) fn check_whole(&self, value: &Value) -> Result<(), StateError> {
-        self.value_type.check(value).map_err(|faults| self.wrong(faults))
+        self.value_type.check(value).map_err(|faults| self.type_error(faults))
     }
 
     pub(crate) fn check_depth(&self, value: &Value) -> Result<(), StateError> {
@@ -254,15 +256,15 @@ impl KeyMerge<'_> {
         Ok(())
     }
 
-    fn wrong(&self, faults: Issues) -> StateError {
+    fn type_error(&self, faults: Issues) -> StateError {
         StateError::WrongType { key: self.key.to_owned(), expected: self.value_type.to_string(), faults }
     }
 
-    fn failed(&self, message: String) -> StateError {
-        self.failed_with(HandlerError::from(message))
+    fn merge_error(&self, message: String) -> StateError {
+        self.merge_error_of(HandlerError::from(message))
     }
 
-    fn failed_with(&self, source: HandlerError) -> StateError {
+    fn merge_error_of(&self, source: HandlerError) -> StateError {
         StateError::Merge { key: self.key.to_owned(), handler: self.handler.to_string(), source }
     }
 }
@@ -285,7 +287,7 @@ fn into_items(list: Value) -> Vec<Value> {
 /// The current items, and whether they were a list of the declared type: absent and null count as empty, any
 /// other value is wrapped and must be checked as an item.
 fn current_items(current: Option<&StoredValue>) -> (List<Arc<Value>>, bool) {
-    match current.map(|cell| &cell.0) {
+    match current.map(|stored| &stored.0) {
         None => (List::new(), true),
         Some(ValueContent::List(items)) => (items.clone(), true),
         Some(ValueContent::Json(value)) if value.is_null() => (List::new(), true),

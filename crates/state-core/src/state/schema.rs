@@ -332,7 +332,7 @@ impl Schema {
     pub fn check_write_to(&self, key: &str, handler: Option<&Handler>) -> Result<(), StateError> {
         let entry = self.writable(key)?;
         let handler = self.registered(handler.unwrap_or(&entry.handler))?;
-        match handler.misfit(&entry.value_type) {
+        match handler.type_conflict(&entry.value_type) {
             None => Ok(()),
             Some(message) => Err(StateError::Merge {
                 key: key.to_owned(),
@@ -385,13 +385,13 @@ impl Schema {
         let entry = self.writable(write.key())?;
         let WriteChange::Merge { handler, value } = write.change() else { return Ok(None) };
         let handler = handler.resolve(&self.0.handlers)?;
-        let Some(keep) = handler.keeps() else { return Ok(None) };
-        let items = match entry.merge(write.key(), handler).incoming(value.clone())? {
+        let Some(keep) = handler.max_items() else { return Ok(None) };
+        let items = match entry.merge(write.key(), handler).prepare(value.clone())? {
             Value::Array(items) => items,
             bare => vec![bare],
         };
         let length = length.saturating_add(items.len()).min(keep);
-        Ok(entry.value_type.takes_list_of(length).then_some(ListAppend { items, keep }))
+        Ok(entry.value_type.accepts_list_of(length).then_some(ListAppend { items, keep }))
     }
 
     pub(crate) fn fold_write(
@@ -417,7 +417,7 @@ impl Schema {
         value: Value,
     ) -> Result<Write, StateError> {
         let handler = handler.resolve(&self.0.handlers)?;
-        let value = entry.merge(name, handler).incoming(value)?;
+        let value = entry.merge(name, handler).prepare(value)?;
         Ok(Write::merge(entry.name_for(name), handler.clone(), value))
     }
 
@@ -692,7 +692,7 @@ fn finish_key(draft: KeyDraft, handlers: &Handlers) -> Result<Result<KeySchema, 
         Some(handler) => handler.resolve(handlers)?.clone(),
         None => Handler::default_for(&value_type),
     };
-    if let Some(message) = handler.misfit(&value_type) {
+    if let Some(message) = handler.type_conflict(&value_type) {
         return fault(format!("invalid handler {handler}: {message}"));
     }
     let name: Arc<str> = draft.name.as_str().into();
@@ -728,7 +728,7 @@ fn fault_of_messages(draft: &KeyDraft) -> Option<Issue> {
 fn messages_key() -> &'static KeySchema {
     static KEY: LazyLock<KeySchema> = LazyLock::new(|| {
         let schema = json_schema_of::<Vec<Message>>();
-        let value_type = ValueType::of_own(schema, decodes::<Vec<Message>>)
+        let value_type = ValueType::of_internal(schema, decodes::<Vec<Message>>)
             .unwrap_or_else(|fault| unreachable!("the type of a conversation is valid: {fault}"));
         KeySchema {
             name: MESSAGES.into(),

@@ -14,7 +14,7 @@ use super::error::StateError;
 use super::handler::Handler;
 use super::schema::{KeySchema, MESSAGES};
 use crate::chat::Transcript;
-use crate::decode::{decode, decode_declaration, decode_text, object, why_not};
+use crate::decode::{decode, decode_declaration, decode_error, decode_text, object};
 
 /// The current format version of stored schemas.
 pub(crate) const SCHEMA_VERSION: u64 = 1;
@@ -109,10 +109,11 @@ pub(crate) struct StoredValues {
 impl StoredValues {
     /// Splits the values without copying any but messages.
     pub(crate) fn of(what: &'static str, values: Value) -> Result<Self, StateError> {
-        let misfit = |values: &Value| StateError::Json { what, source: why_not::<StoredValues>(values) };
-        let Value::Object(mut fields) = values else { return Err(misfit(&values)) };
+        let decode_failure =
+            |values: &Value| StateError::Json { what, source: decode_error::<StoredValues>(values) };
+        let Value::Object(mut fields) = values else { return Err(decode_failure(&values)) };
         let messages = fields.get(MESSAGES).map(decode).transpose();
-        let Ok(messages) = messages else { return Err(misfit(&Value::Object(fields))) };
+        let Ok(messages) = messages else { return Err(decode_failure(&Value::Object(fields))) };
         fields.remove(MESSAGES);
         Ok(StoredValues { messages: messages.unwrap_or_default(), others: fields.into_iter().collect() })
     }

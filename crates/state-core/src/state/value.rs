@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer, forward_to_deserialize_any};
 use serde_json::Value;
 
 use crate::chat::Transcript;
-use crate::decode::{DecodeError, decode, why_not};
+use crate::decode::{DecodeError, decode, decode_error};
 use crate::list::List;
 
 /// A stored value, for stores that keep values between states. Cloning is O(1).
@@ -123,7 +123,7 @@ impl<'a> ValueRef<'a> {
         match self {
             ValueRef::Json(value) => decode(value),
             ValueRef::List(items) => {
-                T::deserialize(ListDeserializer(items)).map_err(|_| why_not::<T>(&self.to_json()))
+                T::deserialize(ListDeserializer(items)).map_err(|_| decode_error::<T>(&self.to_json()))
             }
             ValueRef::Messages(_) => decode(&self.to_json()),
         }
