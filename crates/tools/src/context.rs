@@ -227,7 +227,7 @@ impl ToolContext {
     }
 
     /// Takes the buffered writes. Later writes are rejected.
-    pub(crate) fn end(&self) -> Delta {
+    pub(crate) fn take_writes(&self) -> Delta {
         self.0.writes.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 }

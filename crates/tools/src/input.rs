@@ -73,10 +73,10 @@ impl InputRequest {
 
     /// Whether the user is asked the same: an answer to one is an answer to the other.
     pub(crate) fn is_same(&self, other: &InputRequest) -> bool {
-        let asked = |request: &InputRequest| {
+        let identity = |request: &InputRequest| {
             (request.label.clone(), request.message.clone(), request.details.clone(), request.schema.clone())
         };
-        asked(self) == asked(other) && self.later.is_none() && other.later.is_none()
+        identity(self) == identity(other) && self.later.is_none() && other.later.is_none()
     }
 }
 

@@ -71,8 +71,8 @@ impl Later {
     /// What has come: [`InputResponse::Completed`], [`InputResponse::Decline`] for a failure, or
     /// [`InputResponse::Expired`].
     pub fn response(&self) -> Option<&InputResponse> {
-        let is_it = |request: &InputRequest| request.later.is_some() && request.label == self.request.label;
-        let answered = self.context.answered().iter().rfind(|answered| is_it(&answered.request));
+        let is_same = |request: &InputRequest| request.later.is_some() && request.label == self.request.label;
+        let answered = self.context.answered().iter().rfind(|answered| is_same(&answered.request));
         answered.map(|answered| &answered.response)
     }
 
@@ -93,12 +93,12 @@ impl Later {
                 let label = &self.request.label;
                 Err(ToolError::permanent(format!("no outcome of `{label}`: its deadline has passed")))
             }
-            None => Err(self.wait()),
+            None => Err(self.into_suspension()),
         }
     }
 
     /// The error that ends the attempt.
-    fn wait(self) -> ToolError {
+    fn into_suspension(self) -> ToolError {
         let Later { mut request, token, deadline, .. } = self;
         request.later = Some(LaterRequest { token, deadline });
         ToolError::input_required([request])
@@ -161,7 +161,7 @@ impl ToolContext {
     /// # Ok::<(), stepfold_tools::BuildError>(())
     /// ```
     pub fn sleep_until(&self, label: impl Into<String>, at: SystemTime) -> Result<(), ToolError> {
-        self.later(label).deadline(at).slept()
+        self.later(label).deadline(at).sleep()
     }
 
     /// Waits this long, as [`sleep_until`](ToolContext::sleep_until) does.
@@ -169,12 +169,12 @@ impl ToolContext {
     /// # Errors
     /// As `sleep_until`.
     pub fn sleep_for(&self, label: impl Into<String>, duration: Duration) -> Result<(), ToolError> {
-        self.later(label).within(duration).slept()
+        self.later(label).within(duration).sleep()
     }
 }
 
 impl Later {
-    fn slept(self) -> Result<(), ToolError> {
-        if self.is_new() { Err(self.wait()) } else { Ok(()) }
+    fn sleep(self) -> Result<(), ToolError> {
+        if self.is_new() { Err(self.into_suspension()) } else { Ok(()) }
     }
 }

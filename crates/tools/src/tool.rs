@@ -467,11 +467,11 @@ impl Tool {
         let hidden = self.0.inputs.iter().filter(|input| !input.is_visible);
         let given = hidden.filter(|input| arguments.contains_key(&input.parameter));
         let fault = |input: &InputBinding| {
-            let words = format!(
+            let message = format!(
                 "cannot be given: only the state sets it, by its key \"{}\"; leave it out",
                 input.key
             );
-            Issue::new(format!("$.{}", input.parameter), words)
+            Issue::new(format!("$.{}", input.parameter), message)
         };
         let mut faults: Vec<Issue> = given.map(fault).collect();
         if let Err(others) = self.check_arguments(arguments) {
@@ -914,8 +914,8 @@ impl fmt::Debug for ToolBuilder {
 }
 
 fn undeclared(key: &str) -> Issue {
-    let words = "not declared: add it to the agent's schema, or to that of the graph around it";
-    Issue::new(format!("state key \"{key}\""), words)
+    let message = "not declared: add it to the agent's schema, or to that of the graph around it";
+    Issue::new(format!("state key \"{key}\""), message)
 }
 
 /// Providers accept names of up to 64 letters, digits, `_` and `-`.

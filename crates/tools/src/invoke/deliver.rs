@@ -52,10 +52,10 @@ pub(super) fn bounded(content: ToolContent, limit: usize, overflow: &Overflow, c
             if !value.is_string() && json_bytes(&value) <= limit {
                 return ToolContent::Value(value);
             }
-            ToolContent::Value(Value::String(shortened(&default_text(&value), limit, overflow, call_id)))
+            ToolContent::Value(Value::String(truncated(&default_text(&value), limit, overflow, call_id)))
         }
         ToolContent::Error(text) if text.len() > limit => {
-            ToolContent::Error(shortened(&text, limit, &Overflow::Cut, call_id))
+            ToolContent::Error(truncated(&text, limit, &Overflow::Cut, call_id))
         }
         ToolContent::Parts(parts) => ToolContent::Parts(bounded_parts(parts, limit, overflow, call_id)),
         other => other,
@@ -66,14 +66,14 @@ pub(super) fn bounded(content: ToolContent, limit: usize, overflow: &Overflow, c
 const MAX_MEDIA_BYTES: usize = 20 * 1024 * 1024;
 
 fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &str) -> Vec<Part> {
-    let parts: Vec<Part> = parts.into_iter().map(readable).collect();
+    let parts: Vec<Part> = parts.into_iter().map(representable).collect();
     let text: String = parts.iter().filter_map(|part| text_of(part)).collect();
     let mut text_left = if text.len() > limit { limit } else { usize::MAX };
     let mut media_left = MAX_MEDIA_BYTES;
     let mut bounded = Vec::with_capacity(parts.len());
     for mut part in parts {
         if let Some(text) = text_of(&part) {
-            let shown = boundary(text, text_left);
+            let shown = cut_position(text, text_left);
             if shown < text.len() {
                 part.content = Content::Text(text[..shown].to_owned());
                 text_left = 0;
@@ -84,7 +84,7 @@ fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &
                 continue;
             }
         }
-        bounded.push(within(part, &mut media_left));
+        bounded.push(within_media_limit(part, &mut media_left));
     }
     if text.len() > limit {
         bounded.push(Part::text(note(&text, limit, overflow, call_id)));
@@ -93,7 +93,7 @@ fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &
 }
 
 /// Calls and results, which a result cannot contain, as text.
-fn readable(part: Part) -> Part {
+fn representable(part: Part) -> Part {
     match part.content {
         Content::ToolCall(_) | Content::ToolResult(_) => {
             Part::text(serde_json::to_string(&part).unwrap_or_default())
@@ -111,7 +111,7 @@ fn text_of(part: &Part) -> Option<&str> {
 }
 
 /// The part, or a note in place of media above the limit.
-fn within(part: Part, media_left: &mut usize) -> Part {
+fn within_media_limit(part: Part, media_left: &mut usize) -> Part {
     let bytes = match &part.content {
         Content::Image(media) | Content::File(media) => media.source.len(),
         Content::Unknown(part) => part.fields().values().map(json_bytes).sum(),
@@ -125,26 +125,26 @@ fn within(part: Part, media_left: &mut usize) -> Part {
 }
 
 /// The last position up to `limit` where a text can be truncated.
-fn boundary(text: &str, limit: usize) -> usize {
+fn cut_position(text: &str, limit: usize) -> usize {
     let limit = limit.min(text.len());
-    (0..=limit).rfind(|place| text.is_char_boundary(*place)).unwrap_or_default()
+    (0..=limit).rfind(|position| text.is_char_boundary(*position)).unwrap_or_default()
 }
 
 /// The beginning of a text above the limit, and a note.
-fn shortened(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
-    format!("{}\n{}", &text[..boundary(text, limit)], note(text, limit, overflow, call_id))
+fn truncated(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
+    format!("{}\n{}", &text[..cut_position(text, limit)], note(text, limit, overflow, call_id))
 }
 
 /// The note on a truncated text: its size, and the location of the full text.
 fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
-    let sizes = format!("{} bytes in all, the first {} are shown", text.len(), boundary(text, limit));
+    let sizes = format!("{} bytes in all, the first {} are shown", text.len(), cut_position(text, limit));
     let kept = match overflow {
         Overflow::Cut => return format!("[cut: {sizes}]"),
         Overflow::Offload(offload) => catch_unwind(AssertUnwindSafe(|| offload.keep(call_id, text)))
             .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into())),
     };
     match kept {
-        Ok(place) => format!("[{sizes}; the whole is kept: {place}]"),
+        Ok(location) => format!("[{sizes}; the whole is kept: {location}]"),
         Err(error) => {
             let reason = ErrorChain(&*error).to_string();
             tracing::warn!(call_id, reason, "failed to offload a long result; it is truncated");

@@ -198,9 +198,9 @@ impl Invocation {
         options: InvokeOptions,
     ) -> Self {
         let mut invocation = Invocation::new(tools, state, calls, options);
-        for (call, (place, outcome)) in invocation.outcomes.iter_mut().zip(finished).enumerate() {
+        for (call, (slot, outcome)) in invocation.outcomes.iter_mut().zip(finished).enumerate() {
             if outcome.is_some() {
-                *place = outcome;
+                *slot = outcome;
                 invocation.schedule.skip(call);
             }
         }
@@ -341,8 +341,8 @@ impl Invocation {
     /// after the call [finished](CallEvent::Finished): the calls that wait for it then see its writes, as
     /// they do after a [resume](Invocation::resume).
     pub fn amend(&mut self, call: usize, outcome: CallOutcome) {
-        if let Some(place) = self.outcomes.get_mut(call).filter(|place| place.is_some()) {
-            *place = Some(outcome);
+        if let Some(slot) = self.outcomes.get_mut(call).filter(|slot| slot.is_some()) {
+            *slot = Some(outcome);
         }
     }
 
@@ -425,8 +425,8 @@ impl Invocation {
         self.ended.retain(|ended| *ended != call);
         self.errors.remove(&call);
         self.hosted.remove(&call);
-        if let Some(place) = self.outcomes.get_mut(call) {
-            *place = None;
+        if let Some(slot) = self.outcomes.get_mut(call) {
+            *slot = None;
         }
     }
 
@@ -477,7 +477,7 @@ impl Invocation {
     /// The error of the first call, in call order, whose failure ends the run, of those that have ended. For a host that has
     /// their outcomes.
     pub fn take_error(&mut self) -> Option<FatalError> {
-        first_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure)
+        first_fatal_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure)
     }
 
     /// Prepares the ready calls and announces those that can run. Returns whether there are events.
@@ -611,7 +611,7 @@ fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAcce
 }
 
 /// A call that was prevented from running is not a failure.
-fn first_error(
+fn first_fatal_error(
     outcomes: &[Option<CallOutcome>],
     errors: &mut BTreeMap<usize, FatalCause>,
     raise_on_failure: bool,

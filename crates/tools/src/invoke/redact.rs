@@ -35,9 +35,9 @@ pub(super) struct TextRedaction<'a> {
 impl<'a> TextRedaction<'a> {
     pub(super) fn of(text: &'a str) -> Self {
         let mut starts: HashMap<&[u8], Vec<usize>> = HashMap::new();
-        for (place, _) in text.char_indices() {
-            if let Some(start) = text.as_bytes().get(place..place + MIN_BYTES) {
-                starts.entry(start).or_default().push(place);
+        for (position, _) in text.char_indices() {
+            if let Some(start) = text.as_bytes().get(position..position + MIN_BYTES) {
+                starts.entry(start).or_default().push(position);
             }
         }
         TextRedaction { text, starts, found: BTreeMap::new(), work: 0 }
@@ -46,8 +46,8 @@ impl<'a> TextRedaction<'a> {
     /// Redacts all strings of a state value, replaced by `name`.
     pub(super) fn redact(&mut self, name: &'a str, value: ValueRef<'_>) {
         match value.as_json() {
-            Some(value) => self.value(name, value),
-            None => self.all(name, value.items()),
+            Some(value) => self.redact_json(name, value),
+            None => self.redact_all(name, value.items()),
         }
     }
 
@@ -61,10 +61,10 @@ impl<'a> TextRedaction<'a> {
             return self.text.into();
         }
         let (mut shown, mut after) = (String::with_capacity(self.text.len()), 0);
-        for (place, (length, name)) in &self.found {
-            if *place >= after {
-                shown.extend([&self.text[after..*place], "<", name, ">"]);
-                after = place + length;
+        for (position, (length, name)) in &self.found {
+            if *position >= after {
+                shown.extend([&self.text[after..*position], "<", name, ">"]);
+                after = position + length;
             }
         }
         shown.push_str(&self.text[after..]);
@@ -75,34 +75,34 @@ impl<'a> TextRedaction<'a> {
         self.work > MAX_WORK
     }
 
-    fn all<'v>(&mut self, name: &'a str, mut values: impl Iterator<Item = &'v Value>) {
+    fn redact_all<'v>(&mut self, name: &'a str, mut values: impl Iterator<Item = &'v Value>) {
         while !self.is_exhausted()
             && let Some(value) = values.next()
         {
-            self.value(name, value);
+            self.redact_json(name, value);
         }
     }
 
-    fn value(&mut self, name: &'a str, value: &Value) {
+    fn redact_json(&mut self, name: &'a str, value: &Value) {
         self.work += 1;
         match value {
-            Value::String(text) => self.string(name, text),
+            Value::String(text) => self.redact_string(name, text),
             Value::Number(number) => {
                 // Most numbers are too short, and need not be formatted.
                 if number.as_i64().is_none_or(|number| !(-99..=999).contains(&number)) {
-                    self.find(name, &number.to_string());
+                    self.mark(name, &number.to_string());
                 }
             }
-            Value::Array(items) => self.all(name, items.iter()),
+            Value::Array(items) => self.redact_all(name, items.iter()),
             Value::Object(fields) => {
                 for (key, field) in fields {
                     if self.is_exhausted() {
                         return;
                     }
                     if !is_field_name(key) {
-                        self.string(name, key);
+                        self.redact_string(name, key);
                     }
-                    self.value(name, field);
+                    self.redact_json(name, field);
                 }
             }
             Value::Null | Value::Bool(_) => {}
@@ -111,7 +111,7 @@ impl<'a> TextRedaction<'a> {
 
     /// Finds a text unescaped, escaped as in debug output or JSON, and escaped twice. The rest is compared
     /// only after its first characters match.
-    fn string(&mut self, name: &'a str, string: &str) {
+    fn redact_string(&mut self, name: &'a str, string: &str) {
         if string.len() < MIN_BYTES || string.len() > self.text.len() {
             return;
         }
@@ -122,19 +122,19 @@ impl<'a> TextRedaction<'a> {
             return;
         }
         self.work += string.len() / 256;
-        self.find(name, string);
+        self.mark(name, string);
         for form in escaped(string) {
-            self.find(name, &form);
+            self.mark(name, &form);
         }
     }
 
-    fn find(&mut self, name: &'a str, form: &str) {
+    fn mark(&mut self, name: &'a str, form: &str) {
         let Some(start) = form.as_bytes().get(..MIN_BYTES) else { return };
-        let Some(places) = self.starts.get(start) else { return };
-        self.work += places.len();
-        for place in places {
-            if self.text[*place..].starts_with(form) {
-                let found = self.found.entry(*place).or_insert((0, name));
+        let Some(positions) = self.starts.get(start) else { return };
+        self.work += positions.len();
+        for position in positions {
+            if self.text[*position..].starts_with(form) {
+                let found = self.found.entry(*position).or_insert((0, name));
                 *found = (*found).max((form.len(), name));
             }
         }

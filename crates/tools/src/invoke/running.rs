@@ -113,7 +113,7 @@ impl RunningCall {
             let context = ToolContext::new(Arc::clone(&self.context));
             let result = attempt(&definition.function, &context, timeout).await;
             // The attempt cannot write after its end.
-            let writes = context.end();
+            let writes = context.take_writes();
             let failure = match result {
                 Ok(value) => return self.deliver(value, writes).into(),
                 Err(failure) => failure,
@@ -165,15 +165,15 @@ impl RunningCall {
         let name = &self.call().name;
         let (status, text, error) = match failure {
             AttemptFailure::TimedOut => {
-                let text = format!("tool '{name}' timed out after {timeout:?}{}", self.warning());
+                let text = format!("tool '{name}' timed out after {timeout:?}{}", self.effect_warning());
                 (CallStatus::Failed(CallFailure::TimedOut), text, None)
             }
             AttemptFailure::NoThread(waited) => {
                 let text = format!("tool '{name}' not started: no thread was available for {waited:?}");
                 (CallStatus::Failed(CallFailure::TimedOut), text, None)
             }
-            AttemptFailure::Panicked(words) => {
-                let text = format!("tool '{name}' panicked: {}", self.redacted(&words));
+            AttemptFailure::Panicked(message) => {
+                let text = format!("tool '{name}' panicked: {}", self.redacted(&message));
                 (CallStatus::Failed(CallFailure::Panicked), text, None)
             }
             AttemptFailure::Error(error) => self.outcome_of(error),
@@ -183,12 +183,12 @@ impl RunningCall {
     }
 
     fn cancelled(&self) -> FinishedCall {
-        let text = format!("tool '{}' cancelled while it ran{}", self.call().name, self.warning());
+        let text = format!("tool '{}' cancelled while it ran{}", self.call().name, self.effect_warning());
         self.outcome(CallStatus::Cancelled, ToolContent::Error(text), Delta::new()).into()
     }
 
     /// The warning about an interrupted call's effect.
-    fn warning(&self) -> &'static str {
+    fn effect_warning(&self) -> &'static str {
         if self.tool.effect() == Effect::Pure { "" } else { "; the effect may have happened" }
     }
 
@@ -222,7 +222,7 @@ impl RunningCall {
                 let is_pure = self.tool.effect() == Effect::Pure;
                 let status =
                     if is_pure { CallStatus::Failed(CallFailure::Error) } else { CallStatus::Unknown };
-                (status, format!("{}{}", self.redacted(&message), self.warning()), None)
+                (status, format!("{}{}", self.redacted(&message), self.effect_warning()), None)
             }
             ToolErrorKind::InputRequired(requests) => {
                 let messages: Vec<&str> = requests.iter().map(|request| request.message.as_str()).collect();
@@ -246,9 +246,9 @@ impl RunningCall {
     fn text_of_faults(&self, faults: &Issues) -> String {
         let bound: Vec<&InputBinding> =
             self.context.bound.iter().map(|input| &self.tool.definition().inputs[*input]).collect();
-        let words = faults.iter().map(|fault| {
+        let texts = faults.iter().map(|fault| {
             // A path into a value from the state may contain its keys.
-            if let Some(input) = bound.iter().find(|input| lies_in(&fault.path, &input.parameter)) {
+            if let Some(input) = bound.iter().find(|input| is_inside(&fault.path, &input.parameter)) {
                 return format!("invalid value in the state at $.{}", input.parameter);
             }
             let is_missing =
@@ -260,7 +260,7 @@ impl RunningCall {
                 _ => format!("{} at {}", self.redacted(&fault.message), fault.path),
             }
         });
-        words.collect::<Vec<_>>().join("; ")
+        texts.collect::<Vec<_>>().join("; ")
     }
 
     /// The text without values of the state that the tool reads: its inputs, and its declared keys.
@@ -284,7 +284,7 @@ impl RunningCall {
 }
 
 /// Whether a JSON path leads into a parameter.
-fn lies_in(path: &str, parameter: &str) -> bool {
+fn is_inside(path: &str, parameter: &str) -> bool {
     let rest = path.strip_prefix("$.").and_then(|path| path.strip_prefix(parameter));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }

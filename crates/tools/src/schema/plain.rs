@@ -37,7 +37,8 @@ pub(crate) enum UnlistedProperties {
 /// When the schema is not that of an object, or a reference cannot be inlined.
 pub(crate) fn for_model(schema: Value, unlisted: UnlistedProperties) -> Result<Map<String, Value>, String> {
     let root = schema.clone();
-    let mut inliner = ReferenceInliner { root: &root, open: vec!["#".to_owned()], schemas: 0, depth: 0 };
+    let mut inliner =
+        ReferenceInliner { root: &root, open_references: vec!["#".to_owned()], schemas: 0, depth: 0 };
     let Value::Object(mut fields) = inliner.inlined(schema)? else {
         return Err("invalid parameters: expected a JSON Schema object".to_owned());
     };
@@ -73,7 +74,7 @@ fn check_top(fields: &Map<String, Value>) -> Result<(), String> {
 struct ReferenceInliner<'a> {
     root: &'a Value,
     /// The references that are being inlined.
-    open: Vec<String>,
+    open_references: Vec<String>,
     schemas: usize,
     depth: usize,
 }
@@ -115,9 +116,9 @@ impl ReferenceInliner<'_> {
         }
         for (keyword, schema) in subschemas_mut(&mut fields) {
             // Boolean values of these keywords are schemas as well.
-            let is_answer = schema.is_boolean()
+            let is_plain_boolean = schema.is_boolean()
                 && (keyword.starts_with("additional") || keyword.starts_with("unevaluated"));
-            if !is_answer {
+            if !is_plain_boolean {
                 *schema = self.inlined(schema.take())?;
             }
         }
@@ -130,7 +131,7 @@ impl ReferenceInliner<'_> {
     }
 
     fn target(&mut self, reference: &str) -> Result<Value, String> {
-        if self.open.iter().any(|open| open == reference) {
+        if self.open_references.iter().any(|open| open == reference) {
             return Err(format!(
                 "recursive type ({reference}): providers reject references; \
                  limit the recursion, or use a JSON value instead"
@@ -139,9 +140,9 @@ impl ReferenceInliner<'_> {
         let target = target(self.root, reference)
             .cloned()
             .ok_or_else(|| format!("unknown reference {reference} in this schema"))?;
-        self.open.push(reference.to_owned());
+        self.open_references.push(reference.to_owned());
         let inlined = self.inlined(target);
-        self.open.pop();
+        self.open_references.pop();
         inlined
     }
 }
@@ -162,13 +163,13 @@ fn without_lone_all_of(schema: Value) -> Value {
 }
 
 /// A schema with additional keywords: a description replaces its own, rules are added to its own.
-fn overlaid(target: Value, beside: Map<String, Value>) -> Value {
+fn overlaid(target: Value, additions: Map<String, Value>) -> Value {
     let Value::Object(mut target) = target else {
-        let says_something = beside.keys().any(|name| !is_annotation(name));
-        return if says_something { json!({"allOf": [target, beside]}) } else { target };
+        let has_rules = additions.keys().any(|name| !is_annotation(name));
+        return if has_rules { json!({"allOf": [target, additions]}) } else { target };
     };
     let mut rules = Map::new();
-    for (name, value) in beside {
+    for (name, value) in additions {
         if is_annotation(&name) || !target.contains_key(&name) {
             target.insert(name, value);
         } else if target[&name] != value {
@@ -178,19 +179,19 @@ fn overlaid(target: Value, beside: Map<String, Value>) -> Value {
     if rules.is_empty() {
         return Value::Object(target);
     }
-    match joined(&target, &rules) {
-        Some(joined) => Value::Object(joined),
+    match merged(&target, &rules) {
+        Some(merged) => Value::Object(merged),
         None => json!({"allOf": [target, rules]}),
     }
 }
 
 /// Merges two objects' schemas, if they do not constrain the same properties.
-fn joined(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map<String, Value>> {
-    let mut joined = first.clone();
+fn merged(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let mut merged = first.clone();
     for (name, value) in second {
-        match (joined.get_mut(name), value) {
+        match (merged.get_mut(name), value) {
             (None, value) => {
-                joined.insert(name.clone(), value.clone());
+                merged.insert(name.clone(), value.clone());
             }
             (Some(known), value) if known == value || is_annotation(name) => {}
             (Some(Value::Object(known)), Value::Object(more)) if name == "properties" => {
@@ -208,7 +209,7 @@ fn joined(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map
             _ => return None,
         }
     }
-    Some(joined)
+    Some(merged)
 }
 
 /// Keywords with rules for the same object, which may have properties of their own.
@@ -222,9 +223,9 @@ fn close(fields: &mut Map<String, Value>, may_close: bool, budget: &mut usize) {
         }
     }
     distribute(fields, budget);
-    let speaks_alone = !IN_PLACE.iter().any(|keyword| fields.contains_key(*keyword));
+    let is_only_rule = !IN_PLACE.iter().any(|keyword| fields.contains_key(*keyword));
     if may_close
-        && speaks_alone
+        && is_only_rule
         && fields.contains_key("properties")
         && !fields.contains_key("additionalProperties")
     {
@@ -266,17 +267,17 @@ fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
         }
     }
     let Some(Value::Array(branches)) = fields.get(keyword) else { return };
-    let joined: Option<Vec<Value>> = branches
+    let merged: Option<Vec<Value>> = branches
         .iter()
         .map(|branch| {
             let branch = branch.as_object()?;
             let is_object = branch.get("type").is_none_or(|kind| kind == "object");
             let is_open = !branch.contains_key("additionalProperties");
-            if is_object && is_open { joined(&own, branch).map(Value::Object) } else { None }
+            if is_object && is_open { merged(&own, branch).map(Value::Object) } else { None }
         })
         .collect();
-    let Some(joined) = joined else { return };
-    let cost: usize = joined.iter().map(count).sum();
+    let Some(merged) = merged else { return };
+    let cost: usize = merged.iter().map(count).sum();
     if cost > *budget {
         return;
     }
@@ -284,7 +285,7 @@ fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
     for name in ["type", "properties", "required", "unevaluatedProperties"] {
         fields.remove(name);
     }
-    fields.insert(keyword.to_owned(), Value::Array(joined));
+    fields.insert(keyword.to_owned(), Value::Array(merged));
 }
 
 /// The number of objects and lists in a schema, roughly its size.

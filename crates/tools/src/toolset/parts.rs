@@ -96,18 +96,18 @@ pub(crate) fn merge<'a>(listed: impl IntoIterator<Item = (&'a str, Vec<Tool>)>) 
         origins.extend(part.iter().map(|_| origin));
         tools.extend(part);
     }
-    let faults = clashes(tools.iter().zip(origins));
+    let faults = duplicate_names(tools.iter().zip(origins));
     if faults.is_empty() { Ok(Tools::new(tools)) } else { Err(faults.into_iter().collect()) }
 }
 
 /// A fault for each tool with a duplicate name.
-pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) -> Vec<Issue> {
-    let mut taken = HashMap::new();
+pub(crate) fn duplicate_names<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) -> Vec<Issue> {
+    let mut origins_by_name = HashMap::new();
     let mut faults = Vec::new();
     for (tool, origin) in tools {
-        match taken.get(tool.name()) {
+        match origins_by_name.get(tool.name()) {
             None => {
-                taken.insert(tool.name(), origin);
+                origins_by_name.insert(tool.name(), origin);
             }
             Some(first) if *first == origin => {
                 let message = format!("duplicate name in toolset \"{origin}\": rename one of the two");

@@ -289,7 +289,7 @@ fn search_tool(options: &SearchOptions, tools: &[Tool]) -> Result<Tool, BuildErr
             Err(ToolError::permanent("the query is empty; say in a few words what the tool should do"))
         } else {
             let found = index.search(&search.query, limit);
-            remember(&context, &found.into_iter().map(|place| &described[place]).collect::<Vec<_>>())
+            record_found(&context, &found.into_iter().map(|index| &described[index]).collect::<Vec<_>>())
         };
         async move { found }
     };
@@ -318,7 +318,7 @@ fn search_tool(options: &SearchOptions, tools: &[Tool]) -> Result<Tool, BuildErr
 }
 
 /// Writes the found tools to the state and returns them to the model.
-fn remember(context: &ToolContext, found: &[&(String, String)]) -> Result<Value, ToolError> {
+fn record_found(context: &ToolContext, found: &[&(String, String)]) -> Result<Value, ToolError> {
     if found.is_empty() {
         let note = "no tool matches; try other words for what you want to do, such as another verb or the name of a system";
         return Ok(json!({"tools": [], "note": note}));

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use futures_util::future::join_all;
 use stepfold_state_core::state::{Issue, Issues, NameList, Schema, State};
 
-use super::parts::{PartChange, PartKind, ToolsetPart, clashes, fail_with, faults_of, merge};
+use super::parts::{PartChange, PartKind, ToolsetPart, duplicate_names, fail_with, faults_of, merge};
 use super::source::{ListedTools, RefusedTool, SourceFunction, ToolSource};
 use super::tools::Tools;
 use crate::error::{BuildError, ToolsetError};
@@ -157,12 +157,12 @@ impl Toolset {
         let Some(known) = known else { return Vec::new() };
         let known: Vec<&str> = known.into_iter().flatten().map(Tool::name).collect();
         let unknown = names.iter().filter(|name| !known.contains(&name.as_str()));
-        let there_are: NameList = known.iter().copied().collect();
+        let available: NameList = known.iter().copied().collect();
         unknown
             .map(|name| {
                 Issue::new(
                     name,
-                    format!("unknown tool of toolset \"{}\"; available: {there_are}", self.name()),
+                    format!("unknown tool of toolset \"{}\"; available: {available}", self.name()),
                 )
             })
             .collect()
@@ -252,13 +252,13 @@ impl Toolset {
         if let Some(tools) = self.known().map_err(|faults| BuildError::InvalidTools { faults })? {
             return Ok(tools);
         }
-        let answers = join_all(self.0.parts.iter().map(|part| list(&part.kind, state))).await;
+        let answers = join_all(self.0.parts.iter().map(|part| list_tools(&part.kind, state))).await;
         let mut faults = Vec::new();
         let mut listed = Vec::new();
         for (part, answer) in self.0.parts.iter().zip(answers) {
             let tools =
                 answer.map_err(|source| ToolsetError::List { toolset: part.origin.to_string(), source })?;
-            listed.push((&*part.origin, after_changes(&part.kind, tools, &mut faults)));
+            listed.push((&*part.origin, apply_changes(&part.kind, tools, &mut faults)));
         }
         fail_with(faults)?;
         Ok(merge(listed).map_err(|faults| BuildError::InvalidTools { faults })?)
@@ -300,7 +300,7 @@ impl Toolset {
     pub(super) fn known_faults(&self) -> Vec<Issue> {
         let known = self.0.parts.iter().filter_map(|part| Some((&*part.origin, part.known()?)));
         let known = known.flat_map(|(origin, tools)| tools.into_iter().map(move |tool| (tool, origin)));
-        self.0.faults.iter().cloned().chain(clashes(known)).collect()
+        self.0.faults.iter().cloned().chain(duplicate_names(known)).collect()
     }
 }
 
@@ -308,7 +308,7 @@ fn static_tools(part: &ToolsetPart) -> Option<(&str, Vec<Tool>)> {
     if let PartKind::Static(tools) = &part.kind { Some((&*part.origin, tools.clone())) } else { None }
 }
 
-async fn list(kind: &PartKind, state: &State) -> ListedTools {
+async fn list_tools(kind: &PartKind, state: &State) -> ListedTools {
     match kind {
         PartKind::Static(tools) => Ok(tools.clone()),
         PartKind::Dynamic(source, _) => source.list(state).await,
@@ -317,7 +317,7 @@ async fn list(kind: &PartKind, state: &State) -> ListedTools {
     }
 }
 
-fn after_changes(kind: &PartKind, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Vec<Tool> {
+fn apply_changes(kind: &PartKind, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Vec<Tool> {
     if let PartKind::Dynamic(_, changes) = kind {
         changes.iter().fold(tools, |tools, change| change.apply(tools, faults))
     } else {
@@ -372,13 +372,13 @@ impl Default for Toolset {
 
 impl fmt::Debug for Toolset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = |part: &ToolsetPart| match part.known() {
+        let description = |part: &ToolsetPart| match part.known() {
             None => format!("{}, dynamic", part.origin),
             Some(tools) => format!("{}, {} tools", part.origin, tools.len()),
         };
         f.debug_struct("Toolset")
             .field("name", &self.0.name)
-            .field("parts", &self.0.parts.iter().map(words).collect::<Vec<_>>())
+            .field("parts", &self.0.parts.iter().map(description).collect::<Vec<_>>())
             .finish()
     }
 }
