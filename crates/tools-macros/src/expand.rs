@@ -207,9 +207,9 @@ impl<'a> CompanionFunction<'a> {
                 let name = &argument.name;
                 quote!(#arguments.#name)
             }
-            ToolParameter::Extractor(ExtractorParameter { is_lent, .. }) => {
-                let (lend, name) = (is_lent.then(|| quote!(&)), extracted(index));
-                quote!(#lend #name)
+            ToolParameter::Extractor(ExtractorParameter { is_borrowed, .. }) => {
+                let (borrow, name) = (is_borrowed.then(|| quote!(&)), extracted(index));
+                quote!(#borrow #name)
             }
         });
         let name = &function.sig.ident;

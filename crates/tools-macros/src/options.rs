@@ -67,9 +67,9 @@ fn set<T>(slot: &mut Option<T>, key: &Ident, value: T) -> Result<()> {
 
 /// `= "text"`.
 fn text(key: &Ident, input: ParseStream<'_>) -> Result<LitStr> {
-    let wanted = || Error::new_spanned(key, format!("invalid option `{key}`: expected `{key} = \"..\"`"));
-    input.parse::<Token![=]>().map_err(|_| wanted())?;
-    input.parse().map_err(|_| wanted())
+    let expected = || Error::new_spanned(key, format!("invalid option `{key}`: expected `{key} = \"..\"`"));
+    input.parse::<Token![=]>().map_err(|_| expected())?;
+    input.parse().map_err(|_| expected())
 }
 
 /// `(expression, expression)`, or no arguments.

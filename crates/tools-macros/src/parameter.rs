@@ -47,7 +47,7 @@ pub(crate) struct ExtractorParameter {
     /// The type without `&`.
     pub(crate) ty: Box<Type>,
     /// Whether the function borrows it.
-    pub(crate) is_lent: bool,
+    pub(crate) is_borrowed: bool,
 }
 
 /// The helper attributes of one parameter.
@@ -108,7 +108,7 @@ fn check_together(parameters: &[(ToolParameter, PatType)], errors: &mut CompileE
 
 impl ToolParameter {
     fn new(input: &PatType, helpers: HelperAttributes) -> Result<Self> {
-        let (ty, is_lent) = match &*input.ty {
+        let (ty, is_borrowed) = match &*input.ty {
             Type::Reference(reference) if reference.mutability.is_none() => (&*reference.elem, true),
             other => (other, false),
         };
@@ -119,7 +119,10 @@ impl ToolParameter {
                     "invalid attribute: only an argument may have it, and this parameter is an extractor",
                 ));
             }
-            return Ok(ToolParameter::Extractor(ExtractorParameter { ty: Box::new(ty.clone()), is_lent }));
+            return Ok(ToolParameter::Extractor(ExtractorParameter {
+                ty: Box::new(ty.clone()),
+                is_borrowed,
+            }));
         }
         let name = argument_name(&input.pat)?;
         check_argument_type(&input.ty)?;
@@ -180,17 +183,17 @@ impl HelperAttributes {
             }
             "extract" => {
                 attribute.meta.require_path_only()?;
-                refuse_second(self.is_extractor, attribute)?;
+                reject_duplicate(self.is_extractor, attribute)?;
                 self.is_extractor = true;
                 return Ok(true);
             }
             "serde" | "schemars" => self.forwarded.push(attribute.clone()),
             "default" => {
-                refuse_second(self.default.is_some(), attribute)?;
+                reject_duplicate(self.default.is_some(), attribute)?;
                 self.default = Some(default_value(attribute)?);
             }
             "from_state" | "default_from_state" => {
-                refuse_second(self.binding.is_some(), attribute)?;
+                reject_duplicate(self.binding.is_some(), attribute)?;
                 self.binding = Some(StateBinding {
                     key: state_key(attribute, &name)?,
                     is_visible: name == "default_from_state",
@@ -203,7 +206,7 @@ impl HelperAttributes {
     }
 }
 
-fn refuse_second(is_second: bool, attribute: &Attribute) -> Result<()> {
+fn reject_duplicate(is_second: bool, attribute: &Attribute) -> Result<()> {
     if is_second {
         Err(Error::new_spanned(attribute, "duplicate attribute: the parameter already has one of this kind"))
     } else {
@@ -223,11 +226,11 @@ fn default_value(attribute: &Attribute) -> Result<DefaultValue> {
 }
 
 fn state_key(attribute: &Attribute, name: &Ident) -> Result<LitStr> {
-    let wanted = |_| {
+    let expected = |_| {
         Error::new_spanned(
             attribute,
             format!("invalid attribute: expected `#[{name}(\"key\")]` with a key of the state"),
         )
     };
-    attribute.meta.require_list().map_err(wanted)?.parse_args().map_err(wanted)
+    attribute.meta.require_list().map_err(expected)?.parse_args().map_err(expected)
 }

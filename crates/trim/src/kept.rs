@@ -59,8 +59,8 @@ impl Kept {
 
     /// Whether the message at `index` is kept.
     pub fn contains(&self, index: usize) -> bool {
-        let behind = self.0.partition_point(|range| range.start <= index);
-        behind.checked_sub(1).is_some_and(|before| self.0[before].contains(&index))
+        let after = self.0.partition_point(|range| range.start <= index);
+        after.checked_sub(1).is_some_and(|before| self.0[before].contains(&index))
     }
 
     /// Appends a range that begins at or after the end of the last one; an empty range is ignored.

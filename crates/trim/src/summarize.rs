@@ -168,11 +168,11 @@ impl Summarize {
         if self.once.narrow(&shown, log).kept() == shown.kept() {
             return None;
         }
-        let leaving = shown.kept().without(self.keep.narrow(&shown, log).kept());
-        if leaving.is_empty() {
+        let dropped = shown.kept().without(self.keep.narrow(&shown, log).kept());
+        if dropped.is_empty() {
             return None;
         }
-        let (replaced, conversation) = self.material(log, &leaving);
+        let (replaced, conversation) = self.request_material(log, &dropped);
         let limit = self.summary_characters;
         let request = Transcript::new()
             .with(Message::system(&*self.instructions))
@@ -182,11 +182,11 @@ impl Summarize {
     }
 
     /// The oldest dropped messages that fit into a request, and their text in the request.
-    fn material(&self, log: &Transcript, leaving: &Kept) -> (Kept, Transcript) {
+    fn request_material(&self, log: &Transcript, dropped: &Kept) -> (Kept, Transcript) {
         let measure = SizeUnit::Tokens(&self.counter);
         let (mut replaced, mut conversation) = (Kept::default(), Transcript::new());
         let (mut used, mut turn) = (0_usize, None);
-        for index in leaving.indexes() {
+        for index in dropped.indexes() {
             let Some(message) = log.get(index) else { break };
             let abridged = self.abridged(message);
             used = used.saturating_add(measure.of_all([&abridged]));
@@ -369,10 +369,10 @@ impl SummaryPlan {
 const REFUSED: &str = "the model refused to write it";
 
 /// The most characters of a refusal.
-const REFUSAL: usize = 300;
+const MAX_REFUSAL_CHARACTERS: usize = 300;
 
 /// How models begin to refuse in words, without a finish reason that says so.
-const REFUSALS: [&str; 9] = [
+const REFUSAL_OPENINGS: [&str; 9] = [
     "i can't ",
     "i cannot ",
     "i can not ",
@@ -387,9 +387,9 @@ const REFUSALS: [&str; 9] = [
 /// Whether a short text refuses: a summary does not speak of its author.
 fn is_refusal(text: &str) -> bool {
     let text = text.trim();
-    let is_short = text.chars().nth(REFUSAL).is_none();
+    let is_short = text.chars().nth(MAX_REFUSAL_CHARACTERS).is_none();
     let text = if is_short { text.to_lowercase().replace('\u{2019}', "'") } else { return false };
-    REFUSALS.iter().any(|refusal| text.starts_with(refusal))
+    REFUSAL_OPENINGS.iter().any(|refusal| text.starts_with(refusal))
 }
 
 /// A summary of messages that are no longer shown. It is data: store it, and show it until a later one

@@ -88,8 +88,8 @@ impl View {
             None => shown,
             Some(summary) => {
                 let lead = leading_kept(log, &kept);
-                let (before, behind) = (shown.iter().take(lead), shown.iter_from(lead));
-                before.chain([summary]).chain(behind).cloned().collect()
+                let (before, after) = (shown.iter().take(lead), shown.iter_from(lead));
+                before.chain([summary]).chain(after).cloned().collect()
             }
         };
         View { transcript, kept, log_length: log.len(), summary, reasons }

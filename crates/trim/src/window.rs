@@ -214,31 +214,31 @@ impl TurnView {
         if self.fits() {
             return;
         }
-        let (leaving, tokens) = self.leaving(log);
-        if leaving.is_empty() {
+        let (dropped, tokens) = self.dropped(log);
+        if dropped.is_empty() {
             return;
         }
         let reason =
-            Reason { policy: self.window.to_string().into(), dropped: leaving.len(), why: Why::Overflow };
-        let kept = self.view.kept().without(&leaving);
+            Reason { policy: self.window.to_string().into(), dropped: dropped.len(), why: Why::Overflow };
+        let kept = self.view.kept().without(&dropped);
         self.view = self.view.narrowed(kept.of(log), log, kept, vec![reason]);
         self.tokens = tokens;
     }
 
     /// The oldest droppable messages, as many as needed to reach the target; and the tokens of the rest.
-    fn leaving(&self, log: &Transcript) -> (Kept, usize) {
+    fn dropped(&self, log: &Transcript) -> (Kept, usize) {
         let (target, measure) = (self.window.target(), self.window.measure());
-        let mut leaving = Kept::default();
+        let mut dropped = Kept::default();
         let mut tokens = self.tokens;
-        for DroppableBlock { range, opens } in self.droppable(log) {
-            if opens && tokens <= target {
+        for DroppableBlock { range, is_boundary } in self.droppable(log) {
+            if is_boundary && tokens <= target {
                 break;
             }
             let messages = log.iter_from(range.start).take(range.len()).map(|message| &**message);
             tokens = tokens.saturating_sub(measure.of_all(messages));
-            leaving.push(range);
+            dropped.push(range);
         }
-        (leaving, tokens)
+        (dropped, tokens)
     }
 
     /// The droppable blocks, oldest first.
@@ -255,11 +255,11 @@ impl TurnView {
             let is_user = role(log, start) == Some(Role::User);
             let is_last_step = Some(start) == last_step;
             // Messages of an earlier turn are dropped with its user message, not alone.
-            block.opens = is_of_this_turn || is_user;
+            block.is_boundary = is_of_this_turn || is_user;
             start >= lead && !(is_of_this_turn && (is_user || is_last_step))
         });
         if let Some(first) = blocks.first_mut() {
-            first.opens = true;
+            first.is_boundary = true;
         }
         blocks
     }
@@ -269,7 +269,7 @@ impl TurnView {
 struct DroppableBlock {
     range: Range<usize>,
     /// Whether the messages before it can be dropped without it.
-    opens: bool,
+    is_boundary: bool,
 }
 
 /// The blocks of the kept messages.
@@ -280,7 +280,7 @@ fn blocks(kept: &Kept, log: &Transcript) -> Vec<DroppableBlock> {
             Some(block) if block.range.end == index && role(log, index) == Some(Role::Tool) => {
                 block.range.end = index + 1;
             }
-            _ => blocks.push(DroppableBlock { range: index..index + 1, opens: false }),
+            _ => blocks.push(DroppableBlock { range: index..index + 1, is_boundary: false }),
         }
     }
     blocks
