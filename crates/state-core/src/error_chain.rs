@@ -57,6 +57,7 @@ macro_rules! debug_as_text {
 /// Appends `source` and its causes to a text that does not show them yet.
 pub(crate) fn push_causes(text: &mut String, source: Option<&(dyn Error + 'static)>) {
     let causes = || std::iter::successors(source, |error| (*error).source());
+    // NOTE: Errors of stepfold print all their causes, so the innermost one stands for the chain.
     if causes().last().is_some_and(|innermost| shows(text, &innermost.to_string())) {
         return;
     }

@@ -108,6 +108,7 @@ fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     let mut rest = text.chars().peekable();
     while let Some(character) = rest.next() {
+        // NOTE: Windows line ends are ordinary; an escape in each line would hide the unusual ones.
         if character == '\r' && rest.peek() == Some(&'\n') && !is_escaped('\n') {
             continue;
         }
@@ -115,6 +116,7 @@ fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
             shown.push(character);
             continue;
         }
+        // NOTE: UTF-16 units, as in JSON, so that escaped JSON text keeps its value.
         for unit in character.encode_utf16(&mut [0; 2]) {
             // Writing to a string cannot fail.
             let _ = write!(shown, "\\u{unit:04x}");

@@ -56,6 +56,8 @@ enum ListChunks<T> {
 type ChunkNode<T> = SharedSlots<SharedSlots<T>>;
 
 /// Shared write-once slots, filled in order.
+// NOTE: `OnceLock` needs no unsafe code. A vector trie would copy a node at each push beside a snapshot
+// (docs/decisions/state.md).
 struct SharedSlots<T>(Arc<[OnceLock<T>]>);
 
 impl<T> SharedSlots<T> {
@@ -84,6 +86,7 @@ impl<T> SharedSlots<T> {
     {
         let copy = SharedSlots::with_capacity(capacity);
         for (slot, item) in copy.0.iter().zip(self.0[..length].iter().filter_map(OnceLock::get)) {
+            // NOTE: The copy is not shared yet, so its slots are free.
             let _ = slot.set(item.clone());
         }
         copy
@@ -140,6 +143,7 @@ impl<T> List<T> {
             (ListChunks::Nodes(mine), ListChunks::Nodes(theirs)) => Arc::ptr_eq(mine, theirs),
             _ => false,
         };
+        // NOTE: Empty lists have no chunk to compare.
         are_same && self.start == other.start && self.end == other.end || self.is_empty() && other.is_empty()
     }
 
@@ -151,8 +155,8 @@ impl<T> List<T> {
     }
 
     fn shares_chunks_with(&self, earlier: &Self) -> bool {
-        // The chunk of the last item of `earlier` is the newest that both can share; older chunks are only
-        // replaced together with it, by `set`, which rebuilds the path to it.
+        // NOTE: The chunk of the last item of `earlier` is the newest one that both can share. `set` replaces older
+        // chunks, and then rebuilds the path to them, so the nodes are compared as well.
         let last = earlier.end - 1;
         let (ListChunks::Nodes(mine), ListChunks::Nodes(theirs)) = (&self.chunks, &earlier.chunks) else {
             return self.chunk(last).ptr_eq(earlier.chunk(last));
@@ -191,7 +195,7 @@ impl<T: Clone> List<T> {
                     self.end += 1;
                     return;
                 }
-                // A clone of the same length pushed first: the histories diverge here.
+                // NOTE: A clone of the same length pushed first: the histories diverge here.
                 Err(item) => item,
             },
             None => item,
@@ -228,6 +232,7 @@ impl<T: Clone> List<T> {
             return;
         }
         self.start = self.end - count;
+        // NOTE: Rebuilding copies `count` items, and at least as many were dropped before.
         if self.start >= count.max(WIDTH) {
             *self = self.iter().cloned().collect();
         }
@@ -258,6 +263,8 @@ impl<T: Clone> List<T> {
         self.end = self.start + count;
         let last = self.end - 1;
         let old = self.chunk(last);
+        // NOTE: The last chunk is copied: in the shared one the next slot is taken, and dropped items stay in
+        // memory.
         let chunk = old.copied(last % WIDTH + 1, old.capacity());
         self.chunks = match &self.chunks {
             ListChunks::Nodes(nodes) if last >= WIDTH => {
@@ -319,6 +326,7 @@ impl<T: Clone> List<T> {
         let Some(old) = nodes.get(node_index) else {
             let node = SharedSlots::with_capacity(capacity);
             let _ = node.0[chunk_index].set(chunk);
+            // NOTE: Copies the vector of nodes if a clone shares it, once in 4,096 items.
             Arc::make_mut(nodes).push(node);
             return;
         };

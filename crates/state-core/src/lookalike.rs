@@ -1,8 +1,8 @@
 //! Finds field names that look like other names, and text that hides or reorders characters.
 //!
-//! A model chooses the names of fields of an open object, and may be led to write `еuro` with a Cyrillic letter beside
-//! `euro`. An approver is told. The tables are a choice of the confusable characters of Unicode (UTS 39): letters of
-//! other scripts with the shape of an ASCII letter. A warning more does no harm, since nothing is refused for it.
+//! A model chooses the names of fields of an open object, and may be tricked into writing `еuro` with a Cyrillic letter
+//! next to `euro`. An approver is warned. The tables are a selection of Unicode's confusable characters (UTS 39):
+//! letters of other scripts with the shape of an ASCII letter. A false warning does no harm: nothing is rejected.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -84,7 +84,7 @@ const ACCENTED: [(char, &str); 24] = [
     ('u', "ύϋΰ"),
 ];
 
-/// What an approver should know about a value: field names that look like other names, and characters that hide or
+/// Returns warnings for an approver of a value: field names that look like other names, and characters that hide or
 /// reorder text. Names are shown with escapes.
 ///
 /// # Examples
@@ -192,7 +192,7 @@ impl WarningCollector {
     }
 }
 
-/// A name in quotes, in which nothing looks like something else.
+/// A name in quotes, with escapes for all characters that look like others.
 fn quoted(name: &str) -> String {
     let quoted = Value::from(name).to_string();
     let escaped = escape_all_invisible(&quoted);
@@ -211,7 +211,7 @@ fn quoted(name: &str) -> String {
     escaped_name
 }
 
-/// A letter of a script other than Latin, without those that are written beside Latin letters.
+/// Whether a letter is of a script other than Latin and not usually mixed with Latin letters.
 fn is_other_script(letter: char) -> bool {
     letter.is_alphabetic()
         && !letter.is_ascii()
@@ -240,7 +240,7 @@ fn ascii_of(character: char) -> Option<char> {
     }
 }
 
-/// The name that a name looks like, if characters of other scripts are read as ASCII, and invisible ones not at all.
+/// The name with lookalikes replaced by ASCII characters, and without invisible ones.
 fn ascii_lookalike(name: &str) -> String {
     let visible = name.chars().filter(|letter| InvisibleKind::of(*letter).is_none());
     visible
@@ -248,7 +248,7 @@ fn ascii_lookalike(name: &str) -> String {
         .collect()
 }
 
-/// A name without what eyes do not tell apart: case, marks, spaces, `rn` and `m`, `0` and `O`, `1` and `l`.
+/// The skeleton of a name: without differences that eyes miss, in marks, spaces, `rn` and `m`, `0` and `O`, `1` and `l`.
 fn skeleton(name: &str) -> String {
     let skeleton: String = ascii_lookalike(name)
         .chars()
@@ -265,7 +265,7 @@ fn skeleton(name: &str) -> String {
 /// A name without case, marks and spaces.
 fn folded(name: &str) -> String {
     let visible = ascii_lookalike(name).to_lowercase();
-    // Not the form of another kind.
+    // NOTE: The prefix keeps it apart from a skeleton in the same map.
     std::iter::once('\0')
         .chain(visible.chars().filter(|letter| !letter.is_whitespace() && !is_mark(*letter)).map(base_letter))
         .collect()

@@ -49,7 +49,7 @@ impl Transcript {
     }
 }
 
-/// All faults of a conversation; least one.
+/// All faults of a conversation; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TranscriptFaults(Vec<TranscriptFault>);
 
@@ -168,6 +168,7 @@ pub(super) const fn may_hold(role: Role, content: &Content) -> bool {
     match content {
         Content::ToolCall(_) => matches!(role, Role::Assistant),
         Content::ToolResult(_) => matches!(role, Role::Tool),
+        // NOTE: A kind of part from a newer version is kept as it is: this version cannot judge where it belongs.
         Content::Unknown(_) => true,
         _ => !matches!(role, Role::Tool),
     }
@@ -305,6 +306,7 @@ impl<'a> OpenCalls<'a> {
             is_duplicate: false,
             next_of_id: None,
         }));
+        // NOTE: Backwards, so that `index` ends at the first call of each id.
         for position in (0..self.calls.len()).rev() {
             let next = self.index.insert(self.calls[position].id, Some(position)).flatten();
             self.calls[position].next_of_id = next;

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 /// Assembles the arguments of a call from fragments, and detects a complete JSON object.
 ///
-/// Tells a fragment of one call from the beginning of the next: each byte is scanned once,
-/// and the text is parsed at most once.
+/// Distinguishes a fragment of one call from the beginning of the next. Each byte is scanned once, and the text is
+/// parsed at most once.
 ///
 /// # Examples
 /// ```
@@ -125,6 +125,7 @@ impl CallPositions {
             (CallsAtIndex::One { position, .. }, _) => Some(*position),
             (CallsAtIndex::Several(many), None) => Some(many.last),
             (CallsAtIndex::Several(many), Some(id)) => {
+                // NOTE: The later of both: a call without an id may be the one whose id arrives now.
                 many.by_id.get(id).copied().max(many.without_id.last().copied())
             }
         }

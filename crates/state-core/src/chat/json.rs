@@ -300,6 +300,7 @@ impl<'de> Deserialize<'de> for Part {
                     if let Some(place) = FIELDS.iter().position(|field| *field == name)
                         && std::mem::replace(&mut seen[place], true)
                     {
+                        // NOTE: Derived readers reject duplicates, too: one of the two would be lost silently.
                         return Err(A::Error::duplicate_field(FIELDS[place]));
                     }
                     match &*name {
@@ -310,6 +311,7 @@ impl<'de> Deserialize<'de> for Part {
                         "tool_call" => part.add(object.next_value::<Option<_>>()?.map(Content::ToolCall)),
                         "tool_result" => part.add(object.next_value::<Option<_>>()?.map(Content::ToolResult)),
                         "extras" => part.extras = object.next_value()?,
+                        // NOTE: Kept, so that an older program writes a newer record back unchanged.
                         _ => _ = part.unknown.insert(name.into_owned(), object.next_value()?),
                     }
                 }
@@ -321,7 +323,7 @@ impl<'de> Deserialize<'de> for Part {
     }
 }
 
-/// The fields of a part that are not unknown ones; each may be there once.
+/// The known fields of a part; each may occur once.
 const FIELDS: [&str; 7] = ["text", "reasoning", "image", "file", "tool_call", "tool_result", "extras"];
 
 /// The name of a field, borrowed unless it has escapes.
@@ -329,12 +331,12 @@ const FIELDS: [&str; 7] = ["text", "reasoning", "image", "file", "tool_call", "t
 #[serde(transparent)]
 struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// A part that is being read. A derived form would hold a field for each kind, and collect unknown ones before it looks at
-/// them.
+/// A part in progress of reading. A derived form would have a field for each kind, and would buffer unknown fields
+/// before looking at them.
 #[derive(Default)]
 struct IncomingPart {
     content: Option<Content>,
-    /// Another one, which is an error.
+    /// A second one, which is an error; kept, so that the error names both kinds.
     second: Option<Content>,
     extras: Extras,
     unknown: Map<String, Value>,

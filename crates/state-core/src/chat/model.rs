@@ -1,7 +1,7 @@
 //! The port that every model implements, and its reply stream.
 //!
-//! There is one path: a whole reply is a collected stream. Nothing here waits by itself: the caller polls,
-//! with or without a runtime.
+//! There is one path: a whole reply is a collected stream, so that everything that holds for streams holds for
+//! whole replies. Nothing here needs a runtime: the caller polls.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -179,6 +179,7 @@ impl ReplyStream {
     /// ```
     pub async fn into_reply_within(mut self, bytes: usize) -> Result<Reply, ModelError> {
         let mut reply = ReplyBuilder::new();
+        // NOTE: `futures-core` has no `next`, and this crate depends on no runtime.
         while let Some(chunk) = poll_fn(|cx| Pin::new(&mut self).poll_next(cx)).await {
             match chunk {
                 Ok(chunk) => reply.push(chunk),

@@ -223,6 +223,7 @@ impl<'a> TranscriptRepairer<'a> {
         let mut calls = OpenCalls::default();
         calls.open(original.tool_calls());
         for call in &calls.calls {
+            // NOTE: The newest call with an id gets the result: servers number calls from zero in each reply.
             self.block_of.insert(call.id, self.blocks.len());
         }
         if !calls.calls.iter().any(needs_id) {

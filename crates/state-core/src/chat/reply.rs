@@ -1,6 +1,6 @@
 //! Model replies: streamed chunks, and the pure fold that assembles them.
 //!
-//! A reply is complete only if its stream said so. An interrupted reply is a [`PartialReply`], a separate
+//! A reply is complete only if its stream marked it so. An interrupted reply is a [`PartialReply`], a separate
 //! type, so that it cannot be mistaken for an answer.
 
 use std::iter::Sum;
@@ -27,7 +27,7 @@ pub enum Chunk {
     PartExtras(Extras),
     /// Extras of the message.
     MessageExtras(Extras),
-    /// Fields of the reply that nothing reads, for [`Reply::raw`].
+    /// Unread fields of the reply, for [`Reply::raw`].
     Raw(Extras),
     /// The total tokens used so far; replaces the previous value.
     Usage(Usage),
@@ -57,7 +57,7 @@ impl Chunk {
         let mut indexes = 0..;
         for part in message.parts() {
             let chunk = match &part.content {
-                // Adjacent texts would be joined, and empty text would be lost.
+                // NOTE: As text chunks, adjacent texts would be joined and empty text would be lost.
                 Content::Text(text) if !matches!(chunks.last(), Some(Chunk::Text(_))) && !text.is_empty() => {
                     Chunk::Text(text.clone())
                 }
@@ -121,6 +121,7 @@ fn json_bytes(value: &impl Serialize) -> usize {
     let mut counter = JsonLength(0);
     match serde_json::to_writer(&mut counter, value) {
         Ok(()) => counter.0,
+        // NOTE: A value that cannot be measured exceeds every limit.
         Err(_) => usize::MAX,
     }
 }
@@ -414,8 +415,8 @@ pub struct Reply {
     /// The model that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Fields of the provider's reply that nothing here reads, if its model was told to keep them. They are not stored
-    /// with the reply.
+    /// Fields of the provider's reply that this version does not read, if the model keeps them. They are not stored with
+    /// the reply.
     #[serde(skip)]
     pub raw: Extras,
 }
@@ -519,8 +520,10 @@ impl ReplyBuilder {
             Chunk::PartExtras(extras) => self.push_part_extras(&extras),
             Chunk::MessageExtras(extras) => extend(&mut self.extras, &extras),
             Chunk::Raw(raw) => extend(&mut self.raw, &raw),
+            // NOTE: Providers send running totals; a sum would count tokens twice.
             Chunk::Usage(usage) => self.usage = usage,
             Chunk::Identity { id, model } => {
+                // NOTE: A later chunk may name only one of the two.
                 self.id = id.or(self.id.take());
                 self.model = model.or(self.model.take());
             }
@@ -559,6 +562,7 @@ impl ReplyBuilder {
     /// # Errors
     /// [`ModelErrorKind::Truncated`] without a [`Chunk::Finished`]; it carries the partial reply.
     pub fn finish(mut self) -> Result<Reply, ModelError> {
+        // NOTE: A lost connection must not pass for a short answer.
         let Some(finish_reason) = self.finish_reason.take() else {
             let error =
                 ModelError::new(ModelErrorKind::Truncated, "the stream ended without a finish reason");
@@ -579,7 +583,7 @@ impl ReplyBuilder {
     fn push_prose(&mut self, kind: ProseKind, more: String) {
         self.announced = None;
         match self.parts.last_mut() {
-            // No part yet; but extras that follow belong to a part of this kind.
+            // NOTE: Empty text is not a part yet, but extras that follow belong to a part of this kind.
             last if more.is_empty() => {
                 let continues = last.is_some_and(|last| {
                     last.extras.is_empty()
@@ -588,6 +592,8 @@ impl ReplyBuilder {
                 self.announced = (!continues).then_some(kind);
             }
             Some(PartDraft { content: DraftContent::Prose(last_kind, text), extras })
+                // NOTE: Extras, such as a signature, cover the text before them, so text after them is a new
+                // part.
                 if *last_kind == kind && extras.is_empty() =>
             {
                 text.push_str(&more);
@@ -630,7 +636,7 @@ impl ReplyBuilder {
     fn push_part_extras(&mut self, more: &Extras) {
         let announced = self.announced.or(self.current.is_none().then_some(ProseKind::Text));
         if let Some(kind) = announced {
-            // A provider may sign a part without text.
+            // NOTE: A provider may sign a part without text.
             self.push_draft(DraftContent::Prose(kind, String::new()), Extras::new());
         }
         if let Some(draft) = self.current.and_then(|current| self.parts.get_mut(current)) {

@@ -51,6 +51,7 @@ impl ToolCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments(ArgumentsRepr);
 
+// NOTE: Malformed text is rare and boxed, so that arguments are as small as a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ArgumentsRepr {
     Object(Map<String, Value>),
@@ -70,6 +71,7 @@ impl Arguments {
     /// [`MAX_DEPTH`] is malformed.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
+        // NOTE: Some servers send this for a tool without parameters.
         if matches!(text.trim(), "" | "null") {
             return Arguments::default();
         }
@@ -111,6 +113,7 @@ impl Arguments {
 
     /// The map as arguments, or the map itself if it is nested too deeply.
     fn from_map(map: Map<String, Value>) -> Result<Self, Map<String, Value>> {
+        // NOTE: The map itself is one level.
         let is_too_deep = map.values().any(|value| depth::exceeds(value, MAX_DEPTH - 1));
         if is_too_deep { Err(map) } else { Ok(Arguments(ArgumentsRepr::Object(map))) }
     }
@@ -153,7 +156,7 @@ impl From<Value> for Arguments {
 #[derive(Clone, PartialEq, Eq)]
 pub struct ToolResult(Arc<AddressedContent>);
 
-/// Shared, since a result is in the outcome of its call, in the event of that, and in a message.
+/// A result's content with the call that it answers. Shared by the outcome of the call, its event and the message.
 #[derive(Debug, PartialEq, Eq)]
 struct AddressedContent {
     call_id: String,

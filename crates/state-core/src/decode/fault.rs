@@ -86,10 +86,12 @@ impl de::Error for DecodeFault {
         DecodeFault::new(DecodeErrorKind::InvalidLength, message)
     }
 
+    // NOTE: The ignored name is part of the value, which must not be shown.
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
         DecodeFault::new(DecodeErrorKind::UnknownVariant, unknown("variant", expected))
     }
 
+    // NOTE: The ignored name may be part of the value.
     fn unknown_field(_: &str, expected: &'static [&'static str]) -> Self {
         DecodeFault::new(DecodeErrorKind::UnknownField, unknown("field", expected))
     }

@@ -1,8 +1,8 @@
 //! Decodes JSON as a Rust type; errors have a path and a kind, and never show the value.
 //!
-//! `serde_json` quotes values in its errors, and values may be secrets. So `serde_json` decodes, which is
-//! fast, and only after a failure the value is read again by a deserializer whose [error](fault::DecodeFault)
-//! keeps the reports of `serde` as data: the kind, the expectation, and the path.
+//! `serde_json` quotes values in its errors, and values may be secrets. So `serde_json` decodes, which is fast. Only
+//! after a failure the value is read again, by a deserializer whose [error](fault::DecodeFault) keeps the reports of
+//! `serde` as data: the kind, the expectation, and the path.
 
 mod deserializer;
 mod fault;
@@ -123,7 +123,7 @@ pub(crate) fn decode_declaration<T: DeserializeOwned>(json: &str) -> Result<T, D
 fn explain<T: DeserializeOwned>(value: &Value) -> DecodeFault {
     match T::deserialize(ValueDeserializer(value)) {
         Err(fault) => fault.bound_to(value),
-        // A type that inspects the deserializer may accept from one and reject from another.
+        // NOTE: A type that inspects its deserializer may accept a value from this one.
         Ok(_) => DecodeFault::rejected(),
     }
 }
@@ -145,6 +145,7 @@ fn syntax_error(error: &serde_json::Error) -> DecodeError {
     let path = format!("line {} column {}", error.line(), error.column());
     let message = match error.classify() {
         Category::Data => "invalid data".to_owned(),
+        // NOTE: The position is in `path`; it would be printed twice.
         _ => error.to_string().replace(&format!(" at {path}"), ""),
     };
     DecodeError { kind: DecodeErrorKind::Syntax, path, message }

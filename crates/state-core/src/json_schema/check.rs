@@ -21,10 +21,10 @@ const MAX_FAULTS: usize = 32;
 /// A check by the typed Rust reader, for keys declared with a Rust type.
 pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Issue>;
 
-/// Where a schema comes from.
+/// The origin of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SchemaOrigin {
-    /// Anywhere: it may be invalid.
+    /// A caller: it may be invalid.
     Caller,
     /// A type of this crate: it is valid.
     Internal,
@@ -124,6 +124,9 @@ impl KeywordRules {
     fn new(schema: &Value, origin: SchemaOrigin) -> Result<Self, String> {
         let fit = Some(KnownRules::of(schema)).filter(KnownRules::is_exact);
         let validator = match fit {
+            // NOTE: Compiling the first schema, and the meta-schema for it, dominates the start of a small
+            // program, so a schema of our own is compiled when a value does not fit it. A caller's may be
+            // invalid, which must be an error now (docs/decisions/tools.md).
             None if origin == SchemaOrigin::Caller => OnceLock::from(Some(compile(schema)?)),
             _ => OnceLock::new(),
         };
@@ -143,14 +146,15 @@ impl KeywordRules {
         let faults = validator.iter_errors(value).take(MAX_FAULTS);
         let message = |error: &jsonschema::ValidationError<'_>| match allowed_values(error) {
             Some(values) => format!("expected one of {values}"),
+            // NOTE: `masked` keeps the value out of the message.
             None => error.masked().to_string(),
         };
         Err(faults.map(|error| Issue::new(json_path(error.instance_path()), message(&error))).collect())
     }
 }
 
-/// The values that a schema allows in place of the faulty one, if it lists them: by `enum`, `const`, or alternatives of both, as
-/// an enum whose variants have a description is one. `null` may be among them.
+/// The values that a schema lists in place of the faulty one: by `enum`, by `const`, or by alternatives of both (the
+/// schema of an enum whose variants have descriptions). `null` may be among them.
 #[cfg(feature = "validation")]
 fn allowed_values(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
     use jsonschema::error::ValidationErrorKind;
@@ -184,6 +188,7 @@ fn allowed_values(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
 #[cfg(feature = "validation")]
 fn compile(schema: &Value) -> Result<jsonschema::Validator, String> {
     jsonschema::options()
+        // NOTE: JSON Schema accepts 1.0 as an integer, but a typed reader does not (docs/decisions/state.md).
         .with_keyword("type", |_, names, _| Ok(Box::new(StrictType(Kinds::of_type_keyword(names)))))
         .build(schema)
         .map_err(|error| error.to_string())

@@ -103,7 +103,7 @@ impl KnownRules {
             }
             ("required", Value::Array(names)) => {
                 self.required = names.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-                // A name that stands there twice makes the schema invalid.
+                // NOTE: A duplicate name makes the schema invalid.
                 let is_new = |(place, name): (usize, &String)| !self.required[..place].contains(name);
                 let are_unique = self.required.iter().enumerate().all(is_new);
                 (self.required.len() == names.len() && are_unique).then_some(())?;
@@ -114,6 +114,7 @@ impl KnownRules {
             ("anyOf" | "oneOf", Value::Array(schemas)) if !schemas.is_empty() => {
                 let parts = schemas.iter().map(|schema| self.part(schema)).collect();
                 self.alternatives.push(parts);
+                // NOTE: A value that fits two alternatives fails `oneOf`; where none can, `oneOf` is `anyOf`.
                 (keyword == "anyOf" || exclude_one_another(schemas)).then_some(())?;
             }
             ("const" | "default", _)
@@ -154,7 +155,7 @@ impl KnownRules {
     }
 
     fn accepts_number(&self, number: &Number) -> bool {
-        // Rounding keeps the order, and the bounds are exact.
+        // NOTE: Rounding keeps the order, and the bounds are exact.
         number.as_f64().is_some_and(|number| (self.minimum..=self.maximum).contains(&number))
     }
 

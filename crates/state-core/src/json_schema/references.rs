@@ -32,6 +32,7 @@ fn redirect(schema: &mut Value) -> bool {
     }
     for keyword in ["$defs", "definitions"] {
         if let Some(Value::Object(named)) = fields.get_mut(keyword) {
+            // NOTE: `|` and not `||`: every reference must be redirected.
             found = named.values_mut().fold(found, |found, schema| redirect(schema) | found);
         }
     }
@@ -59,17 +60,17 @@ pub fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)
 }
 
-/// The limit on the parts of a schema with its references written out.
+/// The maximum number of parts of a schema with its references inlined.
 const MAX_PARTS: usize = 10_000;
 
-/// Checks that a schema of a stranger takes bounded work to check a value against: it is not recursive, all its references are
-/// local, and with these written out it is not too large. A few definitions that use each other twice, or one that uses
-/// itself, can take practically forever.
+/// Checks that validating a value against an untrusted schema takes bounded work: the schema is not recursive, all its
+/// references are local, and it is not too large with its references inlined. Otherwise a few definitions that use each
+/// other twice, or one that uses itself, could take practically forever.
 ///
-/// Each object in it counts as a schema, also one in a value such as a default.
+/// Each object in the schema counts as a schema, even in a value such as a default.
 ///
 /// # Errors
-/// Why it is not bounded.
+/// The reason why the work is not bounded.
 ///
 /// # Examples
 /// ```
@@ -84,6 +85,7 @@ pub fn check_bounded(schema: &Value) -> Result<(), String> {
     SchemaPartCounter { root: schema, open: vec!["#"], parts: 0, depth: 0 }.count(schema)
 }
 
+/// Counts the parts of a schema with its references inlined.
 struct SchemaPartCounter<'a> {
     root: &'a Value,
     /// The references that are being followed.
@@ -131,9 +133,10 @@ impl<'a> SchemaPartCounter<'a> {
         Ok(())
     }
 
-    /// A part with an `$id` has another base for its references, and the target of a dynamic one is unknown.
+    /// Rejects a part with an `$id`, which is another base for references, and dynamic references, whose target is unknown.
     fn check_base(&self, part: &Value) -> Result<(), String> {
         let is_text = |name: &&str| part.get(*name).is_some_and(Value::is_string);
+        // NOTE: The root may have an `$id`: its references are relative to itself.
         let moved = ["$id", "id"].into_iter().filter(|_| self.depth > 1).find(is_text);
         match moved.or_else(|| ["$dynamicRef", "$recursiveRef"].into_iter().find(is_text)) {
             Some(keyword) => Err(format!("unsupported {keyword}")),

@@ -50,8 +50,7 @@ impl ValueType {
         ValueType::of_origin(schema, decode_check, SchemaOrigin::Caller)
     }
 
-    /// Prepares the schema of a type of this crate: the library that checks values is not asked before the first
-    /// value is checked.
+    /// Prepares the schema of a type of this crate: it is compiled when the first value is checked.
     pub(crate) fn of_internal(schema: Value, decode_check: DecodeCheck) -> Result<Self, String> {
         ValueType::of_origin(schema, Some(decode_check), SchemaOrigin::Internal)
     }
@@ -172,7 +171,7 @@ fn write_description(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: Kinds) -
     }
 }
 
-/// Faults that are detected before the library is used.
+/// Returns a fault that is detected without the JSON Schema library.
 fn fault_of(schema: &Value) -> Option<String> {
     if depth::exceeds(schema, depth::MAX_DEPTH) {
         return Some(format!("nested deeper than {} levels", depth::MAX_DEPTH));

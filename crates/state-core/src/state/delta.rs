@@ -79,10 +79,11 @@ impl Write {
 ///
 /// // A delta is data: it can be stored, and replayed elsewhere.
 /// let stored = serde_json::to_string(&delta).unwrap();
-/// assert_eq!(
-///     stored,
-///     r#"[{"key":"numbers","handler":"merge_lists","value":[1]},{"key":"name","handler":"replace_values","value":"Ada"}]"#,
+/// let (numbers, name) = (
+///     r#"{"key":"numbers","handler":"merge_lists","value":[1]}"#,
+///     r#"{"key":"name","handler":"replace_values","value":"Ada"}"#,
 /// );
+/// assert_eq!(stored, format!("[{numbers},{name}]"));
 /// let mut state = State::new(&schema);
 /// state.apply(&serde_json::from_str(&stored).unwrap())?;
 /// assert_eq!(state.get("name").unwrap(), json!("Ada"));

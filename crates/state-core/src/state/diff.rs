@@ -122,6 +122,7 @@ fn value_change(before: &StoredValue, after: Option<&StoredValue>) -> Option<Val
     }
     if let (ValueContent::List(before), ValueContent::List(after)) = (&before.0, &after.0)
         && after.len() > before.len()
+        // NOTE: Shared chunks decide in constant time; a loaded state shares none, and its items are compared.
         && (after.grew_from(before) || before.iter().eq(after.iter().take(before.len())))
     {
         let items = after.iter_from(before.len()).map(|item| (**item).clone()).collect();

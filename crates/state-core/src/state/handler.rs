@@ -21,7 +21,7 @@ use crate::json_schema::{Kinds, ValueType};
 /// | name | merges | an absent or null current value |
 /// |---|---|---|
 /// | `replace_values` | the new value replaces the current one (the default for all other types) | |
-/// | `merge_lists` | appends the items of the new list, or the new bare item (the default for arrays that can grow) | is `[]` |
+/// | `merge_lists` | appends the new items, or a new bare item (the default for arrays that can grow) | is `[]` |
 /// | `union` | appends the items that are not in the list; 1 and 1.0 differ | is `[]` |
 /// | `upsert_by(field)` | merges objects shallowly into those with the same value of `field`, appends others;
 /// a bare null, where the type allows it, replaces all | is `[]` |
@@ -259,6 +259,7 @@ impl Handler {
             return Some(fault.to_owned());
         }
         let needed = match &self.0 {
+            // NOTE: They may return any type; each result is checked.
             MergeRule::ReplaceValues | MergeRule::FirstWins | MergeRule::Custom(_) => return None,
             MergeRule::MergeLists | MergeRule::Union | MergeRule::UpsertBy(_) | MergeRule::KeepLast(_) => {
                 Kinds::ARRAY
@@ -411,6 +412,7 @@ impl Handlers {
 
     /// Registers the function of a custom handler, or returns the reason why it cannot be.
     pub(crate) fn register(&mut self, handler: &Handler) -> Result<(), String> {
+        // NOTE: Built-in handlers need no registration, and a parsed name is resolved later.
         let MergeRule::Custom(CustomHandler { name, merge: Some(merge) }) = &handler.0 else { return Ok(()) };
         if !is_custom_name(name) {
             return Err(format!(

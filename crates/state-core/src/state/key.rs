@@ -39,6 +39,7 @@ pub const SCOPE_PREFIXES: [&str; 3] = ["app:", "user:", "temp:"];
 /// ```
 pub struct Key<T> {
     name: Cow<'static, str>,
+    // NOTE: `fn() -> T`: a key holds no `T`, so it is `Send` and `Sync` for every `T`.
     value: PhantomData<fn() -> T>,
 }
 

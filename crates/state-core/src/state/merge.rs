@@ -72,7 +72,7 @@ impl KeyMerge<'_> {
             {
                 self.check_whole(&incoming)?;
             }
-            // Where null is a value of the type, it still is not a number, and the fold would fail.
+            // NOTE: Null may be a value of the type, but it is not a number, and the fold would fail.
             MergeRule::Sum | MergeRule::Max | MergeRule::Min if incoming.is_null() => {
                 return Err(self.merge_error(
                     "expected a number, found null; write null with replace_values".to_owned(),
@@ -90,6 +90,7 @@ impl KeyMerge<'_> {
     }
 
     fn prepare_items(&self, new: Value) -> Result<Value, StateError> {
+        // NOTE: Null is one item of a list. If the type also allows null itself, the author may mean that.
         let is_nullable_null = new.is_null() && self.value_type.kinds().contains(Kinds::NULL);
         let (items, was_bare) = as_list(new);
         self.check_depth(&items)?;
@@ -140,6 +141,7 @@ impl KeyMerge<'_> {
         let (current_list, was_list) = current_items(current);
         let mut items = current_list.clone();
         let new: Vec<Arc<Value>> = into_items(new).into_iter().map(Arc::new).collect();
+        // NOTE: For one item, a scan costs less than a set of all current items.
         if new.len() == 1 {
             items.extend(new.into_iter().filter(|item| !current_list.iter().any(|known| known == item)));
         } else {
@@ -190,6 +192,7 @@ impl KeyMerge<'_> {
         let length = stored.view().len().unwrap_or_default();
         let may_be_rejected = self.value_type.may_reject_list_of(length);
         if !was_list || may_be_rejected || !self.value_type.kinds().contains(Kinds::ARRAY) {
+            // NOTE: The only writes to a list that cost its whole length (docs/decisions/state.md).
             self.check_whole(&stored.view().to_json())?;
         }
         Ok(stored)
@@ -240,6 +243,7 @@ impl KeyMerge<'_> {
         };
         let current = current.map(|stored| stored.view().to_json());
         let merged = merge(current.as_ref(), new).map_err(|source| self.merge_error_of(source))?;
+        // NOTE: The function could return anything.
         self.check_depth(&merged)?;
         self.check_whole(&merged)?;
         Ok(StoredValue::from(merged))
@@ -351,6 +355,7 @@ fn add(current: &Value, new: &Value) -> Result<Value, HandlerError> {
     }
     let current = number(current)?;
     let sum = match (current.as_i128(), new.as_i128()) {
+        // NOTE: The sum of two 64-bit integers always fits `i128`.
         (Some(current), Some(new)) => integer(current + new),
         _ => current.as_f64().zip(new.as_f64()).and_then(|(current, new)| Number::from_f64(current + new)),
     };
@@ -387,6 +392,7 @@ fn number(value: &Value) -> Result<&Number, HandlerError> {
 /// Compares exactly, including integers that have no exact float.
 fn compare(left: &Number, right: &Number) -> Ordering {
     match (left.as_i128(), right.as_i128()) {
+        // NOTE: A JSON number is a 64-bit integer or a float, so the defaults below are never used.
         (Some(left), Some(right)) => left.cmp(&right),
         (Some(left), None) => compare_mixed(left, right.as_f64().unwrap_or_default()),
         (None, Some(right)) => compare_mixed(right, left.as_f64().unwrap_or_default()).reverse(),

@@ -94,6 +94,7 @@ struct SchemaDefinition {
     undeclared: Option<KeySchema>,
     handlers: Handlers,
     /// The defaults, as the cells of a new state.
+    // NOTE: Stored in new states and not looked up: a later change of a default must not change old states.
     initial: ValueMap,
 }
 
@@ -423,12 +424,14 @@ impl Schema {
 
     fn registered<'a>(&'a self, handler: &'a Handler) -> Result<&'a Handler, StateError> {
         match handler.custom_name() {
+            // NOTE: A delta with an unregistered handler could not be replayed.
             Some(name) => self.0.handlers.get(name),
             None => Ok(handler),
         }
     }
 
     fn writable(&self, key: &str) -> Result<&KeySchema, StateError> {
+        // NOTE: An event contains its message; a delta with the same message could contradict it.
         if key == MESSAGES {
             return Err(StateError::MessagesAreEvents);
         }
@@ -469,6 +472,7 @@ impl KeySchema {
 impl PartialEq for Schema {
     /// Schemas are equal when their stored forms are equal.
     fn eq(&self, other: &Self) -> bool {
+        // NOTE: Functions of custom handlers cannot be compared; their names are.
         Arc::ptr_eq(&self.0, &other.0) || serde_json::to_value(self).ok() == serde_json::to_value(other).ok()
     }
 }
@@ -624,6 +628,7 @@ impl SchemaBuilder {
     /// invalid default.
     /// [`StateError::UnknownHandler`] for a handler that is neither built in nor registered.
     pub fn build(mut self) -> Result<Schema, StateError> {
+        // NOTE: First for all keys: a key may name the custom handler of another one.
         for draft in &self.keys {
             if let Some(Err(message)) = draft.handler.as_ref().map(|handler| self.handlers.register(handler))
             {
@@ -728,6 +733,7 @@ fn fault_of_messages(draft: &KeyDraft) -> Option<Issue> {
 fn messages_key() -> &'static KeySchema {
     static KEY: LazyLock<KeySchema> = LazyLock::new(|| {
         let schema = json_schema_of::<Vec<Message>>();
+        // NOTE: Compiling it took most of the start of a small process (docs/decisions/tools.md).
         let value_type = ValueType::of_internal(schema, decodes::<Vec<Message>>)
             .unwrap_or_else(|fault| unreachable!("the type of a conversation is valid: {fault}"));
         KeySchema {

@@ -30,6 +30,8 @@ use crate::decode::decode;
 use crate::faults::Issue;
 
 /// The set values by key, in key order.
+// NOTE: A red-black tree copies one path after a snapshot; an `Arc<BTreeMap>` would be copied whole, which is too
+// slow for a scope with ten thousand keys. A hash trie would not keep the order.
 pub(crate) type ValueMap = RedBlackTreeMapSync<Arc<str>, StoredValue>;
 
 /// Typed values by key, merged by the handlers of a [`Schema`], and the conversation.
@@ -235,6 +237,7 @@ impl State {
         if name == MESSAGES {
             return self.set_messages(value, &MergeRule::MergeLists);
         }
+        // NOTE: O(1). `entry` borrows the schema while the state is changed.
         let schema = self.schema.clone();
         let entry = schema.entry(name)?;
         self.merge(entry, name, entry.handler(), value)

@@ -180,7 +180,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OrderedEntriesVisitor<T> {
     }
 }
 
-/// Reads the version first: the other fields of a newer version may have another form.
+/// Checks the version before the rest is read: a newer version may have other fields.
 fn check_version(what: &'static str, json: &str, supported: u64) -> Result<(), StateError> {
     let FormatVersion(found) = decode_text(json).map_err(|source| StateError::Json { what, source })?;
     if found > supported {

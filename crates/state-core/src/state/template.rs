@@ -203,6 +203,7 @@ impl<'a> TemplateParser<'a> {
                     self.drop_byte(position)
                 }
                 b'{' => self.open_brace(position),
+                // NOTE: Only after `{{`: nested JSON such as `{"a": {"b": 1}}` ends with `}}`, too.
                 b'}' if is_double && self.open.last() == Some(&true) => {
                     self.open.pop();
                     self.drop_byte(position)
@@ -256,7 +257,7 @@ fn placeholder(text: &str) -> Option<(usize, bool)> {
         character.is_alphanumeric() || matches!(character, '_' | '-' | '.') || is_mark(character)
     };
     let length = name.find(|character| !is_part(character)).unwrap_or(name.len());
-    // Dots and dashes alone are not a name: `{...}` is plain text.
+    // NOTE: Dots and dashes alone are not a name: `{...}` is common in prose.
     if !name[..length].contains(|character: char| character.is_alphanumeric() || character == '_') {
         return None;
     }

@@ -110,7 +110,7 @@ impl<'a> ValueRef<'a> {
         match self {
             ValueRef::Json(value) => value.clone(),
             ValueRef::List(items) => Value::Array(items.iter().map(|item| (**item).clone()).collect()),
-            // A message always has a JSON form: its maps have string keys, its numbers are JSON numbers.
+            // NOTE: A message always has a JSON form: its maps have string keys, its numbers are JSON numbers.
             ValueRef::Messages(messages) => serde_json::to_value(messages).unwrap_or_default(),
         }
     }
@@ -123,6 +123,7 @@ impl<'a> ValueRef<'a> {
         match self {
             ValueRef::Json(value) => decode(value),
             ValueRef::List(items) => {
+                // NOTE: The list is copied only after a failure, for the path of the error.
                 T::deserialize(ListDeserializer(items)).map_err(|_| decode_error::<T>(&self.to_json()))
             }
             ValueRef::Messages(_) => decode(&self.to_json()),

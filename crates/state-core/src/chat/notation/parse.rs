@@ -21,7 +21,7 @@ pub struct NotationError {
     pub line: usize,
     /// The column, counted from 1 in characters.
     pub column: usize,
-    /// What was expected or is invalid.
+    /// The expected syntax, or the fault.
     pub message: String,
 }
 
@@ -209,6 +209,7 @@ fn message(role: Role, body: &str) -> Result<Message, SyntaxFault> {
 
 /// Whether a call begins at `at`: `> id name(`, at the start or after white space.
 fn starts_call(text: &str, at: usize) -> bool {
+    // NOTE: Up to the bracket: prose such as `a > b c` stays text.
     let mut cursor = TextCursor { text, at };
     (at == 0 || text[..at].ends_with(char::is_whitespace))
         && cursor.eat(">")
@@ -322,7 +323,7 @@ impl<'a> TextCursor<'a> {
         if self.eat(mark) { Ok(()) } else { Err(SyntaxFault::new(self.at, format!("expected `{mark}`"))) }
     }
 
-    /// Whether any was skipped.
+    /// Returns whether any white space was skipped.
     fn skip_whitespace(&mut self) -> bool {
         let before = self.at;
         self.at = self.text.len() - self.rest().trim_start().len();
@@ -351,6 +352,7 @@ impl<'a> TextCursor<'a> {
     fn json<T: DeserializeOwned>(&mut self) -> Result<T, SyntaxFault> {
         let json = &self.rest()[..json_length(self.rest())];
         let value = serde_json::from_str(json).map_err(|error| {
+            // NOTE: `serde_json` counts positions within the value; the fault has the position in the source.
             let place = format!(" at line {} column {}", error.line(), error.column());
             let message = error.to_string();
             let message = message.strip_suffix(&place).unwrap_or(&message);

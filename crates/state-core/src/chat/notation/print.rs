@@ -79,10 +79,12 @@ fn plain_result(parts: &[Part]) -> Option<(&ToolResult, String)> {
     };
     let body = match result.content() {
         ToolContent::Value(Value::String(text)) => {
+            // NOTE: A text such as `12` or `null` would be parsed as a value, so it is quoted.
             let reads_as_json = || serde_json::from_str::<Value>(text).is_ok();
             if is_plain(text) && !reads_as_json() { text.clone() } else { json(text) }
         }
         ToolContent::Value(value) => json(value),
+        // NOTE: The parser reads an error in quotes as a JSON string.
         ToolContent::Error(text) if is_plain(text) && !text.starts_with('"') => text.clone(),
         ToolContent::Error(text) => json(text),
         ToolContent::Parts(_) => return None,
@@ -141,6 +143,7 @@ fn call_segment(call: &ToolCall) -> String {
 
 /// Whether the text survives being written unquoted.
 fn is_plain(text: &str) -> bool {
+    // NOTE: The parser trims lines and skips empty ones.
     text.split('\n').all(|line| !line.is_empty() && line.trim() == line)
         && !text.chars().any(|c| c.is_control() && c != '\n')
 }
