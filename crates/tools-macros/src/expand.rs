@@ -34,7 +34,7 @@ pub(crate) fn tool(options: TokenStream, item: &TokenStream) -> TokenStream {
     }
     let parameters = parameter::take(&mut function.sig.inputs, &mut errors);
     let description = description(&function, options.as_ref(), &mut errors);
-    // The function is emitted in any case, so that its callers compile.
+    // NOTE: The function is emitted in any case, so that its callers compile.
     match (errors.into_error(), options) {
         (None, Some(options)) => {
             let companion = CompanionFunction::new(&function, &options, &parameters, description).tokens();
@@ -88,7 +88,7 @@ fn description(function: &ItemFn, options: Option<&ToolOptions>, errors: &mut Co
         errors.at(attribute, message);
     }
     let text = docs::description(&function.attrs);
-    // Options that could not be parsed may contain a description.
+    // NOTE: Options that could not be parsed may contain a description.
     if text.is_empty() && options.is_some() {
         let message = "missing description: write a doc comment that tells the model what the tool does and \
             when to use it, or set `description = \"..\"`";
@@ -191,7 +191,7 @@ impl<'a> CompanionFunction<'a> {
     fn closure(&self) -> TokenStream {
         let CompanionFunction { function, host, .. } = self;
         let private = self.private();
-        // Hygienic names, which cannot collide with the user's.
+        // NOTE: Hygienic names, which cannot collide with the user's.
         let arguments = Ident::new("arguments", Span::mixed_site());
         let extracted = |index: usize| format_ident!("extracted{index}", span = Span::mixed_site());
         let ty = arguments_name();
@@ -234,6 +234,8 @@ impl<'a> CompanionFunction<'a> {
             ReturnType::Type(_, ty) => ty.span(),
             ReturnType::Default => self.function.sig.ident.span(),
         };
+        // NOTE: Inherent methods win over those of the trait `Plain`: a `Result` under any alias is recognised
+        // by its type.
         let returned = Ident::new("__returned", span);
         quote_spanned! {span=>
             #[allow(unused_imports)]
@@ -275,6 +277,7 @@ fn default_attribute(name: &Ident, default: &DefaultValue) -> Attribute {
     match default {
         DefaultValue::OfType => syn::parse_quote!(#[serde(default)]),
         DefaultValue::Expression(_) => {
+            // NOTE: `serde` takes the path of a function here, not an expression.
             let function = default_name(name).to_string();
             syn::parse_quote!(#[serde(default = #function)])
         }

@@ -40,7 +40,7 @@ fn dependencies(manifest: &str) -> Vec<(&str, bool)> {
         if let Some(header) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
             section = is_regular_list(header);
             let last = header.rsplit('.').next().unwrap_or(header);
-            // `[dependencies.name]` is one dependency, not a list of them.
+            // NOTE: `[dependencies.name]` is one dependency, not a list of them.
             if section.is_none()
                 && let Some((lists, _)) = header.rsplit_once('.')
                 && let Some(always) = is_regular_list(lists)

@@ -51,6 +51,8 @@ impl ToolOptions {
             "crate" => set(&mut self.host, key, text(key, input)?.parse_with(Path::parse_mod_style)?),
             "cpu" => set(&mut self.cpu, key, key.clone()),
             _ => {
+                // NOTE: Every other option is a method of the builder, so that the macro needs no list of them
+                // and the compiler reports faults at the option.
                 self.calls.push(BuilderCall { method: key.clone(), arguments: arguments(key, input)? });
                 Ok(())
             }

@@ -7,10 +7,11 @@ use syn::{Attribute, Error, Expr, FnArg, Ident, LitStr, Meta, Pat, PatType, Resu
 use crate::errors::CompileErrors;
 
 /// The extractors of `stepfold-tools`, recognised by the last segment of their path.
+// NOTE: A macro sees tokens and not types: an alias of an extractor must be marked `#[extract]`.
 const EXTRACTORS: [&str; 6] = ["Args", "RawArgs", "FromState", "StateWriter", "Resource", "ToolContext"];
 /// The extractors that take all arguments.
 const WHOLE_ARGUMENTS: [&str; 2] = ["Args", "RawArgs"];
-/// The function API's maximum.
+/// The maximum number of extractors that the function API supports.
 const MAX_EXTRACTORS: usize = 8;
 
 /// A parameter of the function, in source order.
