@@ -45,8 +45,7 @@ impl ApproximateTokens {
     pub const PER_MESSAGE: usize = 4;
     /// The overhead of a tool call in a wire format, in tokens.
     pub const PER_CALL: usize = 8;
-    /// The tokens charged for an image or a file. A picture of a megapixel costs some 800 to 1,400 tokens and
-    /// a
+    /// The tokens charged for an image or a file. A picture of a megapixel costs some 800 to 1,400 tokens and a
     /// screenshot of 1920 x 1080 some 1,100 to 2,700 (GPT-4o, Gemini, Claude), by the formulas that the
     /// providers publish.
     pub const PER_MEDIA: usize = 1_500;
@@ -145,6 +144,7 @@ enum CharacterRun {
 /// The prices are least-squares fits, rounded, to the two encoders named at [`ApproximateTokens`].
 #[derive(Default)]
 struct TokenScanner {
+    // NOTE: Integers, so that sums are exact and equal on every machine.
     hundredths: u64,
     run: CharacterRun,
     length: u64,

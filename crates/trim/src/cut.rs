@@ -69,6 +69,7 @@ impl<'a> TrimInput<'a> {
         let earliest = self.len() - count;
         let (window, why) = match self.transcript.turn_start(earliest) {
             Some(user) if user == earliest => (user, Why::OpensWithUser),
+            // NOTE: Back to the start of the turn: a model must not read a reply to nothing.
             Some(user) => (user, Why::BackToUser),
             None => match self.first_user(earliest) {
                 Some(user) => (user, Why::ForwardToUser),
@@ -99,6 +100,8 @@ impl<'a> TrimInput<'a> {
                 let steps = self.fitting_blocks(user + 1, room, measure);
                 self.cut(Some(user..user + 1), steps, Why::InsideTurn)
             }
+            // NOTE: A turn larger than the limit can be whole or bounded, so there are two policies
+            // (docs/decisions/trimming.md).
             Some(user) => self.cut(None, user, Why::LastTurn),
         }
     }
@@ -148,6 +151,7 @@ impl<'a> TrimInput<'a> {
             if pins.wants(self.messages(start, end)) {
                 match room.checked_sub(end - start) {
                     Some(rest) => room = rest,
+                    // NOTE: Not skipped: older results would be shown with a hole where the newest one was.
                     None => break,
                 }
                 pinned.push(start..end);

@@ -1,7 +1,7 @@
 //! Trims the view that a model has of a long conversation.
 //!
-//! In the facade: `stepfold::trim`. A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_trim`.
+//! In the facade: `stepfold::trim`. A program that depends on `stepfold` writes this path in place of `stepfold_trim`
+//! in the examples.
 //!
 //! Trimming is a *view*: the log keeps every message, the model is shown some of them. Compacting the log
 //! itself is out of scope. Everything here is a pure function of a
@@ -23,9 +23,8 @@
 //! any of these |
 //! | exact tokens of your model | [`counted_by(...)`](Trim::counted_by) with your [`TokenCounter`] |
 //!
-//! How much to keep: a window of ten messages can lose the question that the last SQL statement answers, and
-//! a window of one breaks every tool chain. Fifty to a hundred messages, or a smaller window with pins, are
-//! safe.
+//! A window of ten messages can lose the question that the last SQL statement answers, and a window of one breaks
+//! every tool chain. Fifty to a hundred messages, or a smaller window with pins, are safe.
 //!
 //! # When
 //!

@@ -4,8 +4,8 @@ use std::fmt;
 
 use stepfold_state_core::chat::{Message, Role};
 
-/// Older messages that [`Trim::with_pins`](crate::Trim::with_pins) shows: the last user messages, and the last steps in which a tool
-/// of these names answered. A step is whole: the calls, and the results of all calls of that reply.
+/// Older messages that [`Trim::with_pins`](crate::Trim::with_pins) shows: the last user messages, and the last steps
+/// with a result of one of the named tools. A step is whole: the calls, and the results of all calls of that reply.
 ///
 /// Pinned messages begin with a user message, since models reject a conversation that begins with a call: the
 /// user message that opens the oldest pinned step's turn is shown too, and counts. If it does not fit or does

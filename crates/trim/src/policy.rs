@@ -262,8 +262,8 @@ impl Trim {
         let mut kept = view.kept().clone();
         let mut shown = kept.of(log);
         let mut reasons = Vec::new();
-        // The number of policies in a row that dropped nothing. Each other round drops at least one message,
-        // so the loop ends.
+        // NOTE: In a circle, because idempotent policies in a row are not idempotent: pins of one may leave a window
+        // that an earlier one would cut. Each round drops a message, so the loop ends.
         let mut satisfied = 0;
         for policy in self.0.iter().cycle() {
             if satisfied == self.0.len() {
@@ -281,7 +281,7 @@ impl Trim {
             reasons.push(Reason { policy: policy.to_string().into(), dropped, why: cut.why });
             kept = kept.compose(&cut.kept);
             shown = kept.of(log);
-            // A policy is idempotent on its own result.
+            // NOTE: A policy is idempotent on its own result.
             satisfied = 1;
         }
         if reasons.is_empty() { view } else { view.narrowed(shown, log, kept, reasons) }

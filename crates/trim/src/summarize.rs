@@ -136,8 +136,8 @@ impl Summarize {
         self
     }
 
-    /// Limits a summary to this many characters; 40,000 by default, which is about 10,000 tokens. It is part of every later
-    /// request: a longer reply is no summary, and nothing is replaced.
+    /// Limits a summary to this many characters; 40,000 by default, which is about 10,000 tokens, since it is part of every
+    /// later request. A longer reply is rejected, and nothing is replaced.
     #[must_use]
     pub fn summary_characters(mut self, characters: usize) -> Self {
         self.summary_characters = characters;
@@ -190,7 +190,7 @@ impl Summarize {
             let Some(message) = log.get(index) else { break };
             let abridged = self.abridged(message);
             used = used.saturating_add(measure.of_all([&abridged]));
-            // Results stay with their call, so that a step is never split.
+            // NOTE: Results stay with their call, so that a step is never split.
             if used > self.request_tokens && !replaced.is_empty() && message.role() != Role::Tool {
                 let ends_a_turn = message.role() == Role::User;
                 return cut_to_turn(replaced, conversation, turn.filter(|_| !ends_a_turn));
@@ -266,6 +266,9 @@ fn cut_to_turn(replaced: Kept, conversation: Transcript, turn: Option<usize>) ->
 
 /// The last summary and the conversation, each labelled.
 fn request_text(conversation: &Transcript, last: Option<String>) -> String {
+    // NOTE: As text in the notation: a model would continue messages, and providers demand the tools of past
+    // calls. Each line of a message begins with a role or is indented, so no message can close
+    // `<conversation>`.
     let mut text = String::new();
     if let Some(last) = last {
         // Writing to a string cannot fail.
@@ -298,7 +301,7 @@ pub struct SummaryPlan {
     log_length: usize,
     request: Transcript,
     role: SummaryRole,
-    /// The most characters of the summary.
+    /// The maximum number of characters of the summary.
     limit: usize,
 }
 
@@ -314,7 +317,7 @@ impl SummaryPlan {
         &self.request
     }
 
-    /// Makes the summary from the model's reply, if it is one. See [`check_end`](SummaryPlan::check_end) for how the reply ended.
+    /// Makes the summary from the model's reply. Check the finish reason with [`check_end`](SummaryPlan::check_end).
     ///
     /// # Errors
     /// [`TrimError`] when the reply is blank, refuses, or is longer than
@@ -351,7 +354,7 @@ impl SummaryPlan {
 }
 
 impl SummaryPlan {
-    /// Checks how the reply to the request ended: what the model was stopped in, or refused, is no summary.
+    /// Checks the finish reason of the reply: a truncated, filtered or refused reply is not a summary.
     ///
     /// # Errors
     /// [`TrimError::UnfinishedSummary`].
@@ -368,10 +371,11 @@ impl SummaryPlan {
 
 const REFUSED: &str = "the model refused to write it";
 
-/// The most characters of a refusal.
+/// The maximum number of characters of a refusal.
 const MAX_REFUSAL_CHARACTERS: usize = 300;
 
-/// How models begin to refuse in words, without a finish reason that says so.
+/// The beginnings of refusals without a finish reason that says so.
+// NOTE: English only: a refusal in another language passes.
 const REFUSAL_OPENINGS: [&str; 9] = [
     "i can't ",
     "i cannot ",

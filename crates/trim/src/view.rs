@@ -185,7 +185,7 @@ impl View {
         let mut reasons = self.reasons.clone();
         for reason in more {
             match reasons.last_mut() {
-                // A long turn shrinks repeatedly for one reason.
+                // NOTE: A long turn shrinks repeatedly for one reason.
                 Some(last) if last.why == reason.why && last.policy == reason.policy => {
                     last.dropped += reason.dropped;
                 }
@@ -217,7 +217,7 @@ impl fmt::Display for View {
     }
 }
 
-/// What one policy dropped, and why.
+/// The messages that one policy dropped, by number, and its rule.
 ///
 /// # Examples
 /// ```

@@ -63,6 +63,8 @@ impl Window {
     /// Limits the view to `limit` tokens, counted by [`ApproximateTokens`]; on overflow it shrinks to 70
     /// percent of them.
     pub fn new(limit: usize) -> Self {
+        // NOTE: Far below the limit, for the prompt cache: a view that loses a little at each step has a new
+        // prefix at each step (docs/decisions/trimming.md).
         Window { limit, percent: 70, counter: Arc::new(ApproximateTokens) }
     }
 
@@ -89,6 +91,7 @@ impl Window {
     /// The tokens that a view shrinks to.
     pub const fn target(&self) -> usize {
         let percent = self.percent as usize;
+        // NOTE: Multiplied in two parts, so that no limit overflows.
         self.limit / 100 * percent + self.limit % 100 * percent / 100
     }
 
@@ -245,7 +248,7 @@ impl TurnView {
     fn droppable(&self, log: &Transcript) -> Vec<DroppableBlock> {
         let lead = leading_systems(log);
         let mut blocks = blocks(self.view.kept(), log);
-        // The last step stays, and so do messages after it.
+        // NOTE: The last step stays: without it the model would repeat its request. So do messages after it.
         let starts = blocks.iter().map(|block| block.range.start);
         let last_step = starts.rev().find(|start| role(log, *start) == Some(Role::Assistant));
         blocks.pop();
@@ -254,7 +257,7 @@ impl TurnView {
             let is_of_this_turn = start >= self.turn_start;
             let is_user = role(log, start) == Some(Role::User);
             let is_last_step = Some(start) == last_step;
-            // Messages of an earlier turn are dropped with its user message, not alone.
+            // NOTE: Messages of an earlier turn are dropped with its user message, not alone.
             block.is_boundary = is_of_this_turn || is_user;
             start >= lead && !(is_of_this_turn && (is_user || is_last_step))
         });
