@@ -49,6 +49,8 @@ struct AttemptContext {
 
 /// The context of a call, shared by all its attempts.
 pub(crate) struct CallContext {
+    // NOTE: Parts of the tool, and not the tool: its functions take a context, and the two modules would import
+    // each other.
     pub(crate) tool_name: Arc<str>,
     pub(crate) effect: Effect,
     pub(crate) access: Arc<KeyAccess>,
@@ -60,7 +62,7 @@ pub(crate) struct CallContext {
     /// The indexes of the tool's inputs that were read from the state.
     pub(crate) bound: Vec<usize>,
     pub(crate) state: State,
-    /// The answers to what the call asked before.
+    /// The answers to earlier questions of the call.
     pub(crate) answered: Vec<AnsweredRequest>,
     pub(crate) invocation: Arc<InvocationContext>,
 }
@@ -186,16 +188,16 @@ impl ToolContext {
         self.0.call.invocation.options.resources.get()
     }
 
-    /// Asks the user. The first time this is an error, which the tool returns with `?`: the attempt ends without a result,
-    /// the run stores the question and waits, as for an approval. After the answer, perhaps days later and in another
-    /// process, the tool runs again from its beginning and gets the answer here. So ask before anything that costs or has an
-    /// effect: only the run with the last answer goes past the question, once.
+    /// Asks the user. The first time this returns an error, which the tool passes on with `?`: the attempt ends without
+    /// a result, and the run stores the question and waits, as for an approval. After the answer, perhaps days later and
+    /// in another process, the tool runs again from its beginning and gets the answer here. So ask before anything that
+    /// costs or has an effect: only the attempt with the last answer continues after the question, once.
     ///
-    /// An answer is for the question that was shown: if the tool runs again and asks something else under the same label, that
-    /// is a new question. Where a host runs no questions (an [`Invocation`](crate::Invocation) alone), the call fails.
+    /// An answer belongs to the question that was shown: another question under the same label is a new one. If the host
+    /// does not support questions (an [`Invocation`](crate::Invocation) alone), the call fails.
     ///
     /// # Errors
-    /// One that makes the run wait, until there is an answer.
+    /// Until there is an answer: an error that makes the run wait.
     ///
     /// # Examples
     /// ```
@@ -203,7 +205,8 @@ impl ToolContext {
     /// use stepfold_tools::{InputRequest, InputResponse, Tool, ToolContext, ToolError};
     ///
     /// async fn book(context: ToolContext) -> Result<String, ToolError> {
-    ///     let schema = json!({"type": "object", "properties": {"seat": {"type": "string"}}, "required": ["seat"]});
+    ///     let properties = json!({"seat": {"type": "string"}});
+    ///     let schema = json!({"type": "object", "properties": properties, "required": ["seat"]});
     ///     match context.ask(InputRequest::new("seat", "Window or aisle?").schema(schema))? {
     ///         InputResponse::Accept(answer) => Ok(format!("booked: {}", answer["seat"])),
     ///         _ => Err(ToolError::permanent("the user does not want to choose a seat")),
@@ -228,6 +231,7 @@ impl ToolContext {
 
     /// Takes the buffered writes. Later writes are rejected.
     pub(crate) fn take_writes(&self) -> Delta {
+        // NOTE: A panic under the lock leaves whole writes: one is pushed at a time.
         self.0.writes.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 }

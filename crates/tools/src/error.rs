@@ -110,12 +110,12 @@ impl ToolError {
         ToolError(ToolErrorKind::Fatal(source.into()))
     }
 
-    /// Ends the attempt with questions to the user. The run stores them and waits, as for an approval; when all of them are
-    /// answered, in whatever process, the tool runs again, with the answers in
-    /// [`ToolContext::answered`](crate::ToolContext::answered). [`ToolContext::ask`](crate::ToolContext::ask) is the short form
-    /// for one question.
+    /// Ends the attempt with questions to the user. The run stores them and waits, as for an approval. When all of them
+    /// are answered, in any process, the tool runs again, with the answers in
+    /// [`ToolContext::answered`](crate::ToolContext::answered). For one question,
+    /// [`ToolContext::ask`](crate::ToolContext::ask) is shorter.
     ///
-    /// The attempt must not have had an effect that the next one repeats.
+    /// The attempt must not have an effect that the next one repeats.
     ///
     /// # Examples
     /// ```
@@ -134,6 +134,7 @@ impl ToolError {
 
     /// Whether a retry may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
+        // NOTE: An unknown outcome may be retried: only pure and idempotent tools have retries.
         matches!(self.0, ToolErrorKind::Failed { is_permanent: false, .. } | ToolErrorKind::Unknown(_))
     }
 

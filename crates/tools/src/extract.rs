@@ -231,7 +231,7 @@ impl<K: StateKey> Extract for FromState<K> {
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
         match context.state().get(K::KEY) {
             Ok(value) => Ok(FromState(value)),
-            // The decoding error may show the value, and values of the state are not for the model.
+            // NOTE: A type's own decoding error may describe the value, and the model must not see values of the state.
             Err(_) => Err(ToolError::fatal(format!(
                 "state key \"{}\" does not have the type that the tool reads",
                 K::KEY.name()

@@ -28,7 +28,7 @@ pub(crate) enum ErasedFunction {
     Hosted(Arc<dyn Any + Send + Sync>),
 }
 
-/// How a function uses its thread, which determines the pool.
+/// The kind of thread that a function needs, which determines the pool.
 #[derive(Clone, Copy)]
 pub(crate) enum ThreadKind {
     Blocking,
@@ -95,7 +95,8 @@ impl<T: Serialize, E: IntoToolError> ToolReturn for Result<T, E> {
     fn into_value(self) -> Result<Value, ToolError> {
         let value = self.map_err(Into::into)?;
         let no_form = |error| ToolError::permanent(format!("result cannot be serialised as JSON: {error}"));
-        // Endlessly nested values would overflow the stack and abort the process.
+        // NOTE: Serialised twice, first to nowhere: endlessly nested values would overflow the stack and abort the
+        // process. A serializer with a limit of its own would be 300 lines.
         let mut probe = serde_json::Serializer::with_formatter(std::io::sink(), DepthProbe(0));
         value.serialize(&mut probe).map_err(no_form)?;
         serde_json::to_value(value).map_err(no_form)
@@ -183,6 +184,7 @@ impl ErasedFunction {
         F: ToolFunction<P, Output: Future<Output: ToolReturn> + Send + 'static>,
     {
         ErasedFunction::Async(Arc::new(move |context| {
+            // NOTE: Called here and not in the future, which must not borrow `function`.
             let started = P::extract(&context).map(|parameters| function.call(parameters));
             async move { started?.await.into_value() }.boxed()
         }))

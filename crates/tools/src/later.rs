@@ -1,5 +1,5 @@
-//! Outcomes that come later (deferred calls, callbacks, durable timers): the attempt ends, the run is suspended, and the call
-//! continues when the outcome arrives or its deadline passes, in whatever process.
+//! Outcomes that come later (deferred calls, callbacks, durable timers): the attempt ends, the run is suspended, and
+//! the call continues when the outcome arrives or its deadline passes, in any process.
 
 use std::time::{Duration, SystemTime};
 
@@ -33,7 +33,7 @@ impl Later {
         &self.token
     }
 
-    /// Whether there is no outcome yet, so that the tool must start the work that leads to it.
+    /// Whether no response has arrived, so that the tool must start the work.
     pub fn is_new(&self) -> bool {
         self.response().is_none()
     }
@@ -68,20 +68,21 @@ impl Later {
         self
     }
 
-    /// What has come: [`InputResponse::Completed`], [`InputResponse::Decline`] for a failure, or
+    /// The response, if it has arrived: [`InputResponse::Completed`], [`InputResponse::Decline`] for a failure, or
     /// [`InputResponse::Expired`].
     pub fn response(&self) -> Option<&InputResponse> {
+        // NOTE: By the label alone: the token depends on nothing else.
         let is_same = |request: &InputRequest| request.later.is_some() && request.label == self.request.label;
         let answered = self.context.answered().iter().rfind(|answered| is_same(&answered.request));
         answered.map(|answered| &answered.response)
     }
 
-    /// The outcome. If there is none yet, an error, which the tool returns with `?`: the attempt ends, the run stores the
-    /// request and is suspended, and the tool runs again from its beginning when the outcome has come.
+    /// The outcome. If it has not arrived, this returns an error, which the tool passes on with `?`: the attempt ends,
+    /// the run stores the request and is suspended, and the tool runs again from its beginning when the outcome arrives.
     ///
     /// # Errors
-    /// One that makes the run wait, until there is an outcome; then one that the model reads if that is a failure, or
-    /// that the deadline has passed.
+    /// Until the outcome arrives: an error that makes the run wait. Then, for a failure or a passed deadline, an error
+    /// that the model reads.
     pub fn outcome(self) -> Result<Value, ToolError> {
         match self.response() {
             Some(InputResponse::Completed(outcome) | InputResponse::Accept(outcome)) => Ok(outcome.clone()),
@@ -106,15 +107,15 @@ impl Later {
 }
 
 impl ToolContext {
-    /// An outcome that comes later: from a webhook, a form, another process. The tool starts what leads to it, hands out
-    /// the [token](Later::token), and ends its attempt with [`Later::outcome`]. The run is suspended and holds nothing; when
-    /// the outcome is delivered under the token, or the deadline has passed, the tool runs again from its beginning and
-    /// finds it. With several outcomes in one call, each has a label of its own.
+    /// An outcome that comes later: from a webhook, a form, another process. The tool starts the work, hands out the
+    /// [token](Later::token), and ends its attempt with [`Later::outcome`]. The run is suspended and holds no resources.
+    /// When the outcome is delivered under the token, or the deadline has passed, the tool runs again from its beginning
+    /// and finds it. Each of several outcomes in one call has its own label.
     ///
     /// A process may die between the start and the end of the attempt. Then the call runs again if it is
     /// [idempotent](crate::Effect::Idempotent), with the same token; by default its outcome is unknown.
     ///
-    /// Where a host keeps no requests (an [`Invocation`](crate::Invocation) alone), the call fails.
+    /// If the host does not support requests (an [`Invocation`](crate::Invocation) alone), the call fails.
     ///
     /// # Examples
     /// ```
@@ -137,11 +138,11 @@ impl ToolContext {
         Later::new(self.clone(), label.into())
     }
 
-    /// Waits until this time (a durable timer): the run is suspended, and no process has to stay. A caller with the
+    /// Waits until this time (a durable timer): the run is suspended, and no process has to stay alive. A caller with the
     /// [token](Later::token) of the label may end it early. If the tool runs again, the time that was stored first counts.
     ///
     /// # Errors
-    /// One that makes the run wait, until it is time.
+    /// Until that time: an error that makes the run wait.
     ///
     /// # Examples
     /// ```

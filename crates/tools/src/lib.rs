@@ -1,7 +1,7 @@
 //! Typed tools for models, bound to shared state, run safely in parallel.
 //!
-//! In the facade: `stepfold::tools`. A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_tools`.
+//! In the facade: `stepfold::tools`. A program that depends on `stepfold` writes this path in place of
+//! `stepfold_tools` in the examples.
 //!
 //! # The tour
 //!

@@ -1,7 +1,6 @@
 //! Progress reports of tools to observers: a bounded queue that never blocks a tool.
 //!
-//! A channel would allocate a block of memory for each invocation, and most invocations never report
-//! anything.
+//! A channel would allocate a block of memory for each invocation, and most invocations never report progress.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

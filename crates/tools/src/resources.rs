@@ -32,6 +32,7 @@ impl Resources {
     /// Adds a resource; replaces one of the same type.
     #[must_use]
     pub fn with<T: Send + Sync + 'static>(mut self, resource: T) -> Self {
+        // NOTE: Copies the map only if a clone exists: runs share it.
         Arc::make_mut(&mut self.0).insert(TypeId::of::<T>(), (type_name::<T>(), Arc::new(resource)));
         self
     }

@@ -74,10 +74,10 @@ pub(crate) struct ToolDefinition {
     pub(crate) canonical: OnceLock<CanonicalTexts>,
 }
 
-/// The canonical bindings of a tool that has none, as most.
+/// The canonical bindings of a tool without bindings, as most tools are.
 const NO_BINDINGS: &str = r#"{"inputs":[],"outputs":[],"reads":[],"writes":[]}"#;
 
-/// What digests of a tool are made of, made once.
+/// The canonical texts of a tool, for digests; created once.
 #[derive(Clone)]
 pub(crate) struct CanonicalTexts {
     specification: Box<str>,
@@ -348,8 +348,8 @@ impl Tool {
         bindings
     }
 
-    /// Its [specification](Tool::spec) as [canonical JSON](canonical_json), made once: agents that share a tool digest it
-    /// once.
+    /// Its [specification](Tool::spec) as [canonical JSON](canonical_json); created once and shared by all agents with the
+    /// tool.
     pub fn canonical_spec(&self) -> &str {
         &self.canonical().specification
     }
@@ -392,6 +392,7 @@ impl Tool {
         }
         for (key, handler) in &self.0.access.writes {
             if schema.key(key).is_none() && !schema.is_open() {
+                // NOTE: A key that is also read was reported above.
                 if !self.0.access.reads.contains(key) {
                     faults.push(undeclared(key));
                 }
@@ -435,8 +436,8 @@ impl Tool {
         self.accept(arguments).map(drop)
     }
 
-    /// Validates arguments that a person gives in place of the model's: as [`check_arguments`](Tool::check_arguments) does, and
-    /// without a parameter that only the state sets, since the call would run with the state's value.
+    /// Validates arguments that a person gives in place of the model's: as [`check_arguments`](Tool::check_arguments)
+    /// does, but rejects a parameter that only the state sets, since the call would run with the state's value.
     ///
     /// # Errors
     /// All faults, with their JSON paths.
@@ -484,9 +485,11 @@ impl Tool {
     pub(crate) fn accept(&self, sent: &Map<String, Value>) -> Result<Value, Issues> {
         let mut arguments = sent.clone();
         for input in self.0.inputs.iter().filter(|input| !input.is_visible) {
+            // NOTE: The state's value wins: the model neither sees nor sets such a parameter.
             arguments.remove(&input.parameter);
         }
         let mut arguments = Value::Object(arguments);
+        // NOTE: Only a strict mode makes models write null for an omitted parameter.
         if self.0.spec.strict {
             drop_stand_in_nulls(self.parameters(), &mut arguments);
             self.drop_bound_nulls(&mut arguments);
@@ -525,6 +528,7 @@ impl Tool {
         let mut inner = (*self.0).clone();
         inner.name = name.as_str().into();
         inner.spec.name = name;
+        // NOTE: The specification contains the name.
         inner.canonical = OnceLock::new();
         Ok(Tool(Arc::new(inner)))
     }
@@ -636,9 +640,9 @@ impl ToolBuilder {
         self
     }
 
-    /// Leaves objects open whose schema does not say `additionalProperties`, as JSON Schema has it: for a function that hands its
-    /// arguments to a party that knows the schema itself, such as a server. By default the objects of the parameters are closed
-    /// where that is possible, since nothing would read what is not listed.
+    /// Leaves objects open that do not set `additionalProperties`, as in JSON Schema: for a function that passes its
+    /// arguments to another party with its own reader, such as a server. By default the objects of the parameters are
+    /// closed where possible, since nothing reads unlisted properties.
     ///
     /// # Examples
     /// ```
@@ -659,8 +663,8 @@ impl ToolBuilder {
         self
     }
 
-    /// Adds fields that one API has for a tool beside the others, under the name of its dialect (`anthropic`, say); other
-    /// APIs leave them out.
+    /// Adds fields that only one API has for a tool, under the name of its dialect (`anthropic`, for example); other APIs
+    /// do not get them.
     ///
     /// # Examples
     /// ```
@@ -678,8 +682,8 @@ impl ToolBuilder {
         self
     }
 
-    /// Asks providers to hold the model to the schema. One that has a strict mode sends the form that its mode takes, and
-    /// the plain schema where there is none, which it logs.
+    /// Asks providers to enforce the schema. A provider with a strict mode sends the form that its mode accepts, or the
+    /// plain schema if there is no such form, and logs that.
     pub fn strict(mut self) -> Self {
         self.is_strict = true;
         self
@@ -782,6 +786,7 @@ impl ToolBuilder {
             Ok(arguments) => Arc::new(arguments),
             Err(error) => {
                 faults.push(Issue::new("parameters", error.to_string()));
+                // NOTE: A stand-in, so that the remaining faults are found and reported together.
                 Arc::new(ValueType::anything())
             }
         };
@@ -819,11 +824,14 @@ impl ToolBuilder {
         if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
             faults.push(Issue::new("timeout", "must be positive: no call could finish"));
         }
+        // NOTE: A retry could repeat the effect.
         if self.retry.is_some() && self.effect == Effect::AtMostOnce {
             let message =
                 "requires a pure or idempotent tool: declare the effect, or leave retries to the model";
             faults.push(Issue::new("retry", message));
         }
+        // NOTE: Calls are ordered by declared keys; an undeclared write would be an unseen race
+        // (docs/decisions/tools.md).
         if self.needs.writes_state && self.writes.is_empty() {
             faults.push(Issue::new(
                 "writes",
@@ -881,7 +889,7 @@ impl ToolBuilder {
             if !input.is_visible
                 && let Some(Value::Object(properties)) = parameters.get_mut("properties")
             {
-                // Not `remove`, which may change the order of the others, which the model sees.
+                // NOTE: Not `remove`, which may change the order of the other parameters, and the model sees that order.
                 properties.retain(|name, _| *name != input.parameter);
             }
             if let Some(Value::Array(required)) = parameters.get_mut("required") {

@@ -47,7 +47,7 @@ pub(super) async fn attempt(
     let own = context.clone();
     let result = match function {
         ErasedFunction::Async(function) => {
-            // Includes the call itself: a closure may panic before it returns a future.
+            // NOTE: The call is inside, too: a closure may panic before it returns a future.
             let work = AssertUnwindSafe(async move { function(own).await }).catch_unwind();
             time::timeout(timeout, work).await
         }
@@ -67,6 +67,7 @@ pub(super) async fn attempt(
         Ok(Ok(Err(error))) => Err(AttemptFailure::Error(error)),
         Ok(Err(panic)) => Err(AttemptFailure::Panicked(panic_message(&*panic))),
         Err(_elapsed) => {
+            // NOTE: An async tool was dropped by the timeout; a blocking one can only be asked to stop.
             context.cancellation().cancel();
             Err(AttemptFailure::TimedOut)
         }
@@ -81,10 +82,11 @@ async fn start_on_thread(
     function: Arc<ThreadCall>,
     context: ToolContext,
 ) -> Result<oneshot::Receiver<ThreadResult>, AttemptFailure> {
+    // NOTE: Tells when the thread has started: the timeout of the tool does not include the queue.
     let (starts, started) = oneshot::channel();
     let (send, answer) = oneshot::channel();
     let job = Box::new(move || {
-        // The receiver is gone if the call was cancelled in the queue.
+        // NOTE: The receiver is gone if the call was cancelled in the queue.
         if starts.send(()).is_ok() {
             let _ = send.send(catch_unwind(AssertUnwindSafe(|| function(context))));
         }

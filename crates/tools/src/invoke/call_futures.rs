@@ -1,4 +1,4 @@
-//! The calls that are under way, side by side.
+//! The calls in progress, run concurrently.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 
-/// Futures that run side by side, as a stream of their outputs. Most replies have one call, and one future needs no
-/// queue of those that were woken.
+/// Futures that run concurrently, as a stream of their outputs. Most replies have one call, and a single future needs
+/// no queue of woken ones.
 pub(super) enum CallFutures<T> {
     Alone(Option<BoxFuture<'static, T>>),
     Many(FuturesUnordered<BoxFuture<'static, T>>),
@@ -19,7 +19,7 @@ impl<T> CallFutures<T> {
         CallFutures::Alone(None)
     }
 
-    /// The number of those that have not ended.
+    /// The number of unfinished futures.
     pub(super) fn len(&self) -> usize {
         match self {
             CallFutures::Alone(only) => usize::from(only.is_some()),

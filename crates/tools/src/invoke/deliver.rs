@@ -34,6 +34,7 @@ pub(super) fn writes(
 /// The content of a result for the model, and the error if its formatter failed.
 pub(super) fn content(tool: &Tool, result: Value) -> (ToolContent, Option<String>) {
     let Some(text) = &tool.definition().result_text else { return (ToolContent::Value(result), None) };
+    // NOTE: The formatter is the author's: its panic must not lose the result.
     let formatted = catch_unwind(AssertUnwindSafe(|| text.apply(&result)))
         .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into()));
     match formatted {

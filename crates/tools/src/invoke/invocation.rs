@@ -97,12 +97,14 @@ pub struct Invocation {
     shared: Arc<InvocationContext>,
     schedule: CallSchedule,
     announced: Vec<(usize, Tool, PreparedCall, State)>,
+    // NOTE: In the caller's task and not in tasks of their own: dropping the invocation stops them, at a
+    // fraction of the cost (docs/decisions/tools.md).
     running: CallFutures<(usize, FinishedCall)>,
     /// Calls that the host runs.
     hosted: BTreeMap<usize, RunningCall>,
     events: VecDeque<CallEvent>,
     outcomes: Vec<Option<CallOutcome>>,
-    /// The answers to what calls asked before, by call.
+    /// The answers to earlier questions, by call.
     answered: BTreeMap<usize, Vec<AnsweredRequest>>,
     /// Calls whose arguments a person has given.
     given: BTreeSet<usize>,
@@ -175,7 +177,10 @@ impl Invocation {
     ///     Ok(limit)
     /// }
     /// let tools = Tools::of([
-    ///     Tool::new("set", "Sets the limit.", set).output_to_state("limit", stepfold_tools::Source::Whole).build().unwrap(),
+    ///     Tool::new("set", "Sets the limit.", set)
+    ///         .output_to_state("limit", stepfold_tools::Source::Whole)
+    ///         .build()
+    ///         .unwrap(),
     ///     Tool::new("show", "Shows the limit.", show).build().unwrap(),
     /// ]).unwrap();
     /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).clone();
@@ -245,8 +250,8 @@ impl Invocation {
         self.answered.insert(call, answered);
     }
 
-    /// Marks a call whose arguments a person has given in place of the model's: if they name a parameter that only the state
-    /// sets, the call fails, since it would run with another value than was given. See
+    /// Marks a call with arguments from a person in place of the model's. If they set a parameter that only the state
+    /// sets, the call fails, since it would run with another value. See
     /// [`Tool::check_given`](crate::Tool::check_given).
     pub fn mark_given(&mut self, call: usize) {
         self.given.insert(call);
@@ -267,6 +272,7 @@ impl Invocation {
             if self.shared.cancellation.is_cancelled() {
                 self.abandon_unstarted();
             }
+            // NOTE: Only the next call starts what was announced, so that the caller can commit a marker in between.
             self.launch();
             if self.announce() {
                 continue;
@@ -284,8 +290,8 @@ impl Invocation {
         }
     }
 
-    /// The calls that have ended by now as well, directly after one [finished](CallEvent::Finished): for a host that
-    /// commits at once what ended at the same moment. Nothing is waited for, and nothing starts.
+    /// The other calls that have also ended, directly after one [finished](CallEvent::Finished): for a host that commits
+    /// simultaneous ends together. Does not wait, and starts nothing.
     ///
     /// # Examples
     /// ```
@@ -315,7 +321,7 @@ impl Invocation {
                 calls.push(*call);
                 self.events.pop_front();
             }
-            // What a tool reported before its end is told before it.
+            // NOTE: Reports of a tool precede its end.
             if !self.events.is_empty() {
                 return calls;
             }
@@ -326,8 +332,8 @@ impl Invocation {
         }
     }
 
-    /// The token that stops its calls: a child of that of the [options](InvokeOptions::cancellation), which is cancelled
-    /// as well when the invocation is dropped.
+    /// The token that stops its calls: a child of the token in the [options](InvokeOptions::cancellation), also cancelled
+    /// when the invocation is dropped.
     pub fn cancellation(&self) -> &CancellationToken {
         &self.shared.cancellation
     }
@@ -474,15 +480,15 @@ impl Invocation {
         CallOutcomes { outcomes: self.outcomes.drain(..).flatten().collect(), error }
     }
 
-    /// The error of the first call, in call order, whose failure ends the run, of those that have ended. For a host that has
-    /// their outcomes.
+    /// Takes the error of the first finished call, in call order, that ends the run: for a host that has already taken the
+    /// outcomes.
     pub fn take_error(&mut self) -> Option<FatalError> {
         first_fatal_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure)
     }
 
     /// Prepares the ready calls and announces those that can run. Returns whether there are events.
     fn announce(&mut self) -> bool {
-        // Not earlier: their outcomes may still have been amended or held.
+        // NOTE: Not earlier: their outcomes may still have been amended or held.
         for call in self.ended.drain(..) {
             self.schedule.finish(call);
         }
@@ -594,10 +600,12 @@ impl std::fmt::Debug for Invocation {
 }
 
 fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAccess<'a> {
+    // NOTE: A call of an unknown tool writes nothing and waits for no call.
     let Some(tool) = tools.get(&call.name) else { return CallAccess::default() };
     let access = &tool.definition().access;
     let replaces = |key: &str, handler: Option<&Handler>| {
         let own = schema.key(key).map(KeySchema::handler);
+        // NOTE: An open schema replaces the values of undeclared keys.
         handler.or(own).is_none_or(|handler| *handler == Handler::replace_values())
     };
     CallAccess {

@@ -50,14 +50,15 @@ impl Tools {
     }
 }
 
-/// Validates the arguments (all faults at once, before values of the state are added) and adds those that are read from the
-/// state. What the model sends for a parameter that only the state sets is ignored; what a person gives for one is a fault.
+/// Validates the arguments (all faults at once, before values of the state are added) and adds those that are read from
+/// the state. For a parameter that only the state sets, the model's argument is ignored and a person's is a fault.
 pub(super) fn prepare(
     tool: &Tool,
     call: &ToolCall,
     is_given: bool,
     state: &State,
 ) -> Result<PreparedCall, Box<CallOutcome>> {
+    // NOTE: A person must not believe that a value was set which the state replaces.
     if is_given && let Some(given) = call.arguments.as_object() {
         tool.check_given(given).map_err(|faults| Box::new(invalid(call, &faults)))?;
     }

@@ -88,7 +88,7 @@ impl<'a> TextRedaction<'a> {
         match value {
             Value::String(text) => self.redact_string(name, text),
             Value::Number(number) => {
-                // Most numbers are too short, and need not be formatted.
+                // NOTE: Most numbers are too short, and need not be formatted.
                 if number.as_i64().is_none_or(|number| !(-99..=999).contains(&number)) {
                     self.mark(name, &number.to_string());
                 }
@@ -121,6 +121,7 @@ impl<'a> TextRedaction<'a> {
         if !begins(head) && !escaped(head).iter().any(|form| begins(form)) {
             return;
         }
+        // NOTE: Comparing a long string costs more than looking up its prefix.
         self.work += string.len() / 256;
         self.mark(name, string);
         for form in escaped(string) {

@@ -42,6 +42,7 @@ impl From<CallOutcome> for FinishedCall {
 pub(super) struct RunningCall {
     tool: Tool,
     context: Arc<CallContext>,
+    // NOTE: Atomic, because `run` reads it after a cancellation, which drops `attempts`.
     tries: AtomicU32,
 }
 
@@ -79,7 +80,7 @@ impl RunningCall {
         match AssertUnwindSafe(self.run()).catch_unwind().await {
             Ok(finished) => finished,
             Err(panic) => {
-                // Dropping the panic payload may panic.
+                // NOTE: Dropping the payload of the panic may panic again.
                 std::mem::forget(panic);
                 let call = context.call();
                 let text = format!(
@@ -94,10 +95,11 @@ impl RunningCall {
     /// Runs the call until it ends or is cancelled.
     async fn run(self) -> FinishedCall {
         let mut finished = tokio::select! {
-            biased;
-            finished = self.attempts() => finished,
-            () = self.context.invocation.cancellation.cancelled() => self.cancelled(),
-        };
+                    biased;
+        // NOTE: First, with `biased`: an attempt that has ended counts, even if the run is cancelled meanwhile.
+                    finished = self.attempts() => finished,
+                    () = self.context.invocation.cancellation.cancelled() => self.cancelled(),
+                };
         finished.outcome.tries = self.tries.load(Ordering::Relaxed);
         finished
     }
@@ -109,7 +111,7 @@ impl RunningCall {
         let mut pauses = definition.retry.map(|retry| retry.pauses());
         loop {
             self.tries.fetch_add(1, Ordering::Relaxed);
-            // Each attempt has its own writes and cancellation token.
+            // NOTE: Each attempt has its own writes and cancellation token: those of a failed one must not count.
             let context = ToolContext::new(Arc::clone(&self.context));
             let result = attempt(&definition.function, &context, timeout).await;
             // The attempt cannot write after its end.
@@ -193,7 +195,7 @@ impl RunningCall {
     }
 
     fn outcome(&self, status: CallStatus, content: ToolContent, delta: Delta) -> CallOutcome {
-        // `run` counts the attempts.
+        // NOTE: `run` sets the number of attempts.
         CallOutcome {
             status,
             result: ToolResult::new(&self.call().id, &self.call().name, content),
@@ -247,10 +249,12 @@ impl RunningCall {
         let bound: Vec<&InputBinding> =
             self.context.bound.iter().map(|input| &self.tool.definition().inputs[*input]).collect();
         let texts = faults.iter().map(|fault| {
-            // A path into a value from the state may contain its keys.
+            // NOTE: A path into a value from the state may contain its keys.
             if let Some(input) = bound.iter().find(|input| is_inside(&fault.path, &input.parameter)) {
                 return format!("invalid value in the state at $.{}", input.parameter);
             }
+            // NOTE: A missing field is reported at the path of the whole object, so the text of `decode` names
+            // it.
             let is_missing =
                 |input: &&InputBinding| fault.message == format!("missing field `{}`", input.parameter);
             match self.tool.definition().inputs.iter().find(is_missing) {

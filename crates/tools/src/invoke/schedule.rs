@@ -44,6 +44,7 @@ impl CallSchedule {
     /// Asks for the keys of `count` calls only if one of them may wait for another one.
     pub(super) fn of<'a>(count: usize, access: impl FnOnce() -> Vec<CallAccess<'a>>) -> Self {
         match count {
+            // NOTE: Most replies have one call, and its keys need not be collected.
             0 | 1 => CallSchedule::waiting_for((0..count).map(|_| Vec::new())),
             _ => CallSchedule::new(&access()),
         }
@@ -186,6 +187,7 @@ fn order(calls: &[CallAccess<'_>]) -> Vec<usize> {
     }
     let graph = wait_graph(calls);
     let mut group_of = vec![0; graph.node_count()];
+    // NOTE: A library finds the cycles: those of three calls and more are easily missed.
     let groups = tarjan_scc(&graph);
     for (group, members) in groups.iter().enumerate() {
         for node in members {
@@ -202,12 +204,12 @@ fn order(calls: &[CallAccess<'_>]) -> Vec<usize> {
     let mut open: Vec<usize> = in_reply;
     let mut order = Vec::with_capacity(calls.len());
     while !open.is_empty() {
-        // Nodes of keys are not calls: they are done when their writers are.
+        // NOTE: Nodes of keys are not calls: they are done when their writers are.
         for group in 0..groups.len() {
             let is_key = groups[group].iter().all(|node| node.index() >= calls.len());
             is_done[group] |= is_key && awaited[group].iter().all(|other| is_done[*other]);
         }
-        // Calls in a cycle are one group, so that some group can always proceed.
+        // NOTE: Calls in a cycle are one group, so that some group can always proceed.
         let free = |call: &&usize| awaited[group_of[**call]].iter().all(|other| is_done[*other]);
         let Some(group) = open.iter().find(free).map(|call| group_of[*call]) else { break };
         is_done[group] = true;

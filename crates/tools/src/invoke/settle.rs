@@ -59,13 +59,13 @@ pub fn settle(state: &mut State, outcomes: &mut [CallOutcome]) -> Vec<usize> {
 
 /// Folds the writes of one call, atomically; nothing is merged if a custom handler panics.
 pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
-    // An error or a panic leaves the state unchanged: writes are applied to a clone.
+    // NOTE: Unwind-safe: `apply` changes a clone, so an error or a panic leaves the state unchanged.
     let reason = match catch_unwind(AssertUnwindSafe(|| state.apply(delta))) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
         Err(panic) => format!("a handler panicked: {}", panic_message(&*panic)),
     };
-    // A custom handler may quote values of the state.
+    // NOTE: A custom handler may quote values of the state.
     let mut redaction = TextRedaction::of(&reason);
     for key in delta.iter().map(Write::key) {
         if let Some(value) = state.get(key) {

@@ -32,6 +32,7 @@ pub(super) fn run_cpu_bound(job: ThreadJob) -> Result<(), String> {
     cpu_pool().map(|pool| pool.spawn(job))
 }
 
+// NOTE: Not tokio's blocking threads: a runtime waits for them at its end, and a tool may hang.
 static BLOCKING_POOL: BlockingPool =
     BlockingPool { queue: Mutex::new(JobQueue::new()), wake: Condvar::new() };
 

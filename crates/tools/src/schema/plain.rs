@@ -17,13 +17,13 @@ const NUMBER_FORMATS: [&str; 14] = [
     "uint128", "float", "double",
 ];
 
-/// Whether objects take properties beyond the listed ones where the schema does not say.
+/// Whether objects accept unlisted properties if the schema does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum UnlistedProperties {
-    /// They do not: the reader of the arguments would ignore them.
+    /// Rejected: the reader of the arguments would ignore them.
     #[default]
     Rejected,
-    /// They do, as JSON Schema has it: the schema is of a party that reads the arguments itself.
+    /// Accepted, as in JSON Schema: another party reads the arguments itself.
     Accepted,
 }
 
@@ -42,6 +42,7 @@ pub(crate) fn for_model(schema: Value, unlisted: UnlistedProperties) -> Result<M
     let Value::Object(mut fields) = inliner.inlined(schema)? else {
         return Err("invalid parameters: expected a JSON Schema object".to_owned());
     };
+    // NOTE: The name of the Rust type, which means nothing to a model.
     fields.remove("title");
     check_top(&fields)?;
     fields.entry("type").or_insert_with(|| json!("object"));
@@ -71,6 +72,7 @@ fn check_top(fields: &Map<String, Value>) -> Result<(), String> {
     }
 }
 
+/// Inlines the references of a schema, within limits.
 struct ReferenceInliner<'a> {
     root: &'a Value,
     /// The references that are being inlined.
@@ -93,7 +95,7 @@ impl ReferenceInliner<'_> {
         self.depth += 1;
         let inlined = match schema {
             Value::Object(fields) => self.object(fields),
-            // Invalid schemas are detected when the schema is prepared for validation.
+            // NOTE: Invalid schemas are detected later, when the schema is prepared for validation.
             Value::Bool(true) => Ok(json!({})),
             other => Ok(other),
         };
@@ -115,7 +117,7 @@ impl ReferenceInliner<'_> {
             fields.remove("format");
         }
         for (keyword, schema) in subschemas_mut(&mut fields) {
-            // Boolean values of these keywords are schemas as well.
+            // NOTE: A boolean is a schema, but here it stays one: providers know `additionalProperties: false`.
             let is_plain_boolean = schema.is_boolean()
                 && (keyword.starts_with("additional") || keyword.starts_with("unevaluated"));
             if !is_plain_boolean {
@@ -222,6 +224,7 @@ fn close(fields: &mut Map<String, Value>, may_close: bool, budget: &mut usize) {
             close_value(schema, true, budget);
         }
     }
+    // NOTE: After the subschemas: closed ones are copied into each alternative.
     distribute(fields, budget);
     let is_only_rule = !IN_PLACE.iter().any(|keyword| fields.contains_key(*keyword));
     if may_close

@@ -1,4 +1,4 @@
-//! A toolset for hundreds of tools, of which the model sees those that it searched for.
+//! A toolset for hundreds of tools: the model sees only those that it has found by a search.
 //!
 //! It is immutable. The tools found by a run are in the state of that run, under a `temp:` key, so that runs
 //! are independent and a replay offers the same tools.
@@ -24,6 +24,7 @@ use crate::tool::Tool;
 
 /// The key of the names of the tools that a run has found, in order. [`SearchableToolset::declare_in`]
 /// declares it.
+// NOTE: In the state and not in the toolset, which all runs share: it survives a pause and is replayed.
 pub const FOUND_TOOLS: Key<Vec<String>> = Key::new("temp:found_tools");
 
 const SEARCH_TOOL: &str = "search_tools";
@@ -284,6 +285,7 @@ fn search_tool(options: &SearchOptions, tools: &[Tool]) -> Result<Tool, BuildErr
     let described: Arc<[(String, String)]> =
         tools.iter().map(|tool| (tool.name().to_owned(), tool.spec().description.clone())).collect();
     let search = move |Args(search): Args<SearchArguments>, context: ToolContext| {
+        // NOTE: `max(1)`: invalid limits are reported by `build`, after this tool exists.
         let limit = search.limit.unwrap_or(default).clamp(1, max.max(1));
         let found = if search.query.trim().is_empty() {
             Err(ToolError::permanent("the query is empty; say in a few words what the tool should do"))
@@ -313,6 +315,7 @@ fn search_tool(options: &SearchOptions, tools: &[Tool]) -> Result<Tool, BuildErr
             "required": ["query"],
         }))
         .writes([FOUND_TOOLS.name()])
+        // NOTE: The write to the state is part of the outcome, and not an effect outside the process.
         .effect(Effect::Pure)
         .build()
 }

@@ -13,6 +13,7 @@ const MAX_QUERY_WORDS: usize = 32;
 /// A word in the name of a tool has more weight than one in its description.
 const NAME_WEIGHT: usize = 2;
 
+/// The search index over the tools of a set.
 pub(crate) struct ToolIndex {
     names: Vec<Box<str>>,
     scorer: Scorer<usize, u64>,
@@ -40,6 +41,7 @@ impl ToolIndex {
         let words = words.iter().map(|word| TokenEmbedding { index: u64::embed(word), value: 1.0 }).collect();
         let mut found = self.scorer.matches(&Embedding(words));
         found.sort_by(|a, b| {
+            // NOTE: Equal scores in the order of names: a search must give the same tools again.
             b.score.total_cmp(&a.score).then_with(|| self.names[a.id].cmp(&self.names[b.id]))
         });
         found.into_iter().take(limit).map(|document| document.id).collect()

@@ -48,8 +48,8 @@ pub trait ToolSource: Send + Sync + 'static {
         state: &State,
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send;
 
-    /// The tools that the last list has left out, since no model can be offered them: for people, who may mend it. By
-    /// default there are none.
+    /// The tools that the last listing omitted, since they cannot be offered to a model: for people, who may repair them.
+    /// Empty by default.
     ///
     /// # Examples
     /// ```
@@ -76,18 +76,18 @@ pub trait ToolSource: Send + Sync + 'static {
     }
 }
 
-/// A tool of a source that models are not offered, and why: see [`ToolSource::refused`].
+/// A tool of a source that is not offered to models, and the reason: see [`ToolSource::refused`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusedTool {
     /// The source's own name of the tool.
     pub tool: String,
-    /// Why it is not offered.
+    /// The reason.
     pub reason: String,
 }
 
 impl RefusedTool {
-    /// A tool by the source's own name of it, and why it is not offered.
+    /// A tool by the source's own name of it, and the reason why it is not offered.
     pub fn new(tool: impl Into<String>, reason: impl Into<String>) -> Self {
         RefusedTool { tool: tool.into(), reason: reason.into() }
     }

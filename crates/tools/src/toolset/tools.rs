@@ -38,7 +38,8 @@ pub struct Tools(Arc<ToolTable>);
 
 struct ToolTable {
     tools: Vec<Tool>,
-    /// The indexes of the tools, sorted by name: to compare a few names costs less than to hash one.
+    /// The indexes of the tools, sorted by name.
+    // NOTE: Comparing a few names costs less than hashing one, for any number of tools that a model is offered.
     by_name: Box<[usize]>,
     /// Created when a model is first called with them.
     specs: OnceLock<Arc<[ToolSpec]>>,

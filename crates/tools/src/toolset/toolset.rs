@@ -217,8 +217,8 @@ impl Toolset {
         known.into_iter().find(|tool| tool.name() == name)
     }
 
-    /// The tools that dynamic groups [have left out](ToolSource::refused) of their last lists, each with its group. No source
-    /// is called: there are none before the first list.
+    /// The tools that dynamic groups [omitted](ToolSource::refused) from their last listings, each with its group. Calls
+    /// no source: empty before the first listing.
     pub fn refused(&self) -> Vec<(String, RefusedTool)> {
         let dynamic = self.0.parts.iter().filter_map(|part| match &part.kind {
             PartKind::Dynamic(source, _) => Some((&part.origin, source.refused_tools())),
