@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// As digests were made before: stored ones must stay what they are.
+    /// The earlier implementation: stored digests must not change.
     fn sorted(value: &Value) -> Value {
         match value {
             Value::Object(object) => {

@@ -41,7 +41,7 @@ impl fmt::Display for ErrorChain<'_> {
     }
 }
 
-/// Makes the `Debug` of errors their text with their causes: it is what a `main` that returns an error prints.
+/// Implements `Debug` of errors as their text with causes, since a `main` that returns an error prints it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_as_text {

@@ -328,7 +328,7 @@ mod tests {
     }
 
     proptest! {
-        /// What this program writes is read again, bit for bit; so is what `%.17g` writes.
+        /// Numbers printed by this program, or with `%.17g`, are read again bit for bit.
         #[test]
         fn all_that_is_held_is_accepted(bits: u64, signed: i64) {
             for value in [Value::from(bits), Value::from(signed), Value::from(f64::from_bits(bits))] {

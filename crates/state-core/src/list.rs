@@ -336,6 +336,7 @@ impl<T: Clone> List<T> {
             return;
         }
         let chunks_in_use = self.end.div_ceil(WIDTH) - node_index * WIDTH;
+        // NOTE: At least as large as the node that it replaces: `set` may replace a chunk in the middle.
         let node = SharedSlots::with_capacity(capacity.max(old.capacity()));
         for (index, slot) in node.0.iter().enumerate().take(chunks_in_use.clamp(chunk_index + 1, WIDTH)) {
             let kept = if index == chunk_index { &chunk } else { old.at(index) };

@@ -14,7 +14,7 @@ use crate::invisible::{InvisibleKind, escape_all_invisible};
 /// The maximum number of warnings about one value.
 const MAX_WARNINGS: usize = 20;
 
-/// ASCII characters, and those that look like them.
+/// ASCII characters, each with its lookalikes.
 const LOOKALIKES: [(char, &str); 38] = [
     ('a', "аАɑαΑᴀꭺᎪªꓮ∂"),
     ('b', "ВвΒʙЬьᏴƄᑲꓐ"),

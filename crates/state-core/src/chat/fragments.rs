@@ -1,5 +1,26 @@
 //! Assembles streamed tool calls: the arguments, and the call that a fragment belongs to. The cost per
 //! fragment is constant.
+//!
+//! The scan of the arguments is a machine over bytes; a number is the depth of brackets:
+//!
+//! | phase | byte | next phase |
+//! |---|---|---|
+//! | Before | white space | Before |
+//! | Before | `{` | Inside 1 |
+//! | Before | other | Spoiled |
+//! | Inside 1 | `"` | Quoted 1 |
+//! | Inside 1 | `{` `[` | Inside 2 |
+//! | Inside 1 | `}` `]` | Closed |
+//! | Inside 1 | other | Inside 1 |
+//! | Inside 2 | `}` `]` | Inside 1 |
+//! | Inside 2 | `"` | Quoted 2 |
+//! | Quoted 2 | `"` | Inside 2 |
+//! | Quoted 2 | `\` | Escaped 2 |
+//! | Quoted 2 | other | Quoted 2 |
+//! | Escaped 2 | any | Quoted 2 |
+//! | Closed | white space | Closed |
+//! | Closed | other | Spoiled |
+//! | Spoiled | any | Spoiled |
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -140,7 +161,7 @@ impl CallPositions {
         }
     }
 
-    /// Sets the id of the last call with this index that has none.
+    /// Sets the id of the last call with this index and no id.
     pub(super) fn name_last(&mut self, index: usize, id: &str) {
         match self.0.get_mut(&index) {
             Some(CallsAtIndex::One { id: unknown @ None, .. }) => *unknown = Some(id.into()),
@@ -187,6 +208,49 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn phase(name: &str) -> ObjectScan {
+        let (name, depth) = name.split_once(' ').unwrap_or((name, "0"));
+        let depth = depth.parse().unwrap();
+        match name {
+            "Before" => ObjectScan::Before,
+            "Inside" => ObjectScan::Inside { depth },
+            "Quoted" => ObjectScan::Quoted { depth, is_escaped: false },
+            "Escaped" => ObjectScan::Quoted { depth, is_escaped: true },
+            "Closed" => ObjectScan::Closed,
+            "Spoiled" => ObjectScan::Spoiled,
+            other => panic!("unknown phase {other}"),
+        }
+    }
+
+    #[test]
+    fn the_table_of_the_scan_is_what_the_code_does() {
+        let table = include_str!("fragments.rs").lines().map_while(|line| line.strip_prefix("//!"));
+        let rows: Vec<[&str; 3]> = table
+            .filter_map(|line| line.trim().strip_prefix("| ")?.strip_suffix(" |"))
+            .skip(1)
+            .map(|row| row.split(" | ").collect::<Vec<_>>().try_into().unwrap())
+            .collect();
+        assert_eq!(rows.len(), 16);
+        let listed = |bytes: &str| -> Vec<u8> {
+            match bytes {
+                "white space" => b" \t\n\r".to_vec(),
+                marks => marks.split(' ').filter_map(|mark| mark.as_bytes().get(1).copied()).collect(),
+            }
+        };
+        for [from, bytes, next] in &rows {
+            let of_phase = rows.iter().filter(|row| row[0] == *from && row[1] != "other");
+            let named: Vec<u8> = of_phase.flat_map(|row| listed(row[1])).collect();
+            let bytes = match *bytes {
+                "any" => (0..=255).collect(),
+                "other" => (0..=255).filter(|byte| !named.contains(byte)).collect(),
+                bytes => listed(bytes),
+            };
+            for byte in bytes {
+                assert_eq!(phase(from).after(byte), phase(next), "{from}, {byte}");
+            }
+        }
+    }
 
     proptest! {
         /// Agrees with a parser after each fragment.

@@ -77,8 +77,8 @@ pub trait ChatModel: Send + Sync {
         Vec::new()
     }
 
-    /// The request as the model's server would read it, and what was changed for that server. `None`, the default, for
-    /// a model without a server. A wrapper of a model forwards it.
+    /// The request as the model's server would read it, and the changes made for that server. `None`, the default, for a
+    /// model without a server. A wrapper of a model forwards it.
     ///
     /// It sends nothing. The result is an error if [`respond`](ChatModel::respond) would refuse the request.
     fn wire_request(&self, _: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {

@@ -196,7 +196,7 @@ pub enum ImageDetail {
 }
 
 impl ImageDetail {
-    /// The name of the detail, as it is stored.
+    /// The stored name of the detail.
     pub const fn as_str(self) -> &'static str {
         match self {
             ImageDetail::Low => "low",

@@ -201,12 +201,14 @@ impl<'a> TranscriptRepairer<'a> {
         let belongs = |part: &&Part| may_hold(message.role(), &part.content);
         let kept = message.parts().iter().filter(belongs).count();
         for part in message.parts().iter().filter(|part| !belongs(part)) {
+            // NOTE: Misplaced results are moved to their calls, not dropped.
             if !matches!(part.content, Content::ToolResult(_)) {
                 let kind = RepairKind::PartDropped(part.content.kind().to_owned());
                 self.report(index, None, kind);
             }
         }
         let is_missing_result = message.role() == Role::Tool && message.tool_result().is_none();
+        // NOTE: A message without parts was empty before, and is well-formed.
         if is_missing_result || kept == 0 && !message.parts().is_empty() {
             self.report(index, None, RepairKind::MessageDropped);
             return None;

@@ -44,6 +44,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'de> {
         _: &'static str,
         visitor: V,
     ) -> Result<V::Value, DecodeFault> {
+        // NOTE: As in `serde_json`, a newtype has the form of its content.
         visitor.visit_newtype_struct(self)
     }
 
@@ -161,6 +162,7 @@ impl<'de> MapAccess<'de> for ObjectAccess<'de> {
 }
 
 /// Reads the name of a field: as text, or as the number or boolean that it represents.
+// NOTE: A Rust map may have numbers as keys, which JSON writes as text.
 struct NameDeserializer<'a>(&'a str);
 
 macro_rules! parse_names {

@@ -45,6 +45,7 @@ impl ValueChecker {
         decode_check: Option<DecodeCheck>,
         origin: SchemaOrigin,
     ) -> Result<Self, String> {
+        // NOTE: Most keys are declared by a plain type, which needs no compiled schema.
         if !has_rules_beyond_kinds(schema) {
             return Ok(ValueChecker::of_kinds(kinds));
         }

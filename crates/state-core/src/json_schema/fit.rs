@@ -75,6 +75,7 @@ impl KnownRules {
             Value::Object(fields) => {
                 let mut fit = KnownRules::of_kinds(Kinds::of_type(fields));
                 fit.literals = literals(fields).map(<[Value]>::to_vec);
+                // NOTE: `literals` reads only one of the two keywords.
                 fit.is_exact = !(fields.contains_key("const") && fields.contains_key("enum"));
                 for (keyword, rule) in fields {
                     let is_known = fit.read(keyword, rule).is_some();

@@ -71,6 +71,7 @@ impl Kinds {
         match value {
             Value::Null => Kinds::NULL,
             Value::Bool(_) => Kinds::BOOLEAN,
+            // NOTE: `serde_json` reads `1.0` as a float, so the two kinds stay apart.
             Value::Number(number) if number.is_f64() => Kinds::FLOAT,
             Value::Number(_) => Kinds::INTEGER,
             Value::String(_) => Kinds::STRING,

@@ -8,7 +8,7 @@ use crate::depth::MAX_DEPTH;
 /// The limit on consecutive `$ref`s that are followed.
 const MAX_REFS: usize = 16;
 
-/// Makes a part of a schema a schema of its own: references into the whole lead to a copy.
+/// Makes a part of a schema standalone: references into the whole schema lead to a copy of it.
 pub(crate) fn standalone(mut part: Value, whole: &Value) -> Value {
     if redirect(&mut part) {
         let mut copy = whole.clone();
@@ -41,6 +41,7 @@ fn redirect(schema: &mut Value) -> bool {
 
 /// Follows local references while a schema consists of a reference only.
 pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
+    // NOTE: A reference may lead to itself.
     for _ in 0..MAX_REFS {
         match reference_target(root, schema) {
             Some(found) if has_only_rules(schema, &["$ref"]) => schema = found,
@@ -133,7 +134,8 @@ impl<'a> SchemaPartCounter<'a> {
         Ok(())
     }
 
-    /// Rejects a part with an `$id`, which is another base for references, and dynamic references, whose target is unknown.
+    /// Rejects an `$id` in a part, since it changes the base of references, and dynamic references, since their target is
+    /// unknown.
     fn check_base(&self, part: &Value) -> Result<(), String> {
         let is_text = |name: &&str| part.get(*name).is_some_and(Value::is_string);
         // NOTE: The root may have an `$id`: its references are relative to itself.

@@ -213,8 +213,11 @@ impl SchemaShape {
         let rules = ["type", "items", "minItems", "maxItems"];
         SchemaShape {
             kinds: Kinds::of(schema, schema),
+            // NOTE: Odd bounds, and rules that this module does not read, are left to a check of the whole
+            // array.
             has_list_rules: lengths.is_none() || array.is_none_or(|array| !has_only_rules(array, &rules)),
             lengths: lengths.unwrap_or((0, u64::MAX)),
+            // NOTE: A tuple or an array of fixed length cannot grow, so its default handler replaces it.
             is_fixed_length: get("prefixItems").is_some() || lengths.is_some_and(|(min, max)| min == max),
             is_open_map: has_only_rules(resolve(schema, schema), &["type", "additionalProperties"]),
         }

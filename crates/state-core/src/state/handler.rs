@@ -218,7 +218,7 @@ impl Handler {
         }
     }
 
-    /// The reason why there is no function to register, if so.
+    /// The reason why the handler cannot be registered, if it cannot.
     fn fault_of_function(&self) -> Option<String> {
         match &self.0 {
             MergeRule::Custom(CustomHandler { merge: Some(_), .. }) => None,
@@ -356,6 +356,7 @@ impl FromStr for Handler {
 
 /// Whether a custom handler may have this name: not a built-in one, and parsable.
 fn is_custom_name(name: &str) -> bool {
+    // NOTE: Without the parameter: `keep_last` alone must not become the name of a custom handler.
     let built_in = NAMES.iter().any(|known| known.split('(').next() == Some(name));
     let starts_well = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
     let is_plain = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '.');

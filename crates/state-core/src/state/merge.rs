@@ -186,7 +186,7 @@ impl KeyMerge<'_> {
         Ok(into_items(wrapped).pop().unwrap_or_default())
     }
 
-    /// Checks what single items do not determine: whether the key can hold a list, and the list's rules.
+    /// Checks the properties of the list as a whole: whether the key can hold a list, and the list's own rules.
     fn finish_list(&self, items: List<Arc<Value>>, was_list: bool) -> Result<StoredValue, StateError> {
         let stored = StoredValue::list(items);
         let length = stored.view().len().unwrap_or_default();

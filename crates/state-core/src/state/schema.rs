@@ -325,7 +325,7 @@ impl Schema {
         Ok(Write::remove(entry.name_for(key)))
     }
 
-    /// Checks what holds for all writes to a key by a handler (`None`: the key's own), independent of values.
+    /// Checks writes to a key by a handler (`None`: the key's own), independent of their values.
     ///
     /// # Errors
     /// [`StateError::UnknownKey`], [`StateError::UnknownHandler`], [`StateError::MessagesAreEvents`], or
@@ -560,6 +560,7 @@ impl SchemaBuilder {
     /// Declares one key for each field of a struct; see [`Schema::of`]. Several structs can be combined.
     pub fn fields<T: JsonSchema>(mut self) -> Self {
         let mut schema = json_schema_of::<T>();
+        // NOTE: A recursive field refers to definitions of the whole struct.
         let whole = schema.clone();
         let Some(Value::Object(fields)) = schema.get_mut("properties").map(Value::take) else {
             self.faults.push(Issue::new(std::any::type_name::<T>(), "expected a struct with named fields"));

@@ -109,6 +109,7 @@ pub(crate) struct StoredValues {
 impl StoredValues {
     /// Splits the values without copying any but messages.
     pub(crate) fn of(what: &'static str, values: Value) -> Result<Self, StateError> {
+        // NOTE: Read again as a whole, so that the path in the error begins at the values.
         let decode_failure =
             |values: &Value| StateError::Json { what, source: decode_error::<StoredValues>(values) };
         let Value::Object(mut fields) = values else { return Err(decode_failure(&values)) };
