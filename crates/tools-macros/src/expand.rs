@@ -170,6 +170,7 @@ impl<'a> CompanionFunction<'a> {
     fn arguments(&self) -> Option<TokenStream> {
         self.plain_arguments().next()?;
         let private = self.private();
+        // NOTE: The user's crate need not depend on serde and schemars.
         let (serde, schemars) = (text(&quote!(#private::serde)), text(&quote!(#private::schemars)));
         let name = arguments_name();
         let fields = self.plain_arguments().map(|argument| {

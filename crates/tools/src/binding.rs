@@ -217,6 +217,7 @@ impl ResultText {
     pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, FormatterError> {
         match &self.0 {
             TextRule::Content { source, format } => format(selected(source, result)),
+            // NOTE: A value and not its text: the record keeps JSON, and the text is made for the model.
             TextRule::One { source, format: None } => {
                 Ok(ToolContent::Value(selected(source, result).clone()))
             }

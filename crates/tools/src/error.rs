@@ -40,7 +40,7 @@ pub(crate) enum ToolErrorKind {
     InvalidArguments(Issues),
     /// For the model and the record: the call may have had its effect.
     Unknown(String),
-    /// For the user, whose answers the call continues with.
+    /// For the user; the call continues with the answers.
     InputRequired(Vec<InputRequest>),
     /// For the caller.
     Fatal(Box<dyn Error + Send + Sync>),
@@ -165,7 +165,7 @@ impl fmt::Display for ToolError {
     }
 }
 
-/// The text: it is what a failed `unwrap` and a `main` that returns the error print.
+/// The text, since a failed `unwrap` and a `main` that returns the error print the `Debug` form.
 impl fmt::Debug for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -131,6 +131,7 @@ pub struct Args<T>(pub T);
 impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
     fn needs(needs: &mut Requirements) {
         let schema = json_schema_of::<T>();
+        // NOTE: `Args<Value>` has an empty schema: no argument would be described or checked.
         if !["type", "properties", "$ref", "anyOf", "oneOf", "allOf"]
             .iter()
             .any(|rule| schema.get(rule).is_some())

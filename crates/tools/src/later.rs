@@ -22,6 +22,7 @@ pub struct Later {
 
 impl Later {
     fn new(context: ToolContext, label: String) -> Self {
+        // NOTE: Encoded: a slash in the label must not make the token look like that of another call.
         let token = context.key_for(&encode_key_part(&label));
         let message = format!("waiting for `{label}`");
         Later { context, request: InputRequest::new(label, message), token, deadline: None }

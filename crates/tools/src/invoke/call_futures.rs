@@ -67,7 +67,7 @@ mod tests {
         assert_eq!((futures.len(), futures.next().await), (0, None));
         futures.push(async { 1 }.boxed());
         assert_eq!((futures.len(), futures.next().await, futures.len()), (1, Some(1), 0));
-        // One that waits is woken beside those that came after it.
+        // A waiting future is woken like the later ones.
         let (tell, told) = oneshot::channel();
         futures.push(async move { told.await.unwrap() }.boxed());
         assert_eq!(futures.next().now_or_never(), None);

@@ -3,6 +3,25 @@
 //! Nothing starts without the caller: a call is announced by [`CallEvent::Starting`] and runs only after the
 //! next call of [`Invocation::next`], so that a marker can be committed before an effect can happen. All
 //! async tools run in the caller's own task: dropping the invocation stops them.
+//!
+//! The phases of a call:
+//!
+//! | phase | event | next phase |
+//! |---|---|---|
+//! | waiting | all calls that it waits for are settled | ready |
+//! | ready | [`Invocation::next`], within the limit of concurrency | announced ([`CallEvent::Starting`]) |
+//! | ready | [`Invocation::next`], and the tool is unknown or the arguments are invalid | finished |
+//! | announced | [`Invocation::next`] or [`Invocation::complete`] | running, or hosted if the host runs it |
+//! | announced | [`Invocation::withdraw`] | without an outcome, until a resume |
+//! | running | the last attempt ends | finished ([`CallEvent::Finished`]) |
+//! | running | the tool asks the user, and the host takes questions | held ([`CallEvent::InputRequired`]) |
+//! | hosted | [`Invocation::complete`] | finished, or held as above |
+//! | hosted | cancellation | hosted: its host ends it |
+//! | hosted, finished | [`Invocation::hold`] | held: without an outcome, until a resume |
+//! | finished | the following [`Invocation::next`] | settled: calls that wait for it may start |
+//! | waiting, ready, announced | cancellation | finished, as not started |
+//! | running | cancellation | finished, as cancelled |
+//! | waiting, ready | [`Invocation::drain`] | without an outcome, until a resume |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -555,6 +574,7 @@ impl Invocation {
             let Some((call, report)) = self.shared.progress.pop() else { break };
             self.push_progress(call, report);
         }
+        // NOTE: Without an outcome it has not ended: calls that wait for it must not start.
         if !finished.requests.is_empty() {
             self.events.push_back(CallEvent::InputRequired { call, requests: finished.requests });
             return;

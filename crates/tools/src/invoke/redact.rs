@@ -34,6 +34,7 @@ pub(super) struct TextRedaction<'a> {
 
 impl<'a> TextRedaction<'a> {
     pub(super) fn of(text: &'a str) -> Self {
+        // NOTE: The text is indexed and not the values: it is short, and there may be a million of them.
         let mut starts: HashMap<&[u8], Vec<usize>> = HashMap::new();
         for (position, _) in text.char_indices() {
             if let Some(start) = text.as_bytes().get(position..position + MIN_BYTES) {
@@ -220,7 +221,7 @@ mod tests {
         );
     }
 
-    /// The limit bounds the work, not what is withheld.
+    /// The limit bounds the work, not the redacted values.
     #[test]
     fn withholds_a_text_that_cannot_be_looked_through() {
         let most: Vec<Value> =

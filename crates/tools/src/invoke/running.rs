@@ -278,6 +278,7 @@ impl RunningCall {
         let values = inputs.chain(read.map(|key| (key, key)));
         let mut values =
             values.filter_map(|(name, key)| Some((name, self.context.state.get(key)?))).peekable();
+        // NOTE: Most calls read nothing from the state, and their text need not be indexed.
         if values.peek().is_none() {
             return text.to_owned();
         }

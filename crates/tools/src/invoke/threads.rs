@@ -83,13 +83,14 @@ impl BlockingPool {
 
     fn work(&self) {
         while let Some(job) = self.next() {
+            // NOTE: A panic must not end the thread, which is counted as running.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
                 log_late_panic(&*panic);
             }
         }
     }
 
-    /// The next job; `None` after an idle timeout, and then the thread no longer counts.
+    /// The next job; `None` after an idle timeout, when the thread is no longer counted.
     fn next(&self) -> Option<ThreadJob> {
         let mut queue = self.lock();
         loop {

@@ -158,6 +158,7 @@ where
     Fut: Future<Output = ListedTools> + Send,
 {
     async fn tools(&self, state: &State) -> ListedTools {
+        // NOTE: O(1). A closure's future cannot borrow its argument.
         (self.0)(state.clone()).await
     }
 }

@@ -60,6 +60,7 @@ struct ToolsetDefinition {
     /// The faults of combinators.
     faults: Vec<Issue>,
     /// The tools or faults that are known without calling a source.
+    // NOTE: Computed once: a static set is resolved at each step.
     known: OnceLock<Result<Option<Tools>, Issues>>,
 }
 
