@@ -183,6 +183,7 @@ impl TryFrom<Vec<(usize, usize)>> for Kept {
     fn try_from(pairs: Vec<(usize, usize)>) -> Result<Self, TrimError> {
         let mut end = None;
         for (start, next_end) in &pairs {
+            // NOTE: One form for each set of messages, so that equal sets are equal data.
             if start >= next_end || end.is_some_and(|end| end >= *start) {
                 return Err(TrimError::Ranges { start: *start, end: *next_end });
             }

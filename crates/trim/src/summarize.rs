@@ -338,6 +338,8 @@ impl SummaryPlan {
     /// ```
     pub fn finish(&self, text: impl Into<String>) -> Result<Summary, TrimError> {
         let (text, messages) = (text.into(), self.replaced.len());
+        // NOTE: A bad summary would stand for the conversation in every later request; without one the trim
+        // decides.
         if text.trim().is_empty() {
             return Err(TrimError::BlankSummary { messages });
         }

@@ -153,13 +153,14 @@ impl View {
         self
     }
 
-    /// The same in place.
+    /// Extends the view in place; see [`grown`](View::grown).
     pub fn grow(&mut self, log: &Transcript) {
         if log.len() < self.log_length {
             let (kept, reasons) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.reasons));
             *self = View::assemble(log, kept, self.summary.take(), reasons);
             return;
         }
+        // NOTE: Shares the log, so that nothing is copied.
         if self.is_whole() && self.summary.is_none() {
             self.transcript = log.clone();
         } else {

@@ -68,8 +68,8 @@ impl Window {
         Window { limit, percent: 70, counter: Arc::new(ApproximateTokens) }
     }
 
-    /// Sets the share of the limit that the view shrinks to; values above 100 count as 100. A small share
-    /// shrinks rarely and drops much at once.
+    /// Sets the share of the limit that the view shrinks to; values above 100 count as 100. With a small share the view
+    /// shrinks rarely, and drops many messages each time.
     #[must_use]
     pub fn shrink_to_percent(mut self, percent: u8) -> Self {
         self.percent = percent.min(100);
@@ -199,7 +199,7 @@ impl TurnView {
         self
     }
 
-    /// The same in place.
+    /// Extends the view in place; see [`grown`](TurnView::grown).
     pub fn grow(&mut self, log: &Transcript) {
         let seen = self.view.log_length();
         self.view.grow(log);
