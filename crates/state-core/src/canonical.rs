@@ -1,8 +1,8 @@
-//! JSON as text that equal values share, for digests: whatever order a build keeps the fields of objects in.
+//! Canonical JSON, for digests: equal values have equal text, whatever the order in which a build keeps fields.
 
 use serde_json::{Map, Value};
 
-/// A value as compact JSON, with the fields of its objects in the order of their names. 1 is not 1.0.
+/// A value as compact JSON with the fields of its objects sorted by name. 1 and 1.0 differ.
 ///
 /// # Examples
 /// ```
@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 pub fn canonical_json(value: &Value) -> String {
     let mut text = Vec::with_capacity(128);
     write(value, &mut text);
+    // NOTE: `serde_json` writes UTF-8 only, so the default is never used.
     String::from_utf8(text).unwrap_or_default()
 }
 
@@ -26,7 +27,7 @@ pub fn canonical_object(object: &Map<String, Value>) -> String {
 
 fn write_object(object: &Map<String, Value>, text: &mut Vec<u8>) {
     let mut fields: Vec<_> = object.iter().collect();
-    // Without the feature that keeps their order, they are.
+    // NOTE: Without the feature `preserve_order` they are sorted already.
     if !fields.is_sorted_by_key(|(name, _)| *name) {
         fields.sort_unstable_by_key(|(name, _)| *name);
     }
@@ -59,8 +60,9 @@ fn write(value: &Value, text: &mut Vec<u8>) {
     }
 }
 
-/// Writing to memory cannot fail.
+/// Writes a string, a number, a boolean or null.
 fn write_scalar(value: &(impl serde::Serialize + ?Sized), text: &mut Vec<u8>) {
+    // NOTE: Writing to memory cannot fail.
     let _ = serde_json::to_writer(text, value);
 }
 
@@ -72,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// As digests were made before: stored ones must stay what they are.
+    /// The earlier implementation: stored digests must not change.
     fn sorted(value: &Value) -> Value {
         match value {
             Value::Object(object) => {

@@ -41,7 +41,7 @@ impl fmt::Display for ErrorChain<'_> {
     }
 }
 
-/// Makes the `Debug` of errors their text with their causes: it is what a `main` that returns an error prints.
+/// Implements `Debug` of errors as their text with causes, since a `main` that returns an error prints it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_as_text {
@@ -57,6 +57,7 @@ macro_rules! debug_as_text {
 /// Appends `source` and its causes to a text that does not show them yet.
 pub(crate) fn push_causes(text: &mut String, source: Option<&(dyn Error + 'static)>) {
     let causes = || std::iter::successors(source, |error| (*error).source());
+    // NOTE: Errors of stepfold print all their causes, so the innermost one stands for the chain.
     if causes().last().is_some_and(|innermost| shows(text, &innermost.to_string())) {
         return;
     }

@@ -1,9 +1,8 @@
-//! Refuses JSON that would be stored as something else than it says.
+//! Rejects JSON that cannot be stored exactly.
 //!
-//! The JSON reader takes a number that 64 bits cannot hold as the nearest decimal, and of two equal keys the
-//! last one, both in silence. Values of a model are read so, and shown to an approver as they were read.
-//! Where a person or a client writes a value, it is refused with the reason. The studio has the same rule, in
-//! `json.js` of the server.
+//! The JSON reader silently takes the nearest decimal for a number that does not fit 64 bits, and the last of two
+//! equal keys. Values of a model are read this way, and an approver sees them as they were read. Values of a person or
+//! a client are rejected with the reason. The studio has the same rule, in `json.js` of the server.
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -44,7 +43,7 @@ pub enum ExactError {
     NegativeZero,
 }
 
-/// Reads JSON of a person or a client: what it says is stored, or it is refused.
+/// Reads JSON of a person or a client exactly, or rejects it.
 ///
 /// # Errors
 /// Invalid JSON, an object with a key twice, a number that 64 bits cannot hold.
@@ -63,15 +62,14 @@ pub enum ExactError {
 pub fn read_exact(json: &str) -> Result<Value, ExactError> {
     check_exact(json.as_bytes())?;
     let mut reader = serde_json::Deserializer::from_str(json);
-    let value = Unique.deserialize(&mut reader).map_err(ExactError::Json)?;
+    let value = UniqueKeysVisitor.deserialize(&mut reader).map_err(ExactError::Json)?;
     reader.end().map_err(ExactError::Json)?;
     Ok(value)
 }
 
-/// Checks that the reader takes each number of some JSON as it is written. Whether it is JSON is not checked.
+/// Checks that each number of a JSON text is read exactly as written. Does not check the rest of the syntax.
 ///
-/// A decimal may be written with its shortest digits or with others up to 17 that are its own, which name one number of 64
-/// bits.
+/// A decimal may have its shortest digits, or up to 17 exact ones: both name one 64-bit number.
 ///
 /// # Errors
 /// A number that 64 bits cannot hold.
@@ -92,8 +90,8 @@ pub fn check_exact(json: &[u8]) -> Result<(), ExactError> {
     Ok(())
 }
 
-/// The number of values in some JSON, at any depth: what a tree of them takes is many times its text, if they are small. Whether
-/// it is JSON is not checked.
+/// Counts the values in a JSON text, at any depth: many small values take many times the memory of their text. Does not
+/// check the syntax.
 ///
 /// # Examples
 /// ```
@@ -110,7 +108,7 @@ pub fn count_values(json: &[u8]) -> usize {
                 values += 1;
                 1
             }
-            // The first one in it, if there is one.
+            // NOTE: A comma counts the next value, so the bracket counts the first one.
             b'[' | b'{' => {
                 let next = json[at + 1..].iter().find(|byte| !byte.is_ascii_whitespace());
                 values += usize::from(next.is_some_and(|next| !matches!(next, b']' | b'}')));
@@ -136,6 +134,7 @@ fn text_length(json: &[u8]) -> usize {
 }
 
 fn check_number(number: &str) -> Result<(), ExactError> {
+    // NOTE: The number may be a megabyte long.
     let shortened = || match number.len() > 60 {
         true => format!("{}... ({} characters)", &number[..40], number.len()),
         false => number.to_owned(),
@@ -145,21 +144,23 @@ fn check_number(number: &str) -> Result<(), ExactError> {
     }
     if !number.contains(['.', 'e', 'E']) {
         let is_held = number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok();
-        // What is no number at all is for the reader to refuse.
+        // NOTE: Other invalid text is left to the reader, which reports its position.
         let is_integer = number.trim_start_matches('-').bytes().all(|byte| byte.is_ascii_digit());
         return match is_held || !is_integer {
             true => Ok(()),
             false => Err(ExactError::IntegerRange { number: shortened() }),
         };
     }
-    let (Some(written), Ok(stored)) = (Decimal::of(number), number.parse::<f64>()) else { return Ok(()) };
+    let (Some(written), Ok(stored)) = (DecimalValue::of(number), number.parse::<f64>()) else {
+        return Ok(());
+    };
     if !stored.is_finite() {
         return Err(ExactError::NumberRange { number: shortened() });
     }
     let digits = written.digits.len().saturating_sub(1);
-    // As it is written back, and with as many digits as were given.
+    // NOTE: Two forms are accepted: the shortest one, and 17 digits as `%.17g` prints them.
     let prints = [Value::from(stored).to_string(), format!("{stored:.0$e}", digits.min(16))];
-    match prints.iter().any(|printed| Decimal::of(printed).is_some_and(|printed| printed == written)) {
+    match prints.iter().any(|printed| DecimalValue::of(printed).is_some_and(|printed| printed == written)) {
         true => Ok(()),
         false => Err(ExactError::Digits { number: shortened(), stored }),
     }
@@ -167,20 +168,21 @@ fn check_number(number: &str) -> Result<(), ExactError> {
 
 /// The value of a decimal: its digits without zeros around them, and the power of ten of the last one.
 #[derive(PartialEq)]
-struct Decimal {
+struct DecimalValue {
     is_negative: bool,
     digits: String,
     power: i64,
 }
 
-impl Decimal {
+impl DecimalValue {
     fn of(number: &str) -> Option<Self> {
         let (is_negative, number) = match number.strip_prefix('-') {
             Some(rest) => (true, rest),
             None => (false, number),
         };
         let (mantissa, power) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
-        // A larger power belongs to a number that is out of range, or zero.
+        // NOTE: A larger power belongs to a number that is out of range, or zero. Half the range, so that the lengths
+        // below cannot overflow it.
         let most = if power.starts_with('-') { i64::MIN / 2 } else { i64::MAX / 2 };
         let power = power.parse().unwrap_or(most).clamp(i64::MIN / 2, i64::MAX / 2);
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -190,14 +192,14 @@ impl Decimal {
             power - i64::try_from(fraction.len()).ok()? + i64::try_from(all.len() - digits.len()).ok()?;
         let digits = digits.trim_start_matches('0');
         let power = if digits.is_empty() { 0 } else { power };
-        Some(Decimal { is_negative, digits: digits.to_owned(), power })
+        Some(DecimalValue { is_negative, digits: digits.to_owned(), power })
     }
 }
 
 /// Reads a value whose objects have each key once.
-struct Unique;
+struct UniqueKeysVisitor;
 
-impl<'de> DeserializeSeed<'de> for Unique {
+impl<'de> DeserializeSeed<'de> for UniqueKeysVisitor {
     type Value = Value;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
@@ -205,7 +207,7 @@ impl<'de> DeserializeSeed<'de> for Unique {
     }
 }
 
-impl<'de> Visitor<'de> for Unique {
+impl<'de> Visitor<'de> for UniqueKeysVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -238,7 +240,7 @@ impl<'de> Visitor<'de> for Unique {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut found = Vec::new();
-        while let Some(item) = items.next_element_seed(Unique)? {
+        while let Some(item) = items.next_element_seed(UniqueKeysVisitor)? {
             found.push(item);
         }
         Ok(Value::Array(found))
@@ -250,7 +252,7 @@ impl<'de> Visitor<'de> for Unique {
             if found.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }
-            let value = fields.next_value_seed(Unique)?;
+            let value = fields.next_value_seed(UniqueKeysVisitor)?;
             found.insert(key, value);
         }
         Ok(Value::Object(found))
@@ -326,7 +328,7 @@ mod tests {
     }
 
     proptest! {
-        /// What this program writes is read again, bit for bit; so is what `%.17g` writes.
+        /// Numbers printed by this program, or with `%.17g`, are read again bit for bit.
         #[test]
         fn all_that_is_held_is_accepted(bits: u64, signed: i64) {
             for value in [Value::from(bits), Value::from(signed), Value::from(f64::from_bits(bits))] {

@@ -19,7 +19,7 @@ impl Issue {
     }
 }
 
-/// All faults of a value or a declaration; least one.
+/// All faults of a value or a declaration; at least one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Issues(Vec<Issue>);
 

@@ -20,7 +20,10 @@ use std::fmt::Write as _;
 /// assert!(['a', ' ', 'é', '\u{301}', '漢'].into_iter().all(|character| !is_invisible(character)));
 /// ```
 pub fn is_invisible(character: char) -> bool {
-    matches!(Unprinted::of(character), Some(Unprinted::Control | Unprinted::Joining | Unprinted::Hiding))
+    matches!(
+        InvisibleKind::of(character),
+        Some(InvisibleKind::Control | InvisibleKind::Joining | InvisibleKind::Hiding)
+    )
 }
 
 /// The kinds of characters without a visible glyph.
@@ -28,7 +31,7 @@ pub fn is_invisible(character: char) -> bool {
 /// A table of Unicode 17: control characters, `DefaultIgnorableCodePoint`, general categories `Cf`, `Zl` and
 /// `Zp`, characters with a blank glyph, and whole ranges reserved for such characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unprinted {
+pub(crate) enum InvisibleKind {
     Control,
     /// Used in ordinary text of some scripts and in emoji: joiners, variation selectors.
     Joining,
@@ -38,13 +41,13 @@ pub(crate) enum Unprinted {
     Enclosing,
 }
 
-impl Unprinted {
+impl InvisibleKind {
     pub(crate) fn of(character: char) -> Option<Self> {
         match character {
-            _ if character.is_control() => Some(Unprinted::Control),
-            '\u{200C}' | '\u{200D}' | '\u{FE0E}' | '\u{FE0F}' => Some(Unprinted::Joining),
+            _ if character.is_control() => Some(InvisibleKind::Control),
+            '\u{200C}' | '\u{200D}' | '\u{FE0E}' | '\u{FE0F}' => Some(InvisibleKind::Joining),
             '\u{600}'..='\u{605}' | '\u{6DD}' | '\u{70F}' | '\u{890}' | '\u{891}' | '\u{8E2}' | '\u{110BD}'
-            | '\u{110CD}' => Some(Unprinted::Enclosing),
+            | '\u{110CD}' => Some(InvisibleKind::Enclosing),
             '\u{AD}' // Soft hyphen.
             | '\u{34F}' // Combining grapheme joiner.
             | '\u{61C}'
@@ -58,7 +61,7 @@ impl Unprinted {
             | '\u{13430}'..='\u{1345F}' // Hieroglyph controls, blanks and modifiers.
             | '\u{1BCA0}'..='\u{1BCA3}' | '\u{1D173}'..='\u{1D17A}'
             | '\u{E0000}'..='\u{E0FFF}' // Tags, and more variation selectors.
-                => Some(Unprinted::Hiding),
+                => Some(InvisibleKind::Hiding),
             _ => None,
         }
     }
@@ -81,7 +84,7 @@ impl Unprinted {
 pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     escape(text, |character| {
         !matches!(character, '\n' | '\t')
-            && matches!(Unprinted::of(character), Some(Unprinted::Control | Unprinted::Hiding))
+            && matches!(InvisibleKind::of(character), Some(InvisibleKind::Control | InvisibleKind::Hiding))
     })
 }
 
@@ -105,6 +108,7 @@ fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     let mut rest = text.chars().peekable();
     while let Some(character) = rest.next() {
+        // NOTE: Windows line ends are ordinary; an escape in each line would hide the unusual ones.
         if character == '\r' && rest.peek() == Some(&'\n') && !is_escaped('\n') {
             continue;
         }
@@ -112,6 +116,7 @@ fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
             shown.push(character);
             continue;
         }
+        // NOTE: UTF-16 units, as in JSON, so that escaped JSON text keeps its value.
         for unit in character.encode_utf16(&mut [0; 2]) {
             // Writing to a string cannot fail.
             let _ = write!(shown, "\\u{unit:04x}");

@@ -1,7 +1,7 @@
 //! The data types of stateful LLM agents: messages, transcripts, state with a schema, deltas.
 //!
-//! In the facade: `stepfold::state_core`. A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_state_core`.
+//! In the facade: `stepfold::state_core`. A program that depends on `stepfold` writes this path in place of
+//! `stepfold_state_core` in the examples.
 //!
 //! This is the lowest layer of stepfold, a runtime in which *an agent run is a fold over committed steps*:
 //! pure data that is compared, stored and read again. Use this crate alone to write a chat model (implement

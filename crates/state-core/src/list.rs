@@ -35,7 +35,7 @@ const FIRST_CAPACITY: usize = 4;
 /// assert_eq!(snapshot.iter().copied().collect::<Vec<_>>(), [0, 1, 2]);
 /// ```
 pub struct List<T> {
-    chunks: Chunks<T>,
+    chunks: ListChunks<T>,
     /// Items before this index were dropped by [`List::keep_last`]; their chunks still hold them.
     start: usize,
     /// The end of the items, exclusive, counted from the first chunk. Slots from there on may be set by a
@@ -44,23 +44,25 @@ pub struct List<T> {
 }
 
 /// Most lists are short, and one allocation is all that they need.
-enum Chunks<T> {
+enum ListChunks<T> {
     Empty,
     /// Of a list of at most [`WIDTH`] items.
-    One(Slots<T>),
+    One(SharedSlots<T>),
     /// Of a longer list. Every node but the last is full: it has `WIDTH * WIDTH` items.
-    Nodes(Arc<Vec<Node<T>>>),
+    Nodes(Arc<Vec<ChunkNode<T>>>),
 }
 
 /// At most [`WIDTH`] chunks. Appending a chunk fills the next free slot, like appending an item.
-type Node<T> = Slots<Slots<T>>;
+type ChunkNode<T> = SharedSlots<SharedSlots<T>>;
 
 /// Shared write-once slots, filled in order.
-struct Slots<T>(Arc<[OnceLock<T>]>);
+// NOTE: `OnceLock` needs no unsafe code. A vector trie would copy a node at each push beside a snapshot
+// (docs/decisions/state.md).
+struct SharedSlots<T>(Arc<[OnceLock<T>]>);
 
-impl<T> Slots<T> {
+impl<T> SharedSlots<T> {
     fn with_capacity(capacity: usize) -> Self {
-        Slots((0..capacity).map(|_| OnceLock::new()).collect())
+        SharedSlots((0..capacity).map(|_| OnceLock::new()).collect())
     }
 
     fn capacity(&self) -> usize {
@@ -82,8 +84,9 @@ impl<T> Slots<T> {
     where
         T: Clone,
     {
-        let copy = Slots::with_capacity(capacity);
+        let copy = SharedSlots::with_capacity(capacity);
         for (slot, item) in copy.0.iter().zip(self.0[..length].iter().filter_map(OnceLock::get)) {
+            // NOTE: The copy is not shared yet, so its slots are free.
             let _ = slot.set(item.clone());
         }
         copy
@@ -93,7 +96,7 @@ impl<T> Slots<T> {
 impl<T> List<T> {
     /// An empty list. It allocates nothing before the first push.
     pub fn new() -> Self {
-        List { chunks: Chunks::Empty, start: 0, end: 0 }
+        List { chunks: ListChunks::Empty, start: 0, end: 0 }
     }
 
     /// The number of items.
@@ -136,10 +139,11 @@ impl<T> List<T> {
     /// still be equal.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         let are_same = match (&self.chunks, &other.chunks) {
-            (Chunks::One(mine), Chunks::One(theirs)) => mine.ptr_eq(theirs),
-            (Chunks::Nodes(mine), Chunks::Nodes(theirs)) => Arc::ptr_eq(mine, theirs),
+            (ListChunks::One(mine), ListChunks::One(theirs)) => mine.ptr_eq(theirs),
+            (ListChunks::Nodes(mine), ListChunks::Nodes(theirs)) => Arc::ptr_eq(mine, theirs),
             _ => false,
         };
+        // NOTE: Empty lists have no chunk to compare.
         are_same && self.start == other.start && self.end == other.end || self.is_empty() && other.is_empty()
     }
 
@@ -151,10 +155,10 @@ impl<T> List<T> {
     }
 
     fn shares_chunks_with(&self, earlier: &Self) -> bool {
-        // The chunk of the last item of `earlier` is the newest that both can share; older chunks are only
-        // replaced together with it, by `set`, which rebuilds the path to it.
+        // NOTE: The chunk of the last item of `earlier` is the newest one that both can share. `set` replaces older
+        // chunks, and then rebuilds the path to them, so the nodes are compared as well.
         let last = earlier.end - 1;
-        let (Chunks::Nodes(mine), Chunks::Nodes(theirs)) = (&self.chunks, &earlier.chunks) else {
+        let (ListChunks::Nodes(mine), ListChunks::Nodes(theirs)) = (&self.chunks, &earlier.chunks) else {
             return self.chunk(last).ptr_eq(earlier.chunk(last));
         };
         mine.iter().zip(theirs.iter()).all(|(mine, theirs)| mine.ptr_eq(theirs))
@@ -172,11 +176,11 @@ impl<T> List<T> {
     }
 
     /// The chunk of a position below the end.
-    fn chunk(&self, position: usize) -> &Slots<T> {
+    fn chunk(&self, position: usize) -> &SharedSlots<T> {
         match &self.chunks {
-            Chunks::Empty => unreachable!("an empty list has no position"),
-            Chunks::One(chunk) => chunk,
-            Chunks::Nodes(nodes) => nodes[position / (WIDTH * WIDTH)].at(position / WIDTH % WIDTH),
+            ListChunks::Empty => unreachable!("an empty list has no position"),
+            ListChunks::One(chunk) => chunk,
+            ListChunks::Nodes(nodes) => nodes[position / (WIDTH * WIDTH)].at(position / WIDTH % WIDTH),
         }
     }
 }
@@ -191,7 +195,7 @@ impl<T: Clone> List<T> {
                     self.end += 1;
                     return;
                 }
-                // A clone of the same length pushed first: the histories diverge here.
+                // NOTE: A clone of the same length pushed first: the histories diverge here.
                 Err(item) => item,
             },
             None => item,
@@ -211,7 +215,7 @@ impl<T: Clone> List<T> {
         let old = self.chunk(position);
         let chunk_start = position / WIDTH * WIDTH;
         let length = (self.end - chunk_start).min(WIDTH);
-        let chunk = Slots::with_capacity(old.capacity());
+        let chunk = SharedSlots::with_capacity(old.capacity());
         for (offset, slot) in chunk.0.iter().enumerate().take(length) {
             let kept = if chunk_start + offset == position { item.clone() } else { old.at(offset).clone() };
             let _ = slot.set(kept);
@@ -228,6 +232,7 @@ impl<T: Clone> List<T> {
             return;
         }
         self.start = self.end - count;
+        // NOTE: Rebuilding copies `count` items, and at least as many were dropped before.
         if self.start >= count.max(WIDTH) {
             *self = self.iter().cloned().collect();
         }
@@ -258,26 +263,28 @@ impl<T: Clone> List<T> {
         self.end = self.start + count;
         let last = self.end - 1;
         let old = self.chunk(last);
+        // NOTE: The last chunk is copied: in the shared one the next slot is taken, and dropped items stay in
+        // memory.
         let chunk = old.copied(last % WIDTH + 1, old.capacity());
         self.chunks = match &self.chunks {
-            Chunks::Nodes(nodes) if last >= WIDTH => {
+            ListChunks::Nodes(nodes) if last >= WIDTH => {
                 let (node_index, chunk_index) = (last / (WIDTH * WIDTH), last / WIDTH % WIDTH);
                 let node = nodes[node_index].copied(chunk_index, nodes[node_index].capacity());
                 let _ = node.0[chunk_index].set(chunk);
-                Chunks::Nodes(Arc::new(nodes[..node_index].iter().cloned().chain([node]).collect()))
+                ListChunks::Nodes(Arc::new(nodes[..node_index].iter().cloned().chain([node]).collect()))
             }
-            _ => Chunks::One(chunk),
+            _ => ListChunks::One(chunk),
         };
     }
 
     /// The slot for `position`, if its chunk exists and is large enough. It may be set.
     fn free_slot(&self, position: usize) -> Option<&OnceLock<T>> {
         match &self.chunks {
-            Chunks::Empty => None,
+            ListChunks::Empty => None,
             // The next item begins a second chunk.
-            Chunks::One(_) if position == WIDTH => None,
-            Chunks::One(chunk) => chunk.0.get(position),
-            Chunks::Nodes(nodes) => {
+            ListChunks::One(_) if position == WIDTH => None,
+            ListChunks::One(chunk) => chunk.0.get(position),
+            ListChunks::Nodes(nodes) => {
                 let node = nodes.get(position / (WIDTH * WIDTH))?;
                 node.0.get(position / WIDTH % WIDTH)?.get()?.0.get(position % WIDTH)
             }
@@ -291,7 +298,7 @@ impl<T: Clone> List<T> {
         let offset = position % WIDTH;
         let capacity = capacity_for(offset, position < WIDTH);
         let chunk = match offset {
-            0 => Slots::with_capacity(capacity),
+            0 => SharedSlots::with_capacity(capacity),
             _ => self.chunk(position).copied(offset, capacity),
         };
         let _ = chunk.0[offset].set(item);
@@ -299,26 +306,27 @@ impl<T: Clone> List<T> {
     }
 
     /// Puts `chunk` at `position`: into the node's free slot, or onto an exclusive path.
-    fn put_chunk(&mut self, position: usize, chunk: Slots<T>) {
+    fn put_chunk(&mut self, position: usize, chunk: SharedSlots<T>) {
         let nodes = match &mut self.chunks {
-            chunks @ (Chunks::Empty | Chunks::One(_)) if position < WIDTH => {
-                *chunks = Chunks::One(chunk);
+            chunks @ (ListChunks::Empty | ListChunks::One(_)) if position < WIDTH => {
+                *chunks = ListChunks::One(chunk);
                 return;
             }
-            Chunks::Empty => unreachable!("the first chunk is put first"),
-            Chunks::One(first) => {
-                let node = Slots::with_capacity(capacity_for(1, true));
+            ListChunks::Empty => unreachable!("the first chunk is put first"),
+            ListChunks::One(first) => {
+                let node = SharedSlots::with_capacity(capacity_for(1, true));
                 let _ = (node.0[0].set(first.clone()), node.0[1].set(chunk));
-                self.chunks = Chunks::Nodes(Arc::new(vec![node]));
+                self.chunks = ListChunks::Nodes(Arc::new(vec![node]));
                 return;
             }
-            Chunks::Nodes(nodes) => nodes,
+            ListChunks::Nodes(nodes) => nodes,
         };
         let (node_index, chunk_index) = (position / (WIDTH * WIDTH), position / WIDTH % WIDTH);
         let capacity = capacity_for(chunk_index, node_index == 0);
         let Some(old) = nodes.get(node_index) else {
-            let node = Slots::with_capacity(capacity);
+            let node = SharedSlots::with_capacity(capacity);
             let _ = node.0[chunk_index].set(chunk);
+            // NOTE: Copies the vector of nodes if a clone shares it, once in 4,096 items.
             Arc::make_mut(nodes).push(node);
             return;
         };
@@ -328,7 +336,8 @@ impl<T: Clone> List<T> {
             return;
         }
         let chunks_in_use = self.end.div_ceil(WIDTH) - node_index * WIDTH;
-        let node = Slots::with_capacity(capacity.max(old.capacity()));
+        // NOTE: At least as large as the node that it replaces: `set` may replace a chunk in the middle.
+        let node = SharedSlots::with_capacity(capacity.max(old.capacity()));
         for (index, slot) in node.0.iter().enumerate().take(chunks_in_use.clamp(chunk_index + 1, WIDTH)) {
             let kept = if index == chunk_index { &chunk } else { old.at(index) };
             let _ = slot.set(kept.clone());
@@ -410,19 +419,19 @@ impl<T> Clone for List<T> {
     }
 }
 
-impl<T> Clone for Chunks<T> {
+impl<T> Clone for ListChunks<T> {
     fn clone(&self) -> Self {
         match self {
-            Chunks::Empty => Chunks::Empty,
-            Chunks::One(chunk) => Chunks::One(chunk.clone()),
-            Chunks::Nodes(nodes) => Chunks::Nodes(Arc::clone(nodes)),
+            ListChunks::Empty => ListChunks::Empty,
+            ListChunks::One(chunk) => ListChunks::One(chunk.clone()),
+            ListChunks::Nodes(nodes) => ListChunks::Nodes(Arc::clone(nodes)),
         }
     }
 }
 
-impl<T> Clone for Slots<T> {
+impl<T> Clone for SharedSlots<T> {
     fn clone(&self) -> Self {
-        Slots(Arc::clone(&self.0))
+        SharedSlots(Arc::clone(&self.0))
     }
 }
 
@@ -494,9 +503,9 @@ impl<T: Serialize> Serialize for List<T> {
 
 impl<'de, T: Deserialize<'de> + Clone> Deserialize<'de> for List<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Items<T>(PhantomData<T>);
+        struct ListVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de> + Clone> Visitor<'de> for Items<T> {
+        impl<'de, T: Deserialize<'de> + Clone> Visitor<'de> for ListVisitor<T> {
             type Value = List<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -512,7 +521,7 @@ impl<'de, T: Deserialize<'de> + Clone> Deserialize<'de> for List<T> {
             }
         }
 
-        deserializer.deserialize_seq(Items(PhantomData))
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
     }
 }
 

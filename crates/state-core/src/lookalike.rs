@@ -1,20 +1,20 @@
 //! Finds field names that look like other names, and text that hides or reorders characters.
 //!
-//! A model chooses the names of fields of an open object, and may be led to write `еuro` with a Cyrillic letter beside
-//! `euro`. An approver is told. The tables are a choice of the confusable characters of Unicode (UTS 39): letters of
-//! other scripts with the shape of an ASCII letter. A warning more does no harm, since nothing is refused for it.
+//! A model chooses the names of fields of an open object, and may be tricked into writing `еuro` with a Cyrillic letter
+//! next to `euro`. An approver is warned. The tables are a selection of Unicode's confusable characters (UTS 39):
+//! letters of other scripts with the shape of an ASCII letter. A false warning does no harm: nothing is rejected.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::invisible::{Unprinted, escape_all_invisible};
+use crate::invisible::{InvisibleKind, escape_all_invisible};
 
 /// The maximum number of warnings about one value.
-const MOST: usize = 20;
+const MAX_WARNINGS: usize = 20;
 
-/// ASCII characters, and those that look like them.
+/// ASCII characters, each with its lookalikes.
 const LOOKALIKES: [(char, &str); 38] = [
     ('a', "аАɑαΑᴀꭺᎪªꓮ∂"),
     ('b', "ВвΒʙЬьᏴƄᑲꓐ"),
@@ -57,7 +57,7 @@ const LOOKALIKES: [(char, &str); 38] = [
 ];
 
 /// Latin letters without their marks.
-const MARKED: [(char, &str); 24] = [
+const ACCENTED: [(char, &str); 24] = [
     ('a', "àáâãäåāăąǎạảấầ"),
     ('c', "çćĉċč"),
     ('d', "ďđð"),
@@ -84,7 +84,7 @@ const MARKED: [(char, &str); 24] = [
     ('u', "ύϋΰ"),
 ];
 
-/// What an approver should know about a value: field names that look like other names, and characters that hide or
+/// Returns warnings for an approver of a value: field names that look like other names, and characters that hide or
 /// reorder text. Names are shown with escapes.
 ///
 /// # Examples
@@ -102,59 +102,63 @@ const MARKED: [(char, &str); 24] = [
 /// assert!(warnings(&json!({"euro": 5, "Straße": "é 漢", "цена": 1})).is_empty());
 /// ```
 pub fn warnings(value: &Value) -> Vec<String> {
-    let mut found = Found::default();
-    found.visit(value);
+    let mut found = WarningCollector::default();
+    found.check(value);
     if found.invisible > 0 {
-        let told = match found.invisible {
+        let warning = match found.invisible {
             1 => "1 character that hides or reorders text is shown as an escape".to_owned(),
             count => format!("{count} characters that hide or reorder text are shown as escapes"),
         };
-        found.told.insert(0, told);
+        found.warnings.insert(0, warning);
     }
-    if found.more > 0 {
-        found.told.push(format!("{} more warnings about field names", found.more));
+    if found.omitted > 0 {
+        found.warnings.push(format!("{} more warnings about field names", found.omitted));
     }
-    found.told
+    found.warnings
 }
 
 #[derive(Default)]
-struct Found {
-    told: Vec<String>,
+struct WarningCollector {
+    warnings: Vec<String>,
     /// Warnings beyond the maximum.
-    more: usize,
+    omitted: usize,
     invisible: usize,
 }
 
-impl Found {
-    fn visit(&mut self, value: &Value) {
+impl WarningCollector {
+    fn check(&mut self, value: &Value) {
         match value {
-            Value::String(text) => self.text(text),
-            Value::Array(items) => items.iter().for_each(|item| self.visit(item)),
+            Value::String(text) => self.check_text(text),
+            Value::Array(items) => items.iter().for_each(|item| self.check(item)),
             Value::Object(fields) => {
-                self.names(fields.keys());
-                fields.values().for_each(|field| self.visit(field));
+                self.check_names(fields.keys());
+                fields.values().for_each(|field| self.check(field));
             }
             _ => {}
         }
     }
 
-    fn text(&mut self, text: &str) {
-        let hides = |character: &char| match Unprinted::of(*character) {
-            Some(Unprinted::Control) => !matches!(character, '\n' | '\r' | '\t'),
-            kind => kind == Some(Unprinted::Hiding),
+    fn check_text(&mut self, text: &str) {
+        let hides = |character: &char| match InvisibleKind::of(*character) {
+            Some(InvisibleKind::Control) => !matches!(character, '\n' | '\r' | '\t'),
+            kind => kind == Some(InvisibleKind::Hiding),
         };
         self.invisible += text.chars().filter(hides).count();
     }
 
-    fn names<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+    fn check_names<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
         let mut known: HashMap<String, &str> = HashMap::new();
         for name in names {
-            self.text(name);
-            self.name(name);
-            for form in [shape(name), folded(name)] {
+            self.check_text(name);
+            self.check_name(name);
+            for form in [skeleton(name), folded(name)] {
                 match known.get(&form) {
                     Some(other) if *other != name => {
-                        self.tell(format!("the field names {} and {} look alike", shown(other), shown(name)));
+                        self.warn(format!(
+                            "the field names {} and {} look alike",
+                            quoted(other),
+                            quoted(name)
+                        ));
                         break;
                     }
                     _ => known.insert(form, name),
@@ -163,48 +167,51 @@ impl Found {
         }
     }
 
-    fn name(&mut self, name: &str) {
+    fn check_name(&mut self, name: &str) {
         if name.is_ascii() {
             return;
         }
-        let looks = looks_like(name);
-        if looks.is_ascii() {
-            let looks = shown(&looks);
-            self.tell(format!("the field name {} looks like {looks} and has other characters", shown(name)));
+        let resembled = ascii_lookalike(name);
+        if resembled.is_ascii() {
+            let resembled = quoted(&resembled);
+            self.warn(format!(
+                "the field name {} looks like {resembled} and has other characters",
+                quoted(name)
+            ));
         } else if name.chars().any(|letter| letter.is_ascii_alphabetic()) && name.chars().any(is_other_script)
         {
-            self.tell(format!("the field name {} mixes letters of different scripts", shown(name)));
+            self.warn(format!("the field name {} mixes letters of different scripts", quoted(name)));
         }
     }
 
-    fn tell(&mut self, warning: String) {
-        match self.told.len() < MOST {
-            true => self.told.push(warning),
-            false => self.more += 1,
+    fn warn(&mut self, warning: String) {
+        match self.warnings.len() < MAX_WARNINGS {
+            true => self.warnings.push(warning),
+            false => self.omitted += 1,
         }
     }
 }
 
-/// A name in quotes, in which nothing looks like something else.
-fn shown(name: &str) -> String {
+/// A name in quotes, with escapes for all characters that look like others.
+fn quoted(name: &str) -> String {
     let quoted = Value::from(name).to_string();
     let escaped = escape_all_invisible(&quoted);
     let is_plain =
         |letter: char| letter.is_ascii() || (ascii_of(letter).is_none() && !is_other_script(letter));
-    let mut shown = String::with_capacity(escaped.len());
+    let mut escaped_name = String::with_capacity(escaped.len());
     for letter in escaped.chars() {
         if is_plain(letter) {
-            shown.push(letter);
+            escaped_name.push(letter);
             continue;
         }
         for unit in letter.encode_utf16(&mut [0; 2]) {
-            let _ = write!(shown, "\\u{unit:04x}");
+            let _ = write!(escaped_name, "\\u{unit:04x}");
         }
     }
-    shown
+    escaped_name
 }
 
-/// A letter of a script other than Latin, without those that are written beside Latin letters.
+/// Whether a letter is of a script other than Latin and not usually mixed with Latin letters.
 fn is_other_script(letter: char) -> bool {
     letter.is_alphabetic()
         && !letter.is_ascii()
@@ -233,41 +240,41 @@ fn ascii_of(character: char) -> Option<char> {
     }
 }
 
-/// The name that a name looks like, if characters of other scripts are read as ASCII, and invisible ones not at all.
-fn looks_like(name: &str) -> String {
-    let visible = name.chars().filter(|letter| Unprinted::of(*letter).is_none());
+/// The name with lookalikes replaced by ASCII characters, and without invisible ones.
+fn ascii_lookalike(name: &str) -> String {
+    let visible = name.chars().filter(|letter| InvisibleKind::of(*letter).is_none());
     visible
         .map(|letter| if letter.is_ascii() { letter } else { ascii_of(letter).unwrap_or(letter) })
         .collect()
 }
 
-/// A name without what eyes do not tell apart: case, marks, spaces, `rn` and `m`, `0` and `O`, `1` and `l`.
-fn shape(name: &str) -> String {
-    let shape: String = looks_like(name)
+/// The skeleton of a name: without differences that eyes miss, in marks, spaces, `rn` and `m`, `0` and `O`, `1` and `l`.
+fn skeleton(name: &str) -> String {
+    let skeleton: String = ascii_lookalike(name)
         .chars()
         .filter(|letter| !letter.is_whitespace() && !is_mark(*letter))
         .map(|letter| match letter {
             'I' | 'l' | '1' | '|' => 'l',
             'O' | '0' => 'o',
-            letter => base(letter),
+            letter => base_letter(letter),
         })
         .collect();
-    shape.replace("rn", "m").replace("vv", "w")
+    skeleton.replace("rn", "m").replace("vv", "w")
 }
 
 /// A name without case, marks and spaces.
 fn folded(name: &str) -> String {
-    let visible = looks_like(name).to_lowercase();
-    // Not the form of another kind.
+    let visible = ascii_lookalike(name).to_lowercase();
+    // NOTE: The prefix keeps it apart from a skeleton in the same map.
     std::iter::once('\0')
-        .chain(visible.chars().filter(|letter| !letter.is_whitespace() && !is_mark(*letter)).map(base))
+        .chain(visible.chars().filter(|letter| !letter.is_whitespace() && !is_mark(*letter)).map(base_letter))
         .collect()
 }
 
 /// A letter in lower case, without its mark.
-fn base(letter: char) -> char {
+fn base_letter(letter: char) -> char {
     let lower = letter.to_lowercase().next().unwrap_or(letter);
-    let found = MARKED.iter().find(|(_, marked)| marked.contains(lower));
+    let found = ACCENTED.iter().find(|(_, marked)| marked.contains(lower));
     found.map_or(lower, |(base, _)| *base)
 }
 

@@ -12,7 +12,7 @@ pub(crate) fn description(attributes: &[Attribute]) -> String {
         text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect();
     let mut is_code = false;
     let is_shown = |line: &&&str| {
-        // A `# comment` in a code block is not a heading.
+        // NOTE: A `# comment` in a code block is not a heading.
         is_code ^= line.trim_start().starts_with("```");
         is_code || !is_heading(line)
     };

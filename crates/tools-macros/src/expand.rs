@@ -10,10 +10,10 @@ use syn::spanned::Spanned;
 use syn::{Attribute, Ident, Item, ItemFn, LitStr, Path, ReturnType, Safety, Signature};
 
 use crate::docs;
-use crate::faults::Faults;
+use crate::errors::CompileErrors;
 use crate::host;
-use crate::options::Options;
-use crate::parameter::{self, Argument, DefaultValue, Extractor, Parameter};
+use crate::options::ToolOptions;
+use crate::parameter::{self, DefaultValue, ExtractorParameter, ToolArgument, ToolParameter};
 
 /// Expands `#[tool(options)] item`.
 pub(crate) fn tool(options: TokenStream, item: &TokenStream) -> TokenStream {
@@ -24,20 +24,20 @@ pub(crate) fn tool(options: TokenStream, item: &TokenStream) -> TokenStream {
             return quote!(#error #item);
         }
     };
-    let mut faults = Faults::default();
-    let options = faults.keep(syn::parse2::<Options>(options));
-    check_signature(&function.sig, &mut faults);
+    let mut errors = CompileErrors::default();
+    let options = errors.keep(syn::parse2::<ToolOptions>(options));
+    check_signature(&function.sig, &mut errors);
     if let (Some(_), Some(cpu)) =
         (function.sig.asyncness, options.as_ref().and_then(|options| options.cpu.as_ref()))
     {
-        faults.at(cpu, "`cpu` needs a plain `fn`: an `async fn` runs in the run's own task, not on a thread");
+        errors.at(cpu, "`cpu` needs a plain `fn`: an `async fn` runs in the run's own task, not on a thread");
     }
-    let parameters = parameter::take(&mut function.sig.inputs, &mut faults);
-    let description = description(&function, options.as_ref(), &mut faults);
-    // The function is emitted in any case, so that its callers compile.
-    match (faults.into_error(), options) {
+    let parameters = parameter::take(&mut function.sig.inputs, &mut errors);
+    let description = description(&function, options.as_ref(), &mut errors);
+    // NOTE: The function is emitted in any case, so that its callers compile.
+    match (errors.into_error(), options) {
         (None, Some(options)) => {
-            let companion = Companion::new(&function, &options, &parameters, description).tokens();
+            let companion = CompanionFunction::new(&function, &options, &parameters, description).tokens();
             quote! {
                 // Arguments are owned and the choice of `async` says where the tool runs, whatever the body does.
                 #[allow(clippy::needless_pass_by_value, clippy::unused_async)]
@@ -65,60 +65,60 @@ fn parse_function(item: &TokenStream) -> syn::Result<ItemFn> {
     }
 }
 
-fn check_signature(signature: &Signature, faults: &mut Faults) {
+fn check_signature(signature: &Signature, errors: &mut CompileErrors) {
     if !signature.generics.params.is_empty() {
-        faults.at(&signature.generics, "a tool function cannot be generic: a tool has one JSON Schema");
+        errors.at(&signature.generics, "a tool function cannot be generic: a tool has one JSON Schema");
     }
     if let Safety::Unsafe(word) = &signature.safety {
-        faults.at(word, "a tool function cannot be unsafe: a model decides when it is called");
+        errors.at(word, "a tool function cannot be unsafe: a model decides when it is called");
     }
     if let Some(dots) = &signature.variadic {
-        faults.at(dots, "a tool function cannot be variadic: a tool has a fixed list of parameters");
+        errors.at(dots, "a tool function cannot be variadic: a tool has a fixed list of parameters");
     }
 }
 
 /// The tool's description for the model.
-fn description(function: &ItemFn, options: Option<&Options>, faults: &mut Faults) -> LitStr {
+fn description(function: &ItemFn, options: Option<&ToolOptions>, errors: &mut CompileErrors) -> LitStr {
     let name = &function.sig.ident;
     if let Some(description) = options.and_then(|options| options.description.clone()) {
         return description;
     }
     if let Some(attribute) = docs::unreadable(&function.attrs) {
         let message = "the macro cannot read this documentation: write it as a doc comment, or set `description = \"..\"`";
-        faults.at(attribute, message);
+        errors.at(attribute, message);
     }
     let text = docs::description(&function.attrs);
-    // Options that could not be parsed may contain a description.
+    // NOTE: Options that could not be parsed may contain a description.
     if text.is_empty() && options.is_some() {
         let message = "missing description: write a doc comment that tells the model what the tool does and \
             when to use it, or set `description = \"..\"`";
-        faults.at(name, message);
+        errors.at(name, message);
     }
     LitStr::new(&text, name.span())
 }
 
 /// The function that starts the tool.
-struct Companion<'a> {
+struct CompanionFunction<'a> {
     function: &'a ItemFn,
-    options: &'a Options,
-    parameters: &'a [Parameter],
+    options: &'a ToolOptions,
+    parameters: &'a [ToolParameter],
     description: LitStr,
     host: Path,
 }
 
-impl<'a> Companion<'a> {
+impl<'a> CompanionFunction<'a> {
     fn new(
         function: &'a ItemFn,
-        options: &'a Options,
-        parameters: &'a [Parameter],
+        options: &'a ToolOptions,
+        parameters: &'a [ToolParameter],
         description: LitStr,
     ) -> Self {
         let host = options.host.clone().unwrap_or_else(host::path);
-        Companion { function, options, parameters, description, host }
+        CompanionFunction { function, options, parameters, description, host }
     }
 
     fn tokens(&self) -> TokenStream {
-        let Companion { function, options, description, host, .. } = self;
+        let CompanionFunction { function, options, description, host, .. } = self;
         let (name, visibility) = (&function.sig.ident, &function.vis);
         let companion = format_ident!("{}_tool", name.unraw(), span = name.span());
         let tool_name =
@@ -132,22 +132,22 @@ impl<'a> Companion<'a> {
         };
         let (assertions, arguments, closure) = (self.assertions(), self.arguments(), self.closure());
         let calls = &options.calls;
-        let feeds = self.feeds();
+        let state_bindings = self.state_bindings();
         quote! {
             #(#conditions)*
             #[doc = #doc]
             #visibility fn #companion() -> #host::ToolBuilder {
                 #arguments
                 #assertions
-                #host::Tool::#constructor(#tool_name, #description, #closure) #(#feeds)* #(#calls)*
+                #host::Tool::#constructor(#tool_name, #description, #closure) #(#state_bindings)* #(#calls)*
             }
         }
     }
 
-    fn plain_arguments(&self) -> impl Iterator<Item = &'a Argument> {
+    fn plain_arguments(&self) -> impl Iterator<Item = &'a ToolArgument> {
         self.parameters.iter().filter_map(|parameter| match parameter {
-            Parameter::Argument(argument) => Some(&**argument),
-            Parameter::Extractor(_) => None,
+            ToolParameter::Argument(argument) => Some(&**argument),
+            ToolParameter::Extractor(_) => None,
         })
     }
 
@@ -155,11 +155,11 @@ impl<'a> Companion<'a> {
     fn assertions(&self) -> TokenStream {
         let private = self.private();
         let lines = self.parameters.iter().map(|parameter| match parameter {
-            Parameter::Argument(argument) => {
+            ToolParameter::Argument(argument) => {
                 let ty = &argument.ty;
                 quote_spanned!(ty.span()=> #private::argument::<#ty>();)
             }
-            Parameter::Extractor(Extractor { ty, .. }) => {
+            ToolParameter::Extractor(ExtractorParameter { ty, .. }) => {
                 quote_spanned!(ty.span()=> #private::extractor::<#ty>();)
             }
         });
@@ -170,46 +170,47 @@ impl<'a> Companion<'a> {
     fn arguments(&self) -> Option<TokenStream> {
         self.plain_arguments().next()?;
         let private = self.private();
+        // NOTE: The user's crate need not depend on serde and schemars.
         let (serde, schemars) = (text(&quote!(#private::serde)), text(&quote!(#private::schemars)));
         let name = arguments_name();
         let fields = self.plain_arguments().map(|argument| {
-            let Argument { name, ty, attributes, default, .. } = argument;
+            let ToolArgument { name, ty, attributes, default, .. } = argument;
             let default = default.as_ref().map(|default| default_attribute(name, default));
             quote!(#(#attributes)* #default #name: #ty)
         });
-        let defaults = self.plain_arguments().filter_map(default_function);
+        let deerrors = self.plain_arguments().filter_map(default_function);
         Some(quote! {
             #[derive(#private::serde::Deserialize, #private::schemars::JsonSchema)]
             #[serde(crate = #serde)]
             #[schemars(crate = #schemars)]
             struct #name { #(#fields),* }
-            #(#defaults)*
+            #(#deerrors)*
         })
     }
 
     /// The closure that the tool calls: it takes extractors and passes their contents to the function.
     fn closure(&self) -> TokenStream {
-        let Companion { function, host, .. } = self;
+        let CompanionFunction { function, host, .. } = self;
         let private = self.private();
-        // Hygienic names, which cannot collide with the user's.
+        // NOTE: Hygienic names, which cannot collide with the user's.
         let arguments = Ident::new("arguments", Span::mixed_site());
         let extracted = |index: usize| format_ident!("extracted{index}", span = Span::mixed_site());
         let ty = arguments_name();
         let all = self.plain_arguments().next().map(|_| quote!(#host::Args(#arguments): #host::Args<#ty>));
         let others = self.parameters.iter().enumerate().filter_map(|(index, parameter)| {
-            let Parameter::Extractor(Extractor { ty, .. }) = parameter else { return None };
+            let ToolParameter::Extractor(ExtractorParameter { ty, .. }) = parameter else { return None };
             let name = extracted(index);
             Some(quote!(#name: #ty))
         });
         let parameters = all.into_iter().chain(others);
         let passed = self.parameters.iter().enumerate().map(|(index, parameter)| match parameter {
-            Parameter::Argument(argument) => {
+            ToolParameter::Argument(argument) => {
                 let name = &argument.name;
                 quote!(#arguments.#name)
             }
-            Parameter::Extractor(Extractor { is_lent, .. }) => {
-                let (lend, name) = (is_lent.then(|| quote!(&)), extracted(index));
-                quote!(#lend #name)
+            ToolParameter::Extractor(ExtractorParameter { is_borrowed, .. }) => {
+                let (borrow, name) = (is_borrowed.then(|| quote!(&)), extracted(index));
+                quote!(#borrow #name)
             }
         });
         let name = &function.sig.ident;
@@ -234,6 +235,8 @@ impl<'a> Companion<'a> {
             ReturnType::Type(_, ty) => ty.span(),
             ReturnType::Default => self.function.sig.ident.span(),
         };
+        // NOTE: Inherent methods win over those of the trait `Plain`: a `Result` under any alias is recognised
+        // by its type.
         let returned = Ident::new("__returned", span);
         quote_spanned! {span=>
             #[allow(unused_imports)]
@@ -243,11 +246,11 @@ impl<'a> Companion<'a> {
         }
     }
 
-    fn feeds(&self) -> impl Iterator<Item = TokenStream> {
+    fn state_bindings(&self) -> impl Iterator<Item = TokenStream> {
         self.plain_arguments().filter_map(|argument| {
-            let feed = argument.feed.as_ref()?;
-            let (key, name) = (&feed.key, argument.name.unraw().to_string());
-            Some(if feed.is_visible {
+            let binding = argument.binding.as_ref()?;
+            let (key, name) = (&binding.key, argument.name.unraw().to_string());
+            Some(if binding.is_visible {
                 quote!(.default_from_state(#key, #name))
             } else {
                 quote!(.input_from_state(#key, #name))
@@ -275,13 +278,14 @@ fn default_attribute(name: &Ident, default: &DefaultValue) -> Attribute {
     match default {
         DefaultValue::OfType => syn::parse_quote!(#[serde(default)]),
         DefaultValue::Expression(_) => {
+            // NOTE: `serde` takes the path of a function here, not an expression.
             let function = default_name(name).to_string();
             syn::parse_quote!(#[serde(default = #function)])
         }
     }
 }
 
-fn default_function(argument: &Argument) -> Option<TokenStream> {
+fn default_function(argument: &ToolArgument) -> Option<TokenStream> {
     let Some(DefaultValue::Expression(expression)) = &argument.default else { return None };
     let (name, ty) = (default_name(&argument.name), &argument.ty);
     Some(quote_spanned!(expression.span()=> fn #name() -> #ty { #expression }))

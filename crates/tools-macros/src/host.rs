@@ -38,12 +38,12 @@ fn dependencies(manifest: &str) -> Vec<(&str, bool)> {
     let mut section = None;
     for line in manifest.lines().map(str::trim) {
         if let Some(header) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
-            section = is_always_there(header);
+            section = is_regular_list(header);
             let last = header.rsplit('.').next().unwrap_or(header);
-            // `[dependencies.name]` is one dependency, not a list of them.
+            // NOTE: `[dependencies.name]` is one dependency, not a list of them.
             if section.is_none()
                 && let Some((lists, _)) = header.rsplit_once('.')
-                && let Some(always) = is_always_there(lists)
+                && let Some(always) = is_regular_list(lists)
             {
                 found.push((unquoted(last), always));
             }
@@ -55,7 +55,7 @@ fn dependencies(manifest: &str) -> Vec<(&str, bool)> {
 }
 
 /// For the header of a dependency list: true outside development and build dependencies.
-fn is_always_there(header: &str) -> Option<bool> {
+fn is_regular_list(header: &str) -> Option<bool> {
     match header.rsplit('.').next().map(str::trim) {
         Some("dependencies") => Some(!header.starts_with("workspace")),
         Some("dev-dependencies" | "build-dependencies") => Some(false),

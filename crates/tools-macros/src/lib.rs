@@ -8,8 +8,8 @@
 //! (the kinds of parameters), `docs` (the description), `host` (the path of `stepfold-tools`).
 
 mod docs;
+mod errors;
 mod expand;
-mod faults;
 mod host;
 mod options;
 mod parameter;

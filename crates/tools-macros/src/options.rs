@@ -9,7 +9,7 @@ use syn::{Error, Expr, Ident, LitStr, Path, Result, Token, parenthesized, token}
 
 /// The options of one tool.
 #[derive(Default)]
-pub(crate) struct Options {
+pub(crate) struct ToolOptions {
     /// Replaces the function's name.
     pub(crate) name: Option<LitStr>,
     /// Replaces the function's documentation.
@@ -19,19 +19,19 @@ pub(crate) struct Options {
     /// The function is CPU-bound and runs on a thread.
     pub(crate) cpu: Option<Ident>,
     /// Other options, in source order.
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<BuilderCall>,
 }
 
 /// A call on the builder: `option(arguments)` is `.option(arguments)`, and `option` alone is `.option()`. The
 /// compiler reports unknown methods and invalid arguments at this span.
-pub(crate) struct Call {
+pub(crate) struct BuilderCall {
     method: Ident,
     arguments: Punctuated<Expr, Token![,]>,
 }
 
-impl Parse for Options {
+impl Parse for ToolOptions {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let mut options = Options::default();
+        let mut options = ToolOptions::default();
         while !input.is_empty() {
             let key = input.call(Ident::parse_any)?;
             options.read(&key, input)?;
@@ -43,7 +43,7 @@ impl Parse for Options {
     }
 }
 
-impl Options {
+impl ToolOptions {
     fn read(&mut self, key: &Ident, input: ParseStream<'_>) -> Result<()> {
         match key.to_string().as_str() {
             "name" => set(&mut self.name, key, text(key, input)?),
@@ -51,7 +51,9 @@ impl Options {
             "crate" => set(&mut self.host, key, text(key, input)?.parse_with(Path::parse_mod_style)?),
             "cpu" => set(&mut self.cpu, key, key.clone()),
             _ => {
-                self.calls.push(Call { method: key.clone(), arguments: arguments(key, input)? });
+                // NOTE: Every other option is a method of the builder, so that the macro needs no list of them
+                // and the compiler reports faults at the option.
+                self.calls.push(BuilderCall { method: key.clone(), arguments: arguments(key, input)? });
                 Ok(())
             }
         }
@@ -67,9 +69,9 @@ fn set<T>(slot: &mut Option<T>, key: &Ident, value: T) -> Result<()> {
 
 /// `= "text"`.
 fn text(key: &Ident, input: ParseStream<'_>) -> Result<LitStr> {
-    let wanted = || Error::new_spanned(key, format!("invalid option `{key}`: expected `{key} = \"..\"`"));
-    input.parse::<Token![=]>().map_err(|_| wanted())?;
-    input.parse().map_err(|_| wanted())
+    let expected = || Error::new_spanned(key, format!("invalid option `{key}`: expected `{key} = \"..\"`"));
+    input.parse::<Token![=]>().map_err(|_| expected())?;
+    input.parse().map_err(|_| expected())
 }
 
 /// `(expression, expression)`, or no arguments.
@@ -89,9 +91,9 @@ fn arguments(key: &Ident, input: ParseStream<'_>) -> Result<Punctuated<Expr, Tok
     Err(Error::new_spanned(key, message))
 }
 
-impl ToTokens for Call {
+impl ToTokens for BuilderCall {
     fn to_tokens(&self, tokens: &mut TokenStream) {
-        let Call { method, arguments } = self;
+        let BuilderCall { method, arguments } = self;
         tokens.extend(quote!(.#method(#arguments)));
     }
 }

@@ -4,29 +4,30 @@ use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Error, Expr, FnArg, Ident, LitStr, Meta, Pat, PatType, Result, Token, Type};
 
-use crate::faults::Faults;
+use crate::errors::CompileErrors;
 
 /// The extractors of `stepfold-tools`, recognised by the last segment of their path.
+// NOTE: A macro sees tokens and not types: an alias of an extractor must be marked `#[extract]`.
 const EXTRACTORS: [&str; 6] = ["Args", "RawArgs", "FromState", "StateWriter", "Resource", "ToolContext"];
 /// The extractors that take all arguments.
 const WHOLE_ARGUMENTS: [&str; 2] = ["Args", "RawArgs"];
-/// The function API's maximum.
+/// The maximum number of extractors that the function API supports.
 const MAX_EXTRACTORS: usize = 8;
 
 /// A parameter of the function, in source order.
-pub(crate) enum Parameter {
-    Argument(Box<Argument>),
-    Extractor(Extractor),
+pub(crate) enum ToolParameter {
+    Argument(Box<ToolArgument>),
+    Extractor(ExtractorParameter),
 }
 
 /// A parameter that becomes a field of the arguments.
-pub(crate) struct Argument {
+pub(crate) struct ToolArgument {
     pub(crate) name: Ident,
     pub(crate) ty: Type,
     /// Documentation, and attributes for serde or schemars.
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) default: Option<DefaultValue>,
-    pub(crate) feed: Option<Feed>,
+    pub(crate) binding: Option<StateBinding>,
 }
 
 /// The value of an argument that the model omits.
@@ -36,90 +37,99 @@ pub(crate) enum DefaultValue {
 }
 
 /// The state key that an argument is read from.
-pub(crate) struct Feed {
+pub(crate) struct StateBinding {
     pub(crate) key: LitStr,
     /// Whether the model sees the argument too; its value then takes precedence.
     pub(crate) is_visible: bool,
 }
 
 /// A parameter that is extracted from the call's context.
-pub(crate) struct Extractor {
+pub(crate) struct ExtractorParameter {
     /// The type without `&`.
     pub(crate) ty: Box<Type>,
     /// Whether the function borrows it.
-    pub(crate) is_lent: bool,
+    pub(crate) is_borrowed: bool,
 }
 
 /// The helper attributes of one parameter.
 #[derive(Default)]
-struct Helpers {
+struct HelperAttributes {
     forwarded: Vec<Attribute>,
     default: Option<DefaultValue>,
-    feed: Option<Feed>,
+    binding: Option<StateBinding>,
     is_extractor: bool,
     /// An attribute that only an argument may have.
-    of_argument: Option<Attribute>,
+    argument_only: Option<Attribute>,
 }
 
 /// Parses the parameters, and removes the attributes that only the macro understands.
-pub(crate) fn take(inputs: &mut Punctuated<FnArg, Token![,]>, faults: &mut Faults) -> Vec<Parameter> {
+pub(crate) fn take(
+    inputs: &mut Punctuated<FnArg, Token![,]>,
+    errors: &mut CompileErrors,
+) -> Vec<ToolParameter> {
     let mut parameters = Vec::new();
     for input in inputs.iter_mut() {
         match input {
             FnArg::Receiver(receiver) => {
-                faults.at(receiver, "a tool function cannot be a method: pass the value as a `Resource`");
+                errors.at(receiver, "a tool function cannot be a method: pass the value as a `Resource`");
             }
             FnArg::Typed(input) => {
-                let helpers = Helpers::take(&mut input.attrs, faults);
+                let helpers = HelperAttributes::take(&mut input.attrs, errors);
                 parameters.extend(
-                    faults.keep(Parameter::new(input, helpers)).map(|parameter| (parameter, input.clone())),
+                    errors
+                        .keep(ToolParameter::new(input, helpers))
+                        .map(|parameter| (parameter, input.clone())),
                 );
             }
         }
     }
-    check_together(&parameters, faults);
+    check_together(&parameters, errors);
     parameters.into_iter().map(|(parameter, _)| parameter).collect()
 }
 
-fn check_together(parameters: &[(Parameter, PatType)], faults: &mut Faults) {
-    let has_arguments = parameters.iter().any(|(parameter, _)| matches!(parameter, Parameter::Argument(_)));
+fn check_together(parameters: &[(ToolParameter, PatType)], errors: &mut CompileErrors) {
+    let has_arguments =
+        parameters.iter().any(|(parameter, _)| matches!(parameter, ToolParameter::Argument(_)));
     let mut extractors = usize::from(has_arguments);
     for (parameter, input) in parameters {
-        let Parameter::Extractor(extractor) = parameter else { continue };
+        let ToolParameter::Extractor(extractor) = parameter else { continue };
         if has_arguments && is_one_of(&extractor.ty, &WHOLE_ARGUMENTS) {
             let message = "conflicting parameters: this extractor takes all arguments, so the function cannot have others";
-            faults.at(input, message);
+            errors.at(input, message);
         }
         extractors += 1;
         if extractors > MAX_EXTRACTORS {
             let message = format!(
                 "too many extractors: expected at most {MAX_EXTRACTORS} (all plain arguments count as one)"
             );
-            faults.at(input, format!("{message}; combine some in an `Extract` of your own"));
+            errors.at(input, format!("{message}; combine some in an `Extract` of your own"));
         }
     }
 }
 
-impl Parameter {
-    fn new(input: &PatType, helpers: Helpers) -> Result<Self> {
-        let (ty, is_lent) = match &*input.ty {
+impl ToolParameter {
+    fn new(input: &PatType, helpers: HelperAttributes) -> Result<Self> {
+        let (ty, is_borrowed) = match &*input.ty {
             Type::Reference(reference) if reference.mutability.is_none() => (&*reference.elem, true),
             other => (other, false),
         };
         if helpers.is_extractor || is_one_of(ty, &EXTRACTORS) {
-            if let Some(attribute) = helpers.of_argument {
+            if let Some(attribute) = helpers.argument_only {
                 return Err(Error::new_spanned(
                     attribute,
                     "invalid attribute: only an argument may have it, and this parameter is an extractor",
                 ));
             }
-            return Ok(Parameter::Extractor(Extractor { ty: Box::new(ty.clone()), is_lent }));
+            return Ok(ToolParameter::Extractor(ExtractorParameter {
+                ty: Box::new(ty.clone()),
+                is_borrowed,
+            }));
         }
         let name = argument_name(&input.pat)?;
         check_argument_type(&input.ty)?;
-        let Helpers { forwarded: attributes, default, feed, .. } = helpers;
-        let argument = Argument { name, ty: ty.clone(), attributes, default, feed };
-        Ok(Parameter::Argument(Box::new(argument)))
+        let HelperAttributes { forwarded: attributes, default, binding, .. } = helpers;
+        let argument = ToolArgument { name, ty: ty.clone(), attributes, default, binding };
+        Ok(ToolParameter::Argument(Box::new(argument)))
     }
 }
 
@@ -149,15 +159,15 @@ fn check_argument_type(ty: &Type) -> Result<()> {
     Err(Error::new_spanned(ty, message))
 }
 
-impl Helpers {
-    fn take(attributes: &mut Vec<Attribute>, faults: &mut Faults) -> Self {
-        let mut helpers = Helpers::default();
+impl HelperAttributes {
+    fn take(attributes: &mut Vec<Attribute>, errors: &mut CompileErrors) -> Self {
+        let mut helpers = HelperAttributes::default();
         for attribute in std::mem::take(attributes) {
             match helpers.read(&attribute) {
                 Ok(true) => {}
                 Ok(false) => attributes.push(attribute),
                 Err(error) => {
-                    faults.keep::<()>(Err(error));
+                    errors.keep::<()>(Err(error));
                 }
             }
         }
@@ -174,30 +184,30 @@ impl Helpers {
             }
             "extract" => {
                 attribute.meta.require_path_only()?;
-                refuse_second(self.is_extractor, attribute)?;
+                reject_duplicate(self.is_extractor, attribute)?;
                 self.is_extractor = true;
                 return Ok(true);
             }
             "serde" | "schemars" => self.forwarded.push(attribute.clone()),
             "default" => {
-                refuse_second(self.default.is_some(), attribute)?;
+                reject_duplicate(self.default.is_some(), attribute)?;
                 self.default = Some(default_value(attribute)?);
             }
             "from_state" | "default_from_state" => {
-                refuse_second(self.feed.is_some(), attribute)?;
-                self.feed = Some(Feed {
+                reject_duplicate(self.binding.is_some(), attribute)?;
+                self.binding = Some(StateBinding {
                     key: state_key(attribute, &name)?,
                     is_visible: name == "default_from_state",
                 });
             }
             _ => return Ok(false),
         }
-        self.of_argument.get_or_insert_with(|| attribute.clone());
+        self.argument_only.get_or_insert_with(|| attribute.clone());
         Ok(true)
     }
 }
 
-fn refuse_second(is_second: bool, attribute: &Attribute) -> Result<()> {
+fn reject_duplicate(is_second: bool, attribute: &Attribute) -> Result<()> {
     if is_second {
         Err(Error::new_spanned(attribute, "duplicate attribute: the parameter already has one of this kind"))
     } else {
@@ -217,11 +227,11 @@ fn default_value(attribute: &Attribute) -> Result<DefaultValue> {
 }
 
 fn state_key(attribute: &Attribute, name: &Ident) -> Result<LitStr> {
-    let wanted = |_| {
+    let expected = |_| {
         Error::new_spanned(
             attribute,
             format!("invalid attribute: expected `#[{name}(\"key\")]` with a key of the state"),
         )
     };
-    attribute.meta.require_list().map_err(wanted)?.parse_args().map_err(wanted)
+    attribute.meta.require_list().map_err(expected)?.parse_args().map_err(expected)
 }

@@ -1,6 +1,7 @@
 //! Bindings: parameters read from the state, results written to the state, and the text that the model reads.
 //! Haystack 2.31's `inputs_from_state`, `outputs_to_state` and `outputs_to_string`.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -38,6 +39,20 @@ pub(crate) struct OutputBinding {
     pub(crate) handler: Option<Handler>,
 }
 
+/// The keys that a tool reads and writes, which determine the order of the calls of one reply.
+#[derive(Debug, Default)]
+pub(crate) struct KeyAccess {
+    pub(crate) reads: BTreeSet<Arc<str>>,
+    /// With the handler, if a binding overrides the key's own.
+    pub(crate) writes: Vec<(Arc<str>, Option<Handler>)>,
+}
+
+impl KeyAccess {
+    pub(crate) fn may_write(&self, key: &str) -> bool {
+        self.writes.iter().any(|(known, _)| **known == *key)
+    }
+}
+
 /// A field of a tool's result, or the whole result.
 ///
 /// # Examples
@@ -69,7 +84,7 @@ impl Source {
     }
 
     /// The source as JSON.
-    pub(crate) fn words(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         match self {
             Source::Field(name) => json!({ "field": name }),
             Source::Whole => json!("whole"),
@@ -89,9 +104,9 @@ impl From<String> for Source {
     }
 }
 
-type BoxError = Box<dyn Error + Send + Sync>;
-type Formatter = dyn Fn(&Value) -> Result<String, BoxError> + Send + Sync;
-type ContentFormatter = dyn Fn(&Value) -> Result<ToolContent, BoxError> + Send + Sync;
+type FormatterError = Box<dyn Error + Send + Sync>;
+type TextFormatter = dyn Fn(&Value) -> Result<String, FormatterError> + Send + Sync;
+type ContentFormatter = dyn Fn(&Value) -> Result<ToolContent, FormatterError> + Send + Sync;
 
 /// The text of a result for the model. By default the whole result: a string unchanged, any other value as
 /// compact JSON.
@@ -113,19 +128,19 @@ type ContentFormatter = dyn Fn(&Value) -> Result<ToolContent, BoxError> + Send +
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone)]
-pub struct ResultText(Rule);
+pub struct ResultText(TextRule);
 
 #[derive(Clone)]
-enum Rule {
-    One { source: Source, format: Option<Arc<Formatter>> },
-    Several { texts: Vec<(String, ResultText)>, format: Option<Arc<Formatter>> },
+enum TextRule {
+    One { source: Source, format: Option<Arc<TextFormatter>> },
+    Several { texts: Vec<(String, ResultText)>, format: Option<Arc<TextFormatter>> },
     Content { source: Source, format: Arc<ContentFormatter> },
 }
 
 impl ResultText {
     /// The text of one source.
     pub fn of(source: impl Into<Source>) -> Self {
-        ResultText(Rule::One { source: source.into(), format: None })
+        ResultText(TextRule::One { source: source.into(), format: None })
     }
 
     /// Formats the text. The formatter may fail with any error, which is traced. For
@@ -135,10 +150,12 @@ impl ResultText {
     where
         F: Fn(&Value) -> Result<String, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
-        let format: Option<Arc<Formatter>> = Some(Arc::new(format));
+        let format: Option<Arc<TextFormatter>> = Some(Arc::new(format));
         ResultText(match self.0 {
-            Rule::One { source, .. } | Rule::Content { source, .. } => Rule::One { source, format },
-            Rule::Several { texts, .. } => Rule::Several { texts, format },
+            TextRule::One { source, .. } | TextRule::Content { source, .. } => {
+                TextRule::One { source, format }
+            }
+            TextRule::Several { texts, .. } => TextRule::Several { texts, format },
         })
     }
 
@@ -146,7 +163,7 @@ impl ResultText {
     /// by their default text.
     pub fn several<N: Into<String>>(texts: impl IntoIterator<Item = (N, ResultText)>) -> Self {
         let texts = texts.into_iter().map(|(name, text)| (name.into(), text)).collect();
-        ResultText(Rule::Several { texts, format: None })
+        ResultText(TextRule::Several { texts, format: None })
     }
 
     /// Content parts, such as images, in place of text.
@@ -178,27 +195,32 @@ impl ResultText {
     where
         F: Fn(&Value) -> Result<ToolContent, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
-        ResultText(Rule::Content { source: source.into(), format: Arc::new(format) })
+        ResultText(TextRule::Content { source: source.into(), format: Arc::new(format) })
     }
 
     /// The rule as JSON; of a formatter only its presence.
-    pub(crate) fn words(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         match &self.0 {
-            Rule::One { source, format } => json!({"formatted": format.is_some(), "source": source.words()}),
-            Rule::Several { texts, format } => {
+            TextRule::One { source, format } => {
+                json!({"formatted": format.is_some(), "source": source.to_json()})
+            }
+            TextRule::Several { texts, format } => {
                 let texts: Map<String, Value> =
-                    texts.iter().map(|(name, text)| (name.clone(), text.words())).collect();
+                    texts.iter().map(|(name, text)| (name.clone(), text.to_json())).collect();
                 json!({"formatted": format.is_some(), "texts": texts})
             }
-            Rule::Content { source, .. } => json!({"parts": source.words()}),
+            TextRule::Content { source, .. } => json!({"parts": source.to_json()}),
         }
     }
 
     /// The content for the model, or the formatter's error.
-    pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, BoxError> {
+    pub(crate) fn apply(&self, result: &Value) -> Result<ToolContent, FormatterError> {
         match &self.0 {
-            Rule::Content { source, format } => format(sourced(source, result)),
-            Rule::One { source, format: None } => Ok(ToolContent::Value(sourced(source, result).clone())),
+            TextRule::Content { source, format } => format(selected(source, result)),
+            // NOTE: A value and not its text: the record keeps JSON, and the text is made for the model.
+            TextRule::One { source, format: None } => {
+                Ok(ToolContent::Value(selected(source, result).clone()))
+            }
             _ => Ok(ToolContent::Value(Value::String(self.text(result)?))),
         }
     }
@@ -206,21 +228,23 @@ impl ResultText {
     /// The content when a formatter fails: its argument, or the whole result of several texts.
     pub(crate) fn unformatted(&self, result: &Value) -> Value {
         match &self.0 {
-            Rule::One { source, .. } | Rule::Content { source, .. } => sourced(source, result).clone(),
-            Rule::Several { .. } => result.clone(),
+            TextRule::One { source, .. } | TextRule::Content { source, .. } => {
+                selected(source, result).clone()
+            }
+            TextRule::Several { .. } => result.clone(),
         }
     }
 
-    fn text(&self, result: &Value) -> Result<String, BoxError> {
+    fn text(&self, result: &Value) -> Result<String, FormatterError> {
         match &self.0 {
-            Rule::One { source, format: Some(format) } => format(sourced(source, result)),
-            Rule::One { source, format: None } | Rule::Content { source, .. } => {
-                Ok(default_text(sourced(source, result)))
+            TextRule::One { source, format: Some(format) } => format(selected(source, result)),
+            TextRule::One { source, format: None } | TextRule::Content { source, .. } => {
+                Ok(default_text(selected(source, result)))
             }
-            Rule::Several { texts, format } => {
+            TextRule::Several { texts, format } => {
                 let texts =
                     texts.iter().map(|(name, text)| Ok((name.clone(), Value::String(text.text(result)?))));
-                let texts = Value::Object(texts.collect::<Result<_, BoxError>>()?);
+                let texts = Value::Object(texts.collect::<Result<_, FormatterError>>()?);
                 match format {
                     Some(format) => format(&texts),
                     None => Ok(texts.to_string()),
@@ -231,7 +255,7 @@ impl ResultText {
 }
 
 /// The value of a text: null if an object lacks the field, and the whole of a non-object.
-fn sourced<'a>(source: &Source, result: &'a Value) -> &'a Value {
+fn selected<'a>(source: &Source, result: &'a Value) -> &'a Value {
     match source.of(result) {
         Some(value) => value,
         None if result.is_object() => &Value::Null,
@@ -250,13 +274,13 @@ pub(crate) fn default_text(value: &Value) -> String {
 impl fmt::Debug for ResultText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Rule::One { source, format } => {
+            TextRule::One { source, format } => {
                 f.debug_struct("One").field("source", source).field("formatted", &format.is_some()).finish()
             }
-            Rule::Several { texts, .. } => {
+            TextRule::Several { texts, .. } => {
                 f.debug_map().entries(texts.iter().map(|(name, text)| (name, text))).finish()
             }
-            Rule::Content { source, .. } => {
+            TextRule::Content { source, .. } => {
                 f.debug_struct("Content").field("source", source).finish_non_exhaustive()
             }
         }
@@ -289,7 +313,7 @@ mod tests {
         check(&ResultText::of(Source::Whole), &json!([1, "x"]), r#"[1,"x"]"#);
         check(&ResultText::of("name"), &json!("no object"), "no object");
 
-        let loud = |value: &Value| Ok::<_, BoxError>(format!("{value}!"));
+        let loud = |value: &Value| Ok::<_, FormatterError>(format!("{value}!"));
         check(&ResultText::of("count").formatted(loud), &result, "2!");
         check(&ResultText::of("count").formatted(|_| Err("bad day".into())), &result, "refused: bad day");
 

@@ -12,12 +12,12 @@ use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Delta, Handler, State, StateError, Write, WriteKey};
 use tokio_util::sync::CancellationToken;
 
+use crate::binding::KeyAccess;
 use crate::error::ToolError;
 use crate::input::{AnsweredRequest, InputRequest, InputResponse};
 use crate::options::InvokeOptions;
 use crate::policy::Effect;
-use crate::progress::Progress;
-use crate::tool::Tool;
+use crate::progress::ProgressQueue;
 
 /// The context of one call, passed to the tool.
 ///
@@ -36,9 +36,9 @@ use crate::tool::Tool;
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone)]
-pub struct ToolContext(Arc<Inner>);
+pub struct ToolContext(Arc<AttemptContext>);
 
-struct Inner {
+struct AttemptContext {
     call: Arc<CallContext>,
     /// Specific to this attempt. Created on demand: most tools do not use it.
     cancellation: OnceLock<CancellationToken>,
@@ -49,16 +49,20 @@ struct Inner {
 
 /// The context of a call, shared by all its attempts.
 pub(crate) struct CallContext {
-    pub(crate) tool: Tool,
+    // NOTE: Parts of the tool, and not the tool: its functions take a context, and the two modules would import
+    // each other.
+    pub(crate) tool_name: Arc<str>,
+    pub(crate) effect: Effect,
+    pub(crate) access: Arc<KeyAccess>,
     /// All calls of the reply, shared because arguments may be large.
     pub(crate) calls: Arc<[ToolCall]>,
     pub(crate) index: usize,
     /// The model's arguments and those read from the state.
     pub(crate) arguments: Value,
     /// The indexes of the tool's inputs that were read from the state.
-    pub(crate) fed: Vec<usize>,
+    pub(crate) bound: Vec<usize>,
     pub(crate) state: State,
-    /// The answers to what the call asked before.
+    /// The answers to earlier questions of the call.
     pub(crate) answered: Vec<AnsweredRequest>,
     pub(crate) invocation: Arc<InvocationContext>,
 }
@@ -68,7 +72,7 @@ pub(crate) struct InvocationContext {
     pub(crate) options: InvokeOptions,
     /// Cancelled with the run, and when the invocation is dropped.
     pub(crate) cancellation: CancellationToken,
-    pub(crate) progress: Progress,
+    pub(crate) progress: ProgressQueue,
 }
 
 impl CallContext {
@@ -117,7 +121,7 @@ pub fn decode_key_part(part: &str) -> String {
 impl ToolContext {
     /// Creates the context of one attempt of a call.
     pub(crate) fn new(call: Arc<CallContext>) -> Self {
-        ToolContext(Arc::new(Inner {
+        ToolContext(Arc::new(AttemptContext {
             call,
             cancellation: OnceLock::new(),
             idempotency_key: OnceLock::new(),
@@ -127,12 +131,12 @@ impl ToolContext {
 
     /// The tool's name, as the model called it.
     pub fn tool_name(&self) -> &str {
-        self.0.call.tool.name()
+        &self.0.call.tool_name
     }
 
     /// The declared effect of the tool.
     pub fn effect(&self) -> Effect {
-        self.0.call.tool.effect()
+        self.0.call.effect
     }
 
     /// The id of the call.
@@ -184,16 +188,16 @@ impl ToolContext {
         self.0.call.invocation.options.resources.get()
     }
 
-    /// Asks the user. The first time this is an error, which the tool returns with `?`: the attempt ends without a result,
-    /// the run stores the question and waits, as for an approval. After the answer, perhaps days later and in another
-    /// process, the tool runs again from its beginning and gets the answer here. So ask before anything that costs or has an
-    /// effect: only the run with the last answer goes past the question, once.
+    /// Asks the user. The first time this returns an error, which the tool passes on with `?`: the attempt ends without
+    /// a result, and the run stores the question and waits, as for an approval. After the answer, perhaps days later and
+    /// in another process, the tool runs again from its beginning and gets the answer here. So ask before anything that
+    /// costs or has an effect: only the attempt with the last answer continues after the question, once.
     ///
-    /// An answer is for the question that was shown: if the tool runs again and asks something else under the same label, that
-    /// is a new question. Where a host runs no questions (an [`Invocation`](crate::Invocation) alone), the call fails.
+    /// An answer belongs to the question that was shown: another question under the same label is a new one. If the host
+    /// does not support questions (an [`Invocation`](crate::Invocation) alone), the call fails.
     ///
     /// # Errors
-    /// One that makes the run wait, until there is an answer.
+    /// Until there is an answer: an error that makes the run wait.
     ///
     /// # Examples
     /// ```
@@ -201,7 +205,8 @@ impl ToolContext {
     /// use stepfold_tools::{InputRequest, InputResponse, Tool, ToolContext, ToolError};
     ///
     /// async fn book(context: ToolContext) -> Result<String, ToolError> {
-    ///     let schema = json!({"type": "object", "properties": {"seat": {"type": "string"}}, "required": ["seat"]});
+    ///     let properties = json!({"seat": {"type": "string"}});
+    ///     let schema = json!({"type": "object", "properties": properties, "required": ["seat"]});
     ///     match context.ask(InputRequest::new("seat", "Window or aisle?").schema(schema))? {
     ///         InputResponse::Accept(answer) => Ok(format!("booked: {}", answer["seat"])),
     ///         _ => Err(ToolError::permanent("the user does not want to choose a seat")),
@@ -225,7 +230,8 @@ impl ToolContext {
     }
 
     /// Takes the buffered writes. Later writes are rejected.
-    pub(crate) fn end(&self) -> Delta {
+    pub(crate) fn take_writes(&self) -> Delta {
+        // NOTE: A panic under the lock leaves whole writes: one is pushed at a time.
         self.0.writes.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 }
@@ -279,7 +285,7 @@ impl StateWriter {
     }
 
     fn check_declared(&self, key: &str) -> Result<(), WriteError> {
-        if self.0.0.call.tool.inner().access.may_write(key) {
+        if self.0.0.call.access.may_write(key) {
             return Ok(());
         }
         Err(WriteError::Undeclared { tool: self.0.tool_name().to_owned(), key: key.to_owned() })

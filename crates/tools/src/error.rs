@@ -30,17 +30,17 @@ use crate::input::InputRequest;
 /// }
 /// assert_eq!(parse("x").unwrap_err().to_string(), "invalid float literal");
 /// ```
-pub struct ToolError(Kind);
+pub struct ToolError(ToolErrorKind);
 
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ToolErrorKind {
     /// For the model.
     Failed { message: String, is_permanent: bool },
     /// For the model: invalid arguments.
     InvalidArguments(Issues),
     /// For the model and the record: the call may have had its effect.
     Unknown(String),
-    /// For the user, whose answers the call continues with.
+    /// For the user; the call continues with the answers.
     InputRequired(Vec<InputRequest>),
     /// For the caller.
     Fatal(Box<dyn Error + Send + Sync>),
@@ -49,12 +49,12 @@ pub(crate) enum Kind {
 impl ToolError {
     /// An error that the model reads, after the retries that the tool allows.
     pub fn new(message: impl Into<String>) -> Self {
-        ToolError(Kind::Failed { message: message.into(), is_permanent: false })
+        ToolError(ToolErrorKind::Failed { message: message.into(), is_permanent: false })
     }
 
     /// An error that the model reads immediately, without retries.
     pub fn permanent(message: impl Into<String>) -> Self {
-        ToolError(Kind::Failed { message: message.into(), is_permanent: true })
+        ToolError(ToolErrorKind::Failed { message: message.into(), is_permanent: true })
     }
 
     /// An error with an unknown outcome: the call may have had its effect. For example, the connection to a service
@@ -82,7 +82,7 @@ impl ToolError {
     /// # }).unwrap();
     /// ```
     pub fn unknown(message: impl Into<String>) -> Self {
-        ToolError(Kind::Unknown(message.into()))
+        ToolError(ToolErrorKind::Unknown(message.into()))
     }
 
     /// Disables retries, if the error is for the model.
@@ -99,7 +99,7 @@ impl ToolError {
     /// ```
     #[must_use]
     pub fn into_permanent(mut self) -> Self {
-        if let Kind::Failed { is_permanent, .. } = &mut self.0 {
+        if let ToolErrorKind::Failed { is_permanent, .. } = &mut self.0 {
             *is_permanent = true;
         }
         self
@@ -107,15 +107,15 @@ impl ToolError {
 
     /// An error that no model can act on: it ends the run, and the outcomes of the other calls are kept.
     pub fn fatal(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        ToolError(Kind::Fatal(source.into()))
+        ToolError(ToolErrorKind::Fatal(source.into()))
     }
 
-    /// Ends the attempt with questions to the user. The run stores them and waits, as for an approval; when all of them are
-    /// answered, in whatever process, the tool runs again, with the answers in
-    /// [`ToolContext::answered`](crate::ToolContext::answered). [`ToolContext::ask`](crate::ToolContext::ask) is the short form
-    /// for one question.
+    /// Ends the attempt with questions to the user. The run stores them and waits, as for an approval. When all of them
+    /// are answered, in any process, the tool runs again, with the answers in
+    /// [`ToolContext::answered`](crate::ToolContext::answered). For one question,
+    /// [`ToolContext::ask`](crate::ToolContext::ask) is shorter.
     ///
-    /// The attempt must not have had an effect that the next one repeats.
+    /// The attempt must not have an effect that the next one repeats.
     ///
     /// # Examples
     /// ```
@@ -125,27 +125,28 @@ impl ToolError {
     /// assert_eq!(error.to_string(), "input required: Window or aisle?");
     /// ```
     pub fn input_required(requests: impl IntoIterator<Item = InputRequest>) -> Self {
-        ToolError(Kind::InputRequired(requests.into_iter().collect()))
+        ToolError(ToolErrorKind::InputRequired(requests.into_iter().collect()))
     }
 
     pub(crate) fn invalid_arguments(faults: Issues) -> Self {
-        ToolError(Kind::InvalidArguments(faults))
+        ToolError(ToolErrorKind::InvalidArguments(faults))
     }
 
     /// Whether a retry may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
-        matches!(self.0, Kind::Failed { is_permanent: false, .. } | Kind::Unknown(_))
+        // NOTE: An unknown outcome may be retried: only pure and idempotent tools have retries.
+        matches!(self.0, ToolErrorKind::Failed { is_permanent: false, .. } | ToolErrorKind::Unknown(_))
     }
 
     /// Takes the questions, if it has some.
     pub(crate) fn take_requests(&mut self) -> Vec<InputRequest> {
         match &mut self.0 {
-            Kind::InputRequired(requests) => std::mem::take(requests),
+            ToolErrorKind::InputRequired(requests) => std::mem::take(requests),
             _ => Vec::new(),
         }
     }
 
-    pub(crate) fn into_kind(self) -> Kind {
+    pub(crate) fn into_kind(self) -> ToolErrorKind {
         self.0
     }
 }
@@ -153,18 +154,18 @@ impl ToolError {
 impl fmt::Display for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Failed { message, .. } | Kind::Unknown(message) => f.write_str(message),
-            Kind::InvalidArguments(faults) => write!(f, "invalid arguments: {faults}"),
-            Kind::InputRequired(requests) => {
+            ToolErrorKind::Failed { message, .. } | ToolErrorKind::Unknown(message) => f.write_str(message),
+            ToolErrorKind::InvalidArguments(faults) => write!(f, "invalid arguments: {faults}"),
+            ToolErrorKind::InputRequired(requests) => {
                 let messages: Vec<&str> = requests.iter().map(|request| request.message.as_str()).collect();
                 write!(f, "input required: {}", messages.join("; "))
             }
-            Kind::Fatal(source) => ErrorChain(&**source).fmt(f),
+            ToolErrorKind::Fatal(source) => ErrorChain(&**source).fmt(f),
         }
     }
 }
 
-/// The text: it is what a failed `unwrap` and a `main` that returns the error print.
+/// The text, since a failed `unwrap` and a `main` that returns the error print the `Debug` form.
 impl fmt::Debug for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -131,6 +131,7 @@ pub struct Args<T>(pub T);
 impl<T: DeserializeOwned + JsonSchema> Extract for Args<T> {
     fn needs(needs: &mut Requirements) {
         let schema = json_schema_of::<T>();
+        // NOTE: `Args<Value>` has an empty schema: no argument would be described or checked.
         if !["type", "properties", "$ref", "anyOf", "oneOf", "allOf"]
             .iter()
             .any(|rule| schema.get(rule).is_some())
@@ -231,7 +232,7 @@ impl<K: StateKey> Extract for FromState<K> {
     fn extract(context: &ToolContext) -> Result<Self, ToolError> {
         match context.state().get(K::KEY) {
             Ok(value) => Ok(FromState(value)),
-            // The decoding error may show the value, and values of the state are not for the model.
+            // NOTE: A type's own decoding error may describe the value, and the model must not see values of the state.
             Err(_) => Err(ToolError::fatal(format!(
                 "state key \"{}\" does not have the type that the tool reads",
                 K::KEY.name()

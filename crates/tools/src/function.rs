@@ -19,20 +19,20 @@ use crate::extract::{Extract, Requirements};
 
 /// A tool's function, type-erased.
 #[derive(Clone)]
-pub(crate) enum Function {
+pub(crate) enum ErasedFunction {
     /// Runs in the run's own task.
     Async(Arc<dyn Fn(ToolContext) -> BoxFuture<'static, Result<Value, ToolError>> + Send + Sync>),
     /// Runs on a thread.
-    Thread(Work, Arc<ThreadCall>),
+    Thread(ThreadKind, Arc<ThreadCall>),
     /// Has no function: the host runs it.
     Hosted(Arc<dyn Any + Send + Sync>),
 }
 
-/// How a function uses its thread, which determines the pool.
+/// The kind of thread that a function needs, which determines the pool.
 #[derive(Clone, Copy)]
-pub(crate) enum Work {
-    Waits,
-    Computes,
+pub(crate) enum ThreadKind {
+    Blocking,
+    CpuBound,
 }
 
 /// A non-async function, type-erased.
@@ -95,7 +95,8 @@ impl<T: Serialize, E: IntoToolError> ToolReturn for Result<T, E> {
     fn into_value(self) -> Result<Value, ToolError> {
         let value = self.map_err(Into::into)?;
         let no_form = |error| ToolError::permanent(format!("result cannot be serialised as JSON: {error}"));
-        // Endlessly nested values would overflow the stack and abort the process.
+        // NOTE: Serialised twice, first to nowhere: endlessly nested values would overflow the stack and abort the
+        // process. A serializer with a limit of its own would be 300 lines.
         let mut probe = serde_json::Serializer::with_formatter(std::io::sink(), DepthProbe(0));
         value.serialize(&mut probe).map_err(no_form)?;
         serde_json::to_value(value).map_err(no_form)
@@ -176,24 +177,25 @@ functions!(P1 P2 P3 P4 P5 P6);
 functions!(P1 P2 P3 P4 P5 P6 P7);
 functions!(P1 P2 P3 P4 P5 P6 P7 P8);
 
-impl Function {
+impl ErasedFunction {
     pub(crate) fn of_async<P, F>(function: F) -> Self
     where
         P: Parameters,
         F: ToolFunction<P, Output: Future<Output: ToolReturn> + Send + 'static>,
     {
-        Function::Async(Arc::new(move |context| {
+        ErasedFunction::Async(Arc::new(move |context| {
+            // NOTE: Called here and not in the future, which must not borrow `function`.
             let started = P::extract(&context).map(|parameters| function.call(parameters));
             async move { started?.await.into_value() }.boxed()
         }))
     }
 
-    pub(crate) fn on_thread<P, F>(work: Work, function: F) -> Self
+    pub(crate) fn on_thread<P, F>(kind: ThreadKind, function: F) -> Self
     where
         P: Parameters,
         F: ToolFunction<P, Output: ToolReturn>,
     {
         let call = move |context: ToolContext| function.call(P::extract(&context)?).into_value();
-        Function::Thread(work, Arc::new(call))
+        ErasedFunction::Thread(kind, Arc::new(call))
     }
 }

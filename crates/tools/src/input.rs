@@ -1,8 +1,8 @@
 //! Questions of a call to a person while it runs (human in the loop, elicitation), and the answers.
 
-use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
 
-use crate::later::LaterRequest;
+use serde_json::{Value, json};
 
 /// A question of a call to the user: see [`ToolContext::ask`](crate::ToolContext::ask).
 ///
@@ -28,12 +28,12 @@ pub struct InputRequest {
     pub message: String,
     /// Further information for the user, a JSON object.
     pub details: Value,
-    /// The JSON Schema of the answer. Without one the answer is any object; with the schema `false` the user only accepts or
-    /// declines.
+    /// The JSON Schema of the answer. Without one, the answer is any object; with the schema `false`, the user only
+    /// accepts or declines.
     pub schema: Option<Value>,
     /// Data that the call needs when it continues. Stored with the question and never shown.
     pub state: Option<Value>,
-    /// Present if it is for no person: [an outcome that comes later](crate::ToolContext::later).
+    /// Present if the request is not for a person but for [an outcome that comes later](crate::ToolContext::later).
     pub later: Option<LaterRequest>,
 }
 
@@ -71,12 +71,51 @@ impl InputRequest {
         self
     }
 
-    /// Whether the user is asked the same: an answer to one is an answer to the other.
+    /// Whether both ask the user the same, so that an answer to one answers the other.
     pub(crate) fn is_same(&self, other: &InputRequest) -> bool {
-        let asked = |request: &InputRequest| {
+        let identity = |request: &InputRequest| {
             (request.label.clone(), request.message.clone(), request.details.clone(), request.schema.clone())
         };
-        asked(self) == asked(other) && self.later.is_none() && other.later.is_none()
+        // NOTE: A later outcome is found by its label alone, in `Later::response`.
+        identity(self) == identity(other) && self.later.is_none() && other.later.is_none()
+    }
+}
+
+/// The token and the deadline of a request for an [outcome that comes later](crate::ToolContext::later), from outside
+/// the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaterRequest {
+    /// The token under which the outcome is delivered: different for every call.
+    pub token: String,
+    /// The end of waiting for it; by default there is none.
+    pub deadline: Option<Deadline>,
+}
+
+/// The end of waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Deadline {
+    /// A point in time.
+    At(SystemTime),
+    /// This long after the request is stored, by the clock of the run.
+    Within(Duration),
+}
+
+impl LaterRequest {
+    /// A request under a token.
+    pub fn new(token: impl Into<String>, deadline: Option<Deadline>) -> Self {
+        LaterRequest { token: token.into(), deadline }
+    }
+}
+
+impl Deadline {
+    /// The point in time, for a request made now. `None` if it is out of range.
+    pub fn resolve(self, now: SystemTime) -> Option<SystemTime> {
+        match self {
+            Deadline::At(at) => Some(at),
+            Deadline::Within(duration) => now.checked_add(duration),
+        }
     }
 }
 

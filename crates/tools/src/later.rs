@@ -1,5 +1,5 @@
-//! Outcomes that come later (deferred calls, callbacks, durable timers): the attempt ends, the run is suspended, and the call
-//! continues when the outcome arrives or its deadline passes, in whatever process.
+//! Outcomes that come later (deferred calls, callbacks, durable timers): the attempt ends, the run is suspended, and
+//! the call continues when the outcome arrives or its deadline passes, in any process.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,44 +7,7 @@ use serde_json::Value;
 
 use crate::context::{ToolContext, encode_key_part};
 use crate::error::ToolError;
-use crate::input::{InputRequest, InputResponse};
-
-/// What makes a request one for an outcome that comes later, from outside of the run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LaterRequest {
-    /// The token under which the outcome is delivered: different for every call.
-    pub token: String,
-    /// When waiting ends without one.
-    pub deadline: Option<Deadline>,
-}
-
-/// The end of waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Deadline {
-    /// A point in time.
-    At(SystemTime),
-    /// This long after the request is stored, by the clock of the run.
-    Within(Duration),
-}
-
-impl LaterRequest {
-    /// A request under a token.
-    pub fn new(token: impl Into<String>, deadline: Option<Deadline>) -> Self {
-        LaterRequest { token: token.into(), deadline }
-    }
-}
-
-impl Deadline {
-    /// The point in time, for a request that is made now. None if it is beyond all time.
-    pub fn resolve(self, now: SystemTime) -> Option<SystemTime> {
-        match self {
-            Deadline::At(at) => Some(at),
-            Deadline::Within(duration) => now.checked_add(duration),
-        }
-    }
-}
+use crate::input::{Deadline, InputRequest, InputResponse, LaterRequest};
 
 /// An outcome that comes later: see [`ToolContext::later`].
 #[doc(alias("deferred", "callback", "webhook", "awakeable", "task_token"))]
@@ -59,6 +22,7 @@ pub struct Later {
 
 impl Later {
     fn new(context: ToolContext, label: String) -> Self {
+        // NOTE: Encoded: a slash in the label must not make the token look like that of another call.
         let token = context.key_for(&encode_key_part(&label));
         let message = format!("waiting for `{label}`");
         Later { context, request: InputRequest::new(label, message), token, deadline: None }
@@ -70,7 +34,7 @@ impl Later {
         &self.token
     }
 
-    /// Whether there is no outcome yet, so that the tool must start the work that leads to it.
+    /// Whether no response has arrived, so that the tool must start the work.
     pub fn is_new(&self) -> bool {
         self.response().is_none()
     }
@@ -105,20 +69,21 @@ impl Later {
         self
     }
 
-    /// What has come: [`InputResponse::Completed`], [`InputResponse::Decline`] for a failure, or
+    /// The response, if it has arrived: [`InputResponse::Completed`], [`InputResponse::Decline`] for a failure, or
     /// [`InputResponse::Expired`].
     pub fn response(&self) -> Option<&InputResponse> {
-        let is_it = |request: &InputRequest| request.later.is_some() && request.label == self.request.label;
-        let answered = self.context.answered().iter().rfind(|answered| is_it(&answered.request));
+        // NOTE: By the label alone: the token depends on nothing else.
+        let is_same = |request: &InputRequest| request.later.is_some() && request.label == self.request.label;
+        let answered = self.context.answered().iter().rfind(|answered| is_same(&answered.request));
         answered.map(|answered| &answered.response)
     }
 
-    /// The outcome. If there is none yet, an error, which the tool returns with `?`: the attempt ends, the run stores the
-    /// request and is suspended, and the tool runs again from its beginning when the outcome has come.
+    /// The outcome. If it has not arrived, this returns an error, which the tool passes on with `?`: the attempt ends,
+    /// the run stores the request and is suspended, and the tool runs again from its beginning when the outcome arrives.
     ///
     /// # Errors
-    /// One that makes the run wait, until there is an outcome; then one that the model reads if that is a failure, or
-    /// that the deadline has passed.
+    /// Until the outcome arrives: an error that makes the run wait. Then, for a failure or a passed deadline, an error
+    /// that the model reads.
     pub fn outcome(self) -> Result<Value, ToolError> {
         match self.response() {
             Some(InputResponse::Completed(outcome) | InputResponse::Accept(outcome)) => Ok(outcome.clone()),
@@ -130,12 +95,12 @@ impl Later {
                 let label = &self.request.label;
                 Err(ToolError::permanent(format!("no outcome of `{label}`: its deadline has passed")))
             }
-            None => Err(self.wait()),
+            None => Err(self.into_suspension()),
         }
     }
 
     /// The error that ends the attempt.
-    fn wait(self) -> ToolError {
+    fn into_suspension(self) -> ToolError {
         let Later { mut request, token, deadline, .. } = self;
         request.later = Some(LaterRequest { token, deadline });
         ToolError::input_required([request])
@@ -143,15 +108,15 @@ impl Later {
 }
 
 impl ToolContext {
-    /// An outcome that comes later: from a webhook, a form, another process. The tool starts what leads to it, hands out
-    /// the [token](Later::token), and ends its attempt with [`Later::outcome`]. The run is suspended and holds nothing; when
-    /// the outcome is delivered under the token, or the deadline has passed, the tool runs again from its beginning and
-    /// finds it. With several outcomes in one call, each has a label of its own.
+    /// An outcome that comes later: from a webhook, a form, another process. The tool starts the work, hands out the
+    /// [token](Later::token), and ends its attempt with [`Later::outcome`]. The run is suspended and holds no resources.
+    /// When the outcome is delivered under the token, or the deadline has passed, the tool runs again from its beginning
+    /// and finds it. Each of several outcomes in one call has its own label.
     ///
     /// A process may die between the start and the end of the attempt. Then the call runs again if it is
     /// [idempotent](crate::Effect::Idempotent), with the same token; by default its outcome is unknown.
     ///
-    /// Where a host keeps no requests (an [`Invocation`](crate::Invocation) alone), the call fails.
+    /// If the host does not support requests (an [`Invocation`](crate::Invocation) alone), the call fails.
     ///
     /// # Examples
     /// ```
@@ -174,11 +139,11 @@ impl ToolContext {
         Later::new(self.clone(), label.into())
     }
 
-    /// Waits until this time (a durable timer): the run is suspended, and no process has to stay. A caller with the
+    /// Waits until this time (a durable timer): the run is suspended, and no process has to stay alive. A caller with the
     /// [token](Later::token) of the label may end it early. If the tool runs again, the time that was stored first counts.
     ///
     /// # Errors
-    /// One that makes the run wait, until it is time.
+    /// Until that time: an error that makes the run wait.
     ///
     /// # Examples
     /// ```
@@ -198,7 +163,7 @@ impl ToolContext {
     /// # Ok::<(), stepfold_tools::BuildError>(())
     /// ```
     pub fn sleep_until(&self, label: impl Into<String>, at: SystemTime) -> Result<(), ToolError> {
-        self.later(label).deadline(at).slept()
+        self.later(label).deadline(at).sleep()
     }
 
     /// Waits this long, as [`sleep_until`](ToolContext::sleep_until) does.
@@ -206,12 +171,12 @@ impl ToolContext {
     /// # Errors
     /// As `sleep_until`.
     pub fn sleep_for(&self, label: impl Into<String>, duration: Duration) -> Result<(), ToolError> {
-        self.later(label).within(duration).slept()
+        self.later(label).within(duration).sleep()
     }
 }
 
 impl Later {
-    fn slept(self) -> Result<(), ToolError> {
-        if self.is_new() { Err(self.wait()) } else { Ok(()) }
+    fn sleep(self) -> Result<(), ToolError> {
+        if self.is_new() { Err(self.into_suspension()) } else { Ok(()) }
     }
 }

@@ -1,7 +1,7 @@
 //! Typed tools for models, bound to shared state, run safely in parallel.
 //!
-//! In the facade: `stepfold::tools`. A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_tools`.
+//! In the facade: `stepfold::tools`. A program that depends on `stepfold` writes this path in place of
+//! `stepfold_tools` in the examples.
 //!
 //! # The tour
 //!
@@ -112,12 +112,12 @@ pub use crate::context::{
 pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, RawArgs, Requirements, Resource, StateKey};
 pub use crate::function::{Parameters, ToolFunction, ToolReturn};
-pub use crate::input::{AnsweredRequest, InputRequest, InputResponse};
+pub use crate::input::{AnsweredRequest, Deadline, InputRequest, InputResponse, LaterRequest};
 pub use crate::invoke::{
     CallEvent, CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalError, Invocation,
     MAX_BLOCKING_THREADS, panic_message, settle,
 };
-pub use crate::later::{Deadline, Later, LaterRequest};
+pub use crate::later::Later;
 pub use crate::options::{CallLimits, InvokeOptions, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::resources::Resources;

@@ -43,8 +43,8 @@ pub struct InvokeOptions {
     pub key_scope: String,
     /// Whether a failed call ends the run. By default the model reads the failure and the run continues.
     pub raise_on_failure: bool,
-    /// Whether the caller runs [hosted](crate::Tool::hosted) tools and [completes](crate::Invocation::complete) their calls,
-    /// and takes the [questions](crate::CallEvent::InputRequired) of calls. By default these fail.
+    /// Whether the caller runs [hosted](crate::Tool::hosted) tools, [completes](crate::Invocation::complete) their calls,
+    /// and handles the [questions](crate::CallEvent::InputRequired) of calls. By default these calls fail.
     pub hosts_calls: bool,
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// None: it can run again at any time.
+    /// No effect: the call can run again at any time.
     Pure,
     /// Repeatable: running several times with one idempotency key has the effect of one run.
     Idempotent,
@@ -61,6 +61,7 @@ impl Retry {
 
     /// The pauses before the further attempts.
     pub fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
+        // NOTE: A library, although doubling takes three lines: its bounds are tested.
         ExponentialBuilder::new()
             .with_factor(2.0)
             .with_min_delay(self.first_pause)

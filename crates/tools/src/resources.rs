@@ -18,10 +18,10 @@ use std::sync::Arc;
 /// assert!(resources.get::<String>().is_none());
 /// ```
 #[derive(Clone, Default)]
-pub struct Resources(Arc<HashMap<TypeId, Named>>);
+pub struct Resources(Arc<HashMap<TypeId, NamedResource>>);
 
 /// A resource with the name of its type.
-type Named = (&'static str, Arc<dyn Any + Send + Sync>);
+type NamedResource = (&'static str, Arc<dyn Any + Send + Sync>);
 
 impl Resources {
     /// No resources.
@@ -32,6 +32,7 @@ impl Resources {
     /// Adds a resource; replaces one of the same type.
     #[must_use]
     pub fn with<T: Send + Sync + 'static>(mut self, resource: T) -> Self {
+        // NOTE: Copies the map only if a clone exists: runs share it.
         Arc::make_mut(&mut self.0).insert(TypeId::of::<T>(), (type_name::<T>(), Arc::new(resource)));
         self
     }

@@ -4,7 +4,6 @@
 //! typo fails there, not in production.
 
 use std::any::{Any, TypeId};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,16 +12,15 @@ use serde_json::{Map, Value, json};
 use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
-use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State, check_key};
+use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State, ValueRef, check_key};
 
-use crate::binding::{InputBinding, InputFromState, OutputBinding, ResultText, Source};
+use crate::binding::{InputBinding, InputFromState, KeyAccess, OutputBinding, ResultText, Source};
 use crate::error::BuildError;
 use crate::extract::Requirements;
-use crate::function::{Function, Parameters, ToolFunction, ToolReturn, Work};
-use crate::invoke;
+use crate::function::{ErasedFunction, Parameters, ThreadKind, ToolFunction, ToolReturn};
 use crate::policy::{Approval, Effect, Retry};
 use crate::resources::Resources;
-use crate::schema::{self, Unlisted, drop_stand_in_nulls};
+use crate::schema::{self, UnlistedProperties, drop_stand_in_nulls};
 
 /// The maximum length of a tool name in bytes, by providers' limits.
 const MAX_NAME_BYTES: usize = 64;
@@ -55,49 +53,35 @@ const MAX_NAME_BYTES: usize = 64;
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone)]
-pub struct Tool(Arc<Inner>);
+pub struct Tool(Arc<ToolDefinition>);
 
 #[derive(Clone)]
-pub(crate) struct Inner {
+pub(crate) struct ToolDefinition {
     pub(crate) name: Arc<str>,
     pub(crate) spec: ToolSpec,
-    pub(crate) function: Function,
+    pub(crate) function: ErasedFunction,
     /// Checks the model's arguments. The schema is the plain one, even if the model sees the strict one.
     pub(crate) arguments: Arc<ValueType>,
     pub(crate) inputs: Arc<[InputBinding]>,
     pub(crate) outputs: Arc<[OutputBinding]>,
     pub(crate) result_text: Option<ResultText>,
-    pub(crate) access: Arc<Access>,
+    pub(crate) access: Arc<KeyAccess>,
     pub(crate) resources: Arc<[(TypeId, &'static str)]>,
     pub(crate) effect: Effect,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) approval: Approval,
-    pub(crate) digested: OnceLock<Digested>,
+    pub(crate) canonical: OnceLock<CanonicalTexts>,
 }
 
-/// The canonical bindings of a tool that has none, as most.
+/// The canonical bindings of a tool without bindings, as most tools are.
 const NO_BINDINGS: &str = r#"{"inputs":[],"outputs":[],"reads":[],"writes":[]}"#;
 
-/// What digests of a tool are made of, made once.
+/// The canonical texts of a tool, for digests; created once.
 #[derive(Clone)]
-pub(crate) struct Digested {
+pub(crate) struct CanonicalTexts {
     specification: Box<str>,
     bindings: Box<str>,
-}
-
-/// The keys that a tool reads and writes, which determine the order of the calls of one reply.
-#[derive(Debug, Default)]
-pub(crate) struct Access {
-    pub(crate) reads: BTreeSet<Arc<str>>,
-    /// With the handler, if a binding overrides the key's own.
-    pub(crate) writes: Vec<(Arc<str>, Option<Handler>)>,
-}
-
-impl Access {
-    pub(crate) fn may_write(&self, key: &str) -> bool {
-        self.writes.iter().any(|(known, _)| **known == *key)
-    }
 }
 
 impl Tool {
@@ -110,7 +94,7 @@ impl Tool {
     {
         let mut needs = Requirements::default();
         P::needs(&mut needs);
-        ToolBuilder::new(name.into(), description.into(), Function::of_async(function), needs)
+        ToolBuilder::new(name.into(), description.into(), ErasedFunction::of_async(function), needs)
     }
 
     /// Creates a tool from a blocking function: one that waits for a file, a database, a program. It runs on
@@ -135,7 +119,12 @@ impl Tool {
     {
         let mut needs = Requirements::default();
         P::needs(&mut needs);
-        ToolBuilder::new(name.into(), description.into(), Function::on_thread(Work::Waits, function), needs)
+        ToolBuilder::new(
+            name.into(),
+            description.into(),
+            ErasedFunction::on_thread(ThreadKind::Blocking, function),
+            needs,
+        )
     }
 
     /// Creates a tool from a CPU-bound function: it runs on a pool of as many threads as there are cores,
@@ -160,7 +149,7 @@ impl Tool {
         ToolBuilder::new(
             name.into(),
             description.into(),
-            Function::on_thread(Work::Computes, function),
+            ErasedFunction::on_thread(ThreadKind::CpuBound, function),
             needs,
         )
     }
@@ -187,21 +176,21 @@ impl Tool {
         description: impl Into<String>,
         work: impl Any + Send + Sync,
     ) -> ToolBuilder {
-        let function = Function::Hosted(Arc::new(work));
+        let function = ErasedFunction::Hosted(Arc::new(work));
         ToolBuilder::new(name.into(), description.into(), function, Requirements::default())
     }
 
     /// The value that identifies a [hosted](Tool::hosted) tool to its host, if it is a `T`.
     pub fn hosted_as<T: Any>(&self) -> Option<&T> {
         match &self.0.function {
-            Function::Hosted(work) => work.downcast_ref(),
+            ErasedFunction::Hosted(work) => work.downcast_ref(),
             _ => None,
         }
     }
 
     /// Whether the tool has no function, because a [host](Tool::hosted) runs it.
     pub fn is_hosted(&self) -> bool {
-        matches!(self.0.function, Function::Hosted(_))
+        matches!(self.0.function, ErasedFunction::Hosted(_))
     }
 
     /// The tool's name for the model.
@@ -301,13 +290,26 @@ impl Tool {
             return Vec::new();
         }
         let Ok(arguments) = self.accept(sent) else { return Vec::new() };
-        let inputs = invoke::inputs_on(self, &arguments, state);
+        let inputs = self.bound_inputs(&arguments, state);
         let shown = |(_, input, value): (usize, &'a InputBinding, _)| InputFromState {
             parameter: &input.parameter,
             key: &input.key,
             value,
         };
         inputs.map(shown).collect()
+    }
+
+    /// The inputs from the state for [accepted](Tool::accept) arguments: each binding with its index and value.
+    pub(crate) fn bound_inputs<'a>(
+        &'a self,
+        arguments: &Value,
+        state: &'a State,
+    ) -> impl Iterator<Item = (usize, &'a InputBinding, ValueRef<'a>)> {
+        let inputs = self.0.inputs.iter().enumerate();
+        inputs.filter_map(|(index, input)| match arguments.get(&input.parameter) {
+            Some(_) => None,
+            None => Some((index, input, state.get(&*input.key)?)),
+        })
     }
 
     /// The bindings of the tool to the state, and the rule of its result text, as JSON, to compare them with
@@ -332,7 +334,7 @@ impl Tool {
         let inputs = self.0.inputs.iter();
         let inputs = inputs.map(|input| json!([&*input.key, input.parameter, input.is_visible]));
         let outputs = self.0.outputs.iter().map(|output| {
-            json!([&*output.key, output.source.words(), output.handler.as_ref().map(ToString::to_string)])
+            json!([&*output.key, output.source.to_json(), output.handler.as_ref().map(ToString::to_string)])
         });
         let mut bindings = json!({
             "inputs": inputs.collect::<Vec<_>>(),
@@ -341,24 +343,24 @@ impl Tool {
             "writes": self.writes().collect::<Vec<_>>(),
         });
         if let Some(text) = &self.0.result_text {
-            bindings["text"] = text.words();
+            bindings["text"] = text.to_json();
         }
         bindings
     }
 
-    /// Its [specification](Tool::spec) as [canonical JSON](canonical_json), made once: agents that share a tool digest it
-    /// once.
+    /// Its [specification](Tool::spec) as [canonical JSON](canonical_json); created once and shared by all agents with the
+    /// tool.
     pub fn canonical_spec(&self) -> &str {
-        &self.digested().specification
+        &self.canonical().specification
     }
 
     /// Its [bindings](Tool::bindings) in the same form.
     pub fn canonical_bindings(&self) -> &str {
-        &self.digested().bindings
+        &self.canonical().bindings
     }
 
-    fn digested(&self) -> &Digested {
-        self.0.digested.get_or_init(|| Digested {
+    fn canonical(&self) -> &CanonicalTexts {
+        self.0.canonical.get_or_init(|| CanonicalTexts {
             specification: canonical_json(&serde_json::to_value(&self.0.spec).unwrap_or_default()).into(),
             bindings: match self.has_bindings() {
                 true => canonical_json(&self.bindings()).into(),
@@ -368,7 +370,7 @@ impl Tool {
     }
 
     fn has_bindings(&self) -> bool {
-        let Inner { inputs, outputs, access, result_text, .. } = &*self.0;
+        let ToolDefinition { inputs, outputs, access, result_text, .. } = &*self.0;
         !inputs.is_empty()
             || !outputs.is_empty()
             || !access.reads.is_empty()
@@ -390,6 +392,7 @@ impl Tool {
         }
         for (key, handler) in &self.0.access.writes {
             if schema.key(key).is_none() && !schema.is_open() {
+                // NOTE: A key that is also read was reported above.
                 if !self.0.access.reads.contains(key) {
                     faults.push(undeclared(key));
                 }
@@ -433,8 +436,8 @@ impl Tool {
         self.accept(arguments).map(drop)
     }
 
-    /// Validates arguments that a person gives in place of the model's: as [`check_arguments`](Tool::check_arguments) does, and
-    /// without a parameter that only the state sets, since the call would run with the state's value.
+    /// Validates arguments that a person gives in place of the model's: as [`check_arguments`](Tool::check_arguments)
+    /// does, but rejects a parameter that only the state sets, since the call would run with the state's value.
     ///
     /// # Errors
     /// All faults, with their JSON paths.
@@ -465,11 +468,11 @@ impl Tool {
         let hidden = self.0.inputs.iter().filter(|input| !input.is_visible);
         let given = hidden.filter(|input| arguments.contains_key(&input.parameter));
         let fault = |input: &InputBinding| {
-            let words = format!(
+            let message = format!(
                 "cannot be given: only the state sets it, by its key \"{}\"; leave it out",
                 input.key
             );
-            Issue::new(format!("$.{}", input.parameter), words)
+            Issue::new(format!("$.{}", input.parameter), message)
         };
         let mut faults: Vec<Issue> = given.map(fault).collect();
         if let Err(others) = self.check_arguments(arguments) {
@@ -482,12 +485,14 @@ impl Tool {
     pub(crate) fn accept(&self, sent: &Map<String, Value>) -> Result<Value, Issues> {
         let mut arguments = sent.clone();
         for input in self.0.inputs.iter().filter(|input| !input.is_visible) {
+            // NOTE: The state's value wins: the model neither sees nor sets such a parameter.
             arguments.remove(&input.parameter);
         }
         let mut arguments = Value::Object(arguments);
+        // NOTE: Only a strict mode makes models write null for an omitted parameter.
         if self.0.spec.strict {
             drop_stand_in_nulls(self.parameters(), &mut arguments);
-            self.drop_fed_nulls(&mut arguments);
+            self.drop_bound_nulls(&mut arguments);
         }
         self.0.arguments.check(&arguments)?;
         Ok(arguments)
@@ -495,7 +500,7 @@ impl Tool {
 
     /// In strict mode null is a model's only way to omit a parameter, even if null is a valid value. A
     /// parameter that the state can fill then counts as omitted.
-    fn drop_fed_nulls(&self, arguments: &mut Value) {
+    fn drop_bound_nulls(&self, arguments: &mut Value) {
         let Value::Object(arguments) = arguments else { return };
         for input in self.0.inputs.iter() {
             if arguments.get(&input.parameter).is_some_and(Value::is_null) {
@@ -523,11 +528,12 @@ impl Tool {
         let mut inner = (*self.0).clone();
         inner.name = name.as_str().into();
         inner.spec.name = name;
-        inner.digested = OnceLock::new();
+        // NOTE: The specification contains the name.
+        inner.canonical = OnceLock::new();
         Ok(Tool(Arc::new(inner)))
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn definition(&self) -> &ToolDefinition {
         &self.0
     }
 }
@@ -587,10 +593,10 @@ impl IntoTool for Result<Tool, BuildError> {
 pub struct ToolBuilder {
     name: String,
     description: String,
-    function: Function,
+    function: ErasedFunction,
     needs: Requirements,
     parameters: Option<Value>,
-    unlisted: Unlisted,
+    unlisted: UnlistedProperties,
     is_strict: bool,
     extras: Extras,
     inputs: Vec<InputBinding>,
@@ -605,14 +611,14 @@ pub struct ToolBuilder {
 }
 
 impl ToolBuilder {
-    fn new(name: String, description: String, function: Function, needs: Requirements) -> Self {
+    fn new(name: String, description: String, function: ErasedFunction, needs: Requirements) -> Self {
         ToolBuilder {
             name,
             description,
             function,
             needs,
             parameters: None,
-            unlisted: Unlisted::default(),
+            unlisted: UnlistedProperties::default(),
             is_strict: false,
             extras: Extras::new(),
             inputs: Vec::new(),
@@ -634,9 +640,9 @@ impl ToolBuilder {
         self
     }
 
-    /// Leaves objects open whose schema does not say `additionalProperties`, as JSON Schema has it: for a function that hands its
-    /// arguments to a party that knows the schema itself, such as a server. By default the objects of the parameters are closed
-    /// where that is possible, since nothing would read what is not listed.
+    /// Leaves objects open that do not set `additionalProperties`, as in JSON Schema: for a function that passes its
+    /// arguments to another party with its own reader, such as a server. By default the objects of the parameters are
+    /// closed where possible, since nothing reads unlisted properties.
     ///
     /// # Examples
     /// ```
@@ -653,12 +659,12 @@ impl ToolBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_parameters(mut self) -> Self {
-        self.unlisted = Unlisted::Taken;
+        self.unlisted = UnlistedProperties::Accepted;
         self
     }
 
-    /// Adds fields that one API has for a tool beside the others, under the name of its dialect (`anthropic`, say); other
-    /// APIs leave them out.
+    /// Adds fields that only one API has for a tool, under the name of its dialect (`anthropic`, for example); other APIs
+    /// do not get them.
     ///
     /// # Examples
     /// ```
@@ -676,8 +682,8 @@ impl ToolBuilder {
         self
     }
 
-    /// Asks providers to hold the model to the schema. One that has a strict mode sends the form that its mode takes, and
-    /// the plain schema where there is none, which it logs.
+    /// Asks providers to enforce the schema. A provider with a strict mode sends the form that its mode accepts, or the
+    /// plain schema if there is no such form, and logs that.
     pub fn strict(mut self) -> Self {
         self.is_strict = true;
         self
@@ -780,6 +786,7 @@ impl ToolBuilder {
             Ok(arguments) => Arc::new(arguments),
             Err(error) => {
                 faults.push(Issue::new("parameters", error.to_string()));
+                // NOTE: A stand-in, so that the remaining faults are found and reported together.
                 Arc::new(ValueType::anything())
             }
         };
@@ -787,7 +794,7 @@ impl ToolBuilder {
             return Err(BuildError::InvalidTool { tool: self.name, faults: faults.into_iter().collect() });
         }
         let spec = self.spec(visible);
-        Ok(Tool(Arc::new(Inner {
+        Ok(Tool(Arc::new(ToolDefinition {
             name: self.name.as_str().into(),
             spec,
             arguments,
@@ -801,7 +808,7 @@ impl ToolBuilder {
             timeout: self.timeout,
             retry: self.retry,
             approval: self.approval,
-            digested: OnceLock::new(),
+            canonical: OnceLock::new(),
         })))
     }
 
@@ -817,11 +824,14 @@ impl ToolBuilder {
         if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
             faults.push(Issue::new("timeout", "must be positive: no call could finish"));
         }
+        // NOTE: A retry could repeat the effect.
         if self.retry.is_some() && self.effect == Effect::AtMostOnce {
             let message =
                 "requires a pure or idempotent tool: declare the effect, or leave retries to the model";
             faults.push(Issue::new("retry", message));
         }
+        // NOTE: Calls are ordered by declared keys; an undeclared write would be an unseen race
+        // (docs/decisions/tools.md).
         if self.needs.writes_state && self.writes.is_empty() {
             faults.push(Issue::new(
                 "writes",
@@ -879,7 +889,7 @@ impl ToolBuilder {
             if !input.is_visible
                 && let Some(Value::Object(properties)) = parameters.get_mut("properties")
             {
-                // Not `remove`, which may change the order of the others, which the model sees.
+                // NOTE: Not `remove`, which may change the order of the other parameters, and the model sees that order.
                 properties.retain(|name, _| *name != input.parameter);
             }
             if let Some(Value::Array(required)) = parameters.get_mut("required") {
@@ -896,12 +906,12 @@ impl ToolBuilder {
         spec
     }
 
-    fn access(&self) -> Access {
+    fn access(&self) -> KeyAccess {
         let reads = self.inputs.iter().map(|input| Arc::clone(&input.key));
         let declared = self.reads.iter().chain(&self.needs.reads).map(|key| Arc::from(key.as_str()));
         let writes = self.outputs.iter().map(|output| (Arc::clone(&output.key), output.handler.clone()));
         let written = self.writes.iter().map(|key| (Arc::from(key.as_str()), None));
-        Access { reads: reads.chain(declared).collect(), writes: writes.chain(written).collect() }
+        KeyAccess { reads: reads.chain(declared).collect(), writes: writes.chain(written).collect() }
     }
 }
 
@@ -912,8 +922,8 @@ impl fmt::Debug for ToolBuilder {
 }
 
 fn undeclared(key: &str) -> Issue {
-    let words = "not declared: add it to the agent's schema, or to that of the graph around it";
-    Issue::new(format!("state key \"{key}\""), words)
+    let message = "not declared: add it to the agent's schema, or to that of the graph around it";
+    Issue::new(format!("state key \"{key}\""), message)
 }
 
 /// Providers accept names of up to 64 letters, digits, `_` and `-`.

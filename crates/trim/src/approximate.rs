@@ -8,7 +8,7 @@ use std::io;
 use serde::Serialize;
 use stepfold_state_core::chat::{Content, Message, Part, ToolContent};
 
-use crate::TokenCounter;
+use crate::tokens::TokenCounter;
 
 /// Estimates the tokens of a message without a model's vocabulary.
 ///
@@ -45,8 +45,7 @@ impl ApproximateTokens {
     pub const PER_MESSAGE: usize = 4;
     /// The overhead of a tool call in a wire format, in tokens.
     pub const PER_CALL: usize = 8;
-    /// The tokens charged for an image or a file. A picture of a megapixel costs some 800 to 1,400 tokens and
-    /// a
+    /// The tokens charged for an image or a file. A picture of a megapixel costs some 800 to 1,400 tokens and a
     /// screenshot of 1920 x 1080 some 1,100 to 2,700 (GPT-4o, Gemini, Claude), by the formulas that the
     /// providers publish.
     pub const PER_MEDIA: usize = 1_500;
@@ -60,7 +59,7 @@ impl ApproximateTokens {
     /// assert_eq!(ApproximateTokens::of_text("哪个服务区档口最多?"), 10);
     /// ```
     pub fn of_text(text: &str) -> usize {
-        let mut scanner = Scanner::default();
+        let mut scanner = TokenScanner::default();
         scanner.text(text);
         scanner.tokens()
     }
@@ -72,7 +71,7 @@ impl TokenCounter for ApproximateTokens {
     }
 
     fn count(&self, message: &Message) -> usize {
-        let mut scanner = Scanner::default();
+        let mut scanner = TokenScanner::default();
         scanner.parts(message.parts());
         scanner.tokens() + ApproximateTokens::PER_MESSAGE
     }
@@ -80,7 +79,7 @@ impl TokenCounter for ApproximateTokens {
 
 /// The class of a UTF-8 byte. Only the first byte of a character counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum ByteClass {
     /// A continuation byte.
     Inside,
     Lower,
@@ -102,23 +101,23 @@ enum Class {
     Astral,
 }
 
-const CLASSES: [Class; 256] = {
-    let mut classes = [Class::Sign; 256];
+const CLASSES: [ByteClass; 256] = {
+    let mut classes = [ByteClass::Sign; 256];
     let mut byte = 0;
     while byte < 256 {
         classes[byte] = match byte {
-            0x80..=0xBF => Class::Inside,
-            0x61..=0x7A => Class::Lower,
-            0x41..=0x5A => Class::Upper,
-            0xC0..=0xDF => Class::Accented,
-            0x30..=0x39 => Class::Digit,
-            0x20 | 0x09 => Class::Blank,
-            0x0A | 0x0D => Class::Break,
-            0xE0 | 0xE1 => Class::Syllable,
-            0xE2 | 0xEF => Class::Symbol,
-            0xE3..=0xEE => Class::Ideograph,
-            0xF0..=0xFF => Class::Astral,
-            _ => Class::Sign,
+            0x80..=0xBF => ByteClass::Inside,
+            0x61..=0x7A => ByteClass::Lower,
+            0x41..=0x5A => ByteClass::Upper,
+            0xC0..=0xDF => ByteClass::Accented,
+            0x30..=0x39 => ByteClass::Digit,
+            0x20 | 0x09 => ByteClass::Blank,
+            0x0A | 0x0D => ByteClass::Break,
+            0xE0 | 0xE1 => ByteClass::Syllable,
+            0xE2 | 0xEF => ByteClass::Symbol,
+            0xE3..=0xEE => ByteClass::Ideograph,
+            0xF0..=0xFF => ByteClass::Astral,
+            _ => ByteClass::Sign,
         };
         byte += 1;
     }
@@ -127,7 +126,7 @@ const CLASSES: [Class; 256] = {
 
 /// A run of characters that is encoded together.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Run {
+enum CharacterRun {
     #[default]
     None,
     /// Capitals, then small letters; a capital after small letters begins another word.
@@ -144,14 +143,15 @@ enum Run {
 ///
 /// The prices are least-squares fits, rounded, to the two encoders named at [`ApproximateTokens`].
 #[derive(Default)]
-struct Scanner {
+struct TokenScanner {
+    // NOTE: Integers, so that sums are exact and equal on every machine.
     hundredths: u64,
-    run: Run,
+    run: CharacterRun,
     length: u64,
     capitals: u64,
 }
 
-impl Scanner {
+impl TokenScanner {
     fn parts(&mut self, parts: &[Part]) {
         for part in parts {
             self.part(&part.content);
@@ -195,37 +195,37 @@ impl Scanner {
     fn bytes(&mut self, bytes: &[u8]) {
         for byte in bytes {
             match CLASSES[usize::from(*byte)] {
-                Class::Inside => {}
-                Class::Lower => self.small_letter(0),
-                Class::Accented => self.small_letter(25),
-                Class::Upper => self.capital(),
-                Class::Digit => self.extend(Run::Digits),
-                Class::Blank => self.extend(Run::Blanks),
-                Class::Break => self.extend(Run::Breaks),
-                Class::Sign => self.extend(Run::Signs),
-                Class::Syllable | Class::Symbol => self.alone(70),
-                Class::Ideograph => self.alone(95),
-                Class::Astral => self.alone(200),
+                ByteClass::Inside => {}
+                ByteClass::Lower => self.small_letter(0),
+                ByteClass::Accented => self.small_letter(25),
+                ByteClass::Upper => self.capital(),
+                ByteClass::Digit => self.extend(CharacterRun::Digits),
+                ByteClass::Blank => self.extend(CharacterRun::Blanks),
+                ByteClass::Break => self.extend(CharacterRun::Breaks),
+                ByteClass::Sign => self.extend(CharacterRun::Signs),
+                ByteClass::Syllable | ByteClass::Symbol => self.alone(70),
+                ByteClass::Ideograph => self.alone(95),
+                ByteClass::Astral => self.alone(200),
             }
         }
     }
 
     fn small_letter(&mut self, surcharge: u64) {
-        if !matches!(self.run, Run::Word { .. }) {
+        if !matches!(self.run, CharacterRun::Word { .. }) {
             self.close();
         }
-        self.run = Run::Word { has_small: true };
+        self.run = CharacterRun::Word { has_small: true };
         self.length += 1;
         self.hundredths += surcharge;
     }
 
     fn capital(&mut self) {
-        self.extend(Run::Word { has_small: false });
+        self.extend(CharacterRun::Word { has_small: false });
         self.capitals += 1;
     }
 
     /// Adds a character to a run of this kind.
-    fn extend(&mut self, run: Run) {
+    fn extend(&mut self, run: CharacterRun) {
         if self.run != run {
             self.close();
             self.run = run;
@@ -243,19 +243,19 @@ impl Scanner {
     fn close(&mut self) {
         let length = self.length;
         self.hundredths += match self.run {
-            Run::None => 0,
-            Run::Word { .. } => {
+            CharacterRun::None => 0,
+            CharacterRun::Word { .. } => {
                 let capitals = self.capitals.saturating_sub(1);
                 100 + 12 * (length.saturating_sub(6) + length.saturating_sub(10)) + 20 * capitals
             }
-            Run::Digits => 140 * length.div_ceil(3),
+            CharacterRun::Digits => 140 * length.div_ceil(3),
             // A single blank belongs to the next word.
-            Run::Blanks if length == 1 => 0,
-            Run::Blanks => 80,
-            Run::Breaks => 50,
-            Run::Signs => 75 + 22 * (length - 1),
+            CharacterRun::Blanks if length == 1 => 0,
+            CharacterRun::Blanks => 80,
+            CharacterRun::Breaks => 50,
+            CharacterRun::Signs => 75 + 22 * (length - 1),
         };
-        self.run = Run::None;
+        self.run = CharacterRun::None;
         self.length = 0;
         self.capitals = 0;
     }
@@ -271,7 +271,7 @@ impl Scanner {
     }
 }
 
-impl io::Write for Scanner {
+impl io::Write for TokenScanner {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes(bytes);
         Ok(bytes.len())

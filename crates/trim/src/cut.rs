@@ -9,27 +9,29 @@ use std::ops::Range;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use crate::view::leading_systems;
-use crate::{Kept, Pins, TokenCounter, Why};
+use crate::kept::Kept;
+use crate::pins::Pins;
+use crate::tokens::TokenCounter;
+use crate::view::{Why, leading_systems};
 
 /// The part of a view that one policy would keep: less than all of it.
-pub(crate) struct Cut {
+pub(crate) struct PolicyCut {
     pub(crate) kept: Kept,
     pub(crate) why: Why,
 }
 
 /// The unit in which a conversation is measured.
 #[derive(Clone, Copy)]
-pub(crate) enum Measure<'a> {
+pub(crate) enum SizeUnit<'a> {
     Messages,
     Tokens(&'a dyn TokenCounter),
 }
 
-impl Measure<'_> {
+impl SizeUnit<'_> {
     fn of(self, message: &Message) -> usize {
         match self {
-            Measure::Messages => 1,
-            Measure::Tokens(counter) => counter.count(message),
+            SizeUnit::Messages => 1,
+            SizeUnit::Tokens(counter) => counter.count(message),
         }
     }
 
@@ -40,7 +42,7 @@ impl Measure<'_> {
 
 /// The conversation to trim.
 #[derive(Clone, Copy)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct TrimInput<'a> {
     transcript: &'a Transcript,
     /// The summary of earlier messages: it counts, but is not in the transcript.
     summary: Option<&'a Message>,
@@ -48,29 +50,30 @@ pub(crate) struct Shown<'a> {
     lead: usize,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> TrimInput<'a> {
     pub(crate) fn new(transcript: &'a Transcript) -> Self {
-        Shown { transcript, summary: None, lead: leading_systems(transcript) }
+        TrimInput { transcript, summary: None, lead: leading_systems(transcript) }
     }
 
     /// With a summary after the first `lead` messages: system messages after it are not leading.
-    pub(crate) fn behind(transcript: &'a Transcript, lead: usize, summary: &'a Message) -> Self {
-        Shown { transcript, summary: Some(summary), lead }
+    pub(crate) fn after_summary(transcript: &'a Transcript, lead: usize, summary: &'a Message) -> Self {
+        TrimInput { transcript, summary: Some(summary), lead }
     }
 
     /// Keeps the last `count` messages after the leading system messages, extended or cut to begin at a turn,
     /// and the pinned older ones.
-    pub(crate) fn keep_last(self, count: usize, pins: Option<&Pins>) -> Option<Cut> {
+    pub(crate) fn keep_last(self, count: usize, pins: Option<&Pins>) -> Option<PolicyCut> {
         if self.len() - self.lead <= count {
             return None;
         }
         let earliest = self.len() - count;
         let (window, why) = match self.transcript.turn_start(earliest) {
             Some(user) if user == earliest => (user, Why::OpensWithUser),
+            // NOTE: Back to the start of the turn: a model must not read a reply to nothing.
             Some(user) => (user, Why::BackToUser),
             None => match self.first_user(earliest) {
                 Some(user) => (user, Why::ForwardToUser),
-                None => (self.last_blocks(count, Measure::Messages), Why::WholeSteps),
+                None => (self.last_blocks(count, SizeUnit::Messages), Why::WholeSteps),
             },
         };
         let pinned = pins.map_or_else(Vec::new, |pins| self.pinned(window, pins));
@@ -79,9 +82,9 @@ impl<'a> Shown<'a> {
 
     /// Keeps as many of the last turns as fit into `limit`, always including the last one: whole, or, with
     /// `is_hard`, its user message and as many of its last blocks as fit.
-    pub(crate) fn at_most(self, limit: usize, measure: Measure<'_>, is_hard: bool) -> Option<Cut> {
-        let fits_by_count =
-            matches!(measure, Measure::Messages) && self.len() + usize::from(self.summary.is_some()) <= limit;
+    pub(crate) fn at_most(self, limit: usize, measure: SizeUnit<'_>, is_hard: bool) -> Option<PolicyCut> {
+        let fits_by_count = matches!(measure, SizeUnit::Messages)
+            && self.len() + usize::from(self.summary.is_some()) <= limit;
         if fits_by_count || self.len() == self.lead {
             return None;
         }
@@ -97,13 +100,15 @@ impl<'a> Shown<'a> {
                 let steps = self.fitting_blocks(user + 1, room, measure);
                 self.cut(Some(user..user + 1), steps, Why::InsideTurn)
             }
+            // NOTE: A turn larger than the limit can be whole or bounded, so there are two policies
+            // (docs/decisions/trimming.md).
             Some(user) => self.cut(None, user, Why::LastTurn),
         }
     }
 
     /// The start of the last turns that fit into `room`; `None` if not even the last one fits. Messages
     /// before the first turn fit only if everything does.
-    fn last_turns(self, room: usize, measure: Measure<'_>) -> Option<usize> {
+    fn last_turns(self, room: usize, measure: SizeUnit<'_>) -> Option<usize> {
         let (mut used, mut start) = (0_usize, None);
         for (index, message) in (self.lead..self.len()).zip(self.transcript.iter_from(self.lead)).rev() {
             used = used.saturating_add(measure.of(message));
@@ -118,13 +123,13 @@ impl<'a> Shown<'a> {
     }
 
     /// The start of the last blocks that fit into `room`, including the last one in any case.
-    fn last_blocks(self, room: usize, measure: Measure<'_>) -> usize {
+    fn last_blocks(self, room: usize, measure: SizeUnit<'_>) -> usize {
         let last = self.block_start(self.len(), self.lead);
         self.fitting_blocks(self.lead, room, measure).min(last)
     }
 
     /// The start of the last blocks at or after `floor` that fit into `room`; the end if none fits.
-    fn fitting_blocks(self, floor: usize, room: usize, measure: Measure<'_>) -> usize {
+    fn fitting_blocks(self, floor: usize, room: usize, measure: SizeUnit<'_>) -> usize {
         let (mut used, mut start) = (0_usize, self.len());
         while start > floor {
             let block = self.block_start(start, floor);
@@ -146,6 +151,7 @@ impl<'a> Shown<'a> {
             if pins.wants(self.messages(start, end)) {
                 match room.checked_sub(end - start) {
                     Some(rest) => room = rest,
+                    // NOTE: Not skipped: older results would be shown with a hole where the newest one was.
                     None => break,
                 }
                 pinned.push(start..end);
@@ -199,12 +205,17 @@ impl<'a> Shown<'a> {
     }
 
     /// The leading system messages, these ranges, and all messages from `start`, unless that is everything.
-    fn cut(self, ranges: impl IntoIterator<Item = Range<usize>>, start: usize, why: Why) -> Option<Cut> {
+    fn cut(
+        self,
+        ranges: impl IntoIterator<Item = Range<usize>>,
+        start: usize,
+        why: Why,
+    ) -> Option<PolicyCut> {
         let mut kept = Kept::first(self.lead);
         for range in ranges {
             kept.push(range);
         }
         kept.push(start..self.len());
-        (!kept.is_first(self.len())).then_some(Cut { kept, why })
+        (!kept.is_first(self.len())).then_some(PolicyCut { kept, why })
     }
 }

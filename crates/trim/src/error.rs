@@ -35,7 +35,7 @@ pub enum TrimError {
     UnfinishedSummary {
         /// The number of messages the summary should have replaced.
         messages: usize,
-        /// How the reply ended.
+        /// The reason, from the end of the reply.
         reason: &'static str,
     },
     /// The model's reply to the summary request is longer than a summary may be.

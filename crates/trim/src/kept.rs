@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::Transcript;
 
-use crate::TrimError;
+use crate::error::TrimError;
 
 /// Ranges of message indexes in a log: in order, none empty, none touching the next.
 ///
@@ -59,8 +59,8 @@ impl Kept {
 
     /// Whether the message at `index` is kept.
     pub fn contains(&self, index: usize) -> bool {
-        let behind = self.0.partition_point(|range| range.start <= index);
-        behind.checked_sub(1).is_some_and(|before| self.0[before].contains(&index))
+        let after = self.0.partition_point(|range| range.start <= index);
+        after.checked_sub(1).is_some_and(|before| self.0[before].contains(&index))
     }
 
     /// Appends a range that begins at or after the end of the last one; an empty range is ignored.
@@ -183,6 +183,7 @@ impl TryFrom<Vec<(usize, usize)>> for Kept {
     fn try_from(pairs: Vec<(usize, usize)>) -> Result<Self, TrimError> {
         let mut end = None;
         for (start, next_end) in &pairs {
+            // NOTE: One form for each set of messages, so that equal sets are equal data.
             if start >= next_end || end.is_some_and(|end| end >= *start) {
                 return Err(TrimError::Ranges { start: *start, end: *next_end });
             }

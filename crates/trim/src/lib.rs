@@ -1,7 +1,7 @@
 //! Trims the view that a model has of a long conversation.
 //!
-//! In the facade: `stepfold::trim`. A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_trim`.
+//! In the facade: `stepfold::trim`. A program that depends on `stepfold` writes this path in place of `stepfold_trim`
+//! in the examples.
 //!
 //! Trimming is a *view*: the log keeps every message, the model is shown some of them. Compacting the log
 //! itself is out of scope. Everything here is a pure function of a
@@ -23,9 +23,8 @@
 //! any of these |
 //! | exact tokens of your model | [`counted_by(...)`](Trim::counted_by) with your [`TokenCounter`] |
 //!
-//! How much to keep: a window of ten messages can lose the question that the last SQL statement answers, and
-//! a window of one breaks every tool chain. Fifty to a hundred messages, or a smaller window with pins, are
-//! safe.
+//! A window of ten messages can lose the question that the last SQL statement answers, and a window of one breaks
+//! every tool chain. Fifty to a hundred messages, or a smaller window with pins, are safe.
 //!
 //! # When
 //!
@@ -65,6 +64,7 @@
 //! <https://github.com/langchain-ai/langchain/issues/33245>, <https://github.com/cline/cline/pull/7225>.
 //! Prompt caches need an equal prefix: <https://developers.openai.com/api/docs/guides/prompt-caching>.
 
+mod pins;
 mod policy;
 mod view;
 
@@ -84,7 +84,8 @@ pub use stepfold_state_core as state_core;
 pub use crate::approximate::ApproximateTokens;
 pub use crate::error::TrimError;
 pub use crate::kept::Kept;
-pub use crate::policy::{Pins, Trim};
+pub use crate::pins::Pins;
+pub use crate::policy::Trim;
 pub use crate::summarize::{SUMMARY_INSTRUCTIONS, Summarize, Summary, SummaryPlan, SummaryRole};
 pub use crate::tokens::{TokenCounter, token_counter};
 pub use crate::view::{Reason, View, Why};

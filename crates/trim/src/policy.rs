@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{Message, Role, Transcript};
+use stepfold_state_core::chat::Transcript;
 
-use crate::cut::{Cut, Measure, Shown};
-use crate::view::leading_kept;
-use crate::{ApproximateTokens, Reason, TokenCounter, View};
+use crate::approximate::ApproximateTokens;
+use crate::cut::{PolicyCut, SizeUnit, TrimInput};
+use crate::pins::Pins;
+use crate::tokens::TokenCounter;
+use crate::view::{Reason, View, leading_kept};
 
 /// A trimming policy, applied when a turn begins; see the [crate](crate) for a table.
 ///
@@ -39,7 +41,7 @@ use crate::{ApproximateTokens, Reason, TokenCounter, View};
 /// ```
 #[doc(alias("trim_messages", "context_window", "compaction", "history_processor"))]
 #[derive(Clone, Default)]
-pub struct Trim(pub(crate) Arc<[Policy]>);
+pub struct Trim(pub(crate) Arc<[TrimPolicy]>);
 
 impl Trim {
     /// Shows everything.
@@ -77,7 +79,7 @@ impl Trim {
     /// assert_eq!(Trim::keep_last(100).view(&log).kept().to_string(), "18..120");
     /// ```
     pub fn keep_last(messages: usize) -> Self {
-        Policy::KeepLast { messages, pins: None }.into()
+        TrimPolicy::KeepLast { messages, pins: None }.into()
     }
 
     /// Shows the last turns that fit into `tokens`, leading system messages included; the last turn always,
@@ -97,7 +99,7 @@ impl Trim {
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     pub fn max_tokens(tokens: usize) -> Self {
-        Policy::MaxTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
+        TrimPolicy::MaxTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
     }
 
     /// Shows at most `messages` messages: the last turns that fit, or, if the last turn alone does not fit,
@@ -129,7 +131,7 @@ impl Trim {
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     pub fn cap_messages(messages: usize) -> Self {
-        Policy::CapMessages { messages }.into()
+        TrimPolicy::CapMessages { messages }.into()
     }
 
     /// Shows at most `tokens` tokens; otherwise as [`cap_messages`](Trim::cap_messages).
@@ -146,7 +148,7 @@ impl Trim {
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     pub fn cap_tokens(tokens: usize) -> Self {
-        Policy::CapTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
+        TrimPolicy::CapTokens { tokens, counter: Arc::new(ApproximateTokens) }.into()
     }
 
     /// Makes each [`keep_last`](Trim::keep_last) of this trim also show the pinned messages older than its
@@ -173,7 +175,7 @@ impl Trim {
     #[expect(clippy::needless_pass_by_value, reason = "a builder takes what it keeps")]
     pub fn with_pins(mut self, pins: Pins) -> Self {
         for policy in Arc::make_mut(&mut self.0) {
-            if let Policy::KeepLast { pins: kept, .. } = policy {
+            if let TrimPolicy::KeepLast { pins: kept, .. } = policy {
                 *kept = Some(pins.clone());
             }
         }
@@ -194,7 +196,7 @@ impl Trim {
     pub fn counted_by(mut self, counter: impl TokenCounter + 'static) -> Self {
         let chosen: Arc<dyn TokenCounter> = Arc::new(counter);
         for policy in Arc::make_mut(&mut self.0) {
-            if let Policy::MaxTokens { counter, .. } | Policy::CapTokens { counter, .. } = policy {
+            if let TrimPolicy::MaxTokens { counter, .. } | TrimPolicy::CapTokens { counter, .. } = policy {
                 *counter = Arc::clone(&chosen);
             }
         }
@@ -260,16 +262,16 @@ impl Trim {
         let mut kept = view.kept().clone();
         let mut shown = kept.of(log);
         let mut reasons = Vec::new();
-        // The number of policies in a row that dropped nothing. Each other round drops at least one message,
-        // so the loop ends.
+        // NOTE: In a circle, because idempotent policies in a row are not idempotent: pins of one may leave a window
+        // that an earlier one would cut. Each round drops a message, so the loop ends.
         let mut satisfied = 0;
         for policy in self.0.iter().cycle() {
             if satisfied == self.0.len() {
                 break;
             }
             let conversation = match view.summary() {
-                None => Shown::new(&shown),
-                Some(summary) => Shown::behind(&shown, leading_kept(log, &kept), summary),
+                None => TrimInput::new(&shown),
+                Some(summary) => TrimInput::after_summary(&shown, leading_kept(log, &kept), summary),
             };
             let Some(cut) = policy.cut(conversation) else {
                 satisfied += 1;
@@ -279,7 +281,7 @@ impl Trim {
             reasons.push(Reason { policy: policy.to_string().into(), dropped, why: cut.why });
             kept = kept.compose(&cut.kept);
             shown = kept.of(log);
-            // A policy is idempotent on its own result.
+            // NOTE: A policy is idempotent on its own result.
             satisfied = 1;
         }
         if reasons.is_empty() { view } else { view.narrowed(shown, log, kept, reasons) }
@@ -305,41 +307,45 @@ impl fmt::Debug for Trim {
     }
 }
 
-impl From<Policy> for Trim {
-    fn from(policy: Policy) -> Self {
+impl From<TrimPolicy> for Trim {
+    fn from(policy: TrimPolicy) -> Self {
         Trim(Arc::new([policy]))
     }
 }
 
 /// One policy.
 #[derive(Clone)]
-pub(crate) enum Policy {
+pub(crate) enum TrimPolicy {
     KeepLast { messages: usize, pins: Option<Pins> },
     MaxTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
     CapMessages { messages: usize },
     CapTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
 }
 
-impl Policy {
+impl TrimPolicy {
     /// The part that the policy would keep; `None` if that is everything.
-    fn cut(&self, shown: Shown<'_>) -> Option<Cut> {
+    fn cut(&self, shown: TrimInput<'_>) -> Option<PolicyCut> {
         match self {
-            Policy::KeepLast { messages, pins } => shown.keep_last(*messages, pins.as_ref()),
-            Policy::MaxTokens { tokens, counter } => shown.at_most(*tokens, Measure::Tokens(counter), false),
-            Policy::CapMessages { messages } => shown.at_most(*messages, Measure::Messages, true),
-            Policy::CapTokens { tokens, counter } => shown.at_most(*tokens, Measure::Tokens(counter), true),
+            TrimPolicy::KeepLast { messages, pins } => shown.keep_last(*messages, pins.as_ref()),
+            TrimPolicy::MaxTokens { tokens, counter } => {
+                shown.at_most(*tokens, SizeUnit::Tokens(counter), false)
+            }
+            TrimPolicy::CapMessages { messages } => shown.at_most(*messages, SizeUnit::Messages, true),
+            TrimPolicy::CapTokens { tokens, counter } => {
+                shown.at_most(*tokens, SizeUnit::Tokens(counter), true)
+            }
         }
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for TrimPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Policy::KeepLast { messages, pins: None } => write!(f, "keep_last({messages})"),
-            Policy::KeepLast { messages, pins: Some(pins) } => write!(f, "keep_last({messages}, {pins})"),
-            Policy::CapMessages { messages } => write!(f, "cap_messages({messages})"),
-            Policy::MaxTokens { tokens, counter } => write_budget(f, "max_tokens", *tokens, counter),
-            Policy::CapTokens { tokens, counter } => write_budget(f, "cap_tokens", *tokens, counter),
+            TrimPolicy::KeepLast { messages, pins: None } => write!(f, "keep_last({messages})"),
+            TrimPolicy::KeepLast { messages, pins: Some(pins) } => write!(f, "keep_last({messages}, {pins})"),
+            TrimPolicy::CapMessages { messages } => write!(f, "cap_messages({messages})"),
+            TrimPolicy::MaxTokens { tokens, counter } => write_budget(f, "max_tokens", *tokens, counter),
+            TrimPolicy::CapTokens { tokens, counter } => write_budget(f, "cap_tokens", *tokens, counter),
         }
     }
 }
@@ -353,73 +359,5 @@ fn write_budget(
     match counter.name() {
         ApproximateTokens::NAME => write!(f, "{name}({tokens})"),
         counter => write!(f, "{name}({tokens}, by {counter})"),
-    }
-}
-
-/// Older messages that [`Trim::with_pins`] shows: the last user messages, and the last steps in which a tool
-/// of these names answered. A step is whole: the calls, and the results of all calls of that reply.
-///
-/// Pinned messages begin with a user message, since models reject a conversation that begins with a call: the
-/// user message that opens the oldest pinned step's turn is shown too, and counts. If it does not fit or does
-/// not exist, that step is dropped.
-///
-/// Pinned user messages may be adjacent. That is well-formed, and hosted models accept it; some chat
-/// templates of local models require a reply between any two.
-///
-/// # Examples
-/// ```
-/// use stepfold_trim::Pins;
-///
-/// assert_eq!(Pins::up_to(80).results_of(["run_sql"]).to_string(), "up to 80 pins: user, run_sql");
-/// assert_eq!(Pins::up_to(9).results_of(["a"]).without_users().to_string(), "up to 9 pins: a");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pins {
-    pub(crate) messages: usize,
-    users: bool,
-    tools: Vec<String>,
-}
-
-impl Pins {
-    /// Pins user messages, at most `messages` of them. The first step that does not fit ends the selection,
-    /// so pins are always the newest of their kind.
-    pub const fn up_to(messages: usize) -> Self {
-        Pins { messages, users: true, tools: Vec::new() }
-    }
-
-    /// Also pins steps in which one of these tools answered, within the same limit.
-    #[must_use]
-    pub fn results_of<T: Into<String>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
-        self.tools.extend(tools.into_iter().map(Into::into));
-        self
-    }
-
-    /// Pins no user messages, except the one that the oldest pinned step needs.
-    #[must_use]
-    pub const fn without_users(mut self) -> Self {
-        self.users = false;
-        self
-    }
-
-    /// Whether the block of these messages is pinned.
-    pub(crate) fn wants<'a>(&self, mut block: impl Iterator<Item = &'a Message>) -> bool {
-        let is_wanted = |message: &Message| match message.role() {
-            Role::User => self.users,
-            Role::Tool => (message.tool_result())
-                .is_some_and(|result| self.tools.iter().any(|tool| tool == result.name())),
-            _ => false,
-        };
-        block.any(is_wanted)
-    }
-}
-
-impl fmt::Display for Pins {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let users = self.users.then_some("user");
-        let names: Vec<_> = users.into_iter().chain(self.tools.iter().map(String::as_str)).collect();
-        match names.as_slice() {
-            [] => f.write_str("no pins"),
-            names => write!(f, "up to {} pins: {}", self.messages, names.join(", ")),
-        }
     }
 }

@@ -12,8 +12,13 @@ use stepfold_state_core::chat::{
     Arguments, Content, FinishReason, Message, Part, Role, ToolCall, ToolContent, ToolResult, Transcript,
 };
 
-use crate::cut::Measure;
-use crate::{ApproximateTokens, Kept, TokenCounter, Trim, TrimError, View};
+use crate::approximate::ApproximateTokens;
+use crate::cut::SizeUnit;
+use crate::error::TrimError;
+use crate::kept::Kept;
+use crate::policy::Trim;
+use crate::tokens::TokenCounter;
+use crate::view::View;
 
 /// The default system prompt of a summary request; see [`Summarize::instructed`].
 pub const SUMMARY_INSTRUCTIONS: &str = "\
@@ -131,8 +136,8 @@ impl Summarize {
         self
     }
 
-    /// Limits a summary to this many characters; 40,000 by default, which is about 10,000 tokens. It is part of every later
-    /// request: a longer reply is no summary, and nothing is replaced.
+    /// Limits a summary to this many characters; 40,000 by default, which is about 10,000 tokens, since it is part of every
+    /// later request. A longer reply is rejected, and nothing is replaced.
     #[must_use]
     pub fn summary_characters(mut self, characters: usize) -> Self {
         self.summary_characters = characters;
@@ -163,11 +168,11 @@ impl Summarize {
         if self.once.narrow(&shown, log).kept() == shown.kept() {
             return None;
         }
-        let leaving = shown.kept().without(self.keep.narrow(&shown, log).kept());
-        if leaving.is_empty() {
+        let dropped = shown.kept().without(self.keep.narrow(&shown, log).kept());
+        if dropped.is_empty() {
             return None;
         }
-        let (replaced, conversation) = self.material(log, &leaving);
+        let (replaced, conversation) = self.request_material(log, &dropped);
         let limit = self.summary_characters;
         let request = Transcript::new()
             .with(Message::system(&*self.instructions))
@@ -177,15 +182,15 @@ impl Summarize {
     }
 
     /// The oldest dropped messages that fit into a request, and their text in the request.
-    fn material(&self, log: &Transcript, leaving: &Kept) -> (Kept, Transcript) {
-        let measure = Measure::Tokens(&self.counter);
+    fn request_material(&self, log: &Transcript, dropped: &Kept) -> (Kept, Transcript) {
+        let measure = SizeUnit::Tokens(&self.counter);
         let (mut replaced, mut conversation) = (Kept::default(), Transcript::new());
         let (mut used, mut turn) = (0_usize, None);
-        for index in leaving.indexes() {
+        for index in dropped.indexes() {
             let Some(message) = log.get(index) else { break };
             let abridged = self.abridged(message);
             used = used.saturating_add(measure.of_all([&abridged]));
-            // Results stay with their call, so that a step is never split.
+            // NOTE: Results stay with their call, so that a step is never split.
             if used > self.request_tokens && !replaced.is_empty() && message.role() != Role::Tool {
                 let ends_a_turn = message.role() == Role::User;
                 return cut_to_turn(replaced, conversation, turn.filter(|_| !ends_a_turn));
@@ -261,6 +266,9 @@ fn cut_to_turn(replaced: Kept, conversation: Transcript, turn: Option<usize>) ->
 
 /// The last summary and the conversation, each labelled.
 fn request_text(conversation: &Transcript, last: Option<String>) -> String {
+    // NOTE: As text in the notation: a model would continue messages, and providers demand the tools of past
+    // calls. Each line of a message begins with a role or is indented, so no message can close
+    // `<conversation>`.
     let mut text = String::new();
     if let Some(last) = last {
         // Writing to a string cannot fail.
@@ -293,7 +301,7 @@ pub struct SummaryPlan {
     log_length: usize,
     request: Transcript,
     role: SummaryRole,
-    /// The most characters of the summary.
+    /// The maximum number of characters of the summary.
     limit: usize,
 }
 
@@ -309,7 +317,7 @@ impl SummaryPlan {
         &self.request
     }
 
-    /// Makes the summary from the model's reply, if it is one. See [`check_end`](SummaryPlan::check_end) for how the reply ended.
+    /// Makes the summary from the model's reply. Check the finish reason with [`check_end`](SummaryPlan::check_end).
     ///
     /// # Errors
     /// [`TrimError`] when the reply is blank, refuses, or is longer than
@@ -330,6 +338,8 @@ impl SummaryPlan {
     /// ```
     pub fn finish(&self, text: impl Into<String>) -> Result<Summary, TrimError> {
         let (text, messages) = (text.into(), self.replaced.len());
+        // NOTE: A bad summary would stand for the conversation in every later request; without one the trim
+        // decides.
         if text.trim().is_empty() {
             return Err(TrimError::BlankSummary { messages });
         }
@@ -346,7 +356,7 @@ impl SummaryPlan {
 }
 
 impl SummaryPlan {
-    /// Checks how the reply to the request ended: what the model was stopped in, or refused, is no summary.
+    /// Checks the finish reason of the reply: a truncated, filtered or refused reply is not a summary.
     ///
     /// # Errors
     /// [`TrimError::UnfinishedSummary`].
@@ -363,11 +373,12 @@ impl SummaryPlan {
 
 const REFUSED: &str = "the model refused to write it";
 
-/// The most characters of a refusal.
-const REFUSAL: usize = 300;
+/// The maximum number of characters of a refusal.
+const MAX_REFUSAL_CHARACTERS: usize = 300;
 
-/// How models begin to refuse in words, without a finish reason that says so.
-const REFUSALS: [&str; 9] = [
+/// The beginnings of refusals without a finish reason that says so.
+// NOTE: English only: a refusal in another language passes.
+const REFUSAL_OPENINGS: [&str; 9] = [
     "i can't ",
     "i cannot ",
     "i can not ",
@@ -382,9 +393,9 @@ const REFUSALS: [&str; 9] = [
 /// Whether a short text refuses: a summary does not speak of its author.
 fn is_refusal(text: &str) -> bool {
     let text = text.trim();
-    let is_short = text.chars().nth(REFUSAL).is_none();
+    let is_short = text.chars().nth(MAX_REFUSAL_CHARACTERS).is_none();
     let text = if is_short { text.to_lowercase().replace('\u{2019}', "'") } else { return false };
-    REFUSALS.iter().any(|refusal| text.starts_with(refusal))
+    REFUSAL_OPENINGS.iter().any(|refusal| text.starts_with(refusal))
 }
 
 /// A summary of messages that are no longer shown. It is data: store it, and show it until a later one

@@ -76,15 +76,15 @@ pub fn token_counter(
     name: impl Into<Arc<str>>,
     count: impl Fn(&Message) -> usize + Send + Sync + 'static,
 ) -> impl TokenCounter + 'static {
-    Named { name: name.into(), count }
+    NamedCounter { name: name.into(), count }
 }
 
-struct Named<F> {
+struct NamedCounter<F> {
     name: Arc<str>,
     count: F,
 }
 
-impl<F: Fn(&Message) -> usize + Send + Sync> TokenCounter for Named<F> {
+impl<F: Fn(&Message) -> usize + Send + Sync> TokenCounter for NamedCounter<F> {
     fn name(&self) -> &str {
         &self.name
     }

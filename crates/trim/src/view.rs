@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use crate::Kept;
+use crate::kept::Kept;
 
 /// The part of a log that is sent to a model.
 ///
@@ -88,8 +88,8 @@ impl View {
             None => shown,
             Some(summary) => {
                 let lead = leading_kept(log, &kept);
-                let (before, behind) = (shown.iter().take(lead), shown.iter_from(lead));
-                before.chain([summary]).chain(behind).cloned().collect()
+                let (before, after) = (shown.iter().take(lead), shown.iter_from(lead));
+                before.chain([summary]).chain(after).cloned().collect()
             }
         };
         View { transcript, kept, log_length: log.len(), summary, reasons }
@@ -153,13 +153,14 @@ impl View {
         self
     }
 
-    /// The same in place.
+    /// Extends the view in place; see [`grown`](View::grown).
     pub fn grow(&mut self, log: &Transcript) {
         if log.len() < self.log_length {
             let (kept, reasons) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.reasons));
             *self = View::assemble(log, kept, self.summary.take(), reasons);
             return;
         }
+        // NOTE: Shares the log, so that nothing is copied.
         if self.is_whole() && self.summary.is_none() {
             self.transcript = log.clone();
         } else {
@@ -185,7 +186,7 @@ impl View {
         let mut reasons = self.reasons.clone();
         for reason in more {
             match reasons.last_mut() {
-                // A long turn shrinks repeatedly for one reason.
+                // NOTE: A long turn shrinks repeatedly for one reason.
                 Some(last) if last.why == reason.why && last.policy == reason.policy => {
                     last.dropped += reason.dropped;
                 }
@@ -217,7 +218,7 @@ impl fmt::Display for View {
     }
 }
 
-/// What one policy dropped, and why.
+/// The messages that one policy dropped, by number, and its rule.
 ///
 /// # Examples
 /// ```

@@ -12,9 +12,11 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Role, Transcript};
 
-use crate::cut::Measure;
-use crate::view::leading_systems;
-use crate::{ApproximateTokens, Kept, Reason, TokenCounter, View, Why};
+use crate::approximate::ApproximateTokens;
+use crate::cut::SizeUnit;
+use crate::kept::Kept;
+use crate::tokens::TokenCounter;
+use crate::view::{Reason, View, Why, leading_systems};
 
 /// The token limit of a conversation within a turn, and the target size after an overflow.
 ///
@@ -61,11 +63,13 @@ impl Window {
     /// Limits the view to `limit` tokens, counted by [`ApproximateTokens`]; on overflow it shrinks to 70
     /// percent of them.
     pub fn new(limit: usize) -> Self {
+        // NOTE: Far below the limit, for the prompt cache: a view that loses a little at each step has a new
+        // prefix at each step (docs/decisions/trimming.md).
         Window { limit, percent: 70, counter: Arc::new(ApproximateTokens) }
     }
 
-    /// Sets the share of the limit that the view shrinks to; values above 100 count as 100. A small share
-    /// shrinks rarely and drops much at once.
+    /// Sets the share of the limit that the view shrinks to; values above 100 count as 100. With a small share the view
+    /// shrinks rarely, and drops many messages each time.
     #[must_use]
     pub fn shrink_to_percent(mut self, percent: u8) -> Self {
         self.percent = percent.min(100);
@@ -87,6 +91,7 @@ impl Window {
     /// The tokens that a view shrinks to.
     pub const fn target(&self) -> usize {
         let percent = self.percent as usize;
+        // NOTE: Multiplied in two parts, so that no limit overflows.
         self.limit / 100 * percent + self.limit % 100 * percent / 100
     }
 
@@ -126,8 +131,8 @@ impl Window {
         self.measure().of_all(messages.iter().map(|message| &**message))
     }
 
-    fn measure(&self) -> Measure<'_> {
-        Measure::Tokens(&self.counter)
+    fn measure(&self) -> SizeUnit<'_> {
+        SizeUnit::Tokens(&self.counter)
     }
 }
 
@@ -194,7 +199,7 @@ impl TurnView {
         self
     }
 
-    /// The same in place.
+    /// Extends the view in place; see [`grown`](TurnView::grown).
     pub fn grow(&mut self, log: &Transcript) {
         let seen = self.view.log_length();
         self.view.grow(log);
@@ -212,38 +217,38 @@ impl TurnView {
         if self.fits() {
             return;
         }
-        let (leaving, tokens) = self.leaving(log);
-        if leaving.is_empty() {
+        let (dropped, tokens) = self.dropped(log);
+        if dropped.is_empty() {
             return;
         }
         let reason =
-            Reason { policy: self.window.to_string().into(), dropped: leaving.len(), why: Why::Overflow };
-        let kept = self.view.kept().without(&leaving);
+            Reason { policy: self.window.to_string().into(), dropped: dropped.len(), why: Why::Overflow };
+        let kept = self.view.kept().without(&dropped);
         self.view = self.view.narrowed(kept.of(log), log, kept, vec![reason]);
         self.tokens = tokens;
     }
 
     /// The oldest droppable messages, as many as needed to reach the target; and the tokens of the rest.
-    fn leaving(&self, log: &Transcript) -> (Kept, usize) {
+    fn dropped(&self, log: &Transcript) -> (Kept, usize) {
         let (target, measure) = (self.window.target(), self.window.measure());
-        let mut leaving = Kept::default();
+        let mut dropped = Kept::default();
         let mut tokens = self.tokens;
-        for Block { range, opens } in self.droppable(log) {
-            if opens && tokens <= target {
+        for DroppableBlock { range, is_boundary } in self.droppable(log) {
+            if is_boundary && tokens <= target {
                 break;
             }
             let messages = log.iter_from(range.start).take(range.len()).map(|message| &**message);
             tokens = tokens.saturating_sub(measure.of_all(messages));
-            leaving.push(range);
+            dropped.push(range);
         }
-        (leaving, tokens)
+        (dropped, tokens)
     }
 
     /// The droppable blocks, oldest first.
-    fn droppable(&self, log: &Transcript) -> Vec<Block> {
+    fn droppable(&self, log: &Transcript) -> Vec<DroppableBlock> {
         let lead = leading_systems(log);
         let mut blocks = blocks(self.view.kept(), log);
-        // The last step stays, and so do messages after it.
+        // NOTE: The last step stays: without it the model would repeat its request. So do messages after it.
         let starts = blocks.iter().map(|block| block.range.start);
         let last_step = starts.rev().find(|start| role(log, *start) == Some(Role::Assistant));
         blocks.pop();
@@ -252,33 +257,33 @@ impl TurnView {
             let is_of_this_turn = start >= self.turn_start;
             let is_user = role(log, start) == Some(Role::User);
             let is_last_step = Some(start) == last_step;
-            // Messages of an earlier turn are dropped with its user message, not alone.
-            block.opens = is_of_this_turn || is_user;
+            // NOTE: Messages of an earlier turn are dropped with its user message, not alone.
+            block.is_boundary = is_of_this_turn || is_user;
             start >= lead && !(is_of_this_turn && (is_user || is_last_step))
         });
         if let Some(first) = blocks.first_mut() {
-            first.opens = true;
+            first.is_boundary = true;
         }
         blocks
     }
 }
 
 /// A message and the tool messages directly after it.
-struct Block {
+struct DroppableBlock {
     range: Range<usize>,
     /// Whether the messages before it can be dropped without it.
-    opens: bool,
+    is_boundary: bool,
 }
 
 /// The blocks of the kept messages.
-fn blocks(kept: &Kept, log: &Transcript) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn blocks(kept: &Kept, log: &Transcript) -> Vec<DroppableBlock> {
+    let mut blocks: Vec<DroppableBlock> = Vec::new();
     for index in kept.indexes() {
         match blocks.last_mut() {
             Some(block) if block.range.end == index && role(log, index) == Some(Role::Tool) => {
                 block.range.end = index + 1;
             }
-            _ => blocks.push(Block { range: index..index + 1, opens: false }),
+            _ => blocks.push(DroppableBlock { range: index..index + 1, is_boundary: false }),
         }
     }
     blocks

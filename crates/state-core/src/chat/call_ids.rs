@@ -32,6 +32,7 @@ use super::{Content, Message, ToolCall};
 /// assert_eq!(ids, ["call-1", "c1", "c1-3"]);
 /// ```
 pub fn with_unique_call_ids(reply: Message, earlier: usize, taken: impl Fn(&str) -> bool) -> Message {
+    // NOTE: In most replies the ids are unique already: the message is returned without a copy.
     let Some(ids) = unique_ids(&reply, earlier, taken) else { return reply };
     let (role, extras) = (reply.role(), reply.extras().clone());
     let mut parts = reply.into_parts();
@@ -87,6 +88,7 @@ pub fn fresh_call_id(base: &str, first: usize, is_free: impl Fn(&str) -> bool) -
     if is_free(&found) {
         return found;
     }
+    // NOTE: A server may send one id for every call. A linear search would make a long conversation quadratic.
     let (mut taken, mut step) = (first, 1_usize);
     let mut free = first.saturating_add(step);
     while !is_free(&id(free)) {

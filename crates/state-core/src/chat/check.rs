@@ -34,7 +34,7 @@ impl Transcript {
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     pub fn check(&self) -> Result<(), TranscriptFaults> {
-        let mut checker = Checker::default();
+        let mut checker = TranscriptChecker::default();
         for (index, message) in self.iter().enumerate() {
             checker.message(index, message);
         }
@@ -49,7 +49,7 @@ impl Transcript {
     }
 }
 
-/// All faults of a conversation; least one.
+/// All faults of a conversation; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TranscriptFaults(Vec<TranscriptFault>);
 
@@ -168,6 +168,7 @@ pub(super) const fn may_hold(role: Role, content: &Content) -> bool {
     match content {
         Content::ToolCall(_) => matches!(role, Role::Assistant),
         Content::ToolResult(_) => matches!(role, Role::Tool),
+        // NOTE: A kind of part from a newer version is kept as it is: this version cannot judge where it belongs.
         Content::Unknown(_) => true,
         _ => !matches!(role, Role::Tool),
     }
@@ -175,14 +176,14 @@ pub(super) const fn may_hold(role: Role, content: &Content) -> bool {
 
 /// The pass over a conversation.
 #[derive(Default)]
-struct Checker<'a> {
+struct TranscriptChecker<'a> {
     /// The index of the assistant message with the open calls.
     step: usize,
     calls: OpenCalls<'a>,
     faults: Vec<TranscriptFault>,
 }
 
-impl<'a> Checker<'a> {
+impl<'a> TranscriptChecker<'a> {
     fn message(&mut self, index: usize, message: &'a Message) {
         self.parts(index, message);
         if message.role() == Role::Tool {
@@ -238,12 +239,12 @@ impl<'a> Checker<'a> {
 
     fn result(&mut self, index: usize, result: &ToolResult) {
         let kind = match self.calls.answer(result.call_id()) {
-            Answer::To { name, .. } if name == result.name() => return,
-            Answer::To { name, .. } => {
+            ResultMatch::Call { name, .. } if name == result.name() => return,
+            ResultMatch::Call { name, .. } => {
                 FaultKind::WrongName { called: name.to_owned(), answered: result.name().to_owned() }
             }
-            Answer::Again => FaultKind::AnsweredTwice,
-            Answer::ToNothing => FaultKind::Orphan,
+            ResultMatch::AnsweredCall => FaultKind::AnsweredTwice,
+            ResultMatch::NoCall => FaultKind::Orphan,
         };
         self.fault(index, Some(result.call_id()), kind);
     }
@@ -285,13 +286,13 @@ pub(super) struct OpenCall<'a> {
 }
 
 /// The call that a result answers.
-pub(super) enum Answer<'a> {
+pub(super) enum ResultMatch<'a> {
     /// The call at this position.
-    To { position: usize, name: &'a str },
+    Call { position: usize, name: &'a str },
     /// A call that is already answered.
-    Again,
+    AnsweredCall,
     /// No call of the message.
-    ToNothing,
+    NoCall,
 }
 
 impl<'a> OpenCalls<'a> {
@@ -305,6 +306,7 @@ impl<'a> OpenCalls<'a> {
             is_duplicate: false,
             next_of_id: None,
         }));
+        // NOTE: Backwards, so that `index` ends at the first call of each id.
         for position in (0..self.calls.len()).rev() {
             let next = self.index.insert(self.calls[position].id, Some(position)).flatten();
             self.calls[position].next_of_id = next;
@@ -320,16 +322,16 @@ impl<'a> OpenCalls<'a> {
     }
 
     /// Answers the first open call with this id.
-    pub(super) fn answer(&mut self, id: &str) -> Answer<'a> {
+    pub(super) fn answer(&mut self, id: &str) -> ResultMatch<'a> {
         let Some(next) = self.index.get_mut(id) else {
-            return Answer::ToNothing;
+            return ResultMatch::NoCall;
         };
         let Some(position) = *next else {
-            return Answer::Again;
+            return ResultMatch::AnsweredCall;
         };
         let call = &mut self.calls[position];
         *next = call.next_of_id;
         call.is_answered = true;
-        Answer::To { position, name: call.name }
+        ResultMatch::Call { position, name: call.name }
     }
 }

@@ -14,8 +14,9 @@ pub const CITATIONS: &str = "citations";
 /// use serde_json::json;
 /// use stepfold_state_core::chat::{CITATIONS, Message};
 ///
-/// let said = json!([{"type": "url_citation", "url": "https://x.test", "title": "Stalls", "start_index": 0, "end_index": 4}]);
-/// let message = Message::assistant("area 3").with_extra(CITATIONS, said);
+/// let citations =
+///     json!([{"type": "url_citation", "url": "https://x.test", "title": "Stalls", "start_index": 0, "end_index": 4}]);
+/// let message = Message::assistant("area 3").with_extra(CITATIONS, citations);
 /// let citation = &message.citations()[0];
 /// assert_eq!((citation.url.as_deref(), citation.title.as_deref()), (Some("https://x.test"), Some("Stalls")));
 /// assert_eq!((citation.start, citation.end), (Some(0), Some(4)));

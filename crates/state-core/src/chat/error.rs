@@ -27,17 +27,19 @@ use crate::error_chain::push_causes;
 ///     "rate limited, retry after 2s (openai, model gpt-4.1, request req_1): too many requests",
 /// );
 /// ```
+// NOTE: Boxed, so that a `Result` with this error stays small where nothing fails.
 #[derive(Clone)]
-pub struct ModelError(Box<Details>);
+pub struct ModelError(Box<ModelErrorDetails>);
 
 #[derive(Clone)]
-struct Details {
+struct ModelErrorDetails {
     kind: ModelErrorKind,
     message: String,
     provider: Option<String>,
     model: Option<String>,
     request_id: Option<String>,
     retry_after: Option<Duration>,
+    // NOTE: Shared, because the error is cloned and `dyn Error` is not `Clone`.
     source: Option<Arc<dyn Error + Send + Sync>>,
     partial: Option<PartialReply>,
 }
@@ -214,9 +216,8 @@ impl ModelErrorKind {
         )
     }
 
-    /// Whether the same request fails again whenever it is sent: the conversation, its options or the model have to
-    /// change. A missing key, an unknown address and an untrusted certificate are none of these: they are mended around the
-    /// request.
+    /// Whether the same request always fails: the conversation, its options or the model must change. A missing key, an
+    /// unknown address and an untrusted certificate do not count: they are repaired outside the request.
     pub const fn is_permanent(&self) -> bool {
         matches!(
             self,
@@ -269,7 +270,7 @@ impl fmt::Display for ModelErrorKind {
 impl ModelError {
     /// Creates an error of this kind. The message adds details to the kind; it may be empty.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
-        ModelError(Box::new(Details {
+        ModelError(Box::new(ModelErrorDetails {
             kind,
             message: message.into(),
             provider: None,

@@ -77,5 +77,7 @@ impl From<Map<String, Value>> for Extras {
 
 /// The value, or its JSON text if it is nested too deeply to be read again.
 pub(crate) fn storable(value: Value) -> Value {
+    // NOTE: Rejecting the value would lose data of a provider or a tool, so it becomes text
+    // (docs/decisions/state.md).
     if depth::exceeds(&value, MAX_DEPTH) { Value::String(value.to_string()) } else { value }
 }

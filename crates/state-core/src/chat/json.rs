@@ -252,9 +252,9 @@ impl<'de> Deserialize<'de> for Extras {
 
 impl<'de> Deserialize<'de> for StoredParts<'_> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
+        struct PartListVisitor;
 
-        impl<'de> Visitor<'de> for List {
+        impl<'de> Visitor<'de> for PartListVisitor {
             type Value = Vec<Part>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -275,15 +275,15 @@ impl<'de> Deserialize<'de> for StoredParts<'_> {
             }
         }
 
-        deserializer.deserialize_any(List).map(|parts| StoredParts(parts.into()))
+        deserializer.deserialize_any(PartListVisitor).map(|parts| StoredParts(parts.into()))
     }
 }
 
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrObject;
+        struct PartVisitor;
 
-        impl<'de> Visitor<'de> for TextOrObject {
+        impl<'de> Visitor<'de> for PartVisitor {
             type Value = Part;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -295,11 +295,12 @@ impl<'de> Deserialize<'de> for Part {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Part, A::Error> {
-                let (mut part, mut seen) = (PartIn::default(), [false; FIELDS.len()]);
+                let (mut part, mut seen) = (IncomingPart::default(), [false; FIELDS.len()]);
                 while let Some(FieldName(name)) = object.next_key()? {
                     if let Some(place) = FIELDS.iter().position(|field| *field == name)
                         && std::mem::replace(&mut seen[place], true)
                     {
+                        // NOTE: Derived readers reject duplicates, too: one of the two would be lost silently.
                         return Err(A::Error::duplicate_field(FIELDS[place]));
                     }
                     match &*name {
@@ -310,6 +311,7 @@ impl<'de> Deserialize<'de> for Part {
                         "tool_call" => part.add(object.next_value::<Option<_>>()?.map(Content::ToolCall)),
                         "tool_result" => part.add(object.next_value::<Option<_>>()?.map(Content::ToolResult)),
                         "extras" => part.extras = object.next_value()?,
+                        // NOTE: Kept, so that an older program writes a newer record back unchanged.
                         _ => _ = part.unknown.insert(name.into_owned(), object.next_value()?),
                     }
                 }
@@ -317,11 +319,11 @@ impl<'de> Deserialize<'de> for Part {
             }
         }
 
-        deserializer.deserialize_any(TextOrObject)
+        deserializer.deserialize_any(PartVisitor)
     }
 }
 
-/// The fields of a part that are not unknown ones; each may be there once.
+/// The known fields of a part; each may occur once.
 const FIELDS: [&str; 7] = ["text", "reasoning", "image", "file", "tool_call", "tool_result", "extras"];
 
 /// The name of a field, borrowed unless it has escapes.
@@ -329,18 +331,18 @@ const FIELDS: [&str; 7] = ["text", "reasoning", "image", "file", "tool_call", "t
 #[serde(transparent)]
 struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// A part that is being read. A derived form would hold a field for each kind, and collect unknown ones before it looks at
-/// them.
+/// A part in progress of reading. A derived form would have a field for each kind, and would buffer unknown fields
+/// before looking at them.
 #[derive(Default)]
-struct PartIn {
+struct IncomingPart {
     content: Option<Content>,
-    /// Another one, which is an error.
+    /// A second one, which is an error; kept, so that the error names both kinds.
     second: Option<Content>,
     extras: Extras,
     unknown: Map<String, Value>,
 }
 
-impl PartIn {
+impl IncomingPart {
     fn add(&mut self, content: Option<Content>) {
         if self.content.is_some() {
             self.second = content.or(self.second.take());

@@ -7,15 +7,15 @@ use super::Message;
 /// The extra of a message that holds the log probabilities, token by token, as the provider wrote them.
 pub const LOGPROBS: &str = "logprobs";
 
-/// A token, and how likely the model found it.
+/// A token and its log probability.
 ///
 /// # Examples
 /// ```
 /// use serde_json::json;
 /// use stepfold_state_core::chat::{LOGPROBS, Message};
 ///
-/// let said = json!([{"token": "area", "logprob": -0.5, "top_logprobs": [{"token": "zone", "logprob": -1.5}]}]);
-/// let message = Message::assistant("area").with_extra(LOGPROBS, said);
+/// let logprobs = json!([{"token": "area", "logprob": -0.5, "top_logprobs": [{"token": "zone", "logprob": -1.5}]}]);
+/// let message = Message::assistant("area").with_extra(LOGPROBS, logprobs);
 /// let token = &message.logprobs()[0];
 /// assert_eq!((token.token.as_str(), token.logprob), ("area", -0.5));
 /// assert_eq!(token.alternatives[0].token, "zone");
@@ -27,13 +27,13 @@ pub struct TokenLogprob {
     pub token: String,
     /// The natural logarithm of its probability.
     pub logprob: f64,
-    /// The most likely tokens at this place, if they were asked for. The token itself may be among them.
+    /// The most likely tokens at this position, if they were requested. The token itself may be among them.
     pub alternatives: Vec<TokenLogprob>,
 }
 
 impl Message {
     /// The tokens of the message with their log probabilities, if these were
-    /// [asked for](super::ModelParams::logprobs).
+    /// [requested](super::ModelParams::logprobs).
     pub fn logprobs(&self) -> Vec<TokenLogprob> {
         let tokens = self.extras().get(LOGPROBS).and_then(Value::as_array);
         tokens.into_iter().flatten().filter_map(TokenLogprob::read).collect()
@@ -41,7 +41,7 @@ impl Message {
 }
 
 impl TokenLogprob {
-    /// Gemini has names of its own for both fields.
+    /// Reads one token. Gemini names both fields differently.
     fn read(value: &Value) -> Option<Self> {
         let logprob = value.get("logprob").or_else(|| value.get("logProbability"))?.as_f64()?;
         let alternatives = value["top_logprobs"].as_array().into_iter().flatten();

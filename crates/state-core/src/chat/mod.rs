@@ -4,7 +4,7 @@
 //! clones. It knows its [turns](Transcript::turns), [checks](Transcript::check) whether it is well-formed,
 //! and [repairs](Transcript::repair) itself. The [`notation`] is its text form. A [`ChatModel`] answers a
 //! [`ChatRequest`] with a [`ReplyStream`] of [`Chunk`]s, which a [`ReplyBuilder`] folds into a [`Reply`]; or
-//! it fails with a [`ModelError`], whose [kind](ModelErrorKind) tells a caller what to do.
+//! it fails with a [`ModelError`], whose [kind](ModelErrorKind) decides how a caller reacts.
 
 mod message;
 mod part;

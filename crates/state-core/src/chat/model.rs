@@ -1,7 +1,7 @@
 //! The port that every model implements, and its reply stream.
 //!
-//! There is one path: a whole reply is a collected stream. Nothing here waits by itself: the caller polls,
-//! with or without a runtime.
+//! There is one path: a whole reply is a collected stream, so that everything that holds for streams holds for
+//! whole replies. Nothing here needs a runtime: the caller polls.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -77,8 +77,8 @@ pub trait ChatModel: Send + Sync {
         Vec::new()
     }
 
-    /// The request as the model's server would read it, and what was changed for that server. `None`, the default, for
-    /// a model without a server. A wrapper of a model forwards it.
+    /// The request as the model's server would read it, and the changes made for that server. `None`, the default, for a
+    /// model without a server. A wrapper of a model forwards it.
     ///
     /// It sends nothing. The result is an error if [`respond`](ChatModel::respond) would refuse the request.
     fn wire_request(&self, _: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
@@ -119,7 +119,7 @@ pub const MAX_REPLY_BYTES: usize = 32 << 20;
 /// A streamed reply. An error is its last item; after its end it keeps returning `None`.
 pub struct ReplyStream {
     /// `None` after the end of the stream, so that its connection is released immediately.
-    chunks: Option<Pin<Box<dyn Chunks>>>,
+    chunks: Option<Pin<Box<dyn ChunkStream>>>,
 }
 
 impl ReplyStream {
@@ -143,7 +143,7 @@ impl ReplyStream {
         I: IntoIterator<Item = Result<Chunk, ModelError>>,
         I::IntoIter: Send + 'static,
     {
-        ReplyStream::new(Ready(results.into_iter()))
+        ReplyStream::new(ReadyStream(results.into_iter()))
     }
 
     /// The reply to a failed request.
@@ -179,6 +179,7 @@ impl ReplyStream {
     /// ```
     pub async fn into_reply_within(mut self, bytes: usize) -> Result<Reply, ModelError> {
         let mut reply = ReplyBuilder::new();
+        // NOTE: `futures-core` has no `next`, and this crate depends on no runtime.
         while let Some(chunk) = poll_fn(|cx| Pin::new(&mut self).poll_next(cx)).await {
             match chunk {
                 Ok(chunk) => reply.push(chunk),
@@ -215,17 +216,17 @@ impl fmt::Debug for ReplyStream {
 }
 
 /// A stream of chunks, as one trait.
-trait Chunks: Stream<Item = Result<Chunk, ModelError>> + Send {}
+trait ChunkStream: Stream<Item = Result<Chunk, ModelError>> + Send {}
 
-impl<S: Stream<Item = Result<Chunk, ModelError>> + Send> Chunks for S {}
+impl<S: Stream<Item = Result<Chunk, ModelError>> + Send> ChunkStream for S {}
 
 /// A stream that is always ready.
-struct Ready<I>(I);
+struct ReadyStream<I>(I);
 
 /// The iterator is never pinned.
-impl<I> Unpin for Ready<I> {}
+impl<I> Unpin for ReadyStream<I> {}
 
-impl<I: Iterator> Stream for Ready<I> {
+impl<I: Iterator> Stream for ReadyStream<I> {
     type Item = I::Item;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {

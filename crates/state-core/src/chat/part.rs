@@ -91,6 +91,7 @@ impl UnknownPart {
     /// named like a known kind or `extras`, and nested no deeper than [`MAX_DEPTH`].
     pub fn new(fields: Map<String, Value>) -> Option<Self> {
         let is_unknown = !fields.is_empty() && !KNOWN_FIELDS.iter().any(|name| fields.contains_key(*name));
+        // NOTE: Deeper values could be written and not read again.
         let is_storable = !fields.values().any(|value| depth::exceeds(value, MAX_DEPTH));
         (is_unknown && is_storable).then_some(UnknownPart(fields))
     }
@@ -101,7 +102,7 @@ impl UnknownPart {
     }
 }
 
-/// An image or a file: where it is, or its content.
+/// An image or a file: its location, or its content.
 ///
 /// A provider that cannot send one of its fields refuses the request with an error of kind
 /// [`Unsupported`](super::ModelErrorKind::Unsupported).
@@ -136,7 +137,7 @@ impl Media {
         Media::from(MediaSource::Url(url.into()))
     }
 
-    /// Something that was uploaded to the provider, by its id there. For Gemini it is the URI of the file.
+    /// A file that was uploaded to the provider, by its id there; for Gemini, its URI.
     pub fn file_id(id: impl Into<String>) -> Self {
         Media::from(MediaSource::FileId(id.into()))
     }
@@ -158,14 +159,14 @@ impl Media {
         self
     }
 
-    /// The same, to be looked at in this detail.
+    /// Sets the detail of the image.
     #[must_use]
     pub const fn with_detail(mut self, detail: ImageDetail) -> Self {
         self.detail = Some(detail);
         self
     }
 
-    /// The same, to be cited in the reply.
+    /// Asks the model to cite it in the reply.
     #[must_use]
     pub const fn with_citations(mut self) -> Self {
         self.has_citations = true;
@@ -195,7 +196,7 @@ pub enum ImageDetail {
 }
 
 impl ImageDetail {
-    /// The name of the detail, as it is stored.
+    /// The stored name of the detail.
     pub const fn as_str(self) -> &'static str {
         match self {
             ImageDetail::Low => "low",
@@ -214,14 +215,14 @@ pub enum MediaSource {
     Url(String),
     /// Inline base64 data.
     Base64(String),
-    /// Here, as text.
+    /// Inline text.
     Text(String),
-    /// At the provider, under this id.
+    /// The provider's id of an uploaded file.
     FileId(String),
 }
 
 impl MediaSource {
-    /// The bytes that it takes here: those of its content, its address or its id.
+    /// The length in bytes of the content, the URL or the id.
     pub const fn len(&self) -> usize {
         match self {
             MediaSource::Url(text)
@@ -231,7 +232,7 @@ impl MediaSource {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the length is zero.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,16 +1,16 @@
-//! Cuts replies into chunks as servers stream them: for models that play a server.
+//! Splits replies into chunks as servers stream them: for models that play a server.
 
 use super::{Chunk, Message, ToolCallChunk};
 
-/// The most characters in one piece of a short text.
+/// The maximum number of characters in one piece of a short text.
 const CHARACTERS: usize = 12;
 
-/// The number of pieces of a long text, about: its pieces are longer instead.
+/// The approximate maximum of pieces of a text; a long text has longer pieces.
 const PIECES: usize = 48;
 
 impl Chunk {
-    /// The chunks of a message as a server streams it: text, reasoning and arguments of calls in pieces, whose lengths follow
-    /// from the seed. Folding them gives the same message as folding those of [`Chunk::of`].
+    /// The chunks of a message as a server streams it: text, reasoning and arguments of calls in pieces, with lengths
+    /// derived from the seed. Folding them gives the same message as folding those of [`Chunk::of`].
     ///
     /// # Examples
     /// ```
@@ -25,17 +25,19 @@ impl Chunk {
     /// assert!(chunks.len() > 1);
     /// ```
     pub fn streamed(message: &Message, seed: u64) -> Vec<Chunk> {
-        let mut cuts = Cuts(seed);
-        Chunk::of(message).into_iter().flat_map(|chunk| cuts.cut(chunk)).collect()
+        let mut splitter = ChunkSplitter(seed);
+        Chunk::of(message).into_iter().flat_map(|chunk| splitter.split(chunk)).collect()
     }
 }
 
-/// A sequence of lengths that follows from a seed (`SplitMix64`).
-struct Cuts(u64);
+/// Splits chunks into pieces with lengths derived from a seed (`SplitMix64`).
+struct ChunkSplitter(u64);
 
-impl Cuts {
-    /// A length of at least 1 and at most this.
+impl ChunkSplitter {
+    /// The next length, from 1 to `most`.
     fn length(&mut self, most: usize) -> usize {
+        // NOTE: This crate draws no random numbers: equal seeds give equal chunks, so that a test can be
+        // repeated.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -43,7 +45,7 @@ impl Cuts {
         usize::try_from((mixed ^ (mixed >> 31)) % most).unwrap_or_default() + 1
     }
 
-    fn cut(&mut self, chunk: Chunk) -> Vec<Chunk> {
+    fn split(&mut self, chunk: Chunk) -> Vec<Chunk> {
         match chunk {
             Chunk::Text(text) => self.pieces(&text).map(Chunk::Text).collect(),
             Chunk::Reasoning(text) => self.pieces(&text).map(Chunk::Reasoning).collect(),
@@ -58,12 +60,13 @@ impl Cuts {
         }
     }
 
-    /// The pieces of a text: at least two of what has two characters.
+    /// The pieces of a text; at least two if it has two characters.
     fn pieces<'a>(&'a mut self, text: &'a str) -> impl Iterator<Item = String> + 'a {
         let count = text.chars().count();
         let longest = CHARACTERS.max(2 * count / PIECES);
         let (mut rest, mut is_first) = (text, true);
         std::iter::from_fn(move || {
+            // NOTE: A text in one piece would not exercise the reader of a stream.
             let most =
                 if std::mem::take(&mut is_first) { longest.min(count.saturating_sub(1)) } else { longest };
             let length = self.length(most);

@@ -60,6 +60,7 @@ impl Price {
         let input = of(rest, self.input)
             + of(cached, self.cached_input.unwrap_or(self.input))
             + of(written, self.cache_write.unwrap_or(self.input));
+        // NOTE: Rounded once, at the end. Sums of costs are sums of integers, and exact.
         Cost::from_dollars(input + of(usage.output_tokens, self.output))
     }
 }
@@ -71,6 +72,7 @@ fn undated(id: &str) -> Option<&str> {
         || parts.next().filter(|part| part.bytes().all(|byte| byte.is_ascii_digit())).map(str::len);
     match (digits(), digits(), digits()) {
         (Some(2), Some(2), Some(4)) => id.get(..id.len() - "-2025-04-14".len()),
+        // NOTE: Revisions such as `-001`, `-0613` and `-20250514`.
         (Some(length @ (3 | 4 | 8)), _, _) => id.get(..id.len() - length - 1),
         _ => None,
     }
@@ -113,17 +115,17 @@ impl Prices {
         self.0.is_empty()
     }
 
-    /// The prices of a model, by its id or by the name that a provider reports. In this order: of the same name; of the
-    /// same name without provider, if its entries agree; of the name without a date or revision at its end, such as
+    /// The prices of a model, by its id or by the name that a provider reports. Looks up, in this order: the id; the
+    /// name without provider, if its entries agree; the name without a date or revision at its end, such as
     /// `-2025-04-14` or `-001`.
     pub fn price(&self, id: &str) -> Option<&Price> {
-        self.same(id).or_else(|| self.same(undated(id)?))
+        self.listed_price(id).or_else(|| self.listed_price(undated(id)?))
     }
 
-    fn same(&self, id: &str) -> Option<&Price> {
+    fn listed_price(&self, id: &str) -> Option<&Price> {
         let name = |id: &str| id.split_once('/').map_or(id, |(_, name)| name).to_owned();
         let by_name = || {
-            // An id with a provider is not one of another provider.
+            // NOTE: Two providers may have different prices for a model of one name.
             let fits = |entry: &str| name(entry) == name(id) && (entry.contains('/') != id.contains('/'));
             let mut found = self.0.iter().filter(|(entry, _)| fits(entry)).map(|(_, price)| price);
             let first = found.next()?;

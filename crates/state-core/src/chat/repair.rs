@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::call_ids::fresh_call_id;
-use super::check::{Answer, OpenCall, OpenCalls, may_hold};
+use super::check::{OpenCall, OpenCalls, ResultMatch, may_hold};
 use super::{Content, Message, Part, Role, ToolCall, ToolResult, Transcript};
 
 /// The result text of a call without a result, for the model.
@@ -133,7 +133,7 @@ impl Transcript {
         if self.check().is_ok() {
             return Repaired { transcript: self.clone(), repairs: Vec::new() };
         }
-        let mut repairer = Repairer::default();
+        let mut repairer = TranscriptRepairer::default();
         for (index, message) in self.iter().enumerate() {
             repairer.message(index, message);
         }
@@ -143,15 +143,15 @@ impl Transcript {
 
 /// The pass over a malformed conversation.
 #[derive(Default)]
-struct Repairer<'a> {
-    blocks: Vec<Block<'a>>,
+struct TranscriptRepairer<'a> {
+    blocks: Vec<MessageBlock<'a>>,
     /// The newest block with a call of this id.
     block_of: HashMap<&'a str, usize>,
     repairs: Vec<Repair>,
 }
 
 /// A message that stays in place, and the results of its calls.
-struct Block<'a> {
+struct MessageBlock<'a> {
     /// The original index.
     index: usize,
     message: Arc<Message>,
@@ -161,7 +161,7 @@ struct Block<'a> {
     results: Vec<Arc<Message>>,
 }
 
-impl<'a> Repairer<'a> {
+impl<'a> TranscriptRepairer<'a> {
     fn message(&mut self, index: usize, original: &'a Arc<Message>) {
         let is_assistant = original.role() == Role::Assistant;
         if !is_assistant {
@@ -201,12 +201,14 @@ impl<'a> Repairer<'a> {
         let belongs = |part: &&Part| may_hold(message.role(), &part.content);
         let kept = message.parts().iter().filter(belongs).count();
         for part in message.parts().iter().filter(|part| !belongs(part)) {
+            // NOTE: Misplaced results are moved to their calls, not dropped.
             if !matches!(part.content, Content::ToolResult(_)) {
                 let kind = RepairKind::PartDropped(part.content.kind().to_owned());
                 self.report(index, None, kind);
             }
         }
         let is_missing_result = message.role() == Role::Tool && message.tool_result().is_none();
+        // NOTE: A message without parts was empty before, and is well-formed.
         if is_missing_result || kept == 0 && !message.parts().is_empty() {
             self.report(index, None, RepairKind::MessageDropped);
             return None;
@@ -223,6 +225,7 @@ impl<'a> Repairer<'a> {
         let mut calls = OpenCalls::default();
         calls.open(original.tool_calls());
         for call in &calls.calls {
+            // NOTE: The newest call with an id gets the result: servers number calls from zero in each reply.
             self.block_of.insert(call.id, self.blocks.len());
         }
         if !calls.calls.iter().any(needs_id) {
@@ -249,7 +252,7 @@ impl<'a> Repairer<'a> {
     }
 
     fn keep(&mut self, index: usize, message: Arc<Message>, calls: OpenCalls<'a>, ids: Option<Vec<String>>) {
-        self.blocks.push(Block { index, message, calls, ids, results: Vec::new() });
+        self.blocks.push(MessageBlock { index, message, calls, ids, results: Vec::new() });
     }
 
     /// Moves each result of a tool message to its call.
@@ -287,7 +290,7 @@ impl<'a> Repairer<'a> {
         };
         let is_late = at + 1 < self.blocks.len();
         let block = &mut self.blocks[at];
-        let Answer::To { position, name } = block.calls.answer(result.call_id()) else {
+        let ResultMatch::Call { position, name } = block.calls.answer(result.call_id()) else {
             self.report(index, call_id, RepairKind::DuplicateDropped);
             return;
         };

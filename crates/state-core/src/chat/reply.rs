@@ -1,6 +1,6 @@
 //! Model replies: streamed chunks, and the pure fold that assembles them.
 //!
-//! A reply is complete only if its stream said so. An interrupted reply is a [`PartialReply`], a separate
+//! A reply is complete only if its stream marked it so. An interrupted reply is a [`PartialReply`], a separate
 //! type, so that it cannot be mistaken for an answer.
 
 use std::iter::Sum;
@@ -8,7 +8,7 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::fragments::{ArgumentsBuilder, CallPlaces};
+use super::fragments::{ArgumentsBuilder, CallPositions};
 use super::{Arguments, Content, Extras, Message, ModelError, ModelErrorKind, Part, Role, ToolCall};
 
 /// A chunk of a streamed reply.
@@ -27,7 +27,7 @@ pub enum Chunk {
     PartExtras(Extras),
     /// Extras of the message.
     MessageExtras(Extras),
-    /// Fields of the reply that nothing reads, for [`Reply::raw`].
+    /// Unread fields of the reply, for [`Reply::raw`].
     Raw(Extras),
     /// The total tokens used so far; replaces the previous value.
     Usage(Usage),
@@ -57,7 +57,7 @@ impl Chunk {
         let mut indexes = 0..;
         for part in message.parts() {
             let chunk = match &part.content {
-                // Adjacent texts would be joined, and empty text would be lost.
+                // NOTE: As text chunks, adjacent texts would be joined and empty text would be lost.
                 Content::Text(text) if !matches!(chunks.last(), Some(Chunk::Text(_))) && !text.is_empty() => {
                     Chunk::Text(text.clone())
                 }
@@ -105,9 +105,9 @@ impl Chunk {
 
 /// The length of the compact JSON, computed without building it.
 fn json_bytes(value: &impl Serialize) -> usize {
-    struct Counter(usize);
+    struct JsonLength(usize);
 
-    impl std::io::Write for Counter {
+    impl std::io::Write for JsonLength {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -118,9 +118,10 @@ fn json_bytes(value: &impl Serialize) -> usize {
         }
     }
 
-    let mut counter = Counter(0);
+    let mut counter = JsonLength(0);
     match serde_json::to_writer(&mut counter, value) {
         Ok(()) => counter.0,
+        // NOTE: A value that cannot be measured exceeds every limit.
         Err(_) => usize::MAX,
     }
 }
@@ -414,8 +415,8 @@ pub struct Reply {
     /// The model that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Fields of the provider's reply that nothing here reads, if its model was told to keep them. They are not stored
-    /// with the reply.
+    /// Fields of the provider's reply that this version does not read, if the model keeps them. They are not stored with
+    /// the reply.
     #[serde(skip)]
     pub raw: Extras,
 }
@@ -456,12 +457,12 @@ pub struct PartialReply {
 pub struct ReplyBuilder {
     /// The received size, as [`bytes`](ReplyBuilder::bytes) counts.
     bytes: usize,
-    parts: Vec<Draft>,
-    calls: CallPlaces,
+    parts: Vec<PartDraft>,
+    calls: CallPositions,
     /// The part of the last chunk.
     current: Option<usize>,
     /// The kind of a part that began with empty text, and does not exist yet.
-    announced: Option<Prose>,
+    announced: Option<ProseKind>,
     extras: Extras,
     raw: Extras,
     usage: Usage,
@@ -475,14 +476,14 @@ const PART_BYTES: usize = 64;
 
 /// A part in progress.
 #[derive(Clone, Debug)]
-struct Draft {
+struct PartDraft {
     content: DraftContent,
     extras: Extras,
 }
 
 #[derive(Clone, Debug)]
 enum DraftContent {
-    Prose(Prose, String),
+    Prose(ProseKind, String),
     Call(CallDraft),
     Whole(Content),
 }
@@ -495,7 +496,7 @@ struct CallDraft {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Prose {
+enum ProseKind {
     Text,
     Reasoning,
 }
@@ -510,17 +511,19 @@ impl ReplyBuilder {
     pub fn push(&mut self, chunk: Chunk) {
         self.bytes = self.bytes.saturating_add(chunk.bytes());
         match chunk {
-            Chunk::Text(text) => self.prose(Prose::Text, text),
-            Chunk::Reasoning(text) => self.prose(Prose::Reasoning, text),
-            Chunk::ToolCall(chunk) => self.call(chunk),
+            Chunk::Text(text) => self.push_prose(ProseKind::Text, text),
+            Chunk::Reasoning(text) => self.push_prose(ProseKind::Reasoning, text),
+            Chunk::ToolCall(chunk) => self.push_call(chunk),
             Chunk::Part(Part { content, extras }) => {
-                self.draft(DraftContent::Whole(content), extras);
+                self.push_draft(DraftContent::Whole(content), extras);
             }
-            Chunk::PartExtras(extras) => self.part_extras(&extras),
+            Chunk::PartExtras(extras) => self.push_part_extras(&extras),
             Chunk::MessageExtras(extras) => extend(&mut self.extras, &extras),
             Chunk::Raw(raw) => extend(&mut self.raw, &raw),
+            // NOTE: Providers send running totals; a sum would count tokens twice.
             Chunk::Usage(usage) => self.usage = usage,
             Chunk::Identity { id, model } => {
+                // NOTE: A later chunk may name only one of the two.
                 self.id = id.or(self.id.take());
                 self.model = model.or(self.model.take());
             }
@@ -559,6 +562,7 @@ impl ReplyBuilder {
     /// # Errors
     /// [`ModelErrorKind::Truncated`] without a [`Chunk::Finished`]; it carries the partial reply.
     pub fn finish(mut self) -> Result<Reply, ModelError> {
+        // NOTE: A lost connection must not pass for a short answer.
         let Some(finish_reason) = self.finish_reason.take() else {
             let error =
                 ModelError::new(ModelErrorKind::Truncated, "the stream ended without a finish reason");
@@ -576,34 +580,38 @@ impl ReplyBuilder {
     }
 
     /// Appends to the last part if it is of this kind and not closed by extras; otherwise begins a part.
-    fn prose(&mut self, kind: Prose, more: String) {
+    fn push_prose(&mut self, kind: ProseKind, more: String) {
         self.announced = None;
         match self.parts.last_mut() {
-            // No part yet; but extras that follow belong to a part of this kind.
+            // NOTE: Empty text is not a part yet, but extras that follow belong to a part of this kind.
             last if more.is_empty() => {
-                let goes_on = last.is_some_and(|last| {
+                let continues = last.is_some_and(|last| {
                     last.extras.is_empty()
                         && matches!(last.content, DraftContent::Prose(last, _) if last == kind)
                 });
-                self.announced = (!goes_on).then_some(kind);
+                self.announced = (!continues).then_some(kind);
             }
-            Some(Draft { content: DraftContent::Prose(last_kind, text), extras })
+            Some(PartDraft { content: DraftContent::Prose(last_kind, text), extras })
+                // NOTE: Extras, such as a signature, cover the text before them, so text after them is a new
+                // part.
                 if *last_kind == kind && extras.is_empty() =>
             {
                 text.push_str(&more);
                 self.current = self.parts.len().checked_sub(1);
             }
-            _ => self.draft(DraftContent::Prose(kind, more), Extras::new()),
+            _ => self.push_draft(DraftContent::Prose(kind, more), Extras::new()),
         }
     }
 
-    fn call(&mut self, chunk: ToolCallChunk) {
+    fn push_call(&mut self, chunk: ToolCallChunk) {
         let ToolCallChunk { index, id, name, arguments } = chunk;
-        let (id, name) = (known(id), known(name));
+        let (id, name) = (non_empty(id), non_empty(name));
         self.announced = None;
         let position = self.calls.find(index, id.as_deref());
         let call = position.and_then(|position| match &mut self.parts[position].content {
-            DraftContent::Call(call) => (!is_another(call, id.as_deref(), name.as_deref())).then_some(call),
+            DraftContent::Call(call) => {
+                (!begins_new_call(call, id.as_deref(), name.as_deref())).then_some(call)
+            }
             _ => None,
         });
         let Some(call) = call else {
@@ -622,29 +630,29 @@ impl ReplyBuilder {
     fn begin_call(&mut self, index: usize, mut call: CallDraft, arguments: &str) {
         self.calls.begin(index, call.id.as_deref(), self.parts.len());
         call.arguments.push(arguments);
-        self.draft(DraftContent::Call(call), Extras::new());
+        self.push_draft(DraftContent::Call(call), Extras::new());
     }
 
-    fn part_extras(&mut self, more: &Extras) {
-        let announced = self.announced.or(self.current.is_none().then_some(Prose::Text));
+    fn push_part_extras(&mut self, more: &Extras) {
+        let announced = self.announced.or(self.current.is_none().then_some(ProseKind::Text));
         if let Some(kind) = announced {
-            // A provider may sign a part without text.
-            self.draft(DraftContent::Prose(kind, String::new()), Extras::new());
+            // NOTE: A provider may sign a part without text.
+            self.push_draft(DraftContent::Prose(kind, String::new()), Extras::new());
         }
         if let Some(draft) = self.current.and_then(|current| self.parts.get_mut(current)) {
             extend(&mut draft.extras, more);
         }
     }
 
-    fn draft(&mut self, content: DraftContent, extras: Extras) {
+    fn push_draft(&mut self, content: DraftContent, extras: Extras) {
         self.announced = None;
         self.bytes = self.bytes.saturating_add(PART_BYTES);
         self.current = Some(self.parts.len());
-        self.parts.push(Draft { content, extras });
+        self.parts.push(PartDraft { content, extras });
     }
 
     fn into_partial(self) -> PartialReply {
-        let parts = self.parts.into_iter().map(Draft::into_part).collect();
+        let parts = self.parts.into_iter().map(PartDraft::into_part).collect();
         PartialReply {
             message: Message::from_parts(Role::Assistant, parts).with_extras(self.extras),
             usage: self.usage,
@@ -654,11 +662,11 @@ impl ReplyBuilder {
     }
 }
 
-impl Draft {
+impl PartDraft {
     fn into_part(self) -> Part {
         let content = match self.content {
-            DraftContent::Prose(Prose::Text, text) => Content::Text(text),
-            DraftContent::Prose(Prose::Reasoning, text) => Content::Reasoning(text),
+            DraftContent::Prose(ProseKind::Text, text) => Content::Text(text),
+            DraftContent::Prose(ProseKind::Reasoning, text) => Content::Reasoning(text),
             DraftContent::Call(call) => Content::ToolCall(ToolCall {
                 id: call.id.unwrap_or_default(),
                 name: call.name.unwrap_or_default(),
@@ -672,7 +680,7 @@ impl Draft {
 
 /// Whether a chunk begins another call at an index in use. Without ids, a different name does, or the same
 /// name after complete arguments.
-fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> bool {
+fn begins_new_call(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> bool {
     let has_same_id = id.is_some() && call.id.as_deref() == id;
     match (&call.name, name) {
         (Some(ours), Some(theirs)) if !has_same_id => ours != theirs || call.arguments.is_complete(),
@@ -681,7 +689,7 @@ fn is_another(call: &mut CallDraft, id: Option<&str>, name: Option<&str>) -> boo
 }
 
 /// Drops empty strings, which some servers send.
-fn known(text: Option<String>) -> Option<String> {
+fn non_empty(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 

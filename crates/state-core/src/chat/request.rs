@@ -103,8 +103,8 @@ pub struct ToolSpec {
     /// that its strict mode accepts, or the plain one if there is none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    /// Fields that an API has for a tool beside these, each under the name of its
-    /// [dialect](ServerTool::dialect): they are added to the tool as that API writes it, and left out for others.
+    /// Additional fields of an API for the tool, each under the name of its [dialect](ServerTool::dialect): that API
+    /// gets them, others do not.
     #[serde(default, skip_serializing_if = "Extras::is_empty")]
     pub extras: Extras,
 }
@@ -125,7 +125,7 @@ impl ToolSpec {
         }
     }
 
-    /// The same tool with the fields that this dialect has for it beside the others.
+    /// Adds the fields that this dialect has for the tool.
     ///
     /// # Examples
     /// ```
@@ -149,18 +149,18 @@ impl ToolSpec {
     }
 }
 
-/// A tool that a model leaves out of its requests, and why; the others are offered.
+/// A tool that a model omits from its requests, and the reason; the other tools are offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OmittedTool {
     /// The tool's name.
     pub name: String,
-    /// Why the provider cannot take it.
+    /// The reason.
     pub reason: String,
 }
 
 impl OmittedTool {
-    /// A tool that is left out for this reason.
+    /// A tool that is omitted for this reason.
     pub fn new(name: impl Into<String>, reason: impl Into<String>) -> Self {
         OmittedTool { name: name.into(), reason: reason.into() }
     }
@@ -174,7 +174,7 @@ pub enum ToolChoice {
     /// The model decides.
     #[default]
     Auto,
-    /// It must not.
+    /// The model must not call a tool.
     None,
     /// At least one tool call, of any tool.
     Required,
@@ -229,7 +229,7 @@ pub struct ModelParams {
     /// Stop sequences; the reply ends before them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
-    /// Asks for the log probability of each token, and for those of so many other likely tokens at its place: see
+    /// Requests the log probability of each token, and those of this many alternatives: see
     /// [`Message::logprobs`](super::Message::logprobs).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u32>,
@@ -306,7 +306,7 @@ impl ModelParams {
         self
     }
 
-    /// Requests the log probability of each token, and those of this many other likely tokens at its place.
+    /// Requests the log probability of each token, and those of this many alternatives.
     #[must_use]
     pub const fn with_logprobs(mut self, others: u32) -> Self {
         self.logprobs = Some(others);

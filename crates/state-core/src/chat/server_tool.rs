@@ -1,4 +1,4 @@
-//! Uses of tools that a provider ran itself, as its reply tells of them.
+//! Uses of tools that a provider ran itself, as its reply reports them.
 
 use serde_json::{Map, Value};
 
@@ -27,7 +27,7 @@ pub struct ServerToolUse<'a> {
     pub name: &'a str,
     /// The provider's id of the use, if it has one.
     pub id: Option<&'a str>,
-    /// What it was used with, as the provider says it; null if it does not say.
+    /// The input as the provider reports it; null if it reports none.
     pub input: &'a Value,
 }
 

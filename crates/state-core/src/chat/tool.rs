@@ -49,16 +49,17 @@ impl ToolCall {
 /// assert_eq!(error, "expected value at line 1 column 7");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arguments(Repr);
+pub struct Arguments(ArgumentsRepr);
 
+// NOTE: Malformed text is rare and boxed, so that arguments are as small as a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Repr {
+enum ArgumentsRepr {
     Object(Map<String, Value>),
-    Malformed(Box<Malformed>),
+    Malformed(Box<MalformedText>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Malformed {
+struct MalformedText {
     text: String,
     error: String,
 }
@@ -70,6 +71,7 @@ impl Arguments {
     /// [`MAX_DEPTH`] is malformed.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
+        // NOTE: Some servers send this for a tool without parameters.
         if matches!(text.trim(), "" | "null") {
             return Arguments::default();
         }
@@ -81,45 +83,46 @@ impl Arguments {
             Ok(other) => format!("expected a JSON object, found {}", Kinds::of_value(&other)),
             Err(error) => error.to_string(),
         };
-        Arguments(Repr::Malformed(Box::new(Malformed { text, error })))
+        Arguments(ArgumentsRepr::Malformed(Box::new(MalformedText { text, error })))
     }
 
     /// The arguments; `None` if malformed.
     pub const fn as_object(&self) -> Option<&Map<String, Value>> {
         match &self.0 {
-            Repr::Object(map) => Some(map),
-            Repr::Malformed(_) => None,
+            ArgumentsRepr::Object(map) => Some(map),
+            ArgumentsRepr::Malformed(_) => None,
         }
     }
 
     /// The malformed text, and the error with its position.
     pub fn malformed(&self) -> Option<(&str, &str)> {
         match &self.0 {
-            Repr::Object(_) => None,
-            Repr::Malformed(malformed) => Some((&malformed.text, &malformed.error)),
+            ArgumentsRepr::Object(_) => None,
+            ArgumentsRepr::Malformed(malformed) => Some((&malformed.text, &malformed.error)),
         }
     }
 
     /// The arguments as text: verbatim if malformed, else compact JSON.
     pub fn to_text(&self) -> Cow<'_, str> {
         match &self.0 {
-            Repr::Object(map) if map.is_empty() => Cow::Borrowed("{}"),
-            Repr::Object(map) => Cow::Owned(compact(map)),
-            Repr::Malformed(malformed) => Cow::Borrowed(&malformed.text),
+            ArgumentsRepr::Object(map) if map.is_empty() => Cow::Borrowed("{}"),
+            ArgumentsRepr::Object(map) => Cow::Owned(compact(map)),
+            ArgumentsRepr::Malformed(malformed) => Cow::Borrowed(&malformed.text),
         }
     }
 
     /// The map as arguments, or the map itself if it is nested too deeply.
     fn from_map(map: Map<String, Value>) -> Result<Self, Map<String, Value>> {
+        // NOTE: The map itself is one level.
         let is_too_deep = map.values().any(|value| depth::exceeds(value, MAX_DEPTH - 1));
-        if is_too_deep { Err(map) } else { Ok(Arguments(Repr::Object(map))) }
+        if is_too_deep { Err(map) } else { Ok(Arguments(ArgumentsRepr::Object(map))) }
     }
 }
 
 impl Default for Arguments {
     /// Empty arguments: `{}`.
     fn default() -> Self {
-        Arguments(Repr::Object(Map::new()))
+        Arguments(ArgumentsRepr::Object(Map::new()))
     }
 }
 
@@ -151,11 +154,11 @@ impl From<Value> for Arguments {
 /// assert!(ToolResult::error("c2", "fetch", "timed out").is_error());
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct ToolResult(Arc<Addressed>);
+pub struct ToolResult(Arc<AddressedContent>);
 
-/// Shared, since a result is in the outcome of its call, in the event of that, and in a message.
+/// A result's content with the call that it answers. Shared by the outcome of the call, its event and the message.
 #[derive(Debug, PartialEq, Eq)]
-struct Addressed {
+struct AddressedContent {
     call_id: String,
     name: String,
     content: ToolContent,
@@ -184,7 +187,7 @@ impl ToolResult {
             ToolContent::Error(text) => ToolContent::Error(text),
             ToolContent::Parts(parts) => ToolContent::Parts(parts.into_iter().map(flattened).collect()),
         };
-        ToolResult(Arc::new(Addressed { call_id: call_id.into(), name: name.into(), content }))
+        ToolResult(Arc::new(AddressedContent { call_id: call_id.into(), name: name.into(), content }))
     }
 
     /// The result of a tool that returned `value`.
@@ -231,13 +234,13 @@ impl ToolResult {
     #[must_use]
     pub(super) fn readdressed(&self, call_id: &str, name: &str) -> Self {
         let content = self.content().clone();
-        ToolResult(Arc::new(Addressed { call_id: call_id.to_owned(), name: name.to_owned(), content }))
+        ToolResult(Arc::new(AddressedContent { call_id: call_id.to_owned(), name: name.to_owned(), content }))
     }
 }
 
 impl fmt::Debug for ToolResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Addressed { call_id, name, content } = &*self.0;
+        let AddressedContent { call_id, name, content } = &*self.0;
         f.debug_struct("ToolResult")
             .field("call_id", call_id)
             .field("name", name)

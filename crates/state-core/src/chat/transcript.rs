@@ -35,6 +35,7 @@ use crate::{List, list};
 #[doc(alias("history", "messages", "conversation"))]
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
+// NOTE: Shared messages: a copied chunk copies pointers only, and a provider may cache the wire form of a message.
 pub struct Transcript(List<Arc<Message>>);
 
 /// Borrows the messages of a [`Transcript`] in order; see [`Transcript::iter`].

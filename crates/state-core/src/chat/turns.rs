@@ -55,6 +55,7 @@ impl Transcript {
         while self.role(start) == Some(Role::Tool) {
             match start.checked_sub(1) {
                 Some(before) => start = before,
+                // NOTE: Tool messages at the beginning of a conversation belong to no step.
                 None => return index,
             }
         }

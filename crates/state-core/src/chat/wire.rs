@@ -1,8 +1,8 @@
-//! A request as a provider's server reads it, and what was changed for that server.
+//! A request as a provider's server reads it, and the changes that were made for that server.
 
 use std::fmt;
 
-/// The body of a request, and what of the conversation was left out, replaced or renamed for its server.
+/// The body of a request, and the parts of the conversation that were omitted, replaced or renamed for its server.
 ///
 /// The record keeps the conversation as it was; this is a view of it. Made by
 /// [`ChatModel::wire_request`](super::ChatModel::wire_request).
@@ -26,7 +26,7 @@ impl WireRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WireChange {
-    /// The index of the message, if it is about one.
+    /// The index of the message, if the change concerns one.
     pub message: Option<usize>,
     /// The change, such as `blank text is left out`.
     pub change: String,
@@ -38,7 +38,7 @@ impl WireChange {
         WireChange { message: Some(index), change: change.into() }
     }
 
-    /// A change of the request beside its messages.
+    /// A change of the request outside its messages.
     pub fn of_request(change: impl Into<String>) -> Self {
         WireChange { message: None, change: change.into() }
     }

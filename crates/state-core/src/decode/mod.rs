@@ -1,24 +1,24 @@
 //! Decodes JSON as a Rust type; errors have a path and a kind, and never show the value.
 //!
-//! `serde_json` quotes values in its errors, and values may be secrets. So `serde_json` decodes, which is
-//! fast, and only after a failure the value is read again by a deserializer whose [error](misfit::Misfit)
-//! keeps the reports of `serde` as data: the kind, the expectation, and the path.
+//! `serde_json` quotes values in its errors, and values may be secrets. So `serde_json` decodes, which is fast. Only
+//! after a failure the value is read again, by a deserializer whose [error](fault::DecodeFault) keeps the reports of
+//! `serde` as data: the kind, the expectation, and the path.
 
-mod misfit;
+mod deserializer;
+mod fault;
 mod object;
-mod reader;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::Category;
 use thiserror::Error;
 
-use self::misfit::Misfit;
+use self::deserializer::ValueDeserializer;
+use self::fault::DecodeFault;
 #[cfg(feature = "validation")]
-pub(crate) use self::misfit::push_field;
+pub(crate) use self::fault::push_field;
 pub(crate) use self::object::object;
-use self::reader::Reader;
-use crate::state::Issue;
+use crate::faults::Issue;
 
 /// An error of decoding a JSON value as a type. It does not contain the value.
 ///
@@ -101,49 +101,51 @@ impl From<DecodeError> for Issue {
 /// # Ok::<(), stepfold_state_core::DecodeError>(())
 /// ```
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, DecodeError> {
-    T::deserialize(value).map_err(|_| explain::<T>(value).without_quotes())
+    T::deserialize(value).map_err(|_| explain::<T>(value).into_unquoted_error())
 }
 
 /// The error of a value that is not a `T`.
-pub(crate) fn why_not<T: DeserializeOwned>(value: &Value) -> DecodeError {
-    explain::<T>(value).without_quotes()
+pub(crate) fn decode_error<T: DeserializeOwned>(value: &Value) -> DecodeError {
+    explain::<T>(value).into_unquoted_error()
 }
 
 /// Decodes a text that contains values.
 pub(crate) fn decode_text<T: DeserializeOwned>(json: &str) -> Result<T, DecodeError> {
-    serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, Misfit::without_quotes))
+    serde_json::from_str(json)
+        .map_err(|error| text_error::<T>(json, &error, DecodeFault::into_unquoted_error))
 }
 
 /// Decodes a text without values, a schema: messages of types are shown whole.
 pub(crate) fn decode_declaration<T: DeserializeOwned>(json: &str) -> Result<T, DecodeError> {
-    serde_json::from_str(json).map_err(|error| of_text::<T>(json, &error, Misfit::whole))
+    serde_json::from_str(json).map_err(|error| text_error::<T>(json, &error, DecodeFault::into_error))
 }
 
-fn explain<T: DeserializeOwned>(value: &Value) -> Misfit {
-    match T::deserialize(Reader(value)) {
-        Err(misfit) => misfit.of(value),
-        // A type that inspects the deserializer may accept from one and reject from another.
-        Ok(_) => Misfit::refused(),
+fn explain<T: DeserializeOwned>(value: &Value) -> DecodeFault {
+    match T::deserialize(ValueDeserializer(value)) {
+        Err(fault) => fault.bound_to(value),
+        // NOTE: A type that inspects its deserializer may accept a value from this one.
+        Ok(_) => DecodeFault::rejected(),
     }
 }
 
-fn of_text<T: DeserializeOwned>(
+fn text_error<T: DeserializeOwned>(
     json: &str,
     error: &serde_json::Error,
-    shown: fn(Misfit) -> DecodeError,
+    shown: fn(DecodeFault) -> DecodeError,
 ) -> DecodeError {
     match serde_json::from_str::<Value>(json) {
         Ok(value) => shown(explain::<T>(&value)),
-        Err(syntax) if syntax.classify() != Category::Data => of_syntax(&syntax),
-        Err(_) => of_syntax(error),
+        Err(syntax) if syntax.classify() != Category::Data => syntax_error(&syntax),
+        Err(_) => syntax_error(error),
     }
 }
 
 /// Messages of syntax errors do not quote the JSON; they only give a position.
-fn of_syntax(error: &serde_json::Error) -> DecodeError {
+fn syntax_error(error: &serde_json::Error) -> DecodeError {
     let path = format!("line {} column {}", error.line(), error.column());
     let message = match error.classify() {
         Category::Data => "invalid data".to_owned(),
+        // NOTE: The position is in `path`; it would be printed twice.
         _ => error.to_string().replace(&format!(" at {path}"), ""),
     };
     DecodeError { kind: DecodeErrorKind::Syntax, path, message }

@@ -12,9 +12,9 @@ pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
     expected: &'static str,
 ) -> Result<T, D::Error> {
-    struct Object<T>(&'static str, PhantomData<T>);
+    struct ObjectVisitor<T>(&'static str, PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
         type Value = T;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,5 +26,5 @@ pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         }
     }
 
-    deserializer.deserialize_map(Object(expected, PhantomData))
+    deserializer.deserialize_map(ObjectVisitor(expected, PhantomData))
 }

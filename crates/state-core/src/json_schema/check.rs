@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 #[cfg(feature = "validation")]
-use super::fit::Fit;
+use super::fit::KnownRules;
 use super::keywords::is_annotation;
 use super::kinds::Kinds;
 #[cfg(not(feature = "validation"))]
@@ -21,38 +21,39 @@ const MAX_FAULTS: usize = 32;
 /// A check by the typed Rust reader, for keys declared with a Rust type.
 pub(crate) type DecodeCheck = fn(&Value) -> Result<(), Issue>;
 
-/// Where a schema comes from.
+/// The origin of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// Anywhere: it may be invalid.
+pub(crate) enum SchemaOrigin {
+    /// A caller: it may be invalid.
     Caller,
     /// A type of this crate: it is valid.
-    Own,
+    Internal,
 }
 
 /// Checks values against one schema: first their kind, then the schema's other rules, then whether the typed
 /// reader can read them, if there is one: JSON Schema has no range of an `i64`.
-pub(super) struct Checker {
+pub(super) struct ValueChecker {
     kinds: Kinds,
-    rules: Option<Rules>,
-    decodes: Option<DecodeCheck>,
+    rules: Option<KeywordRules>,
+    decode_check: Option<DecodeCheck>,
 }
 
-impl Checker {
+impl ValueChecker {
     pub(super) fn new(
         schema: &Value,
         kinds: Kinds,
-        decodes: Option<DecodeCheck>,
-        origin: Origin,
+        decode_check: Option<DecodeCheck>,
+        origin: SchemaOrigin,
     ) -> Result<Self, String> {
-        if !says_more_than_kinds(schema) {
-            return Ok(Checker::of_kinds(kinds));
+        // NOTE: Most keys are declared by a plain type, which needs no compiled schema.
+        if !has_rules_beyond_kinds(schema) {
+            return Ok(ValueChecker::of_kinds(kinds));
         }
-        Ok(Checker { kinds, rules: Some(Rules::new(schema, origin)?), decodes })
+        Ok(ValueChecker { kinds, rules: Some(KeywordRules::new(schema, origin)?), decode_check })
     }
 
     pub(super) fn of_kinds(kinds: Kinds) -> Self {
-        Checker { kinds, rules: None, decodes: None }
+        ValueChecker { kinds, rules: None, decode_check: None }
     }
 
     pub(super) fn check(&self, value: &Value) -> Result<(), Issues> {
@@ -62,8 +63,8 @@ impl Checker {
         if let Some(rules) = &self.rules {
             rules.check(value)?;
         }
-        match self.decodes {
-            Some(decodes) => decodes(value).map_err(Issues::from),
+        match self.decode_check {
+            Some(decode_check) => decode_check(value).map_err(Issues::from),
             None => Ok(()),
         }
     }
@@ -71,14 +72,14 @@ impl Checker {
 
 /// Without a JSON Schema library: the kinds of a list's items.
 #[cfg(not(feature = "validation"))]
-struct Rules(Kinds);
+struct KeywordRules(Kinds);
 
 #[cfg(not(feature = "validation"))]
-impl Rules {
+impl KeywordRules {
     #[expect(clippy::unnecessary_wraps, reason = "the counterpart of a fallible function")]
-    fn new(schema: &Value, _: Origin) -> Result<Self, String> {
+    fn new(schema: &Value, _: SchemaOrigin) -> Result<Self, String> {
         let item = array_branch(schema).and_then(|array| array.get("items"));
-        Ok(Rules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
+        Ok(KeywordRules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
     }
 
     fn check(&self, value: &Value) -> Result<(), Issues> {
@@ -96,7 +97,7 @@ impl Rules {
 }
 
 /// Whether a schema has rules beyond kinds.
-fn says_more_than_kinds(schema: &Value) -> bool {
+fn has_rules_beyond_kinds(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.iter().any(|(name, rule)| match name.as_str() {
             "type" => false,
@@ -111,23 +112,26 @@ fn says_more_than_kinds(schema: &Value) -> bool {
 
 /// All rules of a schema.
 #[cfg(feature = "validation")]
-struct Rules {
+struct KeywordRules {
     schema: Value,
     /// Decides alone that a value fits, if it covers the whole schema: then the library, whose first use
     /// dominates the start of a small program, is only needed to describe faults.
-    fit: Option<Fit>,
+    fit: Option<KnownRules>,
     validator: OnceLock<Option<jsonschema::Validator>>,
 }
 
 #[cfg(feature = "validation")]
-impl Rules {
-    fn new(schema: &Value, origin: Origin) -> Result<Self, String> {
-        let fit = Some(Fit::of(schema)).filter(Fit::is_exact);
+impl KeywordRules {
+    fn new(schema: &Value, origin: SchemaOrigin) -> Result<Self, String> {
+        let fit = Some(KnownRules::of(schema)).filter(KnownRules::is_exact);
         let validator = match fit {
-            None if origin == Origin::Caller => OnceLock::from(Some(compile(schema)?)),
+            // NOTE: Compiling the first schema, and the meta-schema for it, dominates the start of a small
+            // program, so a schema of our own is compiled when a value does not fit it. A caller's may be
+            // invalid, which must be an error now (docs/decisions/tools.md).
+            None if origin == SchemaOrigin::Caller => OnceLock::from(Some(compile(schema)?)),
             _ => OnceLock::new(),
         };
-        Ok(Rules { schema: schema.clone(), fit, validator })
+        Ok(KeywordRules { schema: schema.clone(), fit, validator })
     }
 
     fn check(&self, value: &Value) -> Result<(), Issues> {
@@ -141,18 +145,19 @@ impl Rules {
             return Ok(());
         }
         let faults = validator.iter_errors(value).take(MAX_FAULTS);
-        let words = |error: &jsonschema::ValidationError<'_>| match allowed(error) {
+        let message = |error: &jsonschema::ValidationError<'_>| match allowed_values(error) {
             Some(values) => format!("expected one of {values}"),
+            // NOTE: `masked` keeps the value out of the message.
             None => error.masked().to_string(),
         };
-        Err(faults.map(|error| Issue::new(json_path(error.instance_path()), words(&error))).collect())
+        Err(faults.map(|error| Issue::new(json_path(error.instance_path()), message(&error))).collect())
     }
 }
 
-/// The values that a schema allows in place of the faulty one, if it lists them: by `enum`, `const`, or alternatives of both, as
-/// an enum whose variants have a description is one. `null` may be among them.
+/// The values that a schema lists in place of the faulty one: by `enum`, by `const`, or by alternatives of both (the
+/// schema of an enum whose variants have descriptions). `null` may be among them.
 #[cfg(feature = "validation")]
-fn allowed(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
+fn allowed_values(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
     use jsonschema::error::ValidationErrorKind;
 
     fn collect(error: &jsonschema::ValidationError<'_>) -> Option<Vec<String>> {
@@ -184,6 +189,7 @@ fn allowed(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
 #[cfg(feature = "validation")]
 fn compile(schema: &Value) -> Result<jsonschema::Validator, String> {
     jsonschema::options()
+        // NOTE: JSON Schema accepts 1.0 as an integer, but a typed reader does not (docs/decisions/state.md).
         .with_keyword("type", |_, names, _| Ok(Box::new(StrictType(Kinds::of_type_keyword(names)))))
         .build(schema)
         .map_err(|error| error.to_string())
@@ -299,7 +305,7 @@ mod tests {
         /// value.
         #[test]
         fn what_fits_an_exact_schema_is_valid(schema in schema(), values in prop::collection::vec(leaf(), 12)) {
-            let fit = Fit::of(&schema);
+            let fit = KnownRules::of(&schema);
             if fit.is_exact() {
                 let validator = compile(&schema);
                 prop_assert!(validator.is_ok(), "{:?}", validator);

@@ -2,7 +2,7 @@
 //! values, bounds, items, properties, alternatives.
 //!
 //! Unknown rules of a schema are ignored: enough to tell alternatives apart. Without unknown rules,
-//! [`Fit::is_exact`], a value that fits needs no further check.
+//! [`KnownRules::is_exact`], a value that fits needs no further check.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use super::kinds::Kinds;
 /// assert!(fits(&circle, &json!({"kind": "circle"})) && !fits(&circle, &json!({"kind": "square"})));
 /// ```
 pub fn fits(schema: &Value, value: &Value) -> bool {
-    Fit::of(schema).accepts(value)
+    KnownRules::of(schema).accepts(value)
 }
 
 /// Whether null fits a schema.
@@ -35,25 +35,25 @@ const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The known rules of a schema.
 #[derive(Debug)]
-pub(super) struct Fit {
+pub(super) struct KnownRules {
     kinds: Kinds,
     literals: Option<Vec<Value>>,
     minimum: f64,
     maximum: f64,
-    items: Option<Box<Fit>>,
-    properties: BTreeMap<String, Fit>,
+    items: Option<Box<KnownRules>>,
+    properties: BTreeMap<String, KnownRules>,
     required: Vec<String>,
     /// The rules of properties without rules of their own.
-    others: Option<Box<Fit>>,
-    all: Vec<Fit>,
+    others: Option<Box<KnownRules>>,
+    all: Vec<KnownRules>,
     /// Of each list, at least one must fit.
-    alternatives: Vec<Vec<Fit>>,
+    alternatives: Vec<Vec<KnownRules>>,
     is_exact: bool,
 }
 
-impl Fit {
+impl KnownRules {
     fn of_kinds(kinds: Kinds) -> Self {
-        Fit {
+        KnownRules {
             kinds,
             literals: None,
             minimum: f64::NEG_INFINITY,
@@ -70,11 +70,12 @@ impl Fit {
 
     pub(super) fn of(schema: &Value) -> Self {
         match schema {
-            Value::Bool(false) => Fit::of_kinds(Kinds::NONE),
-            Value::Bool(true) => Fit::of_kinds(Kinds::ALL),
+            Value::Bool(false) => KnownRules::of_kinds(Kinds::NONE),
+            Value::Bool(true) => KnownRules::of_kinds(Kinds::ALL),
             Value::Object(fields) => {
-                let mut fit = Fit::of_kinds(Kinds::of_type(fields));
+                let mut fit = KnownRules::of_kinds(Kinds::of_type(fields));
                 fit.literals = literals(fields).map(<[Value]>::to_vec);
+                // NOTE: `literals` reads only one of the two keywords.
                 fit.is_exact = !(fields.contains_key("const") && fields.contains_key("enum"));
                 for (keyword, rule) in fields {
                     let is_known = fit.read(keyword, rule).is_some();
@@ -82,7 +83,7 @@ impl Fit {
                 }
                 fit
             }
-            _ => Fit { is_exact: false, ..Fit::of_kinds(Kinds::ALL) },
+            _ => KnownRules { is_exact: false, ..KnownRules::of_kinds(Kinds::ALL) },
         }
     }
 
@@ -103,7 +104,7 @@ impl Fit {
             }
             ("required", Value::Array(names)) => {
                 self.required = names.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-                // A name that stands there twice makes the schema invalid.
+                // NOTE: A duplicate name makes the schema invalid.
                 let is_new = |(place, name): (usize, &String)| !self.required[..place].contains(name);
                 let are_unique = self.required.iter().enumerate().all(is_new);
                 (self.required.len() == names.len() && are_unique).then_some(())?;
@@ -114,6 +115,7 @@ impl Fit {
             ("anyOf" | "oneOf", Value::Array(schemas)) if !schemas.is_empty() => {
                 let parts = schemas.iter().map(|schema| self.part(schema)).collect();
                 self.alternatives.push(parts);
+                // NOTE: A value that fits two alternatives fails `oneOf`; where none can, `oneOf` is `anyOf`.
                 (keyword == "anyOf" || exclude_one_another(schemas)).then_some(())?;
             }
             ("const" | "default", _)
@@ -126,8 +128,8 @@ impl Fit {
         Some(())
     }
 
-    fn part(&mut self, schema: &Value) -> Fit {
-        let part = Fit::of(schema);
+    fn part(&mut self, schema: &Value) -> KnownRules {
+        let part = KnownRules::of(schema);
         self.is_exact &= part.is_exact;
         part
     }
@@ -154,7 +156,7 @@ impl Fit {
     }
 
     fn accepts_number(&self, number: &Number) -> bool {
-        // Rounding keeps the order, and the bounds are exact.
+        // NOTE: Rounding keeps the order, and the bounds are exact.
         number.as_f64().is_some_and(|number| (self.minimum..=self.maximum).contains(&number))
     }
 
@@ -203,18 +205,19 @@ pub fn exclude_each_other(first: &Value, second: &Value) -> bool {
     };
     match literals(one).or(literals(other)) {
         Some(values) => !values.iter().any(|value| fits(first, value) && fits(second, value)),
-        None => !Kinds::of_type(one).meets(Kinds::of_type(other)) || are_objects_apart(one, other),
+        None => !Kinds::of_type(one).meets(Kinds::of_type(other)) || are_disjoint_objects(one, other),
     }
 }
 
 /// Whether both are objects that differ in a property.
-fn are_objects_apart(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
+fn are_disjoint_objects(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
     let are_objects = [first, second].into_iter().all(|fields| Kinds::of_type(fields) == Kinds::OBJECT);
-    are_objects && (requires_other(first, second) || requires_other(second, first))
+    are_objects
+        && (requires_conflicting_property(first, second) || requires_conflicting_property(second, first))
 }
 
 /// Whether `first` requires a property that `second` does not allow, or only with other values.
-fn requires_other(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
+fn requires_conflicting_property(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
     let Some(Value::Object(properties)) = first.get("properties") else { return false };
     properties.iter().filter(|(name, _)| is_required(first, name)).any(|(name, schema)| {
         match second.get("properties").and_then(|known| known.get(name)) {

@@ -23,7 +23,7 @@ pub fn is_annotation(name: &str) -> bool {
 }
 
 /// Whether a schema has no rules except these.
-pub(super) fn says_only(schema: &Value, rules: &[&str]) -> bool {
+pub(super) fn has_only_rules(schema: &Value, rules: &[&str]) -> bool {
     schema
         .as_object()
         .is_none_or(|fields| fields.keys().all(|name| rules.contains(&name.as_str()) || is_annotation(name)))
@@ -53,7 +53,7 @@ pub fn subschemas_mut(schema: &mut Map<String, Value>) -> Vec<(&str, &mut Value)
             ("properties" | "patternProperties" | "dependentSchemas", Value::Object(schemas)) => {
                 found.extend(schemas.values_mut().map(|schema| (keyword, schema)));
             }
-            // A list there has names of properties.
+            // NOTE: An array in it lists names of properties, not schemas.
             ("dependencies", Value::Object(schemas)) => {
                 let is_schema = |value: &&mut Value| value.is_object() || value.is_boolean();
                 found.extend(schemas.values_mut().filter(is_schema).map(|schema| (keyword, schema)));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::references::referred;
+use super::references::reference_target;
 
 /// The limit on visited schemas when the kinds of a type are computed. Recursive types are endless.
 const MAX_VISITS: usize = 256;
@@ -71,6 +71,7 @@ impl Kinds {
         match value {
             Value::Null => Kinds::NULL,
             Value::Bool(_) => Kinds::BOOLEAN,
+            // NOTE: `serde_json` reads `1.0` as a float, so the two kinds stay apart.
             Value::Number(number) if number.is_f64() => Kinds::FLOAT,
             Value::Number(_) => Kinds::INTEGER,
             Value::String(_) => Kinds::STRING,
@@ -144,12 +145,13 @@ impl Kinds {
         let fields = match schema {
             Value::Bool(false) => return Kinds::NONE,
             Value::Object(fields) if *visits > 0 => fields,
+            // NOTE: An unread schema must not exclude a value.
             _ => return Kinds::ALL,
         };
         *visits -= 1;
         let mut kinds = Kinds::of_type(fields);
         let mut narrow = |other: Kinds| kinds = Kinds(kinds.0 & other.0);
-        if let Some(target) = referred(root, schema) {
+        if let Some(target) = reference_target(root, schema) {
             narrow(Kinds::of_visited(root, target, visits));
         }
         if let Some(Value::Array(values)) = fields.get("enum") {

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::keywords::{says_only, subschemas_mut};
+use super::keywords::{has_only_rules, subschemas_mut};
 use crate::depth::MAX_DEPTH;
 
 /// The limit on consecutive `$ref`s that are followed.
 const MAX_REFS: usize = 16;
 
-/// Makes a part of a schema a schema of its own: references into the whole lead to a copy.
+/// Makes a part of a schema standalone: references into the whole schema lead to a copy of it.
 pub(crate) fn standalone(mut part: Value, whole: &Value) -> Value {
     if redirect(&mut part) {
         let mut copy = whole.clone();
@@ -32,6 +32,7 @@ fn redirect(schema: &mut Value) -> bool {
     }
     for keyword in ["$defs", "definitions"] {
         if let Some(Value::Object(named)) = fields.get_mut(keyword) {
+            // NOTE: `|` and not `||`: every reference must be redirected.
             found = named.values_mut().fold(found, |found, schema| redirect(schema) | found);
         }
     }
@@ -40,9 +41,10 @@ fn redirect(schema: &mut Value) -> bool {
 
 /// Follows local references while a schema consists of a reference only.
 pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
+    // NOTE: A reference may lead to itself.
     for _ in 0..MAX_REFS {
-        match referred(root, schema) {
-            Some(found) if says_only(schema, &["$ref"]) => schema = found,
+        match reference_target(root, schema) {
+            Some(found) if has_only_rules(schema, &["$ref"]) => schema = found,
             _ => break,
         }
     }
@@ -50,7 +52,7 @@ pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
 }
 
 /// The target of a schema's local reference, if it has one.
-pub(super) fn referred<'a>(root: &'a Value, schema: &Value) -> Option<&'a Value> {
+pub(super) fn reference_target<'a>(root: &'a Value, schema: &Value) -> Option<&'a Value> {
     target(root, schema.get("$ref")?.as_str()?)
 }
 
@@ -59,17 +61,17 @@ pub fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(reference.strip_prefix('#')?)
 }
 
-/// The limit on the parts of a schema with its references written out.
+/// The maximum number of parts of a schema with its references inlined.
 const MAX_PARTS: usize = 10_000;
 
-/// Checks that a schema of a stranger takes bounded work to check a value against: it is not recursive, all its references are
-/// local, and with these written out it is not too large. A few definitions that use each other twice, or one that uses
-/// itself, can take practically forever.
+/// Checks that validating a value against an untrusted schema takes bounded work: the schema is not recursive, all its
+/// references are local, and it is not too large with its references inlined. Otherwise a few definitions that use each
+/// other twice, or one that uses itself, could take practically forever.
 ///
-/// Each object in it counts as a schema, also one in a value such as a default.
+/// Each object in the schema counts as a schema, even in a value such as a default.
 ///
 /// # Errors
-/// Why it is not bounded.
+/// The reason why the work is not bounded.
 ///
 /// # Examples
 /// ```
@@ -81,10 +83,11 @@ const MAX_PARTS: usize = 10_000;
 /// assert_eq!(check_bounded(&tree).unwrap_err(), "recursive type (#)");
 /// ```
 pub fn check_bounded(schema: &Value) -> Result<(), String> {
-    Bounds { root: schema, open: vec!["#"], parts: 0, depth: 0 }.count(schema)
+    SchemaPartCounter { root: schema, open: vec!["#"], parts: 0, depth: 0 }.count(schema)
 }
 
-struct Bounds<'a> {
+/// Counts the parts of a schema with its references inlined.
+struct SchemaPartCounter<'a> {
     root: &'a Value,
     /// The references that are being followed.
     open: Vec<&'a str>,
@@ -92,7 +95,7 @@ struct Bounds<'a> {
     depth: usize,
 }
 
-impl<'a> Bounds<'a> {
+impl<'a> SchemaPartCounter<'a> {
     fn count(&mut self, value: &'a Value) -> Result<(), String> {
         self.parts += 1;
         if self.parts > MAX_PARTS {
@@ -131,9 +134,11 @@ impl<'a> Bounds<'a> {
         Ok(())
     }
 
-    /// A part with an `$id` has another base for its references, and the target of a dynamic one is unknown.
+    /// Rejects an `$id` in a part, since it changes the base of references, and dynamic references, since their target is
+    /// unknown.
     fn check_base(&self, part: &Value) -> Result<(), String> {
         let is_text = |name: &&str| part.get(*name).is_some_and(Value::is_string);
+        // NOTE: The root may have an `$id`: its references are relative to itself.
         let moved = ["$id", "id"].into_iter().filter(|_| self.depth > 1).find(is_text);
         match moved.or_else(|| ["$dynamicRef", "$recursiveRef"].into_iter().find(is_text)) {
             Some(keyword) => Err(format!("unsupported {keyword}")),

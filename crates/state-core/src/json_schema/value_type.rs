@@ -7,8 +7,8 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use super::check::{Checker, DecodeCheck, Origin};
-use super::keywords::says_only;
+use super::check::{DecodeCheck, SchemaOrigin, ValueChecker};
+use super::keywords::has_only_rules;
 use super::kinds::Kinds;
 use super::references::{resolve, standalone};
 use crate::depth;
@@ -37,36 +37,39 @@ pub struct InvalidSchema(String);
 /// ```
 pub struct ValueType {
     schema: Value,
-    shape: Shape,
+    shape: SchemaShape,
     /// Checks a whole value.
-    whole: Checker,
+    whole: ValueChecker,
     /// For arrays: checks an array of new items, independent of the current ones.
-    items: Option<Checker>,
+    items: Option<ValueChecker>,
 }
 
 impl ValueType {
-    /// Prepares `schema`. Values that fit it are then passed to `decodes`, too.
-    pub(crate) fn new(schema: Value, decodes: Option<DecodeCheck>) -> Result<Self, String> {
-        ValueType::of_origin(schema, decodes, Origin::Caller)
+    /// Prepares `schema`. Values that fit it are then passed to `decode_check`, too.
+    pub(crate) fn new(schema: Value, decode_check: Option<DecodeCheck>) -> Result<Self, String> {
+        ValueType::of_origin(schema, decode_check, SchemaOrigin::Caller)
     }
 
-    /// Prepares the schema of a type of this crate: the library that checks values is not asked before the first
-    /// value is checked.
-    pub(crate) fn of_own(schema: Value, decodes: DecodeCheck) -> Result<Self, String> {
-        ValueType::of_origin(schema, Some(decodes), Origin::Own)
+    /// Prepares the schema of a type of this crate: it is compiled when the first value is checked.
+    pub(crate) fn of_internal(schema: Value, decode_check: DecodeCheck) -> Result<Self, String> {
+        ValueType::of_origin(schema, Some(decode_check), SchemaOrigin::Internal)
     }
 
-    fn of_origin(schema: Value, decodes: Option<DecodeCheck>, origin: Origin) -> Result<Self, String> {
+    fn of_origin(
+        schema: Value,
+        decode_check: Option<DecodeCheck>,
+        origin: SchemaOrigin,
+    ) -> Result<Self, String> {
         if let Some(fault) = fault_of(&schema) {
             return Err(fault);
         }
-        let shape = Shape::of(&schema);
+        let shape = SchemaShape::of(&schema);
         if shape.kinds == Kinds::NONE {
             return Err("no value matches it".to_owned());
         }
-        let whole = Checker::new(&schema, shape.kinds, decodes, origin)?;
+        let whole = ValueChecker::new(&schema, shape.kinds, decode_check, origin)?;
         let items = match shape.item_schema(&schema) {
-            Some(items) => Some(Checker::new(&items, Kinds::ARRAY, decodes, origin)?),
+            Some(items) => Some(ValueChecker::new(&items, Kinds::ARRAY, decode_check, origin)?),
             None => None,
         };
         Ok(ValueType { schema, shape, whole, items })
@@ -83,9 +86,9 @@ impl ValueType {
     /// A type that accepts every value.
     pub fn anything() -> Self {
         let schema = Value::Bool(true);
-        let shape = Shape::of(&schema);
-        let whole = Checker::of_kinds(shape.kinds);
-        let items = Some(Checker::of_kinds(Kinds::ARRAY));
+        let shape = SchemaShape::of(&schema);
+        let whole = ValueChecker::of_kinds(shape.kinds);
+        let items = Some(ValueChecker::of_kinds(Kinds::ARRAY));
         ValueType { schema, shape, whole, items }
     }
 
@@ -99,20 +102,20 @@ impl ValueType {
     }
 
     /// Whether the type is an array, or an array or null, that can grow.
-    pub(crate) fn is_growing_list(&self) -> bool {
+    pub(crate) fn is_growable_list(&self) -> bool {
         self.shape.kinds.without(Kinds::NULL) == Kinds::ARRAY && !self.shape.is_fixed_length
     }
 
     /// Whether an array of this many items may be invalid although each item was checked: its length is not
     /// allowed, or the type has rules such as unique items.
-    pub(crate) fn doubts_list_of(&self, length: usize) -> bool {
+    pub(crate) fn may_reject_list_of(&self, length: usize) -> bool {
         let (min, max) = self.shape.lengths;
         self.shape.has_list_rules || !u64::try_from(length).is_ok_and(|length| (min..=max).contains(&length))
     }
 
     /// Whether any array of this many valid items is valid.
-    pub(crate) fn takes_list_of(&self, length: usize) -> bool {
-        self.items.is_some() && self.kinds().contains(Kinds::ARRAY) && !self.doubts_list_of(length)
+    pub(crate) fn accepts_list_of(&self, length: usize) -> bool {
+        self.items.is_some() && self.kinds().contains(Kinds::ARRAY) && !self.may_reject_list_of(length)
     }
 
     /// Whether checking the new fields of an object is enough to check the merged object.
@@ -146,29 +149,29 @@ impl fmt::Debug for ValueType {
 /// A short description of the type: its title, or its kinds, with "list of" before the item type.
 impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_words(f, &self.schema, self.shape.kinds)
+        write_description(f, &self.schema, self.shape.kinds)
     }
 }
 
-fn write_words(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: Kinds) -> fmt::Result {
+fn write_description(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: Kinds) -> fmt::Result {
     let item = schema.get("items").filter(|_| kinds.without(Kinds::NULL) == Kinds::ARRAY);
     match (item, schema.get("title").and_then(Value::as_str)) {
         (Some(item), _) => {
             f.write_str("list of ")?;
-            write_words(f, item, Kinds::of(item, item))?;
+            write_description(f, item, Kinds::of(item, item))?;
             if kinds.contains(Kinds::NULL) { f.write_str(" or null") } else { Ok(()) }
         }
         (None, Some(title)) => f.write_str(title),
         (None, None) => {
             match schema.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next()) {
-                Some(name) if says_only(schema, &["$ref"]) && name != "#" => f.write_str(name),
+                Some(name) if has_only_rules(schema, &["$ref"]) && name != "#" => f.write_str(name),
                 _ => write!(f, "{kinds}"),
             }
         }
     }
 }
 
-/// Faults that are detected before the library is used.
+/// Returns a fault that is detected without the JSON Schema library.
 fn fault_of(schema: &Value) -> Option<String> {
     if depth::exceeds(schema, depth::MAX_DEPTH) {
         return Some(format!("nested deeper than {} levels", depth::MAX_DEPTH));
@@ -192,7 +195,7 @@ fn fault_of_type_name(name: &str) -> Option<String> {
 }
 
 /// Properties of a schema that are known without a value.
-struct Shape {
+struct SchemaShape {
     kinds: Kinds,
     has_list_rules: bool,
     /// The minimum and maximum length of an array.
@@ -201,19 +204,22 @@ struct Shape {
     is_open_map: bool,
 }
 
-impl Shape {
+impl SchemaShape {
     fn of(schema: &Value) -> Self {
         let array = array_branch(schema);
         let get = |name: &str| array.and_then(|array| array.get(name));
         let bound = |name: &str, default: u64| get(name).map_or(Some(default), Value::as_u64);
         let lengths = bound("minItems", 0).zip(bound("maxItems", u64::MAX));
         let rules = ["type", "items", "minItems", "maxItems"];
-        Shape {
+        SchemaShape {
             kinds: Kinds::of(schema, schema),
-            has_list_rules: lengths.is_none() || array.is_none_or(|array| !says_only(array, &rules)),
+            // NOTE: Odd bounds, and rules that this module does not read, are left to a check of the whole
+            // array.
+            has_list_rules: lengths.is_none() || array.is_none_or(|array| !has_only_rules(array, &rules)),
             lengths: lengths.unwrap_or((0, u64::MAX)),
+            // NOTE: A tuple or an array of fixed length cannot grow, so its default handler replaces it.
             is_fixed_length: get("prefixItems").is_some() || lengths.is_some_and(|(min, max)| min == max),
-            is_open_map: says_only(resolve(schema, schema), &["type", "additionalProperties"]),
+            is_open_map: has_only_rules(resolve(schema, schema), &["type", "additionalProperties"]),
         }
     }
 
@@ -243,7 +249,7 @@ pub(super) fn array_branch(root: &Value) -> Option<&Value> {
     let branches = schema.get(keyword)?.as_array()?;
     let mut arrays = branches.iter().filter(|branch| kinds(branch).meets(Kinds::ARRAY));
     let array = resolve(root, arrays.next()?);
-    (arrays.next().is_none() && says_only(schema, &[keyword])).then_some(array)
+    (arrays.next().is_none() && has_only_rules(schema, &[keyword])).then_some(array)
 }
 
 #[cfg(test)]
@@ -253,7 +259,7 @@ mod tests {
     fn check(schema: Value, words: &str, is_list: bool) {
         let value_type = ValueType::of_schema(schema).unwrap();
         assert_eq!(value_type.to_string(), words);
-        assert_eq!(value_type.is_growing_list(), is_list, "{words}");
+        assert_eq!(value_type.is_growable_list(), is_list, "{words}");
     }
 
     #[test]
@@ -291,7 +297,7 @@ mod tests {
 
     #[test]
     fn knows_which_rules_need_the_whole_list() {
-        let has_rules = |schema| ValueType::of_schema(schema).unwrap().doubts_list_of(3);
+        let has_rules = |schema| ValueType::of_schema(schema).unwrap().may_reject_list_of(3);
         assert!(!has_rules(json!({"type": "array", "items": {"type": "string"}, "description": "d"})));
         assert!(has_rules(json!({"type": "array", "uniqueItems": true})));
         assert!(!has_rules(json!({"type": "array", "minItems": 1, "maxItems": 3})));
@@ -321,9 +327,9 @@ mod tests {
     #[test]
     fn a_type_that_refers_to_itself_alone_ends() {
         let looped = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}});
-        assert_eq!(Shape::of(&looped).kinds, Kinds::ALL);
+        assert_eq!(SchemaShape::of(&looped).kinds, Kinds::ALL);
         let branches = vec![json!({"$ref": "#/$defs/a"}); 20];
         let wide = json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": branches}}});
-        assert_eq!(Shape::of(&wide).kinds, Kinds::ALL);
+        assert_eq!(SchemaShape::of(&wide).kinds, Kinds::ALL);
     }
 }

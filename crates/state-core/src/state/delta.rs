@@ -18,22 +18,22 @@ use super::stored::read_present;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     key: Arc<str>,
-    change: Change,
+    change: WriteChange,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change {
+pub(crate) enum WriteChange {
     Merge { handler: Handler, value: Value },
     Remove,
 }
 
 impl Write {
     pub(crate) fn merge(key: Arc<str>, handler: Handler, value: Value) -> Self {
-        Write { key, change: Change::Merge { handler, value } }
+        Write { key, change: WriteChange::Merge { handler, value } }
     }
 
     pub(crate) fn remove(key: Arc<str>) -> Self {
-        Write { key, change: Change::Remove }
+        Write { key, change: WriteChange::Remove }
     }
 
     /// The key.
@@ -44,25 +44,25 @@ impl Write {
     /// The merge handler; `None` for a removal.
     pub fn handler(&self) -> Option<&Handler> {
         match &self.change {
-            Change::Merge { handler, .. } => Some(handler),
-            Change::Remove => None,
+            WriteChange::Merge { handler, .. } => Some(handler),
+            WriteChange::Remove => None,
         }
     }
 
     /// The new value; `None` for a removal.
     pub fn value(&self) -> Option<&Value> {
         match &self.change {
-            Change::Merge { value, .. } => Some(value),
-            Change::Remove => None,
+            WriteChange::Merge { value, .. } => Some(value),
+            WriteChange::Remove => None,
         }
     }
 
     /// Whether the write removes its key.
     pub fn is_removal(&self) -> bool {
-        matches!(self.change, Change::Remove)
+        matches!(self.change, WriteChange::Remove)
     }
 
-    pub(crate) fn change(&self) -> &Change {
+    pub(crate) fn change(&self) -> &WriteChange {
         &self.change
     }
 }
@@ -79,10 +79,11 @@ impl Write {
 ///
 /// // A delta is data: it can be stored, and replayed elsewhere.
 /// let stored = serde_json::to_string(&delta).unwrap();
-/// assert_eq!(
-///     stored,
-///     r#"[{"key":"numbers","handler":"merge_lists","value":[1]},{"key":"name","handler":"replace_values","value":"Ada"}]"#,
+/// let (numbers, name) = (
+///     r#"{"key":"numbers","handler":"merge_lists","value":[1]}"#,
+///     r#"{"key":"name","handler":"replace_values","value":"Ada"}"#,
 /// );
+/// assert_eq!(stored, format!("[{numbers},{name}]"));
 /// let mut state = State::new(&schema);
 /// state.apply(&serde_json::from_str(&stored).unwrap())?;
 /// assert_eq!(state.get("name").unwrap(), json!("Ada"));
@@ -185,8 +186,8 @@ impl<'de> Deserialize<'de> for Write {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let stored = WriteIn::deserialize(deserializer)?;
         let change = match (stored.remove, stored.handler, stored.value) {
-            (true, _, _) => Change::Remove,
-            (false, Some(handler), Some(value)) => Change::Merge { handler, value },
+            (true, _, _) => WriteChange::Remove,
+            (false, Some(handler), Some(value)) => WriteChange::Merge { handler, value },
             (false, None, _) => return Err(D::Error::missing_field("handler")),
             (false, _, None) => return Err(D::Error::missing_field("value")),
         };

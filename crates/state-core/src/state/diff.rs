@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::schema::MESSAGES;
 use super::state::State;
-use super::value::{Kept, StoredValue, ValueRef};
+use super::value::{StoredValue, ValueContent, ValueRef};
 use crate::chat::Transcript;
 
 /// The changes from one state to a later one, by key, in key order.
@@ -80,11 +80,11 @@ impl Diff {
         let mut note = |key: &str, change: Option<ValueChange>| {
             changes.extend(change.map(|change| KeyChange { key: key.to_owned(), change }));
         };
-        for (key, before) in earlier.cells() {
-            note(key, cell_change(before, later.cells().get(key)));
+        for (key, before) in earlier.values() {
+            note(key, value_change(before, later.values().get(key)));
         }
-        for (key, after) in later.cells() {
-            if !earlier.cells().contains_key(key) {
+        for (key, after) in later.values() {
+            if !earlier.values().contains_key(key) {
                 note(key, Some(ValueChange::Added { after: after.view().to_json() }));
             }
         }
@@ -113,15 +113,16 @@ impl<'a> IntoIterator for &'a Diff {
     }
 }
 
-fn cell_change(before: &StoredValue, after: Option<&StoredValue>) -> Option<ValueChange> {
+fn value_change(before: &StoredValue, after: Option<&StoredValue>) -> Option<ValueChange> {
     let Some(after) = after else {
         return Some(ValueChange::Removed { before: before.view().to_json() });
     };
     if before.ptr_eq(after) {
         return None;
     }
-    if let (Kept::List(before), Kept::List(after)) = (&before.0, &after.0)
+    if let (ValueContent::List(before), ValueContent::List(after)) = (&before.0, &after.0)
         && after.len() > before.len()
+        // NOTE: Shared chunks decide in constant time; a loaded state shares none, and its items are compared.
         && (after.grew_from(before) || before.iter().eq(after.iter().take(before.len())))
     {
         let items = after.iter_from(before.len()).map(|item| (**item).clone()).collect();

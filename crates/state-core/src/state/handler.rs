@@ -21,7 +21,7 @@ use crate::json_schema::{Kinds, ValueType};
 /// | name | merges | an absent or null current value |
 /// |---|---|---|
 /// | `replace_values` | the new value replaces the current one (the default for all other types) | |
-/// | `merge_lists` | appends the items of the new list, or the new bare item (the default for arrays that can grow) | is `[]` |
+/// | `merge_lists` | appends the new items, or a new bare item (the default for arrays that can grow) | is `[]` |
 /// | `union` | appends the items that are not in the list; 1 and 1.0 differ | is `[]` |
 /// | `upsert_by(field)` | merges objects shallowly into those with the same value of `field`, appends others;
 /// a bare null, where the type allows it, replaces all | is `[]` |
@@ -57,10 +57,10 @@ use crate::json_schema::{Kinds, ValueType};
 /// ```
 #[doc(alias("reducer", "merge"))]
 #[derive(Clone)]
-pub struct Handler(pub(crate) Rule);
+pub struct Handler(pub(crate) MergeRule);
 
 #[derive(Clone)]
-pub(crate) enum Rule {
+pub(crate) enum MergeRule {
     ReplaceValues,
     MergeLists,
     Union,
@@ -71,12 +71,12 @@ pub(crate) enum Rule {
     Max,
     Min,
     FirstWins,
-    Custom(Custom),
+    Custom(CustomHandler),
 }
 
 /// A custom handler; without a function it is a parsed name that is not resolved yet.
 #[derive(Clone)]
-pub(crate) struct Custom {
+pub(crate) struct CustomHandler {
     pub(crate) name: Arc<str>,
     pub(crate) merge: Option<Arc<MergeFunction>>,
 }
@@ -99,7 +99,7 @@ const NAMES: [&str; 10] = [
 impl Handler {
     /// The new value replaces the current one.
     pub fn replace_values() -> Self {
-        Handler(Rule::ReplaceValues)
+        Handler(MergeRule::ReplaceValues)
     }
 
     /// Appends the new items; a value that is not a list counts as one item.
@@ -121,47 +121,47 @@ impl Handler {
     /// # Ok::<(), stepfold_state_core::state::StateError>(())
     /// ```
     pub fn merge_lists() -> Self {
-        Handler(Rule::MergeLists)
+        Handler(MergeRule::MergeLists)
     }
 
     /// Appends the items that are not in the list, by strict JSON equality.
     pub fn union() -> Self {
-        Handler(Rule::Union)
+        Handler(MergeRule::Union)
     }
 
     /// Merges objects into those with the same value of `field`, and appends others.
     pub fn upsert_by(field: impl Into<Arc<str>>) -> Self {
-        Handler(Rule::UpsertBy(field.into()))
+        Handler(MergeRule::UpsertBy(field.into()))
     }
 
     /// Appends the new items and keeps the last `count`; a schema rejects a count of zero.
     pub fn keep_last(count: usize) -> Self {
-        Handler(Rule::KeepLast(count))
+        Handler(MergeRule::KeepLast(count))
     }
 
     /// Merges objects shallowly; new fields win.
     pub fn merge_maps() -> Self {
-        Handler(Rule::MergeMaps)
+        Handler(MergeRule::MergeMaps)
     }
 
     /// Adds numbers. Two sessions that each add 1 give 2, in any commit order.
     pub fn sum() -> Self {
-        Handler(Rule::Sum)
+        Handler(MergeRule::Sum)
     }
 
     /// Keeps the larger of two numbers or of two strings.
     pub fn max() -> Self {
-        Handler(Rule::Max)
+        Handler(MergeRule::Max)
     }
 
     /// Keeps the smaller of two numbers or of two strings.
     pub fn min() -> Self {
-        Handler(Rule::Min)
+        Handler(MergeRule::Min)
     }
 
     /// Keeps the first non-null value.
     pub fn first_wins() -> Self {
-        Handler(Rule::FirstWins)
+        Handler(MergeRule::FirstWins)
     }
 
     /// A custom handler with a name: a letter or `_`, then letters, digits, `_`, `-`, `.`.
@@ -202,7 +202,7 @@ impl Handler {
     where
         F: Fn(Option<&Value>, Value) -> Result<Value, HandlerError> + Send + Sync + 'static,
     {
-        Handler(Rule::Custom(Custom { name: name.into(), merge: Some(Arc::new(merge)) }))
+        Handler(MergeRule::Custom(CustomHandler { name: name.into(), merge: Some(Arc::new(merge)) }))
     }
 
     /// The stored name of the handler, with its parameter: `upsert_by(id)`.
@@ -213,56 +213,60 @@ impl Handler {
     /// The name of a custom handler; `None` for a built-in one.
     pub(crate) fn custom_name(&self) -> Option<&str> {
         match &self.0 {
-            Rule::Custom(custom) => Some(&custom.name),
+            MergeRule::Custom(custom) => Some(&custom.name),
             _ => None,
         }
     }
 
-    /// The reason why there is no function to register, if so.
+    /// The reason why the handler cannot be registered, if it cannot.
     fn fault_of_function(&self) -> Option<String> {
         match &self.0 {
-            Rule::Custom(Custom { merge: Some(_), .. }) => None,
-            Rule::Custom(_) => Some("missing function: create the handler with `Handler::custom`".to_owned()),
+            MergeRule::Custom(CustomHandler { merge: Some(_), .. }) => None,
+            MergeRule::Custom(_) => {
+                Some("missing function: create the handler with `Handler::custom`".to_owned())
+            }
             _ => Some("built-in handlers must not be registered".to_owned()),
         }
     }
 
     /// The maximum number of items, for handlers that only append.
-    pub(crate) fn keeps(&self) -> Option<usize> {
+    pub(crate) fn max_items(&self) -> Option<usize> {
         match self.0 {
-            Rule::MergeLists => Some(usize::MAX),
-            Rule::KeepLast(count) => Some(count),
+            MergeRule::MergeLists => Some(usize::MAX),
+            MergeRule::KeepLast(count) => Some(count),
             _ => None,
         }
     }
 
     /// The default for a declared type: `merge_lists` for arrays (or null) that can grow, otherwise
     /// `replace_values`.
-    /// `replace_values`.
     pub(crate) fn default_for(value_type: &ValueType) -> Self {
-        if value_type.is_growing_list() { Handler::merge_lists() } else { Handler::replace_values() }
+        if value_type.is_growable_list() { Handler::merge_lists() } else { Handler::replace_values() }
     }
 
     /// The reason why the handler is invalid for every key, if so.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         match &self.0 {
-            Rule::KeepLast(0) => Some("the number of kept items must be at least 1"),
-            Rule::UpsertBy(field) if field.is_empty() => Some("missing field name"),
+            MergeRule::KeepLast(0) => Some("the number of kept items must be at least 1"),
+            MergeRule::UpsertBy(field) if field.is_empty() => Some("missing field name"),
             _ => None,
         }
     }
 
     /// The reason why the handler can never return a value of the type, if so; it is written after the handler's name.
-    pub(crate) fn misfit(&self, value_type: &ValueType) -> Option<String> {
+    pub(crate) fn type_conflict(&self, value_type: &ValueType) -> Option<String> {
         if let Some(fault) = self.fault() {
             return Some(fault.to_owned());
         }
         let needed = match &self.0 {
-            Rule::ReplaceValues | Rule::FirstWins | Rule::Custom(_) => return None,
-            Rule::MergeLists | Rule::Union | Rule::UpsertBy(_) | Rule::KeepLast(_) => Kinds::ARRAY,
-            Rule::MergeMaps => Kinds::OBJECT,
-            Rule::Sum => Kinds::NUMBER,
-            Rule::Max | Rule::Min => Kinds::NUMBER.union(Kinds::STRING),
+            // NOTE: They may return any type; each result is checked.
+            MergeRule::ReplaceValues | MergeRule::FirstWins | MergeRule::Custom(_) => return None,
+            MergeRule::MergeLists | MergeRule::Union | MergeRule::UpsertBy(_) | MergeRule::KeepLast(_) => {
+                Kinds::ARRAY
+            }
+            MergeRule::MergeMaps => Kinds::OBJECT,
+            MergeRule::Sum => Kinds::NUMBER,
+            MergeRule::Max | MergeRule::Min => Kinds::NUMBER.union(Kinds::STRING),
         };
         let fits = value_type.kinds().meets(needed);
         (!fits).then(|| format!("requires {needed}, found {value_type}"))
@@ -271,7 +275,7 @@ impl Handler {
     /// The handler with its function: itself, or the registered one for a parsed name.
     pub(crate) fn resolve<'a>(&'a self, handlers: &'a Handlers) -> Result<&'a Handler, StateError> {
         match &self.0 {
-            Rule::Custom(Custom { name, merge: None }) => handlers.get(name),
+            MergeRule::Custom(CustomHandler { name, merge: None }) => handlers.get(name),
             _ => Ok(self),
         }
     }
@@ -281,9 +285,9 @@ impl PartialEq for Handler {
     /// Handlers are equal when their stored forms are equal.
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Rule::Custom(_), _) | (_, Rule::Custom(_)) => self.to_string() == other.to_string(),
-            (Rule::UpsertBy(mine), Rule::UpsertBy(theirs)) => mine == theirs,
-            (Rule::KeepLast(mine), Rule::KeepLast(theirs)) => mine == theirs,
+            (MergeRule::Custom(_), _) | (_, MergeRule::Custom(_)) => self.to_string() == other.to_string(),
+            (MergeRule::UpsertBy(mine), MergeRule::UpsertBy(theirs)) => mine == theirs,
+            (MergeRule::KeepLast(mine), MergeRule::KeepLast(theirs)) => mine == theirs,
             (mine, theirs) => std::mem::discriminant(mine) == std::mem::discriminant(theirs),
         }
     }
@@ -294,17 +298,17 @@ impl Eq for Handler {}
 impl fmt::Display for Handler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Rule::ReplaceValues => f.write_str("replace_values"),
-            Rule::MergeLists => f.write_str("merge_lists"),
-            Rule::Union => f.write_str("union"),
-            Rule::UpsertBy(field) => write!(f, "upsert_by({field})"),
-            Rule::KeepLast(count) => write!(f, "keep_last({count})"),
-            Rule::MergeMaps => f.write_str("merge_maps"),
-            Rule::Sum => f.write_str("sum"),
-            Rule::Max => f.write_str("max"),
-            Rule::Min => f.write_str("min"),
-            Rule::FirstWins => f.write_str("first_wins"),
-            Rule::Custom(custom) => f.write_str(&custom.name),
+            MergeRule::ReplaceValues => f.write_str("replace_values"),
+            MergeRule::MergeLists => f.write_str("merge_lists"),
+            MergeRule::Union => f.write_str("union"),
+            MergeRule::UpsertBy(field) => write!(f, "upsert_by({field})"),
+            MergeRule::KeepLast(count) => write!(f, "keep_last({count})"),
+            MergeRule::MergeMaps => f.write_str("merge_maps"),
+            MergeRule::Sum => f.write_str("sum"),
+            MergeRule::Max => f.write_str("max"),
+            MergeRule::Min => f.write_str("min"),
+            MergeRule::FirstWins => f.write_str("first_wins"),
+            MergeRule::Custom(custom) => f.write_str(&custom.name),
         }
     }
 }
@@ -326,21 +330,21 @@ impl FromStr for Handler {
         let parameter =
             |prefix: &str| name.strip_prefix(prefix)?.strip_suffix(')').filter(|text| !text.is_empty());
         let rule = match name {
-            "replace_values" => Rule::ReplaceValues,
-            "merge_lists" => Rule::MergeLists,
-            "union" => Rule::Union,
-            "merge_maps" => Rule::MergeMaps,
-            "sum" => Rule::Sum,
-            "max" => Rule::Max,
-            "min" => Rule::Min,
-            "first_wins" => Rule::FirstWins,
+            "replace_values" => MergeRule::ReplaceValues,
+            "merge_lists" => MergeRule::MergeLists,
+            "union" => MergeRule::Union,
+            "merge_maps" => MergeRule::MergeMaps,
+            "sum" => MergeRule::Sum,
+            "max" => MergeRule::Max,
+            "min" => MergeRule::Min,
+            "first_wins" => MergeRule::FirstWins,
             _ => {
                 if let Some(field) = parameter("upsert_by(") {
-                    Rule::UpsertBy(field.into())
+                    MergeRule::UpsertBy(field.into())
                 } else if let Some(count) = parameter("keep_last(") {
-                    Rule::KeepLast(count.parse().map_err(|_| unknown())?)
+                    MergeRule::KeepLast(count.parse().map_err(|_| unknown())?)
                 } else if is_custom_name(name) {
-                    Rule::Custom(Custom { name: name.into(), merge: None })
+                    MergeRule::Custom(CustomHandler { name: name.into(), merge: None })
                 } else {
                     return Err(unknown());
                 }
@@ -352,6 +356,7 @@ impl FromStr for Handler {
 
 /// Whether a custom handler may have this name: not a built-in one, and parsable.
 fn is_custom_name(name: &str) -> bool {
+    // NOTE: Without the parameter: `keep_last` alone must not become the name of a custom handler.
     let built_in = NAMES.iter().any(|known| known.split('(').next() == Some(name));
     let starts_well = name.starts_with(|first: char| first.is_alphabetic() || first == '_');
     let is_plain = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '.');
@@ -408,7 +413,8 @@ impl Handlers {
 
     /// Registers the function of a custom handler, or returns the reason why it cannot be.
     pub(crate) fn register(&mut self, handler: &Handler) -> Result<(), String> {
-        let Rule::Custom(Custom { name, merge: Some(merge) }) = &handler.0 else { return Ok(()) };
+        // NOTE: Built-in handlers need no registration, and a parsed name is resolved later.
+        let MergeRule::Custom(CustomHandler { name, merge: Some(merge) }) = &handler.0 else { return Ok(()) };
         if !is_custom_name(name) {
             return Err(format!(
                 "invalid handler name \"{name}\": expected a letter or '_', then letters, digits, '_', '-' or '.', \
@@ -416,7 +422,9 @@ impl Handlers {
             ));
         }
         match self.0.get(name).map(|known| &known.0) {
-            Some(Rule::Custom(Custom { merge: Some(known), .. })) if !Arc::ptr_eq(known, merge) => {
+            Some(MergeRule::Custom(CustomHandler { merge: Some(known), .. }))
+                if !Arc::ptr_eq(known, merge) =>
+            {
                 Err(format!("duplicate handler \"{name}\": two functions have this name"))
             }
             _ => {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::error::StateError;
 use super::state::State;
 use super::value::ValueRef;
-use crate::invisible::Unprinted;
+use crate::invisible::InvisibleKind;
 
 /// The maximum length of a key in bytes.
 pub const MAX_KEY_BYTES: usize = 256;
@@ -39,6 +39,7 @@ pub const SCOPE_PREFIXES: [&str; 3] = ["app:", "user:", "temp:"];
 /// ```
 pub struct Key<T> {
     name: Cow<'static, str>,
+    // NOTE: `fn() -> T`: a key holds no `T`, so it is `Send` and `Sync` for every `T`.
     value: PhantomData<fn() -> T>,
 }
 
@@ -130,7 +131,7 @@ pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
 /// assert!(!['a', ' ', 'é', '日', '🙂'].into_iter().any(is_invisible));
 /// ```
 pub fn is_invisible(character: char) -> bool {
-    Unprinted::of(character).is_some_and(|kind| kind != Unprinted::Control)
+    InvisibleKind::of(character).is_some_and(|kind| kind != InvisibleKind::Control)
 }
 
 /// A key for [`State::get`]: a string gives `Option<ValueRef>`, a [`Key<T>`] gives `Result<Option<T>,

@@ -18,13 +18,13 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::delta::{Change, Write};
+use super::delta::{Write, WriteChange};
 use super::error::StateError;
 use super::handler::{Handler, Handlers};
 use super::key::{Key, WriteKey, encode, fault_of};
-use super::merge::Merge;
-use super::state::Cells;
-use super::stored::{StoredKey, StoredSchema};
+use super::merge::KeyMerge;
+use super::state::ValueMap;
+use super::stored::{StoredKeySchema, StoredSchema};
 use super::value::StoredValue;
 use crate::chat::Message;
 use crate::decode::decode;
@@ -82,10 +82,10 @@ const HANDLER_EXTENSION: &str = "x-handler";
 /// ```
 #[doc(alias("state_schema", "channels"))]
 #[derive(Clone)]
-pub struct Schema(Arc<Inner>);
+pub struct Schema(Arc<SchemaDefinition>);
 
 #[derive(Clone)]
-struct Inner {
+struct SchemaDefinition {
     keys: Vec<KeySchema>,
     /// The positions of the keys in `keys`. Most schemas have few keys, for which a tree is faster than a
     /// hash map.
@@ -94,7 +94,8 @@ struct Inner {
     undeclared: Option<KeySchema>,
     handlers: Handlers,
     /// The defaults, as the cells of a new state.
-    initial: Cells,
+    // NOTE: Stored in new states and not looked up: a later change of a default must not change old states.
+    initial: ValueMap,
 }
 
 /// The declaration of one key.
@@ -143,8 +144,8 @@ impl KeySchema {
         whole.check_whole(value)
     }
 
-    pub(crate) fn merge<'a>(&'a self, key: &'a str, handler: &'a Handler) -> Merge<'a> {
-        Merge { key, value_type: &self.value_type, handler }
+    pub(crate) fn merge<'a>(&'a self, key: &'a str, handler: &'a Handler) -> KeyMerge<'a> {
+        KeyMerge { key, value_type: &self.value_type, handler }
     }
 }
 
@@ -201,7 +202,7 @@ impl Schema {
                 let reason = "missing type; write \"type\": true for a value of any type";
                 builder.faults.push(Issue::new(&*name, reason));
             }
-            builder.keys.push(Draft::of_stored(name, key));
+            builder.keys.push(KeyDraft::of_stored(name, key));
         }
         builder.build()
     }
@@ -324,7 +325,7 @@ impl Schema {
         Ok(Write::remove(entry.name_for(key)))
     }
 
-    /// Checks what holds for all writes to a key by a handler (`None`: the key's own), independent of values.
+    /// Checks writes to a key by a handler (`None`: the key's own), independent of their values.
     ///
     /// # Errors
     /// [`StateError::UnknownKey`], [`StateError::UnknownHandler`], [`StateError::MessagesAreEvents`], or
@@ -332,7 +333,7 @@ impl Schema {
     pub fn check_write_to(&self, key: &str, handler: Option<&Handler>) -> Result<(), StateError> {
         let entry = self.writable(key)?;
         let handler = self.registered(handler.unwrap_or(&entry.handler))?;
-        match handler.misfit(&entry.value_type) {
+        match handler.type_conflict(&entry.value_type) {
             None => Ok(()),
             Some(message) => Err(StateError::Merge {
                 key: key.to_owned(),
@@ -383,15 +384,15 @@ impl Schema {
     /// ```
     pub fn growth(&self, write: &Write, length: usize) -> Result<Option<ListAppend>, StateError> {
         let entry = self.writable(write.key())?;
-        let Change::Merge { handler, value } = write.change() else { return Ok(None) };
+        let WriteChange::Merge { handler, value } = write.change() else { return Ok(None) };
         let handler = handler.resolve(&self.0.handlers)?;
-        let Some(keep) = handler.keeps() else { return Ok(None) };
-        let items = match entry.merge(write.key(), handler).incoming(value.clone())? {
+        let Some(keep) = handler.max_items() else { return Ok(None) };
+        let items = match entry.merge(write.key(), handler).prepare(value.clone())? {
             Value::Array(items) => items,
             bare => vec![bare],
         };
         let length = length.saturating_add(items.len()).min(keep);
-        Ok(entry.value_type.takes_list_of(length).then_some(ListAppend { items, keep }))
+        Ok(entry.value_type.accepts_list_of(length).then_some(ListAppend { items, keep }))
     }
 
     pub(crate) fn fold_write(
@@ -401,11 +402,11 @@ impl Schema {
         write: &Write,
     ) -> Result<Option<StoredValue>, StateError> {
         match write.change() {
-            Change::Merge { handler, value } => {
+            WriteChange::Merge { handler, value } => {
                 let handler = handler.resolve(&self.0.handlers)?;
                 entry.merge(write.key(), handler).merge(current, value.clone()).map(Some)
             }
-            Change::Remove => Ok(entry.default().cloned().map(StoredValue::from)),
+            WriteChange::Remove => Ok(entry.default().cloned().map(StoredValue::from)),
         }
     }
 
@@ -417,18 +418,20 @@ impl Schema {
         value: Value,
     ) -> Result<Write, StateError> {
         let handler = handler.resolve(&self.0.handlers)?;
-        let value = entry.merge(name, handler).incoming(value)?;
+        let value = entry.merge(name, handler).prepare(value)?;
         Ok(Write::merge(entry.name_for(name), handler.clone(), value))
     }
 
     fn registered<'a>(&'a self, handler: &'a Handler) -> Result<&'a Handler, StateError> {
         match handler.custom_name() {
+            // NOTE: A delta with an unregistered handler could not be replayed.
             Some(name) => self.0.handlers.get(name),
             None => Ok(handler),
         }
     }
 
     fn writable(&self, key: &str) -> Result<&KeySchema, StateError> {
+        // NOTE: An event contains its message; a delta with the same message could contradict it.
         if key == MESSAGES {
             return Err(StateError::MessagesAreEvents);
         }
@@ -454,7 +457,7 @@ impl Schema {
         &self.0.handlers
     }
 
-    pub(crate) fn initial(&self) -> &Cells {
+    pub(crate) fn initial(&self) -> &ValueMap {
         &self.0.initial
     }
 }
@@ -469,6 +472,7 @@ impl KeySchema {
 impl PartialEq for Schema {
     /// Schemas are equal when their stored forms are equal.
     fn eq(&self, other: &Self) -> bool {
+        // NOTE: Functions of custom handlers cannot be compared; their names are.
         Arc::ptr_eq(&self.0, &other.0) || serde_json::to_value(self).ok() == serde_json::to_value(other).ok()
     }
 }
@@ -484,18 +488,18 @@ impl fmt::Debug for Schema {
 /// The form that [`Schema::from_json`] reads; keys are in declaration order.
 impl Serialize for Schema {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Keys<'a>(&'a [KeySchema]);
+        struct KeyMap<'a>(&'a [KeySchema]);
 
-        impl Serialize for Keys<'_> {
+        impl Serialize for KeyMap<'_> {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_map(self.0.iter().map(|key| (&*key.name, StoredKey::of(key))))
+                serializer.collect_map(self.0.iter().map(|key| (&*key.name, StoredKeySchema::of(key))))
             }
         }
 
         let mut fields = serializer.serialize_map(Some(3))?;
         fields.serialize_entry("version", &super::stored::SCHEMA_VERSION)?;
         fields.serialize_entry("open", &self.is_open())?;
-        fields.serialize_entry("keys", &Keys(&self.0.keys))?;
+        fields.serialize_entry("keys", &KeyMap(&self.0.keys))?;
         fields.end()
     }
 }
@@ -506,14 +510,14 @@ impl Serialize for Schema {
 /// [`description`](SchemaBuilder::description) apply to the last declared key.
 #[must_use = "a builder does nothing until it is built"]
 pub struct SchemaBuilder {
-    keys: Vec<Draft>,
+    keys: Vec<KeyDraft>,
     open: bool,
     handlers: Handlers,
     faults: Issues,
 }
 
 /// A declared key, before validation.
-struct Draft {
+struct KeyDraft {
     name: String,
     schema: Value,
     decodes: Option<DecodeCheck>,
@@ -522,17 +526,17 @@ struct Draft {
     default: Option<Value>,
 }
 
-impl Draft {
+impl KeyDraft {
     fn new(name: impl Into<String>, schema: Value) -> Self {
-        Draft { name: name.into(), schema, decodes: None, handler: None, description: None, default: None }
+        KeyDraft { name: name.into(), schema, decodes: None, handler: None, description: None, default: None }
     }
 
-    fn of_stored(name: String, key: StoredKey) -> Self {
-        Draft {
+    fn of_stored(name: String, key: StoredKeySchema) -> Self {
+        KeyDraft {
             handler: key.handler,
             description: key.description,
             default: key.default,
-            ..Draft::new(name, key.value_type.unwrap_or(Value::Bool(true)))
+            ..KeyDraft::new(name, key.value_type.unwrap_or(Value::Bool(true)))
         }
     }
 }
@@ -541,7 +545,7 @@ impl SchemaBuilder {
     /// Declares a key with values of type `T`: give the type and a name, or a [`Key<T>`] constant.
     pub fn key<T: JsonSchema + DeserializeOwned>(mut self, key: impl Into<Key<T>>) -> Self {
         let key = key.into();
-        let mut draft = Draft::new(key.name(), key_type(json_schema_of::<T>()));
+        let mut draft = KeyDraft::new(key.name(), key_type(json_schema_of::<T>()));
         draft.decodes = Some(decodes::<T>);
         self.keys.push(draft);
         self
@@ -549,13 +553,14 @@ impl SchemaBuilder {
 
     /// Declares a key by a JSON Schema (draft 2020-12); a bare type name is short for `{"type": ...}`.
     pub fn key_schema(mut self, name: impl Into<String>, schema: Value) -> Self {
-        self.keys.push(Draft::new(name, super::stored::expand_type(schema)));
+        self.keys.push(KeyDraft::new(name, super::stored::expand_type(schema)));
         self
     }
 
     /// Declares one key for each field of a struct; see [`Schema::of`]. Several structs can be combined.
     pub fn fields<T: JsonSchema>(mut self) -> Self {
         let mut schema = json_schema_of::<T>();
+        // NOTE: A recursive field refers to definitions of the whole struct.
         let whole = schema.clone();
         let Some(Value::Object(fields)) = schema.get_mut("properties").map(Value::take) else {
             self.faults.push(Issue::new(std::any::type_name::<T>(), "expected a struct with named fields"));
@@ -624,6 +629,7 @@ impl SchemaBuilder {
     /// invalid default.
     /// [`StateError::UnknownHandler`] for a handler that is neither built in nor registered.
     pub fn build(mut self) -> Result<Schema, StateError> {
+        // NOTE: First for all keys: a key may name the custom handler of another one.
         for draft in &self.keys {
             if let Some(Err(message)) = draft.handler.as_ref().map(|handler| self.handlers.register(handler))
             {
@@ -632,7 +638,7 @@ impl SchemaBuilder {
         }
         let mut keys: Vec<KeySchema> = Vec::with_capacity(self.keys.len());
         let mut index = BTreeMap::new();
-        let mut initial = Cells::new_sync();
+        let mut initial = ValueMap::new_sync();
         for draft in self.keys {
             if draft.name == MESSAGES && is_message_list(&draft.schema) {
                 self.faults.extend(fault_of_messages(&draft));
@@ -657,10 +663,10 @@ impl SchemaBuilder {
             return Err(StateError::InvalidSchema { faults: self.faults });
         }
         let undeclared = self.open.then(undeclared_key);
-        Ok(Schema(Arc::new(Inner { keys, index, undeclared, handlers: self.handlers, initial })))
+        Ok(Schema(Arc::new(SchemaDefinition { keys, index, undeclared, handlers: self.handlers, initial })))
     }
 
-    fn amend(mut self, what: &str, change: impl FnOnce(&mut Draft) -> Result<(), String>) -> Self {
+    fn amend(mut self, what: &str, change: impl FnOnce(&mut KeyDraft) -> Result<(), String>) -> Self {
         let result = match self.keys.last_mut() {
             Some(draft) => change(draft).map_err(|message| Issue::new(&draft.name, message)),
             None => Err(Issue::new(what, "must follow the declaration of a key")),
@@ -679,7 +685,7 @@ impl fmt::Debug for SchemaBuilder {
 }
 
 /// Prepares the type of a key, or returns the fault of its declaration.
-fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Issue>, StateError> {
+fn finish_key(draft: KeyDraft, handlers: &Handlers) -> Result<Result<KeySchema, Issue>, StateError> {
     let fault = |message: String| Ok(Err(Issue::new(&draft.name, message)));
     if let Some(reason) = fault_of(&draft.name).or_else(|| fault_of_reserved(&draft.name)) {
         return fault(reason.to_owned());
@@ -692,7 +698,7 @@ fn finish_key(draft: Draft, handlers: &Handlers) -> Result<Result<KeySchema, Iss
         Some(handler) => handler.resolve(handlers)?.clone(),
         None => Handler::default_for(&value_type),
     };
-    if let Some(message) = handler.misfit(&value_type) {
+    if let Some(message) = handler.type_conflict(&value_type) {
         return fault(format!("invalid handler {handler}: {message}"));
     }
     let name: Arc<str> = draft.name.as_str().into();
@@ -715,7 +721,7 @@ fn fault_of_reserved(key: &str) -> Option<&'static str> {
 }
 
 /// An option that `messages` does not support, in a declaration with the right type.
-fn fault_of_messages(draft: &Draft) -> Option<Issue> {
+fn fault_of_messages(draft: &KeyDraft) -> Option<Issue> {
     if draft.handler.as_ref().is_some_and(|handler| *handler != Handler::merge_lists()) {
         return Some(Issue::new(MESSAGES, "messages are always appended: the handler cannot be changed"));
     }
@@ -728,7 +734,8 @@ fn fault_of_messages(draft: &Draft) -> Option<Issue> {
 fn messages_key() -> &'static KeySchema {
     static KEY: LazyLock<KeySchema> = LazyLock::new(|| {
         let schema = json_schema_of::<Vec<Message>>();
-        let value_type = ValueType::of_own(schema, decodes::<Vec<Message>>)
+        // NOTE: Compiling it took most of the start of a small process (docs/decisions/tools.md).
+        let value_type = ValueType::of_internal(schema, decodes::<Vec<Message>>)
             .unwrap_or_else(|fault| unreachable!("the type of a conversation is valid: {fault}"));
         KeySchema {
             name: MESSAGES.into(),
@@ -752,7 +759,7 @@ fn undeclared_key() -> KeySchema {
 }
 
 /// The declaration from a field's schema: extensions are removed from it, the type stays.
-fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft, Issue> {
+fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<KeyDraft, Issue> {
     let mut take = |extension: &str| field.as_object_mut().and_then(|fields| fields.remove(extension));
     let (handler, description, default) = (take(HANDLER_EXTENSION), take("description"), take("default"));
     let handler = match handler {
@@ -764,7 +771,7 @@ fn draft_of_field(name: String, mut field: Value, whole: &Value) -> Result<Draft
         Some(_) => return Err(Issue::new(name, "expected a handler's name, a string, for x-handler")),
     };
     let description = description.and_then(|text| text.as_str().map(str::to_owned));
-    Ok(Draft { handler, description, default, ..Draft::new(name, standalone(field, whole)) })
+    Ok(KeyDraft { handler, description, default, ..KeyDraft::new(name, standalone(field, whole)) })
 }
 
 /// The type of a key, without the title that schemars generates for unnamed types.

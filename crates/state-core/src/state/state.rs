@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::delta::{Delta, Write};
 use super::diff::Diff;
 use super::error::StateError;
-use super::handler::{Handler, Rule};
+use super::handler::{Handler, MergeRule};
 use super::key::{Key, ReadKey, WriteKey, encode};
 use super::schema::{KeySchema, MESSAGES, Schema};
 use super::stored::{STATE_VERSION, StoredState, StoredValues};
@@ -29,8 +29,10 @@ use crate::chat::{Message, Transcript};
 use crate::decode::decode;
 use crate::faults::Issue;
 
-/// Cells by key, in key order.
-pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, StoredValue>;
+/// The set values by key, in key order.
+// NOTE: A red-black tree copies one path after a snapshot; an `Arc<BTreeMap>` would be copied whole, which is too
+// slow for a scope with ten thousand keys. A hash trie would not keep the order.
+pub(crate) type ValueMap = RedBlackTreeMapSync<Arc<str>, StoredValue>;
 
 /// Typed values by key, merged by the handlers of a [`Schema`], and the conversation.
 ///
@@ -63,14 +65,14 @@ pub(crate) type Cells = RedBlackTreeMapSync<Arc<str>, StoredValue>;
 #[derive(Clone)]
 pub struct State {
     schema: Schema,
-    cells: Cells,
+    values: ValueMap,
     messages: Transcript,
 }
 
 impl State {
     /// A state with the defaults of the schema and an empty conversation.
     pub fn new(schema: &Schema) -> Self {
-        State { schema: schema.clone(), cells: schema.initial().clone(), messages: Transcript::new() }
+        State { schema: schema.clone(), values: schema.initial().clone(), messages: Transcript::new() }
     }
 
     /// A state with initial values, an object by key. They are validated and stored without running handlers.
@@ -121,7 +123,7 @@ impl State {
         state.messages = messages;
         for (key, cell) in cells {
             let entry = schema.entry(key.as_ref())?;
-            state.cells.insert_mut(entry.name_for(key.as_ref()), cell);
+            state.values.insert_mut(entry.name_for(key.as_ref()), cell);
         }
         Ok(state)
     }
@@ -149,7 +151,7 @@ impl State {
         &mut self,
         cells: impl IntoIterator<Item = (K, Option<StoredValue>)>,
     ) -> Result<(), StateError> {
-        let mut next = self.cells.clone();
+        let mut next = self.values.clone();
         for (key, cell) in cells {
             let key = key.as_ref();
             let entry = self.schema.entry(key)?;
@@ -160,7 +162,7 @@ impl State {
                 }
             }
         }
-        self.cells = next;
+        self.values = next;
         Ok(())
     }
 
@@ -172,7 +174,7 @@ impl State {
             let whole = entry.merge(&key, entry.handler());
             whole.check_depth(&value)?;
             whole.check_whole(&value)?;
-            state.cells.insert_mut(entry.name_for(&key), StoredValue::from(value));
+            state.values.insert_mut(entry.name_for(&key), StoredValue::from(value));
         }
         Ok(state)
     }
@@ -217,7 +219,7 @@ impl State {
         if key == MESSAGES {
             return Some(ValueRef::Messages(&self.messages));
         }
-        self.cells.get(key).map(StoredValue::view)
+        self.values.get(key).map(StoredValue::view)
     }
 
     /// Merges a value into a key with the key's own handler.
@@ -233,8 +235,9 @@ impl State {
         let name = key.name();
         let value = key.encode(value)?;
         if name == MESSAGES {
-            return self.set_messages(value, &Rule::MergeLists);
+            return self.set_messages(value, &MergeRule::MergeLists);
         }
+        // NOTE: O(1). `entry` borrows the schema while the state is changed.
         let schema = self.schema.clone();
         let entry = schema.entry(name)?;
         self.merge(entry, name, entry.handler(), value)
@@ -287,12 +290,12 @@ impl State {
     pub fn append<T: Serialize>(&mut self, key: Key<Vec<T>>, item: T) -> Result<(), StateError> {
         let items = Value::Array(vec![encode(key.name(), &item)?]);
         if key.name() == MESSAGES {
-            return self.set_messages(items, &Rule::MergeLists);
+            return self.set_messages(items, &MergeRule::MergeLists);
         }
         let schema = self.schema.clone();
         let entry = schema.entry(key.name())?;
         match entry.handler().0 {
-            Rule::ReplaceValues | Rule::FirstWins => {
+            MergeRule::ReplaceValues | MergeRule::FirstWins => {
                 self.merge(entry, key.name(), &Handler::merge_lists(), items)
             }
             _ => self.merge(entry, key.name(), entry.handler(), items),
@@ -332,10 +335,10 @@ impl State {
         }
         let schema = self.schema.clone();
         let entry = schema.entry(write.key())?;
-        match schema.fold_write(entry, self.cells.get(write.key()), write)? {
+        match schema.fold_write(entry, self.values.get(write.key()), write)? {
             Some(cell) => self.put(entry, write.key(), cell),
             None => {
-                self.cells.remove_mut(write.key());
+                self.values.remove_mut(write.key());
             }
         }
         Ok(())
@@ -364,7 +367,7 @@ impl State {
     /// The keys that have a value, in key order, with their values; `messages` is last.
     pub fn iter(&self) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
         let messages = (MESSAGES, ValueRef::Messages(&self.messages));
-        self.cells.iter().map(|(key, cell)| (&**key, cell.view())).chain([messages])
+        self.values.iter().map(|(key, cell)| (&**key, cell.view())).chain([messages])
     }
 
     /// Decodes the whole state as a struct, the counterpart of [`Schema::of`]. An unset key is a missing
@@ -381,8 +384,8 @@ impl State {
         })
     }
 
-    pub(crate) fn cells(&self) -> &Cells {
-        &self.cells
+    pub(crate) fn values(&self) -> &ValueMap {
+        &self.values
     }
 
     fn merge(
@@ -392,23 +395,23 @@ impl State {
         handler: &Handler,
         value: Value,
     ) -> Result<(), StateError> {
-        let merged = entry.merge(key, handler).merge(self.cells.get(key), value)?;
+        let merged = entry.merge(key, handler).merge(self.values.get(key), value)?;
         self.put(entry, key, merged);
         Ok(())
     }
 
     fn put(&mut self, entry: &KeySchema, key: &str, cell: StoredValue) {
-        match self.cells.get_mut(key) {
+        match self.values.get_mut(key) {
             Some(place) => *place = cell,
-            None => self.cells.insert_mut(entry.name_for(key), cell),
+            None => self.values.insert_mut(entry.name_for(key), cell),
         }
     }
 
-    fn set_messages(&mut self, value: Value, rule: &Rule) -> Result<(), StateError> {
+    fn set_messages(&mut self, value: Value, rule: &MergeRule) -> Result<(), StateError> {
         let new = read_messages(value)?;
         let mut next = match rule {
-            Rule::ReplaceValues => Transcript::new(),
-            Rule::MergeLists => self.messages.clone(),
+            MergeRule::ReplaceValues => Transcript::new(),
+            MergeRule::MergeLists => self.messages.clone(),
             other => {
                 return Err(StateError::Merge {
                     key: MESSAGES.to_owned(),
@@ -440,7 +443,7 @@ impl PartialEq for State {
     /// States are equal when their values and messages are equal, whatever their schemas.
     fn eq(&self, other: &Self) -> bool {
         self.messages == other.messages
-            && self.cells.size() == other.cells.size()
+            && self.values.size() == other.values.size()
             && self.iter().eq(other.iter())
     }
 }
@@ -454,9 +457,9 @@ impl fmt::Debug for State {
 /// `{"version": 1, "values": {...}}`, with the conversation under `messages`.
 impl Serialize for State {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Values<'a>(&'a State);
+        struct ValuesByKey<'a>(&'a State);
 
-        impl Serialize for Values<'_> {
+        impl Serialize for ValuesByKey<'_> {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_map(self.0.iter())
             }
@@ -464,7 +467,7 @@ impl Serialize for State {
 
         let mut fields = serializer.serialize_map(Some(2))?;
         fields.serialize_entry("version", &STATE_VERSION)?;
-        fields.serialize_entry("values", &Values(self))?;
+        fields.serialize_entry("values", &ValuesByKey(self))?;
         fields.end()
     }
 }

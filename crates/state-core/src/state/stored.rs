@@ -14,7 +14,7 @@ use super::error::StateError;
 use super::handler::Handler;
 use super::schema::{KeySchema, MESSAGES};
 use crate::chat::Transcript;
-use crate::decode::{decode, decode_declaration, decode_text, object, why_not};
+use crate::decode::{decode, decode_declaration, decode_error, decode_text, object};
 
 /// The current format version of stored schemas.
 pub(crate) const SCHEMA_VERSION: u64 = 1;
@@ -24,12 +24,12 @@ pub(crate) const STATE_VERSION: u64 = 1;
 /// A stored schema.
 pub(crate) struct StoredSchema {
     pub(crate) open: bool,
-    pub(crate) keys: Vec<(String, StoredKey)>,
+    pub(crate) keys: Vec<(String, StoredKeySchema)>,
 }
 
 /// A key of a stored schema.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct StoredKey {
+pub(crate) struct StoredKeySchema {
     /// `None` if the field is missing, which is a fault of a schema.
     #[serde(rename = "type", default, deserialize_with = "read_type")]
     pub(crate) value_type: Option<Value>,
@@ -41,9 +41,9 @@ pub(crate) struct StoredKey {
     pub(crate) default: Option<Value>,
 }
 
-impl StoredKey {
+impl StoredKeySchema {
     pub(crate) fn of(key: &KeySchema) -> Self {
-        StoredKey {
+        StoredKeySchema {
             value_type: Some(key.json_schema().clone()),
             handler: Some(key.handler().clone()),
             description: key.description().map(str::to_owned),
@@ -72,15 +72,15 @@ pub(crate) fn expand_type(schema: Value) -> Value {
 impl StoredSchema {
     pub(crate) fn from_json(json: &str) -> Result<Self, StateError> {
         #[derive(Deserialize)]
-        struct Envelope {
+        struct SchemaEnvelope {
             #[serde(default)]
             open: bool,
             #[serde(default)]
-            keys: Entries<StoredKey>,
+            keys: OrderedEntries<StoredKeySchema>,
         }
 
         check_version("stored schema", json, SCHEMA_VERSION)?;
-        let envelope: Envelope =
+        let envelope: SchemaEnvelope =
             decode_declaration(json).map_err(|source| StateError::Json { what: "stored schema", source })?;
         Ok(StoredSchema { open: envelope.open, keys: envelope.keys.0 })
     }
@@ -109,10 +109,12 @@ pub(crate) struct StoredValues {
 impl StoredValues {
     /// Splits the values without copying any but messages.
     pub(crate) fn of(what: &'static str, values: Value) -> Result<Self, StateError> {
-        let misfit = |values: &Value| StateError::Json { what, source: why_not::<StoredValues>(values) };
-        let Value::Object(mut fields) = values else { return Err(misfit(&values)) };
+        // NOTE: Read again as a whole, so that the path in the error begins at the values.
+        let decode_failure =
+            |values: &Value| StateError::Json { what, source: decode_error::<StoredValues>(values) };
+        let Value::Object(mut fields) = values else { return Err(decode_failure(&values)) };
         let messages = fields.get(MESSAGES).map(decode).transpose();
-        let Ok(messages) = messages else { return Err(misfit(&Value::Object(fields))) };
+        let Ok(messages) = messages else { return Err(decode_failure(&Value::Object(fields))) };
         fields.remove(MESSAGES);
         Ok(StoredValues { messages: messages.unwrap_or_default(), others: fields.into_iter().collect() })
     }
@@ -120,9 +122,9 @@ impl StoredValues {
 
 impl<'de> Deserialize<'de> for StoredValues {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Values;
+        struct StoredValuesVisitor;
 
-        impl<'de> Visitor<'de> for Values {
+        impl<'de> Visitor<'de> for StoredValuesVisitor {
             type Value = StoredValues;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,46 +144,46 @@ impl<'de> Deserialize<'de> for StoredValues {
             }
         }
 
-        deserializer.deserialize_map(Values)
+        deserializer.deserialize_map(StoredValuesVisitor)
     }
 }
 
 /// The entries of an object in source order, whatever map type `serde_json` uses.
-struct Entries<T>(Vec<(String, T)>);
+struct OrderedEntries<T>(Vec<(String, T)>);
 
-impl<T> Default for Entries<T> {
+impl<T> Default for OrderedEntries<T> {
     fn default() -> Self {
-        Entries(Vec::new())
+        OrderedEntries(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrderedEntries<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(EntriesVisitor(PhantomData))
+        deserializer.deserialize_map(OrderedEntriesVisitor(PhantomData))
     }
 }
 
-struct EntriesVisitor<T>(PhantomData<T>);
+struct OrderedEntriesVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for EntriesVisitor<T> {
-    type Value = Entries<T>;
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OrderedEntriesVisitor<T> {
+    type Value = OrderedEntries<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of keys")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<T>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedEntries<T>, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
         }
-        Ok(Entries(entries))
+        Ok(OrderedEntries(entries))
     }
 }
 
-/// Reads the version first: the other fields of a newer version may have another form.
+/// Checks the version before the rest is read: a newer version may have other fields.
 fn check_version(what: &'static str, json: &str, supported: u64) -> Result<(), StateError> {
-    let Version(found) = decode_text(json).map_err(|source| StateError::Json { what, source })?;
+    let FormatVersion(found) = decode_text(json).map_err(|source| StateError::Json { what, source })?;
     if found > supported {
         return Err(StateError::NewerFormat { what, found, supported });
     }
@@ -189,15 +191,16 @@ fn check_version(what: &'static str, json: &str, supported: u64) -> Result<(), S
 }
 
 /// The field `version`; the rest is skipped.
-struct Version(u64);
+struct FormatVersion(u64);
 
-impl<'de> Deserialize<'de> for Version {
+impl<'de> Deserialize<'de> for FormatVersion {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Fields {
+        struct VersionField {
             version: u64,
         }
 
-        object(deserializer, "an object with a version").map(|Fields { version }| Version(version))
+        object(deserializer, "an object with a version")
+            .map(|VersionField { version }| FormatVersion(version))
     }
 }

@@ -46,12 +46,12 @@ use crate::faults::NameList;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Template {
     text: String,
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePiece>,
 }
 
 /// A piece of the text, by byte offsets.
 #[derive(Clone, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Literal { start: usize, end: usize },
     Placeholder { start: usize, end: usize, is_optional: bool },
 }
@@ -60,7 +60,7 @@ impl Template {
     /// Parses a text. Every text is valid: everything except placeholders is plain text.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
-        let pieces = Parser::new(&text).pieces();
+        let pieces = TemplateParser::new(&text).pieces();
         Template { text, pieces }
     }
 
@@ -72,8 +72,10 @@ impl Template {
     /// The names of the placeholders, in order, each with whether it is optional.
     pub fn placeholders(&self) -> impl Iterator<Item = (&str, bool)> {
         self.pieces.iter().filter_map(|piece| match *piece {
-            Piece::Placeholder { start, end, is_optional } => Some((&self.text[start..end], is_optional)),
-            Piece::Literal { .. } => None,
+            TemplatePiece::Placeholder { start, end, is_optional } => {
+                Some((&self.text[start..end], is_optional))
+            }
+            TemplatePiece::Literal { .. } => None,
         })
     }
 
@@ -100,8 +102,8 @@ impl Template {
         let mut output = String::with_capacity(self.text.len() * 2);
         for piece in &self.pieces {
             match *piece {
-                Piece::Literal { start, end } => output.push_str(&self.text[start..end]),
-                Piece::Placeholder { start, end, is_optional } => {
+                TemplatePiece::Literal { start, end } => output.push_str(&self.text[start..end]),
+                TemplatePiece::Placeholder { start, end, is_optional } => {
                     let name = &self.text[start..end];
                     match find(&lookup, name) {
                         Some(value) => write_value(&mut output, value, is_optional),
@@ -177,20 +179,20 @@ fn write_value(output: &mut String, value: ValueRef<'_>, is_optional: bool) {
 }
 
 /// Splits a text into pieces in one pass.
-struct Parser<'a> {
+struct TemplateParser<'a> {
     text: &'a str,
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePiece>,
     literal_start: usize,
     /// The open braces: true for a doubled one.
     open: Vec<bool>,
 }
 
-impl<'a> Parser<'a> {
+impl<'a> TemplateParser<'a> {
     fn new(text: &'a str) -> Self {
-        Parser { text, pieces: Vec::new(), literal_start: 0, open: Vec::new() }
+        TemplateParser { text, pieces: Vec::new(), literal_start: 0, open: Vec::new() }
     }
 
-    fn pieces(mut self) -> Vec<Piece> {
+    fn pieces(mut self) -> Vec<TemplatePiece> {
         let bytes = self.text.as_bytes();
         let mut position = 0;
         while position < bytes.len() {
@@ -201,6 +203,7 @@ impl<'a> Parser<'a> {
                     self.drop_byte(position)
                 }
                 b'{' => self.open_brace(position),
+                // NOTE: Only after `{{`: nested JSON such as `{"a": {"b": 1}}` ends with `}}`, too.
                 b'}' if is_double && self.open.last() == Some(&true) => {
                     self.open.pop();
                     self.drop_byte(position)
@@ -226,7 +229,7 @@ impl<'a> Parser<'a> {
         };
         self.end_literal(position);
         let (start, end) = (position + 1, position + 1 + length);
-        self.pieces.push(Piece::Placeholder { start, end, is_optional });
+        self.pieces.push(TemplatePiece::Placeholder { start, end, is_optional });
         self.literal_start = end + usize::from(is_optional) + 1;
         self.literal_start
     }
@@ -240,7 +243,7 @@ impl<'a> Parser<'a> {
 
     fn end_literal(&mut self, end: usize) {
         if self.literal_start < end {
-            self.pieces.push(Piece::Literal { start: self.literal_start, end });
+            self.pieces.push(TemplatePiece::Literal { start: self.literal_start, end });
         }
     }
 }
@@ -254,7 +257,7 @@ fn placeholder(text: &str) -> Option<(usize, bool)> {
         character.is_alphanumeric() || matches!(character, '_' | '-' | '.') || is_mark(character)
     };
     let length = name.find(|character| !is_part(character)).unwrap_or(name.len());
-    // Dots and dashes alone are not a name: `{...}` is plain text.
+    // NOTE: Dots and dashes alone are not a name: `{...}` is common in prose.
     if !name[..length].contains(|character: char| character.is_alphanumeric() || character == '_') {
         return None;
     }

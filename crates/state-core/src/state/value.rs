@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer, forward_to_deserialize_any};
 use serde_json::Value;
 
 use crate::chat::Transcript;
-use crate::decode::{DecodeError, decode, why_not};
+use crate::decode::{DecodeError, decode, decode_error};
 use crate::list::List;
 
 /// A stored value, for stores that keep values between states. Cloning is O(1).
@@ -30,11 +30,11 @@ use crate::list::List;
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct StoredValue(pub(crate) Kept);
+pub struct StoredValue(pub(crate) ValueContent);
 
 /// The content of a cell.
 #[derive(Clone, Debug)]
-pub(crate) enum Kept {
+pub(crate) enum ValueContent {
     /// An array. Its items are shared, so that copying a chunk of the list does not copy them.
     List(List<Arc<Value>>),
     /// Any value except an array.
@@ -44,22 +44,22 @@ pub(crate) enum Kept {
 impl StoredValue {
     /// A list with these items, which may be shared with other lists.
     pub fn list(items: List<Arc<Value>>) -> Self {
-        StoredValue(Kept::List(items))
+        StoredValue(ValueContent::List(items))
     }
 
     /// The value, borrowed.
     pub fn view(&self) -> ValueRef<'_> {
         match &self.0 {
-            Kept::List(items) => ValueRef::List(items),
-            Kept::Json(value) => ValueRef::Json(value),
+            ValueContent::List(items) => ValueRef::List(items),
+            ValueContent::Json(value) => ValueRef::Json(value),
         }
     }
 
     /// Whether both are the same version of the same value, by pointer.
     pub(crate) fn ptr_eq(&self, other: &StoredValue) -> bool {
         match (&self.0, &other.0) {
-            (Kept::List(mine), Kept::List(theirs)) => mine.ptr_eq(theirs),
-            (Kept::Json(mine), Kept::Json(theirs)) => Arc::ptr_eq(mine, theirs),
+            (ValueContent::List(mine), ValueContent::List(theirs)) => mine.ptr_eq(theirs),
+            (ValueContent::Json(mine), ValueContent::Json(theirs)) => Arc::ptr_eq(mine, theirs),
             _ => false,
         }
     }
@@ -68,8 +68,8 @@ impl StoredValue {
 impl From<Value> for StoredValue {
     fn from(value: Value) -> Self {
         match value {
-            Value::Array(items) => StoredValue(Kept::List(items.into_iter().map(Arc::new).collect())),
-            other => StoredValue(Kept::Json(Arc::new(other))),
+            Value::Array(items) => StoredValue(ValueContent::List(items.into_iter().map(Arc::new).collect())),
+            other => StoredValue(ValueContent::Json(Arc::new(other))),
         }
     }
 }
@@ -110,7 +110,7 @@ impl<'a> ValueRef<'a> {
         match self {
             ValueRef::Json(value) => value.clone(),
             ValueRef::List(items) => Value::Array(items.iter().map(|item| (**item).clone()).collect()),
-            // A message always has a JSON form: its maps have string keys, its numbers are JSON numbers.
+            // NOTE: A message always has a JSON form: its maps have string keys, its numbers are JSON numbers.
             ValueRef::Messages(messages) => serde_json::to_value(messages).unwrap_or_default(),
         }
     }
@@ -123,7 +123,8 @@ impl<'a> ValueRef<'a> {
         match self {
             ValueRef::Json(value) => decode(value),
             ValueRef::List(items) => {
-                T::deserialize(ListDeserializer(items)).map_err(|_| why_not::<T>(&self.to_json()))
+                // NOTE: The list is copied only after a failure, for the path of the error.
+                T::deserialize(ListDeserializer(items)).map_err(|_| decode_error::<T>(&self.to_json()))
             }
             ValueRef::Messages(_) => decode(&self.to_json()),
         }

@@ -9,13 +9,13 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time;
 
-use super::threads::{compute_on_thread, panic_message, wait_on_thread};
+use super::threads::{panic_message, run_blocking, run_cpu_bound};
 use crate::context::ToolContext;
 use crate::error::ToolError;
-use crate::function::{Function, ThreadCall, Work};
+use crate::function::{ErasedFunction, ThreadCall, ThreadKind};
 
 /// The failure of an attempt.
-pub(super) enum Fault {
+pub(super) enum AttemptFailure {
     Error(ToolError),
     Panicked(String),
     TimedOut,
@@ -23,79 +23,81 @@ pub(super) enum Fault {
     NoThread(Duration),
 }
 
-impl Fault {
+impl AttemptFailure {
     /// Whether a retry may succeed.
     pub(super) fn is_retryable(&self) -> bool {
         match self {
-            Fault::Error(error) => error.is_retryable(),
-            Fault::TimedOut => true,
-            Fault::Panicked(_) | Fault::NoThread(_) => false,
+            AttemptFailure::Error(error) => error.is_retryable(),
+            AttemptFailure::TimedOut => true,
+            AttemptFailure::Panicked(_) | AttemptFailure::NoThread(_) => false,
         }
     }
 }
 
 /// The maximum wait for a thread. It is separate from the tool's timeout: otherwise whole batches of calls
 /// would time out behind slow ones. But with tools that hang forever, the others must not wait forever.
-const LONGEST_QUEUE: Duration = Duration::from_secs(300);
+const MAX_QUEUE_TIME: Duration = Duration::from_secs(300);
 
 /// Runs the function once.
 pub(super) async fn attempt(
-    function: &Function,
+    function: &ErasedFunction,
     context: &ToolContext,
     timeout: Duration,
-) -> Result<Value, Fault> {
+) -> Result<Value, AttemptFailure> {
     let own = context.clone();
     let result = match function {
-        Function::Async(function) => {
-            // Includes the call itself: a closure may panic before it returns a future.
+        ErasedFunction::Async(function) => {
+            // NOTE: The call is inside, too: a closure may panic before it returns a future.
             let work = AssertUnwindSafe(async move { function(own).await }).catch_unwind();
             time::timeout(timeout, work).await
         }
-        Function::Thread(work, function) => {
-            let answer = start_on_thread(*work, Arc::clone(function), own).await?;
+        ErasedFunction::Thread(kind, function) => {
+            let answer = start_on_thread(*kind, Arc::clone(function), own).await?;
             time::timeout(timeout, answer)
                 .await
                 .map(|answer| answer.unwrap_or_else(|lost| Err(Box::new(lost.to_string()))))
         }
-        Function::Hosted(_) => {
-            let words = "the tool has no function: only a host can run it, as a run does with an agent";
-            return Err(Fault::Error(ToolError::permanent(words)));
+        ErasedFunction::Hosted(_) => {
+            let text = "the tool has no function: only a host can run it, as a run does with an agent";
+            return Err(AttemptFailure::Error(ToolError::permanent(text)));
         }
     };
     match result {
         Ok(Ok(Ok(value))) => Ok(value),
-        Ok(Ok(Err(error))) => Err(Fault::Error(error)),
-        Ok(Err(panic)) => Err(Fault::Panicked(panic_message(&*panic))),
+        Ok(Ok(Err(error))) => Err(AttemptFailure::Error(error)),
+        Ok(Err(panic)) => Err(AttemptFailure::Panicked(panic_message(&*panic))),
         Err(_elapsed) => {
+            // NOTE: An async tool was dropped by the timeout; a blocking one can only be asked to stop.
             context.cancellation().cancel();
-            Err(Fault::TimedOut)
+            Err(AttemptFailure::TimedOut)
         }
     }
 }
 
-type Answer = std::thread::Result<Result<Value, ToolError>>;
+type ThreadResult = std::thread::Result<Result<Value, ToolError>>;
 
 /// Waits until a thread has started the function; returns a receiver of its result.
 async fn start_on_thread(
-    work: Work,
+    kind: ThreadKind,
     function: Arc<ThreadCall>,
     context: ToolContext,
-) -> Result<oneshot::Receiver<Answer>, Fault> {
+) -> Result<oneshot::Receiver<ThreadResult>, AttemptFailure> {
+    // NOTE: Tells when the thread has started: the timeout of the tool does not include the queue.
     let (starts, started) = oneshot::channel();
     let (send, answer) = oneshot::channel();
     let job = Box::new(move || {
-        // The receiver is gone if the call was cancelled in the queue.
+        // NOTE: The receiver is gone if the call was cancelled in the queue.
         if starts.send(()).is_ok() {
             let _ = send.send(catch_unwind(AssertUnwindSafe(|| function(context))));
         }
     });
-    let submitted = match work {
-        Work::Waits => wait_on_thread(job),
-        Work::Computes => compute_on_thread(job),
+    let submitted = match kind {
+        ThreadKind::Blocking => run_blocking(job),
+        ThreadKind::CpuBound => run_cpu_bound(job),
     };
-    submitted.map_err(|error| Fault::Error(ToolError::fatal(error)))?;
-    match time::timeout(LONGEST_QUEUE, started).await {
+    submitted.map_err(|error| AttemptFailure::Error(ToolError::fatal(error)))?;
+    match time::timeout(MAX_QUEUE_TIME, started).await {
         Ok(_) => Ok(answer),
-        Err(_elapsed) => Err(Fault::NoThread(LONGEST_QUEUE)),
+        Err(_elapsed) => Err(AttemptFailure::NoThread(MAX_QUEUE_TIME)),
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn writes(
     mut delta: Delta,
     result: &Value,
 ) -> Result<Delta, StateError> {
-    for output in tool.inner().outputs.iter() {
+    for output in tool.definition().outputs.iter() {
         let Some(value) = output.source.of(result) else { continue };
         let key = &*output.key;
         delta.push(match &output.handler {
@@ -33,7 +33,8 @@ pub(super) fn writes(
 
 /// The content of a result for the model, and the error if its formatter failed.
 pub(super) fn content(tool: &Tool, result: Value) -> (ToolContent, Option<String>) {
-    let Some(text) = &tool.inner().result_text else { return (ToolContent::Value(result), None) };
+    let Some(text) = &tool.definition().result_text else { return (ToolContent::Value(result), None) };
+    // NOTE: The formatter is the author's: its panic must not lose the result.
     let formatted = catch_unwind(AssertUnwindSafe(|| text.apply(&result)))
         .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into()));
     match formatted {
@@ -52,10 +53,10 @@ pub(super) fn bounded(content: ToolContent, limit: usize, overflow: &Overflow, c
             if !value.is_string() && json_bytes(&value) <= limit {
                 return ToolContent::Value(value);
             }
-            ToolContent::Value(Value::String(shortened(&default_text(&value), limit, overflow, call_id)))
+            ToolContent::Value(Value::String(truncated(&default_text(&value), limit, overflow, call_id)))
         }
         ToolContent::Error(text) if text.len() > limit => {
-            ToolContent::Error(shortened(&text, limit, &Overflow::Cut, call_id))
+            ToolContent::Error(truncated(&text, limit, &Overflow::Cut, call_id))
         }
         ToolContent::Parts(parts) => ToolContent::Parts(bounded_parts(parts, limit, overflow, call_id)),
         other => other,
@@ -66,14 +67,14 @@ pub(super) fn bounded(content: ToolContent, limit: usize, overflow: &Overflow, c
 const MAX_MEDIA_BYTES: usize = 20 * 1024 * 1024;
 
 fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &str) -> Vec<Part> {
-    let parts: Vec<Part> = parts.into_iter().map(readable).collect();
+    let parts: Vec<Part> = parts.into_iter().map(representable).collect();
     let text: String = parts.iter().filter_map(|part| text_of(part)).collect();
     let mut text_left = if text.len() > limit { limit } else { usize::MAX };
     let mut media_left = MAX_MEDIA_BYTES;
     let mut bounded = Vec::with_capacity(parts.len());
     for mut part in parts {
         if let Some(text) = text_of(&part) {
-            let shown = boundary(text, text_left);
+            let shown = cut_position(text, text_left);
             if shown < text.len() {
                 part.content = Content::Text(text[..shown].to_owned());
                 text_left = 0;
@@ -84,7 +85,7 @@ fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &
                 continue;
             }
         }
-        bounded.push(within(part, &mut media_left));
+        bounded.push(within_media_limit(part, &mut media_left));
     }
     if text.len() > limit {
         bounded.push(Part::text(note(&text, limit, overflow, call_id)));
@@ -93,7 +94,7 @@ fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &
 }
 
 /// Calls and results, which a result cannot contain, as text.
-fn readable(part: Part) -> Part {
+fn representable(part: Part) -> Part {
     match part.content {
         Content::ToolCall(_) | Content::ToolResult(_) => {
             Part::text(serde_json::to_string(&part).unwrap_or_default())
@@ -111,7 +112,7 @@ fn text_of(part: &Part) -> Option<&str> {
 }
 
 /// The part, or a note in place of media above the limit.
-fn within(part: Part, media_left: &mut usize) -> Part {
+fn within_media_limit(part: Part, media_left: &mut usize) -> Part {
     let bytes = match &part.content {
         Content::Image(media) | Content::File(media) => media.source.len(),
         Content::Unknown(part) => part.fields().values().map(json_bytes).sum(),
@@ -125,26 +126,26 @@ fn within(part: Part, media_left: &mut usize) -> Part {
 }
 
 /// The last position up to `limit` where a text can be truncated.
-fn boundary(text: &str, limit: usize) -> usize {
+fn cut_position(text: &str, limit: usize) -> usize {
     let limit = limit.min(text.len());
-    (0..=limit).rfind(|place| text.is_char_boundary(*place)).unwrap_or_default()
+    (0..=limit).rfind(|position| text.is_char_boundary(*position)).unwrap_or_default()
 }
 
 /// The beginning of a text above the limit, and a note.
-fn shortened(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
-    format!("{}\n{}", &text[..boundary(text, limit)], note(text, limit, overflow, call_id))
+fn truncated(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
+    format!("{}\n{}", &text[..cut_position(text, limit)], note(text, limit, overflow, call_id))
 }
 
 /// The note on a truncated text: its size, and the location of the full text.
 fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String {
-    let sizes = format!("{} bytes in all, the first {} are shown", text.len(), boundary(text, limit));
+    let sizes = format!("{} bytes in all, the first {} are shown", text.len(), cut_position(text, limit));
     let kept = match overflow {
         Overflow::Cut => return format!("[cut: {sizes}]"),
         Overflow::Offload(offload) => catch_unwind(AssertUnwindSafe(|| offload.keep(call_id, text)))
             .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into())),
     };
     match kept {
-        Ok(place) => format!("[{sizes}; the whole is kept: {place}]"),
+        Ok(location) => format!("[{sizes}; the whole is kept: {location}]"),
         Err(error) => {
             let reason = ErrorChain(&*error).to_string();
             tracing::warn!(call_id, reason, "failed to offload a long result; it is truncated");
@@ -155,9 +156,9 @@ fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String 
 
 /// The length of compact JSON, computed without building it.
 fn json_bytes(value: &Value) -> usize {
-    struct Counter(usize);
+    struct ByteCounter(usize);
 
-    impl io::Write for Counter {
+    impl io::Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -168,7 +169,7 @@ fn json_bytes(value: &Value) -> usize {
         }
     }
 
-    let mut counter = Counter(0);
+    let mut counter = ByteCounter(0);
     match serde_json::to_writer(&mut counter, value) {
         Ok(()) => counter.0,
         Err(_) => usize::MAX,

@@ -3,6 +3,25 @@
 //! Nothing starts without the caller: a call is announced by [`CallEvent::Starting`] and runs only after the
 //! next call of [`Invocation::next`], so that a marker can be committed before an effect can happen. All
 //! async tools run in the caller's own task: dropping the invocation stops them.
+//!
+//! The phases of a call:
+//!
+//! | phase | event | next phase |
+//! |---|---|---|
+//! | waiting | all calls that it waits for are settled | ready |
+//! | ready | [`Invocation::next`], within the limit of concurrency | announced ([`CallEvent::Starting`]) |
+//! | ready | [`Invocation::next`], and the tool is unknown or the arguments are invalid | finished |
+//! | announced | [`Invocation::next`] or [`Invocation::complete`] | running, or hosted if the host runs it |
+//! | announced | [`Invocation::withdraw`] | without an outcome, until a resume |
+//! | running | the last attempt ends | finished ([`CallEvent::Finished`]) |
+//! | running | the tool asks the user, and the host takes questions | held ([`CallEvent::InputRequired`]) |
+//! | hosted | [`Invocation::complete`] | finished, or held as above |
+//! | hosted | cancellation | hosted: its host ends it |
+//! | hosted, finished | [`Invocation::hold`] | held: without an outcome, until a resume |
+//! | finished | the following [`Invocation::next`] | settled: calls that wait for it may start |
+//! | waiting, ready, announced | cancellation | finished, as not started |
+//! | running | cancellation | finished, as cancelled |
+//! | waiting, ready | [`Invocation::drain`] | without an outcome, until a resume |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,17 +32,17 @@ use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State};
 
-use super::concurrent::Concurrent;
+use super::call_futures::CallFutures;
 use super::outcome::{CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalCause, FatalError};
-use super::prepare::{self, Prepared};
-use super::running::{Finished, Running};
-use super::schedule::{CallAccess, Schedule};
+use super::prepare::{self, PreparedCall};
+use super::running::{FinishedCall, RunningCall};
+use super::schedule::{CallAccess, CallSchedule};
 use super::settle::fold;
 use crate::context::{CallContext, InvocationContext};
 use crate::error::ToolError;
 use crate::input::{AnsweredRequest, InputRequest};
 use crate::options::InvokeOptions;
-use crate::progress::{PROGRESS_QUEUE, Progress};
+use crate::progress::{MAX_UNREAD_REPORTS, ProgressQueue};
 use crate::tool::Tool;
 use crate::toolset::Tools;
 use tokio_util::sync::CancellationToken;
@@ -95,14 +114,16 @@ pub struct Invocation {
     calls: Arc<[ToolCall]>,
     base: State,
     shared: Arc<InvocationContext>,
-    schedule: Schedule,
-    announced: Vec<(usize, Tool, Prepared, State)>,
-    running: Concurrent<(usize, Finished)>,
+    schedule: CallSchedule,
+    announced: Vec<(usize, Tool, PreparedCall, State)>,
+    // NOTE: In the caller's task and not in tasks of their own: dropping the invocation stops them, at a
+    // fraction of the cost (docs/decisions/tools.md).
+    running: CallFutures<(usize, FinishedCall)>,
     /// Calls that the host runs.
-    hosted: BTreeMap<usize, Running>,
+    hosted: BTreeMap<usize, RunningCall>,
     events: VecDeque<CallEvent>,
     outcomes: Vec<Option<CallOutcome>>,
-    /// The answers to what calls asked before, by call.
+    /// The answers to earlier questions, by call.
     answered: BTreeMap<usize, Vec<AnsweredRequest>>,
     /// Calls whose arguments a person has given.
     given: BTreeSet<usize>,
@@ -127,13 +148,13 @@ impl Invocation {
     ) -> Self {
         let calls = calls.into();
         let access = || calls.iter().map(|call| access_of(tools, call, state.schema())).collect();
-        let schedule = Schedule::of(calls.len(), access);
+        let schedule = CallSchedule::of(calls.len(), access);
         Invocation {
             tools: tools.clone(),
             base: state,
             schedule,
             announced: Vec::new(),
-            running: Concurrent::new(),
+            running: CallFutures::new(),
             hosted: BTreeMap::new(),
             events: VecDeque::new(),
             outcomes: vec![None; calls.len()],
@@ -144,7 +165,7 @@ impl Invocation {
             calls,
             shared: Arc::new(InvocationContext {
                 cancellation: options.cancellation.child_token(),
-                progress: Progress::default(),
+                progress: ProgressQueue::default(),
                 options,
             }),
             is_draining: false,
@@ -175,7 +196,10 @@ impl Invocation {
     ///     Ok(limit)
     /// }
     /// let tools = Tools::of([
-    ///     Tool::new("set", "Sets the limit.", set).output_to_state("limit", stepfold_tools::Source::Whole).build().unwrap(),
+    ///     Tool::new("set", "Sets the limit.", set)
+    ///         .output_to_state("limit", stepfold_tools::Source::Whole)
+    ///         .build()
+    ///         .unwrap(),
     ///     Tool::new("show", "Shows the limit.", show).build().unwrap(),
     /// ]).unwrap();
     /// let state = State::new(&Schema::builder().key::<i64>("limit").build().unwrap()).clone();
@@ -198,9 +222,9 @@ impl Invocation {
         options: InvokeOptions,
     ) -> Self {
         let mut invocation = Invocation::new(tools, state, calls, options);
-        for (call, (place, outcome)) in invocation.outcomes.iter_mut().zip(finished).enumerate() {
+        for (call, (slot, outcome)) in invocation.outcomes.iter_mut().zip(finished).enumerate() {
             if outcome.is_some() {
-                *place = outcome;
+                *slot = outcome;
                 invocation.schedule.skip(call);
             }
         }
@@ -245,8 +269,8 @@ impl Invocation {
         self.answered.insert(call, answered);
     }
 
-    /// Marks a call whose arguments a person has given in place of the model's: if they name a parameter that only the state
-    /// sets, the call fails, since it would run with another value than was given. See
+    /// Marks a call with arguments from a person in place of the model's. If they set a parameter that only the state
+    /// sets, the call fails, since it would run with another value. See
     /// [`Tool::check_given`](crate::Tool::check_given).
     pub fn mark_given(&mut self, call: usize) {
         self.given.insert(call);
@@ -265,8 +289,9 @@ impl Invocation {
                 return Some(event);
             }
             if self.shared.cancellation.is_cancelled() {
-                self.give_up_the_rest();
+                self.abandon_unstarted();
             }
+            // NOTE: Only the next call starts what was announced, so that the caller can commit a marker in between.
             self.launch();
             if self.announce() {
                 continue;
@@ -279,13 +304,13 @@ impl Invocation {
             tokio::select! {
                 biased;
                 Some((call, finished)) = self.running.next() => self.finish_call(call, finished),
-                (call, report) = self.shared.progress.next() => self.tell_progress(call, report),
+                (call, report) = self.shared.progress.next() => self.push_progress(call, report),
             }
         }
     }
 
-    /// The calls that have ended by now as well, directly after one [finished](CallEvent::Finished): for a host that
-    /// commits at once what ended at the same moment. Nothing is waited for, and nothing starts.
+    /// The other calls that have also ended, directly after one [finished](CallEvent::Finished): for a host that commits
+    /// simultaneous ends together. Does not wait, and starts nothing.
     ///
     /// # Examples
     /// ```
@@ -315,7 +340,7 @@ impl Invocation {
                 calls.push(*call);
                 self.events.pop_front();
             }
-            // What a tool reported before its end is told before it.
+            // NOTE: Reports of a tool precede its end.
             if !self.events.is_empty() {
                 return calls;
             }
@@ -326,8 +351,8 @@ impl Invocation {
         }
     }
 
-    /// The token that stops its calls: a child of that of the [options](InvokeOptions::cancellation), which is cancelled
-    /// as well when the invocation is dropped.
+    /// The token that stops its calls: a child of the token in the [options](InvokeOptions::cancellation), also cancelled
+    /// when the invocation is dropped.
     pub fn cancellation(&self) -> &CancellationToken {
         &self.shared.cancellation
     }
@@ -341,8 +366,8 @@ impl Invocation {
     /// after the call [finished](CallEvent::Finished): the calls that wait for it then see its writes, as
     /// they do after a [resume](Invocation::resume).
     pub fn amend(&mut self, call: usize, outcome: CallOutcome) {
-        if let Some(place) = self.outcomes.get_mut(call).filter(|place| place.is_some()) {
-            *place = Some(outcome);
+        if let Some(slot) = self.outcomes.get_mut(call).filter(|slot| slot.is_some()) {
+            *slot = Some(outcome);
         }
     }
 
@@ -379,9 +404,9 @@ impl Invocation {
 
     /// The state that a call sees: that before the step, with the writes of the calls that it waited for.
     pub fn state_seen_by(&self, call: usize) -> State {
-        let behind = self.schedule.behind(call);
+        let predecessors = self.schedule.predecessors(call);
         let mut state = self.base.clone();
-        for outcome in behind.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
+        for outcome in predecessors.into_iter().filter_map(|earlier| self.outcomes[earlier].as_ref()) {
             // Writes that cannot be merged are skipped here, as at the end of the step.
             let _ = fold(&mut state, &outcome.delta);
         }
@@ -425,8 +450,8 @@ impl Invocation {
         self.ended.retain(|ended| *ended != call);
         self.errors.remove(&call);
         self.hosted.remove(&call);
-        if let Some(place) = self.outcomes.get_mut(call) {
-            *place = None;
+        if let Some(slot) = self.outcomes.get_mut(call) {
+            *slot = None;
         }
     }
 
@@ -474,15 +499,15 @@ impl Invocation {
         CallOutcomes { outcomes: self.outcomes.drain(..).flatten().collect(), error }
     }
 
-    /// The error of the first call, in call order, whose failure ends the run, of those that have ended. For a host that has
-    /// their outcomes.
+    /// Takes the error of the first finished call, in call order, that ends the run: for a host that has already taken the
+    /// outcomes.
     pub fn take_error(&mut self) -> Option<FatalError> {
-        first_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure)
+        first_fatal_error(&self.outcomes, &mut self.errors, self.shared.options.raise_on_failure)
     }
 
     /// Prepares the ready calls and announces those that can run. Returns whether there are events.
     fn announce(&mut self) -> bool {
-        // Not earlier: their outcomes may still have been amended or held.
+        // NOTE: Not earlier: their outcomes may still have been amended or held.
         for call in self.ended.drain(..) {
             self.schedule.finish(call);
         }
@@ -495,9 +520,9 @@ impl Invocation {
         self.announced.reserve_exact(starting.len());
         starting.retain(|&call| {
             let state = self.state_seen_by(call);
-            let (made, is_given) = (&self.calls[call], self.given.contains(&call));
-            let prepared = prepare::find(&self.tools, made)
-                .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, made, is_given, &state)?)));
+            let (sent_call, is_given) = (&self.calls[call], self.given.contains(&call));
+            let prepared = prepare::find_tool(&self.tools, sent_call)
+                .and_then(|tool| Ok((tool.clone(), prepare::prepare(tool, sent_call, is_given, &state)?)));
             match prepared {
                 Ok((tool, prepared)) => self.announced.push((call, tool, prepared, state)),
                 Err(outcome) => {
@@ -515,12 +540,24 @@ impl Invocation {
 
     /// Starts the announced calls.
     fn launch(&mut self) {
-        for (index, tool, Prepared { arguments, fed }, state) in self.announced.drain(..) {
+        for (index, tool, PreparedCall { arguments, bound }, state) in self.announced.drain(..) {
             let calls = Arc::clone(&self.calls);
             let invocation = Arc::clone(&self.shared);
             let answered = self.answered.get(&index).cloned().unwrap_or_default();
-            let context = CallContext { tool, calls, index, arguments, fed, state, answered, invocation };
-            let running = Running::new(context);
+            let definition = tool.definition();
+            let context = CallContext {
+                tool_name: Arc::clone(&definition.name),
+                effect: definition.effect,
+                access: Arc::clone(&definition.access),
+                calls,
+                index,
+                arguments,
+                bound,
+                state,
+                answered,
+                invocation,
+            };
+            let running = RunningCall::new(tool, context);
             match self.shared.options.hosts_calls && running.is_hosted() {
                 true => drop(self.hosted.insert(index, running)),
                 false => {
@@ -530,13 +567,14 @@ impl Invocation {
         }
     }
 
-    fn finish_call(&mut self, call: usize, finished: Finished) {
+    fn finish_call(&mut self, call: usize, finished: FinishedCall) {
         // A tool's reports precede its end. The queue bounds their number; others may report as fast as they
         // are read.
-        for _ in 0..PROGRESS_QUEUE {
+        for _ in 0..MAX_UNREAD_REPORTS {
             let Some((call, report)) = self.shared.progress.pop() else { break };
-            self.tell_progress(call, report);
+            self.push_progress(call, report);
         }
+        // NOTE: Without an outcome it has not ended: calls that wait for it must not start.
         if !finished.requests.is_empty() {
             self.events.push_back(CallEvent::InputRequired { call, requests: finished.requests });
             return;
@@ -548,14 +586,14 @@ impl Invocation {
     }
 
     /// A blocking tool may continue after its timeout; its reports are then dropped.
-    fn tell_progress(&mut self, call: usize, report: Value) {
+    fn push_progress(&mut self, call: usize, report: Value) {
         if self.outcomes[call].is_none() {
             self.events.push_back(CallEvent::Progress { call, report });
         }
     }
 
     /// After a cancellation, no further call starts.
-    fn give_up_the_rest(&mut self) {
+    fn abandon_unstarted(&mut self) {
         let announced = self.announced.drain(..).map(|(call, ..)| call).collect::<Vec<_>>();
         for call in announced.into_iter().chain(self.schedule.take_rest()) {
             let text = format!("tool '{}' not started: the run was cancelled", self.calls[call].name);
@@ -582,10 +620,12 @@ impl std::fmt::Debug for Invocation {
 }
 
 fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAccess<'a> {
+    // NOTE: A call of an unknown tool writes nothing and waits for no call.
     let Some(tool) = tools.get(&call.name) else { return CallAccess::default() };
-    let access = &tool.inner().access;
+    let access = &tool.definition().access;
     let replaces = |key: &str, handler: Option<&Handler>| {
         let own = schema.key(key).map(KeySchema::handler);
+        // NOTE: An open schema replaces the values of undeclared keys.
         handler.or(own).is_none_or(|handler| *handler == Handler::replace_values())
     };
     CallAccess {
@@ -599,7 +639,7 @@ fn access_of<'a>(tools: &'a Tools, call: &ToolCall, schema: &Schema) -> CallAcce
 }
 
 /// A call that was prevented from running is not a failure.
-fn first_error(
+fn first_fatal_error(
     outcomes: &[Option<CallOutcome>],
     errors: &mut BTreeMap<usize, FatalCause>,
     raise_on_failure: bool,

@@ -5,7 +5,7 @@
 //! (`schedule`, `prepare`, `deliver`); only `invocation`, `running`, `attempt` and `threads` wait.
 
 mod attempt;
-mod concurrent;
+mod call_futures;
 mod deliver;
 mod invocation;
 mod outcome;
@@ -18,6 +18,5 @@ mod threads;
 
 pub use self::invocation::{CallEvent, Invocation};
 pub use self::outcome::{CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalError};
-pub(crate) use self::prepare::{inputs_on, refusal};
 pub use self::settle::settle;
 pub use self::threads::{MAX_BLOCKING_THREADS, panic_message};

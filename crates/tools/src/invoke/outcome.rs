@@ -13,7 +13,7 @@ use stepfold_state_core::state::Delta;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallOutcome {
-    /// How the call ended.
+    /// The status of the call.
     pub status: CallStatus,
     /// The result for the model. It names the call and the tool.
     pub result: ToolResult,
@@ -25,7 +25,7 @@ pub struct CallOutcome {
     pub tries: u32,
 }
 
-/// How a call ended.
+/// The status of a call that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -43,7 +43,7 @@ pub enum CallStatus {
     Unknown,
 }
 
-/// Why a call failed.
+/// The cause of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -123,8 +123,8 @@ impl CallOutcome {
     }
 }
 
-/// The outcomes of all calls of a reply, in call order, and the error that ends the run, if any. CallOutcomes of
-/// other calls are always kept.
+/// The outcomes of all calls of a reply, in call order, and the error that ends the run, if any. The outcomes
+/// of other calls are always kept.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CallOutcomes {

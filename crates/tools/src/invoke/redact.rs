@@ -13,7 +13,7 @@ use serde_json::Value;
 use stepfold_state_core::state::ValueRef;
 
 /// The minimum length of a redacted text; shorter ones match everywhere and reveal little.
-const SHORTEST: usize = 4;
+const MIN_BYTES: usize = 4;
 
 /// The maximum of values and positions compared for one text.
 const MAX_WORK: usize = 100_000;
@@ -23,7 +23,7 @@ const WITHHELD: &str = "[the text is withheld: it may contain values of the stat
 
 /// A text to redact.
 #[derive(Debug)]
-pub(super) struct Redaction<'a> {
+pub(super) struct TextRedaction<'a> {
     text: &'a str,
     /// The positions in the text of each prefix of a value.
     starts: HashMap<&'a [u8], Vec<usize>>,
@@ -32,28 +32,29 @@ pub(super) struct Redaction<'a> {
     work: usize,
 }
 
-impl<'a> Redaction<'a> {
+impl<'a> TextRedaction<'a> {
     pub(super) fn of(text: &'a str) -> Self {
+        // NOTE: The text is indexed and not the values: it is short, and there may be a million of them.
         let mut starts: HashMap<&[u8], Vec<usize>> = HashMap::new();
-        for (place, _) in text.char_indices() {
-            if let Some(start) = text.as_bytes().get(place..place + SHORTEST) {
-                starts.entry(start).or_default().push(place);
+        for (position, _) in text.char_indices() {
+            if let Some(start) = text.as_bytes().get(position..position + MIN_BYTES) {
+                starts.entry(start).or_default().push(position);
             }
         }
-        Redaction { text, starts, found: BTreeMap::new(), work: 0 }
+        TextRedaction { text, starts, found: BTreeMap::new(), work: 0 }
     }
 
     /// Redacts all strings of a state value, replaced by `name`.
-    pub(super) fn take_out(&mut self, name: &'a str, value: ValueRef<'_>) {
+    pub(super) fn redact(&mut self, name: &'a str, value: ValueRef<'_>) {
         match value.as_json() {
-            Some(value) => self.value(name, value),
-            None => self.all(name, value.items()),
+            Some(value) => self.redact_json(name, value),
+            None => self.redact_all(name, value.items()),
         }
     }
 
     /// The text with each value of the state replaced by the name of its source: the first match first, and
     /// the longest of those at one position.
-    pub(super) fn shown(&self) -> Cow<'a, str> {
+    pub(super) fn text(&self) -> Cow<'a, str> {
         if self.is_exhausted() {
             return WITHHELD.into();
         }
@@ -61,10 +62,10 @@ impl<'a> Redaction<'a> {
             return self.text.into();
         }
         let (mut shown, mut after) = (String::with_capacity(self.text.len()), 0);
-        for (place, (length, name)) in &self.found {
-            if *place >= after {
-                shown.extend([&self.text[after..*place], "<", name, ">"]);
-                after = place + length;
+        for (position, (length, name)) in &self.found {
+            if *position >= after {
+                shown.extend([&self.text[after..*position], "<", name, ">"]);
+                after = position + length;
             }
         }
         shown.push_str(&self.text[after..]);
@@ -75,34 +76,34 @@ impl<'a> Redaction<'a> {
         self.work > MAX_WORK
     }
 
-    fn all<'v>(&mut self, name: &'a str, mut values: impl Iterator<Item = &'v Value>) {
+    fn redact_all<'v>(&mut self, name: &'a str, mut values: impl Iterator<Item = &'v Value>) {
         while !self.is_exhausted()
             && let Some(value) = values.next()
         {
-            self.value(name, value);
+            self.redact_json(name, value);
         }
     }
 
-    fn value(&mut self, name: &'a str, value: &Value) {
+    fn redact_json(&mut self, name: &'a str, value: &Value) {
         self.work += 1;
         match value {
-            Value::String(text) => self.words(name, text),
+            Value::String(text) => self.redact_string(name, text),
             Value::Number(number) => {
-                // Most numbers are too short, and need not be formatted.
+                // NOTE: Most numbers are too short, and need not be formatted.
                 if number.as_i64().is_none_or(|number| !(-99..=999).contains(&number)) {
-                    self.find(name, &number.to_string());
+                    self.mark(name, &number.to_string());
                 }
             }
-            Value::Array(items) => self.all(name, items.iter()),
+            Value::Array(items) => self.redact_all(name, items.iter()),
             Value::Object(fields) => {
                 for (key, field) in fields {
                     if self.is_exhausted() {
                         return;
                     }
                     if !is_field_name(key) {
-                        self.words(name, key);
+                        self.redact_string(name, key);
                     }
-                    self.value(name, field);
+                    self.redact_json(name, field);
                 }
             }
             Value::Null | Value::Bool(_) => {}
@@ -111,30 +112,31 @@ impl<'a> Redaction<'a> {
 
     /// Finds a text unescaped, escaped as in debug output or JSON, and escaped twice. The rest is compared
     /// only after its first characters match.
-    fn words(&mut self, name: &'a str, words: &str) {
-        if words.len() < SHORTEST || words.len() > self.text.len() {
+    fn redact_string(&mut self, name: &'a str, string: &str) {
+        if string.len() < MIN_BYTES || string.len() > self.text.len() {
             return;
         }
-        let head = words.char_indices().nth(SHORTEST).map_or(words, |(end, _)| &words[..end]);
+        let head = string.char_indices().nth(MIN_BYTES).map_or(string, |(end, _)| &string[..end]);
         let begins =
-            |form: &str| self.starts.contains_key(form.as_bytes().get(..SHORTEST).unwrap_or_default());
+            |form: &str| self.starts.contains_key(form.as_bytes().get(..MIN_BYTES).unwrap_or_default());
         if !begins(head) && !escaped(head).iter().any(|form| begins(form)) {
             return;
         }
-        self.work += words.len() / 256;
-        self.find(name, words);
-        for form in escaped(words) {
-            self.find(name, &form);
+        // NOTE: Comparing a long string costs more than looking up its prefix.
+        self.work += string.len() / 256;
+        self.mark(name, string);
+        for form in escaped(string) {
+            self.mark(name, &form);
         }
     }
 
-    fn find(&mut self, name: &'a str, form: &str) {
-        let Some(start) = form.as_bytes().get(..SHORTEST) else { return };
-        let Some(places) = self.starts.get(start) else { return };
-        self.work += places.len();
-        for place in places {
-            if self.text[*place..].starts_with(form) {
-                let found = self.found.entry(*place).or_insert((0, name));
+    fn mark(&mut self, name: &'a str, form: &str) {
+        let Some(start) = form.as_bytes().get(..MIN_BYTES) else { return };
+        let Some(positions) = self.starts.get(start) else { return };
+        self.work += positions.len();
+        for position in positions {
+            if self.text[*position..].starts_with(form) {
+                let found = self.found.entry(*position).or_insert((0, name));
                 *found = (*found).max((form.len(), name));
             }
         }
@@ -178,9 +180,9 @@ mod tests {
 
     /// Redacts the strings of a `token` in an error text.
     fn check(token: &Value, text: &str, expected: &str) {
-        let mut redaction = Redaction::of(text);
-        redaction.take_out("token", token.into());
-        assert_eq!(redaction.shown(), expected);
+        let mut redaction = TextRedaction::of(text);
+        redaction.redact("token", token.into());
+        assert_eq!(redaction.text(), expected);
     }
 
     #[test]
@@ -219,7 +221,7 @@ mod tests {
         );
     }
 
-    /// The limit bounds the work, not what is withheld.
+    /// The limit bounds the work, not the redacted values.
     #[test]
     fn withholds_a_text_that_cannot_be_looked_through() {
         let most: Vec<Value> =

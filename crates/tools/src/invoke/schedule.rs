@@ -20,15 +20,15 @@ pub(super) struct CallAccess<'a> {
 
 /// The ready and the waiting calls.
 #[derive(Debug)]
-pub(super) struct Schedule {
-    calls: Vec<Entry>,
+pub(super) struct CallSchedule {
+    calls: Vec<ScheduledCall>,
     /// Ready calls, the first one on top. Those that were started or skipped meanwhile are ignored.
     ready: BinaryHeap<Reverse<usize>>,
 }
 
 /// One call.
 #[derive(Debug)]
-struct Entry {
+struct ScheduledCall {
     /// The calls that it waits for, without transitive ones.
     waits_for: Vec<usize>,
     /// The calls that wait for it.
@@ -40,50 +40,52 @@ struct Entry {
     is_skipped: bool,
 }
 
-impl Schedule {
+impl CallSchedule {
     /// Asks for the keys of `count` calls only if one of them may wait for another one.
     pub(super) fn of<'a>(count: usize, access: impl FnOnce() -> Vec<CallAccess<'a>>) -> Self {
         match count {
-            0 | 1 => Schedule::waiting_for((0..count).map(|_| Vec::new())),
-            _ => Schedule::new(&access()),
+            // NOTE: Most replies have one call, and its keys need not be collected.
+            0 | 1 => CallSchedule::waiting_for((0..count).map(|_| Vec::new())),
+            _ => CallSchedule::new(&access()),
         }
     }
 
     fn new(calls: &[CallAccess<'_>]) -> Self {
-        Schedule::waiting_for(dependencies(calls).into_iter())
+        CallSchedule::waiting_for(dependencies(calls).into_iter())
     }
 
     fn waiting_for(calls: impl Iterator<Item = Vec<usize>>) -> Self {
-        let entry = |waits_for: Vec<usize>| Entry {
+        let entry = |waits_for: Vec<usize>| ScheduledCall {
             unfinished: waits_for.len(),
             waits_for,
             awaited_by: Vec::new(),
             is_started: false,
             is_skipped: false,
         };
-        let mut calls: Vec<Entry> = calls.map(entry).collect();
+        let mut calls: Vec<ScheduledCall> = calls.map(entry).collect();
         for call in 0..calls.len() {
             for place in 0..calls[call].waits_for.len() {
                 let earlier = calls[call].waits_for[place];
                 calls[earlier].awaited_by.push(call);
             }
         }
-        let is_ready = |(call, entry): (usize, &Entry)| (entry.unfinished == 0).then_some(Reverse(call));
+        let is_ready =
+            |(call, entry): (usize, &ScheduledCall)| (entry.unfinished == 0).then_some(Reverse(call));
         let ready = calls.iter().enumerate().filter_map(is_ready).collect();
-        Schedule { calls, ready }
+        CallSchedule { calls, ready }
     }
 
     /// The calls whose writes the call sees, in call order: those that it waits for, directly or
     /// transitively.
-    pub(super) fn behind(&self, call: usize) -> BTreeSet<usize> {
-        let mut behind = BTreeSet::new();
+    pub(super) fn predecessors(&self, call: usize) -> BTreeSet<usize> {
+        let mut predecessors = BTreeSet::new();
         let mut open = self.calls[call].waits_for.clone();
         while let Some(call) = open.pop() {
-            if behind.insert(call) {
+            if predecessors.insert(call) {
                 open.extend(&self.calls[call].waits_for);
             }
         }
-        behind
+        predecessors
     }
 
     /// Takes up to `limit` ready calls, in call order. They count as started.
@@ -102,7 +104,7 @@ impl Schedule {
     /// Takes all calls that were not started. They count as started.
     pub(super) fn take_rest(&mut self) -> Vec<usize> {
         self.ready.clear();
-        let start = |(call, entry): (usize, &mut Entry)| {
+        let start = |(call, entry): (usize, &mut ScheduledCall)| {
             (!std::mem::replace(&mut entry.is_started, true)).then_some(call)
         };
         self.calls.iter_mut().enumerate().filter_map(start).collect()
@@ -141,7 +143,7 @@ impl Schedule {
 /// The writers of one key that a later call may have to wait for. A call that waits for a replacing write
 /// waits for all writes before it, too.
 #[derive(Default)]
-struct Writers {
+struct KeyWriters {
     last_replacing: Option<usize>,
     merging_since: Vec<usize>,
 }
@@ -151,7 +153,7 @@ fn dependencies(calls: &[CallAccess<'_>]) -> Vec<Vec<usize>> {
     if calls.iter().all(|call| call.writes.is_empty()) {
         return waits_for;
     }
-    let mut writers: HashMap<&str, Writers> = HashMap::new();
+    let mut writers: HashMap<&str, KeyWriters> = HashMap::new();
     for index in order(calls) {
         let call = &calls[index];
         let mut earlier = BTreeSet::new();
@@ -166,7 +168,7 @@ fn dependencies(calls: &[CallAccess<'_>]) -> Vec<Vec<usize>> {
         for (key, replaces) in &call.writes {
             let writers = writers.entry(key).or_default();
             if *replaces {
-                *writers = Writers { last_replacing: Some(index), merging_since: Vec::new() };
+                *writers = KeyWriters { last_replacing: Some(index), merging_since: Vec::new() };
             } else {
                 writers.merging_since.push(index);
             }
@@ -183,8 +185,9 @@ fn order(calls: &[CallAccess<'_>]) -> Vec<usize> {
     if !has_reader_before_writer(calls) {
         return in_reply;
     }
-    let graph = waiting(calls);
+    let graph = wait_graph(calls);
     let mut group_of = vec![0; graph.node_count()];
+    // NOTE: A library finds the cycles: those of three calls and more are easily missed.
     let groups = tarjan_scc(&graph);
     for (group, members) in groups.iter().enumerate() {
         for node in members {
@@ -201,12 +204,12 @@ fn order(calls: &[CallAccess<'_>]) -> Vec<usize> {
     let mut open: Vec<usize> = in_reply;
     let mut order = Vec::with_capacity(calls.len());
     while !open.is_empty() {
-        // Nodes of keys are not calls: they are done when their writers are.
+        // NOTE: Nodes of keys are not calls: they are done when their writers are.
         for group in 0..groups.len() {
             let is_key = groups[group].iter().all(|node| node.index() >= calls.len());
             is_done[group] |= is_key && awaited[group].iter().all(|other| is_done[*other]);
         }
-        // Calls in a cycle are one group, so that some group can always proceed.
+        // NOTE: Calls in a cycle are one group, so that some group can always proceed.
         let free = |call: &&usize| awaited[group_of[**call]].iter().all(|other| is_done[*other]);
         let Some(group) = open.iter().find(free).map(|call| group_of[*call]) else { break };
         is_done[group] = true;
@@ -226,7 +229,7 @@ fn has_reader_before_writer(calls: &[CallAccess<'_>]) -> bool {
 
 /// Edges from each call to those it waits for. Readers wait for a key, which waits for its writers: so the
 /// number of edges is linear in the reads and writes, not quadratic.
-fn waiting<'a>(calls: &[CallAccess<'a>]) -> DiGraph<(), ()> {
+fn wait_graph<'a>(calls: &[CallAccess<'a>]) -> DiGraph<(), ()> {
     let mut graph = DiGraph::new();
     let nodes: Vec<NodeIndex> = calls.iter().map(|_| graph.add_node(())).collect();
     let mut keys: HashMap<&'a str, NodeIndex> = HashMap::new();
@@ -273,10 +276,10 @@ mod tests {
                 }
             })
             .collect();
-        let schedule = Schedule::new(&calls);
-        let behind: Vec<Vec<usize>> =
-            (0..calls.len()).map(|call| schedule.behind(call).into_iter().collect()).collect();
-        assert_eq!(behind, expected.iter().map(|set| set.to_vec()).collect::<Vec<_>>());
+        let schedule = CallSchedule::new(&calls);
+        let predecessors: Vec<Vec<usize>> =
+            (0..calls.len()).map(|call| schedule.predecessors(call).into_iter().collect()).collect();
+        assert_eq!(predecessors, expected.iter().map(|set| set.to_vec()).collect::<Vec<_>>());
     }
 
     #[test]
@@ -321,7 +324,7 @@ mod tests {
     fn hands_out_ready_calls_within_the_limit() {
         let reader = CallAccess { reads: vec!["k"], writes: vec![] };
         let writer = CallAccess { reads: vec![], writes: vec![("k", false)] };
-        let mut schedule = Schedule::new(&[writer, reader, CallAccess::default(), CallAccess::default()]);
+        let mut schedule = CallSchedule::new(&[writer, reader, CallAccess::default(), CallAccess::default()]);
         assert_eq!(schedule.take_ready(2), [0, 2]);
         assert_eq!(schedule.take_ready(2), [3]);
         assert!(schedule.take_ready(2).is_empty());
@@ -334,7 +337,7 @@ mod tests {
     fn others_are_waited_for_through_a_call_that_was_answered_without_them() {
         let reader = CallAccess { reads: vec!["k"], writes: vec![] };
         let writer = CallAccess { reads: vec![], writes: vec![("k", true)] };
-        let mut schedule = Schedule::new(&[reader, writer.clone(), writer]);
+        let mut schedule = CallSchedule::new(&[reader, writer.clone(), writer]);
         schedule.skip(2);
         assert_eq!(schedule.take_ready(9), [1]);
         schedule.finish(1);
@@ -344,7 +347,7 @@ mod tests {
     #[test]
     fn what_was_abandoned_is_not_handed_out() {
         let writer = CallAccess { reads: vec![], writes: vec![("k", true)] };
-        let mut schedule = Schedule::new(&[writer.clone(), writer.clone(), writer]);
+        let mut schedule = CallSchedule::new(&[writer.clone(), writer.clone(), writer]);
         assert_eq!(schedule.take_ready(9), [0]);
         assert_eq!(schedule.take_rest(), [1, 2]);
         for call in [1, 2, 0] {
@@ -357,10 +360,10 @@ mod tests {
     fn hundreds_of_calls_in_a_row_are_cheap() {
         // Written out, the dependencies would be some 170 million.
         let writer = CallAccess { reads: vec!["k"], writes: vec![("k", true)] };
-        let mut schedule = Schedule::new(&vec![writer; 1_000]);
+        let mut schedule = CallSchedule::new(&vec![writer; 1_000]);
         for call in 0..1_000 {
             assert_eq!(schedule.take_ready(64), [call]);
-            assert_eq!(schedule.behind(call).len(), call);
+            assert_eq!(schedule.predecessors(call).len(), call);
             schedule.finish(call);
         }
     }

@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{ToolContent, ToolResult};
 use stepfold_state_core::state::{Delta, State, Write};
 
 use super::outcome::{CallFailure, CallOutcome, CallStatus};
-use super::redact::Redaction;
+use super::redact::TextRedaction;
 use super::threads::panic_message;
 
 /// Folds the writes of all outcomes into `state`, in call order, independent of the order in which they finished.
@@ -59,20 +59,20 @@ pub fn settle(state: &mut State, outcomes: &mut [CallOutcome]) -> Vec<usize> {
 
 /// Folds the writes of one call, atomically; nothing is merged if a custom handler panics.
 pub(super) fn fold(state: &mut State, delta: &Delta) -> Result<(), String> {
-    // An error or a panic leaves the state unchanged: writes are applied to a clone.
+    // NOTE: Unwind-safe: `apply` changes a clone, so an error or a panic leaves the state unchanged.
     let reason = match catch_unwind(AssertUnwindSafe(|| state.apply(delta))) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
         Err(panic) => format!("a handler panicked: {}", panic_message(&*panic)),
     };
-    // A custom handler may quote values of the state.
-    let mut redaction = Redaction::of(&reason);
+    // NOTE: A custom handler may quote values of the state.
+    let mut redaction = TextRedaction::of(&reason);
     for key in delta.iter().map(Write::key) {
         if let Some(value) = state.get(key) {
-            redaction.take_out(key, value);
+            redaction.redact(key, value);
         }
     }
-    Err(redaction.shown().into_owned())
+    Err(redaction.text().into_owned())
 }
 
 /// The text for the model when a tool ran and its writes could not be merged.

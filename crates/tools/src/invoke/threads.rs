@@ -16,38 +16,42 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 pub const MAX_BLOCKING_THREADS: usize = 256;
 
 /// The time after which an idle thread ends.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(super) type ThreadJob = Box<dyn FnOnce() + Send>;
 
 /// Runs the job on a thread for blocking work, when one is available.
-pub(super) fn wait_on_thread(job: Job) -> Result<(), String> {
-    WAITING.submit(job).map_err(|error| format!("thread for blocking tools could not be started: {error}"))
+pub(super) fn run_blocking(job: ThreadJob) -> Result<(), String> {
+    BLOCKING_POOL
+        .submit(job)
+        .map_err(|error| format!("thread for blocking tools could not be started: {error}"))
 }
 
 /// Runs the job on a thread for CPU-bound work, when one is available.
-pub(super) fn compute_on_thread(job: Job) -> Result<(), String> {
-    computing().map(|pool| pool.spawn(job))
+pub(super) fn run_cpu_bound(job: ThreadJob) -> Result<(), String> {
+    cpu_pool().map(|pool| pool.spawn(job))
 }
 
-static WAITING: Waiting = Waiting { queue: Mutex::new(Queue::new()), wake: Condvar::new() };
+// NOTE: Not tokio's blocking threads: a runtime waits for them at its end, and a tool may hang.
+static BLOCKING_POOL: BlockingPool =
+    BlockingPool { queue: Mutex::new(JobQueue::new()), wake: Condvar::new() };
 
 /// Threads that are started on demand and end when idle.
-struct Waiting {
-    queue: Mutex<Queue>,
+struct BlockingPool {
+    queue: Mutex<JobQueue>,
     wake: Condvar,
 }
 
-struct Queue {
-    jobs: VecDeque<Job>,
+struct JobQueue {
+    jobs: VecDeque<ThreadJob>,
     threads: usize,
     /// The number of idle threads. A woken thread counts until it takes a job.
     idle: usize,
 }
 
-impl Queue {
+impl JobQueue {
     const fn new() -> Self {
-        Queue { jobs: VecDeque::new(), threads: 0, idle: 0 }
+        JobQueue { jobs: VecDeque::new(), threads: 0, idle: 0 }
     }
 
     fn needs_thread(&self) -> bool {
@@ -55,8 +59,8 @@ impl Queue {
     }
 }
 
-impl Waiting {
-    fn submit(&'static self, job: Job) -> io::Result<()> {
+impl BlockingPool {
+    fn submit(&'static self, job: ThreadJob) -> io::Result<()> {
         let mut queue = self.lock();
         queue.jobs.push_back(job);
         if queue.needs_thread() {
@@ -79,21 +83,23 @@ impl Waiting {
 
     fn work(&self) {
         while let Some(job) = self.next() {
+            // NOTE: A panic must not end the thread, which is counted as running.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
-                tell_late_panic(&*panic);
+                log_late_panic(&*panic);
             }
         }
     }
 
-    /// The next job; `None` after an idle timeout, and then the thread no longer counts.
-    fn next(&self) -> Option<Job> {
+    /// The next job; `None` after an idle timeout, when the thread is no longer counted.
+    fn next(&self) -> Option<ThreadJob> {
         let mut queue = self.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
                 return Some(job);
             }
             queue.idle += 1;
-            let (woken, waited) = self.wake.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) =
+                self.wake.wait_timeout(queue, IDLE_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
             queue = woken;
             queue.idle -= 1;
             if waited.timed_out() && queue.jobs.is_empty() {
@@ -103,20 +109,20 @@ impl Waiting {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The threads for CPU-bound tools, one per core, shared by all runs of the process.
-fn computing() -> Result<&'static ThreadPool, String> {
+fn cpu_pool() -> Result<&'static ThreadPool, String> {
     static POOL: OnceLock<Result<ThreadPool, String>> = OnceLock::new();
     POOL.get_or_init(|| {
         ThreadPoolBuilder::new()
             .thread_name(|index| format!("stepfold-tool-{index}"))
             // Panics are caught where the tool is called. A value that the tool left to be dropped may still
             // panic, which would otherwise abort the process.
-            .panic_handler(|panic| tell_late_panic(&*panic))
+            .panic_handler(|panic| log_late_panic(&*panic))
             .build()
             .map_err(|error| format!("threads for CPU-bound tools could not be started: {error}"))
     })
@@ -124,7 +130,7 @@ fn computing() -> Result<&'static ThreadPool, String> {
     .map_err(Clone::clone)
 }
 
-fn tell_late_panic(panic: &(dyn Any + Send)) {
+fn log_late_panic(panic: &(dyn Any + Send)) {
     tracing::error!(panic = panic_message(panic), "a tool on a thread panicked after its call");
 }
 
@@ -138,6 +144,6 @@ fn tell_late_panic(panic: &(dyn Any + Send)) {
 /// assert_eq!(panic_message(&*panic), "no stalls");
 /// ```
 pub fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

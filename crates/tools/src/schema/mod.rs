@@ -1,10 +1,10 @@
-//! JSON Schemas as all providers accept them: without references, and closed unless they are another party's. Strict forms are made by providers, each by
-//! its own taste; what is here knows only that null may stand for a property that is left out.
+//! JSON Schemas in the form that all providers accept: without references, and closed unless they are another
+//! party's. Providers make their own strict forms; this module only knows that null may replace an omitted property.
 
 mod plain;
 mod stand_in;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::plain::{Unlisted, for_model};
+pub(crate) use self::plain::{UnlistedProperties, for_model};
 pub(crate) use self::stand_in::drop_stand_in_nulls;

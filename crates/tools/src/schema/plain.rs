@@ -17,14 +17,14 @@ const NUMBER_FORMATS: [&str; 14] = [
     "uint128", "float", "double",
 ];
 
-/// Whether objects take properties beyond the listed ones where the schema does not say.
+/// Whether objects accept unlisted properties if the schema does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Unlisted {
-    /// They do not: the reader of the arguments would ignore them.
+pub(crate) enum UnlistedProperties {
+    /// Rejected: the reader of the arguments would ignore them.
     #[default]
-    Refused,
-    /// They do, as JSON Schema has it: the schema is of a party that reads the arguments itself.
-    Taken,
+    Rejected,
+    /// Accepted, as in JSON Schema: another party reads the arguments itself.
+    Accepted,
 }
 
 /// Converts an object's schema: without references, and closed, that is, without properties beyond the listed
@@ -35,17 +35,19 @@ pub(crate) enum Unlisted {
 ///
 /// # Errors
 /// When the schema is not that of an object, or a reference cannot be inlined.
-pub(crate) fn for_model(schema: Value, unlisted: Unlisted) -> Result<Map<String, Value>, String> {
+pub(crate) fn for_model(schema: Value, unlisted: UnlistedProperties) -> Result<Map<String, Value>, String> {
     let root = schema.clone();
-    let mut inliner = Inliner { root: &root, open: vec!["#".to_owned()], schemas: 0, depth: 0 };
+    let mut inliner =
+        ReferenceInliner { root: &root, open_references: vec!["#".to_owned()], schemas: 0, depth: 0 };
     let Value::Object(mut fields) = inliner.inlined(schema)? else {
         return Err("invalid parameters: expected a JSON Schema object".to_owned());
     };
+    // NOTE: The name of the Rust type, which means nothing to a model.
     fields.remove("title");
     check_top(&fields)?;
     fields.entry("type").or_insert_with(|| json!("object"));
     fields.entry("properties").or_insert_with(|| json!({}));
-    if unlisted == Unlisted::Refused {
+    if unlisted == UnlistedProperties::Rejected {
         close(&mut fields, true, &mut { MAX_SCHEMAS });
     }
     Ok(fields)
@@ -70,15 +72,16 @@ fn check_top(fields: &Map<String, Value>) -> Result<(), String> {
     }
 }
 
-struct Inliner<'a> {
+/// Inlines the references of a schema, within limits.
+struct ReferenceInliner<'a> {
     root: &'a Value,
     /// The references that are being inlined.
-    open: Vec<String>,
+    open_references: Vec<String>,
     schemas: usize,
     depth: usize,
 }
 
-impl Inliner<'_> {
+impl ReferenceInliner<'_> {
     fn inlined(&mut self, schema: Value) -> Result<Value, String> {
         self.schemas += 1;
         if self.schemas > MAX_SCHEMAS {
@@ -92,7 +95,7 @@ impl Inliner<'_> {
         self.depth += 1;
         let inlined = match schema {
             Value::Object(fields) => self.object(fields),
-            // Invalid schemas are detected when the schema is prepared for validation.
+            // NOTE: Invalid schemas are detected later, when the schema is prepared for validation.
             Value::Bool(true) => Ok(json!({})),
             other => Ok(other),
         };
@@ -114,10 +117,10 @@ impl Inliner<'_> {
             fields.remove("format");
         }
         for (keyword, schema) in subschemas_mut(&mut fields) {
-            // Boolean values of these keywords are schemas as well.
-            let is_answer = schema.is_boolean()
+            // NOTE: A boolean is a schema, but here it stays one: providers know `additionalProperties: false`.
+            let is_plain_boolean = schema.is_boolean()
                 && (keyword.starts_with("additional") || keyword.starts_with("unevaluated"));
-            if !is_answer {
+            if !is_plain_boolean {
                 *schema = self.inlined(schema.take())?;
             }
         }
@@ -130,7 +133,7 @@ impl Inliner<'_> {
     }
 
     fn target(&mut self, reference: &str) -> Result<Value, String> {
-        if self.open.iter().any(|open| open == reference) {
+        if self.open_references.iter().any(|open| open == reference) {
             return Err(format!(
                 "recursive type ({reference}): providers reject references; \
                  limit the recursion, or use a JSON value instead"
@@ -139,9 +142,9 @@ impl Inliner<'_> {
         let target = target(self.root, reference)
             .cloned()
             .ok_or_else(|| format!("unknown reference {reference} in this schema"))?;
-        self.open.push(reference.to_owned());
+        self.open_references.push(reference.to_owned());
         let inlined = self.inlined(target);
-        self.open.pop();
+        self.open_references.pop();
         inlined
     }
 }
@@ -162,13 +165,13 @@ fn without_lone_all_of(schema: Value) -> Value {
 }
 
 /// A schema with additional keywords: a description replaces its own, rules are added to its own.
-fn overlaid(target: Value, beside: Map<String, Value>) -> Value {
+fn overlaid(target: Value, additions: Map<String, Value>) -> Value {
     let Value::Object(mut target) = target else {
-        let says_something = beside.keys().any(|name| !is_annotation(name));
-        return if says_something { json!({"allOf": [target, beside]}) } else { target };
+        let has_rules = additions.keys().any(|name| !is_annotation(name));
+        return if has_rules { json!({"allOf": [target, additions]}) } else { target };
     };
     let mut rules = Map::new();
-    for (name, value) in beside {
+    for (name, value) in additions {
         if is_annotation(&name) || !target.contains_key(&name) {
             target.insert(name, value);
         } else if target[&name] != value {
@@ -178,19 +181,19 @@ fn overlaid(target: Value, beside: Map<String, Value>) -> Value {
     if rules.is_empty() {
         return Value::Object(target);
     }
-    match joined(&target, &rules) {
-        Some(joined) => Value::Object(joined),
+    match merged(&target, &rules) {
+        Some(merged) => Value::Object(merged),
         None => json!({"allOf": [target, rules]}),
     }
 }
 
 /// Merges two objects' schemas, if they do not constrain the same properties.
-fn joined(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map<String, Value>> {
-    let mut joined = first.clone();
+fn merged(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let mut merged = first.clone();
     for (name, value) in second {
-        match (joined.get_mut(name), value) {
+        match (merged.get_mut(name), value) {
             (None, value) => {
-                joined.insert(name.clone(), value.clone());
+                merged.insert(name.clone(), value.clone());
             }
             (Some(known), value) if known == value || is_annotation(name) => {}
             (Some(Value::Object(known)), Value::Object(more)) if name == "properties" => {
@@ -208,7 +211,7 @@ fn joined(first: &Map<String, Value>, second: &Map<String, Value>) -> Option<Map
             _ => return None,
         }
     }
-    Some(joined)
+    Some(merged)
 }
 
 /// Keywords with rules for the same object, which may have properties of their own.
@@ -221,10 +224,11 @@ fn close(fields: &mut Map<String, Value>, may_close: bool, budget: &mut usize) {
             close_value(schema, true, budget);
         }
     }
+    // NOTE: After the subschemas: closed ones are copied into each alternative.
     distribute(fields, budget);
-    let speaks_alone = !IN_PLACE.iter().any(|keyword| fields.contains_key(*keyword));
+    let is_only_rule = !IN_PLACE.iter().any(|keyword| fields.contains_key(*keyword));
     if may_close
-        && speaks_alone
+        && is_only_rule
         && fields.contains_key("properties")
         && !fields.contains_key("additionalProperties")
     {
@@ -266,17 +270,17 @@ fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
         }
     }
     let Some(Value::Array(branches)) = fields.get(keyword) else { return };
-    let joined: Option<Vec<Value>> = branches
+    let merged: Option<Vec<Value>> = branches
         .iter()
         .map(|branch| {
             let branch = branch.as_object()?;
             let is_object = branch.get("type").is_none_or(|kind| kind == "object");
             let is_open = !branch.contains_key("additionalProperties");
-            if is_object && is_open { joined(&own, branch).map(Value::Object) } else { None }
+            if is_object && is_open { merged(&own, branch).map(Value::Object) } else { None }
         })
         .collect();
-    let Some(joined) = joined else { return };
-    let cost: usize = joined.iter().map(count).sum();
+    let Some(merged) = merged else { return };
+    let cost: usize = merged.iter().map(count).sum();
     if cost > *budget {
         return;
     }
@@ -284,7 +288,7 @@ fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
     for name in ["type", "properties", "required", "unevaluatedProperties"] {
         fields.remove(name);
     }
-    fields.insert(keyword.to_owned(), Value::Array(joined));
+    fields.insert(keyword.to_owned(), Value::Array(merged));
 }
 
 /// The number of objects and lists in a schema, roughly its size.

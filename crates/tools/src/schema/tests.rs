@@ -13,7 +13,7 @@ use super::*;
 use stepfold_state_core::json_schema::json_schema_of;
 
 fn closed(schema: Value) -> Result<Map<String, Value>, String> {
-    for_model(schema, Unlisted::Refused)
+    for_model(schema, UnlistedProperties::Rejected)
 }
 
 /// The plain form of a type's properties, one property a line.

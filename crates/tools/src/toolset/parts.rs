@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stepfold_state_core::state::{Issue, Issues};
 
 #[cfg(feature = "search")]
-use super::search::Searchable;
+use super::search::SearchableTools;
 use super::source::ErasedSource;
 use super::tools::Tools;
 use crate::error::BuildError;
@@ -14,35 +14,35 @@ use crate::tool::Tool;
 
 /// Tools of one origin: the name of the toolset that declared them, even after merging.
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct ToolsetPart {
     pub(crate) origin: Arc<str>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PartKind,
 }
 
 #[derive(Clone)]
-pub(crate) enum Kind {
+pub(crate) enum PartKind {
     /// Known from the start; changes apply immediately.
     Static(Vec<Tool>),
     /// Listed at each step; changes apply to each list.
-    Dynamic(Arc<dyn ErasedSource>, Vec<Change>),
+    Dynamic(Arc<dyn ErasedSource>, Vec<PartChange>),
     /// Known from the start, offered when found.
     #[cfg(feature = "search")]
-    Searchable(Arc<Searchable>),
+    Searchable(Arc<SearchableTools>),
 }
 
 /// A combinator's change to the tools of a part.
 #[derive(Clone)]
-pub(crate) enum Change {
+pub(crate) enum PartChange {
     Prefix(Arc<str>),
     Filter(Arc<dyn Fn(&Tool) -> bool + Send + Sync>),
 }
 
-impl Change {
+impl PartChange {
     /// The tools after the change; unusable ones are dropped, with a fault.
     pub(crate) fn apply(&self, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Vec<Tool> {
         match self {
-            Change::Filter(keeps) => tools.into_iter().filter(|tool| keeps(tool)).collect(),
-            Change::Prefix(prefix) => {
+            PartChange::Filter(keeps) => tools.into_iter().filter(|tool| keeps(tool)).collect(),
+            PartChange::Prefix(prefix) => {
                 let renamed = |tool: Tool| {
                     let name = format!("{prefix}{}", tool.name());
                     tool.renamed(name).map_err(|error| faults.extend(faults_of(&error))).ok()
@@ -53,33 +53,35 @@ impl Change {
     }
 }
 
-impl Part {
+impl ToolsetPart {
     /// The part after a change.
-    pub(crate) fn changed(&self, change: &Change, faults: &mut Vec<Issue>) -> Part {
+    pub(crate) fn changed(&self, change: &PartChange, faults: &mut Vec<Issue>) -> ToolsetPart {
         let kind = match &self.kind {
-            Kind::Static(tools) => Kind::Static(change.apply(tools.clone(), faults)),
-            Kind::Dynamic(source, changes) => {
+            PartKind::Static(tools) => PartKind::Static(change.apply(tools.clone(), faults)),
+            PartKind::Dynamic(source, changes) => {
                 let changes = changes.iter().chain([change]).cloned().collect();
-                Kind::Dynamic(Arc::clone(source), changes)
+                PartKind::Dynamic(Arc::clone(source), changes)
             }
             #[cfg(feature = "search")]
-            Kind::Searchable(searchable) => Kind::Searchable(Arc::new(searchable.changed(change, faults))),
+            PartKind::Searchable(searchable) => {
+                PartKind::Searchable(Arc::new(searchable.changed(change, faults)))
+            }
         };
-        Part { origin: Arc::clone(&self.origin), kind }
+        ToolsetPart { origin: Arc::clone(&self.origin), kind }
     }
 
     /// All tools of the part, offered or not; `None` for a dynamic part.
     pub(crate) fn known(&self) -> Option<Vec<&Tool>> {
         match &self.kind {
-            Kind::Static(tools) => Some(tools.iter().collect()),
-            Kind::Dynamic(..) => None,
+            PartKind::Static(tools) => Some(tools.iter().collect()),
+            PartKind::Dynamic(..) => None,
             #[cfg(feature = "search")]
-            Kind::Searchable(searchable) => Some(searchable.known().collect()),
+            PartKind::Searchable(searchable) => Some(searchable.known().collect()),
         }
     }
 
     pub(crate) fn is_static(&self) -> bool {
-        matches!(self.kind, Kind::Static(_))
+        matches!(self.kind, PartKind::Static(_))
     }
 }
 
@@ -94,18 +96,18 @@ pub(crate) fn merge<'a>(listed: impl IntoIterator<Item = (&'a str, Vec<Tool>)>) 
         origins.extend(part.iter().map(|_| origin));
         tools.extend(part);
     }
-    let faults = clashes(tools.iter().zip(origins));
+    let faults = duplicate_names(tools.iter().zip(origins));
     if faults.is_empty() { Ok(Tools::new(tools)) } else { Err(faults.into_iter().collect()) }
 }
 
 /// A fault for each tool with a duplicate name.
-pub(crate) fn clashes<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) -> Vec<Issue> {
-    let mut taken = HashMap::new();
+pub(crate) fn duplicate_names<'a>(tools: impl IntoIterator<Item = (&'a Tool, &'a str)>) -> Vec<Issue> {
+    let mut origins_by_name = HashMap::new();
     let mut faults = Vec::new();
     for (tool, origin) in tools {
-        match taken.get(tool.name()) {
+        match origins_by_name.get(tool.name()) {
             None => {
-                taken.insert(tool.name(), origin);
+                origins_by_name.insert(tool.name(), origin);
             }
             Some(first) if *first == origin => {
                 let message = format!("duplicate name in toolset \"{origin}\": rename one of the two");

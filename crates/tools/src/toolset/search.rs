@@ -1,4 +1,4 @@
-//! A toolset for hundreds of tools, of which the model sees those that it searched for.
+//! A toolset for hundreds of tools: the model sees only those that it has found by a search.
 //!
 //! It is immutable. The tools found by a run are in the state of that run, under a `temp:` key, so that runs
 //! are independent and a replay offers the same tools.
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_state_core::state::{Handler, Issue, Key, Schema, SchemaBuilder, State};
 
-use super::parts::{Change, Kind, fail_with, faults_of};
-use super::search_index::Index;
+use super::parts::{PartChange, PartKind, fail_with, faults_of};
+use super::search_index::ToolIndex;
 use super::toolset::Toolset;
 use crate::context::ToolContext;
 use crate::error::{BuildError, ToolError};
@@ -24,6 +24,7 @@ use crate::tool::Tool;
 
 /// The key of the names of the tools that a run has found, in order. [`SearchableToolset::declare_in`]
 /// declares it.
+// NOTE: In the state and not in the toolset, which all runs share: it survives a pause and is replayed.
 pub const FOUND_TOOLS: Key<Vec<String>> = Key::new("temp:found_tools");
 
 const SEARCH_TOOL: &str = "search_tools";
@@ -70,11 +71,11 @@ const MAX_LIMIT: usize = 20;
 #[must_use = "a builder does nothing until it is built"]
 pub struct SearchableToolset {
     tools: Toolset,
-    options: Options,
+    options: SearchOptions,
 }
 
 #[derive(Clone, Debug)]
-struct Options {
+struct SearchOptions {
     name: Arc<str>,
     search_tool: String,
     description: Option<String>,
@@ -86,7 +87,7 @@ struct Options {
 impl SearchableToolset {
     /// A searchable group of these tools, which must be known from the start.
     pub fn new(name: impl Into<Arc<str>>, tools: impl Into<Toolset>) -> Self {
-        let options = Options {
+        let options = SearchOptions {
             name: name.into(),
             search_tool: SEARCH_TOOL.to_owned(),
             description: None,
@@ -141,7 +142,7 @@ impl SearchableToolset {
         let mut faults = self.options.faults();
         let mut tools = Vec::new();
         for part in self.tools.parts() {
-            if let Kind::Static(listed) = &part.kind {
+            if let PartKind::Static(listed) = &part.kind {
                 tools.extend(listed.iter().cloned());
             } else {
                 let message = "dynamic toolsets cannot be searched: list the tools first";
@@ -160,17 +161,20 @@ impl SearchableToolset {
             }
         }
         let name = Arc::clone(&self.options.name);
-        let searchable = Searchable::new(self.options, tools, &mut faults);
+        let searchable = SearchableTools::new(self.options, tools, &mut faults);
         // Faults of the inner set's combinators come first.
-        let toolset =
-            Toolset::of_kind(name, Kind::Searchable(Arc::new(searchable)), self.tools.own_faults().to_vec());
+        let toolset = Toolset::of_kind(
+            name,
+            PartKind::Searchable(Arc::new(searchable)),
+            self.tools.own_faults().to_vec(),
+        );
         faults.splice(0..0, toolset.known_faults());
         fail_with(faults)?;
         Ok(toolset)
     }
 }
 
-impl Options {
+impl SearchOptions {
     fn faults(&self) -> Vec<Issue> {
         let mut faults = Vec::new();
         if self.default_limit == 0 {
@@ -188,22 +192,25 @@ impl Options {
 }
 
 /// The built form: the tools, the index over them, and the search tool.
-pub(crate) struct Searchable {
-    options: Options,
+pub(crate) struct SearchableTools {
+    options: SearchOptions,
     tools: Vec<Tool>,
     by_name: BTreeMap<Arc<str>, usize>,
     /// `None` if nothing is left to search, or its name is invalid.
     search_tool: Option<Tool>,
 }
 
-impl Searchable {
-    fn new(options: Options, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Self {
-        let by_name =
-            tools.iter().enumerate().map(|(index, tool)| (Arc::clone(&tool.inner().name), index)).collect();
+impl SearchableTools {
+    fn new(options: SearchOptions, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Self {
+        let by_name = tools
+            .iter()
+            .enumerate()
+            .map(|(index, tool)| (Arc::clone(&tool.definition().name), index))
+            .collect();
         let search_tool = (!tools.is_empty())
             .then(|| search_tool(&options, &tools))
             .and_then(|built| built.map_err(|error| faults.extend(faults_of(&error))).ok());
-        Searchable { options, tools, by_name, search_tool }
+        SearchableTools { options, tools, by_name, search_tool }
     }
 
     /// The searchable tools.
@@ -233,13 +240,13 @@ impl Searchable {
     }
 
     /// The set after a change: the search tool must refer to tools by their new names.
-    pub(super) fn changed(&self, change: &Change, faults: &mut Vec<Issue>) -> Self {
+    pub(super) fn changed(&self, change: &PartChange, faults: &mut Vec<Issue>) -> Self {
         let mut options = self.options.clone();
-        if let Change::Prefix(prefix) = change {
+        if let PartChange::Prefix(prefix) = change {
             options.search_tool.insert_str(0, prefix);
             options.always_visible.iter_mut().for_each(|name| name.insert_str(0, prefix));
         }
-        Searchable::new(options, change.apply(self.tools.clone(), faults), faults)
+        SearchableTools::new(options, change.apply(self.tools.clone(), faults), faults)
     }
 
     /// The fault of the key for found tools, if any.
@@ -267,23 +274,24 @@ impl Searchable {
 
 /// The arguments of the search tool.
 #[derive(Deserialize, JsonSchema)]
-struct Search {
+struct SearchArguments {
     query: String,
     limit: Option<usize>,
 }
 
-fn search_tool(options: &Options, tools: &[Tool]) -> Result<Tool, BuildError> {
+fn search_tool(options: &SearchOptions, tools: &[Tool]) -> Result<Tool, BuildError> {
     let (default, max) = (options.default_limit, options.max_limit);
-    let index = Arc::new(Index::new(tools));
+    let index = Arc::new(ToolIndex::new(tools));
     let described: Arc<[(String, String)]> =
         tools.iter().map(|tool| (tool.name().to_owned(), tool.spec().description.clone())).collect();
-    let search = move |Args(search): Args<Search>, context: ToolContext| {
+    let search = move |Args(search): Args<SearchArguments>, context: ToolContext| {
+        // NOTE: `max(1)`: invalid limits are reported by `build`, after this tool exists.
         let limit = search.limit.unwrap_or(default).clamp(1, max.max(1));
         let found = if search.query.trim().is_empty() {
             Err(ToolError::permanent("the query is empty; say in a few words what the tool should do"))
         } else {
             let found = index.search(&search.query, limit);
-            remember(&context, &found.into_iter().map(|place| &described[place]).collect::<Vec<_>>())
+            record_found(&context, &found.into_iter().map(|index| &described[index]).collect::<Vec<_>>())
         };
         async move { found }
     };
@@ -307,12 +315,13 @@ fn search_tool(options: &Options, tools: &[Tool]) -> Result<Tool, BuildError> {
             "required": ["query"],
         }))
         .writes([FOUND_TOOLS.name()])
+        // NOTE: The write to the state is part of the outcome, and not an effect outside the process.
         .effect(Effect::Pure)
         .build()
 }
 
 /// Writes the found tools to the state and returns them to the model.
-fn remember(context: &ToolContext, found: &[&(String, String)]) -> Result<Value, ToolError> {
+fn record_found(context: &ToolContext, found: &[&(String, String)]) -> Result<Value, ToolError> {
     if found.is_empty() {
         let note = "no tool matches; try other words for what you want to do, such as another verb or the name of a system";
         return Ok(json!({"tools": [], "note": note}));

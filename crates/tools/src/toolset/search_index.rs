@@ -13,33 +13,35 @@ const MAX_QUERY_WORDS: usize = 32;
 /// A word in the name of a tool has more weight than one in its description.
 const NAME_WEIGHT: usize = 2;
 
-pub(crate) struct Index {
+/// The search index over the tools of a set.
+pub(crate) struct ToolIndex {
     names: Vec<Box<str>>,
     scorer: Scorer<usize, u64>,
 }
 
-impl Index {
+impl ToolIndex {
     pub(crate) fn new(tools: &[Tool]) -> Self {
         let texts: Vec<String> = tools.iter().map(text_of).collect();
         let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let embedder: Embedder<u64, Words> =
-            EmbedderBuilder::with_tokenizer_and_fit_to_corpus(Words, &borrowed).build();
+        let embedder: Embedder<u64, WordTokenizer> =
+            EmbedderBuilder::with_tokenizer_and_fit_to_corpus(WordTokenizer, &borrowed).build();
         let mut scorer = Scorer::new();
         for (index, text) in texts.iter().enumerate() {
             scorer.upsert(&index, embedder.embed(text));
         }
-        Index { names: tools.iter().map(|tool| tool.name().into()).collect(), scorer }
+        ToolIndex { names: tools.iter().map(|tool| tool.name().into()).collect(), scorer }
     }
 
     /// The indexes of the best matching tools, best first; equal ones by name.
     pub(crate) fn search(&self, query: &str, limit: usize) -> Vec<usize> {
-        let mut words = Words.tokenize(query);
+        let mut words = WordTokenizer.tokenize(query);
         let mut seen = std::collections::HashSet::new();
         words.retain(|word| seen.insert(word.clone()));
         words.truncate(MAX_QUERY_WORDS);
         let words = words.iter().map(|word| TokenEmbedding { index: u64::embed(word), value: 1.0 }).collect();
         let mut found = self.scorer.matches(&Embedding(words));
         found.sort_by(|a, b| {
+            // NOTE: Equal scores in the order of names: a search must give the same tools again.
             b.score.total_cmp(&a.score).then_with(|| self.names[a.id].cmp(&self.names[b.id]))
         });
         found.into_iter().take(limit).map(|document| document.id).collect()
@@ -94,9 +96,9 @@ const STOP_WORDS: [&str; 27] = [
 /// Splits text and identifiers into words: `getUserInfo`, `get_user-info` and "get user infos" have the same
 /// ones. Words with inner capitals, such as "GitHub", also match as one word. Scripts without spaces between
 /// words are split into pairs of characters.
-struct Words;
+struct WordTokenizer;
 
-impl Tokenizer for Words {
+impl Tokenizer for WordTokenizer {
     fn tokenize(&self, text: &str) -> Vec<String> {
         let mut words = Vec::new();
         for run in text.split(|character: char| !character.is_alphanumeric()).filter(|run| !run.is_empty()) {
@@ -202,7 +204,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, words: &str) {
-        assert_eq!(Words.tokenize(text).join(" "), words, "{text}");
+        assert_eq!(WordTokenizer.tokenize(text).join(" "), words, "{text}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use stepfold_state_core::state::State;
 use crate::tool::Tool;
 
 /// The listed tools, or the error.
-pub(crate) type Listed = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
+pub(crate) type ListedTools = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>;
 
 /// Lists the tools of a dynamic toolset: by querying a server, or by permissions.
 ///
@@ -48,8 +48,8 @@ pub trait ToolSource: Send + Sync + 'static {
         state: &State,
     ) -> impl Future<Output = Result<Vec<Tool>, Box<dyn Error + Send + Sync>>> + Send;
 
-    /// The tools that the last list has left out, since no model can be offered them: for people, who may mend it. By
-    /// default there are none.
+    /// The tools that the last listing omitted, since they cannot be offered to a model: for people, who may repair them.
+    /// Empty by default.
     ///
     /// # Examples
     /// ```
@@ -76,18 +76,18 @@ pub trait ToolSource: Send + Sync + 'static {
     }
 }
 
-/// A tool of a source that models are not offered, and why: see [`ToolSource::refused`].
+/// A tool of a source that is not offered to models, and the reason: see [`ToolSource::refused`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusedTool {
     /// The source's own name of the tool.
     pub tool: String,
-    /// Why it is not offered.
+    /// The reason.
     pub reason: String,
 }
 
 impl RefusedTool {
-    /// A tool by the source's own name of it, and why it is not offered.
+    /// A tool by the source's own name of it, and the reason why it is not offered.
     pub fn new(tool: impl Into<String>, reason: impl Into<String>) -> Self {
         RefusedTool { tool: tool.into(), reason: reason.into() }
     }
@@ -134,13 +134,13 @@ impl<S: ToolSource + ?Sized> ToolSource for &'static S {
 
 /// The object-safe counterpart.
 pub(crate) trait ErasedSource: Send + Sync {
-    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed>;
+    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, ListedTools>;
 
     fn refused_tools(&self) -> Vec<RefusedTool>;
 }
 
 impl<S: ToolSource> ErasedSource for S {
-    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, Listed> {
+    fn list<'a>(&'a self, state: &'a State) -> BoxFuture<'a, ListedTools> {
         self.tools(state).boxed()
     }
 
@@ -155,9 +155,10 @@ pub(crate) struct SourceFunction<F>(pub(crate) F);
 impl<F, Fut> ToolSource for SourceFunction<F>
 where
     F: Fn(State) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Listed> + Send,
+    Fut: Future<Output = ListedTools> + Send,
 {
-    async fn tools(&self, state: &State) -> Listed {
+    async fn tools(&self, state: &State) -> ListedTools {
+        // NOTE: O(1). A closure's future cannot borrow its argument.
         (self.0)(state.clone()).await
     }
 }

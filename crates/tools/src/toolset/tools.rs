@@ -3,12 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use stepfold_state_core::chat::{ToolCall, ToolSpec};
+use stepfold_state_core::chat::ToolSpec;
 use stepfold_state_core::state::Schema;
 
 use super::parts::{fail_with, faults_of, merge};
 use crate::error::BuildError;
-use crate::invoke::CallOutcome;
 use crate::resources::Resources;
 use crate::tool::Tool;
 
@@ -35,11 +34,12 @@ use crate::tool::Tool;
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone)]
-pub struct Tools(Arc<Inner>);
+pub struct Tools(Arc<ToolTable>);
 
-struct Inner {
+struct ToolTable {
     tools: Vec<Tool>,
-    /// The indexes of the tools, sorted by name: to compare a few names costs less than to hash one.
+    /// The indexes of the tools, sorted by name.
+    // NOTE: Comparing a few names costs less than hashing one, for any number of tools that a model is offered.
     by_name: Box<[usize]>,
     /// Created when a model is first called with them.
     specs: OnceLock<Arc<[ToolSpec]>>,
@@ -58,12 +58,12 @@ impl Tools {
     pub(super) fn new(tools: Vec<Tool>) -> Self {
         let mut by_name: Box<[usize]> = (0..tools.len()).collect();
         by_name.sort_unstable_by_key(|index| tools[*index].name());
-        Tools(Arc::new(Inner { tools, by_name, specs: OnceLock::new() }))
+        Tools(Arc::new(ToolTable { tools, by_name, specs: OnceLock::new() }))
     }
 
     /// The tool with this name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
-        let Inner { tools, by_name, .. } = &*self.0;
+        let ToolTable { tools, by_name, .. } = &*self.0;
         let place = by_name.binary_search_by(|index| tools[*index].name().cmp(name)).ok()?;
         Some(&tools[by_name[place]])
     }
@@ -91,29 +91,6 @@ impl Tools {
     /// The tools' specifications for the model, in declared order: created once, shared by all clones.
     pub fn specs(&self) -> Arc<[ToolSpec]> {
         Arc::clone(self.0.specs.get_or_init(|| self.iter().map(|tool| tool.spec().clone()).collect()))
-    }
-
-    /// The outcome of a call that cannot run with these tools, because the tool is unknown or the arguments
-    /// are invalid; `None` for a call that can. An [`Invocation`](crate::Invocation) gives the call the same
-    /// outcome.
-    ///
-    /// # Examples
-    /// ```
-    /// use serde_json::json;
-    /// use stepfold_state_core::chat::ToolCall;
-    /// use stepfold_tools::{Tool, ToolError, Tools};
-    ///
-    /// async fn ping() -> Result<&'static str, ToolError> {
-    ///     Ok("pong")
-    /// }
-    /// let tools = Tools::of([Tool::new("ping", "Answers.", ping).build()?])?;
-    /// assert!(tools.refusal(&ToolCall::new("c1", "ping", json!({}))).is_none());
-    /// let refusal = tools.refusal(&ToolCall::new("c2", "pong", json!({}))).expect("the tool is unknown");
-    /// assert_eq!(refusal.result.text(), "unknown tool 'pong'; available: ping");
-    /// # Ok::<(), stepfold_tools::BuildError>(())
-    /// ```
-    pub fn refusal(&self, call: &ToolCall) -> Option<CallOutcome> {
-        crate::invoke::refusal(self, call)
     }
 
     /// Checks each tool against the state schema and the run's resources, as [`Tool::check`] does. For tools

@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 use futures_util::future::join_all;
 use stepfold_state_core::state::{Issue, Issues, NameList, Schema, State};
 
-use super::parts::{Change, Kind, Part, clashes, fail_with, faults_of, merge};
-use super::source::{Listed, RefusedTool, SourceFunction, ToolSource};
+use super::parts::{PartChange, PartKind, ToolsetPart, duplicate_names, fail_with, faults_of, merge};
+use super::source::{ListedTools, RefusedTool, SourceFunction, ToolSource};
 use super::tools::Tools;
 use crate::error::{BuildError, ToolsetError};
 use crate::resources::Resources;
@@ -49,17 +49,18 @@ use crate::tool::{IntoTool, Tool};
 /// ```
 #[doc(alias("ToolNode"))]
 #[derive(Clone)]
-pub struct Toolset(Arc<Inner>);
+pub struct Toolset(Arc<ToolsetDefinition>);
 
 /// The name of a set that was made from a list.
 const UNNAMED: &str = "tools";
 
-struct Inner {
+struct ToolsetDefinition {
     name: Arc<str>,
-    parts: Vec<Part>,
+    parts: Vec<ToolsetPart>,
     /// The faults of combinators.
     faults: Vec<Issue>,
     /// The tools or faults that are known without calling a source.
+    // NOTE: Computed once: a static set is resolved at each step.
     known: OnceLock<Result<Option<Tools>, Issues>>,
 }
 
@@ -74,7 +75,7 @@ impl Toolset {
                 Err(error) => faults.extend(faults_of(&error)),
             }
         }
-        Toolset::of_kind(name.into(), Kind::Static(built), faults)
+        Toolset::of_kind(name.into(), PartKind::Static(built), faults)
     }
 
     /// The same group with one tool more, after the others.
@@ -95,7 +96,7 @@ impl Toolset {
 
     /// A dynamic group, whose source is called at each step.
     pub fn dynamic(name: impl Into<Arc<str>>, source: impl ToolSource) -> Self {
-        Toolset::of_kind(name.into(), Kind::Dynamic(Arc::new(source), Vec::new()), Vec::new())
+        Toolset::of_kind(name.into(), PartKind::Dynamic(Arc::new(source), Vec::new()), Vec::new())
     }
 
     /// A dynamic group with a function as its source.
@@ -131,14 +132,14 @@ impl Toolset {
     /// name that models cannot use (longer than 64 characters, for example).
     #[must_use]
     pub fn prefixed(&self, prefix: impl Into<Arc<str>>) -> Self {
-        self.changed(&Change::Prefix(prefix.into()), Vec::new())
+        self.changed(&PartChange::Prefix(prefix.into()), Vec::new())
     }
 
     /// Keeps the tools that match the predicate. Of a searchable set, this applies to the searchable tools;
     /// the search tool stays.
     #[must_use]
     pub fn filtered(&self, keeps: impl Fn(&Tool) -> bool + Send + Sync + 'static) -> Self {
-        self.changed(&Change::Filter(Arc::new(keeps)), Vec::new())
+        self.changed(&PartChange::Filter(Arc::new(keeps)), Vec::new())
     }
 
     /// Keeps the tools with these names, in their own order.
@@ -149,38 +150,38 @@ impl Toolset {
     pub fn only<N: Into<String>>(&self, names: impl IntoIterator<Item = N>) -> Self {
         let names: BTreeSet<String> = names.into_iter().map(Into::into).collect();
         let faults = self.faults_of_unknown(&names);
-        self.changed(&Change::Filter(Arc::new(move |tool| names.contains(tool.name()))), faults)
+        self.changed(&PartChange::Filter(Arc::new(move |tool| names.contains(tool.name()))), faults)
     }
 
     fn faults_of_unknown(&self, names: &BTreeSet<String>) -> Vec<Issue> {
-        let known: Option<Vec<Vec<&Tool>>> = self.0.parts.iter().map(Part::known).collect();
+        let known: Option<Vec<Vec<&Tool>>> = self.0.parts.iter().map(ToolsetPart::known).collect();
         let Some(known) = known else { return Vec::new() };
         let known: Vec<&str> = known.into_iter().flatten().map(Tool::name).collect();
         let unknown = names.iter().filter(|name| !known.contains(&name.as_str()));
-        let there_are: NameList = known.iter().copied().collect();
+        let available: NameList = known.iter().copied().collect();
         unknown
             .map(|name| {
                 Issue::new(
                     name,
-                    format!("unknown tool of toolset \"{}\"; available: {there_are}", self.name()),
+                    format!("unknown tool of toolset \"{}\"; available: {available}", self.name()),
                 )
             })
             .collect()
     }
 
-    fn changed(&self, change: &Change, mut faults: Vec<Issue>) -> Self {
+    fn changed(&self, change: &PartChange, mut faults: Vec<Issue>) -> Self {
         faults.splice(0..0, self.0.faults.iter().cloned());
         let parts = self.0.parts.iter().map(|part| part.changed(change, &mut faults)).collect();
         Toolset::of_parts(Arc::clone(&self.0.name), parts, faults)
     }
 
-    pub(super) fn of_kind(name: Arc<str>, kind: Kind, faults: Vec<Issue>) -> Self {
-        let part = Part { origin: Arc::clone(&name), kind };
+    pub(super) fn of_kind(name: Arc<str>, kind: PartKind, faults: Vec<Issue>) -> Self {
+        let part = ToolsetPart { origin: Arc::clone(&name), kind };
         Toolset::of_parts(name, vec![part], faults)
     }
 
-    fn of_parts(name: Arc<str>, parts: Vec<Part>, faults: Vec<Issue>) -> Self {
-        Toolset(Arc::new(Inner { name, parts, faults, known: OnceLock::new() }))
+    fn of_parts(name: Arc<str>, parts: Vec<ToolsetPart>, faults: Vec<Issue>) -> Self {
+        Toolset(Arc::new(ToolsetDefinition { name, parts, faults, known: OnceLock::new() }))
     }
 
     /// The name, used in errors.
@@ -190,7 +191,7 @@ impl Toolset {
 
     /// Whether the tools are the same at every step.
     pub fn is_static(&self) -> bool {
-        self.0.parts.iter().all(Part::is_static)
+        self.0.parts.iter().all(ToolsetPart::is_static)
     }
 
     /// The tools, if they are the same at every step and valid together: the result of
@@ -213,15 +214,15 @@ impl Toolset {
     /// # Ok::<(), stepfold_tools::BuildError>(())
     /// ```
     pub fn static_tool(&self, name: &str) -> Option<&Tool> {
-        let known = self.0.parts.iter().filter_map(Part::known).flatten();
+        let known = self.0.parts.iter().filter_map(ToolsetPart::known).flatten();
         known.into_iter().find(|tool| tool.name() == name)
     }
 
-    /// The tools that dynamic groups [have left out](ToolSource::refused) of their last lists, each with its group. No source
-    /// is called: there are none before the first list.
+    /// The tools that dynamic groups [omitted](ToolSource::refused) from their last listings, each with its group. Calls
+    /// no source: empty before the first listing.
     pub fn refused(&self) -> Vec<(String, RefusedTool)> {
         let dynamic = self.0.parts.iter().filter_map(|part| match &part.kind {
-            Kind::Dynamic(source, _) => Some((&part.origin, source.refused_tools())),
+            PartKind::Dynamic(source, _) => Some((&part.origin, source.refused_tools())),
             _ => None,
         });
         let refused =
@@ -230,7 +231,7 @@ impl Toolset {
     }
 
     #[cfg(feature = "search")]
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(super) fn parts(&self) -> &[ToolsetPart] {
         &self.0.parts
     }
 
@@ -252,13 +253,13 @@ impl Toolset {
         if let Some(tools) = self.known().map_err(|faults| BuildError::InvalidTools { faults })? {
             return Ok(tools);
         }
-        let answers = join_all(self.0.parts.iter().map(|part| list(&part.kind, state))).await;
+        let answers = join_all(self.0.parts.iter().map(|part| list_tools(&part.kind, state))).await;
         let mut faults = Vec::new();
         let mut listed = Vec::new();
         for (part, answer) in self.0.parts.iter().zip(answers) {
             let tools =
                 answer.map_err(|source| ToolsetError::List { toolset: part.origin.to_string(), source })?;
-            listed.push((&*part.origin, after_changes(&part.kind, tools, &mut faults)));
+            listed.push((&*part.origin, apply_changes(&part.kind, tools, &mut faults)));
         }
         fail_with(faults)?;
         Ok(merge(listed).map_err(|faults| BuildError::InvalidTools { faults })?)
@@ -273,10 +274,10 @@ impl Toolset {
         let mut faults = self.known_faults();
         for part in &self.0.parts {
             match &part.kind {
-                Kind::Dynamic(..) => {}
-                Kind::Static(tools) => faults.extend(faults_of_tools(tools, schema, resources)),
+                PartKind::Dynamic(..) => {}
+                PartKind::Static(tools) => faults.extend(faults_of_tools(tools, schema, resources)),
                 #[cfg(feature = "search")]
-                Kind::Searchable(searchable) => {
+                PartKind::Searchable(searchable) => {
                     faults.extend(searchable.faults_of_schema(schema));
                     faults.extend(faults_of_tools(searchable.tools(), schema, resources));
                 }
@@ -300,25 +301,25 @@ impl Toolset {
     pub(super) fn known_faults(&self) -> Vec<Issue> {
         let known = self.0.parts.iter().filter_map(|part| Some((&*part.origin, part.known()?)));
         let known = known.flat_map(|(origin, tools)| tools.into_iter().map(move |tool| (tool, origin)));
-        self.0.faults.iter().cloned().chain(clashes(known)).collect()
+        self.0.faults.iter().cloned().chain(duplicate_names(known)).collect()
     }
 }
 
-fn static_tools(part: &Part) -> Option<(&str, Vec<Tool>)> {
-    if let Kind::Static(tools) = &part.kind { Some((&*part.origin, tools.clone())) } else { None }
+fn static_tools(part: &ToolsetPart) -> Option<(&str, Vec<Tool>)> {
+    if let PartKind::Static(tools) = &part.kind { Some((&*part.origin, tools.clone())) } else { None }
 }
 
-async fn list(kind: &Kind, state: &State) -> Listed {
+async fn list_tools(kind: &PartKind, state: &State) -> ListedTools {
     match kind {
-        Kind::Static(tools) => Ok(tools.clone()),
-        Kind::Dynamic(source, _) => source.list(state).await,
+        PartKind::Static(tools) => Ok(tools.clone()),
+        PartKind::Dynamic(source, _) => source.list(state).await,
         #[cfg(feature = "search")]
-        Kind::Searchable(searchable) => searchable.offered(state),
+        PartKind::Searchable(searchable) => searchable.offered(state),
     }
 }
 
-fn after_changes(kind: &Kind, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Vec<Tool> {
-    if let Kind::Dynamic(_, changes) = kind {
+fn apply_changes(kind: &PartKind, tools: Vec<Tool>, faults: &mut Vec<Issue>) -> Vec<Tool> {
+    if let PartKind::Dynamic(_, changes) = kind {
         changes.iter().fold(tools, |tools, change| change.apply(tools, faults))
     } else {
         tools
@@ -366,19 +367,19 @@ impl<T: IntoTool> FromIterator<T> for Toolset {
 /// An empty set named "tools".
 impl Default for Toolset {
     fn default() -> Self {
-        Toolset::of_kind(UNNAMED.into(), Kind::Static(Vec::new()), Vec::new())
+        Toolset::of_kind(UNNAMED.into(), PartKind::Static(Vec::new()), Vec::new())
     }
 }
 
 impl fmt::Debug for Toolset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = |part: &Part| match part.known() {
+        let description = |part: &ToolsetPart| match part.known() {
             None => format!("{}, dynamic", part.origin),
             Some(tools) => format!("{}, {} tools", part.origin, tools.len()),
         };
         f.debug_struct("Toolset")
             .field("name", &self.0.name)
-            .field("parts", &self.0.parts.iter().map(words).collect::<Vec<_>>())
+            .field("parts", &self.0.parts.iter().map(description).collect::<Vec<_>>())
             .finish()
     }
 }

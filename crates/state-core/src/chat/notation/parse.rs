@@ -21,7 +21,7 @@ pub struct NotationError {
     pub line: usize,
     /// The column, counted from 1 in characters.
     pub column: usize,
-    /// What was expected or is invalid.
+    /// The expected syntax, or the fault.
     pub message: String,
 }
 
@@ -35,43 +35,43 @@ impl FromStr for Transcript {
     /// # Errors
     /// A line that is neither a message nor continues one; a fault inside a segment.
     fn from_str(text: &str) -> Result<Self, NotationError> {
-        let mut reader = Reader::default();
+        let mut parser = TranscriptParser::default();
         for (number, line) in (1..).zip(text.split('\n')) {
             let line = line.trim_end();
             if !line.is_empty() && !line.starts_with('#') {
-                reader.line(number, line)?;
+                parser.line(number, line)?;
             }
         }
-        reader.close()?;
-        Ok(reader.transcript)
+        parser.close()?;
+        Ok(parser.transcript)
     }
 }
 
 /// The messages parsed so far.
 #[derive(Default)]
-struct Reader {
+struct TranscriptParser {
     transcript: Transcript,
     /// The tool named by the last call of each id.
     names: HashMap<String, String>,
-    open: Option<(Header, Body)>,
+    open: Option<(MessageHeader, MessageBody)>,
 }
 
 /// The part of a line before the colon.
-enum Header {
+enum MessageHeader {
     Role(Role),
     Result { call_id: String, name: Option<String>, is_error: bool },
 }
 
-impl Reader {
+impl TranscriptParser {
     fn line(&mut self, number: usize, line: &str) -> Result<(), NotationError> {
         let text = line.trim_start();
         let indent = line.len() - text.len();
         if indent == 0 {
             self.close()?;
-            let mut cursor = Cursor { text: line, at: 0 };
+            let mut cursor = TextCursor { text: line, at: 0 };
             let header = header(&mut cursor).map_err(|fault| fault.at(number, column(line, fault.offset)))?;
             cursor.skip_whitespace();
-            let mut body = Body::default();
+            let mut body = MessageBody::default();
             body.push(cursor.rest(), number, column(line, cursor.at));
             self.open = Some((header, body));
             return Ok(());
@@ -79,7 +79,7 @@ impl Reader {
         let column = column(line, indent);
         match &mut self.open {
             Some((_, body)) => body.push(text, number, column),
-            None => return Err(Fault::new(0, EXPECTED_MESSAGE).at(number, column)),
+            None => return Err(SyntaxFault::new(0, EXPECTED_MESSAGE).at(number, column)),
         }
         Ok(())
     }
@@ -89,8 +89,8 @@ impl Reader {
             return Ok(());
         };
         let message = match header {
-            Header::Role(role) => message(role, &body.text).map_err(|fault| body.locate(&fault))?,
-            Header::Result { call_id, name, is_error } => {
+            MessageHeader::Role(role) => message(role, &body.text).map_err(|fault| body.locate(&fault))?,
+            MessageHeader::Result { call_id, name, is_error } => {
                 let name = name.or_else(|| self.names.get(&call_id).cloned()).unwrap_or_default();
                 Message::tool(ToolResult::new(call_id, name, content(body.text, is_error)))
             }
@@ -105,13 +105,13 @@ impl Reader {
 
 /// The lines of a message, joined.
 #[derive(Default)]
-struct Body {
+struct MessageBody {
     text: String,
     /// For each line: its start in `text`, and its start in the source.
     origins: Vec<(usize, usize, usize)>,
 }
 
-impl Body {
+impl MessageBody {
     fn push(&mut self, text: &str, line: usize, column: usize) {
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -120,7 +120,7 @@ impl Body {
         self.text.push_str(text);
     }
 
-    fn locate(&self, fault: &Fault) -> NotationError {
+    fn locate(&self, fault: &SyntaxFault) -> NotationError {
         let after = self.origins.partition_point(|(start, ..)| *start <= fault.offset);
         let (start, line, column_of_start) =
             after.checked_sub(1).map_or((0, 1, 1), |index| self.origins[index]);
@@ -135,14 +135,14 @@ fn column(line: &str, offset: usize) -> usize {
 }
 
 /// An error at a byte offset.
-struct Fault {
+struct SyntaxFault {
     offset: usize,
     message: String,
 }
 
-impl Fault {
+impl SyntaxFault {
     fn new(offset: usize, message: impl Into<String>) -> Self {
-        Fault { offset, message: message.into() }
+        SyntaxFault { offset, message: message.into() }
     }
 
     fn at(&self, line: usize, column: usize) -> NotationError {
@@ -153,23 +153,23 @@ impl Fault {
 const EXPECTED_MESSAGE: &str = "expected `system:`, `user:`, `assistant:` or `tool ID:`";
 const EXPECTED_SEGMENT: &str = "expected a call `> id name(..)`, a string, `~\"..\"`, `@{..}` or `%{..}`";
 
-fn header(cursor: &mut Cursor<'_>) -> Result<Header, Fault> {
+fn header(cursor: &mut TextCursor<'_>) -> Result<MessageHeader, SyntaxFault> {
     let role = [Role::System, Role::User, Role::Assistant, Role::Tool]
         .into_iter()
         .find(|role| cursor.eat(role.as_str()))
-        .ok_or_else(|| Fault::new(0, EXPECTED_MESSAGE))?;
+        .ok_or_else(|| SyntaxFault::new(0, EXPECTED_MESSAGE))?;
     if cursor.eat(":") {
-        return Ok(Header::Role(role));
+        return Ok(MessageHeader::Role(role));
     }
     if role != Role::Tool || !cursor.skip_whitespace() {
-        return Err(Fault::new(0, EXPECTED_MESSAGE));
+        return Err(SyntaxFault::new(0, EXPECTED_MESSAGE));
     }
     let call_id = cursor.token()?;
     let has_name = cursor.skip_whitespace() && !cursor.rest().starts_with(['!', ':']);
     let name = if has_name { Some(cursor.token()?) } else { None };
     let is_error = cursor.eat("!");
     cursor.expect(":")?;
-    Ok(Header::Result { call_id, name, is_error })
+    Ok(MessageHeader::Result { call_id, name, is_error })
 }
 
 /// The body of a `tool ID:` line.
@@ -182,7 +182,7 @@ fn content(text: String, is_error: bool) -> ToolContent {
 }
 
 /// A message in `role` with this body.
-fn message(role: Role, body: &str) -> Result<Message, Fault> {
+fn message(role: Role, body: &str) -> Result<Message, SyntaxFault> {
     if body.is_empty() {
         return Ok(Message::new(role));
     }
@@ -209,7 +209,8 @@ fn message(role: Role, body: &str) -> Result<Message, Fault> {
 
 /// Whether a call begins at `at`: `> id name(`, at the start or after white space.
 fn starts_call(text: &str, at: usize) -> bool {
-    let mut cursor = Cursor { text, at };
+    // NOTE: Up to the bracket: prose such as `a > b c` stays text.
+    let mut cursor = TextCursor { text, at };
     (at == 0 || text[..at].ends_with(char::is_whitespace))
         && cursor.eat(">")
         && cursor.skip_whitespace()
@@ -220,8 +221,8 @@ fn starts_call(text: &str, at: usize) -> bool {
 }
 
 /// Appends the segments from `at` on to the message.
-fn segments(mut message: Message, text: &str, at: usize) -> Result<Message, Fault> {
-    let mut cursor = Cursor { text, at };
+fn segments(mut message: Message, text: &str, at: usize) -> Result<Message, SyntaxFault> {
+    let mut cursor = TextCursor { text, at };
     let mut extras = Extras::new();
     loop {
         cursor.skip_whitespace();
@@ -244,12 +245,12 @@ fn segments(mut message: Message, text: &str, at: usize) -> Result<Message, Faul
         } else if rest.starts_with('>') {
             message.with_part(Content::ToolCall(call(&mut cursor)?))
         } else {
-            return Err(Fault::new(cursor.at, EXPECTED_SEGMENT));
+            return Err(SyntaxFault::new(cursor.at, EXPECTED_SEGMENT));
         };
     }
 }
 
-fn call(cursor: &mut Cursor<'_>) -> Result<ToolCall, Fault> {
+fn call(cursor: &mut TextCursor<'_>) -> Result<ToolCall, SyntaxFault> {
     cursor.expect(">")?;
     cursor.skip_whitespace();
     let id = cursor.token()?;
@@ -270,7 +271,7 @@ fn call(cursor: &mut Cursor<'_>) -> Result<ToolCall, Fault> {
 }
 
 /// `key=json, key=json)`.
-fn arguments(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>, Fault> {
+fn arguments(cursor: &mut TextCursor<'_>) -> Result<Map<String, Value>, SyntaxFault> {
     let mut arguments = Map::new();
     while !cursor.eat(")") {
         if !arguments.is_empty() {
@@ -284,12 +285,15 @@ fn arguments(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>, Fault> {
         cursor.skip_whitespace();
         let is_missing = cursor.rest().is_empty() || cursor.rest().starts_with([',', ')']);
         if is_missing {
-            return Err(Fault::new(cursor.at, format!("missing value of argument `{key}`: expected JSON")));
+            return Err(SyntaxFault::new(
+                cursor.at,
+                format!("missing value of argument `{key}`: expected JSON"),
+            ));
         }
         let value = cursor.json()?;
         cursor.skip_whitespace();
         if arguments.contains_key(&key) {
-            return Err(Fault::new(start, format!("duplicate argument `{key}`")));
+            return Err(SyntaxFault::new(start, format!("duplicate argument `{key}`")));
         }
         arguments.insert(key, value);
     }
@@ -297,12 +301,12 @@ fn arguments(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>, Fault> {
 }
 
 /// A position in a text.
-struct Cursor<'a> {
+struct TextCursor<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> TextCursor<'a> {
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -315,11 +319,11 @@ impl<'a> Cursor<'a> {
         is_there
     }
 
-    fn expect(&mut self, mark: &str) -> Result<(), Fault> {
-        if self.eat(mark) { Ok(()) } else { Err(Fault::new(self.at, format!("expected `{mark}`"))) }
+    fn expect(&mut self, mark: &str) -> Result<(), SyntaxFault> {
+        if self.eat(mark) { Ok(()) } else { Err(SyntaxFault::new(self.at, format!("expected `{mark}`"))) }
     }
 
-    /// Whether any was skipped.
+    /// Returns whether any white space was skipped.
     fn skip_whitespace(&mut self) -> bool {
         let before = self.at;
         self.at = self.text.len() - self.rest().trim_start().len();
@@ -327,31 +331,32 @@ impl<'a> Cursor<'a> {
     }
 
     /// An id or a name, quoted or unquoted.
-    fn token(&mut self) -> Result<String, Fault> {
+    fn token(&mut self) -> Result<String, SyntaxFault> {
         let rest = self.rest();
         if rest.starts_with('"') {
             return self.string();
         }
         let length = rest.find(|c| !is_token_char(c)).unwrap_or(rest.len());
         if length == 0 {
-            return Err(Fault::new(self.at, "expected a name or a string"));
+            return Err(SyntaxFault::new(self.at, "expected a name or a string"));
         }
         self.at += length;
         Ok(rest[..length].to_owned())
     }
 
-    fn string(&mut self) -> Result<String, Fault> {
+    fn string(&mut self) -> Result<String, SyntaxFault> {
         self.json()
     }
 
     /// One JSON value.
-    fn json<T: DeserializeOwned>(&mut self) -> Result<T, Fault> {
+    fn json<T: DeserializeOwned>(&mut self) -> Result<T, SyntaxFault> {
         let json = &self.rest()[..json_length(self.rest())];
         let value = serde_json::from_str(json).map_err(|error| {
+            // NOTE: `serde_json` counts positions within the value; the fault has the position in the source.
             let place = format!(" at line {} column {}", error.line(), error.column());
             let message = error.to_string();
             let message = message.strip_suffix(&place).unwrap_or(&message);
-            Fault::new(self.at + offset(json, &error), message)
+            SyntaxFault::new(self.at + offset(json, &error), message)
         })?;
         self.at += json.len();
         Ok(value)

@@ -20,7 +20,7 @@ impl fmt::Display for Transcript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names = HashMap::new();
         for message in self {
-            writeln!(f, "{}", Line { message, names: &names })?;
+            writeln!(f, "{}", PrintedMessage { message, names: &names })?;
             names.extend(message.tool_calls().map(|call| (&*call.id, &*call.name)));
         }
         Ok(())
@@ -31,17 +31,17 @@ impl fmt::Display for Message {
     /// Prints this message in the [notation](super), without a line break at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = HashMap::new();
-        Line { message: self, names: &names }.fmt(f)
+        PrintedMessage { message: self, names: &names }.fmt(f)
     }
 }
 
 /// A message, and the tool named by each call so far.
-struct Line<'a> {
+struct PrintedMessage<'a> {
     message: &'a Message,
     names: &'a HashMap<&'a str, &'a str>,
 }
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for PrintedMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = self.message;
         let plain_result = (message.role() == Role::Tool && message.extras().is_empty())
@@ -60,7 +60,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-impl Line<'_> {
+impl PrintedMessage<'_> {
     fn result_header(&self, result: &ToolResult) -> String {
         let called = self.names.get(result.call_id()).copied().unwrap_or("");
         let name = match result.name() {
@@ -79,10 +79,12 @@ fn plain_result(parts: &[Part]) -> Option<(&ToolResult, String)> {
     };
     let body = match result.content() {
         ToolContent::Value(Value::String(text)) => {
+            // NOTE: A text such as `12` or `null` would be parsed as a value, so it is quoted.
             let reads_as_json = || serde_json::from_str::<Value>(text).is_ok();
             if is_plain(text) && !reads_as_json() { text.clone() } else { json(text) }
         }
         ToolContent::Value(value) => json(value),
+        // NOTE: The parser reads an error in quotes as a JSON string.
         ToolContent::Error(text) if is_plain(text) && !text.starts_with('"') => text.clone(),
         ToolContent::Error(text) => json(text),
         ToolContent::Parts(_) => return None,
@@ -141,6 +143,7 @@ fn call_segment(call: &ToolCall) -> String {
 
 /// Whether the text survives being written unquoted.
 fn is_plain(text: &str) -> bool {
+    // NOTE: The parser trims lines and skips empty ones.
     text.split('\n').all(|line| !line.is_empty() && line.trim() == line)
         && !text.chars().any(|c| c.is_control() && c != '\n')
 }
@@ -149,7 +152,7 @@ fn is_plain(text: &str) -> bool {
 fn is_plain_in(role: Role, text: &str) -> bool {
     let starts_segment = ["\"", ">", "~\"", "@{", "%{"].iter().any(|mark| text.starts_with(mark));
     let may_call =
-        || text.split('>').skip(1).any(|behind| behind.is_empty() || behind.starts_with(char::is_whitespace));
+        || text.split('>').skip(1).any(|after| after.is_empty() || after.starts_with(char::is_whitespace));
     is_plain(text) && !starts_segment && !(role == Role::Assistant && may_call())
 }
 
@@ -162,13 +165,13 @@ fn token(name: &str) -> String {
 fn json(value: &(impl Serialize + ?Sized)) -> String {
     let mut bytes = Vec::new();
     // Writing to memory cannot fail, nor can serialising: every map here has string keys.
-    let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced));
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, SpacedFormatter));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-struct Spaced;
+struct SpacedFormatter;
 
-impl Formatter for Spaced {
+impl Formatter for SpacedFormatter {
     fn begin_array_value<W: io::Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         if first { Ok(()) } else { out.write_all(b", ") }
     }

@@ -9,36 +9,36 @@ use super::{DecodeError, DecodeErrorKind};
 
 /// A decoding fault and its path.
 #[derive(Debug)]
-pub(super) struct Misfit {
+pub(super) struct DecodeFault {
     kind: DecodeErrorKind,
     message: String,
     /// The path from the value to the fault, innermost step first.
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
     /// Whether the message of a type quotes the value; `None` before the check.
     quotes: Option<bool>,
 }
 
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     Index(usize),
     Field(String),
 }
 
 /// Replaces a message that quotes the value.
-const REFUSED: &str = "invalid value for the type";
+const REJECTED: &str = "invalid value for the type";
 
-impl Misfit {
+impl DecodeFault {
     fn new(kind: DecodeErrorKind, message: String) -> Self {
-        Misfit { kind, message, steps: Vec::new(), quotes: None }
+        DecodeFault { kind, message, steps: Vec::new(), quotes: None }
     }
 
     /// The fault of a type that gives no reason.
-    pub(super) fn refused() -> Self {
-        Misfit::new(DecodeErrorKind::Custom, REFUSED.to_owned())
+    pub(super) fn rejected() -> Self {
+        DecodeFault::new(DecodeErrorKind::Custom, REJECTED.to_owned())
     }
 
     /// Binds the fault to `value` or a part of it.
-    pub(super) fn of(mut self, value: &Value) -> Self {
+    pub(super) fn bound_to(mut self, value: &Value) -> Self {
         if self.kind == DecodeErrorKind::Custom {
             self.quotes.get_or_insert_with(|| is_quoted(value, &self.message));
         }
@@ -46,71 +46,73 @@ impl Misfit {
     }
 
     /// Adds the list or object that holds `value` to the path.
-    pub(super) fn inside(self, step: Step, value: &Value) -> Self {
-        let mut misfit = self.of(value);
-        misfit.steps.push(step);
-        misfit
+    pub(super) fn inside(self, step: PathStep, value: &Value) -> Self {
+        let mut fault = self.bound_to(value);
+        fault.steps.push(step);
+        fault
     }
 
     /// The error, with the type's own message.
-    pub(super) fn whole(self) -> DecodeError {
+    pub(super) fn into_error(self) -> DecodeError {
         DecodeError { kind: self.kind, path: path_of(&self.steps), message: self.message }
     }
 
     /// The error, without a message that quotes the value.
-    pub(super) fn without_quotes(mut self) -> DecodeError {
+    pub(super) fn into_unquoted_error(mut self) -> DecodeError {
         if self.quotes == Some(true) {
-            REFUSED.clone_into(&mut self.message);
+            REJECTED.clone_into(&mut self.message);
         }
-        self.whole()
+        self.into_error()
     }
 }
 
-impl de::Error for Misfit {
+impl de::Error for DecodeFault {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Misfit::new(DecodeErrorKind::Custom, message.to_string())
+        DecodeFault::new(DecodeErrorKind::Custom, message.to_string())
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let message = format!("expected {expected}, found {}", name_of(found));
-        Misfit::new(DecodeErrorKind::InvalidType, message)
+        DecodeFault::new(DecodeErrorKind::InvalidType, message)
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let message = format!("expected {expected}, found an invalid {}", name_of(found));
-        Misfit::new(DecodeErrorKind::InvalidValue, message)
+        DecodeFault::new(DecodeErrorKind::InvalidValue, message)
     }
 
     fn invalid_length(length: usize, expected: &dyn Expected) -> Self {
         let message = format!("invalid length {length}, expected {expected}");
-        Misfit::new(DecodeErrorKind::InvalidLength, message)
+        DecodeFault::new(DecodeErrorKind::InvalidLength, message)
     }
 
+    // NOTE: The ignored name is part of the value, which must not be shown.
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Misfit::new(DecodeErrorKind::UnknownVariant, unknown("variant", expected))
+        DecodeFault::new(DecodeErrorKind::UnknownVariant, unknown("variant", expected))
     }
 
+    // NOTE: The ignored name may be part of the value.
     fn unknown_field(_: &str, expected: &'static [&'static str]) -> Self {
-        Misfit::new(DecodeErrorKind::UnknownField, unknown("field", expected))
+        DecodeFault::new(DecodeErrorKind::UnknownField, unknown("field", expected))
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Misfit::new(DecodeErrorKind::MissingField, format!("missing field `{field}`"))
+        DecodeFault::new(DecodeErrorKind::MissingField, format!("missing field `{field}`"))
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Misfit::new(DecodeErrorKind::DuplicateField, format!("duplicate field `{field}`"))
+        DecodeFault::new(DecodeErrorKind::DuplicateField, format!("duplicate field `{field}`"))
     }
 }
 
 /// Required by the `serde` trait.
-impl fmt::Display for Misfit {
+impl fmt::Display for DecodeFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for DecodeFault {}
 
 fn name_of(found: Unexpected<'_>) -> &'static str {
     match found {
@@ -125,23 +127,23 @@ fn name_of(found: Unexpected<'_>) -> &'static str {
     }
 }
 
-fn unknown(what: &str, expected: &[&str]) -> String {
+fn unknown(kind: &str, expected: &[&str]) -> String {
     let names: Vec<String> = expected.iter().map(|name| format!("`{name}`")).collect();
     match names.len() {
-        0 => format!("unknown {what}, expected no {what}"),
-        1 => format!("unknown {what}, expected {}", names[0]),
-        _ => format!("unknown {what}, expected one of {}", names.join(", ")),
+        0 => format!("unknown {kind}, expected no {kind}"),
+        1 => format!("unknown {kind}, expected {}", names[0]),
+        _ => format!("unknown {kind}, expected one of {}", names.join(", ")),
     }
 }
 
 /// Whether a text quotes a value or a part of it.
 fn is_quoted(value: &Value, text: &str) -> bool {
-    let has = |words: &str| !words.is_empty() && text.contains(words);
+    let has = |part: &str| !part.is_empty() && text.contains(part);
     match value {
         Value::Null => false,
         Value::Bool(value) => has(if *value { "true" } else { "false" }),
         Value::Number(number) => has(&number.to_string()),
-        Value::String(words) => has(words) || has(&words.escape_debug().to_string()),
+        Value::String(string) => has(string) || has(&string.escape_debug().to_string()),
         Value::Array(items) => items.iter().any(|item| is_quoted(item, text)),
         Value::Object(fields) => {
             fields.iter().any(|(name, field)| (!is_identifier(name) && has(name)) || is_quoted(field, text))
@@ -150,13 +152,13 @@ fn is_quoted(value: &Value, text: &str) -> bool {
 }
 
 /// The path as people and models read it: `$[0].title`.
-fn path_of(steps: &[Step]) -> String {
+fn path_of(steps: &[PathStep]) -> String {
     let mut path = "$".to_owned();
     for step in steps.iter().rev() {
         // Writing to a string does not fail.
         let _ = match step {
-            Step::Index(index) => write!(path, "[{index}]"),
-            Step::Field(name) => push_field(&mut path, name),
+            PathStep::Index(index) => write!(path, "[{index}]"),
+            PathStep::Field(name) => push_field(&mut path, name),
         };
     }
     path

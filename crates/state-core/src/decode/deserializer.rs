@@ -8,15 +8,15 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 
-use super::misfit::{Misfit, Step};
+use super::fault::{DecodeFault, PathStep};
 
 /// Reads one value.
-pub(super) struct Reader<'a>(pub(super) &'a Value);
+pub(super) struct ValueDeserializer<'a>(pub(super) &'a Value);
 
-impl<'de> Deserializer<'de> for Reader<'de> {
-    type Error = Misfit;
+impl<'de> Deserializer<'de> for ValueDeserializer<'de> {
+    type Error = DecodeFault;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         match self.0 {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
@@ -24,7 +24,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
                 (Some(number), _, _) => visitor.visit_u64(number),
                 (_, Some(number), _) => visitor.visit_i64(number),
                 (_, _, Some(number)) => visitor.visit_f64(number),
-                _ => Err(Misfit::refused()),
+                _ => Err(DecodeFault::rejected()),
             },
             Value::String(text) => visitor.visit_borrowed_str(text),
             Value::Array(items) => read_items(items, visitor),
@@ -32,7 +32,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         match self.0 {
             Value::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
@@ -43,7 +43,8 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, DecodeFault> {
+        // NOTE: As in `serde_json`, a newtype has the form of its content.
         visitor.visit_newtype_struct(self)
     }
 
@@ -52,17 +53,19 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, DecodeFault> {
         match self.0 {
-            Value::String(variant) => visitor.visit_enum(Variant { variant, content: None }),
+            Value::String(variant) => visitor.visit_enum(VariantDeserializer { variant, content: None }),
             Value::Object(fields) if fields.len() == 1 => match fields.iter().next() {
-                Some((variant, content)) => visitor.visit_enum(Variant { variant, content: Some(content) }),
-                None => Err(Misfit::refused()),
+                Some((variant, content)) => {
+                    visitor.visit_enum(VariantDeserializer { variant, content: Some(content) })
+                }
+                None => Err(DecodeFault::rejected()),
             },
             Value::Object(_) => {
-                Err(Misfit::invalid_value(Unexpected::Map, &"an object with one field, the variant"))
+                Err(DecodeFault::invalid_value(Unexpected::Map, &"an object with one field, the variant"))
             }
-            other => Err(Misfit::invalid_type(unexpected(other), &"a variant: a string, or an object")),
+            other => Err(DecodeFault::invalid_type(unexpected(other), &"a variant: a string, or an object")),
         }
     }
 
@@ -85,28 +88,33 @@ fn unexpected(value: &Value) -> Unexpected<'_> {
     }
 }
 
-fn read_items<'de, V: Visitor<'de>>(items: &'de [Value], visitor: V) -> Result<V::Value, Misfit> {
-    let mut read = Items { items, next: 0 };
+fn read_items<'de, V: Visitor<'de>>(items: &'de [Value], visitor: V) -> Result<V::Value, DecodeFault> {
+    let mut read = ListAccess { items, next: 0 };
     let value = visitor.visit_seq(&mut read)?;
     match read.next == items.len() {
         true => Ok(value),
-        false => Err(Misfit::invalid_length(items.len(), &"fewer items")),
+        false => Err(DecodeFault::invalid_length(items.len(), &"fewer items")),
     }
 }
 
-struct Items<'a> {
+struct ListAccess<'a> {
     items: &'a [Value],
     next: usize,
 }
 
-impl<'de> SeqAccess<'de> for Items<'de> {
-    type Error = Misfit;
+impl<'de> SeqAccess<'de> for ListAccess<'de> {
+    type Error = DecodeFault;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, DecodeFault> {
         let Some(item) = self.items.get(self.next) else { return Ok(None) };
         let index = self.next;
         self.next += 1;
-        seed.deserialize(Reader(item)).map(Some).map_err(|misfit| misfit.inside(Step::Index(index), item))
+        seed.deserialize(ValueDeserializer(item))
+            .map(Some)
+            .map_err(|fault| fault.inside(PathStep::Index(index), item))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -117,32 +125,35 @@ impl<'de> SeqAccess<'de> for Items<'de> {
 fn read_fields<'de, V: Visitor<'de>>(
     fields: &'de Map<String, Value>,
     visitor: V,
-) -> Result<V::Value, Misfit> {
-    let mut read = Fields { fields: fields.iter(), current: None };
+) -> Result<V::Value, DecodeFault> {
+    let mut read = ObjectAccess { fields: fields.iter(), current: None };
     let value = visitor.visit_map(&mut read)?;
     match read.fields.len() {
         0 => Ok(value),
-        _ => Err(Misfit::invalid_length(fields.len(), &"fewer fields")),
+        _ => Err(DecodeFault::invalid_length(fields.len(), &"fewer fields")),
     }
 }
 
-struct Fields<'a> {
+struct ObjectAccess<'a> {
     fields: serde_json::map::Iter<'a>,
     current: Option<(&'a String, &'a Value)>,
 }
 
-impl<'de> MapAccess<'de> for Fields<'de> {
-    type Error = Misfit;
+impl<'de> MapAccess<'de> for ObjectAccess<'de> {
+    type Error = DecodeFault;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, DecodeFault> {
         self.current = self.fields.next();
         let Some((name, _)) = self.current else { return Ok(None) };
-        seed.deserialize(Name(name)).map(Some).map_err(|misfit| misfit.of(&Value::from(name.as_str())))
+        seed.deserialize(NameDeserializer(name))
+            .map(Some)
+            .map_err(|fault| fault.bound_to(&Value::from(name.as_str())))
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
-        let Some((name, field)) = self.current.take() else { return Err(Misfit::refused()) };
-        seed.deserialize(Reader(field)).map_err(|misfit| misfit.inside(Step::Field(name.clone()), field))
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, DecodeFault> {
+        let Some((name, field)) = self.current.take() else { return Err(DecodeFault::rejected()) };
+        seed.deserialize(ValueDeserializer(field))
+            .map_err(|fault| fault.inside(PathStep::Field(name.clone()), field))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -151,11 +162,12 @@ impl<'de> MapAccess<'de> for Fields<'de> {
 }
 
 /// Reads the name of a field: as text, or as the number or boolean that it represents.
-struct Name<'a>(&'a str);
+// NOTE: A Rust map may have numbers as keys, which JSON writes as text.
+struct NameDeserializer<'a>(&'a str);
 
 macro_rules! parse_names {
     ($($method:ident => $visit:ident: $type:ty),+ $(,)?) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
             match self.0.parse::<$type>() {
                 Ok(value) => visitor.$visit(value),
                 Err(_) => self.deserialize_any(visitor),
@@ -164,10 +176,10 @@ macro_rules! parse_names {
     )+};
 }
 
-impl<'de> Deserializer<'de> for Name<'de> {
-    type Error = Misfit;
+impl<'de> Deserializer<'de> for NameDeserializer<'de> {
+    type Error = DecodeFault;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         visitor.visit_borrowed_str(self.0)
     }
 
@@ -187,7 +199,7 @@ impl<'de> Deserializer<'de> for Name<'de> {
         deserialize_f64 => visit_f64: f64,
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         visitor.visit_some(self)
     }
 
@@ -195,7 +207,7 @@ impl<'de> Deserializer<'de> for Name<'de> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, DecodeFault> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -204,8 +216,8 @@ impl<'de> Deserializer<'de> for Name<'de> {
         name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
-        let variant: StrDeserializer<'_, Misfit> = self.0.into_deserializer();
+    ) -> Result<V::Value, DecodeFault> {
+        let variant: StrDeserializer<'_, DecodeFault> = self.0.into_deserializer();
         variant.deserialize_enum(name, variants, visitor)
     }
 
@@ -215,50 +227,51 @@ impl<'de> Deserializer<'de> for Name<'de> {
 }
 
 /// Reads a variant of an enum, with its content.
-struct Variant<'a> {
+struct VariantDeserializer<'a> {
     variant: &'a str,
     content: Option<&'a Value>,
 }
 
-impl<'a> Variant<'a> {
+impl<'a> VariantDeserializer<'a> {
     /// Reads the content with a visitor for a list or an object.
     fn read<T>(
         self,
-        read: impl FnOnce(Reader<'a>) -> Result<T, Misfit>,
+        read: impl FnOnce(ValueDeserializer<'a>) -> Result<T, DecodeFault>,
         expected: &'static str,
-    ) -> Result<T, Misfit> {
+    ) -> Result<T, DecodeFault> {
         let Some(content) = self.content else {
-            return Err(Misfit::invalid_type(Unexpected::UnitVariant, &expected));
+            return Err(DecodeFault::invalid_type(Unexpected::UnitVariant, &expected));
         };
-        read(Reader(content)).map_err(|misfit| misfit.inside(Step::Field(self.variant.to_owned()), content))
+        read(ValueDeserializer(content))
+            .map_err(|fault| fault.inside(PathStep::Field(self.variant.to_owned()), content))
     }
 }
 
-impl<'de> EnumAccess<'de> for Variant<'de> {
-    type Error = Misfit;
+impl<'de> EnumAccess<'de> for VariantDeserializer<'de> {
+    type Error = DecodeFault;
     type Variant = Self;
 
-    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Misfit> {
-        let read = seed.deserialize(Name(self.variant));
-        Ok((read.map_err(|misfit| misfit.of(&Value::from(self.variant)))?, self))
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), DecodeFault> {
+        let read = seed.deserialize(NameDeserializer(self.variant));
+        Ok((read.map_err(|fault| fault.bound_to(&Value::from(self.variant)))?, self))
     }
 }
 
-impl<'de> VariantAccess<'de> for Variant<'de> {
-    type Error = Misfit;
+impl<'de> VariantAccess<'de> for VariantDeserializer<'de> {
+    type Error = DecodeFault;
 
-    fn unit_variant(self) -> Result<(), Misfit> {
+    fn unit_variant(self) -> Result<(), DecodeFault> {
         match self.content {
             None => Ok(()),
             Some(_) => self.read(serde::Deserialize::deserialize, "a variant without content"),
         }
     }
 
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Misfit> {
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, DecodeFault> {
         self.read(|content| seed.deserialize(content), "a variant with content")
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, Misfit> {
+    fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, DecodeFault> {
         self.read(|content| content.deserialize_tuple(length, visitor), "a variant with a list")
     }
 
@@ -266,7 +279,7 @@ impl<'de> VariantAccess<'de> for Variant<'de> {
         self,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, DecodeFault> {
         self.read(|content| content.deserialize_struct("", fields, visitor), "a variant with an object")
     }
 }

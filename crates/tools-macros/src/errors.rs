@@ -4,9 +4,9 @@ use quote::ToTokens;
 
 /// The compile errors of one expansion.
 #[derive(Default)]
-pub(crate) struct Faults(Option<syn::Error>);
+pub(crate) struct CompileErrors(Option<syn::Error>);
 
-impl Faults {
+impl CompileErrors {
     /// Adds an error that points at `culprit`.
     pub(crate) fn at(&mut self, culprit: impl ToTokens, message: impl std::fmt::Display) {
         self.push(syn::Error::new_spanned(culprit, message));
