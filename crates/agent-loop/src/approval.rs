@@ -338,7 +338,7 @@ impl<A: Approver> DynApprover for A {
 
 /// Where and what is asked: all that tells a request from every other one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct RequestSubject<'a> {
     /// The recorded id of the run.
     pub(crate) run: &'a str,
     /// The step, or the superstep of a graph.
@@ -356,7 +356,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) inputs: &'a [StateInput],
 }
 
-impl Subject<'_> {
+impl RequestSubject<'_> {
     /// The id of a request about this at a path.
     pub(crate) fn id(&self, path: &str, about: &Arguments) -> String {
         match about.as_object() {

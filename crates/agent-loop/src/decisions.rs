@@ -191,7 +191,7 @@ impl DecisionError {
 
 /// A decision that a request has, kept so that a second one is known as such.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Settled {
+pub(crate) struct SettledDecision {
     pub(crate) decision: Decision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) by: Option<String>,

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// A digest of what a value serialises to.
 pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> String {
-    let mut hasher = Hasher(Xxh3::new());
+    let mut hasher = HashWriter(Xxh3::new());
     // Writing to a hasher cannot fail; a value that has no JSON has the digest of what it has.
     let _ = serde_json::to_writer(&mut hasher, value);
     hex(&hasher.0)
@@ -45,9 +45,9 @@ fn hex(hasher: &Xxh3) -> String {
     HEXLOWER.encode(&hasher.digest128().to_be_bytes())
 }
 
-struct Hasher(Xxh3);
+struct HashWriter(Xxh3);
 
-impl io::Write for Hasher {
+impl io::Write for HashWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())

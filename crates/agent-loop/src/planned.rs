@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{Arguments, Message, ToolCall};
 use stepfold_state_core::state::{Delta, State};
 use stepfold_tools::{Resources, Retry};
 
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject};
+use crate::approval::{ApprovalRequest, AskReason, Decision, RequestSubject};
 use crate::exit::Exit;
 use crate::stored_form::{is_once, once};
 
@@ -193,7 +193,7 @@ impl OpenBranch {
     ) -> Result<Decision, Box<ApprovalRequest>> {
         let node = &*self.planned.node;
         let (run, step, place) = (&*self.run, self.step, self.place);
-        let subject = Subject {
+        let subject = RequestSubject {
             run,
             step,
             place,

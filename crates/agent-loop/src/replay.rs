@@ -21,8 +21,8 @@ use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Item, ItemOutcome, LoadError,
-    Need, Run, SharedValue, check_version,
+    Answer, CallContradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, ItemOutcome, LoadError,
+    Need, Run, SharedValue, StepItem, check_version,
 };
 use crate::state_input::{StateInput, TEMPORARY, are_recorded_alike, is_told};
 
@@ -65,7 +65,7 @@ pub struct Recording {
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct StoredRecording {
     agent: Fingerprint,
     start: Box<RawValue>,
     events: Vec<Event>,
@@ -91,7 +91,7 @@ impl Recording {
     /// [`LoadError`] when it cannot be read or is of a newer format.
     pub fn from_json(json: &str) -> Result<Self, LoadError> {
         check_version(json, "recording")?;
-        let Stored { agent, start, events, ended } =
+        let StoredRecording { agent, start, events, ended } =
             serde_json::from_str(json).map_err(|source| LoadError::Json { what: "recording", source })?;
         Ok(Recording { version: FORMAT_VERSION, agent, start, events, ended })
     }
@@ -144,7 +144,7 @@ impl Run {
     /// # Errors
     /// [`Divergence`] for the first event that differs; otherwise for the first request with other tools.
     pub fn replay(self, events: &[Event], stored: impl Fn(&Write) -> bool) -> Result<Run, Divergence> {
-        let mut replay = Replay { run: self, other_tools: None };
+        let mut replay = ReplayedRun { run: self, other_tools: None };
         for (place, recorded) in events.iter().enumerate() {
             replay.step(place, recorded, &stored)?;
         }
@@ -195,7 +195,7 @@ impl Run {
         events: &[Event],
         stored: impl Fn(&Write) -> bool,
     ) -> Result<Run, Divergence> {
-        let mut replay = Replay { run: self, other_tools: None };
+        let mut replay = ReplayedRun { run: self, other_tools: None };
         for (place, recorded) in events.iter().enumerate() {
             if let EventKind::Replied { .. } = recorded.kind {
                 replay.list_tools(place, recorded).await?;
@@ -207,13 +207,13 @@ impl Run {
 }
 
 /// A run that goes through a record.
-struct Replay {
+struct ReplayedRun {
     run: Run,
     /// Where other tools were first offered. They are told last: the outcomes of the calls say more.
     other_tools: Option<Divergence>,
 }
 
-impl Replay {
+impl ReplayedRun {
     fn step(
         &mut self,
         place: usize,
@@ -263,7 +263,7 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         return Ok(recorded.clone());
     }
     recorded.whole_outcomes().map_err(refused)?;
-    if let Some(Contradiction { call, recorded, replayed }) = run.contradiction(recorded) {
+    if let Some(CallContradiction { call, recorded, replayed }) = run.contradiction(recorded) {
         return Err(Box::new(Difference::Call { call, recorded, replayed }));
     }
     let answer = match &recorded.kind {
@@ -593,7 +593,7 @@ fn take_inputs(made: &mut EventKind, recorded: &EventKind) {
 /// The recorded requests, with the values that the state now adds to calls that were approved before.
 fn asked_again(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
     let again = fates.iter().map(|(place, fate)| match fate {
-        Fate::Ask(known) if run.tools().is_some() && run.item(*place).is_some_and(Item::is_approved) => {
+        Fate::Ask(known) if run.tools().is_some() && run.item(*place).is_some_and(StepItem::is_approved) => {
             let inputs = run.inputs_at(&[*place]).pop().map(|(_, inputs)| inputs).unwrap_or_default();
             let mut question = known.clone();
             if !are_recorded_alike(&inputs, &known.inputs_from_state) {
@@ -755,9 +755,9 @@ fn first_difference(recorded: &Event, made: &Event) -> Difference {
     Difference::Value { path, recorded, replayed }
 }
 
-type Place = (String, Option<Value>, Option<Value>);
+type DifferingValue = (String, Option<Value>, Option<Value>);
 
-fn differing(path: &str, recorded: Option<&Value>, made: Option<&Value>) -> Option<Place> {
+fn differing(path: &str, recorded: Option<&Value>, made: Option<&Value>) -> Option<DifferingValue> {
     match (recorded, made) {
         (Some(Value::Object(left)), Some(Value::Object(right))) => {
             let keys = left.keys().chain(right.keys().filter(|key| !left.contains_key(*key)));

@@ -33,9 +33,9 @@ use crate::run::Run;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
-pub struct RunError(Box<Failed>);
+pub struct RunError(Box<FailedRun>);
 
-struct Failed {
+struct FailedRun {
     fault: RunFault,
     outcome: Outcome,
 }
@@ -127,7 +127,7 @@ impl RunFault {
 impl RunError {
     pub(crate) fn new(fault: RunFault, run: Run) -> Self {
         let exit = fault.exit(&run);
-        RunError(Box::new(Failed { fault, outcome: Outcome::new(run, exit) }))
+        RunError(Box::new(FailedRun { fault, outcome: Outcome::new(run, exit) }))
     }
 
     /// The fault.
@@ -200,8 +200,8 @@ impl RunError {
     /// Adds the outcomes of interrupted runs that were completed before this run began.
     #[must_use]
     pub fn with_recovered(self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
-        let Failed { fault, outcome } = *self.0;
-        RunError(Box::new(Failed { fault, outcome: outcome.with_recovered(recovered) }))
+        let FailedRun { fault, outcome } = *self.0;
+        RunError(Box::new(FailedRun { fault, outcome: outcome.with_recovered(recovered) }))
     }
 }
 

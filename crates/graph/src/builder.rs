@@ -10,8 +10,8 @@ use stepfold_state_core::state::{Schema, State, ValueRef};
 use stepfold_tools::Resources;
 
 use super::check;
+use super::definition::{Choice, DefinedEdge, DefinedJoin, GraphDefinition, RouterFunction};
 use super::node::IntoNode;
-use super::shape::{Choice, Choose, Edge, Join, Shape};
 use super::{Graph, NoModel};
 
 /// The branches of one superstep, by default.
@@ -25,9 +25,9 @@ pub struct GraphBuilder {
     agent: AgentBuilder,
     name: String,
     schema: Schema,
-    shape: Shape,
+    shape: GraphDefinition,
     /// With their sources, in order of declaration.
-    edges: Vec<(String, Edge)>,
+    edges: Vec<(String, DefinedEdge)>,
 }
 
 impl GraphBuilder {
@@ -36,7 +36,11 @@ impl GraphBuilder {
             agent: Agent::builder(NoModel).name(name.clone()),
             name,
             schema: Schema::default(),
-            shape: Shape { max_branches: MAX_BRANCHES, max_parallel: MAX_PARALLEL, ..Shape::default() },
+            shape: GraphDefinition {
+                max_branches: MAX_BRANCHES,
+                max_parallel: MAX_PARALLEL,
+                ..GraphDefinition::default()
+            },
             edges: Vec::new(),
         }
     }
@@ -63,7 +67,7 @@ impl GraphBuilder {
     /// side by side.
     #[doc(alias("add_edge"))]
     pub fn edge(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
-        self.edges.push((from.into(), Edge::To(to.into())));
+        self.edges.push((from.into(), DefinedEdge::To(to.into())));
         self
     }
 
@@ -106,11 +110,11 @@ impl GraphBuilder {
         mut self,
         from: String,
         targets: impl IntoIterator<Item = N>,
-        choose: Box<Choose>,
+        choose: Box<RouterFunction>,
         is_single: bool,
     ) -> Self {
         let targets = targets.into_iter().map(Into::into).collect();
-        self.edges.push((from, Edge::Route { targets, choose, is_single }));
+        self.edges.push((from, DefinedEdge::Route { targets, choose, is_single }));
         self
     }
 
@@ -126,8 +130,10 @@ impl GraphBuilder {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(value) => Err(format!("its fan-out over \"{listed}\": expected a list, found {value}")),
         };
-        self.edges
-            .push((from.into(), Edge::Each { node: to.into(), items: Box::new(items), key: Some(key) }));
+        self.edges.push((
+            from.into(),
+            DefinedEdge::Each { node: to.into(), items: Box::new(items), key: Some(key) },
+        ));
         self
     }
 
@@ -140,13 +146,16 @@ impl GraphBuilder {
         items: impl Fn(&State) -> Vec<Value> + Send + Sync + 'static,
     ) -> Self {
         let items = move |state: &State| Ok(items(state));
-        self.edges.push((from.into(), Edge::Each { node: to.into(), items: Box::new(items), key: None }));
+        self.edges
+            .push((from.into(), DefinedEdge::Each { node: to.into(), items: Box::new(items), key: None }));
         self
     }
 
     /// Goes to `to` when all of these have finished, be it in different supersteps, since it last did.
     pub fn join<N: Into<String>>(mut self, from: impl IntoIterator<Item = N>, to: impl Into<String>) -> Self {
-        self.shape.joins.push(Join { from: from.into_iter().map(Into::into).collect(), to: to.into() });
+        self.shape
+            .joins
+            .push(DefinedJoin { from: from.into_iter().map(Into::into).collect(), to: to.into() });
         self
     }
 

@@ -7,10 +7,10 @@ use serde_json::json;
 use stepfold_state_core::state::{Issue, KeySchema, Schema};
 use stepfold_tools::Effect;
 
+use super::definition::{DefinedEdge, DefinedJoin, END, GraphDefinition, START, shown};
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeRun, keys};
-use super::shape::{END, Edge, Join, START, Shape, shown};
-use super::types;
+use super::schema_types;
 
 impl Node {
     /// The nodes that it names itself.
@@ -28,7 +28,7 @@ fn of_node(name: &str, words: impl Into<String>) -> Issue {
 }
 
 /// Duplicate and invalid names.
-pub(super) fn names(shape: &Shape) -> Vec<Issue> {
+pub(super) fn names(shape: &GraphDefinition) -> Vec<Issue> {
     let mut faults = Vec::new();
     for (place, name) in shape.names.iter().enumerate() {
         let why = if name == START || name == END {
@@ -46,7 +46,7 @@ pub(super) fn names(shape: &Shape) -> Vec<Issue> {
 }
 
 /// Builds the agents of nodes that are builders; returns their faults.
-pub(super) fn agents(shape: &mut Shape, schema: &Schema) -> Vec<Issue> {
+pub(super) fn agents(shape: &mut GraphDefinition, schema: &Schema) -> Vec<Issue> {
     let mut faults = Vec::new();
     for (name, node) in shape.names.iter().zip(&mut shape.nodes) {
         let NodeWork::Agent(agent) = &mut node.work else { continue };
@@ -59,12 +59,12 @@ pub(super) fn agents(shape: &mut Shape, schema: &Schema) -> Vec<Issue> {
 }
 
 /// The names and keys that edges, joins and nodes lead to, wait for and are over.
-pub(super) fn links(shape: &Shape, edges: &[(String, Edge)], schema: &Schema) -> Vec<Issue> {
+pub(super) fn links(shape: &GraphDefinition, edges: &[(String, DefinedEdge)], schema: &Schema) -> Vec<Issue> {
     let mut faults: Vec<Issue> = edges.iter().filter_map(|(_, edge)| items(edge, schema)).collect();
     for (from, edge) in edges {
         let what = format!("an edge from {} leads to", shown(from));
         let to = edge.targets().iter().filter_map(|target| match edge {
-            Edge::Each { .. } => no_node(shape, target, &what),
+            DefinedEdge::Each { .. } => no_node(shape, target, &what),
             _ => no_target(shape, target, &what),
         });
         faults.extend(to);
@@ -78,7 +78,7 @@ pub(super) fn links(shape: &Shape, edges: &[(String, Edge)], schema: &Schema) ->
             faults.extend(no_node(shape, from, "an edge comes from"));
         }
     }
-    for Join { from, to } in &shape.joins {
+    for DefinedJoin { from, to } in &shape.joins {
         if from.is_empty() {
             faults
                 .push(Issue::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
@@ -95,20 +95,20 @@ pub(super) fn links(shape: &Shape, edges: &[(String, Edge)], schema: &Schema) ->
 }
 
 /// A key whose items a fan-out is over.
-fn items(edge: &Edge, schema: &Schema) -> Option<Issue> {
-    let Edge::Each { key: Some(key), .. } = edge else { return None };
+fn items(edge: &DefinedEdge, schema: &Schema) -> Option<Issue> {
+    let DefinedEdge::Each { key: Some(key), .. } = edge else { return None };
     let is_known = schema.declares(key) || schema.is_open();
     let why = match schema.key(key).map(KeySchema::json_schema) {
         _ if !is_known => "not declared by the schema".to_owned(),
-        Some(declared) if types::excludes(declared, "array") => {
-            format!("expected a list, found {}", types::shown(declared))
+        Some(declared) if schema_types::excludes(declared, "array") => {
+            format!("expected a list, found {}", schema_types::shown(declared))
         }
         _ => return None,
     };
     Some(Issue::new(format!("fan-out over \"{key}\""), why))
 }
 
-fn no_node(shape: &Shape, name: &str, what: &str) -> Option<Issue> {
+fn no_node(shape: &GraphDefinition, name: &str, what: &str) -> Option<Issue> {
     let is_missing = shape.place(name).is_none();
     is_missing.then(|| match name {
         START | END => Issue::new(shown(name), format!("not a node, but {what} it; use a node")),
@@ -116,7 +116,7 @@ fn no_node(shape: &Shape, name: &str, what: &str) -> Option<Issue> {
     })
 }
 
-fn no_target(shape: &Shape, name: &str, what: &str) -> Option<Issue> {
+fn no_target(shape: &GraphDefinition, name: &str, what: &str) -> Option<Issue> {
     match name {
         END => None,
         START => Some(Issue::new("START", "not a target: the graph begins there")),
@@ -125,13 +125,13 @@ fn no_target(shape: &Shape, name: &str, what: &str) -> Option<Issue> {
 }
 
 /// The faults of a graph with valid names.
-pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Issue> {
+pub(super) fn shape(shape: &GraphDefinition, schema: &Schema) -> Vec<Issue> {
     let mut faults = limits(shape);
     if shape.edges_from(START).is_empty() {
         faults.push(Issue::new("START", "missing edge: add one from it"));
         return faults;
     }
-    let reached = Reach::of(shape).from([START]);
+    let reached = ReachabilitySearch::of(shape).from([START]);
     let unreached = shape.names.iter().filter(|name| !reached.contains(name.as_str()));
     faults.extend(
         unreached.map(|name| of_node(name, "not reachable from START: add a route to it, or remove it")),
@@ -144,7 +144,7 @@ pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Issue> {
     faults
 }
 
-fn limits(shape: &Shape) -> Vec<Issue> {
+fn limits(shape: &GraphDefinition) -> Vec<Issue> {
     let of_graph = [("max_branches", shape.max_branches), ("max_parallel", shape.max_parallel)];
     let zero = of_graph.into_iter().filter(|(_, limit)| *limit == 0);
     let mut faults: Vec<Issue> =
@@ -218,14 +218,14 @@ pub(crate) fn own_keys(schema: &Schema) -> Vec<Issue> {
 }
 
 /// Joins that can never complete.
-fn joins(shape: &Shape) -> Vec<Issue> {
+fn joins(shape: &GraphDefinition) -> Vec<Issue> {
     let mut faults = Vec::new();
-    for Join { from, to } in &shape.joins {
+    for DefinedJoin { from, to } in &shape.joins {
         let mut add = |words: String| {
             faults.push(Issue::new(format!("join at '{to}'"), format!("cannot complete: {words}")));
         };
         // Nodes that are reachable only after the join cannot finish before it.
-        let before = Reach { closed: Some(to), ..Reach::of(shape) }.from([START]);
+        let before = ReachabilitySearch { closed: Some(to), ..ReachabilitySearch::of(shape) }.from([START]);
         for from in from.iter().filter(|from| !before.contains(from.as_str())) {
             add(format!("node '{from}' is only reachable after it"));
         }
@@ -237,28 +237,30 @@ fn joins(shape: &Shape) -> Vec<Issue> {
 }
 
 /// Whether a router runs once and leads, whatever it chooses, past one of these nodes.
-fn is_exclusive(shape: &Shape, node: &str, edge: &Edge, wanted: &[String]) -> bool {
-    let Edge::Route { targets, is_single: true, .. } = edge else { return false };
-    let comes_again = Reach::of(shape).from(targets.iter().map(String::as_str)).contains(node);
+fn is_exclusive(shape: &GraphDefinition, node: &str, edge: &DefinedEdge, wanted: &[String]) -> bool {
+    let DefinedEdge::Route { targets, is_single: true, .. } = edge else { return false };
+    let comes_again = ReachabilitySearch::of(shape).from(targets.iter().map(String::as_str)).contains(node);
     !comes_again
         && targets.iter().all(|target| {
-            let reached = Reach { chosen: Some((edge, target)), ..Reach::of(shape) }.from([START]);
+            let reached =
+                ReachabilitySearch { chosen: Some((edge, target)), ..ReachabilitySearch::of(shape) }
+                    .from([START]);
             wanted.iter().any(|node| !reached.contains(node.as_str()))
         })
 }
 
 /// What can be reached.
-struct Reach<'a> {
-    shape: &'a Shape,
+struct ReachabilitySearch<'a> {
+    shape: &'a GraphDefinition,
     /// A node that is not gone through.
     closed: Option<&'a str>,
     /// A router that leads only to this target.
-    chosen: Option<(&'a Edge, &'a str)>,
+    chosen: Option<(&'a DefinedEdge, &'a str)>,
 }
 
-impl<'a> Reach<'a> {
-    const fn of(shape: &'a Shape) -> Self {
-        Reach { shape, closed: None, chosen: None }
+impl<'a> ReachabilitySearch<'a> {
+    const fn of(shape: &'a GraphDefinition) -> Self {
+        ReachabilitySearch { shape, closed: None, chosen: None }
     }
 
     /// From these on, with them. Each is gone into once.

@@ -30,9 +30,9 @@ use stepfold_tools::{CancellationToken, ToolError, panic_message};
 /// }
 /// ```
 #[derive(Clone)]
-pub struct NodeContext(Arc<Inner>);
+pub struct NodeContext(Arc<ContextParts>);
 
-struct Inner {
+struct ContextParts {
     branch: OpenBranch,
     cancellation: CancellationToken,
     emitter: Option<Emitter>,
@@ -41,7 +41,7 @@ struct Inner {
 impl NodeContext {
     /// The context of a branch.
     pub(crate) fn of(branch: OpenBranch, cancellation: CancellationToken, emitter: Option<Emitter>) -> Self {
-        NodeContext(Arc::new(Inner { branch, cancellation, emitter }))
+        NodeContext(Arc::new(ContextParts { branch, cancellation, emitter }))
     }
 
     /// The name of the node.
@@ -189,7 +189,7 @@ impl NodeContext {
     ) -> Result<Decision, NodeError> {
         let about = serde_json::to_value(&about)?;
         let decision = self.0.branch.decision(label, about, parameters);
-        decision.map_err(|request| NodeError(Kind::Asks(request)))
+        decision.map_err(|request| NodeError(NodeErrorKind::Asks(request)))
     }
 }
 
@@ -216,10 +216,10 @@ impl fmt::Debug for NodeContext {
 /// }
 /// assert_eq!(parse("x").unwrap_err().to_string(), "invalid digit found in string");
 /// ```
-pub struct NodeError(pub(crate) Kind);
+pub struct NodeError(pub(crate) NodeErrorKind);
 
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum NodeErrorKind {
     Failed { message: String, is_permanent: bool },
     Asks(Box<ApprovalRequest>),
 }
@@ -227,12 +227,12 @@ pub(crate) enum Kind {
 impl NodeError {
     /// An error after which another try may help, if the node has [retries](super::Node::retry).
     pub fn new(message: impl Into<String>) -> Self {
-        NodeError(Kind::Failed { message: message.into(), is_permanent: false })
+        NodeError(NodeErrorKind::Failed { message: message.into(), is_permanent: false })
     }
 
     /// An error after which trying again would give the same.
     pub fn permanent(message: impl Into<String>) -> Self {
-        NodeError(Kind::Failed { message: message.into(), is_permanent: true })
+        NodeError(NodeErrorKind::Failed { message: message.into(), is_permanent: true })
     }
 
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
@@ -243,8 +243,8 @@ impl NodeError {
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Failed { message, .. } => f.write_str(message),
-            Kind::Asks(request) => write!(f, "approval `{}` is pending", request.id),
+            NodeErrorKind::Failed { message, .. } => f.write_str(message),
+            NodeErrorKind::Asks(request) => write!(f, "approval `{}` is pending", request.id),
         }
     }
 }

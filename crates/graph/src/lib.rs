@@ -93,14 +93,14 @@ mod agent_node;
 mod builder;
 mod check;
 mod context;
-mod draw;
+mod definition;
+mod drawing;
 mod graph_shape;
 mod node;
 mod per_run;
 mod planner;
 pub mod progress;
-mod shape;
-mod types;
+mod schema_types;
 mod update;
 
 use std::fmt;
@@ -113,15 +113,15 @@ use stepfold_state_core::state::Schema;
 pub use self::agent_node::AgentNode;
 pub use self::builder::GraphBuilder;
 pub use self::context::{NodeContext, NodeError};
+pub use self::definition::{Choice, END, START};
 pub use self::graph_shape::{EdgeKind, GraphEdge, GraphNode, GraphShape};
 pub use self::node::{AsFunction, AsNode, IntoNode, Node};
 pub use self::per_run::per_run;
-pub use self::shape::{Choice, END, START};
 pub use self::update::Update;
 
 pub use stepfold_agent_loop::{Arrived, Planned, Routed};
 
-use self::shape::Shape;
+use self::definition::GraphDefinition;
 
 /// Nodes over one state, and the ways between them. Immutable, cheap to clone, and an [`Agent`] wherever one is
 /// taken. The [crate] has the tour.
@@ -129,7 +129,7 @@ use self::shape::Shape;
 #[derive(Clone)]
 pub struct Graph {
     agent: Agent,
-    shape: Arc<Shape>,
+    shape: Arc<GraphDefinition>,
 }
 
 impl Graph {
@@ -189,12 +189,12 @@ impl Graph {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn to_mermaid(&self) -> String {
-        draw::mermaid(&self.shape())
+        drawing::mermaid(&self.shape())
     }
 
     /// The graph in the language of [Graphviz](https://graphviz.org).
     pub fn to_dot(&self) -> String {
-        draw::dot(&self.shape())
+        drawing::dot(&self.shape())
     }
 }
 

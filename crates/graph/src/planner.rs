@@ -14,19 +14,19 @@ use stepfold_state_core::state::{Delta, Handler, Issue, Schema, State, StateErro
 use stepfold_tools::{CancellationToken, Effect};
 
 use super::check::own_keys;
-use super::context::{Kind as NodeErrorKind, NodeContext, NodeError};
+use super::context::{NodeContext, NodeError, NodeErrorKind};
+use super::definition::{GraphDefinition, listed};
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeOutput, NodeRun, RouterDecision, keys, writes};
-use super::shape::{Shape, listed};
 use super::update::Update;
 
-impl Planner for Shape {
+impl Planner for GraphDefinition {
     fn names(&self) -> &[String] {
         &self.names
     }
 
     fn parts(&self) -> Vec<(String, Value)> {
-        Shape::parts(self)
+        GraphDefinition::parts(self)
     }
 
     fn faults(&self, schema: &Schema) -> Vec<Issue> {
@@ -34,7 +34,7 @@ impl Planner for Shape {
     }
 
     fn next(&self, position: Position<'_>, ended: &[Ended<'_>], state: &State) -> Result<Next, FeedError> {
-        Shape::next(self, position, ended, state)
+        GraphDefinition::next(self, position, ended, state)
     }
 
     /// Writes to those of the keys that the schema has.
@@ -177,7 +177,7 @@ impl Planner for Shape {
     }
 }
 
-impl Shape {
+impl GraphDefinition {
     fn is_tracked(&self, node: &str) -> bool {
         self.node(node).is_some_and(|node| node.is_tracked)
     }
@@ -219,7 +219,7 @@ fn as_values(outputs: impl Iterator<Item = NodeOutput>) -> Vec<Value> {
     outputs.map(|output| serde_json::to_value(output).unwrap_or_default()).collect()
 }
 
-async fn call(shape: &Shape, context: &NodeContext) -> BranchEnd {
+async fn call(shape: &GraphDefinition, context: &NodeContext) -> BranchEnd {
     let failed = |error: String| NodeOutcome::failed(NodeStatus::Failed, error, 1);
     let Some(Node { work: NodeWork::Function(function), goes_to, .. }) = shape.node(context.node()) else {
         return BranchEnd::Outcome(failed("removed from the graph".to_owned()));

@@ -29,7 +29,7 @@ use stepfold_state_core::state::{Delta, Handler, Schema, StateError, WriteKey};
 #[must_use = "an update does nothing unless the node returns it"]
 #[derive(Default)]
 pub struct Update {
-    writes: Vec<Planned>,
+    writes: Vec<UncheckedWrite>,
     delta: Delta,
     pub(crate) messages: Vec<Arc<Message>>,
     pub(crate) outputs: Vec<(Option<String>, Value)>,
@@ -37,7 +37,7 @@ pub struct Update {
 }
 
 /// A write that is still to be checked.
-struct Planned {
+struct UncheckedWrite {
     key: String,
     value: Result<Option<Value>, StateError>,
     handler: Option<Handler>,
@@ -56,7 +56,7 @@ impl Update {
     )]
     pub fn set<V, K: WriteKey<V>>(mut self, key: K, value: V) -> Self {
         let name = key.name().to_owned();
-        self.writes.push(Planned { key: name, value: key.encode(value).map(Some), handler: None });
+        self.writes.push(UncheckedWrite { key: name, value: key.encode(value).map(Some), handler: None });
         self
     }
 
@@ -67,13 +67,17 @@ impl Update {
     )]
     pub fn set_with<V, K: WriteKey<V>>(mut self, key: K, value: V, handler: Handler) -> Self {
         let name = key.name().to_owned();
-        self.writes.push(Planned { key: name, value: key.encode(value).map(Some), handler: Some(handler) });
+        self.writes.push(UncheckedWrite {
+            key: name,
+            value: key.encode(value).map(Some),
+            handler: Some(handler),
+        });
         self
     }
 
     /// Removes a key.
     pub fn remove(mut self, key: impl Into<String>) -> Self {
-        self.writes.push(Planned { key: key.into(), value: Ok(None), handler: None });
+        self.writes.push(UncheckedWrite { key: key.into(), value: Ok(None), handler: None });
         self
     }
 
@@ -126,7 +130,7 @@ impl Update {
     /// The writes, checked against a schema.
     pub(crate) fn delta(&mut self, schema: &Schema) -> Result<Delta, StateError> {
         let mut delta = std::mem::take(&mut self.delta);
-        for Planned { key, value, handler } in self.writes.drain(..) {
+        for UncheckedWrite { key, value, handler } in self.writes.drain(..) {
             delta.push(match (value?, handler) {
                 (None, _) => schema.removal(&key)?,
                 (Some(value), None) => schema.write(key.as_str(), value)?,

@@ -88,7 +88,7 @@ impl AgentTool {
         if !faults.is_empty() {
             return Err(BuildError::InvalidTool { tool: name, faults: faults.into_iter().collect() });
         }
-        Tool::hosted(name, description, AgentCall { agent, shared: shared.clone() })
+        Tool::hosted(name, description, HostedAgent { agent, shared: shared.clone() })
             .parameters(json!({
                 "type": "object",
                 "properties": {
@@ -112,13 +112,13 @@ impl IntoTool for AgentTool {
 }
 
 /// What a [hosted](Tool::hosted) tool has for the loop: the agent inside of its calls.
-pub(crate) struct AgentCall {
+pub(crate) struct HostedAgent {
     pub(crate) agent: Agent,
     shared: Vec<String>,
 }
 
 /// A call is a branch whose item is its arguments.
-impl BranchAgent for AgentCall {
+impl BranchAgent for HostedAgent {
     fn agent(&self) -> &Agent {
         &self.agent
     }

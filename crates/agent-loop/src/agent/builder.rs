@@ -10,12 +10,12 @@ use stepfold_state_core::chat::{ChatModel, ModelParams};
 use stepfold_state_core::state::{Issue, KeySchema, Schema, Template};
 use stepfold_tools::{Approval, BuildError, CallLimits, IntoTool, Overflow, Resources, Tools, Toolset};
 
-use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
-use super::keys::{named_keys, roots};
+use super::hooks::{HookContext, HookList, HookPoint, HookResult};
 use super::limits::{RepeatGuard, RunLimits};
+use super::named_keys::{named_keys, roots};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
 use super::planner::Planner;
-use super::{Agent, Built, Config, Derived, Offer, OutputSpec};
+use super::{Agent, AgentConfig, BuiltAgent, DerivedParts, OfferedTools, OutputSpec};
 use crate::error::AgentError;
 use stepfold_trim::{Summarize, Trim, Window};
 
@@ -23,7 +23,7 @@ use stepfold_trim::{Summarize, Trim, Window};
 #[must_use = "a builder does nothing until it is built"]
 #[derive(Clone)]
 pub struct AgentBuilder {
-    config: Config,
+    config: AgentConfig,
     /// Exit conditions that were found to name tools before the tools of one run took their place.
     known_exits: Vec<String>,
     /// The schema of the graph that the agent is to be a node of.
@@ -35,7 +35,7 @@ pub struct AgentBuilder {
 impl AgentBuilder {
     pub(super) fn new(model: Arc<dyn ChatModel>) -> Self {
         AgentBuilder {
-            config: Config {
+            config: AgentConfig {
                 name: "agent".to_owned(),
                 model,
                 summary_model: None,
@@ -53,7 +53,7 @@ impl AgentBuilder {
                 final_answer: false,
                 repeat_guard: Some(RepeatGuard::default()),
                 recover_leaked_calls: false,
-                hooks: Hooks::default(),
+                hooks: HookList::default(),
                 approval: Approval::Never,
                 ask_when_uncertain: false,
                 trim: Trim::none(),
@@ -68,7 +68,7 @@ impl AgentBuilder {
         }
     }
 
-    pub(super) fn of(config: Config) -> Self {
+    pub(super) fn of(config: AgentConfig) -> Self {
         AgentBuilder { config, known_exits: Vec::new(), graph_schema: None, is_rebuild: true }
     }
 
@@ -440,14 +440,14 @@ impl AgentBuilder {
         if !is_rebuild && graph_schema.is_none() && config.planner.is_none() {
             warn_without_tools(&config, tools.as_ref());
         }
-        let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));
-        Ok(Agent(Arc::new(Built { config, offer, output, derived: Derived::default() })))
+        let offer = tools.map(|tools| OfferedTools::new(tools, output.as_ref()));
+        Ok(Agent(Arc::new(BuiltAgent { config, offer, output, derived: DerivedParts::default() })))
     }
 }
 
 /// Without tools the run is a single request (as in Haystack). A dynamic toolset may offer some later; a node
 /// of a graph, or an agent with an output, needs none.
-fn warn_without_tools(config: &Config, tools: Option<&Tools>) {
+fn warn_without_tools(config: &AgentConfig, tools: Option<&Tools>) {
     if config.output.is_none() && tools.is_some_and(Tools::is_empty) {
         tracing::warn!(agent = config.name, "the agent has no tools: each run is one request to the model");
     }
@@ -459,7 +459,7 @@ fn faults_of_name(name: &str) -> Option<Issue> {
 
 /// The agent's schema with the keys of a graph's that its templates and bindings name. Of tools that are not known
 /// before they are asked for, all keys may be named.
-fn with_keys_of_graph(config: &Config, graph: &Schema) -> Schema {
+fn with_keys_of_graph(config: &AgentConfig, graph: &Schema) -> Schema {
     let keys = graph.declared_keys().map(KeySchema::name);
     let tools = config.toolset.static_tools();
     let named = named_keys(config, tools.as_ref());
@@ -467,7 +467,7 @@ fn with_keys_of_graph(config: &Config, graph: &Schema) -> Schema {
 }
 
 /// A placeholder that may be absent has to name a key, too: nothing could ever fill it otherwise.
-fn faults_of_instructions(config: &Config) -> Vec<Issue> {
+fn faults_of_instructions(config: &AgentConfig) -> Vec<Issue> {
     let Some(template) = &config.instructions else { return Vec::new() };
     let declares = |key: &str| config.schema.key(key).is_some() || config.schema.is_open();
     template
@@ -496,7 +496,7 @@ fn faults_of_tools(error: BuildError) -> Vec<Issue> {
     }
 }
 
-fn faults_of_exits(config: &Config, tools: &Tools, known: &[String]) -> Vec<Issue> {
+fn faults_of_exits(config: &AgentConfig, tools: &Tools, known: &[String]) -> Vec<Issue> {
     let unknown = config.exit_tools.iter().filter(|name| tools.get(name).is_none() && !known.contains(name));
     let available = tools.names().collect::<Vec<_>>().join(", ");
     unknown

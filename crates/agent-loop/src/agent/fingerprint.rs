@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use stepfold_state_core::canonical_json;
 use stepfold_tools::Tool;
 
-use super::{Agent, AgentCall, Config, Offer};
+use super::{Agent, AgentConfig, HostedAgent, OfferedTools};
 use crate::digest;
 
 /// What a run depends on, part by part, each as a digest or in words.
@@ -53,7 +53,7 @@ impl Fingerprint {
         if let Some(output) = &config.output {
             add("output", digest_of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
         }
-        add("rules", Rules::of(config).digest());
+        add("rules", AgentSwitches::of(config).digest());
         for key in config.schema.declared_keys() {
             let handler = json_of(&key.handler().to_string());
             let default = key.default().map_or_else(|| "null".to_owned(), canonical_json);
@@ -72,7 +72,7 @@ impl Fingerprint {
                     let (effect, approval) = (json_of(&tool.effect()), format!("{:?}", tool.approval()));
                     let words = list([tool.canonical_spec(), &effect, &json_of(&approval)]);
                     // An agent that is a tool continues inside of the run, so that what it depends on, the run does.
-                    let inside = tool.hosted_as::<AgentCall>().map(|call| call.agent.fingerprint());
+                    let inside = tool.hosted_as::<HostedAgent>().map(|call| call.agent.fingerprint());
                     let words = match inside {
                         Some(inside) => list([&words, &json_of(inside)]),
                         None => words,
@@ -111,7 +111,7 @@ impl Fingerprint {
 }
 
 /// A digest of tools: of what the model sees of them, and of their bindings.
-pub(crate) fn of_offer(offer: &Offer) -> String {
+pub(crate) fn of_offer(offer: &OfferedTools) -> String {
     let bindings = offer.tools.iter().map(Tool::canonical_bindings);
     // The tool of an output comes after them.
     let own = offer.specs.iter().skip(offer.tools.len()).map(json_of);
@@ -148,28 +148,30 @@ fn push_list(text: &mut String, items: impl IntoIterator<Item = impl AsRef<str>>
 /// names, so that their JSON is canonical as it is.
 #[derive(Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
-struct Rules {
+struct AgentSwitches {
     ask_when_uncertain: bool,
     final_answer: bool,
     raise_on_failure: bool,
     recover_leaked_calls: bool,
-    repeat_guard: Option<Repeats>,
+    repeat_guard: Option<RepeatThresholds>,
 }
 
 #[derive(Serialize)]
-struct Repeats {
+struct RepeatThresholds {
     stop: u32,
     warn: u32,
 }
 
-impl Rules {
-    fn of(config: &Config) -> Self {
-        Rules {
+impl AgentSwitches {
+    fn of(config: &AgentConfig) -> Self {
+        AgentSwitches {
             ask_when_uncertain: config.ask_when_uncertain,
             final_answer: config.final_answer,
             raise_on_failure: config.raise_on_failure,
             recover_leaked_calls: config.recover_leaked_calls,
-            repeat_guard: config.repeat_guard.map(|guard| Repeats { stop: guard.stop, warn: guard.warn }),
+            repeat_guard: config
+                .repeat_guard
+                .map(|guard| RepeatThresholds { stop: guard.stop, warn: guard.warn }),
         }
     }
 
@@ -193,7 +195,7 @@ mod tests {
 
     use expect_test::expect;
 
-    use super::{Repeats, Rules, json_of};
+    use super::{AgentSwitches, RepeatThresholds, json_of};
     use crate::RunLimits;
 
     /// What is digested of the default limits: a limit that is added later must not show
@@ -210,8 +212,8 @@ mod tests {
     /// Stored digests must stay what they are.
     #[test]
     fn rules_are_canonical_as_they_are() {
-        let repeat_guard = Some(Repeats { stop: 8, warn: 4 });
-        let rules = Rules {
+        let repeat_guard = Some(RepeatThresholds { stop: 8, warn: 4 });
+        let rules = AgentSwitches {
             ask_when_uncertain: false,
             final_answer: true,
             raise_on_failure: false,

@@ -236,13 +236,13 @@ impl fmt::Display for HookError {
 /// The result of a hook.
 pub type HookResult = Result<HookAction, HookError>;
 
-type Hook = Arc<dyn Fn(HookContext) -> BoxFuture<'static, HookResult> + Send + Sync>;
+type HookFunction = Arc<dyn Fn(HookContext) -> BoxFuture<'static, HookResult> + Send + Sync>;
 
 /// The hooks of an agent, in the order in which they were added.
 #[derive(Clone, Default)]
-pub(crate) struct Hooks(Vec<(HookPoint, Hook)>);
+pub(crate) struct HookList(Vec<(HookPoint, HookFunction)>);
 
-impl Hooks {
+impl HookList {
     pub(crate) fn add<F, Fut>(&mut self, point: HookPoint, hook: F)
     where
         F: Fn(HookContext) -> Fut + Send + Sync + 'static,
@@ -255,12 +255,12 @@ impl Hooks {
         self.0.iter().any(|(at, _)| *at == point)
     }
 
-    pub(crate) fn at(&self, point: HookPoint) -> impl Iterator<Item = &Hook> {
+    pub(crate) fn at(&self, point: HookPoint) -> impl Iterator<Item = &HookFunction> {
         self.0.iter().filter(move |(at, _)| *at == point).map(|(_, hook)| hook)
     }
 }
 
-impl fmt::Debug for Hooks {
+impl fmt::Debug for HookList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.0.iter().map(|(point, _)| point)).finish()
     }

@@ -148,9 +148,9 @@ pub enum BranchEnd {
 
 /// Emits outputs of a branch while its function runs, as [`RunEvent::Output`](crate::RunEvent::Output).
 #[derive(Clone)]
-pub struct Emitter(Arc<Emit>);
+pub struct Emitter(Arc<EmitFunction>);
 
-type Emit = dyn Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync;
+type EmitFunction = dyn Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync;
 
 impl Emitter {
     /// An emitter that passes each output, with its kind, to a function of the host. It cannot fail: the receiver may

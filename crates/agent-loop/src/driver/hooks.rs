@@ -8,14 +8,14 @@ use stepfold_state_core::chat::ToolResult;
 use stepfold_state_core::state::State;
 use stepfold_tools::{CallOutcome, panic_message};
 
-use super::Host;
+use super::RunDriver;
 use crate::agent::HookVerdict;
 use crate::agent::{HookAction, HookContext, HookError, HookPoint};
 use crate::error::FeedError;
 use crate::run::{Answer, HookReport, ItemOutcome, Run};
 use crate::run_error::RunFault;
 
-impl Host<'_> {
+impl RunDriver<'_> {
     pub(super) async fn ask_hooks(&mut self, run: &mut Run, point: HookPoint) -> Result<(), RunFault> {
         let cancellation = self.given.cancellation.clone();
         let asking = async {

@@ -2,14 +2,14 @@
 //!
 //! [`drive`] is the whole control flow of an agent.
 
-mod children;
-mod functions;
+mod attempts;
 mod hooks;
 mod model;
 mod options;
+mod step;
+mod step_failure;
+mod step_functions;
 mod stream;
-mod trouble;
-mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use futures_util::future::BoxFuture;
 use stepfold_tools::CancellationToken;
 
 pub use self::options::RunBuilder;
+use self::step_failure::refused;
 pub use self::stream::RunStream;
-use self::trouble::refused;
 use crate::agent::HookPoint;
 use crate::approval::DynApprover;
 use crate::decisions::Decisions;
@@ -31,7 +31,7 @@ use crate::run_error::RunFault;
 use stepfold_state_core::chat::Message;
 
 /// Runs until the end, or until the run waits for decisions.
-async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
+async fn drive(run: &mut Run, host: &mut RunDriver<'_>) -> Result<Exit, RunFault> {
     if !host.given.decisions.is_empty() {
         boxed(|| host.take_given(run)).await?;
     }
@@ -67,11 +67,11 @@ fn boxed<'f, T, F: Future<Output = T> + Send + 'f>(work: impl FnOnce() -> F) -> 
 }
 
 /// Gives what the user said meanwhile, a message at a time, without waiting.
-type Inbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
+type SteeringInbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
 
 /// What a run is given by who starts it: who watches it, decides about it, speaks to it, and can stop it.
 #[derive(Default)]
-struct Given<'a> {
+struct DriverOptions<'a> {
     /// Asked about commits, before the observer. If there is one, the observer cannot refuse them.
     recorder: Option<Box<dyn DynObserver + 'a>>,
     observers: Vec<Box<dyn DynObserver + 'a>>,
@@ -82,12 +82,12 @@ struct Given<'a> {
     cancellation: CancellationToken,
     /// Asks for a pause at the next boundary of steps.
     suspension: CancellationToken,
-    inbox: Option<Inbox<'a>>,
+    inbox: Option<SteeringInbox<'a>>,
 }
 
 /// What the driver has at hand for one run.
-struct Host<'a> {
-    given: Given<'a>,
+struct RunDriver<'a> {
+    given: DriverOptions<'a>,
     /// The step of the last reply that came here: its calls are asked about by the tools as they are.
     replied: Option<u64>,
     /// The steps that the run had made when the driver took over.
@@ -99,11 +99,11 @@ struct Host<'a> {
     before: Duration,
 }
 
-impl<'a> Host<'a> {
+impl<'a> RunDriver<'a> {
     /// The driver takes the run over as it is.
-    fn new(run: &Run, given: Given<'a>, clock: Arc<dyn Clock + 'a>) -> Self {
+    fn new(run: &Run, given: DriverOptions<'a>, clock: Arc<dyn Clock + 'a>) -> Self {
         let (since, before) = (clock.now(), run.elapsed());
-        Host { given, replied: None, first_step: run.steps(), clock, since, before }
+        RunDriver { given, replied: None, first_step: run.steps(), clock, since, before }
     }
 
     fn elapsed(&self) -> Duration {

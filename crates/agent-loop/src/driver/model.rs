@@ -8,7 +8,7 @@ use stepfold_state_core::chat::{
     TimeoutKind, ToolChoice, Usage,
 };
 
-use super::Host;
+use super::RunDriver;
 use crate::error::StartError;
 use crate::observe::RunEvent;
 use crate::run::{Answer, Run};
@@ -16,7 +16,7 @@ use crate::run_error::RunFault;
 use stepfold_trim::SummaryPlan;
 
 /// What the observer is told of a reply that is read.
-enum Telling {
+enum ChunkForwarding {
     Chunks,
     Nothing,
 }
@@ -28,7 +28,7 @@ enum NoReply {
     Failed(RunFault),
 }
 
-impl Host<'_> {
+impl RunDriver<'_> {
     /// Asks for the next reply. What the user said meanwhile comes before it.
     pub(super) async fn ask_model(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if self.takes_what_was_said(run).await? {
@@ -117,7 +117,7 @@ impl Host<'_> {
             };
             self.tell(|| asking).await.map_err(NoReply::Failed)?;
         }
-        let reply = self.read(run, config.model.respond(request), Telling::Chunks).await?;
+        let reply = self.read(run, config.model.respond(request), ChunkForwarding::Chunks).await?;
         if requires_call && !reply.message.has_tool_calls() {
             let error = ModelError::new(ModelErrorKind::ToolChoiceIgnored, "the reply calls no tool");
             return Err(failed(error.with_model(config.model.id())));
@@ -128,7 +128,12 @@ impl Host<'_> {
     /// Reads a reply within the limits of the run. They hold against a stream that is always ready as well: the
     /// clock is read before each chunk, and the runtime has its turn in between. A reply that has finished when
     /// the time is up is a reply.
-    async fn read(&mut self, run: &Run, mut stream: ReplyStream, telling: Telling) -> Result<Reply, NoReply> {
+    async fn read(
+        &mut self,
+        run: &Run,
+        mut stream: ReplyStream,
+        telling: ChunkForwarding,
+    ) -> Result<Reply, NoReply> {
         let limit = run.limits().reply_bytes;
         let mut reply = ReplyBuilder::new();
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
@@ -143,7 +148,7 @@ impl Host<'_> {
                     None => return reply.finish().map_err(failed),
                 },
             };
-            if let Telling::Chunks = telling {
+            if let ChunkForwarding::Chunks = telling {
                 self.tell_chunk(&chunk).await.map_err(NoReply::Failed)?;
             }
             reply.push(chunk);
@@ -185,7 +190,7 @@ impl Host<'_> {
         let config = run.agent().config();
         let model = config.summary_model.as_ref().unwrap_or(&config.model);
         let asking = model.respond(ChatRequest::new(plan.request().clone()));
-        let summary = match self.read(run, asking, Telling::Nothing).await {
+        let summary = match self.read(run, asking, ChunkForwarding::Nothing).await {
             Ok(reply) => match plan.check_end(&reply.finish_reason) {
                 Ok(()) => Ok((reply.message.text().into_owned(), reply.usage)),
                 Err(error) => Err((error.to_string(), reply.usage)),

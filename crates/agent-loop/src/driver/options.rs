@@ -9,7 +9,7 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
 
 use super::stream::RunStream;
-use super::{Given, Host, drive};
+use super::{DriverOptions, RunDriver, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision};
 use crate::decisions::Decisions;
@@ -46,16 +46,16 @@ use crate::run_error::{RunError, RunFault};
 /// ```
 #[must_use = "a run does nothing until it is awaited"]
 pub struct RunBuilder<'a> {
-    start: Start,
+    start: RunOrigin,
     adjusted: Option<AgentBuilder>,
     id: Option<String>,
     key_prefix: Option<String>,
     ids: Box<dyn Ids + 'a>,
     clock: Option<Arc<dyn Clock + 'a>>,
-    given: Given<'a>,
+    given: DriverOptions<'a>,
 }
 
-enum Start {
+enum RunOrigin {
     New { agent: Agent, input: Box<Input> },
     Resumed(Box<Run>),
 }
@@ -88,16 +88,16 @@ impl Run {
     /// # }).unwrap();
     /// ```
     pub fn resume<'a>(self) -> RunBuilder<'a> {
-        RunBuilder::of(Start::Resumed(Box::new(self)))
+        RunBuilder::of(RunOrigin::Resumed(Box::new(self)))
     }
 }
 
 impl<'a> RunBuilder<'a> {
     fn new(agent: &Agent, input: Input) -> Self {
-        RunBuilder::of(Start::New { agent: agent.clone(), input: Box::new(input) })
+        RunBuilder::of(RunOrigin::New { agent: agent.clone(), input: Box::new(input) })
     }
 
-    fn of(start: Start) -> Self {
+    fn of(start: RunOrigin) -> Self {
         RunBuilder {
             start,
             adjusted: None,
@@ -105,15 +105,15 @@ impl<'a> RunBuilder<'a> {
             key_prefix: None,
             ids: Box::new(RandomIds),
             clock: None,
-            given: Given::default(),
+            given: DriverOptions::default(),
         }
     }
 
     /// With another agent, for this run: other tools, instructions, limits or model parameters.
     pub fn with(mut self, change: impl FnOnce(AgentBuilder) -> AgentBuilder) -> Self {
         let agent = match &self.start {
-            Start::New { agent, .. } => agent,
-            Start::Resumed(run) => run.agent(),
+            RunOrigin::New { agent, .. } => agent,
+            RunOrigin::Resumed(run) => run.agent(),
         };
         let builder = self.adjusted.take().unwrap_or_else(|| agent.to_builder().for_one_run());
         self.adjusted = Some(change(builder));
@@ -270,7 +270,7 @@ impl<'a> RunBuilder<'a> {
             given.decisions = Decisions::new();
         }
         let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
-        let mut host = Host::new(&run, given, clock);
+        let mut host = RunDriver::new(&run, given, clock);
         match drive(&mut run, &mut host).await {
             Ok(exit) => {
                 let ended = RunEvent::Ended(exit.clone());
@@ -290,20 +290,24 @@ impl<'a> RunBuilder<'a> {
 }
 
 /// The run, begun or resumed, of the agent as it was adjusted.
-fn begin(start: Start, adjusted: Option<AgentBuilder>, id: impl FnOnce() -> String) -> Result<Run, RunError> {
+fn begin(
+    start: RunOrigin,
+    adjusted: Option<AgentBuilder>,
+    id: impl FnOnce() -> String,
+) -> Result<Run, RunError> {
     let adjusted = adjusted.map(AgentBuilder::build).transpose();
     match (start, adjusted) {
-        (Start::New { agent, .. }, Err(error)) => {
+        (RunOrigin::New { agent, .. }, Err(error)) => {
             Err(RunError::new(RunFault::Agent(error), Run::empty(&agent, "not-begun")))
         }
-        (Start::Resumed(run), Err(error)) => Err(RunError::new(RunFault::Agent(error), *run)),
-        (Start::New { agent, input }, Ok(adjusted)) => {
+        (RunOrigin::Resumed(run), Err(error)) => Err(RunError::new(RunFault::Agent(error), *run)),
+        (RunOrigin::New { agent, input }, Ok(adjusted)) => {
             let agent = adjusted.unwrap_or(agent);
             let id: Arc<str> = id().into();
             Run::new(&agent, *input, Arc::clone(&id))
                 .map_err(|error| RunError::new(RunFault::Start(error), Run::empty(&agent, &id)))
         }
-        (Start::Resumed(run), Ok(adjusted)) => Ok(match adjusted {
+        (RunOrigin::Resumed(run), Ok(adjusted)) => Ok(match adjusted {
             Some(agent) => run.with_agent(agent),
             None => *run,
         }),

@@ -7,25 +7,25 @@ use stepfold_state_core::chat::Transcript;
 
 /// In two parts, so that a step costs no more than in a plain set, and a turn no more than what is new in it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CallIds {
+pub(crate) struct CallIdSet {
     /// What earlier runs left: persistent, and so shared with what they left.
     before: HashTrieSetSync<Box<str>>,
     /// What this run has added.
     new: HashSet<Box<str>>,
 }
 
-impl CallIds {
+impl CallIdSet {
     /// Those of the calls in a log.
     pub(super) fn of(log: &Transcript) -> Self {
         let calls = log.iter().flat_map(|message| message.tool_calls());
-        CallIds { new: calls.map(|call| call.id.as_str().into()).collect(), ..CallIds::default() }
+        CallIdSet { new: calls.map(|call| call.id.as_str().into()).collect(), ..CallIdSet::default() }
     }
 
     /// The same for the next run. O(what this run has added).
     pub(super) fn left(&self) -> Self {
         let mut before = self.before.clone();
         self.new.iter().for_each(|id| before.insert_mut(id.clone()));
-        CallIds { before, new: HashSet::new() }
+        CallIdSet { before, new: HashSet::new() }
     }
 
     pub(super) fn insert(&mut self, id: &str) {

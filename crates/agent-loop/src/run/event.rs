@@ -13,8 +13,8 @@ use serde_json::Value;
 use stepfold_state_core::chat::{FinishReason, Message, ToolResult, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError};
 
-use super::recorded::{AnsweredItem, RecordedCall};
-use super::shared::SharedValue;
+use super::recorded_outcomes::{AnsweredItem, RecordedCall};
+use super::shared_values::SharedValue;
 use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{ApprovalRequest, Decision, Question};
 use crate::exit::Exit;

@@ -12,12 +12,12 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
-use super::asking::Asking;
-use super::close::not_run;
+use super::approval_rules::ReplyQuestions;
 use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
-use super::machine::{Need, Phase, Run};
+use super::machine::{Need, Run, RunPhase};
+use super::step::{ItemCondition, ItemOutcome, OpenStep, StepItem, WorkOutcome};
+use super::step_end::not_run;
 use super::taken_ids::TakenIds;
-use super::work::{Counted, Item, ItemOutcome, Work, WorkOutcome};
 use crate::agent::{HookPoint, HookVerdict, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::ApprovalRequest;
 use crate::decisions::Decisions;
@@ -199,7 +199,7 @@ impl Run {
 
     /// The instructions are rendered on the state with the inputs; the log is repaired if it has to be.
     fn begun(&self, elapsed: Duration) -> Result<Event, FeedError> {
-        let Phase::Fresh(fresh) = &self.phase else { return Err(self.not_needed("began")) };
+        let RunPhase::Fresh(fresh) = &self.phase else { return Err(self.not_needed("began")) };
         let mut state = self.state.clone();
         if !fresh.delta.is_empty() {
             state.apply(&fresh.delta)?;
@@ -281,7 +281,7 @@ impl Run {
     /// The instructions of a run that has not begun, without the values of `temp:` keys. None if they have no place
     /// for such.
     pub(crate) fn lasting_instructions(&self) -> Option<String> {
-        let Phase::Fresh(fresh) = &self.phase else { return None };
+        let RunPhase::Fresh(fresh) = &self.phase else { return None };
         let template = self.agent.config().instructions.as_ref()?;
         if !template.placeholders().any(|(name, _)| name.starts_with(TEMPORARY)) {
             return None;
@@ -293,7 +293,7 @@ impl Run {
 
     /// Whether a run that has not begun may have these instructions, whatever the unknown keys hold.
     pub(crate) fn may_have_instructions(&self, text: &str, is_unknown: &dyn Fn(&str) -> bool) -> bool {
-        let Phase::Fresh(fresh) = &self.phase else { return false };
+        let RunPhase::Fresh(fresh) = &self.phase else { return false };
         let mut state = self.state.clone();
         if state.apply(&fresh.delta).is_err() {
             return false;
@@ -432,7 +432,7 @@ impl Run {
         let ran = self.spent().calls;
         let left = limits.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(ran));
         let (mut fates, mut output, mut running) = (Vec::new(), None, 0_u64);
-        let mut asking = Asking::default();
+        let mut asking = ReplyQuestions::default();
         for (place, call) in reply.tool_calls().enumerate() {
             let why = if let Some(exit) = cut {
                 Some(format!("{exit}, so the call may be cut as well"))
@@ -506,7 +506,7 @@ impl Run {
 
     /// The next superstep.
     fn planned(&self, elapsed: Duration) -> Result<Event, FeedError> {
-        let work = self.work().filter(|work| !work.items.any(Counted::Open));
+        let work = self.work().filter(|work| !work.items.any(ItemCondition::Open));
         let (Some(planner), Some(work), Some(walk)) = (self.planner(), work, self.walk()) else {
             return Err(self.not_needed("planned"));
         };
@@ -531,7 +531,7 @@ impl Run {
         let mut merged = None;
         if let Some(work) = self.work()
             && outcomes.iter().all(|outcome| outcome.pending_hook.is_none())
-            && work.items.count(Counted::Open) == outcomes.len()
+            && work.items.count(ItemCondition::Open) == outcomes.len()
         {
             merged = self.close_if_done(&mut event, work, &outcomes)?;
         }
@@ -543,12 +543,12 @@ impl Run {
 
     /// Whether calls may start, as far as hooks before them are concerned.
     fn are_hooked(&self) -> bool {
-        let calls = self.work().and_then(Work::calls);
+        let calls = self.work().and_then(OpenStep::calls);
         calls.is_none_or(|calls| calls.is_hooked || !self.has_hook(HookPoint::BeforeTool))
     }
 
     fn interrupted(&self) -> EventKind {
-        let places = self.work().map(Work::started).unwrap_or_default();
+        let places = self.work().map(OpenStep::started).unwrap_or_default();
         let asks = self.agent.config().ask_when_uncertain;
         let inputs_from_state = if asks { self.inputs_at(&places) } else { Vec::new() };
         EventKind::Interrupted { places, asks, inputs_from_state }
@@ -561,11 +561,11 @@ impl Run {
     fn close_if_done(
         &self,
         event: &mut Event,
-        work: &Work,
+        work: &OpenStep,
         new: &[ItemOutcome],
-    ) -> Result<Option<Merged>, FeedError> {
+    ) -> Result<Option<WriteRanges>, FeedError> {
         let mut new = new.iter().peekable();
-        let mut outcome = |place, item: &Item| {
+        let mut outcome = |place, item: &StepItem| {
             let given = new.next_if(|new| new.place == place).map(|new| new.outcome.clone());
             given.or_else(|| Some((**item.outcome()?).clone()))
         };
@@ -574,7 +574,7 @@ impl Run {
             let outcomes: Option<Vec<_>> = items.map(|(place, item)| outcome(place, item)).collect();
             return outcomes.map(|outcomes| self.close_superstep(event, work, &outcomes)).transpose();
         }
-        let completed = |(place, item, call): (usize, &Item, &ToolCall)| {
+        let completed = |(place, item, call): (usize, &StepItem, &ToolCall)| {
             Some(item.completed(call, outcome(place, item)?.into_call()?))
         };
         let outcomes: Option<Vec<_>> = work.with_calls().map(completed).collect();
@@ -585,11 +585,11 @@ impl Run {
     fn close_superstep(
         &self,
         event: &mut Event,
-        work: &Work,
+        work: &OpenStep,
         outcomes: &[WorkOutcome],
-    ) -> Result<Merged, FeedError> {
-        let Some(planner) = self.planner() else { return Ok(Merged::new()) };
-        let mut ranges = Merged::with_capacity(outcomes.len());
+    ) -> Result<WriteRanges, FeedError> {
+        let Some(planner) = self.planner() else { return Ok(WriteRanges::new()) };
+        let mut ranges = WriteRanges::with_capacity(outcomes.len());
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
         let mut ids = TakenIds::new(&self.known.call_ids);
@@ -622,7 +622,7 @@ impl Run {
 }
 
 /// The writes of each item among those of an event: the index of the first, and their number.
-pub(super) type Merged = Vec<(usize, usize)>;
+pub(super) type WriteRanges = Vec<(usize, usize)>;
 
 /// Whether a text is these parts with anything between them.
 fn has_in_order<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> bool {

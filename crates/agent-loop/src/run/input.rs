@@ -7,10 +7,10 @@ use serde_json::Value;
 use stepfold_state_core::chat::{Message, Role, Transcript};
 use stepfold_state_core::state::{Delta, State};
 
-use super::call_ids::CallIds;
+use super::call_ids::CallIdSet;
 use super::event::Event;
 use super::machine::Run;
-use super::prompt::Prompt;
+use super::prompt::ModelPrompt;
 use crate::error::StartError;
 use crate::stored_form::{check_format, first_format, is_first_format};
 use stepfold_trim::Summary;
@@ -48,7 +48,7 @@ pub struct Input {
     pub(crate) delta: Option<Delta>,
     pub(crate) summary: Option<Summary>,
     /// What an earlier run knows of the conversation.
-    pub(crate) known: Option<Known>,
+    pub(crate) known: Option<ConversationCache>,
     /// It is of a record, which has nothing that does not last.
     pub(crate) is_recorded: bool,
 }
@@ -71,21 +71,21 @@ struct StoredInput {
 
 /// What need not be found out again about a conversation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct ConversationCache {
     /// How many messages are known to be well-formed.
     pub(crate) messages: usize,
     /// The ids of the calls in them.
-    pub(crate) call_ids: CallIds,
+    pub(crate) call_ids: CallIdSet,
     /// What the model was shown of them.
-    pub(crate) prompt: Option<Box<Prompt>>,
+    pub(crate) prompt: Option<Box<ModelPrompt>>,
 }
 
-impl Known {
+impl ConversationCache {
     /// What a run knows that has ended. One that has not may have calls without results.
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
         let (messages, call_ids) = (run.transcript().len(), run.known.call_ids.left());
-        Some(Known { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
+        Some(ConversationCache { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
     }
 }
 
@@ -117,7 +117,7 @@ impl Input {
     /// # }).unwrap();
     /// ```
     pub fn after(run: Run) -> Self {
-        let known = Known::of(&run);
+        let known = ConversationCache::of(&run);
         let Run { state, summary, .. } = run;
         Input { state: Some(state), summary, known, ..Input::default() }
     }
@@ -158,7 +158,7 @@ impl Input {
     /// it ended, that run knows things of it that are not found out again: see [`Input::after`].
     #[must_use]
     pub fn on_state(mut self, state: State, left_by: Option<&Run>) -> Self {
-        self.known = left_by.and_then(Known::of);
+        self.known = left_by.and_then(ConversationCache::of);
         self.state = Some(state);
         self
     }

@@ -13,16 +13,16 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::State;
 use stepfold_tools::{AnsweredRequest, CallOutcome, Effect, Tool, Tools};
 
-use super::by_name::ByName;
 use super::event::{Event, EventKind, is_default};
-use super::input::{Input, Known};
-use super::prompt::Prompt;
-use super::task::Task;
-use super::unknown::UnknownCall;
-use super::work::{Counted, Item, ItemState, Plan, Walk, Work};
-use crate::agent::{Agent, HookPoint, Offer, Planner, RunLimits};
+use super::input::{ConversationCache, Input};
+use super::name_map::NameMap;
+use super::prompt::ModelPrompt;
+use super::step::{ItemCondition, ItemState, OpenStep, StepItem, StepPlan, SuperstepWalk};
+use super::step_task::StepTask;
+use super::unknown_calls::UnknownCall;
+use crate::agent::{Agent, HookPoint, OfferedTools, Planner, RunLimits};
 use crate::approval::nested_path;
-use crate::decisions::Settled;
+use crate::decisions::SettledDecision;
 use crate::error::StartError;
 use crate::exit::{Breakpoint, Exit};
 use crate::planned::{OpenBranch, Planned};
@@ -78,21 +78,21 @@ pub struct Run {
     /// What the run around it has left for it.
     pub(super) bounds: Option<RunLimits>,
     pub(super) state: State,
-    pub(super) phase: Phase,
-    pub(super) tally: Tally,
+    pub(super) phase: RunPhase,
+    pub(super) tally: RunTally,
     pub(super) summary: Option<Summary>,
     /// Calls that were approved once, for agreement that holds for the same arguments.
-    pub(super) approved: Vec<Approved>,
+    pub(super) approved: Vec<ApprovedCall>,
     /// The decisions that requests have, by their ids.
-    pub(super) decided: BTreeMap<String, Settled>,
+    pub(super) decided: BTreeMap<String, SettledDecision>,
     /// The calls that were answered with "outcome unknown".
     pub(super) unknown: Vec<UnknownCall>,
-    pub(super) prompt: Prompt,
+    pub(super) prompt: ModelPrompt,
     /// What need not be found out again about the conversation: the ids of all calls in it; of that before the run began,
     /// how much is well-formed, and, until it begins, what was shown of it.
-    pub(super) known: Known,
+    pub(super) known: ConversationCache,
     /// The tools of this step.
-    pub(super) offer: Option<Offer>,
+    pub(super) offer: Option<OfferedTools>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
     pub(super) is_taken_up: bool,
     /// Whether another process started the running items.
@@ -102,9 +102,9 @@ pub struct Run {
 /// Where a run is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Phase {
+pub(crate) enum RunPhase {
     /// Nothing is committed.
-    Fresh(Box<Fresh>),
+    Fresh(Box<RunBeginning>),
     /// Hooks before the run.
     Opening,
     /// The beginning of the conversation may have to be condensed.
@@ -121,7 +121,7 @@ pub(crate) enum Phase {
         last: Option<Exit>,
     },
     /// A step is open, or a plan is to say what comes next.
-    Working(Work),
+    Working(OpenStep),
     /// Hooks on exit.
     Leaving(Exit),
     /// Hooks after the run.
@@ -132,7 +132,7 @@ pub(crate) enum Phase {
 
 /// What the run begins with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Fresh {
+pub(crate) struct RunBeginning {
     pub(crate) messages: Vec<Arc<Message>>,
     #[serde(default)]
     pub(crate) delta: stepfold_state_core::state::Delta,
@@ -144,16 +144,16 @@ pub(crate) struct Fresh {
 /// What is counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Tally {
+pub(crate) struct RunTally {
     /// Events that were committed.
     pub(crate) events: u64,
     pub(crate) steps: u64,
     pub(crate) usage: Usage,
     /// The usage by model, that of the runs inside included.
-    #[serde(skip_serializing_if = "ByName::is_empty")]
-    pub(crate) usage_by_model: ByName<Usage>,
+    #[serde(skip_serializing_if = "NameMap::is_empty")]
+    pub(crate) usage_by_model: NameMap<Usage>,
     /// Calls by tool, those answered without running left out.
-    pub(crate) calls: ByName<u64>,
+    pub(crate) calls: NameMap<u64>,
     /// Calls of the runs inside. They count for the limits.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) calls_inside: u64,
@@ -177,7 +177,7 @@ pub(crate) struct Tally {
 
 /// A call that was approved, for [`Approval::Once`](stepfold_tools::Approval::Once).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Approved {
+pub(crate) struct ApprovedCall {
     pub(crate) tool: String,
     /// As [canonical JSON](stepfold_state_core::canonical_json).
     pub(crate) arguments: String,
@@ -186,13 +186,13 @@ pub(crate) struct Approved {
     pub(crate) inputs: String,
 }
 
-impl Approved {
+impl ApprovedCall {
     pub(super) fn of(call: &ToolCall, inputs: &[StateInput]) -> Self {
         let arguments = match call.arguments.as_object() {
             Some(arguments) => stepfold_state_core::canonical_object(arguments),
             None => call.arguments.to_text().into_owned(),
         };
-        Approved { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }
+        ApprovedCall { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }
     }
 }
 
@@ -271,18 +271,18 @@ impl Run {
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
         let known = input.known.filter(|known| known.messages == state.messages().len()).unwrap_or_default();
-        let fresh = Fresh { messages: input.messages, delta, is_recorded: input.is_recorded };
-        let run = Run::at(agent, id, state, Phase::Fresh(Box::new(fresh)));
+        let fresh = RunBeginning { messages: input.messages, delta, is_recorded: input.is_recorded };
+        let run = Run::at(agent, id, state, RunPhase::Fresh(Box::new(fresh)));
         Ok(Run { summary: input.summary, known, ..run })
     }
 
     /// A run that never began.
     pub(crate) fn empty(agent: &Agent, id: &str) -> Self {
-        Run::at(agent, id.into(), State::new(agent.schema()), Phase::Fresh(Box::default()))
+        Run::at(agent, id.into(), State::new(agent.schema()), RunPhase::Fresh(Box::default()))
     }
 
     /// A run in this phase that has counted, decided and shown nothing.
-    pub(super) fn at(agent: &Agent, id: Arc<str>, state: State, phase: Phase) -> Self {
+    pub(super) fn at(agent: &Agent, id: Arc<str>, state: State, phase: RunPhase) -> Self {
         Run {
             agent: agent.clone(),
             key_prefix: Arc::clone(&id),
@@ -291,13 +291,13 @@ impl Run {
             bounds: None,
             state,
             phase,
-            tally: Tally::default(),
+            tally: RunTally::default(),
             summary: None,
             approved: Vec::new(),
             decided: BTreeMap::new(),
             unknown: Vec::new(),
-            prompt: Prompt::empty(),
-            known: Known::default(),
+            prompt: ModelPrompt::empty(),
+            known: ConversationCache::default(),
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
             is_lost: false,
@@ -378,40 +378,44 @@ impl Run {
     /// What the run needs next. Pure: it says the same until an event is committed.
     pub fn decide(&self) -> Need {
         match &self.phase {
-            Phase::Fresh(_) => Need::Begin,
-            Phase::Opening => Need::Hook(HookPoint::BeforeRun),
-            Phase::Condensing { .. } => match self.summary_plan() {
+            RunPhase::Fresh(_) => Need::Begin,
+            RunPhase::Opening => Need::Hook(HookPoint::BeforeRun),
+            RunPhase::Condensing { .. } => match self.summary_plan() {
                 Some(plan) => Need::Summary(Box::new(plan)),
                 None => Need::Model,
             },
-            Phase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
-            Phase::Asking { .. } => Need::Model,
-            Phase::Working(work) => self.needed_by(work),
-            Phase::Leaving(_) => Need::Hook(HookPoint::OnExit),
-            Phase::Closing(_) => Need::Hook(HookPoint::AfterRun),
-            Phase::Done(exit) => Need::Nothing(exit.clone()),
+            RunPhase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
+            RunPhase::Asking { .. } => Need::Model,
+            RunPhase::Working(work) => self.needed_by(work),
+            RunPhase::Leaving(_) => Need::Hook(HookPoint::OnExit),
+            RunPhase::Closing(_) => Need::Hook(HookPoint::AfterRun),
+            RunPhase::Done(exit) => Need::Nothing(exit.clone()),
         }
     }
 
-    fn needed_by(&self, work: &Work) -> Need {
+    fn needed_by(&self, work: &OpenStep) -> Need {
         let items = &work.items;
-        if items.any(Counted::HookPending) {
+        if items.any(ItemCondition::HookPending) {
             // Before anything else can end the step.
             return Need::Hook(HookPoint::AfterTool);
         }
-        if items.any(Counted::Started) && self.is_lost {
+        if items.any(ItemCondition::Started) && self.is_lost {
             return Need::Interrupted;
         }
         match &work.plan {
             // No call of a reply runs before all decisions about that reply are there.
-            Plan::Calls(_) if items.any(Counted::Waiting) => Need::Approval,
-            Plan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
+            StepPlan::Calls(_) if items.any(ItemCondition::Waiting) => Need::Approval,
+            StepPlan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
                 Need::Hook(HookPoint::BeforeTool)
             }
-            Plan::Calls(_) => Need::Calls,
-            Plan::Branches(_) if !items.any(Counted::Open) => Need::Superstep,
-            Plan::Branches(_) if items.any(Counted::Runnable) || items.any(Counted::Started) => Need::Nodes,
-            Plan::Branches(_) => Need::Approval,
+            StepPlan::Calls(_) => Need::Calls,
+            StepPlan::Branches(_) if !items.any(ItemCondition::Open) => Need::Superstep,
+            StepPlan::Branches(_)
+                if items.any(ItemCondition::Runnable) || items.any(ItemCondition::Started) =>
+            {
+                Need::Nodes
+            }
+            StepPlan::Branches(_) => Need::Approval,
         }
     }
 
@@ -446,14 +450,14 @@ impl Run {
 
     /// Whether the model is to answer with what it has, without tools.
     pub(super) const fn is_last_answer(&self) -> bool {
-        matches!(&self.phase, Phase::Asking { last: Some(_), .. })
+        matches!(&self.phase, RunPhase::Asking { last: Some(_), .. })
     }
 
     /// Whether the model is asked next: at once, or after hooks or a summary. Never of a graph.
     pub fn asks_model(&self) -> bool {
         match &self.phase {
-            Phase::Asking { .. } | Phase::Condensing { .. } => true,
-            Phase::Opening => self.planner().is_none(),
+            RunPhase::Asking { .. } | RunPhase::Condensing { .. } => true,
+            RunPhase::Opening => self.planner().is_none(),
             _ => false,
         }
     }
@@ -461,7 +465,7 @@ impl Run {
     /// The tools of this step, which a host resolves when they are not [the same at every
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
-        self.offer = Some(Offer::new(tools, self.agent.output_spec()));
+        self.offer = Some(OfferedTools::new(tools, self.agent.output_spec()));
         // Changes of tools that are listed again need no decision.
         let _ = self.revive();
     }
@@ -469,7 +473,7 @@ impl Run {
     /// Whether the tools of a call that waits for a decision are not known, also one inside of an item.
     pub(crate) fn lacks_tools(&self) -> bool {
         let Some(work) = self.work() else { return false };
-        let are_needed = work.calls().is_some() && work.items.any(Counted::Waiting);
+        let are_needed = work.calls().is_some() && work.items.any(ItemCondition::Waiting);
         (self.offer.is_none() && are_needed) || self.child_lacking_tools().is_some()
     }
 
@@ -483,16 +487,16 @@ impl Run {
         self.offer.as_ref().map(|offer| &offer.tools)
     }
 
-    pub(crate) fn work(&self) -> Option<&Work> {
+    pub(crate) fn work(&self) -> Option<&OpenStep> {
         match &self.phase {
-            Phase::Working(work) => Some(work),
+            RunPhase::Working(work) => Some(work),
             _ => None,
         }
     }
 
     /// The items of an open step of calls, each with its call.
-    pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
-        self.work().into_iter().flat_map(Work::with_calls)
+    pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &StepItem, &ToolCall)> {
+        self.work().into_iter().flat_map(OpenStep::with_calls)
     }
 
     /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
@@ -507,7 +511,7 @@ impl Run {
     /// The calls that the hooks before tools have to see: all that are to run, or those that were changed since the hooks
     /// have seen them.
     pub(crate) fn calls_to_hook(&self) -> Vec<(usize, ToolCall)> {
-        let was_hooked = self.work().is_some_and(Work::was_hooked);
+        let was_hooked = self.work().is_some_and(OpenStep::was_hooked);
         let is_new = |place: usize| self.item(place).is_some_and(|item| item.is_unhooked);
         self.open_calls().into_iter().filter(|(place, _)| !was_hooked || is_new(*place)).collect()
     }
@@ -530,7 +534,7 @@ impl Run {
 
     /// Whether a call of the open step has its outcome.
     pub(crate) fn has_finished_calls(&self) -> bool {
-        self.work().is_some_and(|work| work.items.count(Counted::Open) < work.items.len())
+        self.work().is_some_and(|work| work.items.count(ItemCondition::Open) < work.items.len())
     }
 
     /// The calls of the open step that asked the user and were answered, by their places.
@@ -551,10 +555,10 @@ impl Run {
     }
 
     /// The items that may run.
-    pub(crate) fn open_tasks(&self) -> impl Iterator<Item = Task<'_>> {
+    pub(crate) fn open_tasks(&self) -> impl Iterator<Item = StepTask<'_>> {
         let items = self.work().map(|work| &*work.items).unwrap_or_default();
         let open = items.iter().enumerate().filter(|(_, item)| item.may_run());
-        open.map(|(place, item)| Task::new(self, place, item))
+        open.map(|(place, item)| StepTask::new(self, place, item))
     }
 
     /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
@@ -568,7 +572,7 @@ impl Run {
         self.agent.config().planner.as_ref()
     }
 
-    pub(crate) fn walk(&self) -> Option<&Walk> {
+    pub(crate) fn walk(&self) -> Option<&SuperstepWalk> {
         self.work()?.walk()
     }
 
@@ -579,7 +583,7 @@ impl Run {
 
     /// Whether no branch of the superstep has an outcome, has asked, or has begun a run of its agent.
     fn is_superstep_untouched(&self) -> bool {
-        let is_untouched = |item: &Item| {
+        let is_untouched = |item: &StepItem| {
             matches!(item.state, ItemState::Ready) && item.asked.is_empty() && item.child.is_none()
         };
         self.work().is_some_and(|work| work.items.iter().all(is_untouched))
@@ -594,7 +598,7 @@ impl Run {
             }
             EventKind::Inner { place, event } => {
                 let Some(task) = self.task(*place) else { return Vec::new() };
-                let child = self.item(*place).and_then(Item::child);
+                let child = self.item(*place).and_then(StepItem::child);
                 let started = child.map(|child| child.starts(event)).unwrap_or_default();
                 started.iter().map(|id| nested_path(&task.label(), id)).collect()
             }
@@ -798,7 +802,7 @@ impl Run {
     /// Why the run ended, if it has.
     pub fn exit(&self) -> Option<&Exit> {
         match &self.phase {
-            Phase::Done(exit) => Some(exit),
+            RunPhase::Done(exit) => Some(exit),
             _ => None,
         }
     }
@@ -806,7 +810,7 @@ impl Run {
     /// Why the run is about to end.
     pub(crate) fn pending_exit(&self) -> Option<&Exit> {
         match &self.phase {
-            Phase::Leaving(exit) | Phase::Closing(exit) | Phase::Done(exit) => Some(exit),
+            RunPhase::Leaving(exit) | RunPhase::Closing(exit) | RunPhase::Done(exit) => Some(exit),
             _ => None,
         }
     }

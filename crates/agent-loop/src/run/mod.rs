@@ -5,41 +5,41 @@
 //! [`Run::commit`] folds the event. That is all: to pause is not to answer yet, to store is to serialise, to
 //! replay is to commit the events of a record.
 
-mod asking;
-mod by_name;
+mod approval_rules;
 mod call_ids;
-mod children;
-mod close;
 mod commit;
-mod edited;
+mod contradiction;
+mod edits;
 mod event;
 mod feed;
-mod file;
-mod given;
+mod implied_outcomes;
+mod inner_runs;
 mod input;
 mod machine;
+mod name_map;
 mod prompt;
-mod recorded;
+mod recorded_outcomes;
 mod requests;
-mod shared;
-mod stored;
+mod run_file;
+mod shared_values;
+mod step;
+mod step_end;
+mod step_task;
+mod stored_run;
 mod taken_ids;
-mod task;
-mod unknown;
-mod work;
-mod would;
+mod unknown_calls;
 
 pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, OutputFate, StepEnd};
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
 pub use self::machine::{Need, PendingHook, Run};
-pub use self::recorded::{AnsweredItem, RecordedCall, RecordedOutcome};
-pub use self::shared::SharedValue;
-pub use self::stored::LoadError;
-pub use self::unknown::UnknownCall;
-pub use self::work::{ItemOutcome, WorkOutcome};
+pub use self::recorded_outcomes::{AnsweredItem, RecordedCall, RecordedOutcome};
+pub use self::shared_values::SharedValue;
+pub use self::step::{ItemOutcome, WorkOutcome};
+pub use self::stored_run::LoadError;
+pub use self::unknown_calls::UnknownCall;
 
-pub(crate) use self::close::is_note;
-pub(crate) use self::stored::check_version;
-pub(crate) use self::work::Item;
-pub(crate) use self::would::Contradiction;
+pub(crate) use self::contradiction::CallContradiction;
+pub(crate) use self::step::StepItem;
+pub(crate) use self::step_end::is_note;
+pub(crate) use self::stored_run::check_version;

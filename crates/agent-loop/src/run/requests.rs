@@ -8,13 +8,15 @@ use stepfold_state_core::state::Issues;
 
 use super::event::EventKind;
 use super::machine::Run;
-use super::work::{Counted, Item, ItemState};
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within, nested_path, path_of_call};
-use crate::decisions::{DecisionError, Decisions, Settled};
+use super::step::{ItemCondition, ItemState, StepItem};
+use crate::approval::{
+    ApprovalRequest, AskReason, Decision, RequestSubject, id_within, nested_path, path_of_call,
+};
+use crate::decisions::{DecisionError, Decisions, SettledDecision};
 use crate::error::FeedError;
 
 /// A request that waits for its decision.
-struct Waiting {
+struct PendingRequest {
     /// The item that it is about.
     place: usize,
     /// Its id inside of the item, if it is about something there.
@@ -23,7 +25,7 @@ struct Waiting {
 }
 
 /// A decision about an item, or about something inside of it.
-pub(super) struct Decided<'d> {
+pub(super) struct ItemDecision<'d> {
     pub(super) place: usize,
     /// The id of the request inside of the item.
     pub(super) inside: Option<String>,
@@ -50,8 +52,8 @@ impl Run {
     }
 
     /// What waits for a decision, in the order of the items, with the ids that it has under a prefix of keys.
-    fn waiting(&self, scope: Option<&str>) -> Vec<Waiting> {
-        let Some(work) = self.work().filter(|work| work.items.any(Counted::Waiting)) else {
+    fn waiting(&self, scope: Option<&str>) -> Vec<PendingRequest> {
+        let Some(work) = self.work().filter(|work| work.items.any(ItemCondition::Waiting)) else {
             return Vec::new();
         };
         // The number of calls that a decision about each item holds for.
@@ -68,17 +70,21 @@ impl Run {
                     let (call, times) = (work.shown(place), times[place]);
                     let (run, step, round) = (&*self.id, self.tally.steps, item.round);
                     let (name, inputs) = (&*call.name, &*item.inputs);
-                    let subject = Subject { run, step, place, round, reason, name, times, inputs };
+                    let subject = RequestSubject { run, step, place, round, reason, name, times, inputs };
                     let id = outer_id(scope, subject.id(&self.path_of(place), &call.arguments));
                     let inputs_from_state = item.inputs.clone();
                     let request = ApprovalRequest::new(id, call, reason);
                     let request = ApprovalRequest { inputs_from_state, times, ..request };
-                    all.push(Waiting { place, inside: None, request });
+                    all.push(PendingRequest { place, inside: None, request });
                 }
                 ItemState::Same(_) => {}
                 _ => all.extend(item.open_requests().into_iter().map(|request| {
                     let id = self.id_inside(scope, place, &request.id);
-                    Waiting { place, inside: Some(request.id), request: ApprovalRequest { id, ..request } }
+                    PendingRequest {
+                        place,
+                        inside: Some(request.id),
+                        request: ApprovalRequest { id, ..request },
+                    }
                 })),
             }
         }
@@ -101,7 +107,7 @@ impl Run {
     }
 
     /// What the decisions of an event are about, in the order of the items. The event is the next one.
-    pub(super) fn decided_by<'d>(&self, event: &'d EventKind) -> Vec<Decided<'d>> {
+    pub(super) fn decided_by<'d>(&self, event: &'d EventKind) -> Vec<ItemDecision<'d>> {
         match event {
             EventKind::Decided { decisions, key_prefix, .. } => {
                 self.decided(key_prefix.as_deref(), decisions)
@@ -110,19 +116,19 @@ impl Run {
         }
     }
 
-    fn decided<'d>(&self, scope: Option<&str>, decisions: &'d [(String, Decision)]) -> Vec<Decided<'d>> {
+    fn decided<'d>(&self, scope: Option<&str>, decisions: &'d [(String, Decision)]) -> Vec<ItemDecision<'d>> {
         let Some(work) = self.work() else { return Vec::new() };
         let waiting = self.waiting(scope).into_iter();
-        let mut decided: Vec<Decided<'d>> = waiting
-            .filter_map(|Waiting { place, inside, request }| {
-                Some(Decided { place, inside, decision: given(decisions, &request.id)? })
+        let mut decided: Vec<ItemDecision<'d>> = waiting
+            .filter_map(|PendingRequest { place, inside, request }| {
+                Some(ItemDecision { place, inside, decision: given(decisions, &request.id)? })
             })
             .collect();
         // Equal calls that are asked about once have the same decision.
         let same = work.items.iter().enumerate().filter_map(|(place, item)| {
             let ItemState::Same(first) = item.state else { return None };
             let first = decided.binary_search_by_key(&first, |decided| decided.place).ok()?;
-            Some(Decided { place, inside: None, decision: decided[first].decision })
+            Some(ItemDecision { place, inside: None, decision: decided[first].decision })
         });
         let same: Vec<_> = same.collect();
         decided.extend(same);
@@ -132,8 +138,8 @@ impl Run {
 
     /// The first deadline of what [comes later](crate::AskReason::Later), here and in the runs inside, if there is any.
     pub fn next_deadline(&self) -> Option<SystemTime> {
-        let work = self.work().filter(|work| work.items.any(Counted::Waiting))?;
-        let open = work.items.iter().filter(|item| item.waits()).flat_map(Item::open_requests);
+        let work = self.work().filter(|work| work.items.any(ItemCondition::Waiting))?;
+        let open = work.items.iter().filter(|item| item.waits()).flat_map(StepItem::open_requests);
         open.filter_map(|request| request.deadline).min()
     }
 
@@ -223,9 +229,9 @@ impl Run {
         self.check_inside(&waiting, decisions)
     }
 
-    fn not_pending(&self, id: &str, waiting: &[Waiting]) -> DecisionError {
+    fn not_pending(&self, id: &str, waiting: &[PendingRequest]) -> DecisionError {
         let id = id.to_owned();
-        if let Some(Settled { decision, by, .. }) = self.decided.get(&id) {
+        if let Some(SettledDecision { decision, by, .. }) = self.decided.get(&id) {
             return DecisionError::AlreadyDecided {
                 id,
                 decision: Box::new(decision.clone()),
@@ -236,7 +242,7 @@ impl Run {
         DecisionError::NotPending { id, pending }
     }
 
-    fn check_modified(&self, waiting: &Waiting, arguments: &Value) -> Result<(), DecisionError> {
+    fn check_modified(&self, waiting: &PendingRequest, arguments: &Value) -> Result<(), DecisionError> {
         let (request, is_own) = (&waiting.request, waiting.inside.is_none());
         let fault = |faults| DecisionError::InvalidArguments { id: request.id.clone(), faults };
         let Value::Object(arguments) = arguments else {
@@ -261,12 +267,12 @@ impl Run {
     /// Whether the runs inside would take the decisions about their requests.
     fn check_inside(
         &self,
-        waiting: &[Waiting],
+        waiting: &[PendingRequest],
         decisions: &[(String, Decision)],
     ) -> Result<(), DecisionError> {
         for (place, child) in self.children() {
             let of_child = waiting.iter().filter(|waiting| waiting.place == place);
-            let inner = of_child.filter_map(|Waiting { inside, request, .. }| {
+            let inner = of_child.filter_map(|PendingRequest { inside, request, .. }| {
                 Some((inside.clone()?, given(decisions, &request.id)?.clone()))
             });
             let inner: Vec<(String, Decision)> = inner.collect();
@@ -296,7 +302,7 @@ impl Run {
         let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { return };
         for (id, decision) in decisions {
             let (decision, by, idempotency_key) = (decision.clone(), by.clone(), idempotency_key.clone());
-            self.decided.insert(id.clone(), Settled { decision, by, idempotency_key });
+            self.decided.insert(id.clone(), SettledDecision { decision, by, idempotency_key });
         }
     }
 }

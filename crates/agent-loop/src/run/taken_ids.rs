@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, ToolResult, with_unique_call_ids};
 
-use super::call_ids::CallIds;
+use super::call_ids::CallIdSet;
 
 /// The taken ids of calls: those of the log, and those of new messages.
 pub(super) struct TakenIds<'a> {
-    log: &'a CallIds,
+    log: &'a CallIdSet,
     new: HashSet<Box<str>>,
 }
 
 impl<'a> TakenIds<'a> {
-    pub(super) fn new(log: &'a CallIds) -> Self {
+    pub(super) fn new(log: &'a CallIdSet) -> Self {
         TakenIds { log, new: HashSet::new() }
     }
 

@@ -23,11 +23,11 @@ use stepfold_tools::{Effect, ToolContext};
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Executions(Arc<Mutex<BTreeMap<String, Execution>>>);
+pub struct Executions(Arc<Mutex<BTreeMap<String, ExecutionCount>>>);
 
 /// The executions under one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Execution {
+pub(super) struct ExecutionCount {
     /// The tool, or the node.
     pub(super) name: String,
     /// The effect of the tool, as the call saw it; of a node it is not known here.
@@ -63,7 +63,7 @@ impl Executions {
     fn note_key(&self, key: &str, name: &str, effect: Option<Effect>) {
         let mut executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let execution = executions.entry(key.to_owned());
-        execution.or_insert_with(|| Execution { name: name.to_owned(), effect, times: 0 }).times += 1;
+        execution.or_insert_with(|| ExecutionCount { name: name.to_owned(), effect, times: 0 }).times += 1;
     }
 
     /// How often the call or the node with this key was executed.
@@ -79,7 +79,7 @@ impl Executions {
     }
 
     /// What was counted; counting starts over.
-    pub(super) fn take(&self) -> BTreeMap<String, Execution> {
+    pub(super) fn take(&self) -> BTreeMap<String, ExecutionCount> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -4,13 +4,13 @@
 //! observer is told of everything before it happens, so wherever a process can die there is a moment at which
 //! the observer can fail.
 
-mod account;
-mod began;
-mod ended;
-mod simulate;
-mod watch;
+mod comparison;
+mod effect_ledger;
+mod failing_observer;
+mod inner_starts;
+mod simulation;
 
-pub use self::simulate::{Simulated, SimulationError, Simulator};
+pub use self::simulation::{Simulated, SimulationError, Simulator};
 
 use std::fmt;
 

@@ -7,12 +7,12 @@ use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Write;
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus, CancellationToken, FatalError, ToolError};
 
-use super::Host;
-use super::children::{AttemptEnd, Attempted, Children, Told};
-use super::functions::{Functions, Happened};
+use super::RunDriver;
+use super::attempts::{AttemptEnd, AttemptPool, EndedAttempt, InnerNotice};
 use super::hooks::after_tool;
 use super::model::sleep;
-use super::trouble::Trouble;
+use super::step_failure::StepFailure;
+use super::step_functions::{StepEvent, StepFunctions};
 use crate::agent::HookPoint;
 use crate::exit::Exit;
 use crate::observe::{EventRefused, ObserverError, RunEvent};
@@ -21,17 +21,17 @@ use crate::run::{Answer, Fate, ItemOutcome, PendingHook, Run};
 use crate::run_error::RunFault;
 
 /// A step whose items are under way.
-struct AtWork<'a> {
-    functions: Functions,
-    children: Children<'a>,
-    trouble: Trouble,
+struct StepExecution<'a> {
+    functions: StepFunctions,
+    children: AttemptPool<'a>,
+    trouble: StepFailure,
     /// Calls that were about to start and need an approval, requested when the running ones have ended.
     to_ask: Vec<(usize, Fate)>,
     /// The first branch, by its place, whose failure is the error of the run.
     failed: Option<(usize, RunFault)>,
 }
 
-impl Host<'_> {
+impl RunDriver<'_> {
     pub(super) async fn run_work(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if run.is_cancelled_inside() {
             let answer = if self.is_time_up(run) { Answer::TimedOut } else { Answer::Cancelled };
@@ -40,17 +40,17 @@ impl Host<'_> {
         if run.walk().is_none() && !self.are_calls_ready(run).await? {
             return Ok(());
         }
-        let mut work = AtWork {
-            functions: Functions::of(run, &self.given.cancellation),
-            children: Children::new(std::sync::Arc::clone(&self.clock)),
-            trouble: Trouble::default(),
+        let mut work = StepExecution {
+            functions: StepFunctions::of(run, &self.given.cancellation),
+            children: AttemptPool::new(std::sync::Arc::clone(&self.clock)),
+            trouble: StepFailure::default(),
             to_ask: Vec::new(),
             failed: None,
         };
         let mut up = std::pin::pin!(sleep(self.time_left(run)));
         let mut is_up = false;
         while !work.trouble.is_refusal() {
-            let AtWork { functions, children, .. } = &mut work;
+            let StepExecution { functions, children, .. } = &mut work;
             let happened = tokio::select! {
                 biased;
                 Some(happened) = children.next() => happened,
@@ -100,7 +100,7 @@ impl Host<'_> {
     async fn work_ended(
         &mut self,
         run: &mut Run,
-        work: &mut AtWork<'_>,
+        work: &mut StepExecution<'_>,
         is_up: bool,
     ) -> Result<(), RunFault> {
         let unread = std::iter::from_fn(|| work.children.try_told());
@@ -120,33 +120,33 @@ impl Host<'_> {
         }
     }
 
-    async fn happened(&mut self, run: &mut Run, work: &mut AtWork<'_>, happened: Happened) {
+    async fn happened(&mut self, run: &mut Run, work: &mut StepExecution<'_>, happened: StepEvent) {
         match happened {
-            Happened::Starting(places) => {
+            StepEvent::Starting(places) => {
                 work.to_ask = work.functions.to_ask(run, &places);
                 match work.to_ask.is_empty() && self.starting(run, &places, &mut work.trouble).await {
                     true => work.children.start(run, &places, work.functions.stop()),
                     false => work.functions.withdraw(&places),
                 }
             }
-            Happened::Progress { call_id, report } => {
+            StepEvent::Progress { call_id, report } => {
                 let told = self.tell(|| RunEvent::ToolProgress { call_id, report });
                 work.trouble.note(told.await);
             }
-            Happened::Asks { place, requests } => {
+            StepEvent::Asks { place, requests } => {
                 let now = self.clock.time_of_day();
                 let requests = run.task(place).map(|task| task.requests(requests, now)).unwrap_or_default();
                 work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
             }
-            Happened::Finished(ended) => self.calls_ended(run, work, ended).await,
-            Happened::Told(told) => self.told(run, told, &mut work.trouble).await,
-            Happened::Ended(ended) => self.attempts_ended(run, work, ended).await,
+            StepEvent::Finished(ended) => self.calls_ended(run, work, ended).await,
+            StepEvent::Notice(told) => self.told(run, told, &mut work.trouble).await,
+            StepEvent::Ended(ended) => self.attempts_ended(run, work, ended).await,
         }
     }
 
     /// Items that must not run twice are marked in the record before they start. Whether the items may start: once they
     /// are marked, they do.
-    async fn starting(&mut self, run: &mut Run, places: &[usize], trouble: &mut Trouble) -> bool {
+    async fn starting(&mut self, run: &mut Run, places: &[usize], trouble: &mut StepFailure) -> bool {
         for place in places {
             let told = self.tell(|| started(run, *place)).await;
             if trouble.note(told).is_none() {
@@ -162,10 +162,10 @@ impl Host<'_> {
 
     /// Takes note of what the inside of an item does. When something has failed, it commits what is under way, and begins nothing
     /// more. If its commit is refused, it is never answered.
-    async fn told(&mut self, run: &mut Run, told: Told, trouble: &mut Trouble) {
+    async fn told(&mut self, run: &mut Run, told: InnerNotice, trouble: &mut StepFailure) {
         let (place, event, goes_on) = match told {
-            Told::Inner { place, event, goes_on } => (place, event, goes_on),
-            Told::Output { place, kind, value } => {
+            InnerNotice::Inner { place, event, goes_on } => (place, event, goes_on),
+            InnerNotice::Output { place, kind, value } => {
                 let node = name_of(run, place);
                 let said = self.tell(|| RunEvent::Output { node, branch: place, kind: Some(kind), value });
                 trouble.note(said.await);
@@ -195,7 +195,12 @@ impl Host<'_> {
 
     /// Attempts that ended at the same moment: begins the next ones, and commits the outcomes of branches as one event, each
     /// request by itself. What was told in that moment comes before the end.
-    async fn attempts_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<Attempted>) {
+    async fn attempts_ended(
+        &mut self,
+        run: &mut Run,
+        work: &mut StepExecution<'_>,
+        ended: Vec<EndedAttempt>,
+    ) {
         while !work.trouble.is_refusal()
             && let Some(told) = work.children.try_told()
         {
@@ -206,7 +211,7 @@ impl Host<'_> {
         }
         let is_node = run.walk().is_some();
         let (mut outcomes, mut asked) = (Vec::new(), Vec::new());
-        for Attempted { place, tries, end } in ended {
+        for EndedAttempt { place, tries, end } in ended {
             if let AttemptEnd::Failed(..) = end
                 && let Some(pause) = run.attempts(place).pauses().nth(tries as usize - 1)
             {
@@ -261,7 +266,12 @@ impl Host<'_> {
     }
 
     /// Commits the outcomes of calls that ended at the same moment, as one event, after their hooks.
-    async fn calls_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, CallOutcome)>) {
+    async fn calls_ended(
+        &mut self,
+        run: &mut Run,
+        work: &mut StepExecution<'_>,
+        ended: Vec<(usize, CallOutcome)>,
+    ) {
         let amended = ended.iter().map(|(place, _)| *place).filter(|_| work.functions.amends());
         let amended: Vec<usize> = amended.collect();
         let mut outcomes = Vec::with_capacity(ended.len());
@@ -282,7 +292,7 @@ impl Host<'_> {
     async fn node_ended(
         &mut self,
         run: &Run,
-        work: &mut AtWork<'_>,
+        work: &mut StepExecution<'_>,
         place: usize,
         outcome: NodeOutcome,
         is_over: bool,
@@ -325,7 +335,7 @@ impl Host<'_> {
             // There is nothing new to commit.
             (item, Some(fault)) if item.pending_hook == Some(hook) => Err(fault),
             seen => {
-                let mut trouble = Trouble::default();
+                let mut trouble = StepFailure::default();
                 let outcome = self.concluded(seen, &mut trouble).await;
                 trouble.note(self.commit_outcomes(run, vec![outcome]).await);
                 trouble.end()
@@ -338,7 +348,7 @@ impl Host<'_> {
     async fn concluded(
         &mut self,
         (item, fault): (ItemOutcome, Option<RunFault>),
-        trouble: &mut Trouble,
+        trouble: &mut StepFailure,
     ) -> ItemOutcome {
         trouble.note(fault.map_or(Ok(()), Err));
         if item.pending_hook.is_none()

@@ -14,18 +14,18 @@ use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 use stepfold_trim::View;
 
-use super::commit::Folding;
+use super::commit::FoldMode;
 use super::event::{Event, EventKind, place_of_result};
-use super::machine::{Phase, Run};
+use super::machine::{Run, RunPhase};
 use super::prompt::beginning;
-use super::work::{Child, ChildRun, Item, ItemState, Plan, Work, WorkOutcome};
+use super::step::{InnerRun, InnerRunState, ItemState, OpenStep, StepItem, StepPlan, WorkOutcome};
 use crate::edit::{Edit, EditError, replaces};
 use crate::error::FeedError;
 
 impl Run {
     /// Whether an edit is taken where the run is: after its beginning, and before its end.
     pub(super) const fn may_be_edited(&self) -> bool {
-        !matches!(&self.phase, Phase::Fresh(_) | Phase::Closing(_) | Phase::Done(_))
+        !matches!(&self.phase, RunPhase::Fresh(_) | RunPhase::Closing(_) | RunPhase::Done(_))
     }
 
     /// The event of an edit.
@@ -108,7 +108,7 @@ impl Run {
     /// The call of the open step with an id, if it has not begun.
     pub(super) fn call_ahead(&self, id: &str) -> Result<&ToolCall, EditError> {
         let Some((_, item, call)) = self.calls_at_work().find(|(_, _, call)| call.id == id) else {
-            let is_ahead = |(_, item, _): &(usize, &Item, &ToolCall)| why_begun(item).is_none();
+            let is_ahead = |(_, item, _): &(usize, &StepItem, &ToolCall)| why_begun(item).is_none();
             let known = self.calls_at_work().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
             return Err(EditError::NoOpenCall { id: id.to_owned(), known: known.collect() });
         };
@@ -141,7 +141,7 @@ impl Run {
     }
 
     /// What an edit changes beside the state; its event is folded into that already.
-    pub(super) fn note_edit(&mut self, event: &Event, folding: Folding) {
+    pub(super) fn note_edit(&mut self, event: &Event, folding: FoldMode) {
         let EventKind::Edited { results, drops_summary, .. } = &event.kind else { return };
         let is_of_result = |id: &str| results.iter().any(|result| result.call_id() == id);
         self.unknown.retain(|call| !is_of_result(&call.id));
@@ -174,7 +174,7 @@ impl Run {
     }
 
     /// Gives an edit of shared values to the runs inside.
-    fn edit_inside(&mut self, event: &Event, folding: Folding) {
+    fn edit_inside(&mut self, event: &Event, folding: FoldMode) {
         if event.delta.is_empty() {
             return;
         }
@@ -187,9 +187,9 @@ impl Run {
 
     /// Gives an edit to a run inside: as far as it shares the keys, and as an event of its own that is not recorded, since
     /// it comes of that of the run around it. What it had written to a key that is set is not merged any more.
-    pub(super) fn edit_child(&self, place: usize, child: &mut Child, event: &Event, folding: Folding) {
+    pub(super) fn edit_child(&self, place: usize, child: &mut InnerRun, event: &Event, folding: FoldMode) {
         let inside = self.task(place).and_then(|task| self.inside(task));
-        let (Some(inside), ChildRun::Run(run)) = (inside, &mut child.run) else {
+        let (Some(inside), InnerRunState::Run(run)) = (inside, &mut child.run) else {
             // Its agent is not known yet.
             child.events.push(event.clone());
             return;
@@ -199,7 +199,7 @@ impl Run {
             inside.shares_write(self.state.schema(), write) && schema.key(write.key()).is_some()
         };
         // Values that are there by now have what was merged.
-        let is_new = |write: &&Write| folding == Folding::Live || is_set(write);
+        let is_new = |write: &&Write| folding == FoldMode::Live || is_set(write);
         let delta: Delta = event.delta.iter().filter(is_shared).filter(is_new).cloned().collect();
         if delta.is_empty() || !run.may_be_edited() {
             return;
@@ -224,10 +224,10 @@ impl Run {
 }
 
 /// Where an edit leads, unless a step is open. Hooks before the model look again at what they have seen.
-pub(super) fn after_edit(drops_summary: bool, phase: Phase) -> Phase {
+pub(super) fn after_edit(drops_summary: bool, phase: RunPhase) -> RunPhase {
     match phase {
-        Phase::Asking { last: None, .. } if drops_summary => Phase::Condensing { gave_up: false },
-        Phase::Asking { last, .. } => Phase::Asking { is_hooked: false, last },
+        RunPhase::Asking { last: None, .. } if drops_summary => RunPhase::Condensing { gave_up: false },
+        RunPhase::Asking { last, .. } => RunPhase::Asking { is_hooked: false, last },
         phase => phase,
     }
 }
@@ -238,7 +238,7 @@ fn is_set(write: &Write) -> bool {
 }
 
 /// Why the result of a call cannot be edited, if it cannot.
-fn why_unanswered(item: &Item) -> Option<&'static str> {
+fn why_unanswered(item: &StepItem) -> Option<&'static str> {
     Some(match &item.state {
         ItemState::Done(_) => return None,
         ItemState::Started => "it was started, and has no result yet; wait for its outcome",
@@ -249,7 +249,7 @@ fn why_unanswered(item: &Item) -> Option<&'static str> {
 }
 
 /// Why the arguments of a call cannot be edited, if they cannot. What was approved was approved with its arguments.
-fn why_begun(item: &Item) -> Option<&'static str> {
+fn why_begun(item: &StepItem) -> Option<&'static str> {
     match &item.state {
         ItemState::Done(_) => {
             Some("it has a result; edit the result, or fork the session at the version before it")
@@ -265,7 +265,7 @@ fn why_begun(item: &Item) -> Option<&'static str> {
     }
 }
 
-impl Work {
+impl OpenStep {
     /// The open step with these results and arguments, as far as they are of its calls. Hooks before tools look again at
     /// what they have seen.
     pub(super) fn edit(&mut self, results: &[ToolResult], arguments: &[(String, Value)]) {
@@ -280,9 +280,9 @@ impl Work {
                 self.items.change(place, |item| item.modify(arguments, was_hooked));
             }
         }
-        let Plan::Calls(plan) = &mut self.plan else { return };
+        let StepPlan::Calls(plan) = &mut self.plan else { return };
         if plan.is_hooked {
-            self.items.change_all(|items| items.iter_mut().for_each(Item::hook_again));
+            self.items.change_all(|items| items.iter_mut().for_each(StepItem::hook_again));
             plan.is_hooked = self.items.iter().all(|item| !item.is_unhooked);
         }
     }
@@ -292,7 +292,7 @@ impl Work {
     }
 }
 
-impl Item {
+impl StepItem {
     /// Another result of a call that has one. What it has written stays: that has happened.
     fn answer_with(&mut self, result: &ToolResult) {
         let ItemState::Done(outcome) = &mut self.state else { return };

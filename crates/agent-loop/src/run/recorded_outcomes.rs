@@ -8,7 +8,7 @@ use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallOutcome, CallStatus};
 
 use super::event::{Event, EventKind, Fate, is_default};
-use super::work::{ItemOutcome, WorkOutcome};
+use super::step::{ItemOutcome, WorkOutcome};
 use crate::error::FeedError;
 use crate::planned::NodeOutcome;
 use crate::stored_form::{is_once, once};

@@ -8,9 +8,9 @@ use crate::run_error::RunFault;
 
 /// The first fault of those that came while calls or branches were under way; a refusal comes before all others.
 #[derive(Default)]
-pub(super) struct Trouble(Option<RunFault>);
+pub(super) struct StepFailure(Option<RunFault>);
 
-impl Trouble {
+impl StepFailure {
     /// What a step gave; its fault is kept.
     pub(super) fn note<T>(&mut self, result: Result<T, RunFault>) -> Option<T> {
         match result {

@@ -23,26 +23,26 @@ use crate::state_input::{StateInput, retain_open};
 
 /// The open step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Work {
+pub(crate) struct OpenStep {
     #[serde(default)]
-    pub(crate) items: Items,
-    pub(crate) plan: Plan,
+    pub(crate) items: StepItems,
+    pub(crate) plan: StepPlan,
 }
 
 /// Where the items come from, with what the step has beside them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Plan {
+pub(crate) enum StepPlan {
     /// They are the calls of the reply that is the last message of the log.
-    Calls(Calls),
+    Calls(CallStep),
     /// They are the branches of a superstep.
-    Branches(Walk),
+    Branches(SuperstepWalk),
 }
 
 /// What a step of calls has beside them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Calls {
+pub(crate) struct CallStep {
     /// The message that has them.
     #[serde(skip)]
     pub(crate) reply: Option<Arc<Message>>,
@@ -56,13 +56,13 @@ pub(crate) struct Calls {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<Exit>,
     /// What the run had spent when the step began: the runs inside have what is left of its limits.
-    pub(crate) spent: Spent,
+    pub(crate) spent: LimitUsage,
 }
 
 /// What counts for the limits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Spent {
+pub(crate) struct LimitUsage {
     pub(crate) calls: u64,
     pub(crate) tokens: u64,
     #[serde(with = "super::event::micros", rename = "elapsed_us")]
@@ -72,7 +72,7 @@ pub(crate) struct Spent {
 /// Where a walk through supersteps is.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Walk {
+pub(crate) struct SuperstepWalk {
     pub(crate) has_begun: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) deferred: Vec<Planned>,
@@ -86,14 +86,14 @@ pub(crate) struct Walk {
 /// The items in their order, and how many of them are how far. A reply may have thousands of calls, and each of
 /// their events asks for that.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Items {
-    items: Vec<Item>,
+pub(crate) struct StepItems {
+    items: Vec<StepItem>,
     counts: [usize; 6],
 }
 
 /// What is counted of the items.
 #[derive(Clone, Copy)]
-pub(crate) enum Counted {
+pub(crate) enum ItemCondition {
     /// A decision about the item itself is required.
     Asked,
     /// A decision about the item, or inside of it, is required.
@@ -109,32 +109,32 @@ pub(crate) enum Counted {
 }
 
 /// Whether an item is each of what is [counted](Counted).
-fn counted(item: &Item) -> [bool; 6] {
+fn counted(item: &StepItem) -> [bool; 6] {
     let waits = item.waits();
     let is_runnable = !waits && matches!(item.state, ItemState::Ready);
     [item.is_asked(), waits, is_runnable, item.is_started(), item.hook_pending().is_some(), !item.is_done()]
 }
 
-impl From<Vec<Item>> for Items {
-    fn from(items: Vec<Item>) -> Self {
+impl From<Vec<StepItem>> for StepItems {
+    fn from(items: Vec<StepItem>) -> Self {
         let mut counts = [0; 6];
         for (count, is_one) in items.iter().flat_map(|item| std::iter::zip(0.., counted(item))) {
             counts[count] += usize::from(is_one);
         }
-        Items { items, counts }
+        StepItems { items, counts }
     }
 }
 
-impl Serialize for Items {
+impl Serialize for StepItems {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.items.serialize(serializer)
     }
 }
 
 /// Rejects a call whose decision refers to a call without one: the machine relies on it.
-impl<'de> Deserialize<'de> for Items {
+impl<'de> Deserialize<'de> for StepItems {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let items = Vec::<Item>::deserialize(deserializer)?;
+        let items = Vec::<StepItem>::deserialize(deserializer)?;
         let is_asked_before = |place: usize, first: usize| {
             first < place && items.get(first).is_some_and(|item| matches!(item.state, ItemState::Asking(_)))
         };
@@ -153,17 +153,17 @@ impl<'de> Deserialize<'de> for Items {
     }
 }
 
-impl Deref for Items {
-    type Target = [Item];
+impl Deref for StepItems {
+    type Target = [StepItem];
 
-    fn deref(&self) -> &[Item] {
+    fn deref(&self) -> &[StepItem] {
         &self.items
     }
 }
 
-impl Items {
+impl StepItems {
     /// Changes the item at a place, if there is one. O(1).
-    pub(crate) fn change<T>(&mut self, place: usize, change: impl FnOnce(&mut Item) -> T) -> Option<T> {
+    pub(crate) fn change<T>(&mut self, place: usize, change: impl FnOnce(&mut StepItem) -> T) -> Option<T> {
         let item = self.items.get_mut(place)?;
         let before = counted(item);
         let changed = change(item);
@@ -174,26 +174,26 @@ impl Items {
     }
 
     /// Changes any of them. O(items).
-    pub(crate) fn change_all(&mut self, change: impl FnOnce(&mut [Item])) {
+    pub(crate) fn change_all(&mut self, change: impl FnOnce(&mut [StepItem])) {
         let mut items = std::mem::take(&mut self.items);
         change(&mut items);
         *self = items.into();
     }
 
     /// How many are that.
-    pub(crate) const fn count(&self, counted: Counted) -> usize {
+    pub(crate) const fn count(&self, counted: ItemCondition) -> usize {
         self.counts[counted as usize]
     }
 
     /// Whether one is that.
-    pub(crate) const fn any(&self, counted: Counted) -> bool {
+    pub(crate) const fn any(&self, counted: ItemCondition) -> bool {
         self.count(counted) > 0
     }
 }
 
 /// One item, by its place.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Item {
+pub(crate) struct StepItem {
     /// The branch. A call stands in the reply.
     #[serde(flatten)]
     pub(crate) planned: Option<Planned>,
@@ -224,7 +224,7 @@ pub(crate) struct Item {
     pub(crate) decisions: Vec<(String, Decision)>,
     /// The run inside of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) child: Option<Box<Child>>,
+    pub(crate) child: Option<Box<InnerRun>>,
     pub(crate) state: ItemState,
 }
 
@@ -243,7 +243,7 @@ pub(crate) enum ItemState {
     /// It must not run twice, and was started.
     Started,
     /// It ran, and a hook that has to see its outcome failed.
-    HookPending(Box<HookPending>),
+    HookPending(Box<UnseenOutcome>),
     /// It has its outcome.
     Done(Arc<WorkOutcome>),
 }
@@ -343,7 +343,7 @@ impl ItemOutcome {
 
 /// An outcome that a hook has still to see.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct HookPending {
+pub(crate) struct UnseenOutcome {
     /// As the hooks before it left it.
     pub(crate) outcome: CallOutcome,
     /// The place of the hook among those after tools.
@@ -353,8 +353,8 @@ pub(crate) struct HookPending {
 /// The run inside of an item. Its events are events of the run around it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Child {
-    pub(crate) run: ChildRun,
+pub(crate) struct InnerRun {
+    pub(crate) run: InnerRunState,
     /// Events that are still to be folded, when its agent is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) events: Vec<Event>,
@@ -368,7 +368,7 @@ pub(crate) struct Child {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum ChildRun {
+pub(crate) enum InnerRunState {
     /// Before its first event.
     #[default]
     Unknown,
@@ -383,38 +383,41 @@ fn as_loaded<S: Serializer>(run: &Run, serializer: S) -> Result<S::Ok, S::Error>
     serde_json::to_value(run).map_err(S::Error::custom)?.serialize(serializer)
 }
 
-impl Child {
+impl InnerRun {
     pub(crate) fn run(&self) -> Option<&Run> {
         match &self.run {
-            ChildRun::Run(run) => Some(run),
+            InnerRunState::Run(run) => Some(run),
             _ => None,
         }
     }
 }
 
-impl Work {
+impl OpenStep {
     /// The calls of a reply.
-    pub(crate) fn of_calls(reply: Arc<Message>, last: Option<Exit>, spent: Spent) -> Self {
-        let items = vec![Item::default(); reply.tool_calls().count()].into();
-        Work { items, plan: Plan::Calls(Calls { reply: Some(reply), last, spent, ..Calls::default() }) }
+    pub(crate) fn of_calls(reply: Arc<Message>, last: Option<Exit>, spent: LimitUsage) -> Self {
+        let items = vec![StepItem::default(); reply.tool_calls().count()].into();
+        OpenStep {
+            items,
+            plan: StepPlan::Calls(CallStep { reply: Some(reply), last, spent, ..CallStep::default() }),
+        }
     }
 
     /// A walk that has not begun.
     pub(crate) fn of_walk() -> Self {
-        Work { items: Items::default(), plan: Plan::Branches(Walk::default()) }
+        OpenStep { items: StepItems::default(), plan: StepPlan::Branches(SuperstepWalk::default()) }
     }
 
-    pub(crate) const fn calls(&self) -> Option<&Calls> {
+    pub(crate) const fn calls(&self) -> Option<&CallStep> {
         match &self.plan {
-            Plan::Calls(calls) => Some(calls),
-            Plan::Branches(_) => None,
+            StepPlan::Calls(calls) => Some(calls),
+            StepPlan::Branches(_) => None,
         }
     }
 
-    pub(crate) const fn walk(&self) -> Option<&Walk> {
+    pub(crate) const fn walk(&self) -> Option<&SuperstepWalk> {
         match &self.plan {
-            Plan::Branches(walk) => Some(walk),
-            Plan::Calls(_) => None,
+            StepPlan::Branches(walk) => Some(walk),
+            StepPlan::Calls(_) => None,
         }
     }
 
@@ -424,7 +427,7 @@ impl Work {
     }
 
     /// The items of a reply, each with its call.
-    pub(crate) fn with_calls(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
+    pub(crate) fn with_calls(&self) -> impl Iterator<Item = (usize, &StepItem, &ToolCall)> {
         let calls = self.reply().into_iter().flat_map(|reply| reply.tool_calls());
         self.items.iter().zip(calls).enumerate().map(|(place, (item, call))| (place, item, call))
     }
@@ -499,7 +502,7 @@ impl Work {
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
         let is_open = |(place, fate): &(usize, Fate)| match fate {
             Fate::Ask(question) => self.items.get(*place).is_some_and(|item| item.may_be_asked(question)),
-            Fate::Same(_) => self.items.get(*place).is_some_and(Item::is_unasked),
+            Fate::Same(_) => self.items.get(*place).is_some_and(StepItem::is_unasked),
             Fate::Answer(_) => false,
         };
         self.calls().is_some() && !fates.is_empty() && fates.iter().all(is_open) && is_asked(fates)
@@ -513,7 +516,7 @@ impl Work {
 
     /// The superstep that has ended.
     pub(crate) fn ended(&self) -> Vec<Ended<'_>> {
-        self.items.iter().filter_map(Item::ended).collect()
+        self.items.iter().filter_map(StepItem::ended).collect()
     }
 
     /// Those whose writes could not be merged have failed.
@@ -533,7 +536,7 @@ impl Work {
     }
 }
 
-impl Walk {
+impl SuperstepWalk {
     pub(crate) fn position(&self) -> Position<'_> {
         Position {
             has_begun: self.has_begun,
@@ -569,7 +572,7 @@ pub(crate) fn is_asked(fates: &[(usize, Fate)]) -> bool {
     })
 }
 
-impl Item {
+impl StepItem {
     pub(crate) fn outcome(&self) -> Option<&Arc<WorkOutcome>> {
         match &self.state {
             ItemState::Done(outcome) => Some(outcome),
@@ -632,7 +635,7 @@ impl Item {
     }
 
     /// The outcome that a hook has still to see, if there is one.
-    pub(crate) fn hook_pending(&self) -> Option<&HookPending> {
+    pub(crate) fn hook_pending(&self) -> Option<&UnseenOutcome> {
         match &self.state {
             ItemState::HookPending(pending) => Some(pending),
             _ => None,
@@ -730,7 +733,7 @@ impl Item {
         }
         if self.modified.is_some() {
             let note = modification(&self.as_run(call).arguments);
-            outcome.result = super::close::with_note(&outcome.result, &note);
+            outcome.result = super::step_end::with_note(&outcome.result, &note);
         }
         outcome
     }

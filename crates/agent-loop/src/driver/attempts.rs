@@ -15,8 +15,8 @@ use stepfold_state_core::ErrorChain;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
-use super::functions::Happened;
-use super::trouble::outcomes_inside;
+use super::step_failure::outcomes_inside;
+use super::step_functions::StepEvent;
 use crate::agent::{BranchEnd, Emitter, NotBegun};
 use crate::approval::{ApprovalRequest, Decision};
 use crate::exit::{Exit, Pause};
@@ -31,7 +31,7 @@ use crate::run_error::{RunError, RunFault};
 const QUEUE: usize = 64;
 
 /// An attempt that has ended.
-pub(super) struct Attempted {
+pub(super) struct EndedAttempt {
     pub(super) place: usize,
     /// The number of attempts, with this one.
     pub(super) tries: u32,
@@ -62,58 +62,58 @@ impl AttemptEnd {
 }
 
 /// An event of a node's function or of an inner run, for the driver.
-pub(super) enum Told {
+pub(super) enum InnerNotice {
     /// What a run does. The driver answers when it has taken note of it: whether the run continues.
     Inner { place: usize, event: RunEvent, goes_on: oneshot::Sender<bool> },
     /// What a function says.
     Output { place: usize, kind: String, value: Value },
 }
 
-impl Told {
+impl InnerNotice {
     /// The calls or branches that came to an end, if that is what it tells.
     pub(super) fn outcomes(&self, run: &Run) -> Vec<String> {
         match self {
-            Told::Inner { place, event, .. } => {
+            InnerNotice::Inner { place, event, .. } => {
                 event.committed().map(|event| outcomes_inside(run, *place, event)).unwrap_or_default()
             }
-            Told::Output { .. } => Vec::new(),
+            InnerNotice::Output { .. } => Vec::new(),
         }
     }
 }
 
 /// What is inside of the items of a step.
-pub(super) struct Children<'a> {
+pub(super) struct AttemptPool<'a> {
     /// Created for the first one: most steps have none.
-    started: Option<Started<'a>>,
+    started: Option<RunningAttempts<'a>>,
     clock: Arc<dyn Clock + 'a>,
 }
 
 /// The attempts that were started, and the channel for what they tell.
-struct Started<'a> {
-    running: FuturesUnordered<BoxFuture<'a, Attempted>>,
-    told: mpsc::Receiver<Told>,
-    teller: mpsc::Sender<Told>,
+struct RunningAttempts<'a> {
+    running: FuturesUnordered<BoxFuture<'a, EndedAttempt>>,
+    told: mpsc::Receiver<InnerNotice>,
+    teller: mpsc::Sender<InnerNotice>,
 }
 
-impl Started<'_> {
+impl RunningAttempts<'_> {
     fn new() -> Self {
         let (teller, told) = mpsc::channel(QUEUE);
-        Started { running: FuturesUnordered::new(), told, teller }
+        RunningAttempts { running: FuturesUnordered::new(), told, teller }
     }
 }
 
-impl<'a> Children<'a> {
+impl<'a> AttemptPool<'a> {
     pub(super) fn new(clock: Arc<dyn Clock + 'a>) -> Self {
-        Children { started: None, clock }
+        AttemptPool { started: None, clock }
     }
 
     /// What is told next, or the next end, with those of functions that end at the same moment; `None` if nothing is at
     /// work. Cancel-safe: a dropped future loses nothing.
-    pub(super) async fn next(&mut self) -> Option<Happened> {
-        let Started { running, told, .. } = self.started.as_mut()?;
+    pub(super) async fn next(&mut self) -> Option<StepEvent> {
+        let RunningAttempts { running, told, .. } = self.started.as_mut()?;
         let first = tokio::select! {
             biased;
-            Some(told) = told.recv() => return Some(Happened::Told(told)),
+            Some(told) = told.recv() => return Some(StepEvent::Notice(told)),
             Some(first) = running.next() => first,
             else => return None,
         };
@@ -125,11 +125,11 @@ impl<'a> Children<'a> {
         {
             ended.push(next);
         }
-        Some(Happened::Ended(ended))
+        Some(StepEvent::Ended(ended))
     }
 
     /// What was told until now.
-    pub(super) fn try_told(&mut self) -> Option<Told> {
+    pub(super) fn try_told(&mut self) -> Option<InnerNotice> {
         self.started.as_mut()?.told.try_recv().ok()
     }
 
@@ -158,13 +158,13 @@ impl<'a> Children<'a> {
                     None => run.begin_inside(task, inside),
                 };
                 match child {
-                    Ok(child) => Attempt::Run(self.drive(place, child, task.decisions(), own.clone())),
-                    Err(begun) => Attempt::NotBegun(begun),
+                    Ok(child) => AttemptFuture::Run(self.drive(place, child, task.decisions(), own.clone())),
+                    Err(begun) => AttemptFuture::NotBegun(begun),
                 }
             }
             (None, Some(planner)) => {
                 let emitter = emitter(place, self.teller());
-                Attempt::Function(Arc::clone(planner).call(task.branch(), own.clone(), emitter))
+                AttemptFuture::Function(Arc::clone(planner).call(task.branch(), own.clone(), emitter))
             }
             (None, None) => return,
         };
@@ -185,7 +185,7 @@ impl<'a> Children<'a> {
                     AttemptEnd::Failed(NodeStatus::TimedOut, attempts.too_long())
                 }),
             };
-            Attempted { place, tries, end }
+            EndedAttempt { place, tries, end }
         }));
     }
 
@@ -198,30 +198,30 @@ impl<'a> Children<'a> {
     ) -> BoxFuture<'a, Result<Outcome, RunError>> {
         let decisions = own_decisions(&child, decisions);
         let running = child.resume().clock(Arc::clone(&self.clock)).cancel_with(stop).decide_all(decisions);
-        running.observe(Teller { place, teller: self.teller() }).into_future()
+        running.observe(NoticeSender { place, teller: self.teller() }).into_future()
     }
 
-    fn teller(&mut self) -> mpsc::Sender<Told> {
+    fn teller(&mut self) -> mpsc::Sender<InnerNotice> {
         self.started().teller.clone()
     }
 
-    fn started(&mut self) -> &mut Started<'a> {
-        self.started.get_or_insert_with(Started::new)
+    fn started(&mut self) -> &mut RunningAttempts<'a> {
+        self.started.get_or_insert_with(RunningAttempts::new)
     }
 }
 
 /// What an attempt waits for.
-enum Attempt<'a> {
+enum AttemptFuture<'a> {
     Run(BoxFuture<'a, Result<Outcome, RunError>>),
     Function(BoxFuture<'static, BranchEnd>),
     NotBegun(NotBegun),
 }
 
-impl Attempt<'_> {
+impl AttemptFuture<'_> {
     /// Until it ends, waits or fails. A function is dropped when it is stopped; a run ends by itself.
     async fn end(self, stop: &CancellationToken) -> AttemptEnd {
         match self {
-            Attempt::Run(running) => match running.await {
+            AttemptFuture::Run(running) => match running.await {
                 Ok(outcome) if matches!(outcome.exit(), Exit::Paused(Pause::Approval)) => AttemptEnd::Waits,
                 Ok(_) => AttemptEnd::Ended,
                 // The run around it has failed, which knows why.
@@ -230,7 +230,7 @@ impl Attempt<'_> {
                 }
                 Err(error) => AttemptEnd::Failed(NodeStatus::Failed, ErrorChain(&error).to_string()),
             },
-            Attempt::Function(called) => tokio::select! {
+            AttemptFuture::Function(called) => tokio::select! {
                 biased;
                 () = stop.cancelled() => AttemptEnd::Stopped,
                 end = called => match end {
@@ -239,9 +239,9 @@ impl Attempt<'_> {
                     BranchEnd::Asks(request) => AttemptEnd::Asks(request),
                 },
             },
-            Attempt::NotBegun(NotBegun::Asks(request)) => AttemptEnd::Asks(request),
+            AttemptFuture::NotBegun(NotBegun::Asks(request)) => AttemptEnd::Asks(request),
             // To begin once more would give the same.
-            Attempt::NotBegun(NotBegun::Failed(error)) => {
+            AttemptFuture::NotBegun(NotBegun::Failed(error)) => {
                 AttemptEnd::Outcome(NodeOutcome::failed(NodeStatus::Failed, error, 1))
             }
         }
@@ -258,29 +258,29 @@ fn own_decisions(child: &Run, decided: &[(String, Decision)]) -> Vec<(String, De
     decided.iter().filter(|(id, _)| is_own(id)).cloned().collect()
 }
 
-fn emitter(place: usize, teller: mpsc::Sender<Told>) -> Emitter {
+fn emitter(place: usize, teller: mpsc::Sender<InnerNotice>) -> Emitter {
     Emitter::new(move |kind, value| {
         let teller = teller.clone();
         Box::pin(async move {
             // The receiver may be gone when the run is torn down.
-            let _ = teller.send(Told::Output { place, kind, value }).await;
+            let _ = teller.send(InnerNotice::Output { place, kind, value }).await;
         })
     })
 }
 
 /// Tells the driver of the run around it what a run inside does, and waits until it has taken note of it.
-struct Teller {
+struct NoticeSender {
     place: usize,
-    teller: mpsc::Sender<Told>,
+    teller: mpsc::Sender<InnerNotice>,
 }
 
-impl Observer for Teller {
+impl Observer for NoticeSender {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
         if let RunEvent::Ended(_) = event {
             return Ok(());
         }
         let (goes_on, answer) = oneshot::channel();
-        let told = Told::Inner { place: self.place, event: event.clone(), goes_on };
+        let told = InnerNotice::Inner { place: self.place, event: event.clone(), goes_on };
         self.teller.send(told).await?;
         match answer.await? {
             true => Ok(()),

@@ -10,15 +10,15 @@ use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::ToolError;
 
-use super::commit::Folding;
+use super::commit::FoldMode;
 use super::event::{Event, EventKind};
 use super::input::Input;
-use super::machine::{Phase, Run};
-use super::stored::LoadError;
-use super::task::Task;
-use super::unknown::{UnknownCall, within};
-use super::work::{Child, ChildRun, Item, Plan, Spent};
-use crate::agent::{AgentCall, BranchAgent, EndedAgent, NotBegun, RunLimits, result_of_call};
+use super::machine::{Run, RunPhase};
+use super::step::{InnerRun, InnerRunState, LimitUsage, StepItem, StepPlan};
+use super::step_task::StepTask;
+use super::stored_run::LoadError;
+use super::unknown_calls::{UnknownCall, within};
+use crate::agent::{BranchAgent, EndedAgent, HostedAgent, NotBegun, RunLimits, result_of_call};
 use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::planned::{Attempts, NodeOutcome};
@@ -28,19 +28,19 @@ const MAX_NESTING: usize = 16;
 
 impl Run {
     /// An item of the open step.
-    pub(crate) fn task(&self, place: usize) -> Option<Task<'_>> {
-        Some(Task::new(self, place, self.item(place)?))
+    pub(crate) fn task(&self, place: usize) -> Option<StepTask<'_>> {
+        Some(StepTask::new(self, place, self.item(place)?))
     }
 
-    pub(crate) fn item(&self, place: usize) -> Option<&Item> {
+    pub(crate) fn item(&self, place: usize) -> Option<&StepItem> {
         self.work()?.items.get(place)
     }
 
     /// What is inside of an item, if that is known: the tools of some agents are not before they are asked for.
-    pub(crate) fn inside(&self, task: Task<'_>) -> Option<&dyn BranchAgent> {
+    pub(crate) fn inside(&self, task: StepTask<'_>) -> Option<&dyn BranchAgent> {
         match task.planned() {
             Some(planned) => self.planner()?.agent(&planned.node),
-            None => self.tool(task.name())?.hosted_as::<AgentCall>().map(|call| call as &dyn BranchAgent),
+            None => self.tool(task.name())?.hosted_as::<HostedAgent>().map(|call| call as &dyn BranchAgent),
         }
     }
 
@@ -52,7 +52,7 @@ impl Run {
 
     /// The inner run of an item, before its beginning. Its id consists of this run's id and its index, so
     /// that it is the same in every process; its keys are those of the process that continues.
-    pub(crate) fn begin_inside(&self, task: Task<'_>, inside: &dyn BranchAgent) -> Result<Run, NotBegun> {
+    pub(crate) fn begin_inside(&self, task: StepTask<'_>, inside: &dyn BranchAgent) -> Result<Run, NotBegun> {
         let failed = |error: &dyn std::fmt::Display| NotBegun::Failed(error.to_string());
         if self.depth >= MAX_NESTING {
             return Err(failed(&format_args!("agents are nested deeper than {MAX_NESTING}")));
@@ -79,12 +79,12 @@ impl Run {
     }
 
     /// Whether the agent inside of an item is known whatever the tools of the step are.
-    pub(crate) fn is_known_inside(&self, task: Task<'_>) -> bool {
+    pub(crate) fn is_known_inside(&self, task: StepTask<'_>) -> bool {
         task.planned().is_some() || self.agent.static_tool(task.name()).is_some()
     }
 
     /// A run as part of this one.
-    fn with_inside(&self, task: Task<'_>, mut run: Run) -> Run {
+    fn with_inside(&self, task: StepTask<'_>, mut run: Run) -> Run {
         run.depth = self.depth + 1;
         run.bounds = self.bounds_inside();
         run.with_key_prefix(task.key())
@@ -93,8 +93,8 @@ impl Run {
     /// What is left of the limits of this run to those inside of a step of calls. Nothing left is one, so that the run
     /// inside ends after its first step. A plan has its own bounds, which it looks at between supersteps.
     fn bounds_inside(&self) -> Option<RunLimits> {
-        let Plan::Calls(calls) = &self.work()?.plan else { return None };
-        let (limits, Spent { calls, tokens, elapsed }) = (self.limits(), calls.spent);
+        let StepPlan::Calls(calls) = &self.work()?.plan else { return None };
+        let (limits, LimitUsage { calls, tokens, elapsed }) = (self.limits(), calls.spent);
         Some(RunLimits {
             steps: u64::MAX,
             calls_per_reply: usize::MAX,
@@ -111,7 +111,9 @@ impl Run {
         for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
             child.run = match (child.run, self.task(place)) {
-                (ChildRun::Run(run), Some(task)) => ChildRun::Run(Box::new(self.with_inside(task, *run))),
+                (InnerRunState::Run(run), Some(task)) => {
+                    InnerRunState::Run(Box::new(self.with_inside(task, *run)))
+                }
                 (run, _) => run,
             };
             self.put_child(place, child);
@@ -123,13 +125,13 @@ impl Run {
         items.filter(|(_, item)| item.child.is_some()).map(|(place, _)| place).collect()
     }
 
-    pub(super) fn take_child(&mut self, place: usize) -> Option<Box<Child>> {
-        let Phase::Working(work) = &mut self.phase else { return None };
+    pub(super) fn take_child(&mut self, place: usize) -> Option<Box<InnerRun>> {
+        let RunPhase::Working(work) = &mut self.phase else { return None };
         work.items.change(place, |item| item.child.take())?
     }
 
-    pub(super) fn put_child(&mut self, place: usize, child: Box<Child>) {
-        if let Phase::Working(work) = &mut self.phase {
+    pub(super) fn put_child(&mut self, place: usize, child: Box<InnerRun>) {
+        if let RunPhase::Working(work) = &mut self.phase {
             work.items.change(place, |item| item.child = Some(child));
         }
     }
@@ -139,15 +141,15 @@ impl Run {
     pub(super) fn commit_inner(
         &mut self,
         event: &Event,
-        folding: Folding,
+        folding: FoldMode,
     ) -> Result<Vec<UnknownCall>, FeedError> {
         let EventKind::Inner { place, event: inner } = &event.kind else { return Ok(Vec::new()) };
         let mut child = self.take_child(*place).unwrap_or_default();
         let committed = self.fold_inner(*place, &mut child, inner, folding);
-        let has_begun = !matches!(child.run, ChildRun::Unknown) || !child.events.is_empty();
+        let has_begun = !matches!(child.run, InnerRunState::Unknown) || !child.events.is_empty();
         if has_begun {
             let pending = child.run().map(Run::pending);
-            if let Phase::Working(work) = &mut self.phase {
+            if let RunPhase::Working(work) = &mut self.phase {
                 work.items.change(*place, |item| {
                     // What was asked before is decided: the run inside has gone on.
                     item.asked = Vec::new();
@@ -164,34 +166,35 @@ impl Run {
     fn fold_inner(
         &self,
         place: usize,
-        child: &mut Child,
+        child: &mut InnerRun,
         event: &Event,
-        folding: Folding,
+        folding: FoldMode,
     ) -> Result<Vec<UnknownCall>, FeedError> {
         let task = self.task(place).ok_or(FeedError::NoSuchItem { place })?;
-        let Some(inside) = self.inside(task).filter(|_| !matches!(child.run, ChildRun::Stored(_))) else {
+        let Some(inside) = self.inside(task).filter(|_| !matches!(child.run, InnerRunState::Stored(_)))
+        else {
             child.events.push(event.clone());
             return Ok(Vec::new());
         };
-        if let (EventKind::Edited { .. }, ChildRun::Run(_)) = (&event.kind, &child.run) {
+        if let (EventKind::Edited { .. }, InnerRunState::Run(_)) = (&event.kind, &child.run) {
             self.edit_child(place, child, event, folding);
             return Ok(Vec::new());
         }
         let mut run = match std::mem::take(&mut child.run) {
-            ChildRun::Run(run) => run,
+            InnerRunState::Run(run) => run,
             _ => Box::new(self.new_child(task, event, folding)?),
         };
         let known = run.unknown_calls().len();
         let committed = match run.follow(event) {
             // The values that it was made on have gone on; with what it wrote they may be too much.
-            Err(FeedError::State(_)) if folding == Folding::CatchUp => run.catch_up(event.clone()),
+            Err(FeedError::State(_)) if folding == FoldMode::CatchUp => run.catch_up(event.clone()),
             committed => committed,
         };
-        run.is_taken_up = folding == Folding::CatchUp;
-        run.is_lost |= folding == Folding::CatchUp;
+        run.is_taken_up = folding == FoldMode::CatchUp;
+        run.is_lost |= folding == FoldMode::CatchUp;
         if let Err(error) = committed {
             if run.events() > 0 {
-                child.run = ChildRun::Run(run);
+                child.run = InnerRunState::Run(run);
             }
             return Err(error);
         }
@@ -207,18 +210,18 @@ impl Run {
             child.said.extend(event.messages.iter().cloned());
         }
         let unknown = run.unknown_calls()[known..].to_vec();
-        child.run = ChildRun::Run(run);
+        child.run = InnerRunState::Run(run);
         Ok(within(&task.label(), unknown).collect())
     }
 
     /// The run inside of an item, before its first event.
-    fn new_child(&self, task: Task<'_>, event: &Event, folding: Folding) -> Result<Run, FeedError> {
+    fn new_child(&self, task: StepTask<'_>, event: &Event, folding: FoldMode) -> Result<Run, FeedError> {
         let place = task.place;
         let EventKind::Began { id, .. } = &event.kind else { return Err(FeedError::NoSuchItem { place }) };
         let inside = self.inside(task).ok_or(FeedError::NoSuchItem { place })?;
         let agent = match inside.agent_on(&self.state) {
             Ok(agent) => agent,
-            Err(_) if folding == Folding::CatchUp => inside.agent().clone(),
+            Err(_) if folding == FoldMode::CatchUp => inside.agent().clone(),
             Err(error) => return Err(fault_of(task, NotBegun::Failed(error))),
         };
         let input = Input::recorded(inside.state_on(&task.branch())?, event);
@@ -232,7 +235,7 @@ impl Run {
         let task = self.task(place)?;
         match task.item.child() {
             Some(child) => Some(child.lasting(event)),
-            None => self.new_child(task, event, Folding::Live).ok().map(|child| child.lasting(event)),
+            None => self.new_child(task, event, FoldMode::Live).ok().map(|child| child.lasting(event)),
         }
     }
 
@@ -254,7 +257,7 @@ impl Run {
     fn revive_child(
         &self,
         place: usize,
-        child: &mut Child,
+        child: &mut InnerRun,
         differences: &mut Vec<String>,
     ) -> Result<(bool, Vec<UnknownCall>), LoadError> {
         let Some(task) = self.task(place) else { return Ok((false, Vec::new())) };
@@ -267,18 +270,18 @@ impl Run {
             }
             return Ok((may_come, Vec::new()));
         };
-        if let ChildRun::Stored(stored) = &child.run {
+        if let InnerRunState::Stored(stored) = &child.run {
             let Ok(agent) = inside.agent_on(&self.state) else {
                 differences.push(format!("{what} '{name}' has lost its agent"));
                 return Ok((false, Vec::new()));
             };
             let (run, changed) = Run::load_changed(&agent, &stored.to_string())?;
             differences.extend(changed.into_iter().map(|change| format!("{what} '{name}': {change}")));
-            child.run = ChildRun::Run(Box::new(self.with_inside(task, run)));
+            child.run = InnerRunState::Run(Box::new(self.with_inside(task, run)));
         }
         let mut unknown = Vec::new();
         for event in std::mem::take(&mut child.events) {
-            let folded = self.fold_inner(place, child, &event, Folding::CatchUp);
+            let folded = self.fold_inner(place, child, &event, FoldMode::CatchUp);
             unknown.extend(
                 folded
                     .map_err(|error| LoadError::Inside { name: name.to_owned(), error: Box::new(error) })?,
@@ -296,7 +299,7 @@ impl Run {
 
     /// The result and the writes of a call whose agent has ended.
     pub(crate) fn result_inside(&self, place: usize) -> Result<(Value, Delta), ToolError> {
-        match self.item(place).and_then(Item::ended_inside) {
+        match self.item(place).and_then(StepItem::ended_inside) {
             Some(ended) => result_of_call(&ended),
             None => Err(ToolError::permanent("the agent has not begun")),
         }
@@ -312,7 +315,7 @@ impl Run {
     /// A run inside once more, with tools that were offered to it.
     pub(crate) fn put_run_inside(&mut self, place: usize, run: Run) {
         if let Some(mut child) = self.take_child(place) {
-            child.run = ChildRun::Run(Box::new(run));
+            child.run = InnerRunState::Run(Box::new(run));
             self.put_child(place, child);
         }
     }
@@ -324,7 +327,7 @@ impl Run {
 }
 
 /// What an agent inside has come to.
-impl Item {
+impl StepItem {
     pub(crate) fn ended_inside(&self) -> Option<EndedAgent<'_>> {
         let child = self.child.as_ref()?;
         let answer = answer_of(child.run()?, &child.said);
@@ -354,7 +357,7 @@ fn has_final_answer(run: &Run, exit: &Exit) -> bool {
     is_limit && run.agent().config().final_answer && run.reply().is_some_and(is_answer)
 }
 
-fn fault_of(task: Task<'_>, error: NotBegun) -> FeedError {
+fn fault_of(task: StepTask<'_>, error: NotBegun) -> FeedError {
     let words = match error {
         NotBegun::Failed(words) => words,
         NotBegun::Asks(request) => format!("approval `{}` is pending", request.id),

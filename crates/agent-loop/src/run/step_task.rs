@@ -9,21 +9,21 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{InputRequest, Invocation, InvokeOptions, key_of_call};
 
 use super::machine::Run;
-use super::work::Item;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, path_of_call, whole_micros};
+use super::step::StepItem;
+use crate::approval::{ApprovalRequest, AskReason, Decision, RequestSubject, path_of_call, whole_micros};
 use crate::planned::{OpenBranch, Planned};
 
 /// An item of the open step of a run: a call, or a branch.
 #[derive(Clone, Copy)]
-pub(crate) struct Task<'a> {
+pub(crate) struct StepTask<'a> {
     pub(crate) run: &'a Run,
     pub(crate) place: usize,
-    pub(super) item: &'a Item,
+    pub(super) item: &'a StepItem,
 }
 
-impl<'a> Task<'a> {
-    pub(super) const fn new(run: &'a Run, place: usize, item: &'a Item) -> Self {
-        Task { run, place, item }
+impl<'a> StepTask<'a> {
+    pub(super) const fn new(run: &'a Run, place: usize, item: &'a StepItem) -> Self {
+        StepTask { run, place, item }
     }
 
     /// The branch, if it is one.
@@ -95,7 +95,7 @@ impl<'a> Task<'a> {
     fn request(&self, asked: InputRequest, now: SystemTime) -> ApprovalRequest {
         let name = self.name();
         let reason = if asked.later.is_some() { AskReason::Later } else { AskReason::Input };
-        let subject = Subject {
+        let subject = RequestSubject {
             run: &self.run.id,
             step: self.run.steps(),
             place: self.place,

@@ -6,7 +6,7 @@ use stepfold_tools::CallStatus;
 
 use super::event::EventKind;
 use super::machine::Run;
-use super::work::ItemOutcome;
+use super::step::ItemOutcome;
 use crate::approval::nested_path;
 
 /// A call that was answered with "outcome unknown": its effect may have happened, and it did not run again.

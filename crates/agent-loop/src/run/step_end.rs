@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus, settle};
 
 use super::event::{Event, StepEnd};
-use super::feed::Merged;
+use super::feed::WriteRanges;
 use super::machine::Run;
 use crate::approval::is_modification;
 
@@ -48,7 +48,7 @@ impl Run {
         event: &mut Event,
         log: &Transcript,
         mut outcomes: Vec<CallOutcome>,
-    ) -> Merged {
+    ) -> WriteRanges {
         let unmerged = match outcomes.iter().all(|outcome| outcome.delta.is_empty()) {
             true => Vec::new(),
             // A scratch state: the event carries the writes, and committing it folds them.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stepfold_tools::Effect;
 
 use super::RUN_ID;
-use crate::agent::{Agent, AgentCall};
+use crate::agent::{Agent, HostedAgent};
 use crate::approval::Decision;
 use crate::planned::Planned;
 use crate::run::{Event, EventKind};
@@ -13,12 +13,12 @@ use crate::run::{Event, EventKind};
 /// What the events of a run say about its branches and calls. Keys are those that nodes and tools are given; runs
 /// are known by their ids, from that of the simulated one to those of the agents inside.
 #[derive(Clone, Debug)]
-pub(super) struct Account {
+pub(super) struct EffectLedger {
     agents: BTreeMap<String, Agent>,
     /// The step that each run is at.
     steps: BTreeMap<String, u64>,
     /// The calls, or branches, of each run's open step.
-    open: BTreeMap<String, Vec<Open>>,
+    open: BTreeMap<String, Vec<LedgerItem>>,
     /// The run that each is part of, and its superstep.
     outer: BTreeMap<String, (String, u64)>,
     /// The side effects of runs, as far as they are known.
@@ -35,7 +35,7 @@ pub(super) struct Account {
 
 /// A call or a branch of the open step.
 #[derive(Clone, Debug)]
-struct Open {
+struct LedgerItem {
     /// What the ids of requests about it begin with.
     id: String,
     key: String,
@@ -44,9 +44,9 @@ struct Open {
     is_uncertain: bool,
 }
 
-impl Account {
+impl EffectLedger {
     pub(super) fn new(agent: &Agent) -> Self {
-        Account {
+        EffectLedger {
             agents: BTreeMap::from([(RUN_ID.to_owned(), agent.clone())]),
             steps: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -60,7 +60,7 @@ impl Account {
     }
 
     pub(super) fn of(agent: &Agent, events: &[Event]) -> Self {
-        let mut account = Account::new(agent);
+        let mut account = EffectLedger::new(agent);
         for event in events {
             account.note(RUN_ID, event);
         }
@@ -185,7 +185,13 @@ impl Account {
             if let Some(effect) = planner.and_then(|planner| planner.effect(&planned.node)) {
                 self.effects.insert(key.clone(), effect);
             }
-            open.push(Open { id, key, node: Some(planned.node.clone()), tool: None, is_uncertain: false });
+            open.push(LedgerItem {
+                id,
+                key,
+                node: Some(planned.node.clone()),
+                tool: None,
+                is_uncertain: false,
+            });
         }
         self.open.insert(run.to_owned(), open);
     }
@@ -201,7 +207,7 @@ impl Account {
             if let Some(effect) = effect {
                 self.effects.insert(key.clone(), effect);
             }
-            open.push(Open {
+            open.push(LedgerItem {
                 id: call.id.clone(),
                 key,
                 node: None,
@@ -226,7 +232,7 @@ impl Account {
             let of_tool = open
                 .tool
                 .as_ref()
-                .and_then(|tool| Some(agent.static_tool(tool)?.hosted_as::<AgentCall>()?.agent.clone()));
+                .and_then(|tool| Some(agent.static_tool(tool)?.hosted_as::<HostedAgent>()?.agent.clone()));
             if let Some(agent) = of_node.or(of_tool) {
                 self.agents.insert(inner.to_owned(), agent);
             }

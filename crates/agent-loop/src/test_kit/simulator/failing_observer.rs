@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RUN_ID;
-use super::account::Account;
+use super::effect_ledger::EffectLedger;
 use crate::exit::Breakpoint;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{Event, EventKind};
 
 /// When the observer fails.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Stop {
+pub(super) enum ObserverStop {
     #[default]
     Never,
     /// At the first word after this many events.
@@ -27,9 +27,9 @@ pub(super) enum Stop {
 
 /// Stores events, until it fails.
 #[derive(Debug)]
-pub(super) struct Watch {
-    pub(super) stop: Stop,
-    pub(super) account: Account,
+pub(super) struct FailingObserver {
+    pub(super) stop: ObserverStop,
+    pub(super) account: EffectLedger,
     pub(super) stored: Vec<Event>,
     /// How many words there were about what is under way.
     pub(super) words: usize,
@@ -39,30 +39,30 @@ pub(super) struct Watch {
     pub(super) under_way: BTreeSet<String>,
 }
 
-impl Observer for Watch {
+impl Observer for FailingObserver {
     async fn observe(&mut self, told: &RunEvent) -> Result<(), ObserverError> {
         let is_event = told.committed().is_some();
         let number = self.stored.len() + 1;
         let is_word = is_word(told);
         self.words += usize::from(is_word);
         match self.stop {
-            Stop::Told(word) if is_word && self.words == word => return Err("failed".into()),
-            Stop::After(event) if number > event => return Err("stopped".into()),
-            Stop::Before(event) if is_event && number == event => return Err("died".into()),
+            ObserverStop::Told(word) if is_word && self.words == word => return Err("failed".into()),
+            ObserverStop::After(event) if number > event => return Err("stopped".into()),
+            ObserverStop::Before(event) if is_event && number == event => return Err("died".into()),
             _ => {}
         }
         self.note(RUN_ID, told);
         match self.stop {
-            Stop::Stored(event) if is_event && number == event => Err("died".into()),
+            ObserverStop::Stored(event) if is_event && number == event => Err("died".into()),
             _ => Ok(()),
         }
     }
 }
 
-impl Watch {
-    pub(super) fn new(stop: Stop, account: Account) -> Self {
+impl FailingObserver {
+    pub(super) fn new(stop: ObserverStop, account: EffectLedger) -> Self {
         let (stored, asked, under_way) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-        Watch { stop, account, stored, words: 0, asked, under_way }
+        FailingObserver { stop, account, stored, words: 0, asked, under_way }
     }
 
     /// Takes note of what happens in a run, which may be that of a node's agent.

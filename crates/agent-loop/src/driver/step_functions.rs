@@ -1,5 +1,5 @@
 //! The items of a step at work: which start next. An [`Invocation`] runs the functions of tools, in their order; what
-//! is inside of items, as the functions of nodes are, runs among the [children](super::children).
+//! is inside of items, as the functions of nodes are, runs among the [children](super::attempts).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use stepfold_tools::{
     CallEvent, CallOutcome, CancellationToken, FatalError, InputRequest, Invocation, InvokeOptions, ToolError,
 };
 
-use super::children::{Attempted, Told};
+use super::attempts::{EndedAttempt, InnerNotice};
 use crate::agent::HookPoint;
 use crate::run::{Fate, Run};
 
 /// What happens while the items of a step are under way.
-pub(super) enum Happened {
+pub(super) enum StepEvent {
     /// These start: calls when the functions are asked what happens next, what is inside of items by itself.
     Starting(Vec<usize>),
     /// A tool reports progress.
@@ -26,23 +26,23 @@ pub(super) enum Happened {
     /// Calls have their outcomes, which ended at the same moment.
     Finished(Vec<(usize, CallOutcome)>),
     /// What is inside of an item tells of what it does.
-    Told(Told),
+    Notice(InnerNotice),
     /// Attempts of what is inside of items ended at the same moment.
-    Ended(Vec<Attempted>),
+    Ended(Vec<EndedAttempt>),
 }
 
 /// The functions of a step. What is inside of items counts among those that run side by side, until it is
 /// [held](Functions::hold) or [complete](Functions::complete).
-pub(super) enum Functions {
+pub(super) enum StepFunctions {
     Calls { invocation: Box<Invocation>, calls: Arc<[ToolCall]>, has_hooks: bool },
-    Nodes(Nodes),
+    Branches(BranchQueue),
 }
 
-impl Functions {
+impl StepFunctions {
     /// They stop when the run is cancelled, or at their own [token](Functions::stop).
     pub(super) fn of(run: &Run, cancellation: &CancellationToken) -> Self {
         if let Some(planner) = run.planner() {
-            return Functions::Nodes(Nodes {
+            return StepFunctions::Branches(BranchQueue {
                 queue: run.open_tasks().map(|task| task.place).collect(),
                 at_work: BTreeSet::new(),
                 max_parallel: planner.max_parallel(),
@@ -53,31 +53,31 @@ impl Functions {
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
         let calls: Arc<[ToolCall]> = run.calls_as_run().into();
         let invocation = Box::new(invocation(run, Arc::clone(&calls), cancellation.clone()));
-        Functions::Calls { invocation, calls, has_hooks }
+        StepFunctions::Calls { invocation, calls, has_hooks }
     }
 
     /// Stops what is under way in the step.
     pub(super) fn stop(&self) -> &CancellationToken {
         match self {
-            Functions::Calls { invocation, .. } => invocation.cancellation(),
-            Functions::Nodes(nodes) => &nodes.stop,
+            StepFunctions::Calls { invocation, .. } => invocation.cancellation(),
+            StepFunctions::Branches(nodes) => &nodes.stop,
         }
     }
 
     /// What happens next; none when nothing is left to run, here or inside of items.
-    pub(super) async fn next(&mut self) -> Option<Happened> {
+    pub(super) async fn next(&mut self) -> Option<StepEvent> {
         let (invocation, calls, has_hooks) = match self {
-            Functions::Nodes(nodes) => return nodes.next().await,
-            Functions::Calls { invocation, calls, has_hooks } => (invocation, calls, *has_hooks),
+            StepFunctions::Branches(nodes) => return nodes.next().await,
+            StepFunctions::Calls { invocation, calls, has_hooks } => (invocation, calls, *has_hooks),
         };
         loop {
             match invocation.next().await? {
-                CallEvent::Starting { calls } => return Some(Happened::Starting(calls)),
+                CallEvent::Starting { calls } => return Some(StepEvent::Starting(calls)),
                 CallEvent::Progress { call, report } => {
-                    return Some(Happened::Progress { call_id: calls[call].id.clone(), report });
+                    return Some(StepEvent::Progress { call_id: calls[call].id.clone(), report });
                 }
                 CallEvent::InputRequired { call: place, requests } => {
-                    return Some(Happened::Asks { place, requests });
+                    return Some(StepEvent::Asks { place, requests });
                 }
                 CallEvent::Finished { call } => {
                     // A hook may take its time, in which nothing that has ended waits to be committed.
@@ -85,7 +85,7 @@ impl Functions {
                     let places = std::iter::once(call).chain(others);
                     let outcomes =
                         places.filter_map(|place| Some((place, invocation.outcome(place)?.clone())));
-                    return Some(Happened::Finished(outcomes.collect()));
+                    return Some(StepEvent::Finished(outcomes.collect()));
                 }
                 _ => {}
             }
@@ -94,18 +94,18 @@ impl Functions {
 
     /// The calls, of these that are about to start, that would take other values from the state than those approved.
     pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, Fate)> {
-        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        let StepFunctions::Calls { invocation, .. } = self else { return Vec::new() };
         run.starting_to_ask(places, |place| invocation.state_seen_by(place))
     }
 
     /// Whether an outcome is amended when it is committed.
     pub(super) const fn amends(&self) -> bool {
-        matches!(self, Functions::Calls { has_hooks: true, .. })
+        matches!(self, StepFunctions::Calls { has_hooks: true, .. })
     }
 
     /// What hooks wrote with a call is read by those that wait for it.
     pub(super) fn amend(&mut self, run: &Run, place: usize) {
-        if let Functions::Calls { invocation, .. } = self
+        if let StepFunctions::Calls { invocation, .. } = self
             && let Some(outcome) = run.finished_call(place)
         {
             invocation.amend(place, outcome);
@@ -116,8 +116,8 @@ impl Functions {
     pub(super) fn hold(&mut self, place: usize) {
         match self {
             // Calls that read what it will have written wait with it.
-            Functions::Calls { invocation, .. } => invocation.hold(place),
-            Functions::Nodes(nodes) => {
+            StepFunctions::Calls { invocation, .. } => invocation.hold(place),
+            StepFunctions::Branches(nodes) => {
                 nodes.at_work.remove(&place);
             }
         }
@@ -126,8 +126,8 @@ impl Functions {
     /// What is inside of a call has its result, whose form is that of the tool.
     pub(super) fn complete(&mut self, place: usize, result: Result<(Value, Delta), ToolError>) {
         match self {
-            Functions::Calls { invocation, .. } => invocation.complete(place, result),
-            Functions::Nodes(nodes) => {
+            StepFunctions::Calls { invocation, .. } => invocation.complete(place, result),
+            StepFunctions::Branches(nodes) => {
                 nodes.at_work.remove(&place);
             }
         }
@@ -136,16 +136,16 @@ impl Functions {
     /// Starts nothing more. Running functions complete.
     pub(super) fn drain(&mut self) {
         match self {
-            Functions::Calls { invocation, .. } => invocation.drain(),
-            Functions::Nodes(nodes) => nodes.queue.clear(),
+            StepFunctions::Calls { invocation, .. } => invocation.drain(),
+            StepFunctions::Branches(nodes) => nodes.queue.clear(),
         }
     }
 
     /// These do not start, and no others do.
     pub(super) fn withdraw(&mut self, places: &[usize]) {
         match self {
-            Functions::Calls { invocation, .. } => invocation.withdraw(),
-            Functions::Nodes(nodes) => {
+            StepFunctions::Calls { invocation, .. } => invocation.withdraw(),
+            StepFunctions::Branches(nodes) => {
                 nodes.at_work.retain(|place| !places.contains(place));
             }
         }
@@ -154,7 +154,7 @@ impl Functions {
 
     /// The ids of the calls that came to an end which is not committed.
     pub(super) fn ended(&self, run: &Run) -> Vec<String> {
-        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        let StepFunctions::Calls { invocation, .. } = self else { return Vec::new() };
         let has_ended = |place: usize| invocation.outcome(place).is_some_and(|outcome| outcome.tries > 0);
         let ended = run.open_calls().into_iter().filter(|(place, _)| has_ended(*place));
         ended.map(|(_, call)| call.id).collect()
@@ -162,7 +162,7 @@ impl Functions {
 
     /// The error of a call that is for the caller.
     pub(super) fn take_error(&mut self) -> Option<FatalError> {
-        let Functions::Calls { invocation, .. } = self else { return None };
+        let StepFunctions::Calls { invocation, .. } = self else { return None };
         invocation.take_error()
     }
 }
@@ -186,21 +186,21 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
 }
 
 /// The branches of a step, which start in order while not too many are at work.
-pub(super) struct Nodes {
+pub(super) struct BranchQueue {
     queue: VecDeque<usize>,
     at_work: BTreeSet<usize>,
     max_parallel: usize,
     stop: CancellationToken,
 }
 
-impl Nodes {
+impl BranchQueue {
     /// What starts next; none when all have ended. It is pending while all that may start is at work.
-    async fn next(&mut self) -> Option<Happened> {
+    async fn next(&mut self) -> Option<StepEvent> {
         let free = self.max_parallel.saturating_sub(self.at_work.len()).min(self.queue.len());
         if free > 0 && !self.stop.is_cancelled() {
             let places: Vec<usize> = self.queue.drain(..free).collect();
             self.at_work.extend(&places);
-            return Some(Happened::Starting(places));
+            return Some(StepEvent::Starting(places));
         }
         if self.at_work.is_empty() {
             return None;

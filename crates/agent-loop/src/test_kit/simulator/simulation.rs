@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::super::executions::Executions;
-use super::account::Account;
-use super::ended::{Ended, Leg, compare};
-use super::watch::{Stop, Watch};
+use super::comparison::{RunSegment, SimulatedRun, compare};
+use super::effect_ledger::EffectLedger;
+use super::failing_observer::{FailingObserver, ObserverStop};
 use super::{RUN_ID, json_of, same};
 use crate::agent::Agent;
 use crate::approval::{ApprovalRequest, AskReason, Decision};
@@ -85,11 +85,11 @@ use crate::run_error::RunFault;
 pub struct Simulator<'a> {
     agent: &'a Agent,
     executions: Executions,
-    decide: Arc<Decide>,
+    decide: Arc<DecideFunction>,
     seed: u64,
 }
 
-type Decide = dyn Fn(&ApprovalRequest) -> Decision + Send + Sync;
+type DecideFunction = dyn Fn(&ApprovalRequest) -> Decision + Send + Sync;
 
 /// The result of a simulation without a failure.
 #[derive(Clone, Debug)]
@@ -127,13 +127,13 @@ impl Simulated {
 #[error("seed {seed}, {point}: {what}")]
 pub struct SimulationError {
     seed: u64,
-    point: Point,
+    point: InterruptionPoint,
     what: String,
 }
 
 /// Where a run was ended. Events are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Point {
+enum InterruptionPoint {
     Nowhere,
     After(usize),
     Folded(usize),
@@ -143,16 +143,18 @@ enum Point {
     EveryBreakpoint,
 }
 
-impl fmt::Display for Point {
+impl fmt::Display for InterruptionPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Point::Nowhere => f.write_str("uninterrupted"),
-            Point::After(event) => write!(f, "stopped after event {event}"),
-            Point::Folded(event) => write!(f, "folded up to event {event}"),
-            Point::FailedBefore(event) => write!(f, "died before event {event} was stored"),
-            Point::FailedAfter(event) => write!(f, "died after event {event} was stored"),
-            Point::Told(word) => write!(f, "the observer failed when it was told for the {word}. time"),
-            Point::EveryBreakpoint => f.write_str("stopped at every breakpoint"),
+            InterruptionPoint::Nowhere => f.write_str("uninterrupted"),
+            InterruptionPoint::After(event) => write!(f, "stopped after event {event}"),
+            InterruptionPoint::Folded(event) => write!(f, "folded up to event {event}"),
+            InterruptionPoint::FailedBefore(event) => write!(f, "died before event {event} was stored"),
+            InterruptionPoint::FailedAfter(event) => write!(f, "died after event {event} was stored"),
+            InterruptionPoint::Told(word) => {
+                write!(f, "the observer failed when it was told for the {word}. time")
+            }
+            InterruptionPoint::EveryBreakpoint => f.write_str("stopped at every breakpoint"),
         }
     }
 }
@@ -199,12 +201,12 @@ impl<'a> Simulator<'a> {
     pub async fn check(&self, input: impl Into<Input>) -> Result<Simulated, SimulationError> {
         let input = input.into();
         let at = |point| move |what| SimulationError { seed: self.seed, point, what };
-        let whole = self.uninterrupted(&input).await.map_err(at(Point::Nowhere))?;
+        let whole = self.uninterrupted(&input).await.map_err(at(InterruptionPoint::Nowhere))?;
         let mut simulated =
             Simulated { outcome: whole.outcome.clone(), events: whole.events.len(), runs: 0, interrupted: 0 };
         for event in 0..=whole.events.len() {
-            let points = [Point::After(event), Point::Folded(event)];
-            let failing = [Point::FailedBefore(event), Point::FailedAfter(event)];
+            let points = [InterruptionPoint::After(event), InterruptionPoint::Folded(event)];
+            let failing = [InterruptionPoint::FailedBefore(event), InterruptionPoint::FailedAfter(event)];
             let failing = failing.into_iter().filter(|_| event > 0);
             for point in points.into_iter().chain(failing) {
                 let ended = self.ended_at(point, &input, &whole).await.map_err(at(point))?;
@@ -213,11 +215,11 @@ impl<'a> Simulator<'a> {
             }
         }
         for word in 1..=whole.words {
-            let point = Point::Told(word);
+            let point = InterruptionPoint::Told(word);
             self.ended_at(point, &input, &whole).await.map_err(at(point))?;
             simulated.runs += 1;
         }
-        self.stepped(&input, &whole).await.map_err(at(Point::EveryBreakpoint))?;
+        self.stepped(&input, &whole).await.map_err(at(InterruptionPoint::EveryBreakpoint))?;
         simulated.runs += 1;
         Ok(simulated)
     }
@@ -226,39 +228,46 @@ impl<'a> Simulator<'a> {
         Run::new(self.agent, input.clone(), RUN_ID).map_err(|error| error.to_string())
     }
 
-    async fn uninterrupted(&self, input: &Input) -> Result<Ended, String> {
+    async fn uninterrupted(&self, input: &Input) -> Result<SimulatedRun, String> {
         let start = self.fresh(input)?;
         self.executions.take();
-        let leg = self.leg(start.clone(), Stop::Never, &[]).await?;
-        let ended = Ended::of(start, vec![leg], self.executions.take());
+        let leg = self.leg(start.clone(), ObserverStop::Never, &[]).await?;
+        let ended = SimulatedRun::of(start, vec![leg], self.executions.take());
         ended.check()?;
         Ok(ended)
     }
 
     /// A run with an end at this point, compared with the uninterrupted one.
-    async fn ended_at(&self, point: Point, input: &Input, whole: &Ended) -> Result<Ended, String> {
+    async fn ended_at(
+        &self,
+        point: InterruptionPoint,
+        input: &Input,
+        whole: &SimulatedRun,
+    ) -> Result<SimulatedRun, String> {
         let start = self.fresh(input)?;
         let stop = match point {
-            Point::After(event) | Point::Folded(event) => Stop::After(event),
-            Point::FailedBefore(event) => Stop::Before(event),
-            Point::FailedAfter(event) => Stop::Stored(event),
-            Point::Told(word) => Stop::Told(word),
-            Point::Nowhere | Point::EveryBreakpoint => Stop::Never,
+            InterruptionPoint::After(event) | InterruptionPoint::Folded(event) => ObserverStop::After(event),
+            InterruptionPoint::FailedBefore(event) => ObserverStop::Before(event),
+            InterruptionPoint::FailedAfter(event) => ObserverStop::Stored(event),
+            InterruptionPoint::Told(word) => ObserverStop::Told(word),
+            InterruptionPoint::Nowhere | InterruptionPoint::EveryBreakpoint => ObserverStop::Never,
         };
         self.executions.take();
         let first = self.leg(start.clone(), stop, &[]).await?;
         let folded = folded(start.clone(), &first.stored)?;
         let stopped = match point {
-            Point::After(_) | Point::FailedBefore(_) | Point::Told(_) => first.outcome.run().to_json(),
+            InterruptionPoint::After(_) | InterruptionPoint::FailedBefore(_) | InterruptionPoint::Told(_) => {
+                first.outcome.run().to_json()
+            }
             _ => folded.to_json(),
         };
         same("the run at its end", &folded.to_json(), &stopped)?;
         let loaded = Run::load(self.agent, &stopped).map_err(|error| error.to_string())?;
         same("the run that was loaded", &stopped, &loaded.to_json())?;
-        let second = self.leg(loaded, Stop::Never, &first.stored).await?;
-        let mut ended = Ended::of(start, vec![first, second], self.executions.take());
+        let second = self.leg(loaded, ObserverStop::Never, &first.stored).await?;
+        let mut ended = SimulatedRun::of(start, vec![first, second], self.executions.take());
         ended.check()?;
-        if let Point::Told(_) = point {
+        if let InterruptionPoint::Told(_) = point {
             ended.lost_nothing()?;
         }
         compare(&ended, whole)?;
@@ -266,7 +275,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// A run that stops before each request and each call, and is stored each time.
-    async fn stepped(&self, input: &Input, whole: &Ended) -> Result<(), String> {
+    async fn stepped(&self, input: &Input, whole: &SimulatedRun) -> Result<(), String> {
         let start = self.fresh(input)?;
         let tools = self.agent.static_offer().map(|offer| offer.tools.clone()).unwrap_or_default();
         let breakpoints = tools.names().map(|tool| Breakpoint::tool(tool).every());
@@ -275,10 +284,10 @@ impl<'a> Simulator<'a> {
         let breakpoints: Vec<Breakpoint> =
             [Breakpoint::model().every()].into_iter().chain(breakpoints).chain(nodes).collect();
         self.executions.take();
-        let (mut legs, mut run) = (Vec::<Leg>::new(), start.clone());
+        let (mut legs, mut run) = (Vec::<RunSegment>::new(), start.clone());
         loop {
             let before: Vec<Event> = legs.iter().flat_map(|leg| leg.stored.clone()).collect();
-            let leg = self.leg(run, Stop::At(breakpoints.clone()), &before).await?;
+            let leg = self.leg(run, ObserverStop::At(breakpoints.clone()), &before).await?;
             let is_paused = matches!(leg.outcome.exit(), Exit::Paused(Pause::Breakpoint(_)));
             let stopped = leg.outcome.run().to_json();
             legs.push(leg);
@@ -290,7 +299,7 @@ impl<'a> Simulator<'a> {
             }
             run = Run::load(self.agent, &stopped).map_err(|error| error.to_string())?;
         }
-        let ended = Ended::of(start, legs, self.executions.take());
+        let ended = SimulatedRun::of(start, legs, self.executions.take());
         ended.check()?;
         same("the exit", &whole.words(), &ended.words())?;
         same("the state", &json_of(whole.state()), &json_of(ended.state()))?;
@@ -298,8 +307,8 @@ impl<'a> Simulator<'a> {
     }
 
     /// Continues with a run, after the events that it has, until it ends, or is ended.
-    async fn leg(&self, run: Run, stop: Stop, before: &[Event]) -> Result<Leg, String> {
-        let mut watch = Watch::new(stop.clone(), Account::of(self.agent, before));
+    async fn leg(&self, run: Run, stop: ObserverStop, before: &[Event]) -> Result<RunSegment, String> {
+        let mut watch = FailingObserver::new(stop.clone(), EffectLedger::of(self.agent, before));
         let decide = |requests: Vec<ApprovalRequest>| {
             let decided = requests.into_iter().map(|request| {
                 let decision = (self.decide)(&request);
@@ -310,8 +319,8 @@ impl<'a> Simulator<'a> {
         let (mut run, mut came) = (run, Decisions::new());
         let ended = loop {
             let mut going =
-                run.resume().clock(Still).approve_with(decide).observe(&mut watch).decide_all(came);
-            if let Stop::At(breakpoints) = &stop {
+                run.resume().clock(FrozenClock).approve_with(decide).observe(&mut watch).decide_all(came);
+            if let ObserverStop::At(breakpoints) = &stop {
                 going = breakpoints.iter().cloned().fold(going, RunBuilder::break_at);
             }
             let ended = going.await;
@@ -337,8 +346,8 @@ impl<'a> Simulator<'a> {
                 (error.outcome().clone(), fault)
             }
         };
-        let Watch { stored, words, asked, under_way, .. } = watch;
-        Ok(Leg { outcome, fault, is_raised, stored, words, asked, under_way })
+        let FailingObserver { stored, words, asked, under_way, .. } = watch;
+        Ok(RunSegment { outcome, fault, is_raised, stored, words, asked, under_way })
     }
 }
 
@@ -360,9 +369,9 @@ impl fmt::Debug for Simulator<'_> {
 }
 
 /// Time stands still.
-struct Still;
+struct FrozenClock;
 
-impl Clock for Still {
+impl Clock for FrozenClock {
     fn now(&self) -> Duration {
         Duration::ZERO
     }

@@ -12,22 +12,22 @@ use serde_json::value::RawValue;
 use stepfold_state_core::state::{Schema, State, StateError};
 use thiserror::Error;
 
-use super::call_ids::CallIds;
+use super::call_ids::CallIdSet;
 use super::event::FORMAT_VERSION;
-use super::file::save_in;
-use super::input::Known;
-use super::machine::{Approved, Phase, Run, Tally};
-use super::prompt::{Prompt, beginning};
-use super::unknown::UnknownCall;
-use super::work::{Plan, Work};
+use super::input::ConversationCache;
+use super::machine::{ApprovedCall, Run, RunPhase, RunTally};
+use super::prompt::{ModelPrompt, beginning};
+use super::run_file::save_in;
+use super::step::{OpenStep, StepPlan};
+use super::unknown_calls::UnknownCall;
 use crate::agent::{Agent, Fingerprint};
-use crate::decisions::Settled;
+use crate::decisions::SettledDecision;
 use crate::error::FeedError;
 use stepfold_trim::{Kept, Summary, View};
 
 /// What is written.
 #[derive(Serialize)]
-struct RunOut<'a> {
+struct WrittenRun<'a> {
     version: u64,
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,21 +35,21 @@ struct RunOut<'a> {
     agent: &'a Fingerprint,
     schema: &'a Schema,
     state: &'a State,
-    phase: &'a Phase,
-    tally: &'a Tally,
-    shown: ShownOut<'a>,
+    phase: &'a RunPhase,
+    tally: &'a RunTally,
+    shown: WrittenView<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<&'a Summary>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    approved: &'a [Approved],
+    approved: &'a [ApprovedCall],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    decided: &'a BTreeMap<String, Settled>,
+    decided: &'a BTreeMap<String, SettledDecision>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     unknown: &'a [UnknownCall],
 }
 
 #[derive(Serialize)]
-struct ShownOut<'a> {
+struct WrittenView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<&'a str>,
     kept: &'a Kept,
@@ -58,28 +58,28 @@ struct ShownOut<'a> {
 
 /// The same, read back. The schema is for people and other programs; the agent has its own.
 #[derive(Deserialize)]
-struct RunIn {
+struct LoadedRun {
     id: Arc<str>,
     /// The default id.
     #[serde(default)]
     key_prefix: Option<Arc<str>>,
     agent: Fingerprint,
     state: Box<RawValue>,
-    phase: Phase,
-    tally: Tally,
-    shown: ShownIn,
+    phase: RunPhase,
+    tally: RunTally,
+    shown: LoadedView,
     #[serde(default)]
     summary: Option<Summary>,
     #[serde(default)]
-    approved: Vec<Approved>,
+    approved: Vec<ApprovedCall>,
     #[serde(default)]
-    decided: BTreeMap<String, Settled>,
+    decided: BTreeMap<String, SettledDecision>,
     #[serde(default)]
     unknown: Vec<UnknownCall>,
 }
 
 #[derive(Deserialize)]
-struct ShownIn {
+struct LoadedView {
     #[serde(default)]
     instructions: Option<String>,
     kept: Kept,
@@ -87,7 +87,7 @@ struct ShownIn {
 }
 
 #[derive(Deserialize)]
-struct VersionIn {
+struct StoredVersion {
     version: u64,
 }
 
@@ -155,7 +155,8 @@ impl From<StateError> for LoadError {
 
 /// Refuses what a newer version wrote.
 pub(crate) fn check_version(json: &str, what: &'static str) -> Result<(), LoadError> {
-    let stored: VersionIn = serde_json::from_str(json).map_err(|source| LoadError::Json { what, source })?;
+    let stored: StoredVersion =
+        serde_json::from_str(json).map_err(|source| LoadError::Json { what, source })?;
     if stored.version > FORMAT_VERSION {
         return Err(LoadError::NewerFormat { what, found: stored.version, supported: FORMAT_VERSION });
     }
@@ -166,7 +167,7 @@ pub(crate) fn check_version(json: &str, what: &'static str) -> Result<(), LoadEr
 impl Serialize for Run {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let view = self.prompt.view();
-        RunOut {
+        WrittenRun {
             version: FORMAT_VERSION,
             id: &self.id,
             key_prefix: (self.key_prefix != self.id).then_some(&*self.key_prefix),
@@ -175,7 +176,7 @@ impl Serialize for Run {
             state: &self.state,
             phase: &self.phase,
             tally: &self.tally,
-            shown: ShownOut {
+            shown: WrittenView {
                 instructions: self.prompt.instructions(),
                 kept: view.kept(),
                 of: view.kept().len() + view.dropped(),
@@ -228,17 +229,18 @@ impl Run {
     /// As [`Run::load`], but for the changes.
     pub fn load_changed(agent: &Agent, json: &str) -> Result<(Self, Vec<String>), LoadError> {
         check_version(json, "run")?;
-        let stored: RunIn =
+        let stored: LoadedRun =
             serde_json::from_str(json).map_err(|source| LoadError::Json { what: "run", source })?;
         let mut changes = stored.agent.changes(agent.fingerprint());
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
         let mut phase = stored.phase;
-        if let Phase::Working(Work { plan: Plan::Calls(calls), .. }) = &mut phase {
+        if let RunPhase::Working(OpenStep { plan: StepPlan::Calls(calls), .. }) = &mut phase {
             calls.reply = state.messages().last().cloned();
         }
         let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
-        let known = Known { call_ids: CallIds::of(state.messages()), ..Known::default() };
+        let known =
+            ConversationCache { call_ids: CallIdSet::of(state.messages()), ..ConversationCache::default() };
         let mut run = Run {
             key_prefix,
             tally: stored.tally,
@@ -280,10 +282,10 @@ impl Run {
 }
 
 /// The prompt of the model when the run was stored, so that its window continues unchanged.
-fn prompt_of(agent: &Agent, state: &State, stored: &RunIn) -> Prompt {
+fn prompt_of(agent: &Agent, state: &State, stored: &LoadedRun) -> ModelPrompt {
     let seen = beginning(state.messages(), stored.shown.of);
     let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
     let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new());
     let window = agent.config().window.as_ref();
-    Prompt::new(stored.shown.instructions.clone(), view, window, &seen, stored.tally.turn_start)
+    ModelPrompt::new(stored.shown.instructions.clone(), view, window, &seen, stored.tally.turn_start)
 }

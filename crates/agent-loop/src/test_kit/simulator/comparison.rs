@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use stepfold_state_core::state::State;
 use stepfold_tools::Effect;
 
-use super::super::executions::Execution;
-use super::account::Account;
-use super::began::beginnings;
+use super::super::executions::ExecutionCount;
+use super::effect_ledger::EffectLedger;
+use super::inner_starts::beginnings;
 use super::{json_of, same};
 use crate::outcome::Outcome;
 use crate::replay::Recording;
 use crate::run::{Event, Run};
 
 /// A run from where it was to where it ended, or was ended.
-pub(super) struct Leg {
+pub(super) struct RunSegment {
     pub(super) outcome: Outcome,
     pub(super) fault: Option<String>,
     pub(super) is_raised: bool,
@@ -26,7 +26,7 @@ pub(super) struct Leg {
 }
 
 /// A run, in one leg or several.
-pub(super) struct Ended {
+pub(super) struct SimulatedRun {
     pub(super) start: Run,
     pub(super) outcome: Outcome,
     pub(super) fault: Option<String>,
@@ -39,15 +39,19 @@ pub(super) struct Ended {
     pub(super) asked: BTreeMap<(String, u64), String>,
     /// The keys of what was under way when a leg was ended.
     pub(super) under_way: BTreeSet<String>,
-    pub(super) executions: BTreeMap<String, Execution>,
-    pub(super) account: Account,
+    pub(super) executions: BTreeMap<String, ExecutionCount>,
+    pub(super) account: EffectLedger,
 }
 
-impl Ended {
-    pub(super) fn of(start: Run, legs: Vec<Leg>, executions: BTreeMap<String, Execution>) -> Self {
-        let mut ended = Ended {
+impl SimulatedRun {
+    pub(super) fn of(
+        start: Run,
+        legs: Vec<RunSegment>,
+        executions: BTreeMap<String, ExecutionCount>,
+    ) -> Self {
+        let mut ended = SimulatedRun {
             outcome: Outcome::failed(start.clone()),
-            account: Account::new(start.agent()),
+            account: EffectLedger::new(start.agent()),
             start,
             fault: None,
             is_raised: false,
@@ -66,7 +70,7 @@ impl Ended {
             ended.asked.extend(leg.asked);
             ended.under_way.extend(leg.under_way);
         }
-        ended.account = Account::of(ended.start.agent(), &ended.events);
+        ended.account = EffectLedger::of(ended.start.agent(), &ended.events);
         ended
     }
 
@@ -121,8 +125,8 @@ impl Ended {
     }
 
     /// The failure of a call that ends a run is reported, not recorded: a later process continues after it.
-    fn agrees_until_raised(&self, whole: &Ended) -> Result<(), String> {
-        let messages = |ended: &Ended| {
+    fn agrees_until_raised(&self, whole: &SimulatedRun) -> Result<(), String> {
+        let messages = |ended: &SimulatedRun| {
             let messages = ended.events.iter().flat_map(|event| event.messages.iter());
             messages.map(|message| json_of(&**message)).collect::<Vec<_>>()
         };
@@ -134,9 +138,9 @@ impl Ended {
     /// Up to the step in which something was interrupted, nothing differs. In that step, the requests of runs inside are the
     /// same, but for those that come behind an interruption in their own run, and for those of calls that
     /// [began with other values](Self::began_otherwise).
-    fn agrees_until_interrupted(&self, whole: &Ended) -> Result<(), String> {
+    fn agrees_until_interrupted(&self, whole: &SimulatedRun) -> Result<(), String> {
         let Some(step) = self.account.interrupted_at() else { return Ok(()) };
-        let until = |ended: &Ended| {
+        let until = |ended: &SimulatedRun| {
             let events = ended.events.iter().take_while(|event| event.step <= step);
             let events = events.filter(|event| event.step_end.is_none() || event.step < step);
             let messages = events.clone().flat_map(|event| event.messages.iter());
@@ -150,7 +154,7 @@ impl Ended {
         let is_behind = |run: &str, step| {
             self.account.is_behind(run, step) || others.iter().any(|other| is_part_of(run, other))
         };
-        let asked = |ended: &Ended| {
+        let asked = |ended: &SimulatedRun| {
             let asked = ended.asked.iter().filter(|((run, step), _)| !is_behind(run, *step));
             asked.map(|(place, request)| (place.clone(), request.clone())).collect::<Vec<_>>()
         };
@@ -162,7 +166,7 @@ impl Ended {
     /// outcome is unknown has none, and what an agent writes that was told of such a call is its own affair. Values are all
     /// that a call sees of the others: with the same ones it has to do the same. A run that began in one of the two only
     /// is not among them, and differs.
-    fn began_otherwise(&self, whole: &Ended) -> Result<Vec<String>, String> {
+    fn began_otherwise(&self, whole: &SimulatedRun) -> Result<Vec<String>, String> {
         let whole = beginnings(&whole.start, &whole.events)?;
         let began = beginnings(&self.start, &self.events)?.into_iter();
         let others = began.filter(|(run, began)| {
@@ -186,7 +190,7 @@ fn is_part_of(run: &str, outer: &str) -> bool {
 }
 
 /// Whether a run that was ended in the middle came to the same.
-pub(super) fn compare(ended: &Ended, whole: &Ended) -> Result<(), String> {
+pub(super) fn compare(ended: &SimulatedRun, whole: &SimulatedRun) -> Result<(), String> {
     for (key, execution) in &ended.executions {
         let must_not_repeat = ended.effect(key, &execution.name) == Effect::AtMostOnce;
         // A node that asks begins again when it is answered.
@@ -208,10 +212,10 @@ pub(super) fn compare(ended: &Ended, whole: &Ended) -> Result<(), String> {
 }
 
 /// All was executed as often, but for what was under way.
-fn compare_executions(ended: &Ended, whole: &Ended) -> Result<(), String> {
+fn compare_executions(ended: &SimulatedRun, whole: &SimulatedRun) -> Result<(), String> {
     let keys: BTreeSet<&String> = whole.executions.keys().chain(ended.executions.keys()).collect();
     for key in keys {
-        let times = |ended: &Ended| ended.executions.get(key).map_or(0, |execution| execution.times);
+        let times = |ended: &SimulatedRun| ended.executions.get(key).map_or(0, |execution| execution.times);
         let (expected, executed) = (times(whole), times(ended));
         let most = if ended.was_under_way(key) { expected * 2 } else { expected };
         if executed < expected || executed > most {

@@ -5,12 +5,12 @@
 use stepfold_state_core::chat::{ToolCall, ToolResult};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
-use super::close::not_run;
 use super::event::EventKind;
 use super::feed::Answer;
 use super::machine::Run;
-use super::requests::Decided;
-use super::work::{Item, ItemOutcome, ItemState, Work, WorkOutcome};
+use super::requests::ItemDecision;
+use super::step::{ItemOutcome, ItemState, OpenStep, StepItem, WorkOutcome};
+use super::step_end::not_run;
 use crate::agent::HookVerdict;
 use crate::approval::{AskReason, Decision, rejection};
 use crate::planned::{NodeOutcome, NodeStatus};
@@ -18,10 +18,10 @@ use crate::planned::{NodeOutcome, NodeStatus};
 impl Run {
     /// The outcomes that an event gives to items of the open step without having them, in the order of the items. The
     /// event is the next one; `decided` is what its decisions are about.
-    pub(super) fn outcomes_given(&self, kind: &EventKind, decided: &[Decided<'_>]) -> Vec<ItemOutcome> {
+    pub(super) fn outcomes_given(&self, kind: &EventKind, decided: &[ItemDecision<'_>]) -> Vec<ItemOutcome> {
         let Some(work) = self.work() else { return Vec::new() };
         let open = work.items.iter().enumerate().filter(|(_, item)| !item.is_done());
-        let all = |outcome: &dyn Fn(usize, &Item) -> Option<WorkOutcome>| {
+        let all = |outcome: &dyn Fn(usize, &StepItem) -> Option<WorkOutcome>| {
             open.filter_map(|(place, item)| Some(ItemOutcome::new(place, outcome(place, item)?))).collect()
         };
         match kind {
@@ -30,7 +30,7 @@ impl Run {
             }
             EventKind::Decided { .. } => {
                 let own = decided.iter().filter(|decided| decided.inside.is_none());
-                let rejected = own.filter_map(|Decided { place, decision, .. }| {
+                let rejected = own.filter_map(|ItemDecision { place, decision, .. }| {
                     Some(ItemOutcome::new(*place, rejected_outcome(work, *place, decision)?))
                 });
                 rejected.collect()
@@ -45,7 +45,7 @@ impl Run {
     }
 
     /// The outcome of an item that has none when the run ends. What it has done until now is kept.
-    fn broken_off(&self, work: &Work, place: usize, item: &Item, is_cancelled: bool) -> WorkOutcome {
+    fn broken_off(&self, work: &OpenStep, place: usize, item: &StepItem, is_cancelled: bool) -> WorkOutcome {
         let why = if is_cancelled { "the run was cancelled" } else { "the time of the run was up" };
         let call = work.shown(place);
         match &item.state {
@@ -84,7 +84,7 @@ impl Run {
 
 /// The outcome that hooks before tools give a call at once: if it does not run.
 fn hooked_outcome(
-    work: &Work,
+    work: &OpenStep,
     place: usize,
     verdict: &HookVerdict,
     answers: &[(usize, String)],
@@ -102,7 +102,7 @@ fn hooked_outcome(
 }
 
 /// The outcome that a decision gives an item at once: if it was rejected.
-fn rejected_outcome(work: &Work, place: usize, decision: &Decision) -> Option<WorkOutcome> {
+fn rejected_outcome(work: &OpenStep, place: usize, decision: &Decision) -> Option<WorkOutcome> {
     let Decision::Reject { reason } = decision else { return None };
     match work.items.get(place)?.asks()? {
         AskReason::Rule => {

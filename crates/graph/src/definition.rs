@@ -35,32 +35,32 @@ pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 
 /// The shape of a graph. A node has a place, in order of declaration.
 #[derive(Default)]
-pub(crate) struct Shape {
+pub(crate) struct GraphDefinition {
     pub(crate) names: Vec<String>,
     pub(crate) places: HashMap<String, usize>,
     pub(crate) nodes: Vec<Node>,
     /// By their source, a node or [`START`].
-    pub(crate) edges: HashMap<String, Vec<Edge>>,
-    pub(crate) joins: Vec<Join>,
+    pub(crate) edges: HashMap<String, Vec<DefinedEdge>>,
+    pub(crate) joins: Vec<DefinedJoin>,
     pub(crate) max_branches: usize,
     pub(crate) max_parallel: usize,
 }
 
 /// A route from a node, to nodes or [`END`].
-pub(crate) enum Edge {
+pub(crate) enum DefinedEdge {
     /// Always there.
     To(String),
     /// To the choice of a function of the state.
-    Route { targets: Vec<String>, choose: Box<Choose>, is_single: bool },
+    Route { targets: Vec<String>, choose: Box<RouterFunction>, is_single: bool },
     /// To the node, once for each item: of a key, or those of a function.
-    Each { node: String, items: Box<Items>, key: Option<String> },
+    Each { node: String, items: Box<ItemsFunction>, key: Option<String> },
 }
 
-impl Edge {
+impl DefinedEdge {
     pub(crate) fn targets(&self) -> &[String] {
         match self {
-            Edge::To(target) | Edge::Each { node: target, .. } => std::slice::from_ref(target),
-            Edge::Route { targets, .. } => targets,
+            DefinedEdge::To(target) | DefinedEdge::Each { node: target, .. } => std::slice::from_ref(target),
+            DefinedEdge::Route { targets, .. } => targets,
         }
     }
 }
@@ -71,13 +71,13 @@ pub(crate) fn described(key: Option<&str>) -> &str {
 }
 
 /// Runs its node when all the others have finished, since it last did.
-pub(crate) struct Join {
+pub(crate) struct DefinedJoin {
     pub(crate) from: Vec<String>,
     pub(crate) to: String,
 }
 
-pub(crate) type Choose = dyn Fn(&State) -> Choice + Send + Sync;
-pub(crate) type Items = dyn Fn(&State) -> Result<Vec<Value>, String> + Send + Sync;
+pub(crate) type RouterFunction = dyn Fn(&State) -> Choice + Send + Sync;
+pub(crate) type ItemsFunction = dyn Fn(&State) -> Result<Vec<Value>, String> + Send + Sync;
 
 /// The choice of a router: the nodes, or [`END`], and the reason.
 ///
@@ -125,7 +125,7 @@ impl From<String> for Choice {
     }
 }
 
-impl Shape {
+impl GraphDefinition {
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
     }
@@ -134,12 +134,12 @@ impl Shape {
         self.place(name).map(|place| &self.nodes[place])
     }
 
-    pub(crate) fn edges_from(&self, name: &str) -> &[Edge] {
+    pub(crate) fn edges_from(&self, name: &str) -> &[DefinedEdge] {
         self.edges.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The edges with their sources: those of [`START`], then those of the nodes in their order.
-    pub(crate) fn edges(&self) -> impl Iterator<Item = (&str, &Edge)> {
+    pub(crate) fn edges(&self) -> impl Iterator<Item = (&str, &DefinedEdge)> {
         let sources = std::iter::once(START).chain(self.names.iter().map(String::as_str));
         sources.flat_map(|from| self.edges_from(from).iter().map(move |edge| (from, edge)))
     }
@@ -158,7 +158,7 @@ impl Shape {
         ended: &[Ended<'_>],
         state: &State,
     ) -> Result<Next, FeedError> {
-        let mut walk = Steps::new(self, position, state);
+        let mut walk = SuperstepBuilder::new(self, position, state);
         if !position.has_begun {
             walk.follow(START)?;
         }
@@ -186,12 +186,12 @@ impl Shape {
 
     /// The parts of the graph that a stored run depends on.
     pub(crate) fn parts(&self) -> Vec<(String, Value)> {
-        let arrow = |(from, edge): (&str, &Edge)| match edge {
-            Edge::To(target) => format!("{from} -> {target}"),
-            Edge::Each { node, key, .. } => {
+        let arrow = |(from, edge): (&str, &DefinedEdge)| match edge {
+            DefinedEdge::To(target) => format!("{from} -> {target}"),
+            DefinedEdge::Each { node, key, .. } => {
                 format!("{from} -> {node} for each of {}", described(key.as_deref()))
             }
-            Edge::Route { targets, .. } => format!("{from} -> one of {}", targets.join(", ")),
+            DefinedEdge::Route { targets, .. } => format!("{from} -> one of {}", targets.join(", ")),
         };
         let joins = self.joins.iter().map(|join| format!("{} -> {}", join.from.join(" and "), join.to));
         let edges: Vec<String> = self.edges().map(arrow).chain(joins).collect();
@@ -220,8 +220,8 @@ fn max_in(state: &State, node: &str) -> Option<u64> {
 }
 
 /// The next superstep while it is built.
-struct Steps<'a> {
-    shape: &'a Shape,
+struct SuperstepBuilder<'a> {
+    shape: &'a GraphDefinition,
     position: Position<'a>,
     state: &'a State,
     /// By node, so that they come in the order in which these were declared.
@@ -233,8 +233,8 @@ struct Steps<'a> {
     left: BTreeSet<usize>,
 }
 
-impl<'a> Steps<'a> {
-    fn new(shape: &'a Shape, position: Position<'a>, state: &'a State) -> Self {
+impl<'a> SuperstepBuilder<'a> {
+    fn new(shape: &'a GraphDefinition, position: Position<'a>, state: &'a State) -> Self {
         let mut arrived = vec![BTreeSet::new(); shape.joins.len()];
         for known in position.arrived {
             // A changed graph may have other joins: what does not fit any more is forgotten.
@@ -244,7 +244,7 @@ impl<'a> Steps<'a> {
             }
         }
         let (branches, routes, left) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        let mut steps = Steps { shape, position, state, branches, arrived, routes, left };
+        let mut steps = SuperstepBuilder { shape, position, state, branches, arrived, routes, left };
         // What was put off came before what comes now.
         for planned in position.deferred {
             steps.trigger(&planned.node, planned.item.clone());
@@ -269,13 +269,13 @@ impl<'a> Steps<'a> {
     fn follow(&mut self, from: &str) -> Result<(), FeedError> {
         for edge in self.shape.edges_from(from) {
             match edge {
-                Edge::To(target) => self.trigger(target, None),
-                Edge::Route { targets, choose, is_single } => {
+                DefinedEdge::To(target) => self.trigger(target, None),
+                DefinedEdge::Route { targets, choose, is_single } => {
                     for target in self.choice(from, targets, &**choose, *is_single)? {
                         self.trigger(&target, None);
                     }
                 }
-                Edge::Each { node, items, .. } => {
+                DefinedEdge::Each { node, items, .. } => {
                     let items = self.items(from, &**items)?;
                     // With nothing to do for it, the node has done all.
                     if items.is_empty() && node != from {
@@ -294,7 +294,7 @@ impl<'a> Steps<'a> {
         &mut self,
         from: &str,
         targets: &[String],
-        choose: &Choose,
+        choose: &RouterFunction,
         is_single: bool,
     ) -> Result<Vec<String>, FeedError> {
         let fault = |words: String| FeedError::Route { node: shown(from), words };
@@ -314,7 +314,7 @@ impl<'a> Steps<'a> {
         Ok(chosen.nodes)
     }
 
-    fn items(&self, from: &str, items: &Items) -> Result<Vec<Value>, FeedError> {
+    fn items(&self, from: &str, items: &ItemsFunction) -> Result<Vec<Value>, FeedError> {
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
         found
             .unwrap_or_else(|panic| Err(format!("its items panicked: {}", panic_message(&*panic))))
@@ -414,7 +414,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-impl fmt::Debug for Shape {
+impl fmt::Debug for GraphDefinition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shape").field("nodes", &self.names).finish_non_exhaustive()
     }
