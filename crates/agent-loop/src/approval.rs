@@ -417,7 +417,7 @@ pub(crate) fn nested_path(outer: &str, inner: &str) -> String {
 }
 
 /// What the model reads of a call that was rejected.
-pub(crate) fn rejection(tool: &str, reason: &str) -> String {
+pub(crate) fn rejection_text(tool: &str, reason: &str) -> String {
     match reason.trim() {
         "" => format!("tool '{tool}' not run: the call was rejected"),
         reason => format!("tool '{tool}' not run: the call was rejected: {reason}"),
@@ -425,14 +425,14 @@ pub(crate) fn rejection(tool: &str, reason: &str) -> String {
 }
 
 /// What the model reads beside the result of a call whose arguments were changed.
-pub(crate) fn modification(arguments: &Arguments) -> String {
+pub(crate) fn modification_note(arguments: &Arguments) -> String {
     format!("{MODIFIED}{}]", arguments.to_text())
 }
 
 const MODIFIED: &str = "[The arguments were changed before the call ran, to ";
 
 /// Whether a text tells of changed arguments.
-pub(crate) fn is_modification(text: &str) -> bool {
+pub(crate) fn is_modification_note(text: &str) -> bool {
     text.starts_with(MODIFIED)
 }
 

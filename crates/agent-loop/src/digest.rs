@@ -17,7 +17,7 @@ pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> String {
 }
 
 /// How many bytes of a digest a person is shown.
-const SHOWN: usize = 8;
+const SHOWN_BYTES: usize = 8;
 
 /// A digest of several texts in this order, which no other texts have.
 pub(crate) fn of_parts(parts: &[&str]) -> String {
@@ -26,7 +26,7 @@ pub(crate) fn of_parts(parts: &[&str]) -> String {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     }
-    HEXLOWER.encode(&hasher.finalize()[..SHOWN])
+    HEXLOWER.encode(&hasher.finalize()[..SHOWN_BYTES])
 }
 
 /// The whole SHA-256 of a text.

@@ -29,31 +29,31 @@ impl Exit {
     /// assert_eq!(Exit::MaxSteps.last_words(&said), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn last_words<'a, M>(&self, said: M) -> Option<String>
+    pub fn last_words<'a, M>(&self, messages: M) -> Option<String>
     where
         M: IntoIterator<Item = &'a Arc<Message>, IntoIter: DoubleEndedIterator>,
     {
-        last_words(said, |tool| matches!(self, Exit::Tool(exit) if exit == tool))
+        last_words(messages, |tool| matches!(self, Exit::Tool(exit) if exit == tool))
     }
 
     /// The same of a run of this agent. A graph ends with the exit tools of the agents in it.
-    pub(crate) fn last_words_of<'a, M>(&self, agent: &Agent, said: M) -> Option<String>
+    pub(crate) fn last_words_of<'a, M>(&self, agent: &Agent, messages: M) -> Option<String>
     where
         M: IntoIterator<Item = &'a Arc<Message>, IntoIter: DoubleEndedIterator>,
     {
         match self {
-            Exit::End => last_words(said, |tool| ends_with(agent, tool)),
-            exit => exit.last_words(said),
+            Exit::End => last_words(messages, |tool| ends_with(agent, tool)),
+            exit => exit.last_words(messages),
         }
     }
 }
 
-fn last_words<'a, M>(said: M, is_exit: impl Fn(&str) -> bool) -> Option<String>
+fn last_words<'a, M>(messages: M, is_exit: impl Fn(&str) -> bool) -> Option<String>
 where
     M: IntoIterator<Item = &'a Arc<Message>, IntoIter: DoubleEndedIterator>,
 {
     let mut results = Vec::new();
-    for message in said.into_iter().rev() {
+    for message in messages.into_iter().rev() {
         match message.role() {
             Role::Tool => results.push(message),
             Role::Assistant => {

@@ -82,7 +82,7 @@ pub enum RunFault {
     Observer(Box<dyn Error + Send + Sync>),
     /// The observer that was to record an event failed, so that it was not committed. The run stopped at once, since it
     /// is not known whether the event is in the record.
-    #[error("observer failed, so the event was not committed{}: {}", lost(unrecorded), ErrorChain(&**source))]
+    #[error("observer failed, so the event was not committed{}: {}", unrecorded_suffix(unrecorded), ErrorChain(&**source))]
     Commit {
         /// The calls, and the branches of a graph, whose outcomes are lost with it: see [`RunError::unrecorded`].
         unrecorded: Vec<String>,
@@ -98,7 +98,7 @@ pub enum RunFault {
 }
 
 /// The part of an error message about lost outcomes.
-fn lost(unrecorded: &[String]) -> String {
+fn unrecorded_suffix(unrecorded: &[String]) -> String {
     match unrecorded {
         [] => String::new(),
         ids => format!("; unrecorded outcomes: `{}`", ids.join("`, `")),

@@ -72,12 +72,6 @@ impl From<Agent> for AgentNode {
     }
 }
 
-impl From<super::Graph> for AgentNode {
-    fn from(graph: super::Graph) -> Self {
-        AgentNode::of(NodeAgent::Built(graph.into()))
-    }
-}
-
 impl From<AgentBuilder> for AgentNode {
     fn from(builder: AgentBuilder) -> Self {
         AgentNode::of(NodeAgent::Draft(Box::new(builder)))
@@ -261,7 +255,7 @@ impl AgentNode {
     }
 
     /// Why an answer cannot be written to a key, if its type tells: that of the agent's output or of a field of it, or text.
-    pub(super) fn misfit(&self, to: &AnswerTarget, graph: &Schema) -> Option<String> {
+    pub(super) fn answer_type_fault(&self, to: &AnswerTarget, graph: &Schema) -> Option<String> {
         // What is adjusted may have another output.
         let output = self.agent().output_schema().filter(|_| self.adjust.is_none());
         let kind = match (output, &to.field) {
@@ -274,7 +268,7 @@ impl AgentNode {
         // A merge handler may take what is not of the key's type.
         let is_refused = graph.write(to.key.as_str(), schema_types::sample(kind)?).is_err();
         (is_refused && schema_types::excludes_as_item(declared, kind)).then(|| {
-            let (key, expected) = (&to.key, schema_types::shown(declared));
+            let (key, expected) = (&to.key, schema_types::display_types(declared));
             let hint = if output.is_some() { "" } else { ": give the agent an output of that type" };
             let kind = if output.is_some() { kind } else { "the text of an agent without output" };
             format!("invalid type of the answer for \"{key}\": expected {expected}, found {kind}{hint}")
@@ -308,7 +302,7 @@ impl BranchAgent for AgentNode {
     fn agent_on(&self, state: &State) -> Result<Agent, String> {
         let Some(adjust) = &self.adjust else { return Ok(self.agent().clone()) };
         let adjusted = || Ok(adjust(state, self.agent().to_builder().for_one_run())?.build()?);
-        caught("what adjusts its agent", adjusted).map_err(|error| error.to_string())
+        catch_panic("what adjusts its agent", adjusted).map_err(|error| error.to_string())
     }
 
     /// The values shared with the graph's state.
@@ -337,7 +331,7 @@ impl BranchAgent for AgentNode {
         match &self.prompt {
             Some(NodePrompt::Function(prompt)) => {
                 let context = NodeContext::of(branch.clone(), CancellationToken::new(), None);
-                match caught("its prompt", || prompt(&context)) {
+                match catch_panic("its prompt", || prompt(&context)) {
                     Ok(prompt) => Ok(Some(prompt)),
                     Err(NodeError(NodeErrorKind::Asks(request))) => Err(NotBegun::Asks(request)),
                     Err(error) => Err(NotBegun::Failed(error.to_string())),
@@ -369,7 +363,7 @@ impl BranchAgent for AgentNode {
 }
 
 /// Calls a function of an application; a panic becomes an error.
-fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+fn catch_panic<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
         Err(NodeError::permanent(format!("{what} panicked: {}", panic_message(&*panic))))
     })

@@ -11,8 +11,8 @@ use stepfold_tools::Resources;
 
 use super::check;
 use super::definition::{Choice, DefinedEdge, DefinedJoin, GraphDefinition, RouterFunction};
+use super::graph::{Graph, NoModel};
 use super::node::IntoNode;
-use super::{Graph, NoModel};
 
 /// The branches of one superstep, by default.
 const MAX_BRANCHES: usize = 4096;
@@ -28,6 +28,13 @@ pub struct GraphBuilder {
     shape: GraphDefinition,
     /// With their sources, in order of declaration.
     edges: Vec<(String, DefinedEdge)>,
+}
+
+impl Graph {
+    /// Starts a graph of this name, without nodes.
+    pub fn builder(name: impl Into<String>) -> GraphBuilder {
+        GraphBuilder::new(name.into())
+    }
 }
 
 impl GraphBuilder {

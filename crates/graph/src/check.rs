@@ -7,14 +7,14 @@ use serde_json::json;
 use stepfold_state_core::state::{Issue, KeySchema, Schema};
 use stepfold_tools::Effect;
 
-use super::definition::{DefinedEdge, DefinedJoin, END, GraphDefinition, START, shown};
+use super::definition::{DefinedEdge, DefinedJoin, END, GraphDefinition, START, display_name};
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeRun, keys};
 use super::schema_types;
 
 impl Node {
     /// The nodes that it names itself.
-    pub(super) fn named(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn named_targets(&self) -> impl Iterator<Item = &str> {
         let on_error = match &self.on_error {
             OnError::Goto(name) => Some(name),
             _ => None,
@@ -62,20 +62,20 @@ pub(super) fn agents(shape: &mut GraphDefinition, schema: &Schema) -> Vec<Issue>
 pub(super) fn links(shape: &GraphDefinition, edges: &[(String, DefinedEdge)], schema: &Schema) -> Vec<Issue> {
     let mut faults: Vec<Issue> = edges.iter().filter_map(|(_, edge)| items(edge, schema)).collect();
     for (from, edge) in edges {
-        let what = format!("an edge from {} leads to", shown(from));
+        let what = format!("an edge from {} leads to", display_name(from));
         let to = edge.targets().iter().filter_map(|target| match edge {
-            DefinedEdge::Each { .. } => no_node(shape, target, &what),
-            _ => no_target(shape, target, &what),
+            DefinedEdge::Each { .. } => missing_node_fault(shape, target, &what),
+            _ => target_fault(shape, target, &what),
         });
         faults.extend(to);
         if edge.targets().is_empty() {
             faults.push(Issue::new(
-                format!("route from {}", shown(from)),
+                format!("route from {}", display_name(from)),
                 "missing targets: name at least one",
             ));
         }
         if from != START {
-            faults.extend(no_node(shape, from, "an edge comes from"));
+            faults.extend(missing_node_fault(shape, from, "an edge comes from"));
         }
     }
     for DefinedJoin { from, to } in &shape.joins {
@@ -84,12 +84,12 @@ pub(super) fn links(shape: &GraphDefinition, edges: &[(String, DefinedEdge)], sc
                 .push(Issue::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
         }
         let what = format!("the join at '{to}' waits for");
-        faults.extend(from.iter().filter_map(|from| no_node(shape, from, &what)));
-        faults.extend(no_node(shape, to, "a join leads to"));
+        faults.extend(from.iter().filter_map(|from| missing_node_fault(shape, from, &what)));
+        faults.extend(missing_node_fault(shape, to, "a join leads to"));
     }
     for (name, node) in shape.named_nodes() {
         let what = format!("node '{name}' goes to");
-        faults.extend(node.named().filter_map(|target| no_target(shape, target, &what)));
+        faults.extend(node.named_targets().filter_map(|target| target_fault(shape, target, &what)));
     }
     faults
 }
@@ -101,26 +101,26 @@ fn items(edge: &DefinedEdge, schema: &Schema) -> Option<Issue> {
     let why = match schema.key(key).map(KeySchema::json_schema) {
         _ if !is_known => "not declared by the schema".to_owned(),
         Some(declared) if schema_types::excludes(declared, "array") => {
-            format!("expected a list, found {}", schema_types::shown(declared))
+            format!("expected a list, found {}", schema_types::display_types(declared))
         }
         _ => return None,
     };
     Some(Issue::new(format!("fan-out over \"{key}\""), why))
 }
 
-fn no_node(shape: &GraphDefinition, name: &str, what: &str) -> Option<Issue> {
+fn missing_node_fault(shape: &GraphDefinition, name: &str, what: &str) -> Option<Issue> {
     let is_missing = shape.place(name).is_none();
     is_missing.then(|| match name {
-        START | END => Issue::new(shown(name), format!("not a node, but {what} it; use a node")),
+        START | END => Issue::new(display_name(name), format!("not a node, but {what} it; use a node")),
         name => of_node(name, format!("missing, but {what} it; add it")),
     })
 }
 
-fn no_target(shape: &GraphDefinition, name: &str, what: &str) -> Option<Issue> {
+fn target_fault(shape: &GraphDefinition, name: &str, what: &str) -> Option<Issue> {
     match name {
         END => None,
         START => Some(Issue::new("START", "not a target: the graph begins there")),
-        name => no_node(shape, name, what),
+        name => missing_node_fault(shape, name, what),
     }
 }
 
@@ -195,7 +195,7 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Issue> {
         for to in &agent.answers {
             match schema.check_write_to(&to.key, None) {
                 Err(error) => words.push(format!("invalid key of the answer: {error}")),
-                Ok(()) => words.extend(agent.misfit(to, schema)),
+                Ok(()) => words.extend(agent.answer_type_fault(to, schema)),
             }
         }
     }
@@ -230,7 +230,7 @@ fn joins(shape: &GraphDefinition) -> Vec<Issue> {
             add(format!("node '{from}' is only reachable after it"));
         }
         if let Some((router, _)) = shape.edges().find(|(node, edge)| is_exclusive(shape, node, edge, from)) {
-            add(format!("{} chooses between the nodes that it waits for", shown(router)));
+            add(format!("{} chooses between the nodes that it waits for", display_name(router)));
         }
     }
     faults
@@ -283,7 +283,7 @@ impl<'a> ReachabilitySearch<'a> {
                 _ => next.extend(edge.targets().iter().map(String::as_str)),
             }
         }
-        next.extend(self.shape.node(name).into_iter().flat_map(Node::named));
+        next.extend(self.shape.node(name).into_iter().flat_map(Node::named_targets));
         let joins = self.shape.joins.iter().filter(|join| join.from.iter().any(|from| from == name));
         next.extend(joins.map(|join| join.to.as_str()));
     }

@@ -19,7 +19,7 @@ pub const START: &str = "__start__";
 pub const END: &str = "__end__";
 
 /// The display name of a node, [`START`] or [`END`].
-pub(crate) fn shown(name: &str) -> String {
+pub(crate) fn display_name(name: &str) -> String {
     match name {
         START => "START".to_owned(),
         END => "END".to_owned(),
@@ -28,7 +28,7 @@ pub(crate) fn shown(name: &str) -> String {
 }
 
 /// Names for people, one after the other.
-pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn name_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names = names.into_iter().map(|name| if name == END { "END" } else { name });
     names.collect::<Vec<_>>().join(", ")
 }
@@ -66,7 +66,7 @@ impl DefinedEdge {
 }
 
 /// The description of a list of items.
-pub(crate) fn described(key: Option<&str>) -> &str {
+pub(crate) fn items_label(key: Option<&str>) -> &str {
     key.unwrap_or("items")
 }
 
@@ -172,8 +172,8 @@ impl GraphDefinition {
                     let item = failure_item(ended.node, error, ended.item);
                     walk.trigger(target, Some(item));
                 }
-                (Some(_), OnError::GoOn) => walk.leave(ended.node)?,
-                (None, _) if ended.goto.is_empty() => walk.leave(ended.node)?,
+                (Some(_), OnError::GoOn) => walk.leave_node(ended.node)?,
+                (None, _) if ended.goto.is_empty() => walk.leave_node(ended.node)?,
                 (None, _) => {
                     for Planned { node, item, .. } in ended.goto {
                         walk.trigger(node, item.clone());
@@ -189,7 +189,7 @@ impl GraphDefinition {
         let arrow = |(from, edge): (&str, &DefinedEdge)| match edge {
             DefinedEdge::To(target) => format!("{from} -> {target}"),
             DefinedEdge::Each { node, key, .. } => {
-                format!("{from} -> {node} for each of {}", described(key.as_deref()))
+                format!("{from} -> {node} for each of {}", items_label(key.as_deref()))
             }
             DefinedEdge::Route { targets, .. } => format!("{from} -> one of {}", targets.join(", ")),
         };
@@ -210,12 +210,12 @@ impl GraphDefinition {
     fn may_run(&self, place: usize, position: Position<'_>, state: &State) -> bool {
         let name = &self.names[place];
         let ran = position.executions.get(name).copied().unwrap_or(0);
-        ran < max_in(state, name).unwrap_or(self.nodes[place].max_executions)
+        ran < limit_in_state(state, name).unwrap_or(self.nodes[place].max_executions)
     }
 }
 
 /// The limit of a node in the state.
-fn max_in(state: &State, node: &str) -> Option<u64> {
+fn limit_in_state(state: &State, node: &str) -> Option<u64> {
     state.get(keys::MAX_EXECUTIONS.name())?.as_json()?.get(node)?.as_u64()
 }
 
@@ -253,7 +253,7 @@ impl<'a> SuperstepBuilder<'a> {
     }
 
     /// The route after a node; its branches take it once together.
-    fn leave(&mut self, name: &str) -> Result<(), FeedError> {
+    fn leave_node(&mut self, name: &str) -> Result<(), FeedError> {
         let Some(place) = self.shape.place(name) else { return Ok(()) };
         if !self.left.insert(place) {
             return Ok(());
@@ -279,7 +279,7 @@ impl<'a> SuperstepBuilder<'a> {
                     let items = self.items(from, &**items)?;
                     // With nothing to do for it, the node has done all.
                     if items.is_empty() && node != from {
-                        self.leave(node)?;
+                        self.leave_node(node)?;
                     }
                     for item in items {
                         self.trigger(node, Some(item));
@@ -297,7 +297,7 @@ impl<'a> SuperstepBuilder<'a> {
         choose: &RouterFunction,
         is_single: bool,
     ) -> Result<Vec<String>, FeedError> {
-        let fault = |words: String| FeedError::Route { node: shown(from), words };
+        let fault = |words: String| FeedError::Route { node: display_name(from), words };
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
             .map_err(|panic| fault(format!("its router panicked: {}", panic_message(&*panic))))?;
         if is_single && chosen.nodes.len() != 1 {
@@ -307,7 +307,7 @@ impl<'a> SuperstepBuilder<'a> {
             )));
         }
         if let Some(unknown) = chosen.nodes.iter().find(|name| !targets.contains(name)) {
-            let known = listed(targets.iter().map(String::as_str));
+            let known = name_list(targets.iter().map(String::as_str));
             return Err(fault(format!("unknown target \"{unknown}\"; declared: {known}")));
         }
         self.routes.push(Routed::new(from.to_owned(), chosen.nodes.clone(), chosen.reason));
@@ -318,7 +318,7 @@ impl<'a> SuperstepBuilder<'a> {
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
         found
             .unwrap_or_else(|panic| Err(format!("its items panicked: {}", panic_message(&*panic))))
-            .map_err(|words| FeedError::Route { node: shown(from), words })
+            .map_err(|words| FeedError::Route { node: display_name(from), words })
     }
 
     /// Branches with items stand for themselves; without one, a node runs once however many lead to it. [`END`] is no

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::{DefinedEdge, GraphDefinition, START, described};
+use super::definition::{DefinedEdge, GraphDefinition, START, items_label};
 use super::node::{Node, NodeWork, OnError};
 
 /// The nodes and edges of a graph, as data: for pages and programs that draw a graph, or show where a run is.
@@ -130,7 +130,7 @@ fn edges_from(shape: &GraphDefinition, from: &str) -> Vec<GraphEdge> {
         let kind = match edge {
             DefinedEdge::To(_) => EdgeKind::Always,
             DefinedEdge::Route { .. } => EdgeKind::Choice,
-            DefinedEdge::Each { key, .. } => EdgeKind::Each { of: described(key.as_deref()).to_owned() },
+            DefinedEdge::Each { key, .. } => EdgeKind::Each { of: items_label(key.as_deref()).to_owned() },
         };
         edge.targets().iter().map(move |to| GraphEdge::new(from, to, kind.clone()))
     });

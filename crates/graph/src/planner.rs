@@ -15,7 +15,7 @@ use stepfold_tools::{CancellationToken, Effect};
 
 use super::check::own_keys;
 use super::context::{NodeContext, NodeError, NodeErrorKind};
-use super::definition::{GraphDefinition, listed};
+use super::definition::{GraphDefinition, name_list};
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeOutput, NodeRun, RouterDecision, keys, writes};
 use super::update::Update;
@@ -60,7 +60,7 @@ impl Planner for GraphDefinition {
         let mut is_tracked = false;
         for planned in next.branches.iter().filter(|planned| self.is_tracked(&planned.node)) {
             is_tracked = true;
-            delta.extend(track(state, planned).started(state)?);
+            delta.extend(tracked_run(state, planned).started(state)?);
         }
         if is_tracked {
             let mut state = state.clone();
@@ -92,7 +92,7 @@ impl Planner for GraphDefinition {
         outcome: &NodeOutcome,
     ) -> Result<Delta, PlanError> {
         let mut delta = outcome.delta.clone();
-        let run = || track(before, planned);
+        let run = || tracked_run(before, planned);
         match (&outcome.error, self.is_tracked(&planned.node)) {
             (None, true) => {
                 let outputs: Result<Vec<NodeOutput>, _> =
@@ -140,7 +140,8 @@ impl Planner for GraphDefinition {
             return NodeOutcome::failed(NodeStatus::Failed, error, 1);
         };
         let is_output = node.kind.is_some() || *is_tracked;
-        let output = |answer| NodeOutput { kind: node.kind.clone(), ..track(before, planned).output(answer) };
+        let output =
+            |answer| NodeOutput { kind: node.kind.clone(), ..tracked_run(before, planned).output(answer) };
         let answer = ended.answer.clone();
         let answered =
             answer.and_then(|answer| Ok((node.writes_of(answer.as_ref(), before.schema())?, answer)));
@@ -203,7 +204,7 @@ fn write_of_counts(
 }
 
 /// Which task a branch works at: the id of its item, or the current one.
-pub(super) fn track(state: &State, planned: &Planned) -> NodeRun {
+pub(super) fn tracked_run(state: &State, planned: &Planned) -> NodeRun {
     let own = planned.item.as_ref().and_then(|item| item.get("id")?.as_i64());
     let current = || state.get(keys::CURRENT_TASK_ID).ok().flatten();
     let task = if planned.item.is_some() { own } else { own.or_else(current) };
@@ -225,7 +226,7 @@ async fn call(shape: &GraphDefinition, context: &NodeContext) -> BranchEnd {
         return BranchEnd::Outcome(failed("removed from the graph".to_owned()));
     };
     match function(context.clone()).await {
-        Ok(update) => BranchEnd::Outcome(settled(goes_to, context, update).unwrap_or_else(failed)),
+        Ok(update) => BranchEnd::Outcome(checked_outcome(goes_to, context, update).unwrap_or_else(failed)),
         Err(NodeError(NodeErrorKind::Asks(request))) => BranchEnd::Asks(request),
         Err(NodeError(NodeErrorKind::Failed { message, is_permanent: true })) => {
             BranchEnd::Outcome(failed(message))
@@ -235,7 +236,11 @@ async fn call(shape: &GraphDefinition, context: &NodeContext) -> BranchEnd {
 }
 
 /// The result of a function, checked against the schema and the graph.
-fn settled(goes_to: &[String], context: &NodeContext, mut update: Update) -> Result<NodeOutcome, String> {
+fn checked_outcome(
+    goes_to: &[String],
+    context: &NodeContext,
+    mut update: Update,
+) -> Result<NodeOutcome, String> {
     let schema = context.state().schema();
     let delta = update.delta(schema).map_err(|error| NodeError::from(error).to_string())?;
     if !update.outputs.is_empty() {
@@ -245,11 +250,11 @@ fn settled(goes_to: &[String], context: &NodeContext, mut update: Update) -> Res
     if let Some((target, _)) = update.goto.iter().find(|(target, _)| !goes_to.contains(target)) {
         let known = match goes_to {
             [] => "none".to_owned(),
-            known => listed(known.iter().map(String::as_str)),
+            known => name_list(known.iter().map(String::as_str)),
         };
         return Err(format!("undeclared target \"{target}\"; declared: {known}; see `goes_to`"));
     }
-    let run = track(context.state(), &Planned::new(context.node().to_owned(), context.item().cloned()));
+    let run = tracked_run(context.state(), &Planned::new(context.node().to_owned(), context.item().cloned()));
     let outputs =
         update.outputs.into_iter().map(|(kind, content)| NodeOutput { kind, ..run.output(content) });
     let mut outcome = NodeOutcome::succeeded();

@@ -22,7 +22,7 @@ pub(super) fn excludes_as_item(schema: &Value, kind: &str) -> bool {
 }
 
 /// The types that a schema allows, in words.
-pub(super) fn shown(schema: &Value) -> String {
+pub(super) fn display_types(schema: &Value) -> String {
     match schema.get("type") {
         Some(Value::String(allowed)) => allowed.clone(),
         Some(Value::Array(allowed)) => {

@@ -12,7 +12,7 @@ use stepfold_tools::{Approval, BuildError, CallLimits, IntoTool, Overflow, Resou
 
 use super::hooks::{HookContext, HookList, HookPoint, HookResult};
 use super::limits::{RepeatGuard, RunLimits};
-use super::named_keys::{named_keys, roots};
+use super::named_keys::{key_candidates, named_keys};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
 use super::planner::Planner;
 use super::{Agent, AgentConfig, BuiltAgent, DerivedParts, OfferedTools, OutputSpec};
@@ -472,7 +472,7 @@ fn faults_of_instructions(config: &AgentConfig) -> Vec<Issue> {
     let declares = |key: &str| config.schema.key(key).is_some() || config.schema.is_open();
     template
         .placeholders()
-        .filter(|(name, _)| !roots(name).any(declares))
+        .filter(|(name, _)| !key_candidates(name).any(declares))
         .map(|(name, _)| {
             let words = format!(
                 "unknown state key \"{name}\": declare it in the agent's schema, or in that of the graph \

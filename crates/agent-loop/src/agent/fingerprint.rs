@@ -29,12 +29,12 @@ use crate::digest;
 pub struct Fingerprint(BTreeMap<String, String>);
 
 /// The number of parts of an agent with a few tools.
-const USUAL: usize = 20;
+const USUAL_PARTS: usize = 20;
 
 impl Fingerprint {
     pub(super) fn of(agent: &Agent) -> Self {
         let config = agent.config();
-        let mut parts = Vec::with_capacity(USUAL);
+        let mut parts = Vec::with_capacity(USUAL_PARTS);
         let mut add = |name: &str, words: String| parts.push((name.to_owned(), words));
         add("name", config.name.clone());
         add("model", config.model.id().to_owned());

@@ -192,7 +192,7 @@ impl OutputSpec {
 
 /// The part of a text that should be JSON: a fenced block, or from the first bracket to the last.
 pub(crate) fn json_in(text: &str) -> &str {
-    let text = fenced(text).unwrap_or(text).trim();
+    let text = fenced_block(text).unwrap_or(text).trim();
     let start = text.find(['{', '[']);
     let end = text.rfind(['}', ']']);
     match (start, end) {
@@ -202,7 +202,7 @@ pub(crate) fn json_in(text: &str) -> &str {
 }
 
 /// What is inside the first fenced block.
-pub(crate) fn fenced(text: &str) -> Option<&str> {
+pub(crate) fn fenced_block(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("```")?;
     let (_, body) = rest.split_once('\n')?;
     let (body, _) = body.split_once("```")?;

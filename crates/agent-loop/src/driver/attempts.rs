@@ -10,15 +10,13 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use serde_json::Value;
 use stepfold_state_core::ErrorChain;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
-use super::step_failure::outcomes_inside;
-use super::step_functions::StepEvent;
+use super::step_event::{AttemptEnd, EndedAttempt, InnerNotice, StepEvent};
 use crate::agent::{BranchEnd, Emitter, NotBegun};
-use crate::approval::{ApprovalRequest, Decision};
+use crate::approval::Decision;
 use crate::exit::{Exit, Pause};
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::outcome::Outcome;
@@ -30,57 +28,6 @@ use crate::run_error::{RunError, RunFault};
 /// What functions and runs inside tell until the driver takes it. They wait while there is more.
 const QUEUE: usize = 64;
 
-/// An attempt that has ended.
-pub(super) struct EndedAttempt {
-    pub(super) place: usize,
-    /// The number of attempts, with this one.
-    pub(super) tries: u32,
-    pub(super) end: AttemptEnd,
-}
-
-/// How an attempt ended.
-pub(super) enum AttemptEnd {
-    /// The function has an outcome.
-    Outcome(NodeOutcome),
-    /// The run inside has ended.
-    Ended,
-    /// The run inside waits for decisions.
-    Waits,
-    /// It requires a decision before it continues.
-    Asks(Box<ApprovalRequest>),
-    /// It was stopped, or the run around it failed beside it.
-    Stopped,
-    /// It failed, or its time was up.
-    Failed(NodeStatus, String),
-}
-
-impl AttemptEnd {
-    /// Whether it is of a run inside, whose end is a commit of its own.
-    const fn is_of_run(&self) -> bool {
-        matches!(self, AttemptEnd::Ended | AttemptEnd::Waits)
-    }
-}
-
-/// An event of a node's function or of an inner run, for the driver.
-pub(super) enum InnerNotice {
-    /// What a run does. The driver answers when it has taken note of it: whether the run continues.
-    Inner { place: usize, event: RunEvent, goes_on: oneshot::Sender<bool> },
-    /// What a function says.
-    Output { place: usize, kind: String, value: Value },
-}
-
-impl InnerNotice {
-    /// The calls or branches that came to an end, if that is what it tells.
-    pub(super) fn outcomes(&self, run: &Run) -> Vec<String> {
-        match self {
-            InnerNotice::Inner { place, event, .. } => {
-                event.committed().map(|event| outcomes_inside(run, *place, event)).unwrap_or_default()
-            }
-            InnerNotice::Output { .. } => Vec::new(),
-        }
-    }
-}
-
 /// What is inside of the items of a step.
 pub(super) struct AttemptPool<'a> {
     /// Created for the first one: most steps have none.
@@ -91,14 +38,14 @@ pub(super) struct AttemptPool<'a> {
 /// The attempts that were started, and the channel for what they tell.
 struct RunningAttempts<'a> {
     running: FuturesUnordered<BoxFuture<'a, EndedAttempt>>,
-    told: mpsc::Receiver<InnerNotice>,
-    teller: mpsc::Sender<InnerNotice>,
+    notices: mpsc::Receiver<InnerNotice>,
+    sender: mpsc::Sender<InnerNotice>,
 }
 
 impl RunningAttempts<'_> {
     fn new() -> Self {
-        let (teller, told) = mpsc::channel(QUEUE);
-        RunningAttempts { running: FuturesUnordered::new(), told, teller }
+        let (sender, notices) = mpsc::channel(QUEUE);
+        RunningAttempts { running: FuturesUnordered::new(), notices, sender }
     }
 }
 
@@ -110,27 +57,27 @@ impl<'a> AttemptPool<'a> {
     /// What is told next, or the next end, with those of functions that end at the same moment; `None` if nothing is at
     /// work. Cancel-safe: a dropped future loses nothing.
     pub(super) async fn next(&mut self) -> Option<StepEvent> {
-        let RunningAttempts { running, told, .. } = self.started.as_mut()?;
+        let RunningAttempts { running, notices, .. } = self.started.as_mut()?;
         let first = tokio::select! {
             biased;
-            Some(told) = told.recv() => return Some(StepEvent::Notice(told)),
+            Some(notice) = notices.recv() => return Some(StepEvent::Notice(notice)),
             Some(first) = running.next() => first,
             else => return None,
         };
         let mut ended = vec![first];
         // What is said in the moment of an end comes before the next one.
-        while told.is_empty()
+        while notices.is_empty()
             && ended.last().is_some_and(|ended| !ended.end.is_of_run())
             && let Some(Some(next)) = running.next().now_or_never()
         {
             ended.push(next);
         }
-        Some(StepEvent::Ended(ended))
+        Some(StepEvent::AttemptsEnded(ended))
     }
 
     /// What was told until now.
-    pub(super) fn try_told(&mut self) -> Option<InnerNotice> {
-        self.started.as_mut()?.told.try_recv().ok()
+    pub(super) fn try_notice(&mut self) -> Option<InnerNotice> {
+        self.started.as_mut()?.notices.try_recv().ok()
     }
 
     /// Starts what is inside of those of these items that have something inside, until `stop` is cancelled.
@@ -155,15 +102,17 @@ impl<'a> AttemptPool<'a> {
             (Some(inside), _) => {
                 let child = match run.inside_of(place) {
                     Some(child) => Ok(child.clone()),
-                    None => run.begin_inside(task, inside),
+                    None => run.begin_inner_run(task, inside),
                 };
                 match child {
-                    Ok(child) => AttemptFuture::Run(self.drive(place, child, task.decisions(), own.clone())),
+                    Ok(child) => {
+                        AttemptFuture::Run(self.drive_inner_run(place, child, task.decisions(), own.clone()))
+                    }
                     Err(begun) => AttemptFuture::NotBegun(begun),
                 }
             }
             (None, Some(planner)) => {
-                let emitter = emitter(place, self.teller());
+                let emitter = emitter(place, self.notice_sender());
                 AttemptFuture::Function(Arc::clone(planner).call(task.branch(), own.clone(), emitter))
             }
             (None, None) => return,
@@ -189,7 +138,7 @@ impl<'a> AttemptPool<'a> {
         }));
     }
 
-    fn drive(
+    fn drive_inner_run(
         &mut self,
         place: usize,
         child: Run,
@@ -198,11 +147,11 @@ impl<'a> AttemptPool<'a> {
     ) -> BoxFuture<'a, Result<Outcome, RunError>> {
         let decisions = own_decisions(&child, decisions);
         let running = child.resume().clock(Arc::clone(&self.clock)).cancel_with(stop).decide_all(decisions);
-        running.observe(NoticeSender { place, teller: self.teller() }).into_future()
+        running.observe(NoticeSender { place, notice_sender: self.notice_sender() }).into_future()
     }
 
-    fn teller(&mut self) -> mpsc::Sender<InnerNotice> {
-        self.started().teller.clone()
+    fn notice_sender(&mut self) -> mpsc::Sender<InnerNotice> {
+        self.started().sender.clone()
     }
 
     fn started(&mut self) -> &mut RunningAttempts<'a> {
@@ -258,12 +207,12 @@ fn own_decisions(child: &Run, decided: &[(String, Decision)]) -> Vec<(String, De
     decided.iter().filter(|(id, _)| is_own(id)).cloned().collect()
 }
 
-fn emitter(place: usize, teller: mpsc::Sender<InnerNotice>) -> Emitter {
+fn emitter(place: usize, notice_sender: mpsc::Sender<InnerNotice>) -> Emitter {
     Emitter::new(move |kind, value| {
-        let teller = teller.clone();
+        let notice_sender = notice_sender.clone();
         Box::pin(async move {
             // The receiver may be gone when the run is torn down.
-            let _ = teller.send(InnerNotice::Output { place, kind, value }).await;
+            let _ = notice_sender.send(InnerNotice::Output { place, kind, value }).await;
         })
     })
 }
@@ -271,7 +220,7 @@ fn emitter(place: usize, teller: mpsc::Sender<InnerNotice>) -> Emitter {
 /// Tells the driver of the run around it what a run inside does, and waits until it has taken note of it.
 struct NoticeSender {
     place: usize,
-    teller: mpsc::Sender<InnerNotice>,
+    notice_sender: mpsc::Sender<InnerNotice>,
 }
 
 impl Observer for NoticeSender {
@@ -279,9 +228,9 @@ impl Observer for NoticeSender {
         if let RunEvent::Ended(_) = event {
             return Ok(());
         }
-        let (goes_on, answer) = oneshot::channel();
-        let told = InnerNotice::Inner { place: self.place, event: event.clone(), goes_on };
-        self.teller.send(told).await?;
+        let (acknowledge, answer) = oneshot::channel();
+        let notice = InnerNotice::Inner { place: self.place, event: event.clone(), acknowledge };
+        self.notice_sender.send(notice).await?;
         match answer.await? {
             true => Ok(()),
             false => Err("the run around it has failed".into()),

@@ -17,7 +17,7 @@ use crate::run_error::RunFault;
 
 impl RunDriver<'_> {
     pub(super) async fn ask_hooks(&mut self, run: &mut Run, point: HookPoint) -> Result<(), RunFault> {
-        let cancellation = self.given.cancellation.clone();
+        let cancellation = self.options.cancellation.clone();
         let asking = async {
             match point {
                 HookPoint::BeforeTool => before_tools(run).await,

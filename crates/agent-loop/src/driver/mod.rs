@@ -7,6 +7,7 @@ mod hooks;
 mod model;
 mod options;
 mod step;
+mod step_event;
 mod step_failure;
 mod step_functions;
 mod stream;
@@ -18,7 +19,7 @@ use futures_util::future::BoxFuture;
 use stepfold_tools::CancellationToken;
 
 pub use self::options::RunBuilder;
-use self::step_failure::refused;
+use self::step_failure::refusal;
 pub use self::stream::RunStream;
 use crate::agent::HookPoint;
 use crate::approval::DynApprover;
@@ -31,28 +32,28 @@ use crate::run_error::RunFault;
 use stepfold_state_core::chat::Message;
 
 /// Runs until the end, or until the run waits for decisions.
-async fn drive(run: &mut Run, host: &mut RunDriver<'_>) -> Result<Exit, RunFault> {
-    if !host.given.decisions.is_empty() {
-        boxed(|| host.take_given(run)).await?;
+async fn drive(run: &mut Run, driver: &mut RunDriver<'_>) -> Result<Exit, RunFault> {
+    if !driver.options.decisions.is_empty() {
+        boxed(|| driver.commit_given_decisions(run)).await?;
     }
     loop {
-        if host.is_cancelled() && run.events() > 0 && run.exit().is_none() {
-            boxed(|| host.break_off(run, Answer::Cancelled)).await?;
+        if driver.is_cancelled() && run.events() > 0 && run.exit().is_none() {
+            boxed(|| driver.end_early(run, Answer::Cancelled)).await?;
         }
-        if let Some(breakpoint) = run.breakpoint(&host.given.breakpoints) {
+        if let Some(breakpoint) = run.breakpoint(&driver.options.breakpoints) {
             let breakpoint = breakpoint.clone();
             run.stop_here();
             return Ok(Exit::Paused(Pause::Breakpoint(breakpoint)));
         }
-        if host.is_suspended(run) {
+        if driver.is_suspended(run) {
             return Ok(Exit::Paused(Pause::Suspended));
         }
         match run.decide() {
             Need::Nothing(exit) => return Ok(exit),
-            Need::Model => boxed(|| host.ask_model(run)).await?,
-            Need::Calls | Need::Nodes => boxed(|| host.run_work(run)).await?,
+            Need::Model => boxed(|| driver.ask_model(run)).await?,
+            Need::Calls | Need::Nodes => boxed(|| driver.run_step(run)).await?,
             need => {
-                if let Some(pause) = boxed(|| host.step(run, need)).await? {
+                if let Some(pause) = boxed(|| driver.answer_need(run, need)).await? {
                     return Ok(Exit::Paused(pause));
                 }
             }
@@ -87,27 +88,27 @@ struct DriverOptions<'a> {
 
 /// What the driver has at hand for one run.
 struct RunDriver<'a> {
-    given: DriverOptions<'a>,
+    options: DriverOptions<'a>,
     /// The step of the last reply that came here: its calls are asked about by the tools as they are.
     replied: Option<u64>,
     /// The steps that the run had made when the driver took over.
     first_step: u64,
     clock: Arc<dyn Clock + 'a>,
     /// What the clock said when the driver took over.
-    since: Duration,
+    started_at: Duration,
     /// What the run had taken by then.
-    before: Duration,
+    elapsed_before: Duration,
 }
 
 impl<'a> RunDriver<'a> {
     /// The driver takes the run over as it is.
-    fn new(run: &Run, given: DriverOptions<'a>, clock: Arc<dyn Clock + 'a>) -> Self {
-        let (since, before) = (clock.now(), run.elapsed());
-        RunDriver { given, replied: None, first_step: run.steps(), clock, since, before }
+    fn new(run: &Run, options: DriverOptions<'a>, clock: Arc<dyn Clock + 'a>) -> Self {
+        let (started_at, elapsed_before) = (clock.now(), run.elapsed());
+        RunDriver { options, replied: None, first_step: run.steps(), clock, started_at, elapsed_before }
     }
 
     fn elapsed(&self) -> Duration {
-        self.before + self.clock.now().saturating_sub(self.since)
+        self.elapsed_before + self.clock.now().saturating_sub(self.started_at)
     }
 
     /// The time that is left; none if there is no limit.
@@ -120,7 +121,7 @@ impl<'a> RunDriver<'a> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.given.cancellation.is_cancelled()
+        self.options.cancellation.is_cancelled()
     }
 
     /// Whether the run pauses here: a pause was asked for, and the next step would begin. One step is made in any case,
@@ -132,11 +133,11 @@ impl<'a> RunDriver<'a> {
                 Need::Hook(HookPoint::BeforeModel) | Need::Summary(_) | Need::Model | Need::Superstep
             )
         };
-        self.given.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
+        self.options.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
     }
 
     /// Does a step's work outside of inner agents and graphs. Returns the reason if the run waits.
-    async fn step(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
+    async fn answer_need(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
         let answer = match need {
             Need::Begin => Answer::Begin,
             Need::Interrupted => Answer::Interrupted,
@@ -148,7 +149,7 @@ impl<'a> RunDriver<'a> {
                 None if self.is_cancelled() => return Ok(None),
                 None => return Ok(Some(Pause::Approval)),
             },
-            Need::Hook(HookPoint::BeforeModel) if self.takes_what_was_said(run).await? => return Ok(None),
+            Need::Hook(HookPoint::BeforeModel) if self.commit_steering(run).await? => return Ok(None),
             Need::Hook(HookPoint::AfterTool) => return self.run_pending_hook(run).await.map(|()| None),
             Need::Hook(point) => return self.ask_hooks(run, point).await.map(|()| None),
             Need::Summary(plan) => return self.summarize(run, &plan).await.map(|()| None),
@@ -172,63 +173,63 @@ impl<'a> RunDriver<'a> {
         let event = RunEvent::Committed(event);
         let observed = self.observe(&event).await;
         let RunEvent::Committed(event) = event else { return Ok(()) };
-        let told = observed.map_err(|source| refused(run, &event, source))?;
+        let notified = observed.map_err(|source| refusal(run, &event, source))?;
         run.follow(&event).map_err(RunFault::from)?;
-        told?;
+        notified?;
         if run.view().dropped() > dropped {
             let words = run.view().to_string();
-            self.tell(|| RunEvent::Trimmed(words)).await?;
+            self.notify(|| RunEvent::Trimmed(words)).await?;
         }
         Ok(())
     }
 
     /// Has an event recorded and observed: an error if it must not be committed. Inside is whether it was told.
     async fn observe(&mut self, event: &RunEvent) -> Result<Result<(), RunFault>, ObserverError> {
-        if let Some(recorder) = &mut self.given.recorder {
+        if let Some(recorder) = &mut self.options.recorder {
             recorder.observe_boxed(event).await?;
         }
-        match self.given.observers.observe(event).await {
-            Err(source) if self.given.recorder.is_none() => Err(source),
-            told => Ok(told.map_err(RunFault::Observer)),
+        match self.options.observers.observe(event).await {
+            Err(source) if self.options.recorder.is_none() => Err(source),
+            notified => Ok(notified.map_err(RunFault::Observer)),
         }
     }
 
     /// Ends the run early, if it is where it can be ended.
-    async fn break_off(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
+    async fn end_early(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
         match run.decide() {
             // All that is left is to say good-bye.
             Need::Hook(HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
             // What has happened is heard of first. If a hook fails again, the result that it has not seen is withheld.
             Need::Hook(HookPoint::AfterTool) => match self.run_pending_hook(run).await {
                 Err(RunFault::Hook { .. } | RunFault::Feed(_)) => self.commit(run, answer).await,
-                heard => heard,
+                result => result,
             },
             _ => self.commit(run, answer).await,
         }
     }
 
     /// Tells the observer something that is not committed.
-    async fn tell(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
-        match self.given.observers.is_empty() {
+    async fn notify(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
+        match self.options.observers.is_empty() {
             true => Ok(()),
-            false => self.given.observers.observe(&event()).await.map_err(RunFault::Observer),
+            false => self.options.observers.observe(&event()).await.map_err(RunFault::Observer),
         }
     }
 
     /// Commits the decisions that were given with the run, before anything else happens: a failure must not lose them.
-    async fn take_given(&mut self, run: &mut Run) -> Result<(), RunFault> {
-        let given = std::mem::take(&mut self.given.decisions);
+    async fn commit_given_decisions(&mut self, run: &mut Run) -> Result<(), RunFault> {
+        let decisions = std::mem::take(&mut self.options.decisions);
         if self.is_cancelled() {
             return Ok(());
         }
         // Modified arguments are checked against the tools of the step.
         self.offer_all_tools(run).await?;
-        self.commit(run, Answer::Decisions(given)).await
+        self.commit(run, Answer::Decisions(decisions)).await
     }
 
     /// What the approver decides about what is pending; none if there is nothing new.
     async fn decisions(&mut self, run: &Run) -> Option<Decisions> {
-        let approver = self.given.approver.as_ref()?;
+        let approver = self.options.approver.as_ref()?;
         let mut requests = run.pending();
         // No approver knows what comes from outside.
         requests.retain(|request| !request.is_later());
@@ -238,11 +239,11 @@ impl<'a> RunDriver<'a> {
         let asked = self.clock.now();
         let decided = tokio::select! {
             biased;
-            () = self.given.cancellation.cancelled() => Vec::new(),
+            () = self.options.cancellation.cancelled() => Vec::new(),
             decided = approver.decide_boxed(requests) => decided,
         };
         // To wait for an approver is a pause, whether the process stays or not.
-        self.since += self.clock.now().saturating_sub(asked);
+        self.started_at += self.clock.now().saturating_sub(asked);
         (!decided.is_empty()).then(|| decided.into())
     }
 }

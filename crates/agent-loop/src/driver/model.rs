@@ -17,8 +17,8 @@ use stepfold_trim::SummaryPlan;
 
 /// What the observer is told of a reply that is read.
 enum ChunkForwarding {
-    Chunks,
-    Nothing,
+    On,
+    Off,
 }
 
 /// Why there is no reply.
@@ -31,7 +31,7 @@ enum NoReply {
 impl RunDriver<'_> {
     /// Asks for the next reply. What the user said meanwhile comes before it.
     pub(super) async fn ask_model(&mut self, run: &mut Run) -> Result<(), RunFault> {
-        if self.takes_what_was_said(run).await? {
+        if self.commit_steering(run).await? {
             return Ok(());
         }
         self.offer_tools(run).await?;
@@ -57,15 +57,15 @@ impl RunDriver<'_> {
 
     /// Commits what the user said meanwhile. Whether there was something. Hooks before the model see it: they
     /// are asked afterwards, and again if more comes while they think.
-    pub(super) async fn takes_what_was_said(&mut self, run: &mut Run) -> Result<bool, RunFault> {
-        let mut said = Vec::new();
-        while let Some(message) = self.given.inbox.as_mut().and_then(|inbox| inbox()) {
-            said.push(message);
+    pub(super) async fn commit_steering(&mut self, run: &mut Run) -> Result<bool, RunFault> {
+        let mut messages = Vec::new();
+        while let Some(message) = self.options.inbox.as_mut().and_then(|inbox| inbox()) {
+            messages.push(message);
         }
-        if said.is_empty() {
+        if messages.is_empty() {
             return Ok(false);
         }
-        self.commit(run, Answer::Steer(said)).await?;
+        self.commit(run, Answer::Steer(messages)).await?;
         Ok(true)
     }
 
@@ -80,7 +80,7 @@ impl RunDriver<'_> {
         let state = run.state().clone();
         let tools = tokio::select! {
             biased;
-            () = self.given.cancellation.cancelled() => return Ok(()),
+            () = self.options.cancellation.cancelled() => return Ok(()),
             tools = config.toolset.resolve(&state) => tools.map_err(RunFault::Tools)?,
         };
         let checked = tools.check(&config.schema, &config.resources);
@@ -101,7 +101,7 @@ impl RunDriver<'_> {
                 // It was cancelled.
                 return Ok(());
             }
-            run.put_run_inside(place, child);
+            run.replace_inner_run(place, child);
         }
         Ok(())
     }
@@ -109,15 +109,15 @@ impl RunDriver<'_> {
     async fn reply(&mut self, run: &Run, request: ChatRequest) -> Result<Reply, NoReply> {
         let config = run.agent().config();
         let requires_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-        if !self.given.observers.is_empty() {
+        if !self.options.observers.is_empty() {
             let asking = RunEvent::Asking {
                 step: run.steps() + 1,
                 model: config.model.id().to_owned(),
                 request: Box::new(request.clone()),
             };
-            self.tell(|| asking).await.map_err(NoReply::Failed)?;
+            self.notify(|| asking).await.map_err(NoReply::Failed)?;
         }
-        let reply = self.read(run, config.model.respond(request), ChunkForwarding::Chunks).await?;
+        let reply = self.read(run, config.model.respond(request), ChunkForwarding::On).await?;
         if requires_call && !reply.message.has_tool_calls() {
             let error = ModelError::new(ModelErrorKind::ToolChoiceIgnored, "the reply calls no tool");
             return Err(failed(error.with_model(config.model.id())));
@@ -132,24 +132,24 @@ impl RunDriver<'_> {
         &mut self,
         run: &Run,
         mut stream: ReplyStream,
-        telling: ChunkForwarding,
+        forwarding: ChunkForwarding,
     ) -> Result<Reply, NoReply> {
         let limit = run.limits().reply_bytes;
         let mut reply = ReplyBuilder::new();
-        let mut up = std::pin::pin!(sleep(self.time_left(run)));
+        let mut deadline = std::pin::pin!(sleep(self.time_left(run)));
         while !self.is_time_up(run) {
             let chunk = tokio::select! {
                 biased;
-                () = self.given.cancellation.cancelled() => return Err(NoReply::Cancelled),
-                () = &mut up => break,
+                () = self.options.cancellation.cancelled() => return Err(NoReply::Cancelled),
+                () = &mut deadline => break,
                 chunk = stream.next() => match chunk {
                     Some(Ok(chunk)) => chunk,
                     Some(Err(error)) => return Err(failed(reply.fail(error))),
                     None => return reply.finish().map_err(failed),
                 },
             };
-            if let ChunkForwarding::Chunks = telling {
-                self.tell_chunk(&chunk).await.map_err(NoReply::Failed)?;
+            if let ChunkForwarding::On = forwarding {
+                self.forward_chunk(&chunk).await.map_err(NoReply::Failed)?;
             }
             reply.push(chunk);
             if reply.bytes() > limit {
@@ -164,10 +164,10 @@ impl RunDriver<'_> {
         }
     }
 
-    async fn tell_chunk(&mut self, chunk: &Chunk) -> Result<(), RunFault> {
+    async fn forward_chunk(&mut self, chunk: &Chunk) -> Result<(), RunFault> {
         match chunk {
-            Chunk::Text(text) => self.tell(|| RunEvent::Text(text.clone())).await,
-            Chunk::Reasoning(text) => self.tell(|| RunEvent::Reasoning(text.clone())).await,
+            Chunk::Text(text) => self.notify(|| RunEvent::Text(text.clone())).await,
+            Chunk::Reasoning(text) => self.notify(|| RunEvent::Reasoning(text.clone())).await,
             Chunk::ToolCall(call) => {
                 let event = || RunEvent::ToolCallDelta {
                     index: call.index,
@@ -175,10 +175,10 @@ impl RunDriver<'_> {
                     tool: call.name.clone(),
                     arguments: call.arguments.clone(),
                 };
-                self.tell(event).await
+                self.notify(event).await
             }
             Chunk::Part(part) => match ServerToolUse::of(part) {
-                Some(used) => self.tell(|| server_tool_used(&used)).await,
+                Some(used) => self.notify(|| server_tool_used(&used)).await,
                 None => Ok(()),
             },
             _ => Ok(()),
@@ -190,17 +190,17 @@ impl RunDriver<'_> {
         let config = run.agent().config();
         let model = config.summary_model.as_ref().unwrap_or(&config.model);
         let asking = model.respond(ChatRequest::new(plan.request().clone()));
-        let summary = match self.read(run, asking, ChunkForwarding::Nothing).await {
+        let summary = match self.read(run, asking, ChunkForwarding::Off).await {
             Ok(reply) => match plan.check_end(&reply.finish_reason) {
                 Ok(()) => Ok((reply.message.text().into_owned(), reply.usage)),
                 Err(error) => Err((error.to_string(), reply.usage)),
             },
             Err(NoReply::Cancelled) => return Ok(()),
-            Err(NoReply::TimeIsUp) => Err(not_said(&ModelError::new(
+            Err(NoReply::TimeIsUp) => Err(failed_summary(&ModelError::new(
                 ModelErrorKind::TimedOut(TimeoutKind::Total),
                 "the time of the run was up",
             ))),
-            Err(NoReply::Failed(RunFault::Model(error))) => Err(not_said(&error)),
+            Err(NoReply::Failed(RunFault::Model(error))) => Err(failed_summary(&error)),
             Err(NoReply::Failed(fault)) => return Err(fault),
         };
         self.commit(run, Answer::Summary(summary)).await
@@ -208,7 +208,7 @@ impl RunDriver<'_> {
 }
 
 /// A summary that failed without a reply.
-fn not_said(error: &ModelError) -> (String, Usage) {
+fn failed_summary(error: &ModelError) -> (String, Usage) {
     (error.to_string(), Usage::default())
 }
 

@@ -8,7 +8,6 @@ use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
 
-use super::stream::RunStream;
 use super::{DriverOptions, RunDriver, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision};
@@ -52,7 +51,7 @@ pub struct RunBuilder<'a> {
     key_prefix: Option<String>,
     ids: Box<dyn Ids + 'a>,
     clock: Option<Arc<dyn Clock + 'a>>,
-    given: DriverOptions<'a>,
+    options: DriverOptions<'a>,
 }
 
 enum RunOrigin {
@@ -105,7 +104,7 @@ impl<'a> RunBuilder<'a> {
             key_prefix: None,
             ids: Box::new(RandomIds),
             clock: None,
-            given: DriverOptions::default(),
+            options: DriverOptions::default(),
         }
     }
 
@@ -147,7 +146,7 @@ impl<'a> RunBuilder<'a> {
 
     /// Watched by this observer, after those that were added before.
     pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
-        self.given.observers.push(Box::new(observer));
+        self.options.observers.push(Box::new(observer));
         self
     }
 
@@ -171,14 +170,14 @@ impl<'a> RunBuilder<'a> {
     /// # }).unwrap();
     /// ```
     pub fn record_with(mut self, recorder: impl Observer + 'a) -> Self {
-        self.given.recorder = Some(Box::new(recorder));
+        self.options.recorder = Some(Box::new(recorder));
         self
     }
 
     /// Has calls decided about while the run waits. Without an approver, and where it does not say, the run
     /// [pauses](crate::Pause::Approval).
     pub fn approve_with(mut self, approver: impl Approver + 'a) -> Self {
-        self.given.approver = Some(Box::new(approver));
+        self.options.approver = Some(Box::new(approver));
         self
     }
 
@@ -193,19 +192,19 @@ impl<'a> RunBuilder<'a> {
 
     /// Decides about several pending requests at once: all of the decisions are taken, or none.
     pub fn decide_all(mut self, decisions: impl Into<Decisions>) -> Self {
-        self.given.decisions = self.given.decisions.and(decisions);
+        self.options.decisions = self.options.decisions.and(decisions);
         self
     }
 
     /// Stops before the model or a tool.
     pub fn break_at(mut self, breakpoint: Breakpoint) -> Self {
-        self.given.breakpoints.push(breakpoint);
+        self.options.breakpoints.push(breakpoint);
         self
     }
 
     /// Ends when this token is cancelled: with an outcome, whose open calls are answered as cancelled.
     pub fn cancel_with(mut self, token: CancellationToken) -> Self {
-        self.given.cancellation = token;
+        self.options.cancellation = token;
         self
     }
 
@@ -234,7 +233,7 @@ impl<'a> RunBuilder<'a> {
     /// # }).unwrap();
     /// ```
     pub fn suspend_with(mut self, token: CancellationToken) -> Self {
-        self.given.suspension = token;
+        self.options.suspension = token;
         self
     }
 
@@ -246,35 +245,30 @@ impl<'a> RunBuilder<'a> {
 
     /// The same from anywhere: `next` gives a message that is there, and does not wait.
     pub fn inbox_with(mut self, next: impl FnMut() -> Option<Message> + Send + 'a) -> Self {
-        self.given.inbox = Some(Box::new(next));
+        self.options.inbox = Some(Box::new(next));
         self
     }
 
-    /// Runs as a stream of events.
-    pub fn stream(self) -> RunStream<'a> {
-        RunStream::new(self)
-    }
-
     async fn run(self) -> Result<Outcome, RunError> {
-        let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut given } = self;
+        let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut options } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
         run.take_over();
         if let Some(prefix) = key_prefix {
             run = run.with_key_prefix(prefix);
         }
-        if let Err(error) = run.check_decisions(&given.decisions) {
+        if let Err(error) = run.check_decisions(&options.decisions) {
             return Err(RunError::new(RunFault::Decision(error), run));
         }
         // A repeat changes nothing.
-        if run.has_decided(&given.decisions) {
-            given.decisions = Decisions::new();
+        if run.has_decided(&options.decisions) {
+            options.decisions = Decisions::new();
         }
         let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
-        let mut host = RunDriver::new(&run, given, clock);
-        match drive(&mut run, &mut host).await {
+        let mut driver = RunDriver::new(&run, options, clock);
+        match drive(&mut run, &mut driver).await {
             Ok(exit) => {
                 let ended = RunEvent::Ended(exit.clone());
-                match host.tell(|| ended).await {
+                match driver.notify(|| ended).await {
                     Ok(()) => Ok(Outcome::new(run, exit)),
                     Err(fault) => Err(RunError::new(fault, run)),
                 }
@@ -282,7 +276,7 @@ impl<'a> RunBuilder<'a> {
             Err(fault) => {
                 // The run has failed already; an observer that fails as well cannot add to that.
                 let exit = fault.exit(&run);
-                let _ = host.tell(|| RunEvent::Ended(exit)).await;
+                let _ = driver.notify(|| RunEvent::Ended(exit)).await;
                 Err(RunError::new(fault, run))
             }
         }

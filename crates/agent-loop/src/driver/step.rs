@@ -8,11 +8,12 @@ use stepfold_state_core::state::Write;
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus, CancellationToken, FatalError, ToolError};
 
 use super::RunDriver;
-use super::attempts::{AttemptEnd, AttemptPool, EndedAttempt, InnerNotice};
+use super::attempts::AttemptPool;
 use super::hooks::after_tool;
 use super::model::sleep;
+use super::step_event::{AttemptEnd, EndedAttempt, InnerNotice, StepEvent};
 use super::step_failure::StepFailure;
-use super::step_functions::{StepEvent, StepFunctions};
+use super::step_functions::StepFunctions;
 use crate::agent::HookPoint;
 use crate::exit::Exit;
 use crate::observe::{EventRefused, ObserverError, RunEvent};
@@ -23,8 +24,8 @@ use crate::run_error::RunFault;
 /// A step whose items are under way.
 struct StepExecution<'a> {
     functions: StepFunctions,
-    children: AttemptPool<'a>,
-    trouble: StepFailure,
+    attempts: AttemptPool<'a>,
+    failure: StepFailure,
     /// Calls that were about to start and need an approval, requested when the running ones have ended.
     to_ask: Vec<(usize, Fate)>,
     /// The first branch, by its place, whose failure is the error of the run.
@@ -32,49 +33,49 @@ struct StepExecution<'a> {
 }
 
 impl RunDriver<'_> {
-    pub(super) async fn run_work(&mut self, run: &mut Run) -> Result<(), RunFault> {
+    pub(super) async fn run_step(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if run.is_cancelled_inside() {
             let answer = if self.is_time_up(run) { Answer::TimedOut } else { Answer::Cancelled };
-            return self.break_off(run, answer).await;
+            return self.end_early(run, answer).await;
         }
         if run.walk().is_none() && !self.are_calls_ready(run).await? {
             return Ok(());
         }
-        let mut work = StepExecution {
-            functions: StepFunctions::of(run, &self.given.cancellation),
-            children: AttemptPool::new(std::sync::Arc::clone(&self.clock)),
-            trouble: StepFailure::default(),
+        let mut execution = StepExecution {
+            functions: StepFunctions::of(run, &self.options.cancellation),
+            attempts: AttemptPool::new(std::sync::Arc::clone(&self.clock)),
+            failure: StepFailure::default(),
             to_ask: Vec::new(),
             failed: None,
         };
-        let mut up = std::pin::pin!(sleep(self.time_left(run)));
-        let mut is_up = false;
-        while !work.trouble.is_refusal() {
-            let StepExecution { functions, children, .. } = &mut work;
-            let happened = tokio::select! {
+        let mut deadline = std::pin::pin!(sleep(self.time_left(run)));
+        let mut is_timed_out = false;
+        while !execution.failure.is_refusal() {
+            let StepExecution { functions, attempts, .. } = &mut execution;
+            let event = tokio::select! {
                 biased;
-                Some(happened) = children.next() => happened,
-                happened = functions.next() => match happened {
-                    Some(happened) => happened,
+                Some(event) = attempts.next() => event,
+                event = functions.next() => match event {
+                    Some(event) => event,
                     None => break,
                 },
-                () = &mut up, if !is_up => {
-                    is_up = true;
+                () = &mut deadline, if !is_timed_out => {
+                    is_timed_out = true;
                     functions.stop().cancel();
                     continue;
                 }
             };
-            self.happened(run, &mut work, happened).await;
-            if work.trouble.is_there() {
-                work.functions.drain();
+            self.handle_step_event(run, &mut execution, event).await;
+            if execution.failure.has_failed() {
+                execution.functions.drain();
             }
             // Calls that always have something to tell would not let the timeout be looked at.
-            if !is_up && run.walk().is_none() && self.is_time_up(run) {
-                is_up = true;
-                work.functions.stop().cancel();
+            if !is_timed_out && run.walk().is_none() && self.is_time_up(run) {
+                is_timed_out = true;
+                execution.functions.stop().cancel();
             }
         }
-        self.work_ended(run, &mut work, is_up).await
+        self.finish_step(run, &mut execution, is_timed_out).await
     }
 
     /// Whether the calls of the step can run: their tools are available, and no decision is required first.
@@ -97,116 +98,125 @@ impl RunDriver<'_> {
         Ok(true)
     }
 
-    async fn work_ended(
+    async fn finish_step(
         &mut self,
         run: &mut Run,
-        work: &mut StepExecution<'_>,
-        is_up: bool,
+        execution: &mut StepExecution<'_>,
+        is_timed_out: bool,
     ) -> Result<(), RunFault> {
-        let unread = std::iter::from_fn(|| work.children.try_told());
-        work.trouble.also_lost(unread.flat_map(|told| told.outcomes(run)));
-        work.trouble.also_lost(work.functions.ended(run));
-        std::mem::take(&mut work.trouble).end()?;
-        if let Some(error) = work.functions.take_error() {
+        let unread = std::iter::from_fn(|| execution.attempts.try_notice());
+        execution.failure.add_unrecorded(unread.flat_map(|notice| notice.outcomes(run)));
+        execution.failure.add_unrecorded(execution.functions.ended(run));
+        std::mem::take(&mut execution.failure).into_result()?;
+        if let Some(error) = execution.functions.take_error() {
             return Err(RunFault::Tool(error));
         }
-        if !work.to_ask.is_empty() && !is_up && !self.is_cancelled() {
-            return self.commit(run, Answer::Ask(std::mem::take(&mut work.to_ask))).await;
+        if !execution.to_ask.is_empty() && !is_timed_out && !self.is_cancelled() {
+            return self.commit(run, Answer::Ask(std::mem::take(&mut execution.to_ask))).await;
         }
-        match work.failed.take() {
-            _ if is_up && run.walk().is_some() => self.break_off(run, Answer::TimedOut).await,
+        match execution.failed.take() {
+            _ if is_timed_out && run.walk().is_some() => self.end_early(run, Answer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
             _ => Ok(()),
         }
     }
 
-    async fn happened(&mut self, run: &mut Run, work: &mut StepExecution<'_>, happened: StepEvent) {
-        match happened {
+    async fn handle_step_event(
+        &mut self,
+        run: &mut Run,
+        execution: &mut StepExecution<'_>,
+        event: StepEvent,
+    ) {
+        match event {
             StepEvent::Starting(places) => {
-                work.to_ask = work.functions.to_ask(run, &places);
-                match work.to_ask.is_empty() && self.starting(run, &places, &mut work.trouble).await {
-                    true => work.children.start(run, &places, work.functions.stop()),
-                    false => work.functions.withdraw(&places),
+                execution.to_ask = execution.functions.to_ask(run, &places);
+                match execution.to_ask.is_empty()
+                    && self.mark_starting(run, &places, &mut execution.failure).await
+                {
+                    true => execution.attempts.start(run, &places, execution.functions.stop()),
+                    false => execution.functions.withdraw(&places),
                 }
             }
             StepEvent::Progress { call_id, report } => {
-                let told = self.tell(|| RunEvent::ToolProgress { call_id, report });
-                work.trouble.note(told.await);
+                let notified = self.notify(|| RunEvent::ToolProgress { call_id, report });
+                execution.failure.record(notified.await);
             }
             StepEvent::Asks { place, requests } => {
                 let now = self.clock.time_of_day();
                 let requests = run.task(place).map(|task| task.requests(requests, now)).unwrap_or_default();
-                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+                execution.failure.record(self.commit(run, Answer::Asks { place, requests }).await);
             }
-            StepEvent::Finished(ended) => self.calls_ended(run, work, ended).await,
-            StepEvent::Notice(told) => self.told(run, told, &mut work.trouble).await,
-            StepEvent::Ended(ended) => self.attempts_ended(run, work, ended).await,
+            StepEvent::CallsFinished(ended) => self.commit_ended_calls(run, execution, ended).await,
+            StepEvent::Notice(notice) => self.handle_notice(run, notice, &mut execution.failure).await,
+            StepEvent::AttemptsEnded(ended) => self.handle_ended_attempts(run, execution, ended).await,
         }
     }
 
     /// Items that must not run twice are marked in the record before they start. Whether the items may start: once they
     /// are marked, they do.
-    async fn starting(&mut self, run: &mut Run, places: &[usize], trouble: &mut StepFailure) -> bool {
+    async fn mark_starting(&mut self, run: &mut Run, places: &[usize], failure: &mut StepFailure) -> bool {
         for place in places {
-            let told = self.tell(|| started(run, *place)).await;
-            if trouble.note(told).is_none() {
+            let notified = self.notify(|| started(run, *place)).await;
+            if failure.record(notified).is_none() {
                 return false;
             }
         }
         let marked: Vec<usize> = places.iter().copied().filter(|place| run.must_mark(*place)).collect();
         if !marked.is_empty() {
-            trouble.note(self.commit(run, Answer::Started(marked)).await);
+            failure.record(self.commit(run, Answer::Started(marked)).await);
         }
-        !trouble.is_refusal()
+        !failure.is_refusal()
     }
 
     /// Takes note of what the inside of an item does. When something has failed, it commits what is under way, and begins nothing
     /// more. If its commit is refused, it is never answered.
-    async fn told(&mut self, run: &mut Run, told: InnerNotice, trouble: &mut StepFailure) {
-        let (place, event, goes_on) = match told {
-            InnerNotice::Inner { place, event, goes_on } => (place, event, goes_on),
+    async fn handle_notice(&mut self, run: &mut Run, notice: InnerNotice, failure: &mut StepFailure) {
+        let (place, event, acknowledge) = match notice {
+            InnerNotice::Inner { place, event, acknowledge } => (place, event, acknowledge),
             InnerNotice::Output { place, kind, value } => {
                 let node = name_of(run, place);
-                let said = self.tell(|| RunEvent::Output { node, branch: place, kind: Some(kind), value });
-                trouble.note(said.await);
+                let notified =
+                    self.notify(|| RunEvent::Output { node, branch: place, kind: Some(kind), value });
+                failure.record(notified.await);
                 return;
             }
         };
-        let is_heard = match event {
+        let may_proceed = match event {
             RunEvent::Committed(event) => {
-                trouble.note(self.commit(run, Answer::Inner { place, event }).await);
-                if trouble.is_refusal() {
+                failure.record(self.commit(run, Answer::Inner { place, event }).await);
+                if failure.is_refusal() {
                     return;
                 }
                 true
             }
-            event if trouble.is_there() && begins_something(&event) => false,
+            event if failure.has_failed() && begins_work(&event) => false,
             event => {
                 let task = run.task(place);
                 let (name, id) = (name_of(run, place), task.map(|task| task.label()).unwrap_or_default());
                 let is_node = task.is_some_and(|task| task.planned().is_some());
-                let told = self.tell(|| RunEvent::Inner { name, id, is_node, place, event: Box::new(event) });
-                trouble.note(told.await).is_some()
+                let notified =
+                    self.notify(|| RunEvent::Inner { name, id, is_node, place, event: Box::new(event) });
+                failure.record(notified.await).is_some()
             }
         };
         // A run that was dropped does not wait any more.
-        let _ = goes_on.send(is_heard);
+        let _ = acknowledge.send(may_proceed);
     }
 
     /// Attempts that ended at the same moment: begins the next ones, and commits the outcomes of branches as one event, each
     /// request by itself. What was told in that moment comes before the end.
-    async fn attempts_ended(
+    async fn handle_ended_attempts(
         &mut self,
         run: &mut Run,
-        work: &mut StepExecution<'_>,
+        execution: &mut StepExecution<'_>,
         ended: Vec<EndedAttempt>,
     ) {
-        while !work.trouble.is_refusal()
-            && let Some(told) = work.children.try_told()
+        while !execution.failure.is_refusal()
+            && let Some(notice) = execution.attempts.try_notice()
         {
-            self.told(run, told, &mut work.trouble).await;
+            self.handle_notice(run, notice, &mut execution.failure).await;
         }
-        if work.trouble.is_refusal() {
+        if execution.failure.is_refusal() {
             return;
         }
         let is_node = run.walk().is_some();
@@ -215,10 +225,12 @@ impl RunDriver<'_> {
             if let AttemptEnd::Failed(..) = end
                 && let Some(pause) = run.attempts(place).pauses().nth(tries as usize - 1)
             {
-                match work.trouble.is_there() {
+                match execution.failure.has_failed() {
                     // It may be attempted again when the run is resumed.
-                    true => work.functions.hold(place),
-                    false => work.children.attempt(run, place, (tries + 1, pause), work.functions.stop()),
+                    true => execution.functions.hold(place),
+                    false => {
+                        execution.attempts.attempt(run, place, (tries + 1, pause), execution.functions.stop())
+                    }
                 }
                 continue;
             }
@@ -228,18 +240,18 @@ impl RunDriver<'_> {
                 AttemptEnd::Outcome(outcome) => Some(NodeOutcome { tries, ..outcome }),
                 AttemptEnd::Failed(status, error) => Some(NodeOutcome::failed(status, error, tries)),
                 AttemptEnd::Ended if !is_node => {
-                    work.functions.complete(place, run.result_inside(place));
+                    execution.functions.complete(place, run.result_inside(place));
                     continue;
                 }
                 // The run around it is about to be cancelled, and keeps its messages and writes.
-                AttemptEnd::Ended if is_cancelled(run, place, work.functions.stop()) => None,
+                AttemptEnd::Ended if is_cancelled(run, place, execution.functions.stop()) => None,
                 AttemptEnd::Ended => run.outcome_inside(place),
                 AttemptEnd::Asks(request) => {
                     asked.push((place, vec![*request]));
                     None
                 }
                 AttemptEnd::Waits => {
-                    asked.extend(requests_to_record(run, place).map(|requests| (place, requests)));
+                    asked.extend(unknown_agent_requests(run, place).map(|requests| (place, requests)));
                     None
                 }
                 AttemptEnd::Stopped => None,
@@ -247,32 +259,32 @@ impl RunDriver<'_> {
             match outcome {
                 Some(outcome) if !is_node => {
                     let error = outcome.error.unwrap_or_default();
-                    work.functions.complete(place, Err(ToolError::permanent(error)));
+                    execution.functions.complete(place, Err(ToolError::permanent(error)));
                 }
                 Some(outcome) => {
-                    work.functions.hold(place);
-                    outcomes.extend(self.node_ended(run, work, place, outcome, is_over).await);
+                    execution.functions.hold(place);
+                    outcomes.extend(self.report_ended_branch(run, execution, place, outcome, is_over).await);
                 }
-                None => work.functions.hold(place),
+                None => execution.functions.hold(place),
             }
         }
         let outcomes = (!outcomes.is_empty()).then_some(Answer::Outcomes(outcomes));
         let asked = asked.into_iter().map(|(place, requests)| Answer::Asks { place, requests });
         for answer in outcomes.into_iter().chain(asked) {
-            if !work.trouble.is_refusal() {
-                work.trouble.note(self.commit(run, answer).await);
+            if !execution.failure.is_refusal() {
+                execution.failure.record(self.commit(run, answer).await);
             }
         }
     }
 
     /// Commits the outcomes of calls that ended at the same moment, as one event, after their hooks.
-    async fn calls_ended(
+    async fn commit_ended_calls(
         &mut self,
         run: &mut Run,
-        work: &mut StepExecution<'_>,
+        execution: &mut StepExecution<'_>,
         ended: Vec<(usize, CallOutcome)>,
     ) {
-        let amended = ended.iter().map(|(place, _)| *place).filter(|_| work.functions.amends());
+        let amended = ended.iter().map(|(place, _)| *place).filter(|_| execution.functions.amends());
         let amended: Vec<usize> = amended.collect();
         let mut outcomes = Vec::with_capacity(ended.len());
         for (place, outcome) in ended {
@@ -280,19 +292,19 @@ impl RunDriver<'_> {
                 true => after_tool(run, place, outcome, 0).await,
                 false => (ItemOutcome::new(place, outcome), None),
             };
-            outcomes.push(self.concluded(seen, &mut work.trouble).await);
+            outcomes.push(self.report_conclusion(seen, &mut execution.failure).await);
         }
-        work.trouble.note(self.commit_outcomes(run, outcomes).await);
+        execution.failure.record(self.commit_outcomes(run, outcomes).await);
         for place in amended {
-            work.functions.amend(run, place);
+            execution.functions.amend(run, place);
         }
     }
 
     /// Reports the end of a branch, and returns the outcome to commit, unless the caller handles its failure.
-    async fn node_ended(
+    async fn report_ended_branch(
         &mut self,
         run: &Run,
-        work: &mut StepExecution<'_>,
+        execution: &mut StepExecution<'_>,
         place: usize,
         outcome: NodeOutcome,
         is_over: bool,
@@ -309,20 +321,20 @@ impl RunDriver<'_> {
             && !is_over
             && !takes_failures
         {
-            work.trouble.note(self.tell(finished).await);
-            if work.failed.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
+            execution.failure.record(self.notify(finished).await);
+            if execution.failed.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
                 let node = run.task(place).map_or(node, |task| task.label());
-                work.failed = Some((place, RunFault::Node { node, error: error.clone() }));
+                execution.failed = Some((place, RunFault::Node { node, error: error.clone() }));
             }
             return None;
         }
         for output in &outcome.outputs {
             let kind = output.get("kind").and_then(|kind| kind.as_str().map(str::to_owned));
             let (node, value) = (node.clone(), output.get("content").cloned().unwrap_or_default());
-            let told = self.tell(|| RunEvent::Output { node, branch: place, kind, value }).await;
-            work.trouble.note(told);
+            let notified = self.notify(|| RunEvent::Output { node, branch: place, kind, value }).await;
+            execution.failure.record(notified);
         }
-        work.trouble.note(self.tell(finished).await);
+        execution.failure.record(self.notify(finished).await);
         Some(ItemOutcome::new(place, outcome))
     }
 
@@ -335,27 +347,27 @@ impl RunDriver<'_> {
             // There is nothing new to commit.
             (item, Some(fault)) if item.pending_hook == Some(hook) => Err(fault),
             seen => {
-                let mut trouble = StepFailure::default();
-                let outcome = self.concluded(seen, &mut trouble).await;
-                trouble.note(self.commit_outcomes(run, vec![outcome]).await);
-                trouble.end()
+                let mut failure = StepFailure::default();
+                let outcome = self.report_conclusion(seen, &mut failure).await;
+                failure.record(self.commit_outcomes(run, vec![outcome]).await);
+                failure.into_result()
             }
         }
     }
 
     /// An outcome as hooks have left it, which is committed whatever they and the observers say: it has happened. It is
     /// told as finished when all of them have seen it.
-    async fn concluded(
+    async fn report_conclusion(
         &mut self,
         (item, fault): (ItemOutcome, Option<RunFault>),
-        trouble: &mut StepFailure,
+        failure: &mut StepFailure,
     ) -> ItemOutcome {
-        trouble.note(fault.map_or(Ok(()), Err));
+        failure.record(fault.map_or(Ok(()), Err));
         if item.pending_hook.is_none()
             && let Some(outcome) = item.outcome.call()
         {
-            let told = self.tell(|| finished(outcome));
-            trouble.note(told.await);
+            let notified = self.notify(|| finished(outcome));
+            failure.record(notified.await);
         }
         item
     }
@@ -386,7 +398,8 @@ impl RunDriver<'_> {
         let places: Vec<(usize, u32)> = outcomes.iter().map(tries).collect();
         match self.commit_calls(run, outcomes).await {
             Err(RunFault::Commit { source, .. }) if source.is::<EventRefused>() => {
-                let failed = places.into_iter().map(|place| refused(run, place, &source)).collect();
+                let failed =
+                    places.into_iter().map(|place| unrecordable_outcome(run, place, &source)).collect();
                 self.commit_calls(run, failed).await
             }
             ended => ended,
@@ -414,11 +427,11 @@ const LARGE: usize = 1 << 20;
 fn is_large(item: &ItemOutcome) -> bool {
     let Some(outcome) = item.outcome.call() else { return false };
     let mut left = LARGE;
-    outcome.delta.iter().filter_map(Write::value).any(|value| !takes(value, &mut left))
+    outcome.delta.iter().filter_map(Write::value).any(|value| !fits_within(value, &mut left))
 }
 
 /// Takes about the bytes of a value from what is left; `false` if they are more.
-fn takes(value: &Value, left: &mut usize) -> bool {
+fn fits_within(value: &Value, left: &mut usize) -> bool {
     let own = match value {
         Value::String(text) => text.len(),
         _ => size_of::<u64>(),
@@ -426,14 +439,14 @@ fn takes(value: &Value, left: &mut usize) -> bool {
     let Some(rest) = left.checked_sub(own) else { return false };
     *left = rest;
     match value {
-        Value::Array(items) => items.iter().all(|item| takes(item, left)),
-        Value::Object(fields) => fields.values().all(|value| takes(value, left)),
+        Value::Array(items) => items.iter().all(|item| fits_within(item, left)),
+        Value::Object(fields) => fields.values().all(|value| fits_within(value, left)),
         _ => true,
     }
 }
 
 /// The outcome of a call whose own one can never be recorded.
-fn refused(run: &Run, (place, tries): (usize, u32), source: &ObserverError) -> ItemOutcome {
+fn unrecordable_outcome(run: &Run, (place, tries): (usize, u32), source: &ObserverError) -> ItemOutcome {
     let words = format!("the tool ran, but its result cannot be recorded, and none of it was kept: {source}");
     let status = CallStatus::Failed(CallFailure::Merge);
     let mut failed = CallOutcome::without_result(&run.shown(place), status, words);
@@ -466,10 +479,10 @@ fn name_of(run: &Run, place: usize) -> String {
 
 /// The requests of an inner run, if the record must contain them: its agent is unknown to readers of the
 /// record that do not list the tools of the step.
-fn requests_to_record(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
+fn unknown_agent_requests(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
     let task = run.task(place)?;
     let child = run.inside_of(place)?;
-    (!run.is_known_inside(task)).then(|| child.pending())
+    (!run.knows_agent_inside(task)).then(|| child.pending())
 }
 
 /// Whether the run inside has ended since it was stopped.
@@ -479,10 +492,10 @@ fn is_cancelled(run: &Run, place: usize, stop: &CancellationToken) -> bool {
 }
 
 /// Whether a run inside is about to begin something, rather than to tell of what it has done.
-fn begins_something(event: &RunEvent) -> bool {
+fn begins_work(event: &RunEvent) -> bool {
     match event {
         RunEvent::Asking { .. } | RunEvent::ToolStarted { .. } | RunEvent::NodeStarted { .. } => true,
-        RunEvent::Inner { event, .. } => begins_something(event),
+        RunEvent::Inner { event, .. } => begins_work(event),
         _ => false,
     }
 }

@@ -12,7 +12,7 @@ pub(super) struct StepFailure(Option<RunFault>);
 
 impl StepFailure {
     /// What a step gave; its fault is kept.
-    pub(super) fn note<T>(&mut self, result: Result<T, RunFault>) -> Option<T> {
+    pub(super) fn record<T>(&mut self, result: Result<T, RunFault>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(fault) => {
@@ -25,7 +25,7 @@ impl StepFailure {
     }
 
     /// Whether nothing more is to be started.
-    pub(super) const fn is_there(&self) -> bool {
+    pub(super) const fn has_failed(&self) -> bool {
         self.0.is_some()
     }
 
@@ -35,7 +35,7 @@ impl StepFailure {
     }
 
     /// After a refusal: the outcomes of these calls or branches are lost as well.
-    pub(super) fn also_lost(&mut self, ids: impl IntoIterator<Item = String>) {
+    pub(super) fn add_unrecorded(&mut self, ids: impl IntoIterator<Item = String>) {
         let Some(RunFault::Commit { unrecorded, .. }) = &mut self.0 else { return };
         for id in ids {
             if !unrecorded.contains(&id) {
@@ -45,13 +45,13 @@ impl StepFailure {
     }
 
     /// The fault, if there was one.
-    pub(super) fn end(self) -> Result<(), RunFault> {
+    pub(super) fn into_result(self) -> Result<(), RunFault> {
         self.0.map_or(Ok(()), Err)
     }
 }
 
 /// The fault of an observer that refused to record an event.
-pub(super) fn refused(run: &Run, event: &Event, source: ObserverError) -> RunFault {
+pub(super) fn refusal(run: &Run, event: &Event, source: ObserverError) -> RunFault {
     RunFault::Commit { unrecorded: outcomes_in(run, event), source }
 }
 

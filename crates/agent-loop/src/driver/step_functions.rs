@@ -1,5 +1,5 @@
 //! The items of a step at work: which start next. An [`Invocation`] runs the functions of tools, in their order; what
-//! is inside of items, as the functions of nodes are, runs among the [children](super::attempts).
+//! is inside of items, as the functions of nodes are, runs among the [attempts](super::attempts).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -7,44 +7,26 @@ use std::sync::Arc;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{
-    CallEvent, CallOutcome, CancellationToken, FatalError, InputRequest, Invocation, InvokeOptions, ToolError,
-};
+use stepfold_tools::{CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, ToolError};
 
-use super::attempts::{EndedAttempt, InnerNotice};
+use super::step_event::StepEvent;
 use crate::agent::HookPoint;
 use crate::run::{Fate, Run};
 
-/// What happens while the items of a step are under way.
-pub(super) enum StepEvent {
-    /// These start: calls when the functions are asked what happens next, what is inside of items by itself.
-    Starting(Vec<usize>),
-    /// A tool reports progress.
-    Progress { call_id: String, report: Value },
-    /// A call asks the user.
-    Asks { place: usize, requests: Vec<InputRequest> },
-    /// Calls have their outcomes, which ended at the same moment.
-    Finished(Vec<(usize, CallOutcome)>),
-    /// What is inside of an item tells of what it does.
-    Notice(InnerNotice),
-    /// Attempts of what is inside of items ended at the same moment.
-    Ended(Vec<EndedAttempt>),
-}
-
 /// The functions of a step. What is inside of items counts among those that run side by side, until it is
-/// [held](Functions::hold) or [complete](Functions::complete).
+/// [held](StepFunctions::hold) or [complete](Functions::complete).
 pub(super) enum StepFunctions {
     Calls { invocation: Box<Invocation>, calls: Arc<[ToolCall]>, has_hooks: bool },
     Branches(BranchQueue),
 }
 
 impl StepFunctions {
-    /// They stop when the run is cancelled, or at their own [token](Functions::stop).
+    /// They stop when the run is cancelled, or at their own [token](StepFunctions::stop).
     pub(super) fn of(run: &Run, cancellation: &CancellationToken) -> Self {
         if let Some(planner) = run.planner() {
             return StepFunctions::Branches(BranchQueue {
                 queue: run.open_tasks().map(|task| task.place).collect(),
-                at_work: BTreeSet::new(),
+                running: BTreeSet::new(),
                 max_parallel: planner.max_parallel(),
                 stop: cancellation.child_token(),
             });
@@ -85,7 +67,7 @@ impl StepFunctions {
                     let places = std::iter::once(call).chain(others);
                     let outcomes =
                         places.filter_map(|place| Some((place, invocation.outcome(place)?.clone())));
-                    return Some(StepEvent::Finished(outcomes.collect()));
+                    return Some(StepEvent::CallsFinished(outcomes.collect()));
                 }
                 _ => {}
             }
@@ -118,7 +100,7 @@ impl StepFunctions {
             // Calls that read what it will have written wait with it.
             StepFunctions::Calls { invocation, .. } => invocation.hold(place),
             StepFunctions::Branches(nodes) => {
-                nodes.at_work.remove(&place);
+                nodes.running.remove(&place);
             }
         }
     }
@@ -128,7 +110,7 @@ impl StepFunctions {
         match self {
             StepFunctions::Calls { invocation, .. } => invocation.complete(place, result),
             StepFunctions::Branches(nodes) => {
-                nodes.at_work.remove(&place);
+                nodes.running.remove(&place);
             }
         }
     }
@@ -146,7 +128,7 @@ impl StepFunctions {
         match self {
             StepFunctions::Calls { invocation, .. } => invocation.withdraw(),
             StepFunctions::Branches(nodes) => {
-                nodes.at_work.retain(|place| !places.contains(place));
+                nodes.running.retain(|place| !places.contains(place));
             }
         }
         self.drain();
@@ -188,7 +170,7 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
 /// The branches of a step, which start in order while not too many are at work.
 pub(super) struct BranchQueue {
     queue: VecDeque<usize>,
-    at_work: BTreeSet<usize>,
+    running: BTreeSet<usize>,
     max_parallel: usize,
     stop: CancellationToken,
 }
@@ -196,13 +178,13 @@ pub(super) struct BranchQueue {
 impl BranchQueue {
     /// What starts next; none when all have ended. It is pending while all that may start is at work.
     async fn next(&mut self) -> Option<StepEvent> {
-        let free = self.max_parallel.saturating_sub(self.at_work.len()).min(self.queue.len());
+        let free = self.max_parallel.saturating_sub(self.running.len()).min(self.queue.len());
         if free > 0 && !self.stop.is_cancelled() {
             let places: Vec<usize> = self.queue.drain(..free).collect();
-            self.at_work.extend(&places);
+            self.running.extend(&places);
             return Some(StepEvent::Starting(places));
         }
-        if self.at_work.is_empty() {
+        if self.running.is_empty() {
             return None;
         }
         std::future::pending().await

@@ -122,8 +122,8 @@ impl Run {
     /// # }).unwrap();
     /// ```
     pub fn calls_to_ask(&self) -> Vec<(usize, Fate)> {
-        let (RunPhase::Working(work), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
-        self.to_ask(0..work.items.len(), self.seen_by())
+        let (RunPhase::Working(step), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
+        self.to_ask(0..step.items.len(), self.seen_by())
     }
 
     /// The calls, of these that are about to start, that take values from the state.

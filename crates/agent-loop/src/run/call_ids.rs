@@ -22,7 +22,7 @@ impl CallIdSet {
     }
 
     /// The same for the next run. O(what this run has added).
-    pub(super) fn left(&self) -> Self {
+    pub(super) fn for_next_run(&self) -> Self {
         let mut before = self.before.clone();
         self.new.iter().for_each(|id| before.insert_mut(id.clone()));
         CallIdSet { before, new: HashSet::new() }

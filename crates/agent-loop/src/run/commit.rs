@@ -10,7 +10,7 @@ use stepfold_tools::{CallFailure, CallStatus};
 
 use super::call_ids::CallIdSet;
 use super::edits::after_edit;
-use super::event::{Event, EventKind, Fate, OutputFate};
+use super::event::{Event, EventKind, Fate, FoldMode, OutputFate};
 use super::machine::{ApprovedCall, Need, Run, RunPhase};
 use super::prompt::{ModelPrompt, view_of};
 use super::recorded_outcomes::AnsweredItem;
@@ -24,15 +24,6 @@ use crate::approval::{AskReason, Question};
 use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::planned::{Arrived, Planned};
-
-/// On which values events are folded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FoldMode {
-    /// On those that they were made on.
-    Live,
-    /// On those that there are by now, which have what the events of the run itself write.
-    CatchUp,
-}
 
 impl Run {
     /// Folds an event into the run: one that [`feed`](Run::feed) made, or one of a record.
@@ -55,10 +46,10 @@ impl Run {
 
     fn commit_as(&mut self, event: &Event, folding: FoldMode) -> Result<(), FeedError> {
         self.check_place(event)?;
-        let decided = self.decided_by(&event.kind);
+        let decided = self.item_decisions(&event.kind);
         let mut outcomes = event.whole_outcomes()?;
-        outcomes.append(&mut self.outcomes_given(&event.kind, &decided));
-        let unknown = self.unknown_by(&event.kind, &outcomes);
+        outcomes.append(&mut self.implied_outcomes(&event.kind, &decided));
+        let unknown = self.new_unknown_calls(&event.kind, &outcomes);
         let unknown_inside = self.commit_inner(event, folding)?;
         let (usage, model, calls_inside) = spent_by(Some(&*self), &event.kind);
         let model = model.map(str::to_owned);
@@ -88,13 +79,13 @@ impl Run {
         let phase = self.phase_after(event, phase, outcomes, &decided);
         self.count_usage(usage, model);
         self.phase = match phase {
-            RunPhase::Working(mut work) => match &event.step_end {
+            RunPhase::Working(mut step) => match &event.step_end {
                 Some(end) => {
-                    work.mark_unmerged(end);
+                    step.mark_unmerged(end);
                     self.tally.repeats = end.repeats;
-                    self.after_step(work)
+                    self.after_step(step)
                 }
-                None => RunPhase::Working(work),
+                None => RunPhase::Working(step),
             },
             phase => phase,
         };
@@ -148,7 +139,7 @@ impl Run {
         for event in events {
             is_followed = is_followed && self.commit_as(&event, FoldMode::CatchUp).is_ok();
             if !is_followed {
-                self.fold_as_told(&event);
+                self.fold_unchecked(&event);
             }
         }
         self.phase = RunPhase::Done(exit);
@@ -156,7 +147,7 @@ impl Run {
     }
 
     /// Folds an event that does not fit where the run is: the conversation, and what is counted.
-    fn fold_as_told(&mut self, event: &Event) {
+    fn fold_unchecked(&mut self, event: &Event) {
         let (usage, model, calls_inside) = spent_by(Some(&*self), &event.kind);
         let model = model.map(str::to_owned);
         event.fold_messages(&mut self.state);
@@ -192,8 +183,8 @@ impl Run {
             | (EventKind::Steered, RunPhase::Asking { .. }) => true,
             // That the conversation was too long is told by all of it.
             (EventKind::Summarized { .. }, RunPhase::Asking { .. }) => self.tally.is_pruned,
-            (EventKind::Hooked { point: HookPoint::BeforeTool, .. }, RunPhase::Working(work)) => {
-                work.calls().is_some_and(|calls| !calls.is_hooked)
+            (EventKind::Hooked { point: HookPoint::BeforeTool, .. }, RunPhase::Working(step)) => {
+                step.calls().is_some_and(|calls| !calls.is_hooked)
             }
             (EventKind::Hooked { point, .. }, _) => {
                 *point != HookPoint::AfterTool
@@ -204,10 +195,10 @@ impl Run {
                 !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
             (EventKind::Edited { results, arguments, .. }, _) => {
-                let are_ahead = arguments.iter().all(|(id, _)| self.call_ahead(id).is_ok());
-                self.may_be_edited() && self.has_results(results) && are_ahead
+                let are_ahead = arguments.iter().all(|(id, _)| self.call_not_begun(id).is_ok());
+                self.takes_edits() && self.has_results(results) && are_ahead
             }
-            (kind, RunPhase::Working(work)) => work.fits(kind),
+            (kind, RunPhase::Working(step)) => step.fits(kind),
             (EventKind::Cancelled | EventKind::TimedOut, phase) => {
                 !matches!(phase, RunPhase::Fresh(_) | RunPhase::Done(_) | RunPhase::Closing(_))
             }
@@ -241,13 +232,13 @@ impl Run {
                 self.tally.is_pruned = pruned > 0;
                 let shown = shown.as_ref().map(|shown| shown.without_first(pruned));
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
-                let earlier = self.known.prompt.take().filter(|_| event.rewrite.is_none());
+                let earlier = self.cache.prompt.take().filter(|_| event.rewrite.is_none());
                 let followed = earlier.filter(|_| self.agent.config().window.is_none()).and_then(|earlier| {
                     ModelPrompt::following(*earlier, instructions.as_deref(), &view, &log)
                 });
                 match followed {
                     Some(prompt) => self.prompt = prompt,
-                    None => self.show(instructions.clone(), view, &log),
+                    None => self.set_prompt(instructions.clone(), view, &log),
                 }
                 RunPhase::Opening
             }
@@ -267,7 +258,7 @@ impl Run {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, (fates, outcomes), output.as_ref(), last)
             }
-            (kind, RunPhase::Working(work)) => self.after_work(kind, after_outcomes(work, outcomes), decided),
+            (kind, RunPhase::Working(step)) => self.after_work(kind, after_outcomes(step, outcomes), decided),
             (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
             (EventKind::Edited { drops_summary, .. }, phase) => after_edit(*drops_summary, phase),
             (EventKind::Cancelled, _) => RunPhase::Closing(Exit::Cancelled),
@@ -277,7 +268,12 @@ impl Run {
         }
     }
 
-    pub(super) fn show(&mut self, instructions: Option<String>, view: stepfold_trim::View, log: &Transcript) {
+    pub(super) fn set_prompt(
+        &mut self,
+        instructions: Option<String>,
+        view: stepfold_trim::View,
+        log: &Transcript,
+    ) {
         let window = self.agent.config().window.as_ref();
         self.prompt = ModelPrompt::new(instructions, view, window, log, self.tally.turn_start);
     }
@@ -289,7 +285,7 @@ impl Run {
             (RunPhase::Opening, _) => self.after_opening(),
             (RunPhase::Asking { last, .. }, _) => RunPhase::Asking { is_hooked: true, last },
             (RunPhase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() && self.planner().is_none() => {
-                self.ask_again()
+                self.ask_model_again()
             }
             (RunPhase::Leaving(exit), _) => RunPhase::Closing(exit),
             (phase, _) => phase,
@@ -305,7 +301,7 @@ impl Run {
     }
 
     /// Asks the model again, if the limits allow it.
-    fn ask_again(&self) -> RunPhase {
+    fn ask_model_again(&self) -> RunPhase {
         match self.limit() {
             Some(limit) => RunPhase::Closing(limit),
             None => RunPhase::Asking { is_hooked: false, last: None },
@@ -338,15 +334,15 @@ impl Run {
         let mut spent = self.spent();
         // That of the reply itself is counted next.
         spent.tokens += spent_by(None, &event.kind).0.total_tokens();
-        let mut work = OpenStep::of_calls(Arc::clone(reply), last, spent);
-        work.meet(fates);
-        RunPhase::Working(after_outcomes(work, answered))
+        let mut step = OpenStep::of_calls(Arc::clone(reply), last, spent);
+        step.apply_fates(fates);
+        RunPhase::Working(after_outcomes(step, answered))
     }
 
     /// Where a reply without calls leads.
     fn after_text(&self, has_text: bool, output: Option<&OutputFate>, last: Option<Exit>) -> RunPhase {
         let wants_output = self.agent.output_spec().is_some();
-        let exit = last.or_else(|| self.cut()).or_else(|| match output {
+        let exit = last.or_else(|| self.truncation_exit()).or_else(|| match output {
             Some(OutputFate::Valid(_)) => Some(Exit::Output),
             Some(OutputFate::Invalid { again, .. }) => (!again).then_some(Exit::InvalidOutput),
             // If an output is due, blank text does not count as an answer.
@@ -363,38 +359,38 @@ impl Run {
     }
 
     /// The exit that follows if the last reply was cut.
-    fn cut(&self) -> Option<Exit> {
+    fn truncation_exit(&self) -> Option<Exit> {
         self.tally.finish_reason.as_ref().and_then(Exit::of_finish)
     }
 
     /// Where an event of the open step leads; its outcomes are in the items already.
-    fn after_work(&mut self, kind: &EventKind, mut work: OpenStep, decided: &[ItemDecision<'_>]) -> RunPhase {
+    fn after_work(&mut self, kind: &EventKind, mut step: OpenStep, decided: &[ItemDecision<'_>]) -> RunPhase {
         match kind {
             EventKind::Planned { exit: Some(exit), .. } => return RunPhase::Leaving(exit.clone()),
-            EventKind::Planned { branches, deferred, arrived, .. } => work.plan(branches, deferred, arrived),
-            EventKind::Hooked { verdict, writes, .. } => work.hooked(verdict, writes),
-            EventKind::Decided { .. } => self.approved.extend(work.agree(decided)),
-            EventKind::Edited { results, arguments, .. } => work.edit(results, arguments),
-            EventKind::Asked { fates } => work.meet(fates),
+            EventKind::Planned { branches, deferred, arrived, .. } => step.plan(branches, deferred, arrived),
+            EventKind::Hooked { verdict, writes, .. } => step.hooked(verdict, writes),
+            EventKind::Decided { .. } => self.approved.extend(step.agree(decided)),
+            EventKind::Edited { results, arguments, .. } => step.edit(results, arguments),
+            EventKind::Asked { fates } => step.apply_fates(fates),
             EventKind::Started { places } => {
                 for place in places {
-                    work.items.change(*place, |item| item.state = ItemState::Started);
+                    step.items.change(*place, |item| item.state = ItemState::Started);
                 }
             }
             EventKind::Asks { place, requests } => {
-                work.items.change(*place, |item| item.asks_within(requests));
+                step.items.change(*place, |item| item.asks_within(requests));
             }
             EventKind::Interrupted { places, asks: true, inputs_from_state } => {
                 for place in places {
                     let inputs = inputs_from_state.iter().find(|(at, _)| at == place);
                     let inputs = inputs.map(|(_, inputs)| inputs.clone()).unwrap_or_default();
                     let question = Question::new(AskReason::MayHaveHappened, inputs);
-                    work.items.change(*place, |item| item.ask(question));
+                    step.items.change(*place, |item| item.ask(question));
                 }
             }
             EventKind::Cancelled | EventKind::TimedOut => {
                 let exit = if *kind == EventKind::Cancelled { Exit::Cancelled } else { Exit::MaxTime };
-                match &mut work.plan {
+                match &mut step.plan {
                     StepPlan::Branches(_) if exit == Exit::Cancelled => return RunPhase::Closing(exit),
                     StepPlan::Branches(_) => return RunPhase::Leaving(exit),
                     StepPlan::Calls(calls) => calls.last = Some(exit),
@@ -402,12 +398,12 @@ impl Run {
             }
             _ => {}
         }
-        RunPhase::Working(work)
+        RunPhase::Working(step)
     }
 
     /// Where the end of a step leads.
-    fn after_step(&self, work: OpenStep) -> RunPhase {
-        let StepPlan::Calls(calls) = &work.plan else { return RunPhase::Working(work) };
+    fn after_step(&self, step: OpenStep) -> RunPhase {
+        let StepPlan::Calls(calls) = &step.plan else { return RunPhase::Working(step) };
         match (&calls.last, &calls.stop) {
             (Some(Exit::Cancelled), _) => return RunPhase::Closing(Exit::Cancelled),
             (_, Some(reason)) => return RunPhase::Closing(Exit::Hook(reason.clone())),
@@ -417,9 +413,9 @@ impl Run {
         let is_hopeless = spec.is_some_and(|spec| tally.output_faults > spec.output.repairs);
         let is_repeated = guard.is_some_and(|guard| tally.repeats >= guard.stop);
         let exit = (calls.last.clone())
-            .or_else(|| self.cut())
+            .or_else(|| self.truncation_exit())
             .or_else(|| (tally.output.is_some() && spec.is_some()).then_some(Exit::Output))
-            .or_else(|| self.exit_tool(&work.items).map(Exit::Tool))
+            .or_else(|| self.exit_tool(&step.items).map(Exit::Tool))
             .or_else(|| is_hopeless.then_some(Exit::InvalidOutput))
             .or_else(|| self.agent.has_no_tools().then_some(Exit::NoTools))
             .or_else(|| is_repeated.then_some(Exit::RepeatedCalls));
@@ -513,20 +509,20 @@ impl Run {
         let view = view_of(&log, None, self.summary.as_ref());
         let view = if gave_up { config.trim.narrow(&view, &log) } else { view };
         let instructions = self.prompt.instructions().map(str::to_owned);
-        self.show(instructions, view, &log);
+        self.set_prompt(instructions, view, &log);
     }
 
     fn note_ids(&mut self, event: &Event) {
-        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.known.messages == 0;
+        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.cache.messages == 0;
         if event.rewrite.is_some() || is_new {
-            self.known.call_ids = CallIdSet::of(self.state.messages());
+            self.cache.call_ids = CallIdSet::of(self.state.messages());
             if event.rewrite.is_some() && !matches!(event.kind, EventKind::Began { .. }) {
                 self.show_rewritten();
             }
             return;
         }
         let calls = event.messages.iter().flat_map(|message| message.tool_calls());
-        calls.for_each(|call| self.known.call_ids.insert(&call.id));
+        calls.for_each(|call| self.cache.call_ids.insert(&call.id));
     }
 
     /// After a hook rewrote the log: what the policies show of the new one.
@@ -536,7 +532,7 @@ impl Run {
         self.summary = None;
         let view = self.agent.config().trim.view(&log);
         let instructions = self.prompt.instructions().map(str::to_owned);
-        self.show(instructions, view, &log);
+        self.set_prompt(instructions, view, &log);
     }
 
     /// Counts the calls that an event answers, before it changes them. Not those that it answers once more, after a hook
@@ -658,20 +654,20 @@ impl OpenStep {
 }
 
 /// The items with these outcomes.
-fn after_outcomes(mut work: OpenStep, outcomes: Vec<ItemOutcome>) -> OpenStep {
+fn after_outcomes(mut step: OpenStep, outcomes: Vec<ItemOutcome>) -> OpenStep {
     for ItemOutcome { place, outcome, stop, pending_hook } in outcomes {
-        work.items.change(place, |item| match (outcome, pending_hook) {
+        step.items.change(place, |item| match (outcome, pending_hook) {
             (WorkOutcome::Call(outcome), Some(hook)) => {
                 item.child = None;
                 item.state = ItemState::HookPending(Box::new(UnseenOutcome { outcome, hook }));
             }
             (outcome, _) => item.finish(outcome),
         });
-        if let StepPlan::Calls(calls) = &mut work.plan {
+        if let StepPlan::Calls(calls) = &mut step.plan {
             calls.stop = calls.stop.take().or(stop);
         }
     }
-    work
+    step
 }
 
 /// What an event adds to the tokens that a run has used, the model that used them, and, of a run inside, its calls, which

@@ -24,33 +24,36 @@ impl Run {
     ///
     /// Tools that are asked for at each step are not known here, so that nothing is said about their calls.
     pub(crate) fn contradiction(&self, event: &Event) -> Option<CallContradiction> {
-        self.work()?;
+        self.open_step()?;
         match &event.kind {
             EventKind::Asked { fates } => {
-                fates.iter().find_map(|(place, fate)| self.would_not_ask(*place, fate))
+                fates.iter().find_map(|(place, fate)| self.request_contradiction(*place, fate))
             }
-            EventKind::Started { places } => places.iter().find_map(|place| self.would_run(*place, true)),
-            EventKind::Answered(_) => {
-                event.outcomes().iter().find_map(|answered| self.would_end(answered.place, &answered.outcome))
+            EventKind::Started { places } => {
+                places.iter().find_map(|place| self.run_contradiction(*place, true))
             }
+            EventKind::Answered(_) => event
+                .outcomes()
+                .iter()
+                .find_map(|answered| self.outcome_contradiction(answered.place, &answered.outcome)),
             _ => None,
         }
     }
 
     /// An item that has this outcome.
-    fn would_end(&self, place: usize, outcome: &WorkOutcome) -> Option<CallContradiction> {
+    fn outcome_contradiction(&self, place: usize, outcome: &WorkOutcome) -> Option<CallContradiction> {
         let item = self.item(place)?;
         match outcome {
             // Its second answer: what ran then is a hook.
             _ if item.hook_pending().is_some() => None,
-            WorkOutcome::Call(outcome) if outcome.tries == 0 => self.would_refuse(place, outcome),
+            WorkOutcome::Call(outcome) if outcome.tries == 0 => self.refusal_contradiction(place, outcome),
             WorkOutcome::Node(outcome) if !ran(outcome) => None,
-            _ => self.would_run(place, item.is_started()),
+            _ => self.run_contradiction(place, item.is_started()),
         }
     }
 
     /// An item that ran, with a marker in the record before it or without one.
-    fn would_run(&self, place: usize, is_marked: bool) -> Option<CallContradiction> {
+    fn run_contradiction(&self, place: usize, is_marked: bool) -> Option<CallContradiction> {
         let task = self.task(place)?;
         let call = task.call();
         if task.planned().is_none()
@@ -59,16 +62,16 @@ impl Run {
             let (recorded, replayed) = ("that it ran".to_owned(), refusal.result.text().into_owned());
             return Some(CallContradiction { call: call.id, recorded, replayed });
         }
-        if let Some(contradiction) = self.would_ask(place, &call) {
+        if let Some(contradiction) = self.approval_contradiction(place, &call) {
             return Some(contradiction);
         }
         let must_mark = self.must_mark(place);
         let name = if task.planned().is_some() { call.name } else { call.id };
-        (must_mark != is_marked).then(|| other_marker(name, must_mark))
+        (must_mark != is_marked).then(|| marker_contradiction(name, must_mark))
     }
 
     /// A call that was approved with other values from the state than it would run with.
-    fn would_ask(&self, place: usize, call: &ToolCall) -> Option<CallContradiction> {
+    fn approval_contradiction(&self, place: usize, call: &ToolCall) -> Option<CallContradiction> {
         let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place, || self.seen_by()(place))?);
         (!are_recorded_alike(&item.inputs, &inputs)).then(|| CallContradiction {
             call: call.id.clone(),
@@ -78,7 +81,7 @@ impl Run {
     }
 
     /// An approved call: recorded with a new request for other values from the state, replayed with the approved ones.
-    fn would_not_ask(&self, place: usize, fate: &Fate) -> Option<CallContradiction> {
+    fn request_contradiction(&self, place: usize, fate: &Fate) -> Option<CallContradiction> {
         let Fate::Ask(Question { inputs_from_state, .. }) = fate else { return None };
         let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place, || self.seen_by()(place))?);
         let is_other = !are_recorded_alike(&item.inputs, inputs_from_state);
@@ -90,7 +93,7 @@ impl Run {
     }
 
     /// A call that did not run.
-    fn would_refuse(&self, place: usize, outcome: &CallOutcome) -> Option<CallContradiction> {
+    fn refusal_contradiction(&self, place: usize, outcome: &CallOutcome) -> Option<CallContradiction> {
         let is_refused = matches!(
             outcome.status,
             CallStatus::Failed(
@@ -123,7 +126,7 @@ fn ran(outcome: &NodeOutcome) -> bool {
     is_end_of_work && outcome.tries > 0
 }
 
-fn other_marker(call: String, must_mark: bool) -> CallContradiction {
+fn marker_contradiction(call: String, must_mark: bool) -> CallContradiction {
     let (with, without) = ("that it is marked before it runs".to_owned(), "that it runs unmarked".to_owned());
     let (recorded, replayed) = if must_mark { (without, with) } else { (with, without) };
     CallContradiction { call, recorded, replayed }

@@ -14,23 +14,22 @@ use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 use stepfold_trim::View;
 
-use super::commit::FoldMode;
-use super::event::{Event, EventKind, place_of_result};
+use super::event::{Event, EventKind, FoldMode, place_of_result};
 use super::machine::{Run, RunPhase};
-use super::prompt::beginning;
+use super::prompt::first_messages;
 use super::step::{InnerRun, InnerRunState, ItemState, OpenStep, StepItem, StepPlan, WorkOutcome};
 use crate::edit::{Edit, EditError, replaces};
 use crate::error::FeedError;
 
 impl Run {
     /// Whether an edit is taken where the run is: after its beginning, and before its end.
-    pub(super) const fn may_be_edited(&self) -> bool {
+    pub(super) const fn takes_edits(&self) -> bool {
         !matches!(&self.phase, RunPhase::Fresh(_) | RunPhase::Closing(_) | RunPhase::Done(_))
     }
 
     /// The event of an edit.
     pub(super) fn edited(&self, edit: &Edit, elapsed: Duration) -> Result<Event, FeedError> {
-        if !self.may_be_edited() {
+        if !self.takes_edits() {
             return Err(self.not_needed("edited"));
         }
         if edit.is_empty() {
@@ -93,7 +92,7 @@ impl Run {
             if arguments[..index].iter().any(|(earlier, _)| earlier == id) {
                 return Err(EditError::Duplicate { id: id.clone() });
             }
-            let call = self.call_ahead(id)?;
+            let call = self.call_not_begun(id)?;
             let invalid = |faults| EditError::InvalidArguments { id: id.clone(), faults };
             let Value::Object(arguments_of_call) = arguments_of_call else {
                 return Err(invalid("expected a JSON object".to_owned()));
@@ -106,7 +105,7 @@ impl Run {
     }
 
     /// The call of the open step with an id, if it has not begun.
-    pub(super) fn call_ahead(&self, id: &str) -> Result<&ToolCall, EditError> {
+    pub(super) fn call_not_begun(&self, id: &str) -> Result<&ToolCall, EditError> {
         let Some((_, item, call)) = self.calls_at_work().find(|(_, _, call)| call.id == id) else {
             let is_ahead = |(_, item, _): &(usize, &StepItem, &ToolCall)| why_begun(item).is_none();
             let known = self.calls_at_work().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
@@ -161,7 +160,7 @@ impl Run {
     /// Shows the same messages of the log as before, as they are now.
     fn show_edited(&mut self, drops_summary: bool) {
         let (log, before) = (self.state.messages(), self.prompt.view());
-        let seen = beginning(log, before.kept().len() + before.dropped());
+        let seen = first_messages(log, before.kept().len() + before.dropped());
         let view = if drops_summary {
             self.summary = None;
             self.agent.config().trim.view(&seen)
@@ -170,7 +169,7 @@ impl Run {
             View::assemble(&seen, kept, summary, before.reasons().to_vec())
         };
         let instructions = self.prompt.instructions().map(str::to_owned);
-        self.show(instructions, view, &seen);
+        self.set_prompt(instructions, view, &seen);
     }
 
     /// Gives an edit of shared values to the runs inside.
@@ -201,7 +200,7 @@ impl Run {
         // Values that are there by now have what was merged.
         let is_new = |write: &&Write| folding == FoldMode::Live || is_set(write);
         let delta: Delta = event.delta.iter().filter(is_shared).filter(is_new).cloned().collect();
-        if delta.is_empty() || !run.may_be_edited() {
+        if delta.is_empty() || !run.takes_edits() {
             return;
         }
         let is_overwritten =

@@ -306,6 +306,15 @@ pub enum OutputFate {
     },
 }
 
+/// On which values events are folded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FoldMode {
+    /// On those that they were made on.
+    Live,
+    /// On those that there are by now, which have what the events of the run itself write.
+    CatchUp,
+}
+
 impl Event {
     /// An event that changes nothing yet.
     pub(crate) fn new(step: u64, elapsed: Duration, kind: EventKind) -> Self {

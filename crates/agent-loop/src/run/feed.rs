@@ -154,10 +154,10 @@ impl Run {
     pub fn feed(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
         let mut event = self.event_of(answer, elapsed)?;
         self.check_place(&event)?;
-        if let Some(work) = self.work() {
-            let given = self.outcomes_given(&event.kind, &self.decided_by(&event.kind));
+        if let Some(step) = self.open_step() {
+            let given = self.implied_outcomes(&event.kind, &self.item_decisions(&event.kind));
             if !given.is_empty() {
-                self.close_if_done(&mut event, work, &given)?;
+                self.close_if_done(&mut event, step, &given)?;
             }
         }
         if event.shared.is_empty() {
@@ -239,7 +239,7 @@ impl Run {
 
     /// The log with what is new, repaired if it has to be. What is known to be well-formed is not looked at.
     fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
-        let is_known = self.known.messages > 0 && self.known.messages + new.len() == log.len();
+        let is_known = self.cache.messages > 0 && self.cache.messages + new.len() == log.len();
         if is_known && new.iter().cloned().collect::<Transcript>().check().is_ok() {
             return Repaired::unchanged(log);
         }
@@ -269,7 +269,7 @@ impl Run {
                 }
             }
             EventKind::Inner { place, event } => {
-                if let Some(new) = self.lasting_inside(*place, event) {
+                if let Some(new) = self.lasting_inner_event(*place, event) {
                     **event = new;
                 }
             }
@@ -334,7 +334,7 @@ impl Run {
         if !matches!(self.decide(), Need::Hook(needed) if needed == point) {
             return Err(self.not_needed("hooked"));
         }
-        let is_open = self.work().is_some();
+        let is_open = self.open_step().is_some();
         if is_open && (rewrite.is_some() || !messages.is_empty() || !delta.is_empty()) {
             return Err(FeedError::StepIsOpen);
         }
@@ -369,8 +369,8 @@ impl Run {
             (true, Some(tools)) if !is_last => recovered(&reply.message, tools).unwrap_or(reply.message),
             _ => reply.message,
         };
-        let message = Arc::new(with_unique_call_ids(message, self.known.call_ids.len(), |id| {
-            self.known.call_ids.contains(id)
+        let message = Arc::new(with_unique_call_ids(message, self.cache.call_ids.len(), |id| {
+            self.cache.call_ids.contains(id)
         }));
         let cut = Exit::of_finish(&reply.finish_reason);
         let (fates, mut output) = self.fates(&message, cut.as_ref(), is_last);
@@ -402,7 +402,7 @@ impl Run {
             let log = self.transcript().clone().with(Arc::clone(&message));
             let outcomes = answered.into_iter().filter_map(|answered| answered.outcome.into_call());
             self.close_calls(&mut event, &log, outcomes.collect());
-            event.lean_fates();
+            event.trim_fates();
         }
         event.messages.extend(complaint);
         Ok(event)
@@ -506,11 +506,11 @@ impl Run {
 
     /// The next superstep.
     fn planned(&self, elapsed: Duration) -> Result<Event, FeedError> {
-        let work = self.work().filter(|work| !work.items.any(ItemCondition::Open));
-        let (Some(planner), Some(work), Some(walk)) = (self.planner(), work, self.walk()) else {
+        let step = self.open_step().filter(|step| !step.items.any(ItemCondition::Open));
+        let (Some(planner), Some(step), Some(walk)) = (self.planner(), step, self.walk()) else {
             return Err(self.not_needed("planned"));
         };
-        let mut next = planner.next(walk.position(), &work.ended(), &self.state)?;
+        let mut next = planner.next(walk.position(), &step.ended(), &self.state)?;
         if next.exit.is_none()
             && let Some(limit) = self.limit()
         {
@@ -529,11 +529,11 @@ impl Run {
         outcomes.sort_by_key(|outcome| outcome.place);
         let mut event = Event::new(self.tally.steps, elapsed, EventKind::Answered(Vec::new()));
         let mut merged = None;
-        if let Some(work) = self.work()
+        if let Some(step) = self.open_step()
             && outcomes.iter().all(|outcome| outcome.pending_hook.is_none())
-            && work.items.count(ItemCondition::Open) == outcomes.len()
+            && step.items.count(ItemCondition::Open) == outcomes.len()
         {
-            merged = self.close_if_done(&mut event, work, &outcomes)?;
+            merged = self.close_if_done(&mut event, step, &outcomes)?;
         }
         let merged = merged.unwrap_or_default();
         let items = outcomes.into_iter().map(|outcome| event.recorded(outcome, &merged)).collect();
@@ -543,12 +543,12 @@ impl Run {
 
     /// Whether calls may start, as far as hooks before them are concerned.
     fn are_hooked(&self) -> bool {
-        let calls = self.work().and_then(OpenStep::calls);
+        let calls = self.open_step().and_then(OpenStep::calls);
         calls.is_none_or(|calls| calls.is_hooked || !self.has_hook(HookPoint::BeforeTool))
     }
 
     fn interrupted(&self) -> EventKind {
-        let places = self.work().map(OpenStep::started).unwrap_or_default();
+        let places = self.open_step().map(OpenStep::started).unwrap_or_default();
         let asks = self.agent.config().ask_when_uncertain;
         let inputs_from_state = if asks { self.inputs_at(&places) } else { Vec::new() };
         EventKind::Interrupted { places, asks, inputs_from_state }
@@ -561,7 +561,7 @@ impl Run {
     fn close_if_done(
         &self,
         event: &mut Event,
-        work: &OpenStep,
+        step: &OpenStep,
         new: &[ItemOutcome],
     ) -> Result<Option<WriteRanges>, FeedError> {
         let mut new = new.iter().peekable();
@@ -569,15 +569,15 @@ impl Run {
             let given = new.next_if(|new| new.place == place).map(|new| new.outcome.clone());
             given.or_else(|| Some((**item.outcome()?).clone()))
         };
-        if work.walk().is_some() {
-            let items = work.items.iter().enumerate();
+        if step.walk().is_some() {
+            let items = step.items.iter().enumerate();
             let outcomes: Option<Vec<_>> = items.map(|(place, item)| outcome(place, item)).collect();
-            return outcomes.map(|outcomes| self.close_superstep(event, work, &outcomes)).transpose();
+            return outcomes.map(|outcomes| self.close_superstep(event, step, &outcomes)).transpose();
         }
         let completed = |(place, item, call): (usize, &StepItem, &ToolCall)| {
             Some(item.completed(call, outcome(place, item)?.into_call()?))
         };
-        let outcomes: Option<Vec<_>> = work.with_calls().map(completed).collect();
+        let outcomes: Option<Vec<_>> = step.with_calls().map(completed).collect();
         Ok(outcomes.map(|outcomes| self.close_calls(event, self.transcript(), outcomes)))
     }
 
@@ -585,15 +585,15 @@ impl Run {
     fn close_superstep(
         &self,
         event: &mut Event,
-        work: &OpenStep,
+        step: &OpenStep,
         outcomes: &[WorkOutcome],
     ) -> Result<WriteRanges, FeedError> {
         let Some(planner) = self.planner() else { return Ok(WriteRanges::new()) };
         let mut ranges = WriteRanges::with_capacity(outcomes.len());
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
-        let mut ids = TakenIds::new(&self.known.call_ids);
-        let branches: Vec<&Planned> = work.items.iter().filter_map(|item| item.planned.as_ref()).collect();
+        let mut ids = TakenIds::new(&self.cache.call_ids);
+        let branches: Vec<&Planned> = step.items.iter().filter_map(|item| item.planned.as_ref()).collect();
         let outcomes = outcomes.iter().filter_map(|outcome| outcome.node());
         for (place, (planned, outcome)) in branches.iter().zip(outcomes).enumerate() {
             let first = event.delta.len();

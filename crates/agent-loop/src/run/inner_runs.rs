@@ -10,13 +10,12 @@ use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::ToolError;
 
-use super::commit::FoldMode;
-use super::event::{Event, EventKind};
+use super::event::{Event, EventKind, FoldMode};
 use super::input::Input;
+use super::load_error::LoadError;
 use super::machine::{Run, RunPhase};
 use super::step::{InnerRun, InnerRunState, LimitUsage, StepItem, StepPlan};
 use super::step_task::StepTask;
-use super::stored_run::LoadError;
 use super::unknown_calls::{UnknownCall, within};
 use crate::agent::{BranchAgent, EndedAgent, HostedAgent, NotBegun, RunLimits, result_of_call};
 use crate::error::FeedError;
@@ -33,7 +32,7 @@ impl Run {
     }
 
     pub(crate) fn item(&self, place: usize) -> Option<&StepItem> {
-        self.work()?.items.get(place)
+        self.open_step()?.items.get(place)
     }
 
     /// What is inside of an item, if that is known: the tools of some agents are not before they are asked for.
@@ -46,13 +45,17 @@ impl Run {
 
     /// The runs inside of items of the open step, whose agents are known.
     pub(crate) fn children(&self) -> impl Iterator<Item = (usize, &Run)> {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        let items = self.open_step().map(|step| &*step.items).unwrap_or_default();
         items.iter().enumerate().filter_map(|(place, item)| Some((place, item.child()?)))
     }
 
     /// The inner run of an item, before its beginning. Its id consists of this run's id and its index, so
     /// that it is the same in every process; its keys are those of the process that continues.
-    pub(crate) fn begin_inside(&self, task: StepTask<'_>, inside: &dyn BranchAgent) -> Result<Run, NotBegun> {
+    pub(crate) fn begin_inner_run(
+        &self,
+        task: StepTask<'_>,
+        inside: &dyn BranchAgent,
+    ) -> Result<Run, NotBegun> {
         let failed = |error: &dyn std::fmt::Display| NotBegun::Failed(error.to_string());
         if self.depth >= MAX_NESTING {
             return Err(failed(&format_args!("agents are nested deeper than {MAX_NESTING}")));
@@ -64,7 +67,7 @@ impl Run {
             input = input.say(prompt);
         }
         let run = Run::new(&agent, input, task.inner_id()).map_err(|error| failed(&error))?;
-        Ok(self.with_inside(task, run))
+        Ok(self.as_inner_run(task, run))
     }
 
     /// The run inside of an item as it is, or as it would begin. None if its agent is not known.
@@ -74,26 +77,26 @@ impl Run {
             return Ok(Some(child.clone()));
         }
         let Some(inside) = self.inside(task) else { return Ok(None) };
-        let begun = self.begin_inside(task, inside);
+        let begun = self.begin_inner_run(task, inside);
         begun.map(Some).map_err(|error| fault_of(task, error))
     }
 
     /// Whether the agent inside of an item is known whatever the tools of the step are.
-    pub(crate) fn is_known_inside(&self, task: StepTask<'_>) -> bool {
+    pub(crate) fn knows_agent_inside(&self, task: StepTask<'_>) -> bool {
         task.planned().is_some() || self.agent.static_tool(task.name()).is_some()
     }
 
     /// A run as part of this one.
-    fn with_inside(&self, task: StepTask<'_>, mut run: Run) -> Run {
+    fn as_inner_run(&self, task: StepTask<'_>, mut run: Run) -> Run {
         run.depth = self.depth + 1;
-        run.bounds = self.bounds_inside();
+        run.bounds = self.limits_of_inner_runs();
         run.with_key_prefix(task.key())
     }
 
     /// What is left of the limits of this run to those inside of a step of calls. Nothing left is one, so that the run
     /// inside ends after its first step. A plan has its own bounds, which it looks at between supersteps.
-    fn bounds_inside(&self) -> Option<RunLimits> {
-        let StepPlan::Calls(calls) = &self.work()?.plan else { return None };
+    fn limits_of_inner_runs(&self) -> Option<RunLimits> {
+        let StepPlan::Calls(calls) = &self.open_step()?.plan else { return None };
         let (limits, LimitUsage { calls, tokens, elapsed }) = (self.limits(), calls.spent);
         Some(RunLimits {
             steps: u64::MAX,
@@ -107,12 +110,12 @@ impl Run {
     }
 
     /// The runs inside derive their keys from this one, and what they may spend.
-    pub(super) fn pass_on(&mut self) {
+    pub(super) fn rebind_inner_runs(&mut self) {
         for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
             child.run = match (child.run, self.task(place)) {
                 (InnerRunState::Run(run), Some(task)) => {
-                    InnerRunState::Run(Box::new(self.with_inside(task, *run)))
+                    InnerRunState::Run(Box::new(self.as_inner_run(task, *run)))
                 }
                 (run, _) => run,
             };
@@ -121,18 +124,18 @@ impl Run {
     }
 
     pub(super) fn places_of_children(&self) -> Vec<usize> {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default().iter().enumerate();
+        let items = self.open_step().map(|step| &*step.items).unwrap_or_default().iter().enumerate();
         items.filter(|(_, item)| item.child.is_some()).map(|(place, _)| place).collect()
     }
 
     pub(super) fn take_child(&mut self, place: usize) -> Option<Box<InnerRun>> {
-        let RunPhase::Working(work) = &mut self.phase else { return None };
-        work.items.change(place, |item| item.child.take())?
+        let RunPhase::Working(step) = &mut self.phase else { return None };
+        step.items.change(place, |item| item.child.take())?
     }
 
     pub(super) fn put_child(&mut self, place: usize, child: Box<InnerRun>) {
-        if let RunPhase::Working(work) = &mut self.phase {
-            work.items.change(place, |item| item.child = Some(child));
+        if let RunPhase::Working(step) = &mut self.phase {
+            step.items.change(place, |item| item.child = Some(child));
         }
     }
 
@@ -149,8 +152,8 @@ impl Run {
         let has_begun = !matches!(child.run, InnerRunState::Unknown) || !child.events.is_empty();
         if has_begun {
             let pending = child.run().map(Run::pending);
-            if let RunPhase::Working(work) = &mut self.phase {
-                work.items.change(*place, |item| {
+            if let RunPhase::Working(step) = &mut self.phase {
+                step.items.change(*place, |item| {
                     // What was asked before is decided: the run inside has gone on.
                     item.asked = Vec::new();
                     if let Some(pending) = pending {
@@ -207,7 +210,7 @@ impl Run {
         child.writes.extend(event.delta.iter().filter(is_shared).cloned());
         // What a run begins with was said by others.
         if !matches!(event.kind, EventKind::Began { .. }) {
-            child.said.extend(event.messages.iter().cloned());
+            child.messages.extend(event.messages.iter().cloned());
         }
         let unknown = run.unknown_calls()[known..].to_vec();
         child.run = InnerRunState::Run(run);
@@ -227,11 +230,11 @@ impl Run {
         let input = Input::recorded(inside.state_on(&task.branch())?, event);
         let run = Run::new(&agent, input, id.as_str());
         let run = run.map_err(|error| fault_of(task, NotBegun::Failed(error.to_string())))?;
-        Ok(self.with_inside(task, run))
+        Ok(self.as_inner_run(task, run))
     }
 
     /// The next event of a run inside, as a record may have it that outlives the run.
-    pub(super) fn lasting_inside(&self, place: usize, event: &Event) -> Option<Event> {
+    pub(super) fn lasting_inner_event(&self, place: usize, event: &Event) -> Option<Event> {
         let task = self.task(place)?;
         match task.item.child() {
             Some(child) => Some(child.lasting(event)),
@@ -241,11 +244,11 @@ impl Run {
 
     /// Puts their agents to the runs inside that wait for that: those that were loaded, and those whose agents are among
     /// tools that were not known. Gives what has changed of the agents.
-    pub(super) fn revive(&mut self) -> Result<Vec<String>, LoadError> {
+    pub(super) fn attach_agents(&mut self) -> Result<Vec<String>, LoadError> {
         let mut differences = Vec::new();
         for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
-            let (is_kept, unknown) = self.revive_child(place, &mut child, &mut differences)?;
+            let (is_kept, unknown) = self.attach_agent(place, &mut child, &mut differences)?;
             self.unknown.extend(unknown);
             if is_kept {
                 self.put_child(place, child);
@@ -254,7 +257,7 @@ impl Run {
         Ok(differences)
     }
 
-    fn revive_child(
+    fn attach_agent(
         &self,
         place: usize,
         child: &mut InnerRun,
@@ -277,7 +280,7 @@ impl Run {
             };
             let (run, changed) = Run::load_changed(&agent, &stored.to_string())?;
             differences.extend(changed.into_iter().map(|change| format!("{what} '{name}': {change}")));
-            child.run = InnerRunState::Run(Box::new(self.with_inside(task, run)));
+            child.run = InnerRunState::Run(Box::new(self.as_inner_run(task, run)));
         }
         let mut unknown = Vec::new();
         for event in std::mem::take(&mut child.events) {
@@ -313,7 +316,7 @@ impl Run {
     }
 
     /// A run inside once more, with tools that were offered to it.
-    pub(crate) fn put_run_inside(&mut self, place: usize, run: Run) {
+    pub(crate) fn replace_inner_run(&mut self, place: usize, run: Run) {
         if let Some(mut child) = self.take_child(place) {
             child.run = InnerRunState::Run(Box::new(run));
             self.put_child(place, child);
@@ -330,18 +333,18 @@ impl Run {
 impl StepItem {
     pub(crate) fn ended_inside(&self) -> Option<EndedAgent<'_>> {
         let child = self.child.as_ref()?;
-        let answer = answer_of(child.run()?, &child.said);
-        Some(EndedAgent { answer, writes: &child.writes, said: &child.said })
+        let answer = answer_of(child.run()?, &child.messages);
+        Some(EndedAgent { answer, writes: &child.writes, said: &child.messages })
     }
 }
 
 /// The answer of a run: the output if there is one, else the last words. An error says why there is none.
-fn answer_of(run: &Run, said: &[Arc<Message>]) -> Result<Option<Value>, String> {
+fn answer_of(run: &Run, messages: &[Arc<Message>]) -> Result<Option<Value>, String> {
     let exit = run.exit().cloned().unwrap_or(Exit::Failed);
     if !is_end(&exit) && !has_final_answer(run, &exit) {
         return Err(format!("the agent did not finish: {exit}"));
     }
-    Ok(run.output().cloned().or_else(|| exit.last_words_of(run.agent(), said).map(Value::String)))
+    Ok(run.output().cloned().or_else(|| exit.last_words_of(run.agent(), messages).map(Value::String)))
 }
 
 /// Whether an agent that ended so has done what it was asked.

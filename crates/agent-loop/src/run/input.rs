@@ -48,7 +48,7 @@ pub struct Input {
     pub(crate) delta: Option<Delta>,
     pub(crate) summary: Option<Summary>,
     /// What an earlier run knows of the conversation.
-    pub(crate) known: Option<ConversationCache>,
+    pub(crate) cache: Option<ConversationCache>,
     /// It is of a record, which has nothing that does not last.
     pub(crate) is_recorded: bool,
 }
@@ -84,7 +84,7 @@ impl ConversationCache {
     /// What a run knows that has ended. One that has not may have calls without results.
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
-        let (messages, call_ids) = (run.transcript().len(), run.known.call_ids.left());
+        let (messages, call_ids) = (run.transcript().len(), run.cache.call_ids.for_next_run());
         Some(ConversationCache { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
     }
 }
@@ -117,9 +117,9 @@ impl Input {
     /// # }).unwrap();
     /// ```
     pub fn after(run: Run) -> Self {
-        let known = ConversationCache::of(&run);
+        let cache = ConversationCache::of(&run);
         let Run { state, summary, .. } = run;
-        Input { state: Some(state), summary, known, ..Input::default() }
+        Input { state: Some(state), summary, cache, ..Input::default() }
     }
 
     /// And the user says this.
@@ -158,7 +158,7 @@ impl Input {
     /// it ended, that run knows things of it that are not found out again: see [`Input::after`].
     #[must_use]
     pub fn on_state(mut self, state: State, left_by: Option<&Run>) -> Self {
-        self.known = left_by.and_then(ConversationCache::of);
+        self.cache = left_by.and_then(ConversationCache::of);
         self.state = Some(state);
         self
     }

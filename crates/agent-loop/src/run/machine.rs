@@ -90,7 +90,7 @@ pub struct Run {
     pub(super) prompt: ModelPrompt,
     /// What need not be found out again about the conversation: the ids of all calls in it; of that before the run began,
     /// how much is well-formed, and, until it begins, what was shown of it.
-    pub(super) known: ConversationCache,
+    pub(super) cache: ConversationCache,
     /// The tools of this step.
     pub(super) offer: Option<OfferedTools>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
@@ -270,10 +270,10 @@ impl Run {
         input.check_messages()?;
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
-        let known = input.known.filter(|known| known.messages == state.messages().len()).unwrap_or_default();
+        let cache = input.cache.filter(|cache| cache.messages == state.messages().len()).unwrap_or_default();
         let fresh = RunBeginning { messages: input.messages, delta, is_recorded: input.is_recorded };
         let run = Run::at(agent, id, state, RunPhase::Fresh(Box::new(fresh)));
-        Ok(Run { summary: input.summary, known, ..run })
+        Ok(Run { summary: input.summary, cache, ..run })
     }
 
     /// A run that never began.
@@ -297,7 +297,7 @@ impl Run {
             decided: BTreeMap::new(),
             unknown: Vec::new(),
             prompt: ModelPrompt::empty(),
-            known: ConversationCache::default(),
+            cache: ConversationCache::default(),
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
             is_lost: false,
@@ -330,7 +330,7 @@ impl Run {
 
     pub(super) fn set_key_prefix(&mut self, prefix: Arc<str>) {
         self.key_prefix = prefix;
-        self.pass_on();
+        self.rebind_inner_runs();
     }
 
     /// Takes the run over from another host, or from another time: what had started is not under way any more, so that
@@ -386,15 +386,15 @@ impl Run {
             },
             RunPhase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
             RunPhase::Asking { .. } => Need::Model,
-            RunPhase::Working(work) => self.needed_by(work),
+            RunPhase::Working(step) => self.needed_by(step),
             RunPhase::Leaving(_) => Need::Hook(HookPoint::OnExit),
             RunPhase::Closing(_) => Need::Hook(HookPoint::AfterRun),
             RunPhase::Done(exit) => Need::Nothing(exit.clone()),
         }
     }
 
-    fn needed_by(&self, work: &OpenStep) -> Need {
-        let items = &work.items;
+    fn needed_by(&self, step: &OpenStep) -> Need {
+        let items = &step.items;
         if items.any(ItemCondition::HookPending) {
             // Before anything else can end the step.
             return Need::Hook(HookPoint::AfterTool);
@@ -402,7 +402,7 @@ impl Run {
         if items.any(ItemCondition::Started) && self.is_lost {
             return Need::Interrupted;
         }
-        match &work.plan {
+        match &step.plan {
             // No call of a reply runs before all decisions about that reply are there.
             StepPlan::Calls(_) if items.any(ItemCondition::Waiting) => Need::Approval,
             StepPlan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
@@ -467,13 +467,13 @@ impl Run {
     pub fn offer_tools(&mut self, tools: Tools) {
         self.offer = Some(OfferedTools::new(tools, self.agent.output_spec()));
         // Changes of tools that are listed again need no decision.
-        let _ = self.revive();
+        let _ = self.attach_agents();
     }
 
     /// Whether the tools of a call that waits for a decision are not known, also one inside of an item.
     pub(crate) fn lacks_tools(&self) -> bool {
-        let Some(work) = self.work() else { return false };
-        let are_needed = work.calls().is_some() && work.items.any(ItemCondition::Waiting);
+        let Some(step) = self.open_step() else { return false };
+        let are_needed = step.calls().is_some() && step.items.any(ItemCondition::Waiting);
         (self.offer.is_none() && are_needed) || self.child_lacking_tools().is_some()
     }
 
@@ -487,16 +487,16 @@ impl Run {
         self.offer.as_ref().map(|offer| &offer.tools)
     }
 
-    pub(crate) fn work(&self) -> Option<&OpenStep> {
+    pub(crate) fn open_step(&self) -> Option<&OpenStep> {
         match &self.phase {
-            RunPhase::Working(work) => Some(work),
+            RunPhase::Working(step) => Some(step),
             _ => None,
         }
     }
 
     /// The items of an open step of calls, each with its call.
     pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &StepItem, &ToolCall)> {
-        self.work().into_iter().flat_map(OpenStep::with_calls)
+        self.open_step().into_iter().flat_map(OpenStep::with_calls)
     }
 
     /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
@@ -511,7 +511,7 @@ impl Run {
     /// The calls that the hooks before tools have to see: all that are to run, or those that were changed since the hooks
     /// have seen them.
     pub(crate) fn calls_to_hook(&self) -> Vec<(usize, ToolCall)> {
-        let was_hooked = self.work().is_some_and(OpenStep::was_hooked);
+        let was_hooked = self.open_step().is_some_and(OpenStep::was_hooked);
         let is_new = |place: usize| self.item(place).is_some_and(|item| item.is_unhooked);
         self.open_calls().into_iter().filter(|(place, _)| !was_hooked || is_new(*place)).collect()
     }
@@ -534,7 +534,7 @@ impl Run {
 
     /// Whether a call of the open step has its outcome.
     pub(crate) fn has_finished_calls(&self) -> bool {
-        self.work().is_some_and(|work| work.items.count(ItemCondition::Open) < work.items.len())
+        self.open_step().is_some_and(|step| step.items.count(ItemCondition::Open) < step.items.len())
     }
 
     /// The calls of the open step that asked the user and were answered, by their places.
@@ -556,7 +556,7 @@ impl Run {
 
     /// The items that may run.
     pub(crate) fn open_tasks(&self) -> impl Iterator<Item = StepTask<'_>> {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        let items = self.open_step().map(|step| &*step.items).unwrap_or_default();
         let open = items.iter().enumerate().filter(|(_, item)| item.may_run());
         open.map(|(place, item)| StepTask::new(self, place, item))
     }
@@ -564,7 +564,7 @@ impl Run {
     /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
     /// unless the run is that of a graph, within a superstep.
     pub fn branches(&self) -> impl Iterator<Item = &Planned> {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        let items = self.open_step().map(|step| &*step.items).unwrap_or_default();
         items.iter().filter_map(|item| item.planned.as_ref())
     }
 
@@ -573,7 +573,7 @@ impl Run {
     }
 
     pub(crate) fn walk(&self) -> Option<&SuperstepWalk> {
-        self.work()?.walk()
+        self.open_step()?.walk()
     }
 
     /// The number of supersteps in which a node had branches.
@@ -586,7 +586,7 @@ impl Run {
         let is_untouched = |item: &StepItem| {
             matches!(item.state, ItemState::Ready) && item.asked.is_empty() && item.child.is_none()
         };
-        self.work().is_some_and(|work| work.items.iter().all(is_untouched))
+        self.open_step().is_some_and(|step| step.items.iter().all(is_untouched))
     }
 
     /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
@@ -608,12 +608,12 @@ impl Run {
 
     /// The call of the open step at a place of the reply.
     pub(super) fn call_at(&self, place: usize) -> Option<&ToolCall> {
-        self.work()?.call(place)
+        self.open_step()?.call(place)
     }
 
     /// The item at a place as a call: as it runs, or, of a branch, what a request about it shows.
     pub(crate) fn shown(&self, place: usize) -> ToolCall {
-        self.work().map_or_else(|| ToolCall::new("", "", Arguments::default()), |work| work.shown(place))
+        self.open_step().map_or_else(|| ToolCall::new("", "", Arguments::default()), |step| step.shown(place))
     }
 
     /// The tool of a name: of this step, or one that the agent has at every step.
@@ -833,8 +833,8 @@ impl Run {
     /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit tool
     /// that ended the run, if it says something; else none. See [`Exit::last_words`].
     pub fn last_words(&self) -> Option<String> {
-        let said = self.transcript().iter_from(self.tally.turn_start);
-        self.exit().unwrap_or(&Exit::Failed).last_words_of(&self.agent, said)
+        let messages = self.transcript().iter_from(self.tally.turn_start);
+        self.exit().unwrap_or(&Exit::Failed).last_words_of(&self.agent, messages)
     }
 
     /// A digest of the state and the conversation. Two runs with the same digest ended the same: a replay

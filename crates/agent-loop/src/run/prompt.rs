@@ -127,7 +127,7 @@ pub(crate) fn view_of(log: &Transcript, kept: Option<&Kept>, summary: Option<&Su
 }
 
 /// The first messages of a log.
-pub(super) fn beginning(log: &Transcript, messages: usize) -> Transcript {
+pub(super) fn first_messages(log: &Transcript, messages: usize) -> Transcript {
     match messages >= log.len() {
         true => log.clone(),
         false => log.iter().take(messages).cloned().collect(),

@@ -96,9 +96,9 @@ impl From<CallOutcome> for RecordedCall {
 
 impl RecordedCall {
     /// An outcome, where the message of its call has this result.
-    fn of(outcome: CallOutcome, said: Option<&ToolResult>) -> Self {
+    fn of(outcome: CallOutcome, in_message: Option<&ToolResult>) -> Self {
         let CallOutcome { status, result, delta, tries, .. } = outcome;
-        RecordedCall { status, result: (Some(&result) != said).then_some(result), delta, tries }
+        RecordedCall { status, result: (Some(&result) != in_message).then_some(result), delta, tries }
     }
 }
 
@@ -175,7 +175,7 @@ impl Event {
         outcome: &RecordedCall,
         writes: Option<(usize, usize)>,
     ) -> Option<CallOutcome> {
-        let result = outcome.result.as_ref().or_else(|| self.result_said(place))?.clone();
+        let result = outcome.result.as_ref().or_else(|| self.message_result(place))?.clone();
         let delta = self.writes_of(&outcome.delta, writes)?;
         let mut whole = CallOutcome::new(outcome.status, result);
         (whole.delta, whole.tries) = (delta, outcome.tries);
@@ -190,7 +190,7 @@ impl Event {
 
     /// The result of the call at a place, if the event has its message: they are in call order, after the reply if that
     /// is in the event as well.
-    fn result_said(&self, place: usize) -> Option<&ToolResult> {
+    fn message_result(&self, place: usize) -> Option<&ToolResult> {
         let replies = usize::from(matches!(self.kind, EventKind::Replied { .. }));
         result_in(&self.messages, place.checked_add(replies)?)
     }
@@ -209,7 +209,7 @@ impl Event {
         }
         let outcome = match outcome {
             WorkOutcome::Call(outcome) => {
-                RecordedOutcome::Call(RecordedCall::of(outcome, self.result_said(place)))
+                RecordedOutcome::Call(RecordedCall::of(outcome, self.message_result(place)))
             }
             WorkOutcome::Node(outcome) => RecordedOutcome::Node(outcome),
         };
@@ -217,12 +217,12 @@ impl Event {
     }
 
     /// Leaves out of the fates of a reply what its messages say.
-    pub(super) fn lean_fates(&mut self) {
+    pub(super) fn trim_fates(&mut self) {
         let EventKind::Replied { fates, .. } = &mut self.kind else { return };
         for (place, fate) in fates {
             if let Fate::Answer(outcome) = fate {
-                let said = result_in(&self.messages, *place + 1);
-                outcome.result = outcome.result.take().filter(|result| Some(result) != said);
+                let in_message = result_in(&self.messages, *place + 1);
+                outcome.result = outcome.result.take().filter(|result| Some(result) != in_message);
             }
         }
     }

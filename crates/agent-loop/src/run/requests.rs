@@ -42,7 +42,7 @@ impl Run {
     /// The pending requests: for calls, and of nodes.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
         let scope = self.request_scope();
-        let requests = self.waiting(scope).into_iter().map(|waiting| waiting.request);
+        let requests = self.pending_requests(scope).into_iter().map(|waiting| waiting.request);
         let Some(prefix) = scope else { return requests.collect() };
         let with_own_token = |request: ApprovalRequest| {
             let token = request.token.map(|token| token_under(prefix, token));
@@ -52,22 +52,22 @@ impl Run {
     }
 
     /// What waits for a decision, in the order of the items, with the ids that it has under a prefix of keys.
-    fn waiting(&self, scope: Option<&str>) -> Vec<PendingRequest> {
-        let Some(work) = self.work().filter(|work| work.items.any(ItemCondition::Waiting)) else {
+    fn pending_requests(&self, scope: Option<&str>) -> Vec<PendingRequest> {
+        let Some(step) = self.open_step().filter(|step| step.items.any(ItemCondition::Waiting)) else {
             return Vec::new();
         };
         // The number of calls that a decision about each item holds for.
-        let mut times = vec![1; work.items.len()];
-        for item in work.items.iter() {
+        let mut times = vec![1; step.items.len()];
+        for item in step.items.iter() {
             if let ItemState::Same(first) = item.state {
                 times[first] += 1;
             }
         }
         let mut all = Vec::new();
-        for (place, item) in work.items.iter().enumerate().filter(|(_, item)| item.waits()) {
+        for (place, item) in step.items.iter().enumerate().filter(|(_, item)| item.waits()) {
             match item.state {
                 ItemState::Asking(reason) => {
-                    let (call, times) = (work.shown(place), times[place]);
+                    let (call, times) = (step.shown(place), times[place]);
                     let (run, step, round) = (&*self.id, self.tally.steps, item.round);
                     let (name, inputs) = (&*call.name, &*item.inputs);
                     let subject = RequestSubject { run, step, place, round, reason, name, times, inputs };
@@ -107,25 +107,29 @@ impl Run {
     }
 
     /// What the decisions of an event are about, in the order of the items. The event is the next one.
-    pub(super) fn decided_by<'d>(&self, event: &'d EventKind) -> Vec<ItemDecision<'d>> {
+    pub(super) fn item_decisions<'d>(&self, event: &'d EventKind) -> Vec<ItemDecision<'d>> {
         match event {
             EventKind::Decided { decisions, key_prefix, .. } => {
-                self.decided(key_prefix.as_deref(), decisions)
+                self.matched_decisions(key_prefix.as_deref(), decisions)
             }
             _ => Vec::new(),
         }
     }
 
-    fn decided<'d>(&self, scope: Option<&str>, decisions: &'d [(String, Decision)]) -> Vec<ItemDecision<'d>> {
-        let Some(work) = self.work() else { return Vec::new() };
-        let waiting = self.waiting(scope).into_iter();
+    fn matched_decisions<'d>(
+        &self,
+        scope: Option<&str>,
+        decisions: &'d [(String, Decision)],
+    ) -> Vec<ItemDecision<'d>> {
+        let Some(step) = self.open_step() else { return Vec::new() };
+        let waiting = self.pending_requests(scope).into_iter();
         let mut decided: Vec<ItemDecision<'d>> = waiting
             .filter_map(|PendingRequest { place, inside, request }| {
-                Some(ItemDecision { place, inside, decision: given(decisions, &request.id)? })
+                Some(ItemDecision { place, inside, decision: decision_for(decisions, &request.id)? })
             })
             .collect();
         // Equal calls that are asked about once have the same decision.
-        let same = work.items.iter().enumerate().filter_map(|(place, item)| {
+        let same = step.items.iter().enumerate().filter_map(|(place, item)| {
             let ItemState::Same(first) = item.state else { return None };
             let first = decided.binary_search_by_key(&first, |decided| decided.place).ok()?;
             Some(ItemDecision { place, inside: None, decision: decided[first].decision })
@@ -138,8 +142,8 @@ impl Run {
 
     /// The first deadline of what [comes later](crate::AskReason::Later), here and in the runs inside, if there is any.
     pub fn next_deadline(&self) -> Option<SystemTime> {
-        let work = self.work().filter(|work| work.items.any(ItemCondition::Waiting))?;
-        let open = work.items.iter().filter(|item| item.waits()).flat_map(StepItem::open_requests);
+        let step = self.open_step().filter(|step| step.items.any(ItemCondition::Waiting))?;
+        let open = step.items.iter().filter(|item| item.waits()).flat_map(StepItem::open_requests);
         open.filter_map(|request| request.deadline).min()
     }
 
@@ -204,7 +208,7 @@ impl Run {
 
     /// Whether each decision is about something that waits for one, once, and fits.
     fn check_new(&self, decisions: &[(String, Decision)]) -> Result<(), DecisionError> {
-        let waiting = self.waiting(self.request_scope());
+        let waiting = self.pending_requests(self.request_scope());
         for (index, (id, decision)) in decisions.iter().enumerate() {
             let Some(found) = waiting.iter().find(|waiting| waiting.request.id == *id) else {
                 return Err(self.not_pending(id, &waiting));
@@ -214,7 +218,7 @@ impl Run {
                 return Err(DecisionError::Duplicate { id: id.clone() });
             }
             if !decision.is_for(request.reason) {
-                return Err(unfit(request, decision));
+                return Err(unfit_decision(request, decision));
             }
             match decision {
                 Decision::Complete { outcome } => check_outcome(request, outcome)?,
@@ -273,7 +277,7 @@ impl Run {
         for (place, child) in self.children() {
             let of_child = waiting.iter().filter(|waiting| waiting.place == place);
             let inner = of_child.filter_map(|PendingRequest { inside, request, .. }| {
-                Some((inside.clone()?, given(decisions, &request.id)?.clone()))
+                Some((inside.clone()?, decision_for(decisions, &request.id)?.clone()))
             });
             let inner: Vec<(String, Decision)> = inner.collect();
             let outer = |id: &str| self.id_inside(self.request_scope(), place, id);
@@ -284,7 +288,7 @@ impl Run {
 
     /// The event of decisions. They are all taken or none: a faulty one among them must not hide behind the others.
     pub(super) fn decisions(&self, decisions: Decisions) -> Result<EventKind, FeedError> {
-        if self.work().is_none() {
+        if self.open_step().is_none() {
             return Err(self.not_needed("decided"));
         }
         match self.has_decided(&decisions) {
@@ -307,7 +311,7 @@ impl Run {
     }
 }
 
-fn given<'d>(decisions: &'d [(String, Decision)], id: &str) -> Option<&'d Decision> {
+fn decision_for<'d>(decisions: &'d [(String, Decision)], id: &str) -> Option<&'d Decision> {
     decisions.iter().find(|(decided, _)| decided == id).map(|(_, decision)| decision)
 }
 
@@ -341,7 +345,7 @@ fn check_outcome(request: &ApprovalRequest, outcome: &Value) -> Result<(), Decis
     })
 }
 
-fn unfit(request: &ApprovalRequest, decision: &Decision) -> DecisionError {
+fn unfit_decision(request: &ApprovalRequest, decision: &Decision) -> DecisionError {
     let expected = match request.reason {
         AskReason::Later => "an outcome: it is completed, rejected or expired",
         _ => "an approval, a rejection or a modification",

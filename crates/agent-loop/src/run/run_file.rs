@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::stored_run::LoadError;
+use super::load_error::LoadError;
 
 /// Writes `bytes` into a new file of the folder, to the disk, and then gives it its name. A name that is
 /// taken gets a number.

@@ -16,7 +16,7 @@ use stepfold_tools::{AnsweredRequest, CallFailure, CallOutcome, CallStatus};
 
 use super::event::{Event, Fate, StepEnd, is_default};
 use super::machine::Run;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Question, modification};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Question, modification_note};
 use crate::exit::Exit;
 use crate::planned::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
 use crate::state_input::{StateInput, retain_open};
@@ -108,7 +108,7 @@ pub(crate) enum ItemCondition {
     Open,
 }
 
-/// Whether an item is each of what is [counted](Counted).
+/// Whether an item is each of what is [counted](ItemCondition).
 fn counted(item: &StepItem) -> [bool; 6] {
     let waits = item.waits();
     let is_runnable = !waits && matches!(item.state, ItemState::Ready);
@@ -362,8 +362,8 @@ pub(crate) struct InnerRun {
     #[serde(skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
     /// What it has said: all of it, whatever its hooks make of its conversation.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) said: Vec<Arc<Message>>,
+    #[serde(rename = "said", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) messages: Vec<Arc<Message>>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -475,7 +475,7 @@ impl OpenStep {
     }
 
     /// The calls that do not simply run get their fates. Those that are answered have their outcomes from the event.
-    pub(crate) fn meet(&mut self, fates: &[(usize, Fate)]) {
+    pub(crate) fn apply_fates(&mut self, fates: &[(usize, Fate)]) {
         for (place, fate) in fates {
             let first = match fate {
                 Fate::Same(first) => self.items.get(*first).map(|item| item.inputs.clone()),
@@ -732,7 +732,7 @@ impl StepItem {
             outcome.delta = self.writes.iter().cloned().chain(outcome.delta).collect();
         }
         if self.modified.is_some() {
-            let note = modification(&self.as_run(call).arguments);
+            let note = modification_note(&self.as_run(call).arguments);
             outcome.result = super::step_end::with_note(&outcome.result, &note);
         }
         outcome

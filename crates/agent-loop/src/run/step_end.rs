@@ -8,7 +8,7 @@ use stepfold_tools::{CallFailure, CallOutcome, CallStatus, settle};
 use super::event::{Event, StepEnd};
 use super::feed::WriteRanges;
 use super::machine::Run;
-use crate::approval::is_modification;
+use crate::approval::is_modification_note;
 
 /// An outcome of a call that the loop did not let run.
 pub(crate) fn not_run(call: &ToolCall, why: &str) -> CallOutcome {
@@ -33,7 +33,7 @@ pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
 /// Whether a text is a note for the model beside a result.
 pub(crate) fn is_note(text: &str) -> bool {
     let Some(note) = text.strip_prefix('\n') else { return false };
-    note == REPEATED || is_modification(note)
+    note == REPEATED || is_modification_note(note)
 }
 
 /// What the model reads when it repeats itself.

@@ -9,20 +9,19 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
-use stepfold_state_core::state::{Schema, State, StateError};
-use thiserror::Error;
+use stepfold_state_core::state::{Schema, State};
 
 use super::call_ids::CallIdSet;
 use super::event::FORMAT_VERSION;
 use super::input::ConversationCache;
+use super::load_error::LoadError;
 use super::machine::{ApprovedCall, Run, RunPhase, RunTally};
-use super::prompt::{ModelPrompt, beginning};
+use super::prompt::{ModelPrompt, first_messages};
 use super::run_file::save_in;
 use super::step::{OpenStep, StepPlan};
 use super::unknown_calls::UnknownCall;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::SettledDecision;
-use crate::error::FeedError;
 use stepfold_trim::{Kept, Summary, View};
 
 /// What is written.
@@ -89,68 +88,6 @@ struct LoadedView {
 #[derive(Deserialize)]
 struct StoredVersion {
     version: u64,
-}
-
-/// Why a stored run cannot continue.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// It is not a stored run.
-    #[error("invalid stored {what}: {source}")]
-    Json {
-        /// What was being read.
-        what: &'static str,
-        /// Why not.
-        r#source: serde_json::Error,
-    },
-    /// It was written by a newer version.
-    #[error(
-        "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
-    )]
-    NewerFormat {
-        /// What was being read.
-        what: &'static str,
-        /// The format that was found.
-        found: u64,
-        /// The newest format that is understood.
-        supported: u64,
-    },
-    /// The agent is not the one that the run was of.
-    #[error(
-        "agent changed since the run was stored: {}; force it with `load_changed`",
-        changes.join("; ")
-    )]
-    AgentChanged {
-        /// What changed, in words.
-        changes: Vec<String>,
-    },
-    /// The state does not fit the schema of the agent.
-    #[error("invalid state of the stored run: {0}")]
-    State(StateError),
-    /// The record of a run inside, of an agent that is a tool or a node, does not fit that agent.
-    #[error("inner run of '{name}' cannot continue: {error}")]
-    Inside {
-        /// The tool or the node.
-        name: String,
-        /// Why not.
-        error: Box<FeedError>,
-    },
-    /// A file could not be read or written.
-    #[error("file {} could not be {doing}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What was being done.
-        doing: &'static str,
-        /// Why not.
-        r#source: std::io::Error,
-    },
-}
-
-impl From<StateError> for LoadError {
-    fn from(error: StateError) -> Self {
-        LoadError::State(error)
-    }
 }
 
 /// Refuses what a newer version wrote.
@@ -239,7 +176,7 @@ impl Run {
             calls.reply = state.messages().last().cloned();
         }
         let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
-        let known =
+        let cache =
             ConversationCache { call_ids: CallIdSet::of(state.messages()), ..ConversationCache::default() };
         let mut run = Run {
             key_prefix,
@@ -249,11 +186,11 @@ impl Run {
             decided: stored.decided,
             unknown: stored.unknown,
             prompt,
-            known,
+            cache,
             is_lost: true,
             ..Run::at(agent, stored.id, state, phase)
         };
-        changes.extend(run.revive()?);
+        changes.extend(run.attach_agents()?);
         Ok((run, changes))
     }
 
@@ -283,7 +220,7 @@ impl Run {
 
 /// The prompt of the model when the run was stored, so that its window continues unchanged.
 fn prompt_of(agent: &Agent, state: &State, stored: &LoadedRun) -> ModelPrompt {
-    let seen = beginning(state.messages(), stored.shown.of);
+    let seen = first_messages(state.messages(), stored.shown.of);
     let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
     let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new());
     let window = agent.config().window.as_ref();

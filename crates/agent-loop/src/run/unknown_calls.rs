@@ -52,7 +52,7 @@ impl Run {
     }
 
     /// The calls that an event leaves with an unknown outcome, given the outcomes that it gives. The event is the next one.
-    pub(super) fn unknown_by(&self, event: &EventKind, outcomes: &[ItemOutcome]) -> Vec<UnknownCall> {
+    pub(super) fn new_unknown_calls(&self, event: &EventKind, outcomes: &[ItemOutcome]) -> Vec<UnknownCall> {
         let mut unknown = Vec::new();
         for ItemOutcome { place, outcome, .. } in outcomes {
             let Some(item) = self.item(*place) else { continue };
@@ -64,7 +64,7 @@ impl Run {
             }
             // A run inside is broken off with the one that it is part of.
             if let (EventKind::Cancelled | EventKind::TimedOut, Some(child)) = (event, item.child()) {
-                let inner = child.unknown_by(event, &child.outcomes_given(event, &[]));
+                let inner = child.new_unknown_calls(event, &child.implied_outcomes(event, &[]));
                 unknown.extend(within(&self.shown(*place).id, inner));
             }
         }

@@ -175,7 +175,7 @@ impl NodeRun {
     }
 
     /// Fails without an error, in place: only the status is written.
-    pub(super) fn give_up(&self, state: &mut State) -> Result<(), ProgressError> {
+    pub(super) fn fail_without_error(&self, state: &mut State) -> Result<(), ProgressError> {
         let delta = self.status(state, TaskStatus::Failed)?;
         self.fold(state, &delta)
     }

@@ -203,7 +203,7 @@ impl<'a, T: TrackTarget> TrackedRun<'a, T> {
         let run = self.run;
         if !self.attempt(|state| run.fail(state, run.error(message))) {
             // The status alone, then, so that no one waits for the task. The caller gets the error of the work.
-            let is_marked = self.attempt(|state| run.give_up(state));
+            let is_marked = self.attempt(|state| run.fail_without_error(state));
             tracing::warn!(
                 node = run.node,
                 task = run.task,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stepfold_state_core::state::{Delta, Handler, Key, KeySchema, Schema, State, Write};
 
-use super::counts::{COUNTING, count_in, map_in};
+use super::count_map::{COUNTING, count_in, map_in};
 use super::error::{ProgressError, require};
 use super::keys;
 use super::tasks::{id_of, progress_in, tasks_in};

@@ -46,7 +46,7 @@ pub(super) struct SimulatedRun {
 impl SimulatedRun {
     pub(super) fn of(
         start: Run,
-        legs: Vec<RunSegment>,
+        segments: Vec<RunSegment>,
         executions: BTreeMap<String, ExecutionCount>,
     ) -> Self {
         let mut ended = SimulatedRun {
@@ -61,14 +61,14 @@ impl SimulatedRun {
             under_way: BTreeSet::new(),
             executions,
         };
-        for leg in legs {
-            ended.outcome = leg.outcome;
-            ended.fault = leg.fault;
-            ended.is_raised = leg.is_raised;
-            ended.events.extend(leg.stored);
-            ended.words += leg.words;
-            ended.asked.extend(leg.asked);
-            ended.under_way.extend(leg.under_way);
+        for segment in segments {
+            ended.outcome = segment.outcome;
+            ended.fault = segment.fault;
+            ended.is_raised = segment.is_raised;
+            ended.events.extend(segment.stored);
+            ended.words += segment.words;
+            ended.asked.extend(segment.asked);
+            ended.under_way.extend(segment.under_way);
         }
         ended.account = EffectLedger::of(ended.start.agent(), &ended.events);
         ended
@@ -94,7 +94,7 @@ impl SimulatedRun {
 
     /// After a failure that is only of the observer: nothing was lost, so that no call runs again, and none has an
     /// unknown outcome. A node that failed is tried again.
-    pub(super) fn lost_nothing(&mut self) -> Result<(), String> {
+    pub(super) fn check_nothing_lost(&mut self) -> Result<(), String> {
         let account = &self.account;
         self.under_way.retain(|key| account.is_branch(key));
         same("the calls with an unknown outcome", &Vec::new(), &self.outcome.unknown_calls())

@@ -43,10 +43,10 @@ impl Observer for FailingObserver {
     async fn observe(&mut self, told: &RunEvent) -> Result<(), ObserverError> {
         let is_event = told.committed().is_some();
         let number = self.stored.len() + 1;
-        let is_word = is_word(told);
-        self.words += usize::from(is_word);
+        let is_notice = is_notice(told);
+        self.words += usize::from(is_notice);
         match self.stop {
-            ObserverStop::Told(word) if is_word && self.words == word => return Err("failed".into()),
+            ObserverStop::Told(word) if is_notice && self.words == word => return Err("failed".into()),
             ObserverStop::After(event) if number > event => return Err("stopped".into()),
             ObserverStop::Before(event) if is_event && number == event => return Err("died".into()),
             _ => {}
@@ -112,7 +112,7 @@ impl FailingObserver {
 
 /// Whether it is told of calls and branches, or of what an agent does beside others. When nothing is under way, a failure is
 /// the same as one before the next event.
-const fn is_word(told: &RunEvent) -> bool {
+const fn is_notice(told: &RunEvent) -> bool {
     !matches!(
         told,
         RunEvent::Committed(_)

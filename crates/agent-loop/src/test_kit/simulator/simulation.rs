@@ -231,8 +231,8 @@ impl<'a> Simulator<'a> {
     async fn uninterrupted(&self, input: &Input) -> Result<SimulatedRun, String> {
         let start = self.fresh(input)?;
         self.executions.take();
-        let leg = self.leg(start.clone(), ObserverStop::Never, &[]).await?;
-        let ended = SimulatedRun::of(start, vec![leg], self.executions.take());
+        let segment = self.segment(start.clone(), ObserverStop::Never, &[]).await?;
+        let ended = SimulatedRun::of(start, vec![segment], self.executions.take());
         ended.check()?;
         Ok(ended)
     }
@@ -253,7 +253,7 @@ impl<'a> Simulator<'a> {
             InterruptionPoint::Nowhere | InterruptionPoint::EveryBreakpoint => ObserverStop::Never,
         };
         self.executions.take();
-        let first = self.leg(start.clone(), stop, &[]).await?;
+        let first = self.segment(start.clone(), stop, &[]).await?;
         let folded = folded(start.clone(), &first.stored)?;
         let stopped = match point {
             InterruptionPoint::After(_) | InterruptionPoint::FailedBefore(_) | InterruptionPoint::Told(_) => {
@@ -264,11 +264,11 @@ impl<'a> Simulator<'a> {
         same("the run at its end", &folded.to_json(), &stopped)?;
         let loaded = Run::load(self.agent, &stopped).map_err(|error| error.to_string())?;
         same("the run that was loaded", &stopped, &loaded.to_json())?;
-        let second = self.leg(loaded, ObserverStop::Never, &first.stored).await?;
+        let second = self.segment(loaded, ObserverStop::Never, &first.stored).await?;
         let mut ended = SimulatedRun::of(start, vec![first, second], self.executions.take());
         ended.check()?;
         if let InterruptionPoint::Told(_) = point {
-            ended.lost_nothing()?;
+            ended.check_nothing_lost()?;
         }
         compare(&ended, whole)?;
         Ok(ended)
@@ -284,22 +284,22 @@ impl<'a> Simulator<'a> {
         let breakpoints: Vec<Breakpoint> =
             [Breakpoint::model().every()].into_iter().chain(breakpoints).chain(nodes).collect();
         self.executions.take();
-        let (mut legs, mut run) = (Vec::<RunSegment>::new(), start.clone());
+        let (mut segments, mut run) = (Vec::<RunSegment>::new(), start.clone());
         loop {
-            let before: Vec<Event> = legs.iter().flat_map(|leg| leg.stored.clone()).collect();
-            let leg = self.leg(run, ObserverStop::At(breakpoints.clone()), &before).await?;
-            let is_paused = matches!(leg.outcome.exit(), Exit::Paused(Pause::Breakpoint(_)));
-            let stopped = leg.outcome.run().to_json();
-            legs.push(leg);
+            let before: Vec<Event> = segments.iter().flat_map(|segment| segment.stored.clone()).collect();
+            let segment = self.segment(run, ObserverStop::At(breakpoints.clone()), &before).await?;
+            let is_paused = matches!(segment.outcome.exit(), Exit::Paused(Pause::Breakpoint(_)));
+            let stopped = segment.outcome.run().to_json();
+            segments.push(segment);
             if !is_paused {
                 break;
             }
-            if legs.len() > MOST_STOPS {
+            if segments.len() > MOST_STOPS {
                 return Err("the run never ends".to_owned());
             }
             run = Run::load(self.agent, &stopped).map_err(|error| error.to_string())?;
         }
-        let ended = SimulatedRun::of(start, legs, self.executions.take());
+        let ended = SimulatedRun::of(start, segments, self.executions.take());
         ended.check()?;
         same("the exit", &whole.words(), &ended.words())?;
         same("the state", &json_of(whole.state()), &json_of(ended.state()))?;
@@ -307,7 +307,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Continues with a run, after the events that it has, until it ends, or is ended.
-    async fn leg(&self, run: Run, stop: ObserverStop, before: &[Event]) -> Result<RunSegment, String> {
+    async fn segment(&self, run: Run, stop: ObserverStop, before: &[Event]) -> Result<RunSegment, String> {
         let mut watch = FailingObserver::new(stop.clone(), EffectLedger::of(self.agent, before));
         let decide = |requests: Vec<ApprovalRequest>| {
             let decided = requests.into_iter().map(|request| {
@@ -316,21 +316,23 @@ impl<'a> Simulator<'a> {
             });
             std::future::ready(decided.collect::<Vec<_>>())
         };
-        let (mut run, mut came) = (run, Decisions::new());
+        let (mut run, mut later) = (run, Decisions::new());
         let ended = loop {
             let mut going =
-                run.resume().clock(FrozenClock).approve_with(decide).observe(&mut watch).decide_all(came);
+                run.resume().clock(FrozenClock).approve_with(decide).observe(&mut watch).decide_all(later);
             if let ObserverStop::At(breakpoints) = &stop {
                 going = breakpoints.iter().cloned().fold(going, RunBuilder::break_at);
             }
             let ended = going.await;
             // Outcomes that come later come when nothing else is left to do.
-            came = match &ended {
-                Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => self.coming(outcome.run()),
+            later = match &ended {
+                Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => {
+                    self.later_decisions(outcome.run())
+                }
                 _ => Decisions::new(),
             };
             match ended {
-                Ok(outcome) if !came.is_empty() => run = outcome.into_run(),
+                Ok(outcome) if !later.is_empty() => run = outcome.into_run(),
                 ended => break ended,
             }
         };
@@ -353,7 +355,7 @@ impl<'a> Simulator<'a> {
 
 impl Simulator<'_> {
     /// The outcomes that a run waits for.
-    fn coming(&self, run: &Run) -> Decisions {
+    fn later_decisions(&self, run: &Run) -> Decisions {
         let later = run.pending().into_iter().filter(ApprovalRequest::is_later);
         later.map(|request| (request.id.clone(), (self.decide)(&request))).collect::<Vec<_>>().into()
     }
