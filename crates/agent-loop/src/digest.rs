@@ -16,7 +16,7 @@ pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> String {
     hex(&hasher.0)
 }
 
-/// How many bytes of a digest a person is shown.
+/// The bytes of a digest that an id shows.
 const SHOWN_BYTES: usize = 8;
 
 /// A digest of several texts in this order, which no other texts have.

@@ -10,9 +10,9 @@ use crate::exit::Exit;
 use crate::run::is_note;
 
 impl Exit {
-    /// The last words of a run that ended so, with these messages at its end: the text of its last reply; where that has none,
-    /// the result of the exit tool, if it says something (not null, and not an empty text, object or list); else none. Never
-    /// the result of another call.
+    /// The last words of a run that ended so, with these messages at its end: the text of its last reply; where that has
+    /// none, the result of the exit tool, if it says something (not null, and not an empty text, object or list); else
+    /// none. Never the result of another call.
     ///
     /// # Examples
     /// ```

@@ -121,6 +121,7 @@ impl Recording {
     /// [`Divergence`] for the first event that would be another one, and for a run that ended and would not
     /// end there, or for another reason. A record that stops in the middle replays to where it stops.
     pub fn replay(&self, agent: &Agent) -> Result<Run, Divergence> {
+        // NOTE: Before anything else: with another schema every difference after it would only be a consequence.
         Divergence::check_schema(&self.agent, agent.fingerprint())?;
         let (run, _) = Run::load_changed(agent, self.start.get()).map_err(Divergence::Start)?;
         let explained = |divergence: Divergence| divergence.explained(&self.agent, agent.fingerprint());
@@ -209,7 +210,7 @@ impl Run {
 /// A run that goes through a record.
 struct ReplayedRun {
     run: Run,
-    /// Where other tools were first offered. They are told last: the outcomes of the calls say more.
+    /// The first event with other tools on offer. It is reported last: the outcomes of the calls say more.
     other_tools: Option<Divergence>,
 }
 
@@ -229,7 +230,10 @@ impl ReplayedRun {
         self.run.restore_shared(recorded);
         let made = recompute_event(&self.run, recorded).map_err(|difference| at(*difference))?;
         let mut compared = made.clone();
+        // NOTE: A record cannot have these writes, such as those of `temp:` keys.
         compared.retain_writes(stored);
+        // NOTE: Other tools alone are a difference, since the model would have been asked something else; differing
+        // calls explain it better, so they come first.
         if adopt_tools(&mut compared.kind, &recorded.kind) && self.other_tools.is_none() {
             self.other_tools = Some(at(Difference::Tools { changes: Vec::new() }));
         }
@@ -322,9 +326,9 @@ fn adopt_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
     }
 }
 
-/// What the beginning of a run has from outside: its id, and the values of shared keys. Instructions are those of the
-/// record where they differ in values that it cannot contain: those that do not last, and those that were too large,
-/// around which the text is compared. A pruned conversation is shown and repaired as the whole one was.
+/// Takes the parts of a run's beginning that come from outside: its id, and the values of shared keys. Instructions are
+/// those of the record where they differ in values that it cannot contain: those that do not last, and those that were
+/// too large, around which the text is compared. A pruned conversation is shown and repaired as the whole one was.
 fn adopt_beginning(made: &mut Event, recorded: &Event, run: &Run) {
     made.shared.clone_from(&recorded.shared);
     let (
@@ -428,7 +432,7 @@ pub enum Divergence {
 }
 
 impl Divergence {
-    /// That of a run recorded with an agent whose state has another schema than that of the agent now.
+    /// Compares the schema of the state that a run was recorded with and that of the agent now.
     ///
     /// # Errors
     /// [`Divergence::Schema`] with the changes.
@@ -606,7 +610,7 @@ fn requests_now(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
     again.collect()
 }
 
-/// What came from outside when the event was made; none if the run needs something else now.
+/// The input from outside that the event was made of; `None` if the run needs something else now.
 fn recorded_answer(event: &Event, run: &Run) -> Option<Answer> {
     let need = run.decide();
     Some(match (&event.kind, need) {

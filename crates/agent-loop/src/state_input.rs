@@ -80,6 +80,8 @@ impl StateValue {
             return StateValue::Value(value.clone());
         }
         let begins = text.chars().take(BEGINNING).collect();
+        // NOTE: The digest is over the whole value, and this form is a variant of its own: no value can be made to look
+        // like a truncated one.
         StateValue::Truncated { begins, bytes: text.len(), sha256: digest::sha256(&text) }
     }
 

@@ -177,8 +177,8 @@ impl AgentNode {
     }
 
     /// Appends the agent's answer to `outputs`, with this kind; observers receive it as
-    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
-    /// always appended, by default without a kind.
+    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes
+    /// are always appended, by default without a kind.
     pub fn outputs(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
@@ -254,7 +254,8 @@ impl AgentNode {
         })
     }
 
-    /// Why an answer cannot be written to a key, if its type tells: that of the agent's output or of a field of it, or text.
+    /// Why an answer cannot be written to a key, if its type tells: that of the agent's output or of a field of it, or
+    /// text.
     pub(super) fn answer_type_fault(&self, to: &AnswerTarget, graph: &Schema) -> Option<String> {
         // What is adjusted may have another output.
         let output = self.agent().output_schema().filter(|_| self.adjust.is_none());
@@ -301,6 +302,7 @@ impl BranchAgent for AgentNode {
 
     fn agent_on(&self, state: &State) -> Result<Agent, String> {
         let Some(adjust) = &self.adjust else { return Ok(self.agent().clone()) };
+        // NOTE: Changes for one run: an adjusted agent may leave out tools that its exit conditions name.
         let adjusted = || Ok(adjust(state, self.agent().to_builder().for_one_run())?.build()?);
         catch_panic("what adjusts its agent", adjusted).map_err(|error| error.to_string())
     }
@@ -319,6 +321,8 @@ impl BranchAgent for AgentNode {
             }
             base
         };
+        // NOTE: With a request of its own, the agent has a separate conversation, so that its calls do not stand in
+        // that of the graph.
         base.replace_messages(match self.is_in_conversation(branch.planned.item.as_ref()) {
             true => state.messages().clone(),
             false => Transcript::new(),

@@ -70,8 +70,8 @@ impl GraphBuilder {
         self
     }
 
-    /// Goes from one node to another, or from [`START`](super::START), or to [`END`](super::END). Several edges from one node lead to branches
-    /// side by side.
+    /// Goes from one node to another, or from [`START`](super::START), or to [`END`](super::END). Several edges from one
+    /// node lead to branches side by side.
     #[doc(alias("add_edge"))]
     pub fn edge(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
         self.edges.push((from.into(), DefinedEdge::To(to.into())));
@@ -172,7 +172,7 @@ impl GraphBuilder {
         self
     }
 
-    /// How much a run may take. Its steps are supersteps.
+    /// Sets all limits of a run. Its steps are supersteps.
     pub fn limits(mut self, limits: RunLimits) -> Self {
         self.agent = self.agent.limits(limits);
         self
@@ -184,7 +184,7 @@ impl GraphBuilder {
         self
     }
 
-    /// How long a run may take; the other limits stay.
+    /// Limits the time of a run; the other limits stay.
     pub fn max_time(mut self, time: Duration) -> Self {
         self.agent = self.agent.max_time(time);
         self

@@ -225,6 +225,8 @@ fn joins(shape: &GraphDefinition) -> Vec<Issue> {
             faults.push(Issue::new(format!("join at '{to}'"), format!("cannot complete: {words}")));
         };
         // Nodes that are reachable only after the join cannot finish before it.
+        // NOTE: A join that can never complete would end the graph early without an error, so it is a fault of the
+        // definition.
         let before = ReachabilitySearch { closed: Some(to), ..ReachabilitySearch::of(shape) }.from([START]);
         for from in from.iter().filter(|from| !before.contains(from.as_str())) {
             add(format!("node '{from}' is only reachable after it"));
@@ -249,7 +251,7 @@ fn is_exclusive(shape: &GraphDefinition, node: &str, edge: &DefinedEdge, wanted:
         })
 }
 
-/// What can be reached.
+/// A search for the nodes that can be reached.
 struct ReachabilitySearch<'a> {
     shape: &'a GraphDefinition,
     /// A node that is not gone through.
@@ -275,7 +277,7 @@ impl<'a> ReachabilitySearch<'a> {
         reached
     }
 
-    /// Where a node leads, by its edges, by what it names itself, and by the joins that it is one of.
+    /// Adds the nodes after a node: by its edges, by its own targets, and by the joins that wait for it.
     fn add_next(&self, name: &str, next: &mut Vec<&'a str>) {
         for edge in self.shape.edges_from(name) {
             match self.chosen {

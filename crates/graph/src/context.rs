@@ -111,8 +111,8 @@ impl NodeContext {
         self.0.branch.resources.get()
     }
 
-    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: durable
-    /// values belong in the [`Update`](super::Update).
+    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded:
+    /// durable values belong in the [`Update`](super::Update).
     pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
         if let Some(emitter) = &self.0.emitter {
             emitter.emit(kind.into(), value.into()).await;
@@ -120,9 +120,9 @@ impl NodeContext {
     }
 
     /// Asks for a decision about something. The first time this is an error, which the function returns with `?`: the
-    /// run pauses with the question among its [pending](stepfold_agent_loop::Outcome::pending) requests, in which the call has the
-    /// arguments `about`. After the decision the function runs again, and gets the decision here. So ask before
-    /// anything that costs.
+    /// run pauses with the question among its [pending](stepfold_agent_loop::Outcome::pending) requests, in which the
+    /// call has the arguments `about`. After the decision the function runs again, and gets the decision here. So ask
+    /// before anything that costs.
     ///
     /// A decision applies to the shown subject. If the function runs again and asks with the same label about
     /// another subject, that is a new request: `about` should contain everything that the function acts on,
@@ -187,6 +187,8 @@ impl NodeContext {
         about: impl Serialize,
         parameters: Option<Value>,
     ) -> Result<Decision, NodeError> {
+        // NOTE: The request covers its subject, so a function that asks again about something else gets no old
+        // decision.
         let about = serde_json::to_value(&about)?;
         let decision = self.0.branch.decision(label, about, parameters);
         decision.map_err(|request| NodeError(NodeErrorKind::Asks(request)))

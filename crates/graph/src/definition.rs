@@ -165,6 +165,9 @@ impl GraphDefinition {
         for ended in ended {
             match (ended.error, &self.on_error(ended.node)) {
                 (Some(error), OnError::Fail) => {
+                    // NOTE: A failure comes here only if it is committed: of a node that must not run twice, or of an
+                    // agent that ended unfinished. To continue would give the same. Any other failure is the error of
+                    // the run, which can be resumed.
                     let (node, error) = (ended.node.to_owned(), error.to_owned());
                     return Ok(Next::exit(Exit::NodeFailed { node, error }));
                 }
@@ -209,6 +212,7 @@ impl GraphDefinition {
     /// Whether the node may run once more: by the state's own word, else by the node's.
     fn may_run(&self, place: usize, position: Position<'_>, state: &State) -> bool {
         let name = &self.names[place];
+        // NOTE: Supersteps are counted, not branches: a fan-out over fifty tasks is one round of work.
         let ran = position.executions.get(name).copied().unwrap_or(0);
         ran < limit_in_state(state, name).unwrap_or(self.nodes[place].max_executions)
     }
@@ -310,6 +314,8 @@ impl<'a> SuperstepBuilder<'a> {
             let known = name_list(targets.iter().map(String::as_str));
             return Err(fault(format!("unknown target \"{unknown}\"; declared: {known}")));
         }
+        // NOTE: Recorded before a node starts, so that a resumed run follows the same route without asking the router
+        // again.
         self.routes.push(Routed::new(from.to_owned(), chosen.nodes.clone(), chosen.reason));
         Ok(chosen.nodes)
     }
@@ -337,6 +343,8 @@ impl<'a> SuperstepBuilder<'a> {
         let exit = self.apply_limits();
         let branches = std::mem::take(&mut self.branches);
         let branches = self.planned(branches);
+        // NOTE: An error and not a longer queue: the number comes from data, and a list that is too long is most often
+        // a fault there.
         if branches.len() > self.shape.max_branches {
             return Err(FeedError::TooManyBranches {
                 branches: branches.len(),

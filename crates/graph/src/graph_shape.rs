@@ -137,7 +137,7 @@ fn edges_from(shape: &GraphDefinition, from: &str) -> Vec<GraphEdge> {
     all.collect()
 }
 
-/// What the settings of a node add.
+/// The edges that the settings of a node add.
 fn of_node(name: &str, node: &Node) -> Vec<GraphEdge> {
     let mut edges: Vec<_> =
         node.goes_to.iter().map(|to| GraphEdge::new(name, to, EdgeKind::Choice)).collect();

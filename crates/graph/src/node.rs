@@ -96,6 +96,7 @@ impl Node {
             let made = std::panic::catch_unwind(AssertUnwindSafe(|| function(context)));
             async move {
                 let future = made.map_err(|panic| NodeError::panicked(&*panic))?;
+                // NOTE: A panic is the failure of this node: branches beside it keep their outcomes.
                 match AssertUnwindSafe(future).catch_unwind().await {
                     Ok(result) => result.map(Into::into),
                     Err(panic) => Err(NodeError::panicked(&*panic)),
@@ -145,7 +146,7 @@ impl Node {
         self
     }
 
-    /// How long one try may take.
+    /// Sets the timeout of one attempt.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self

@@ -57,6 +57,7 @@ impl Planner for GraphDefinition {
             decision.reason.clone_from(&route.reason);
             delta.push(schema.write(keys::ROUTER_DECISION, decision)?);
         }
+        // NOTE: These writes ride on the event of the plan, so that a reader of the session sees what is under way.
         let mut is_tracked = false;
         for planned in next.branches.iter().filter(|planned| self.is_tracked(&planned.node)) {
             is_tracked = true;
@@ -112,6 +113,7 @@ impl Planner for GraphDefinition {
     }
 
     fn closed(&self, state: &State, branches: &[&Planned]) -> Result<Delta, PlanError> {
+        // NOTE: From the merged state: each of two branches side by side would write 50 where both are completed.
         match branches.iter().any(|planned| self.is_tracked(&planned.node)) {
             true => Ok(writes::overall_progress(state)?.into_iter().collect()),
             false => Ok(Delta::new()),
@@ -159,6 +161,7 @@ impl Planner for GraphDefinition {
     }
 
     fn takes_failures(&self, node: &str) -> bool {
+        // NOTE: A node that must not run twice cannot be attempted again by a resumed run, so its failure is committed.
         let takes = |node: &Node| node.on_error != OnError::Fail || node.effect == Effect::AtMostOnce;
         self.node(node).is_some_and(takes)
     }

@@ -1,4 +1,4 @@
-//! What JSON Schemas say of the types of values, as far as they do: what they leave open may be anything.
+//! Types of values by JSON Schemas: whatever a schema leaves open may be anything.
 
 use serde_json::{Value, json};
 

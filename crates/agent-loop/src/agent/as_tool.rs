@@ -88,6 +88,8 @@ impl AgentTool {
         if !faults.is_empty() {
             return Err(BuildError::InvalidTool { tool: name, faults: faults.into_iter().collect() });
         }
+        // NOTE: No effect of its own: the tools of the inner agent declare theirs, call by call, since each commit of
+        // its run is recorded.
         Tool::hosted(name, description, HostedAgent { agent, shared: shared.clone() })
             .parameters(json!({
                 "type": "object",
@@ -111,7 +113,7 @@ impl IntoTool for AgentTool {
     }
 }
 
-/// What a [hosted](Tool::hosted) tool has for the loop: the agent inside of its calls.
+/// The data of a [hosted](Tool::hosted) tool for the loop: the agent inside of its calls.
 pub(crate) struct HostedAgent {
     pub(crate) agent: Agent,
     shared: Vec<String>,

@@ -111,7 +111,7 @@ impl AgentBuilder {
         self
     }
 
-    /// How the model samples.
+    /// Sets the parameters of the model, such as the temperature.
     pub fn params(mut self, params: ModelParams) -> Self {
         self.config.params = params;
         self
@@ -216,19 +216,19 @@ impl AgentBuilder {
         self
     }
 
-    /// How much a run may take.
+    /// Sets all limits of a run.
     pub fn limits(mut self, limits: RunLimits) -> Self {
         self.config.limits = limits;
         self
     }
 
-    /// How many steps a run may take; the other limits stay.
+    /// Limits the steps of a run; the other limits stay.
     pub fn max_steps(mut self, steps: u64) -> Self {
         self.config.limits.steps = steps;
         self
     }
 
-    /// How long a run may take; the other limits stay.
+    /// Limits the time of a run; the other limits stay.
     pub fn max_time(mut self, time: Duration) -> Self {
         self.config.limits.time = Some(time);
         self
@@ -271,7 +271,7 @@ impl AgentBuilder {
         self
     }
 
-    /// How long the conversation may become within a run.
+    /// Limits the length of the conversation within a run.
     pub fn window(mut self, window: Window) -> Self {
         self.config.window = Some(window);
         self
@@ -437,6 +437,8 @@ impl AgentBuilder {
         if !faults.is_empty() {
             return Err(AgentError { agent: config.name, faults: faults.into_iter().collect() });
         }
+        // NOTE: A warning and not a fault, since most often the tools were forgotten. Only when an agent is first
+        // built: for one run, in a graph or with an output, no tools are a normal case.
         if !is_rebuild && graph_schema.is_none() && config.planner.is_none() {
             warn_without_tools(&config, tools.as_ref());
         }

@@ -1,4 +1,4 @@
-//! What a run depends on, part by part, so that a stored run can say what of its agent has changed.
+//! Fingerprints of agents: the parts that a run depends on, so that a stored run can name the changes of its agent.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use stepfold_tools::Tool;
 use super::{Agent, AgentConfig, HostedAgent, OfferedTools};
 use crate::digest;
 
-/// What a run depends on, part by part, each as a digest or in words.
+/// The parts of an agent that a run depends on, each as a digest or in words.
 ///
 /// # Examples
 /// ```
@@ -44,6 +44,8 @@ impl Fingerprint {
         }
         add("limits", digest_of(&config.limits));
         add("exit conditions", config.exit_tools.join(", "));
+        // NOTE: These debug texts are digested in stored fingerprints: names of variants and fields must not change, or
+        // every stored run would look as if its agent had changed.
         add("approval", format!("{:?}", config.approval));
         add("hooks", format!("{:?}", config.hooks));
         add("trim", config.trim.to_string());
@@ -72,6 +74,7 @@ impl Fingerprint {
                     let (effect, approval) = (json_of(&tool.effect()), format!("{:?}", tool.approval()));
                     let words = list([tool.canonical_spec(), &effect, &json_of(&approval)]);
                     // An agent that is a tool continues inside of the run, so that what it depends on, the run does.
+                    // NOTE: Its debug text is digested as well.
                     let inside = tool.hosted_as::<HostedAgent>().map(|call| call.agent.fingerprint());
                     let words = match inside {
                         Some(inside) => list([&words, &json_of(inside)]),

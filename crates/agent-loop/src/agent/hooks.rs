@@ -17,7 +17,7 @@ use stepfold_tools::CallOutcome;
 
 use crate::exit::Exit;
 
-/// Where a hook runs.
+/// The point of a run at which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -78,7 +78,7 @@ use stepfold_trim::{Summarize, Trim, Window};
 #[derive(Clone)]
 pub struct Agent(Arc<BuiltAgent>);
 
-/// What [`AgentBuilder::build`] made.
+/// A built agent: the result of [`AgentBuilder::build`].
 struct BuiltAgent {
     config: AgentConfig,
     /// The tools of every step, if they are the same at every step.
@@ -87,7 +87,7 @@ struct BuiltAgent {
     derived: DerivedParts,
 }
 
-/// What is computed when it is first asked for.
+/// Values of an agent that are computed when they are first needed.
 #[derive(Default)]
 struct DerivedParts {
     fingerprint: OnceLock<Fingerprint>,
@@ -188,7 +188,8 @@ impl Agent {
         self.static_offer().map(|offer| &offer.tools)
     }
 
-    /// The tools that its toolsets [have left out](stepfold_tools::Toolset::refused) of their last lists, each with its toolset.
+    /// The tools that its toolsets [have left out](stepfold_tools::Toolset::refused) of their last lists, each with its
+    /// toolset.
     pub fn refused_tools(&self) -> Vec<(String, RefusedTool)> {
         self.config().toolset.refused()
     }

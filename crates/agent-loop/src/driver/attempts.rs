@@ -1,5 +1,5 @@
-//! What is inside of items at work: the functions of nodes, and the runs of agents that are tools or nodes. Each is
-//! attempted as often, and as long, as its node says.
+//! Attempts of the work inside of items: of the functions of nodes, and of the runs of agents that are tools or nodes.
+//! Each is attempted as often, and as long, as its node says.
 //!
 //! A run inside is driven by the driver of agents; what it tells goes to the driver of the run around it, and it continues
 //! when that has taken note.
@@ -25,10 +25,10 @@ use crate::ports::Clock;
 use crate::run::Run;
 use crate::run_error::{RunError, RunFault};
 
-/// What functions and runs inside tell until the driver takes it. They wait while there is more.
+/// The capacity of the channel for notices. Functions and inner runs wait while it is full.
 const QUEUE: usize = 64;
 
-/// What is inside of the items of a step.
+/// The attempts of the work inside of a step's items.
 pub(super) struct AttemptPool<'a> {
     /// Created for the first one: most steps have none.
     started: Option<RunningAttempts<'a>>,
@@ -54,7 +54,7 @@ impl<'a> AttemptPool<'a> {
         AttemptPool { started: None, clock }
     }
 
-    /// What is told next, or the next end, with those of functions that end at the same moment; `None` if nothing is at
+    /// The next notice, or the next end, with those of functions that end at the same moment; `None` if nothing is
     /// work. Cancel-safe: a dropped future loses nothing.
     pub(super) async fn next(&mut self) -> Option<StepEvent> {
         let RunningAttempts { running, notices, .. } = self.started.as_mut()?;
@@ -75,7 +75,7 @@ impl<'a> AttemptPool<'a> {
         Some(StepEvent::AttemptsEnded(ended))
     }
 
-    /// What was told until now.
+    /// The next notice that is there already.
     pub(super) fn try_notice(&mut self) -> Option<InnerNotice> {
         self.started.as_mut()?.notices.try_recv().ok()
     }
@@ -159,7 +159,7 @@ impl<'a> AttemptPool<'a> {
     }
 }
 
-/// What an attempt waits for.
+/// The future of an attempt.
 enum AttemptFuture<'a> {
     Run(BoxFuture<'a, Result<Outcome, RunError>>),
     Function(BoxFuture<'static, BranchEnd>),
@@ -231,6 +231,7 @@ impl Observer for NoticeSender {
         let (acknowledge, answer) = oneshot::channel();
         let notice = InnerNotice::Inner { place: self.place, event: event.clone(), acknowledge };
         self.notice_sender.send(notice).await?;
+        // NOTE: An inner run continues only after its commit is stored by the run around it.
         match answer.await? {
             true => Ok(()),
             false => Err("the run around it has failed".into()),

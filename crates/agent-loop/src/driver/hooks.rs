@@ -20,6 +20,8 @@ impl RunDriver<'_> {
         let cancellation = self.options.cancellation.clone();
         let asking = async {
             match point {
+                // NOTE: The actions of all hooks of a point become one event: a resumed run must not ask them again,
+                // and a replay has none.
                 HookPoint::BeforeTool => before_tools(run).await,
                 point => at(run, point).await,
             }

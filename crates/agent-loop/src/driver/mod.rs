@@ -70,7 +70,7 @@ fn boxed<'f, T, F: Future<Output = T> + Send + 'f>(work: impl FnOnce() -> F) -> 
 /// Gives what the user said meanwhile, a message at a time, without waiting.
 type SteeringInbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
 
-/// What a run is given by who starts it: who watches it, decides about it, speaks to it, and can stop it.
+/// The options that a caller gives to a run: its observers, its approver, its inbox, and the tokens that stop it.
 #[derive(Default)]
 struct DriverOptions<'a> {
     /// Asked about commits, before the observer. If there is one, the observer cannot refuse them.
@@ -86,7 +86,7 @@ struct DriverOptions<'a> {
     inbox: Option<SteeringInbox<'a>>,
 }
 
-/// What the driver has at hand for one run.
+/// The driver of one run: its options, its clock, and where it took the run over.
 struct RunDriver<'a> {
     options: DriverOptions<'a>,
     /// The step of the last reply that came here: its calls are asked about by the tools as they are.
@@ -94,9 +94,9 @@ struct RunDriver<'a> {
     /// The steps that the run had made when the driver took over.
     first_step: u64,
     clock: Arc<dyn Clock + 'a>,
-    /// What the clock said when the driver took over.
+    /// The time on the clock when the driver took over.
     started_at: Duration,
-    /// What the run had taken by then.
+    /// The duration of the run until then.
     elapsed_before: Duration,
 }
 
@@ -173,6 +173,8 @@ impl<'a> RunDriver<'a> {
         let event = RunEvent::Committed(event);
         let observed = self.observe(&event).await;
         let RunEvent::Committed(event) = event else { return Ok(()) };
+        // NOTE: A store that answers with an error may have the event anyway, after a lost connection for instance. To
+        // commit anything after it could fork the record, so everything stops here.
         let notified = observed.map_err(|source| refusal(run, &event, source))?;
         run.follow(&event).map_err(RunFault::from)?;
         notified?;
@@ -189,6 +191,7 @@ impl<'a> RunDriver<'a> {
             recorder.observe_boxed(event).await?;
         }
         match self.options.observers.observe(event).await {
+            // NOTE: With a recorder the event is stored by now, so a passive observer can no longer prevent the commit.
             Err(source) if self.options.recorder.is_none() => Err(source),
             notified => Ok(notified.map_err(RunFault::Observer)),
         }
@@ -227,7 +230,7 @@ impl<'a> RunDriver<'a> {
         self.commit(run, Answer::Decisions(decisions)).await
     }
 
-    /// What the approver decides about what is pending; none if there is nothing new.
+    /// The approver's decisions about pending requests; `None` if there is nothing new.
     async fn decisions(&mut self, run: &Run) -> Option<Decisions> {
         let approver = self.options.approver.as_ref()?;
         let mut requests = run.pending();
@@ -243,6 +246,7 @@ impl<'a> RunDriver<'a> {
             decided = approver.decide_boxed(requests) => decided,
         };
         // To wait for an approver is a pause, whether the process stays or not.
+        // NOTE: The limit of time is for work: a decision may take a week.
         self.started_at += self.clock.now().saturating_sub(asked);
         (!decided.is_empty()).then(|| decided.into())
     }

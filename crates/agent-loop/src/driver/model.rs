@@ -15,7 +15,7 @@ use crate::run::{Answer, Run};
 use crate::run_error::RunFault;
 use stepfold_trim::SummaryPlan;
 
-/// What the observer is told of a reply that is read.
+/// Whether the observer is notified of the chunks of a reply.
 enum ChunkForwarding {
     On,
     Off,
@@ -158,6 +158,7 @@ impl RunDriver<'_> {
             }
             tokio::task::consume_budget().await;
         }
+        // NOTE: A reply that finished with the timeout was paid for, and is complete.
         match reply.is_finished() {
             true => reply.finish().map_err(failed),
             false => Err(NoReply::TimeIsUp),

@@ -252,10 +252,12 @@ impl<'a> RunBuilder<'a> {
     async fn run(self) -> Result<Outcome, RunError> {
         let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut options } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
+        // NOTE: Also for a run of this process: a driver that was dropped may have left started calls behind.
         run.take_over();
         if let Some(prefix) = key_prefix {
             run = run.with_key_prefix(prefix);
         }
+        // NOTE: Before anything is driven, so that a refused decision leaves the run waiting as it was.
         if let Err(error) = run.check_decisions(&options.decisions) {
             return Err(RunError::new(RunFault::Decision(error), run));
         }

@@ -115,6 +115,8 @@ impl RunDriver<'_> {
             return self.commit(run, Answer::Ask(std::mem::take(&mut execution.to_ask))).await;
         }
         match execution.failed.take() {
+            // NOTE: Calls were stopped and have outcomes that say so; branches have none, so the event of the timeout
+            // gives them.
             _ if is_timed_out && run.walk().is_some() => self.end_early(run, Answer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
             _ => Ok(()),
@@ -161,6 +163,8 @@ impl RunDriver<'_> {
                 return false;
             }
         }
+        // NOTE: Marked before the start: if the process dies in between, the outcome counts as unknown, and nothing
+        // runs twice.
         let marked: Vec<usize> = places.iter().copied().filter(|place| run.must_mark(*place)).collect();
         if !marked.is_empty() {
             failure.record(self.commit(run, Answer::Started(marked)).await);
@@ -168,8 +172,8 @@ impl RunDriver<'_> {
         !failure.is_refusal()
     }
 
-    /// Takes note of what the inside of an item does. When something has failed, it commits what is under way, and begins nothing
-    /// more. If its commit is refused, it is never answered.
+    /// Takes note of what the inside of an item does. When something has failed, it commits what is under way, and begins
+    /// nothing more. If its commit is refused, it is never answered.
     async fn handle_notice(&mut self, run: &mut Run, notice: InnerNotice, failure: &mut StepFailure) {
         let (place, event, acknowledge) = match notice {
             InnerNotice::Inner { place, event, acknowledge } => (place, event, acknowledge),
@@ -203,8 +207,8 @@ impl RunDriver<'_> {
         let _ = acknowledge.send(may_proceed);
     }
 
-    /// Attempts that ended at the same moment: begins the next ones, and commits the outcomes of branches as one event, each
-    /// request by itself. What was told in that moment comes before the end.
+    /// Attempts that ended at the same moment: begins the next ones, and commits the outcomes of branches as one event,
+    /// each request by itself. What was told in that moment comes before the end.
     async fn handle_ended_attempts(
         &mut self,
         run: &mut Run,
@@ -257,6 +261,7 @@ impl RunDriver<'_> {
                 AttemptEnd::Stopped => None,
             };
             match outcome {
+                // NOTE: An inner run that failed to begin is the failure of its call, which the model reads.
                 Some(outcome) if !is_node => {
                     let error = outcome.error.unwrap_or_default();
                     execution.functions.complete(place, Err(ToolError::permanent(error)));
@@ -268,6 +273,8 @@ impl RunDriver<'_> {
                 None => execution.functions.hold(place),
             }
         }
+        // NOTE: One event for all that ended in one poll: a commit costs a flush, and nothing happened between them
+        // that a record would have to tell apart. See docs/decisions/runner.md.
         let outcomes = (!outcomes.is_empty()).then_some(Answer::Outcomes(outcomes));
         let asked = asked.into_iter().map(|(place, requests)| Answer::Asks { place, requests });
         for answer in outcomes.into_iter().chain(asked) {

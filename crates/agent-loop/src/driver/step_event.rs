@@ -10,7 +10,7 @@ use crate::observe::RunEvent;
 use crate::planned::{NodeOutcome, NodeStatus};
 use crate::run::Run;
 
-/// What happens while the items of a step are under way.
+/// An event while the items of a step are under way.
 pub(super) enum StepEvent {
     /// These start: calls when the functions are asked what happens next, what is inside of items by itself.
     Starting(Vec<usize>),
@@ -20,7 +20,7 @@ pub(super) enum StepEvent {
     Asks { place: usize, requests: Vec<InputRequest> },
     /// Calls have their outcomes, which ended at the same moment.
     CallsFinished(Vec<(usize, CallOutcome)>),
-    /// What is inside of an item tells of what it does.
+    /// The work inside of an item reports.
     Notice(InnerNotice),
     /// Attempts of what is inside of items ended at the same moment.
     AttemptsEnded(Vec<EndedAttempt>),
@@ -34,7 +34,7 @@ pub(super) struct EndedAttempt {
     pub(super) end: AttemptEnd,
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 pub(super) enum AttemptEnd {
     /// The function has an outcome.
     Outcome(NodeOutcome),
@@ -59,9 +59,9 @@ impl AttemptEnd {
 
 /// An event of a node's function or of an inner run, for the driver.
 pub(super) enum InnerNotice {
-    /// What a run does. The driver answers when it has taken note of it: whether the run continues.
+    /// An event of an inner run. The driver acknowledges it when it is handled: whether the inner run continues.
     Inner { place: usize, event: RunEvent, acknowledge: oneshot::Sender<bool> },
-    /// What a function says.
+    /// An output of a node's function.
     Output { place: usize, kind: String, value: Value },
 }
 

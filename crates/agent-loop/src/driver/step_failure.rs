@@ -11,7 +11,7 @@ use crate::run_error::RunFault;
 pub(super) struct StepFailure(Option<RunFault>);
 
 impl StepFailure {
-    /// What a step gave; its fault is kept.
+    /// Unwraps a result; keeps its fault.
     pub(super) fn record<T>(&mut self, result: Result<T, RunFault>) -> Option<T> {
         match result {
             Ok(value) => Some(value),

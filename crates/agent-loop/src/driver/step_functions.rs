@@ -46,7 +46,7 @@ impl StepFunctions {
         }
     }
 
-    /// What happens next; none when nothing is left to run, here or inside of items.
+    /// The next event; `None` when nothing is left to run, here or inside of items.
     pub(super) async fn next(&mut self) -> Option<StepEvent> {
         let (invocation, calls, has_hooks) = match self {
             StepFunctions::Branches(nodes) => return nodes.next().await,
@@ -85,7 +85,7 @@ impl StepFunctions {
         matches!(self, StepFunctions::Calls { has_hooks: true, .. })
     }
 
-    /// What hooks wrote with a call is read by those that wait for it.
+    /// Gives the writes of hooks with a call to the calls that wait for it.
     pub(super) fn amend(&mut self, run: &Run, place: usize) {
         if let StepFunctions::Calls { invocation, .. } = self
             && let Some(outcome) = run.finished_call(place)
@@ -94,7 +94,7 @@ impl StepFunctions {
         }
     }
 
-    /// What is inside of an item has come to its end without an outcome here: it waits, or has one already.
+    /// Releases an item whose inner work ended without an outcome here: it is waiting, or its outcome is already recorded.
     pub(super) fn hold(&mut self, place: usize) {
         match self {
             // Calls that read what it will have written wait with it.
@@ -105,7 +105,7 @@ impl StepFunctions {
         }
     }
 
-    /// What is inside of a call has its result, whose form is that of the tool.
+    /// Completes a call whose inner work has its result, in the form of the tool.
     pub(super) fn complete(&mut self, place: usize, result: Result<(Value, Delta), ToolError>) {
         match self {
             StepFunctions::Calls { invocation, .. } => invocation.complete(place, result),
@@ -176,7 +176,7 @@ pub(super) struct BranchQueue {
 }
 
 impl BranchQueue {
-    /// What starts next; none when all have ended. It is pending while all that may start is at work.
+    /// The branches that start next; `None` when all have ended. It is pending while all that may start are running.
     async fn next(&mut self) -> Option<StepEvent> {
         let free = self.max_parallel.saturating_sub(self.running.len()).min(self.queue.len());
         if free > 0 && !self.stop.is_cancelled() {

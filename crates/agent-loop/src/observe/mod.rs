@@ -70,7 +70,7 @@ pub enum RunEvent {
         call_id: Option<String>,
         /// The tool.
         tool: String,
-        /// What it was used with, as JSON.
+        /// The arguments, as JSON.
         arguments: String,
     },
     /// A tool reports progress.
@@ -86,7 +86,7 @@ pub enum RunEvent {
         call_id: String,
         /// The tool.
         tool: String,
-        /// How it ended.
+        /// The status: success, or the kind of failure.
         status: CallStatus,
         /// The text for the model.
         text: String,
@@ -106,7 +106,7 @@ pub enum RunEvent {
         node: String,
         /// The index of the branch in the superstep.
         branch: usize,
-        /// How it ended.
+        /// The status: success, or the kind of failure.
         status: NodeStatus,
         /// The reason, if it failed.
         error: Option<String>,
@@ -157,8 +157,8 @@ impl RunEvent {
 pub type ObserverError = Box<dyn Error + Send + Sync>;
 
 /// The error of an observer about an event that it can never record, one that is too large for example: nothing of it was
-/// recorded. If the event has the outcome of a call, the loop commits instead that the call failed, so that its tool does not
-/// run again for that.
+/// recorded. If the event has the outcome of a call, the loop commits instead that the call failed, so that its tool does
+/// not run again for that.
 ///
 /// # Examples
 /// ```

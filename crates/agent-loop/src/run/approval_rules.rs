@@ -75,8 +75,11 @@ impl Run {
         let asks = |rule: &Approval| match rule {
             Approval::Never => ApprovalNeed::No,
             Approval::Once if self.approved.contains(&approved) => ApprovalNeed::No,
+            // NOTE: Two equal calls of one reply must not get two decisions; with any other rule each is asked about by
+            // itself.
             Approval::Once => ApprovalNeed::Once,
             Approval::When(predicate) => {
+                // NOTE: A rule that panics asks: the alternative is a call that nobody approved.
                 let picks = std::panic::AssertUnwindSafe(|| predicate(arguments));
                 match std::panic::catch_unwind(picks).unwrap_or(true) {
                     true => ApprovalNeed::Always,
@@ -152,6 +155,8 @@ impl Run {
                 self.fate(&mut asking, place, &item.as_run(call), || seen_by(place))
             } else {
                 let inputs = self.inputs_of_approved(place, || seen_by(place));
+                // NOTE: The values are known for certain only when the call starts: another call of the reply, or
+                // another session, may write the key after the question.
                 let others = inputs.filter(|inputs| *inputs != item.inputs);
                 others.map(|inputs| Fate::Ask(Question::new(item.reason_to_ask(), inputs)))
             };

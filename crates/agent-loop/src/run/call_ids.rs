@@ -8,14 +8,14 @@ use stepfold_state_core::chat::Transcript;
 /// In two parts, so that a step costs no more than in a plain set, and a turn no more than what is new in it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallIdSet {
-    /// What earlier runs left: persistent, and so shared with what they left.
+    /// The ids of earlier runs: a persistent set, shared with those runs.
     before: HashTrieSetSync<Box<str>>,
-    /// What this run has added.
+    /// The ids that this run has added.
     new: HashSet<Box<str>>,
 }
 
 impl CallIdSet {
-    /// Those of the calls in a log.
+    /// The ids of the calls in a log.
     pub(super) fn of(log: &Transcript) -> Self {
         let calls = log.iter().flat_map(|message| message.tool_calls());
         CallIdSet { new: calls.map(|call| call.id.as_str().into()).collect(), ..CallIdSet::default() }
@@ -23,6 +23,8 @@ impl CallIdSet {
 
     /// The same for the next run. O(what this run has added).
     pub(super) fn for_next_run(&self) -> Self {
+        // NOTE: Two sets: a hash set alone is copied whole for each turn, and a persistent one alone is slower at each
+        // step, the more the longer the conversation is.
         let mut before = self.before.clone();
         self.new.iter().for_each(|id| before.insert_mut(id.clone()));
         CallIdSet { before, new: HashSet::new() }

@@ -53,6 +53,8 @@ impl Run {
         let unknown_inside = self.commit_inner(event, folding)?;
         let (usage, model, calls_inside) = spent_by(Some(&*self), &event.kind);
         let model = model.map(str::to_owned);
+        // NOTE: The store keeps no past of shared scopes, so the event has the values that the run found there:
+        // docs/decisions/runner.md.
         if folding == FoldMode::Live && self.tally.events > 0 {
             event.restore_shared(&mut self.state);
         }
@@ -63,6 +65,7 @@ impl Run {
         self.tally.events += 1;
         // A record may say any number: the step after it can be counted.
         self.tally.steps = event.step.min(u64::MAX - 1);
+        // NOTE: The clock of another host may be behind; the time of a run never decreases.
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
         self.note_ids(event);
         self.note_decisions(&event.kind);
@@ -292,7 +295,7 @@ impl Run {
         }
     }
 
-    /// What comes first: the model, or the nodes of a graph.
+    /// The first phase of work: the model, or the nodes of a graph.
     fn after_opening(&self) -> RunPhase {
         match self.planner() {
             Some(_) => RunPhase::Working(OpenStep::of_walk()),
@@ -339,7 +342,7 @@ impl Run {
         RunPhase::Working(after_outcomes(step, answered))
     }
 
-    /// Where a reply without calls leads.
+    /// The phase after a reply without calls.
     fn after_text(&self, has_text: bool, output: Option<&OutputFate>, last: Option<Exit>) -> RunPhase {
         let wants_output = self.agent.output_spec().is_some();
         let exit = last.or_else(|| self.truncation_exit()).or_else(|| match output {
@@ -363,7 +366,7 @@ impl Run {
         self.tally.finish_reason.as_ref().and_then(Exit::of_finish)
     }
 
-    /// Where an event of the open step leads; its outcomes are in the items already.
+    /// The phase after an event of the open step; its outcomes are in the items already.
     fn after_work(&mut self, kind: &EventKind, mut step: OpenStep, decided: &[ItemDecision<'_>]) -> RunPhase {
         match kind {
             EventKind::Planned { exit: Some(exit), .. } => return RunPhase::Leaving(exit.clone()),
@@ -391,6 +394,7 @@ impl Run {
             EventKind::Cancelled | EventKind::TimedOut => {
                 let exit = if *kind == EventKind::Cancelled { Exit::Cancelled } else { Exit::MaxTime };
                 match &mut step.plan {
+                    // NOTE: Hooks on exit are passed over, since they cannot overrule a cancellation.
                     StepPlan::Branches(_) if exit == Exit::Cancelled => return RunPhase::Closing(exit),
                     StepPlan::Branches(_) => return RunPhase::Leaving(exit),
                     StepPlan::Calls(calls) => calls.last = Some(exit),
@@ -401,7 +405,7 @@ impl Run {
         RunPhase::Working(step)
     }
 
-    /// Where the end of a step leads.
+    /// The phase after the end of a step.
     fn after_step(&self, step: OpenStep) -> RunPhase {
         let StepPlan::Calls(calls) = &step.plan else { return RunPhase::Working(step) };
         match (&calls.last, &calls.stop) {
@@ -428,6 +432,7 @@ impl Run {
         let exits = &self.agent.config().exit_tools;
         let mut called = None;
         for outcome in items.iter().filter_map(|item| item.outcome()?.call()) {
+            // NOTE: A rejected call was never made, so it neither ends the run nor counts as a failed exit tool.
             let is_rejected = outcome.status == CallStatus::Failed(CallFailure::Rejected);
             if is_rejected || !exits.iter().any(|exit| exit == outcome.tool()) {
                 continue;
@@ -453,7 +458,7 @@ impl Run {
         reached.into_iter().find(|(is_reached, _)| *is_reached).map(|(_, exit)| exit)
     }
 
-    /// What counts for the limits.
+    /// The amounts that count for the limits.
     pub(super) fn spent(&self) -> LimitUsage {
         let tally = &self.tally;
         LimitUsage {
@@ -466,6 +471,7 @@ impl Run {
     /// Asks the model. Where a limit is reached, ends, or asks for one last answer.
     fn ask_within_limits(&self) -> RunPhase {
         match self.limit() {
+            // NOTE: A final answer would take more of the time that is up.
             Some(limit) if limit == Exit::MaxTime || !self.agent.config().final_answer => {
                 RunPhase::Leaving(limit)
             }
@@ -578,6 +584,8 @@ impl OpenStep {
             EventKind::Asked { fates } => self.may_ask(fates),
             EventKind::Started { places } => {
                 // No call of a reply runs before all decisions about that reply are there.
+                // NOTE: If approved calls ran while others wait, the order of the decisions would determine what a call
+                // reads.
                 let are_decided = self.calls().is_none() || !self.items.any(ItemCondition::Asked);
                 are_decided && places.iter().all(may_run)
             }
@@ -659,6 +667,8 @@ fn after_outcomes(mut step: OpenStep, outcomes: Vec<ItemOutcome>) -> OpenStep {
         step.items.change(place, |item| match (outcome, pending_hook) {
             (WorkOutcome::Call(outcome), Some(hook)) => {
                 item.child = None;
+                // NOTE: The call has happened: without its outcome in the record a payment would be made twice. The
+                // model is not shown it before the hook has run, so a hook that redacts never fails open.
                 item.state = ItemState::HookPending(Box::new(UnseenOutcome { outcome, hook }));
             }
             (outcome, _) => item.finish(outcome),
@@ -670,7 +680,7 @@ fn after_outcomes(mut step: OpenStep, outcomes: Vec<ItemOutcome>) -> OpenStep {
     step
 }
 
-/// What an event adds to the tokens that a run has used, the model that used them, and, of a run inside, its calls, which
+/// The tokens that an event adds to a run, the model that used them, and, of a run inside, its calls, which
 /// count for limits of the run around it.
 fn spent_by<'a>(run: Option<&'a Run>, kind: &'a EventKind) -> (Usage, Option<&'a str>, u64) {
     let own_model = || run.map(|run| run.agent().model().id());

@@ -1,4 +1,4 @@
-//! What an agent would do with a call of a record: run it, mark it, or answer that it cannot run.
+//! Contradictions between an agent and a record: calls that it would run, mark or refuse otherwise than recorded.
 
 use stepfold_state_core::chat::ToolCall;
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
@@ -20,10 +20,12 @@ pub(crate) struct CallContradiction {
 }
 
 impl Run {
-    /// What the run would do in another way than an event says that happened to its calls. The event is the next one.
+    /// The first call that the run would treat otherwise than an event says. The event is the next one.
     ///
     /// Tools that are asked for at each step are not known here, so that nothing is said about their calls.
     pub(crate) fn contradiction(&self, event: &Event) -> Option<CallContradiction> {
+        // NOTE: A replay takes the outcome of a call from the record, so equal events alone do not show that this agent
+        // would have run, marked or refused the call in the same way.
         self.open_step()?;
         match &event.kind {
             EventKind::Asked { fates } => {

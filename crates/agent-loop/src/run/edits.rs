@@ -2,7 +2,7 @@
 //!
 //! Calls whose arguments are changed are asked about and hooked as if the model had made them so.
 //!
-//! What calls of the open step have written is merged at the end of the step, over the edited values. Runs inside that
+//! Writes of calls of the open step are merged at the end of the step, over the edited values. Runs inside that
 //! have begun get the values that they share with this one.
 
 use std::sync::Arc;
@@ -39,6 +39,8 @@ impl Run {
         let results = self.edited_results(&edit.results)?;
         self.check_arguments(&edit.arguments)?;
         let drops_summary = results.iter().any(|result| self.is_summarized(result.call_id()));
+        // NOTE: An edit is an event of the run, not a write beside it: the next steps depend on it, and a replay has to
+        // make it at the same place. It has results and not the conversation, which grows with the session.
         let (by, idempotency_key) = (edit.by.clone(), edit.idempotency_key.clone());
         let arguments = edit.arguments.clone();
         let kind = EventKind::Edited { results, drops_summary, arguments, by, idempotency_key };
@@ -111,6 +113,8 @@ impl Run {
             let known = self.calls_at_work().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
             return Err(EditError::NoOpenCall { id: id.to_owned(), known: known.collect() });
         };
+        // NOTE: A call that has begun had its effect with the arguments of then; a result for other ones would be
+        // false.
         match why_begun(item) {
             None => Ok(call),
             Some(why) => Err(EditError::Begun { id: id.to_owned(), why }),
@@ -139,7 +143,7 @@ impl Run {
         results.iter().all(|result| self.is_pruned() || has(result))
     }
 
-    /// What an edit changes beside the state; its event is folded into that already.
+    /// Applies the changes of an edit beside the state; its event is folded into that already.
     pub(super) fn note_edit(&mut self, event: &Event, folding: FoldMode) {
         let EventKind::Edited { results, drops_summary, .. } = &event.kind else { return };
         let is_of_result = |id: &str| results.iter().any(|result| result.call_id() == id);
@@ -193,6 +197,8 @@ impl Run {
             child.events.push(event.clone());
             return;
         };
+        // NOTE: A process that catches up restores inner runs on the values of now, so the edit has to reach them at
+        // its place in every process.
         let is_shared = |write: &&Write| {
             let schema = run.state.schema();
             inside.shares_write(self.state.schema(), write) && schema.key(write.key()).is_some()
@@ -205,6 +211,7 @@ impl Run {
         }
         let is_overwritten =
             |write: &Write| delta.iter().any(|edited| is_set(edited) && edited.key() == write.key());
+        // NOTE: Otherwise the end of the inner run would undo the edit.
         let writes = std::mem::take(&mut child.writes);
         child.writes = writes.into_iter().filter(|write| !is_overwritten(write)).collect();
         let kind = EventKind::Edited {
@@ -222,7 +229,7 @@ impl Run {
     }
 }
 
-/// Where an edit leads, unless a step is open. Hooks before the model look again at what they have seen.
+/// The phase after an edit, unless a step is open. Hooks before the model are asked again.
 pub(super) fn after_edit(drops_summary: bool, phase: RunPhase) -> RunPhase {
     match phase {
         RunPhase::Asking { last: None, .. } if drops_summary => RunPhase::Condensing { gave_up: false },

@@ -30,13 +30,13 @@ use crate::state_input::TEMPORARY;
 /// Stands for a value that is unknown. No text that people write has it.
 const HOLE: &str = "\u{0}unknown\u{0}";
 
-/// What a host answers when a run [needs](Need) something.
+/// An answer of a host to a run that [needs](Need) something.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Answer {
     /// Begin.
     Begin,
-    /// What the hooks of a point said, all together.
+    /// The combined actions of the hooks of a point.
     Hooked(HookReport),
     /// The text of a summary, or why there is none, and what it cost.
     Summary(Result<(String, Usage), (String, Usage)>),
@@ -56,14 +56,14 @@ pub enum Answer {
     Inner {
         /// The place of the call or branch.
         place: usize,
-        /// What it commits.
+        /// The event that it commits.
         event: Box<Event>,
     },
     /// A call or a branch requests a decision.
     Asks {
         /// Its place.
         place: usize,
-        /// What it asks, under ids within it.
+        /// The requests, under ids within it.
         requests: Vec<ApprovalRequest>,
     },
     /// Calls or branches have their outcomes: those that ended at the same moment, to be committed at once.
@@ -85,7 +85,7 @@ impl Answer {
     }
 }
 
-/// What the hooks of one point said, all together.
+/// The combined actions of the hooks of one point.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookReport {
@@ -152,6 +152,8 @@ impl Run {
     /// [`FeedError`] when the run does not need this answer, or the answer does not fit: an unknown request, a
     /// second decision, modified arguments that the tool does not accept.
     pub fn feed(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
+        // NOTE: An answer becomes an event first, and only its commit changes the run: a store that fails leaves the
+        // run as it was, and a replay is nothing but commits. See docs/decisions/loop.md.
         let mut event = self.event_of(answer, elapsed)?;
         self.check_place(&event)?;
         if let Some(step) = self.open_step() {
@@ -183,6 +185,8 @@ impl Run {
             Answer::Decisions(decisions) => self.decisions(decisions)?,
             Answer::Interrupted => self.interrupted(),
             Answer::Ask(fates) => EventKind::Asked { fates },
+            // NOTE: A hook before tools can refuse a call, so none may be marked as started before all hooks have seen
+            // it.
             Answer::Started(places) if self.are_hooked() => EventKind::Started { places },
             Answer::Started(_) => return Err(self.not_needed("started")),
             Answer::Inner { place, event } => EventKind::Inner { place, event },
@@ -205,6 +209,8 @@ impl Run {
             state.apply(&fresh.delta)?;
         }
         let config = self.agent.config();
+        // NOTE: Rendered once and stored with the run, not in the log: they belong to the agent, and another one may
+        // continue with the conversation.
         let instructions = match fresh.is_recorded {
             true => self.instructions_that_last(&state),
             false => self.instructions_on(|template| template.render(&state))?,
@@ -239,6 +245,8 @@ impl Run {
 
     /// The log with what is new, repaired if it has to be. What is known to be well-formed is not looked at.
     fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
+        // NOTE: To look at the new messages only keeps the cost of a turn independent of the length of the
+        // conversation.
         let is_known = self.cache.messages > 0 && self.cache.messages + new.len() == log.len();
         if is_known && new.iter().cloned().collect::<Transcript>().check().is_ok() {
             return Repaired::unchanged(log);
@@ -258,8 +266,8 @@ impl Run {
         })
     }
 
-    /// The next event as a record may have it that outlives the run: the instructions, also those of runs inside, without the values of `temp:` keys. Writes to such keys are left: see
-    /// [`retain_writes`](Event::retain_writes).
+    /// The next event as a record may have it that outlives the run: the instructions, also those of runs inside, without
+    /// the values of `temp:` keys. Writes to such keys are left: see [`retain_writes`](Event::retain_writes).
     pub fn lasting(&self, event: &Event) -> Event {
         let mut lasting = event.clone();
         match &mut lasting.kind {
@@ -335,6 +343,8 @@ impl Run {
             return Err(self.not_needed("hooked"));
         }
         let is_open = self.open_step().is_some();
+        // NOTE: The results of the calls come next in the conversation; a message between a call and its result is
+        // malformed.
         if is_open && (rewrite.is_some() || !messages.is_empty() || !delta.is_empty()) {
             return Err(FeedError::StepIsOpen);
         }
@@ -384,6 +394,8 @@ impl Run {
             _ => None,
         };
         let is_empty = cut.is_none() && !is_last && output.is_none() && self.is_empty(&message);
+        // NOTE: The mark is part of the event: the limit may be another one when the record is read, and older records
+        // continue after empty replies.
         let gives_up = is_empty && self.tally.empty_replies >= self.limits().empty_replies;
         let kind = EventKind::Replied {
             finish_reason: reply.finish_reason,
@@ -408,7 +420,8 @@ impl Run {
         Ok(event)
     }
 
-    /// Whether a reply says and does nothing, so that the model is asked again. Where an output is due, text counts only as that.
+    /// Whether a reply says and does nothing, so that the model is asked again. Where an output is due, text counts only
+    /// as that.
     fn is_empty(&self, reply: &Message) -> bool {
         let wants_output = self.agent.output_spec().is_some();
         let says_nothing = reply.text().is_empty() && !self.agent.has_no_tools();
@@ -434,6 +447,8 @@ impl Run {
         let (mut fates, mut output, mut running) = (Vec::new(), None, 0_u64);
         let mut asking = ReplyQuestions::default();
         for (place, call) in reply.tool_calls().enumerate() {
+            // NOTE: The arguments of a call in a truncated reply may be truncated as well, and truncated arguments can
+            // be valid JSON: none of these calls runs.
             let why = if let Some(exit) = cut {
                 Some(format!("{exit}, so the call may be cut as well"))
             } else if is_last {
@@ -574,6 +589,8 @@ impl Run {
             let outcomes: Option<Vec<_>> = items.map(|(place, item)| outcome(place, item)).collect();
             return outcomes.map(|outcomes| self.close_superstep(event, step, &outcomes)).transpose();
         }
+        // NOTE: The event of the last outcome carries the results and the merged writes of the whole step, so that a
+        // store commits state, messages and version at once, never half a step.
         let completed = |(place, item, call): (usize, &StepItem, &ToolCall)| {
             Some(item.completed(call, outcome(place, item)?.into_call()?))
         };
@@ -588,6 +605,8 @@ impl Run {
         step: &OpenStep,
         outcomes: &[WorkOutcome],
     ) -> Result<WriteRanges, FeedError> {
+        // NOTE: All branches saw one snapshot, and are merged in the order of declaration: merging each as it ends
+        // would make the state depend on which was faster.
         let Some(planner) = self.planner() else { return Ok(WriteRanges::new()) };
         let mut ranges = WriteRanges::with_capacity(outcomes.len());
         let mut state = self.state.clone();

@@ -80,6 +80,7 @@ impl Run {
         let Some((run, inside)) = child.run().zip(self.inside(task)) else { return outcome };
         // What an agent has said and written until now is kept, with its open calls answered.
         let (mut messages, mut delta) = (child.messages.clone(), child.writes.clone());
+        // NOTE: Its messages become messages of the graph, where every call needs a result.
         if let Ok(last) = run.feed(Answer::Cancelled, run.elapsed()) {
             let schema = self.state.schema();
             delta.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());

@@ -35,7 +35,7 @@ impl Run {
         self.open_step()?.items.get(place)
     }
 
-    /// What is inside of an item, if that is known: the tools of some agents are not before they are asked for.
+    /// The agent inside of an item, if it is known: dynamic toolsets are unknown before they are listed.
     pub(crate) fn inside(&self, task: StepTask<'_>) -> Option<&dyn BranchAgent> {
         match task.planned() {
             Some(planned) => self.planner()?.agent(&planned.node),
@@ -93,9 +93,11 @@ impl Run {
         run.with_key_prefix(task.key())
     }
 
-    /// What is left of the limits of this run to those inside of a step of calls. Nothing left is one, so that the run
-    /// inside ends after its first step. A plan has its own bounds, which it looks at between supersteps.
+    /// The remaining limits of this run, for the runs inside of a step of calls. A remainder of zero becomes one, so that
+    /// the run inside ends after its first step. A plan has its own bounds, which it looks at between supersteps.
     fn limits_of_inner_runs(&self) -> Option<RunLimits> {
+        // NOTE: A function of the record, so that every host finds the same. Work beside it in the step is not
+        // subtracted: the limits of this run are checked when the step has ended.
         let StepPlan::Calls(calls) = &self.open_step()?.plan else { return None };
         let (limits, LimitUsage { calls, tokens, elapsed }) = (self.limits(), calls.spent);
         Some(RunLimits {
@@ -147,6 +149,8 @@ impl Run {
         folding: FoldMode,
     ) -> Result<Vec<UnknownCall>, FeedError> {
         let EventKind::Inner { place, event: inner } = &event.kind else { return Ok(Vec::new()) };
+        // NOTE: The commits of an inner run are commits of this one, so that after a crash only uncommitted work runs
+        // again.
         let mut child = self.take_child(*place).unwrap_or_default();
         let committed = self.fold_inner(*place, &mut child, inner, folding);
         let has_begun = !matches!(child.run, InnerRunState::Unknown) || !child.events.is_empty();
@@ -224,6 +228,8 @@ impl Run {
         let inside = self.inside(task).ok_or(FeedError::NoSuchItem { place })?;
         let agent = match inside.agent_on(&self.state) {
             Ok(agent) => agent,
+            // NOTE: The agent is adjusted by values of then, and the state has those of now: that must not stop a run
+            // from being read.
             Err(_) if folding == FoldMode::CatchUp => inside.agent().clone(),
             Err(error) => return Err(fault_of(task, NotBegun::Failed(error))),
         };
@@ -267,6 +273,8 @@ impl Run {
         let what = if task.planned().is_some() { "node" } else { "tool" };
         let name = task.name();
         let Some(inside) = self.inside(task) else {
+            // NOTE: Dynamic tools are unknown before they are listed; until then the events of such an agent wait with
+            // the call.
             let may_come = task.planned().is_none() && self.tools().is_none();
             if !may_come {
                 differences.push(format!("{what} '{name}' has lost its agent"));
@@ -308,7 +316,7 @@ impl Run {
         }
     }
 
-    /// How often and how long what is inside of an item is run. A call is attempted once, within the limits of its agent.
+    /// The limits of attempts of the work inside of an item. A call is attempted once, within the limits of its agent.
     pub(crate) fn attempts(&self, place: usize) -> Attempts {
         let planned = self.item(place).and_then(|item| item.planned.as_ref());
         let attempts = planned.zip(self.planner()).map(|(planned, planner)| planner.attempts(&planned.node));
@@ -329,7 +337,7 @@ impl Run {
     }
 }
 
-/// What an agent inside has come to.
+/// The result of an agent inside.
 impl StepItem {
     pub(crate) fn ended_inside(&self) -> Option<EndedAgent<'_>> {
         let child = self.child.as_ref()?;

@@ -1,4 +1,4 @@
-//! What a run begins with.
+//! The input of a run.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub struct Input {
     /// The values as the writes that they were recorded as.
     pub(crate) delta: Option<Delta>,
     pub(crate) summary: Option<Summary>,
-    /// What an earlier run knows of the conversation.
+    /// The facts about the conversation that an earlier run has found.
     pub(crate) cache: Option<ConversationCache>,
     /// It is of a record, which has nothing that does not last.
     pub(crate) is_recorded: bool,
@@ -69,19 +69,19 @@ struct StoredInput {
     summary: Option<Summary>,
 }
 
-/// What need not be found out again about a conversation.
+/// Known facts about a conversation, which are not computed again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConversationCache {
-    /// How many messages are known to be well-formed.
+    /// The number of messages that are known to be well-formed.
     pub(crate) messages: usize,
     /// The ids of the calls in them.
     pub(crate) call_ids: CallIdSet,
-    /// What the model was shown of them.
+    /// The part of them that the model was shown.
     pub(crate) prompt: Option<Box<ModelPrompt>>,
 }
 
 impl ConversationCache {
-    /// What a run knows that has ended. One that has not may have calls without results.
+    /// The facts that a finished run has found. An unfinished one may have calls without results.
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
         let (messages, call_ids) = (run.transcript().len(), run.cache.call_ids.for_next_run());

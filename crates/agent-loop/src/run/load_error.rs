@@ -14,7 +14,7 @@ pub enum LoadError {
     /// It is not a stored run.
     #[error("invalid stored {what}: {source}")]
     Json {
-        /// What was being read.
+        /// The kind of record that was read.
         what: &'static str,
         /// Why not.
         r#source: serde_json::Error,
@@ -24,7 +24,7 @@ pub enum LoadError {
         "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
     )]
     NewerFormat {
-        /// What was being read.
+        /// The kind of record that was read.
         what: &'static str,
         /// The format that was found.
         found: u64,
@@ -37,7 +37,7 @@ pub enum LoadError {
         changes.join("; ")
     )]
     AgentChanged {
-        /// What changed, in words.
+        /// The changes, in words.
         changes: Vec<String>,
     },
     /// The state does not fit the schema of the agent.
@@ -56,7 +56,7 @@ pub enum LoadError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// The failed operation: read or written.
         doing: &'static str,
         /// Why not.
         r#source: std::io::Error,

@@ -1,4 +1,4 @@
-//! What a run is, and what it needs next: a pure function of where it is.
+//! A run, and its next need: a pure function of its phase.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -73,9 +73,9 @@ pub struct Run {
     pub(super) id: Arc<str>,
     /// The prefix of the current process's idempotency keys. Never read from a record.
     pub(super) key_prefix: Arc<str>,
-    /// How many runs it is inside of.
+    /// The number of runs around it.
     pub(super) depth: usize,
-    /// What the run around it has left for it.
+    /// The remaining limits of the run around it.
     pub(super) bounds: Option<RunLimits>,
     pub(super) state: State,
     pub(super) phase: RunPhase,
@@ -88,7 +88,7 @@ pub struct Run {
     /// The calls that were answered with "outcome unknown".
     pub(super) unknown: Vec<UnknownCall>,
     pub(super) prompt: ModelPrompt,
-    /// What need not be found out again about the conversation: the ids of all calls in it; of that before the run began,
+    /// Known facts about the conversation: the ids of all calls in it; of the part before the run began,
     /// how much is well-formed, and, until it begins, what was shown of it.
     pub(super) cache: ConversationCache,
     /// The tools of this step.
@@ -99,7 +99,7 @@ pub struct Run {
     pub(super) is_lost: bool,
 }
 
-/// Where a run is.
+/// The phase of a run. [`super`] has the table of transitions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunPhase {
@@ -130,7 +130,7 @@ pub(crate) enum RunPhase {
     Done(Exit),
 }
 
-/// What the run begins with.
+/// The beginning of a run, before it is committed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RunBeginning {
     pub(crate) messages: Vec<Arc<Message>>,
@@ -141,7 +141,7 @@ pub(crate) struct RunBeginning {
     pub(crate) is_recorded: bool,
 }
 
-/// What is counted.
+/// The counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RunTally {
@@ -164,11 +164,11 @@ pub(crate) struct RunTally {
     /// The replies in a row after which the model was asked again because they are empty.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) empty_replies: u32,
-    /// Where the turn of this run begins in the log.
+    /// The index in the log at which the turn of this run begins.
     pub(crate) turn_start: usize,
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) output: Option<serde_json::Value>,
-    /// How many events there were when a breakpoint stopped the run, so that it continues from there.
+    /// The number of events when a breakpoint stopped the run, so that it continues from there.
     pub(crate) stopped_at: Option<u64>,
     /// Whether the beginning of the conversation is gone that the run began on: it was pruned since.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -189,6 +189,7 @@ pub(crate) struct ApprovedCall {
 impl ApprovedCall {
     pub(super) fn of(call: &ToolCall, inputs: &[StateInput]) -> Self {
         let arguments = match call.arguments.as_object() {
+            // NOTE: Equal calls must not get two decisions because their arguments are in another order.
             Some(arguments) => stepfold_state_core::canonical_object(arguments),
             None => call.arguments.to_text().into_owned(),
         };
@@ -196,7 +197,7 @@ impl ApprovedCall {
     }
 }
 
-/// What a run needs to continue.
+/// The need of a run: the input with which it continues.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Need {
@@ -305,8 +306,8 @@ impl Run {
     }
 
     /// The same run with other idempotency keys: those of its calls, of its nodes, and of the agents inside begin with
-    /// this. For a host that continues with the record of another run, as a fork of a session does, or that goes back in its
-    /// own: what it does has effects of its own.
+    /// this. For a host that continues with the record of another run, as a fork of a session does, or that goes back in
+    /// its own: what it does has effects of its own.
     ///
     /// Its requests have other ids as well, so that a decision given to the one run does not count for the other.
     ///
@@ -375,7 +376,7 @@ impl Run {
         self
     }
 
-    /// What the run needs next. Pure: it says the same until an event is committed.
+    /// The next need of the run. Pure: it is the same until an event is committed.
     pub fn decide(&self) -> Need {
         match &self.phase {
             RunPhase::Fresh(_) => Need::Begin,
@@ -399,6 +400,7 @@ impl Run {
             // Before anything else can end the step.
             return Need::Hook(HookPoint::AfterTool);
         }
+        // NOTE: Only of a run that was loaded or taken over: items that this host has started itself are under way.
         if items.any(ItemCondition::Started) && self.is_lost {
             return Need::Interrupted;
         }
@@ -428,7 +430,7 @@ impl Run {
         summarize.plan(self.transcript(), self.summary.as_ref())
     }
 
-    /// What to ask the model.
+    /// The next request to the model.
     ///
     /// The conversation is what the agent's policies show of it, the instructions first; within a turn it only
     /// grows, so that providers can keep what they computed for it.
@@ -589,8 +591,8 @@ impl Run {
         self.open_step().is_some_and(|step| step.items.iter().all(is_untouched))
     }
 
-    /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
-    /// is the next one.
+    /// The work that an event starts and that must not run twice, by the ids of the calls, and of the branches of a
+    /// graph. The event is the next one.
     pub fn starts(&self, event: &Event) -> Vec<String> {
         match &event.kind {
             EventKind::Started { places } => {
@@ -624,12 +626,12 @@ impl Run {
         }
     }
 
-    /// What the idempotency keys of this step's calls begin with.
+    /// The beginning of the idempotency keys of this step's calls.
     pub fn key_scope(&self) -> String {
         format!("{}/{}", self.key_prefix, self.tally.steps)
     }
 
-    /// What the idempotency keys of the run begin with: its id, unless [said](Run::with_key_prefix).
+    /// The beginning of the run's idempotency keys: by default its id, see [`with_key_prefix`](Run::with_key_prefix).
     pub fn key_prefix(&self) -> &str {
         &self.key_prefix
     }
@@ -655,7 +657,7 @@ impl Run {
         effect == Some(Effect::AtMostOnce)
     }
 
-    /// What bounds the run: the limits of its agent, and what the run around it has left.
+    /// The limits of the run: those of its agent, and the remaining ones of the run around it.
     pub(crate) fn limits(&self) -> RunLimits {
         let limits = self.agent.limits().clone();
         match &self.bounds {
@@ -669,6 +671,7 @@ impl Run {
         if breakpoints.is_empty() || self.tally.stopped_at == Some(self.tally.events) {
             return None;
         }
+        // NOTE: Visits count over the whole run, so a run that is resumed elsewhere stops at the same places.
         let is_here = |breakpoint: &&Breakpoint| match (&self.decide(), &breakpoint.tool) {
             (Need::Nodes, _) if !self.is_superstep_untouched() => false,
             (Need::Nodes, _) => self.open_tasks().any(|task| {
@@ -830,8 +833,8 @@ impl Run {
         self.reply().map(|reply| reply.text()).unwrap_or_default()
     }
 
-    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit tool
-    /// that ended the run, if it says something; else none. See [`Exit::last_words`].
+    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit
+    /// tool that ended the run, if it says something; else none. See [`Exit::last_words`].
     pub fn last_words(&self) -> Option<String> {
         let messages = self.transcript().iter_from(self.tally.turn_start);
         self.exit().unwrap_or(&Exit::Failed).last_words_of(&self.agent, messages)

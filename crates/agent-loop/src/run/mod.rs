@@ -1,9 +1,52 @@
 //! The run itself: a machine that decides and performs nothing.
 //!
-//! In the order one meets them: a [`Run`] begins with an [`Input`]; [`Run::decide`] says what it
-//! [needs](Need); a host does that and feeds the [`Answer`], which [`Run::feed`] turns into an [`Event`];
-//! [`Run::commit`] folds the event. That is all: to pause is not to answer yet, to store is to serialise, to
-//! replay is to commit the events of a record.
+//! In the order one meets them: a [`Run`] begins with an [`Input`]; [`Run::decide`] names its [need](Need); a host does
+//! that and feeds the [`Answer`], which [`Run::feed`] turns into an [`Event`]; [`Run::commit`] folds the event. That is
+//! all: to pause is to delay an answer, to store is to serialise, to replay is to commit the events of a record.
+//!
+//! # Transitions
+//!
+//! A run is in one phase. Each row is an answer that is taken there, with the phases that its event may lead to. A phase
+//! without work, such as hooks of an agent without hooks, is passed at once.
+//!
+//! | phase | needs | answer | next phase |
+//! |---|---|---|---|
+//! | `Fresh` | `Begin` | `Begin` | `Opening` |
+//! | `Opening` | `Hook` | `Hooked` | `Condensing`, `Asking`, `Working`, `Closing` |
+//! | `Opening` |  | `Edit` | `Opening` |
+//! | `Opening` |  | `Cancelled` | `Closing` |
+//! | `Opening` |  | `TimedOut` | `Leaving` |
+//! | `Condensing` | `Summary` | `Summary` | `Asking` |
+//! | `Condensing` |  | `Edit` | `Condensing`, `Asking` |
+//! | `Condensing` |  | `Cancelled` | `Closing` |
+//! | `Condensing` |  | `TimedOut` | `Leaving` |
+//! | `Asking` | `Hook`, `Model` | `Hooked` | `Asking`, `Closing` |
+//! | `Asking` |  | `Steer` | `Asking` |
+//! | `Asking` |  | `Reply` | `Asking`, `Working`, `Leaving` |
+//! | `Asking` |  | `Edit` | `Condensing`, `Asking` |
+//! | `Asking` |  | `Cancelled` | `Closing` |
+//! | `Asking` |  | `TimedOut` | `Leaving` |
+//! | `Working` | `Calls`, `Nodes`, `Superstep`, `Approval`, `Interrupted`, `Hook` | `Hooked` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` |  | `Plan` | `Working`, `Leaving` |
+//! | `Working` |  | `Ask` | `Working` |
+//! | `Working` |  | `Decisions` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` |  | `Started` | `Working` |
+//! | `Working` |  | `Inner` | `Working` |
+//! | `Working` |  | `Asks` | `Working` |
+//! | `Working` |  | `Outcomes` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` |  | `Interrupted` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` |  | `Edit` | `Working` |
+//! | `Working` |  | `Cancelled` | `Closing` |
+//! | `Working` |  | `TimedOut` | `Leaving`, `Closing` |
+//! | `Leaving` | `Hook` | `Hooked` | `Asking`, `Closing` |
+//! | `Leaving` |  | `Edit` | `Leaving` |
+//! | `Leaving` |  | `Cancelled` | `Closing` |
+//! | `Leaving` |  | `TimedOut` | `Closing` |
+//! | `Closing` | `Hook` | `Hooked` | `Done` |
+//! | `Done` | `Nothing` | | |
+//!
+//! The files of this folder are parts of one type, [`Run`], and import each other: `machine` has the type, its phases and
+//! its needs, `feed` makes events of answers, `commit` folds them, and each of the others adds the methods of one subject.
 
 mod approval_rules;
 mod call_ids;
@@ -28,6 +71,8 @@ mod step_end;
 mod step_task;
 mod stored_run;
 mod taken_ids;
+#[cfg(all(test, feature = "test-kit"))]
+mod tests;
 mod unknown_calls;
 
 pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, OutputFate, StepEnd};

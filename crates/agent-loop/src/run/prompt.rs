@@ -1,4 +1,4 @@
-//! What the model is shown: the instructions, and the part of the log that the policies let through.
+//! The prompt of the model: the instructions, and the part of the log that the policies let through.
 //!
 //! Kept from step to step, so that a request costs what is new in it. Only [`Kept`] of it is stored; the
 //! rest is made again from the log.
@@ -64,6 +64,8 @@ impl ModelPrompt {
     ) -> Option<Self> {
         let is_plain = |view: &View| view.is_whole() && view.summary().is_none();
         let PromptView::Plain(before) = &earlier.shown else { return None };
+        // NOTE: Only then is the new prompt the old one with messages appended; a provider's cache goes by equal
+        // prefixes.
         let follows = is_plain(before) && is_plain(view) && earlier.instructions.as_deref() == instructions;
         if !follows {
             return None;
@@ -117,7 +119,7 @@ impl ModelPrompt {
     }
 }
 
-/// What is kept and what is summarised of a log that has not been looked at since.
+/// The view of a log, with its kept messages and its summary.
 pub(crate) fn view_of(log: &Transcript, kept: Option<&Kept>, summary: Option<&Summary>) -> View {
     match (kept, summary) {
         (_, Some(summary)) => summary.view(log),

@@ -40,10 +40,10 @@ pub struct AnsweredItem {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RecordedOutcome {
-    /// That of a call.
+    /// The outcome of a call.
     #[serde(rename = "outcome")]
     Call(RecordedCall),
-    /// That of a branch. Its writes may be [those of the event](AnsweredItem::writes).
+    /// The outcome of a branch. Its writes may be [those of the event](AnsweredItem::writes).
     #[serde(rename = "node")]
     Node(NodeOutcome),
 }
@@ -52,7 +52,7 @@ pub enum RecordedOutcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RecordedCall {
-    /// How the call ended.
+    /// The status of the call.
     #[serde(default = "succeeded", skip_serializing_if = "is_success")]
     pub status: CallStatus,
     /// The result, unless it is that of the message of the call.
@@ -97,6 +97,8 @@ impl From<CallOutcome> for RecordedCall {
 impl RecordedCall {
     /// An outcome, where the message of its call has this result.
     fn of(outcome: CallOutcome, in_message: Option<&ToolResult>) -> Self {
+        // NOTE: A result that a message of the event has is not repeated, in memory as in the store:
+        // docs/decisions/runner.md.
         let CallOutcome { status, result, delta, tries, .. } = outcome;
         RecordedCall { status, result: (Some(&result) != in_message).then_some(result), delta, tries }
     }

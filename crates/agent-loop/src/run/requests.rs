@@ -33,8 +33,9 @@ pub(super) struct ItemDecision<'d> {
 }
 
 impl Run {
-    /// What tells the requests of this run from those of others who continue with the same record: its prefix of
-    /// idempotency keys. None where that is the run's id, and for a run inside of another, which tells its own apart.
+    /// The scope of this run's requests, which distinguishes them from those of other continuations of the same record:
+    /// the prefix of idempotency keys. None where that is the run's id, and for a run inside of another, which tells its
+    /// own apart.
     pub(crate) fn request_scope(&self) -> Option<&str> {
         (self.depth == 0 && self.key_prefix != self.id).then_some(&*self.key_prefix)
     }
@@ -51,7 +52,7 @@ impl Run {
         requests.map(with_own_token).collect()
     }
 
-    /// What waits for a decision, in the order of the items, with the ids that it has under a prefix of keys.
+    /// The requests that wait for a decision, in the order of the items, with their ids under a prefix of keys.
     fn pending_requests(&self, scope: Option<&str>) -> Vec<PendingRequest> {
         let Some(step) = self.open_step().filter(|step| step.items.any(ItemCondition::Waiting)) else {
             return Vec::new();
@@ -71,6 +72,8 @@ impl Run {
                     let (run, step, round) = (&*self.id, self.tally.steps, item.round);
                     let (name, inputs) = (&*call.name, &*item.inputs);
                     let subject = RequestSubject { run, step, place, round, reason, name, times, inputs };
+                    // NOTE: A digest of the content and the place: an id is never used again for anything else, so a
+                    // decision approves what was shown and nothing else. See docs/decisions/loop.md.
                     let id = outer_id(scope, subject.id(&self.path_of(place), &call.arguments));
                     let inputs_from_state = item.inputs.clone();
                     let request = ApprovalRequest::new(id, call, reason);
@@ -96,7 +99,7 @@ impl Run {
         outer_id(scope, nested_path(&self.path_of(place), inner))
     }
 
-    /// What the ids of requests about an item begin with.
+    /// The beginning of the ids of requests about an item.
     fn path_of(&self, place: usize) -> String {
         let task = self.task(place);
         let label = task.map(|task| task.label()).unwrap_or_default();
@@ -106,7 +109,7 @@ impl Run {
         }
     }
 
-    /// What the decisions of an event are about, in the order of the items. The event is the next one.
+    /// The decisions of an event, each with its item, in the order of the items. The event is the next one.
     pub(super) fn item_decisions<'d>(&self, event: &'d EventKind) -> Vec<ItemDecision<'d>> {
         match event {
             EventKind::Decided { decisions, key_prefix, .. } => {
@@ -209,6 +212,8 @@ impl Run {
     /// Whether each decision is about something that waits for one, once, and fits.
     fn check_new(&self, decisions: &[(String, Decision)]) -> Result<(), DecisionError> {
         let waiting = self.pending_requests(self.request_scope());
+        // NOTE: All decisions are checked before one is taken: modified arguments that were refused later would end the
+        // run for good.
         for (index, (id, decision)) in decisions.iter().enumerate() {
             let Some(found) = waiting.iter().find(|waiting| waiting.request.id == *id) else {
                 return Err(self.not_pending(id, &waiting));
@@ -297,6 +302,8 @@ impl Run {
             false => self.check_decisions(&decisions)?,
         }
         let Decisions { decisions, by, idempotency_key } = decisions;
+        // NOTE: Ids depend on the prefix, so that a decision for a fork is none for the original; a reader of the
+        // record has to know it.
         let key_prefix = self.request_scope().map(str::to_owned);
         Ok(EventKind::Decided { decisions, by, idempotency_key, key_prefix })
     }

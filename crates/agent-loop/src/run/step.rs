@@ -29,7 +29,7 @@ pub(crate) struct OpenStep {
     pub(crate) plan: StepPlan,
 }
 
-/// Where the items come from, with what the step has beside them.
+/// The source of the items, with the other data of the step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StepPlan {
@@ -39,7 +39,7 @@ pub(crate) enum StepPlan {
     Branches(SuperstepWalk),
 }
 
-/// What a step of calls has beside them.
+/// The data of a step of calls beside its items.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CallStep {
@@ -55,11 +55,11 @@ pub(crate) struct CallStep {
     /// The exit that follows in any case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<Exit>,
-    /// What the run had spent when the step began: the runs inside have what is left of its limits.
+    /// The amounts that the run had used when the step began: the runs inside have the rest of its limits.
     pub(crate) spent: LimitUsage,
 }
 
-/// What counts for the limits of a run.
+/// The amounts that count for the limits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct LimitUsage {
@@ -69,7 +69,7 @@ pub(crate) struct LimitUsage {
     pub(crate) elapsed: Duration,
 }
 
-/// Where a walk through supersteps is.
+/// The position of a walk through supersteps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SuperstepWalk {
@@ -91,7 +91,7 @@ pub(crate) struct StepItems {
     counts: [usize; 6],
 }
 
-/// What is counted of the items.
+/// A condition of items; the step counts the items that meet it.
 #[derive(Clone, Copy)]
 pub(crate) enum ItemCondition {
     /// A decision about the item itself is required.
@@ -180,7 +180,7 @@ impl StepItems {
         *self = items.into();
     }
 
-    /// How many are that.
+    /// The number of items that meet a condition.
     pub(crate) const fn count(&self, counted: ItemCondition) -> usize {
         self.counts[counted as usize]
     }
@@ -206,7 +206,7 @@ pub(crate) struct StepItem {
     /// The number of earlier requests about it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) round: u32,
-    /// What the state adds to the call, as the last request for its approval showed it.
+    /// The values that the state adds to the call, as the last request for its approval showed them.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "inputs_from_state")]
     pub(crate) inputs: Vec<StateInput>,
     /// Whether it was started before, and may have had its effect.
@@ -215,11 +215,11 @@ pub(crate) struct StepItem {
     /// Whether its arguments were changed after the hooks before tools had seen it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_unhooked: bool,
-    /// What its function asked when it ran last, and before if that was answered; or what is inside of it, where that is not known before the tools of the
-    /// step are.
+    /// The requests of its last execution, and answered ones of earlier executions; or those of the run inside, where its
+    /// agent is not known before the tools of the step are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) asked: Vec<ApprovalRequest>,
-    /// What was decided about that, and about what is asked inside, under the ids within the item.
+    /// The decisions about these and about requests inside, under the ids within the item.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) decisions: Vec<(String, Decision)>,
     /// The run inside of it.
@@ -228,7 +228,7 @@ pub(crate) struct StepItem {
     pub(crate) state: ItemState,
 }
 
-/// How far an item is. What is inside of one is ready, and the run inside says how far that is.
+/// The state of an item. One with a run inside is ready, and that run has its own phase.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemState {
@@ -252,10 +252,10 @@ pub(crate) enum ItemState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum WorkOutcome {
-    /// That of a call.
+    /// The outcome of a call.
     #[serde(rename = "outcome")]
     Call(CallOutcome),
-    /// That of a branch.
+    /// The outcome of a branch.
     #[serde(rename = "node")]
     Node(NodeOutcome),
 }
@@ -273,7 +273,7 @@ impl From<NodeOutcome> for WorkOutcome {
 }
 
 impl WorkOutcome {
-    /// That of a call.
+    /// The outcome of a call.
     pub const fn call(&self) -> Option<&CallOutcome> {
         match self {
             WorkOutcome::Call(outcome) => Some(outcome),
@@ -288,7 +288,7 @@ impl WorkOutcome {
         }
     }
 
-    /// That of a branch.
+    /// The outcome of a branch.
     pub const fn node(&self) -> Option<&NodeOutcome> {
         match self {
             WorkOutcome::Node(outcome) => Some(outcome),
@@ -296,7 +296,7 @@ impl WorkOutcome {
         }
     }
 
-    /// What the item writes.
+    /// The writes of the item.
     pub const fn delta(&self) -> &Delta {
         match self {
             WorkOutcome::Call(outcome) => &outcome.delta,
@@ -358,10 +358,10 @@ pub(crate) struct InnerRun {
     /// Events that are still to be folded, when its agent is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) events: Vec<Event>,
-    /// What it has written to shared keys.
+    /// Its writes to shared keys.
     #[serde(skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
-    /// What it has said: all of it, whatever its hooks make of its conversation.
+    /// All of its messages, whatever its hooks make of its conversation.
     #[serde(rename = "said", skip_serializing_if = "Vec::is_empty")]
     pub(crate) messages: Vec<Arc<Message>>,
 }
@@ -484,6 +484,8 @@ impl OpenStep {
             self.items.change(*place, |item| match fate {
                 Fate::Ask(question) => item.ask(question.clone()),
                 Fate::Same(first_place) => {
+                    // NOTE: One decision covers both calls, so both were approved with the values that the first
+                    // request showed.
                     item.inputs = first.unwrap_or_default();
                     item.state = ItemState::Same(*first_place);
                 }
@@ -519,7 +521,7 @@ impl OpenStep {
         self.items.iter().filter_map(StepItem::ended).collect()
     }
 
-    /// Those whose writes could not be merged have failed.
+    /// Marks items whose writes could not be merged as failed.
     pub(crate) fn mark_unmerged(&mut self, end: &StepEnd) {
         for (number, place) in end.unmerged.iter().enumerate() {
             let error = end.merge_errors.get(number).map(String::as_str).unwrap_or_default();
@@ -550,6 +552,8 @@ impl SuperstepWalk {
     pub(crate) fn count(&mut self, branches: &[Planned]) {
         let mut last: Option<&str> = None;
         for planned in branches {
+            // NOTE: Executions count supersteps, not branches: the limit is there to end loops, and a fan-out over
+            // fifty tasks is one round of work.
             // Branches of one node stand together.
             if last != Some(&planned.node) {
                 match self.executions.get_mut(&planned.node) {
@@ -647,8 +651,8 @@ impl StepItem {
         self.child.as_ref()?.run()
     }
 
-    /// Keeps what is asked within the item now. The questions of a tool that were answered, and outcomes that came, stay: it gets them with their
-    /// answers each time it runs.
+    /// Replaces the requests within the item. Answered questions of a tool, and outcomes that came later, stay: the tool
+    /// gets them with their answers each time it runs.
     pub(crate) fn asks_within(&mut self, requests: &[ApprovalRequest]) {
         let is_answered = |request: &ApprovalRequest| {
             request.reason.is_of_running() && self.decisions.iter().any(|(id, _)| *id == request.id)
@@ -667,7 +671,7 @@ impl StepItem {
         asked.filter_map(|request| Some(request.answered(decision(&request.id)?))).collect()
     }
 
-    /// What is asked within the item and not decided, by the ids there.
+    /// The undecided requests within the item, by the ids there.
     pub(crate) fn open_requests(&self) -> Vec<ApprovalRequest> {
         if self.child.is_none() && self.asked.is_empty() {
             return Vec::new();
@@ -691,6 +695,8 @@ impl StepItem {
 
     /// The item has its outcome, and needs nothing more.
     pub(crate) fn finish(&mut self, outcome: impl Into<WorkOutcome>) {
+        // NOTE: Shared, since the outcome is also in its event and in the message that ends the step: a large result is
+        // copied nowhere.
         self.state = ItemState::Done(Arc::new(outcome.into()));
         self.child = None;
         self.asked = Vec::new();
@@ -728,9 +734,12 @@ impl StepItem {
     /// The outcome of a call as it is kept: with the writes of hooks before it, and with what the model has to know of
     /// arguments that were changed.
     pub(crate) fn completed(&self, call: &ToolCall, mut outcome: CallOutcome) -> CallOutcome {
+        // NOTE: A hook that counts payments must not count one that failed, or whose outcome is unknown.
         if !self.writes.is_empty() && outcome.succeeded() {
             outcome.delta = self.writes.iter().cloned().chain(outcome.delta).collect();
         }
+        // NOTE: The model's message keeps the original arguments, since providers sign reasoning beside calls and cache
+        // equal prefixes. So the result mentions the change.
         if self.modified.is_some() {
             let note = modification_note(&self.as_run(call).arguments);
             outcome.result = super::step_end::with_note(&outcome.result, &note);

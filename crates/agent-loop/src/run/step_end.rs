@@ -36,7 +36,7 @@ pub(crate) fn is_note(text: &str) -> bool {
     note == REPEATED || is_modification_note(note)
 }
 
-/// What the model reads when it repeats itself.
+/// The note for the model when it repeats itself.
 const REPEATED: &str = "[You have made exactly these calls several times in a row, with exactly these results. \
                         Calling them again will not help: change the arguments, try something else, or answer.]";
 
@@ -96,5 +96,7 @@ fn is_repeated(log: &Transcript, outcomes: &[CallOutcome]) -> Option<bool> {
 }
 
 fn is_same_result(earlier: &ToolResult, new: &ToolResult) -> bool {
+    // NOTE: Results count as well: a tool that is polled until something changes repeats its calls without being a
+    // loop.
     earlier.content() == new.content() || earlier.content() == with_note(new, REPEATED).content()
 }

@@ -36,7 +36,7 @@ impl<'a> StepTask<'a> {
         self.run.shown(self.place)
     }
 
-    /// What it is called among the items of its step: the id of the call, or the node.
+    /// The name of the item within its step: the id of the call, or the node.
     pub(crate) fn label(&self) -> String {
         match &self.item.planned {
             None => self.run.call_at(self.place).map(|call| call.id.clone()).unwrap_or_default(),
@@ -52,7 +52,7 @@ impl<'a> StepTask<'a> {
         }
     }
 
-    /// What the idempotency keys of the item, or of the run inside of it, begin with.
+    /// The beginning of the idempotency keys of the item, or of the run inside of it.
     pub(crate) fn key(&self) -> String {
         self.under(self.run.key_prefix())
     }
@@ -63,6 +63,7 @@ impl<'a> StepTask<'a> {
     }
 
     fn under(&self, prefix: &str) -> String {
+        // NOTE: Derived from the place in the record, so that a second process makes the same key for the same work.
         let scope = format!("{prefix}/{}", self.run.steps());
         match &self.item.planned {
             None => format!("{}/run", key_of_call(&scope, &self.label())),
@@ -82,7 +83,7 @@ impl<'a> StepTask<'a> {
         calls.map_or_else(|| self.run.state().clone(), |calls| calls.state_seen_by(self.place))
     }
 
-    /// What was decided, by the ids within the item.
+    /// The decisions, by the ids within the item.
     pub(crate) fn decisions(&self) -> &'a [(String, Decision)] {
         &self.item.decisions
     }
@@ -114,7 +115,7 @@ impl<'a> StepTask<'a> {
         ApprovalRequest { message: Some(message), parameters: schema, state, token, deadline, ..request }
     }
 
-    /// What the function of a node, or the agent inside, has of it. The item of a call are its arguments.
+    /// The item as an open branch, for the function of a node or the agent inside. The item of a call are its arguments.
     pub(crate) fn branch(&self) -> OpenBranch {
         let planned = self.planned().cloned().unwrap_or_else(|| {
             let ToolCall { name, arguments, .. } = self.call();

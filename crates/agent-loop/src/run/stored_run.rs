@@ -24,7 +24,7 @@ use crate::agent::{Agent, Fingerprint};
 use crate::decisions::SettledDecision;
 use stepfold_trim::{Kept, Summary, View};
 
-/// What is written.
+/// The stored form of a run, as it is written.
 #[derive(Serialize)]
 struct WrittenRun<'a> {
     version: u64,
@@ -168,11 +168,14 @@ impl Run {
         check_version(json, "run")?;
         let stored: LoadedRun =
             serde_json::from_str(json).map_err(|source| LoadError::Json { what: "run", source })?;
+        // NOTE: A changed agent is reported rather than refused here: only the caller knows whether the change matters
+        // to the run.
         let mut changes = stored.agent.changes(agent.fingerprint());
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
         let mut phase = stored.phase;
         if let RunPhase::Working(OpenStep { plan: StepPlan::Calls(calls), .. }) = &mut phase {
+            // NOTE: While a step of calls is open, its reply is the last message of the log, and is not stored twice.
             calls.reply = state.messages().last().cloned();
         }
         let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
@@ -187,6 +190,7 @@ impl Run {
             unknown: stored.unknown,
             prompt,
             cache,
+            // NOTE: Another process may have started the running items, so the run needs `Interrupted` first.
             is_lost: true,
             ..Run::at(agent, stored.id, state, phase)
         };

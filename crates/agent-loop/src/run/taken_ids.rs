@@ -43,6 +43,8 @@ impl<'a> TakenIds<'a> {
         renamed: &mut HashMap<String, String>,
     ) -> Arc<Message> {
         let is_taken = |id: &str| self.log.contains(id) || self.new.contains(id);
+        // NOTE: New ids are counted from the number of earlier calls, not drawn at random, so that a replay gives the
+        // same.
         let earlier = self.log.len() + self.new.len();
         let unique = match message.tool_calls().any(|call| is_taken(&call.id)) {
             true => Arc::new(with_unique_call_ids((**message).clone(), earlier, is_taken)),

@@ -20,7 +20,7 @@ pub struct UnknownCall {
     pub id: String,
     /// The tool, or the node.
     pub tool: String,
-    /// What it was called with. Of a node: the item that it was at, as an object.
+    /// The arguments of the call. Of a node: the item that it worked on, as an object.
     #[serde(with = "as_text")]
     pub arguments: Arguments,
 }

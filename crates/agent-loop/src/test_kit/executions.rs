@@ -1,4 +1,4 @@
-//! How often tools and nodes really ran: counted by themselves, where no outcome can be lost.
+//! Real executions of tools and nodes: counted by themselves, where no outcome can be lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,7 +66,7 @@ impl Executions {
         execution.or_insert_with(|| ExecutionCount { name: name.to_owned(), effect, times: 0 }).times += 1;
     }
 
-    /// How often the call or the node with this key was executed.
+    /// The number of executions of the call or the node with this key.
     pub fn times(&self, key: &str) -> u64 {
         let executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         executions.get(key).map_or(0, |execution| execution.times)
@@ -78,7 +78,7 @@ impl Executions {
         executions.values().map(|execution| execution.times).sum()
     }
 
-    /// What was counted; counting starts over.
+    /// Takes the counts; counting starts over.
     pub(super) fn take(&self) -> BTreeMap<String, ExecutionCount> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! How often nodes ran, and how often they may.
+//! Executions of nodes, and their limits.
 
 use stepfold_state_core::state::State;
 

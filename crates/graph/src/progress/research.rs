@@ -83,7 +83,7 @@ pub struct ResearchState {
     /// The task that was started last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_task_id: Option<i64>,
-    /// How much of all tasks is completed, from 0 to 100.
+    /// The completed part of all tasks in percent, from 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub overall_progress: Option<u8>,
@@ -103,10 +103,10 @@ pub struct ResearchState {
     pub errors: Vec<NodeError>,
 
     // ========== Limits ==========
-    /// How often each node ran.
+    /// The number of executions of each node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_counts: Option<BTreeMap<String, u64>>,
-    /// How often each node may run.
+    /// The maximum number of executions of each node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_executions: Option<BTreeMap<String, u64>>,
 
@@ -122,7 +122,7 @@ pub struct ResearchState {
     /// The form of the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_format: Option<OutputFormat>,
-    /// How thorough to be.
+    /// The thoroughness of the research.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub research_depth: Option<ResearchDepth>,
 

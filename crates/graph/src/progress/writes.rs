@@ -119,6 +119,7 @@ pub fn overall_progress(state: &State) -> Result<Delta, ProgressError> {
     let (schema, key) = (state.schema(), keys::OVERALL_PROGRESS);
     require(schema, keys::TASKS.name(), TASK_PROGRESS)?;
     require(schema, key.name(), TASK_PROGRESS)?;
+    // NOTE: Never part of a node's delta: it depends on all tasks, and side by side each would overwrite the other's.
     let progress = progress_in(state);
     if state.get(key.name()).is_some_and(|current| current == u32::from(progress)) {
         return Ok(Delta::new());

@@ -19,7 +19,7 @@ pub(super) struct RunSegment {
     pub(super) fault: Option<String>,
     pub(super) is_raised: bool,
     pub(super) stored: Vec<Event>,
-    /// How often the observer was told of what is under way.
+    /// The number of notices about work under way.
     pub(super) words: usize,
     pub(super) asked: BTreeMap<(String, u64), String>,
     pub(super) under_way: BTreeSet<String>,
@@ -32,10 +32,10 @@ pub(super) struct SimulatedRun {
     pub(super) fault: Option<String>,
     /// Whether the fault is that of a call.
     pub(super) is_raised: bool,
-    /// Those of all legs.
+    /// The events of all segments.
     pub(super) events: Vec<Event>,
     pub(super) words: usize,
-    /// What the model was asked at each step of each run, the last time that it was.
+    /// The last request to the model at each step of each run.
     pub(super) asked: BTreeMap<(String, u64), String>,
     /// The keys of what was under way when a leg was ended.
     pub(super) under_way: BTreeSet<String>,
@@ -84,7 +84,7 @@ impl SimulatedRun {
         format!("{} {fault}", self.outcome.exit())
     }
 
-    /// What an execution does to the world: by the record; by the call itself, since the tools of a dynamic toolset inside
+    /// The effect of an execution: by the record; by the call itself, since the tools of a dynamic toolset inside
     /// of a call are in no record; or else by the tools of the whole run.
     fn effect(&self, key: &str, tool: &str) -> Effect {
         let of_call = || self.executions.get(key)?.effect;
@@ -104,7 +104,7 @@ impl SimulatedRun {
         self.account.was_interrupted()
     }
 
-    /// What holds for every run.
+    /// Checks the laws that hold for every run.
     pub(super) fn check(&self) -> Result<(), String> {
         if !self.outcome.exit().is_resumable() {
             self.outcome.transcript().check().map_err(|faults| format!("not well-formed: {faults}"))?;
@@ -135,9 +135,9 @@ impl SimulatedRun {
         same("the conversation until the call failed", &expected, &found)
     }
 
-    /// Up to the step in which something was interrupted, nothing differs. In that step, the requests of runs inside are the
-    /// same, but for those that come behind an interruption in their own run, and for those of calls that
-    /// [began with other values](Self::began_otherwise).
+    /// Up to the step in which something was interrupted, nothing differs. In that step, the requests of runs inside are
+    /// the same, but for those that come behind an interruption in their own run, and for those of calls that [began with
+    /// other values](Self::began_otherwise).
     fn agrees_until_interrupted(&self, whole: &SimulatedRun) -> Result<(), String> {
         let Some(step) = self.account.interrupted_at() else { return Ok(()) };
         let until = |ended: &SimulatedRun| {
@@ -161,11 +161,11 @@ impl SimulatedRun {
         same("the requests before the interruption", &asked(whole), &asked(self))
     }
 
-    /// The runs inside of calls, in a step in which something was interrupted, that began with other values than those of the
-    /// whole run. A call comes after those of its reply that write what it reads, and sees their writes. A call whose
-    /// outcome is unknown has none, and what an agent writes that was told of such a call is its own affair. Values are all
-    /// that a call sees of the others: with the same ones it has to do the same. A run that began in one of the two only
-    /// is not among them, and differs.
+    /// The runs inside of calls, in a step in which something was interrupted, that began with other values than those of
+    /// the whole run. A call comes after those of its reply that write what it reads, and sees their writes. A call whose
+    /// outcome is unknown has none, and what an agent writes that was told of such a call is its own affair. Values are
+    /// all that a call sees of the others: with the same ones it has to do the same. A run that began in one of the two
+    /// only is not among them, and differs.
     fn began_otherwise(&self, whole: &SimulatedRun) -> Result<Vec<String>, String> {
         let whole = beginnings(&whole.start, &whole.events)?;
         let began = beginnings(&self.start, &self.events)?.into_iter();

@@ -1,4 +1,4 @@
-//! What happened in a run and in the runs of its nodes' agents, read off the events, by idempotency keys.
+//! The calls, branches and effects of a run and of the runs of its nodes' agents, read off the events, by idempotency keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::approval::Decision;
 use crate::planned::Planned;
 use crate::run::{Event, EventKind};
 
-/// What the events of a run say about its branches and calls. Keys are those that nodes and tools are given; runs
-/// are known by their ids, from that of the simulated one to those of the agents inside.
+/// A ledger of the branches and calls of a run, as its events report them. Keys are those that nodes and tools are given;
+/// runs are known by their ids, from that of the simulated one to those of the agents inside.
 #[derive(Clone, Debug)]
 pub(super) struct EffectLedger {
     agents: BTreeMap<String, Agent>,
@@ -27,7 +27,7 @@ pub(super) struct EffectLedger {
     branches: BTreeSet<String>,
     /// The number of requests of a branch's function, before its effect.
     asked: BTreeMap<String, u64>,
-    /// Where something was under way that must not run twice: the run, and its step.
+    /// Each interruption of work that must not run twice: the run, and its step.
     interrupted: Vec<(String, u64)>,
     /// Effects that may have happened, and were repeated by a decision.
     allowed: BTreeSet<String>,
@@ -36,7 +36,7 @@ pub(super) struct EffectLedger {
 /// A call or a branch of the open step.
 #[derive(Clone, Debug)]
 struct LedgerItem {
-    /// What the ids of requests about it begin with.
+    /// The beginning of the ids of requests about it.
     id: String,
     key: String,
     node: Option<String>,
@@ -159,7 +159,7 @@ impl EffectLedger {
         })
     }
 
-    /// What was interrupted, and the runs that this is inside of.
+    /// The interrupted runs and steps, and the runs around them.
     fn interruptions(&self) -> BTreeSet<(String, u64)> {
         let mut all = BTreeSet::new();
         for (run, step) in &self.interrupted {

@@ -31,9 +31,9 @@ pub(super) struct FailingObserver {
     pub(super) stop: ObserverStop,
     pub(super) account: EffectLedger,
     pub(super) stored: Vec<Event>,
-    /// How many words there were about what is under way.
+    /// The number of notices about work under way.
     pub(super) words: usize,
-    /// What the model was asked, by run and step.
+    /// The requests to the model, by run and step.
     pub(super) asked: BTreeMap<(String, u64), String>,
     /// The keys of what has started and has no outcome.
     pub(super) under_way: BTreeSet<String>,
@@ -90,7 +90,7 @@ impl FailingObserver {
         }
     }
 
-    /// What is not under way any more.
+    /// Removes the work that an event ends from the work under way.
     fn ended(&mut self, run: &str, event: &Event) {
         match &event.kind {
             EventKind::Answered(items) => {
@@ -110,8 +110,8 @@ impl FailingObserver {
     }
 }
 
-/// Whether it is told of calls and branches, or of what an agent does beside others. When nothing is under way, a failure is
-/// the same as one before the next event.
+/// Whether it is told of calls and branches, or of what an agent does beside others. When nothing is under way, a failure
+/// is the same as one before the next event.
 const fn is_notice(told: &RunEvent) -> bool {
     !matches!(
         told,

@@ -1,4 +1,4 @@
-//! What the runs inside of calls began with, read off the events.
+//! The first values of the runs inside of calls, read off the events.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ pub(super) struct InnerRunStart {
     pub(super) values: Option<BTreeMap<String, String>>,
 }
 
-/// The beginnings of all runs inside of calls, by the ids of the runs. They are folded from the record, whatever the processes
-/// that made it had in memory.
+/// The beginnings of all runs inside of calls, by the ids of the runs. They are folded from the record, whatever the
+/// processes that made it had in memory.
 pub(super) fn beginnings(start: &Run, events: &[Event]) -> Result<BTreeMap<String, InnerRunStart>, String> {
     let (mut run, mut all) = (start.clone(), BTreeMap::new());
     for event in events {

@@ -22,9 +22,9 @@ use crate::run_error::RunFault;
 /// Runs an agent or a graph uninterrupted, and then again with an end at every point where a process can end, and
 /// checks that the result is the same.
 ///
-/// Model, tools, hooks, nodes and routers have to be deterministic; a [`Script`](crate::test_kit::Script) is. Tools and nodes
-/// that note their [executions](Executions) are counted. Nothing is waited for but what these wait for, and the clock
-/// of the runs stands still.
+/// Model, tools, hooks, nodes and routers have to be deterministic; a [`Script`](crate::test_kit::Script) is. Tools and
+/// nodes that note their [executions](Executions) are counted. Nothing is waited for but what these wait for, and the
+/// clock of the runs stands still.
 ///
 /// The points, for every event of the uninterrupted run, those of runs inside among them:
 /// - stopped *after* the event: the run is serialised, loaded, and resumed;
@@ -38,7 +38,7 @@ use crate::run_error::RunFault;
 /// And once: stopped by a breakpoint before every request to the model, every call and every node, each time
 /// serialised.
 ///
-/// What is checked of each:
+/// The checks of each:
 /// - The conversation passes [`check`](stepfold_state_core::chat::Transcript::check); folding all events over the
 ///   first state gives the last one; a [replay](crate::Recording::replay) gives the same digest.
 /// - Unless something was interrupted that must not run twice, the whole run at its end (state, conversation, exit,
@@ -48,12 +48,12 @@ use crate::run_error::RunFault;
 /// - Where the failure of a call ends the uninterrupted run (it is [raised](crate::AgentBuilder::raise_on_failure), or
 ///   fatal), a run that was ended after it continues; its conversation begins with that of the uninterrupted one. An
 ///   agent that is a node or a tool must not have such calls: what is around it may go one way or the other then.
-/// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most, and once more
-///   each time that it asked. If it was under way, its outcome is unknown; up to
-///   there conversation, writes and requests are those of the uninterrupted run, and so are the requests of agents that
-///   ran beside it, and of those that came after it in the same reply and began with the same values. A call whose outcome
-///   is unknown writes nothing, so that one that reads what it writes may begin with others. What the model or the
-///   graph makes of it is its own affair.
+/// - A call or a function node that [must not run twice](stepfold_tools::Effect::AtMostOnce) was executed once at most,
+///   and once more each time that it asked. If it was under way, its outcome is unknown; up to there conversation, writes
+///   and requests are those of the uninterrupted run, and so are the requests of agents that ran beside it, and of those
+///   that came after it in the same reply and began with the same values. A call whose outcome is unknown writes nothing,
+///   so that one that reads what it writes may begin with others. What the model or the graph makes of it is its own
+///   affair.
 ///
 /// A graph is simulated as `graph.agent()`. Tools that a run inside asks for again
 /// at each step are taken to be run at most once, and agents among such tools to share no values.
@@ -131,7 +131,7 @@ pub struct SimulationError {
     what: String,
 }
 
-/// Where a run was ended. Events are counted from 1.
+/// The point at which a run was interrupted. Events are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InterruptionPoint {
     Nowhere,
@@ -371,6 +371,7 @@ impl fmt::Debug for Simulator<'_> {
 }
 
 /// Time stands still.
+// NOTE: Durations are parts of events, and runs are compared byte for byte.
 struct FrozenClock;
 
 impl Clock for FrozenClock {
