@@ -433,7 +433,7 @@ pub(crate) fn modification_note(arguments: &Arguments) -> String {
 
 const MODIFIED: &str = "[The arguments were changed before the call ran, to ";
 
-/// Whether a text tells of changed arguments.
+/// Whether a text is a note about changed arguments.
 pub(crate) fn is_modification_note(text: &str) -> bool {
     text.starts_with(MODIFIED)
 }

@@ -192,6 +192,7 @@ impl Edit {
             }
             Ok(match value {
                 ValueEdit::Set(key, value) => {
+                    // NOTE: By its own handler a sum or a list could not be given the value that a person wants.
                     schema.write_with(key.as_str(), value.clone(), &Handler::replace_values())?
                 }
                 ValueEdit::Merge(key, value) => schema.write(key.as_str(), value.clone())?,

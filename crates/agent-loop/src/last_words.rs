@@ -1,4 +1,4 @@
-//! The last words of a run: what it tells its caller at its end. Pure.
+//! The last words of a run: its result as text for its caller. Pure.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn ends_with(agent: &Agent, tool: &str) -> bool {
     agents.any(|inside| ends_with(inside.agent(), tool))
 }
 
-/// The text of a result, without what the loop tells the model beside it.
+/// The text of a result, without the notes of the loop for the model.
 fn without_notes(result: &ToolResult) -> Cow<'_, str> {
     let ToolContent::Parts(parts) = result.content() else { return result.text() };
     let texts = parts.iter().filter_map(|part| match &part.content {

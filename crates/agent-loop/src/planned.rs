@@ -72,7 +72,7 @@ impl Routed {
 pub struct Arrived {
     /// The node that waits.
     pub at: String,
-    /// Which join it is, in the order in which they were declared, from 0: a node may have several.
+    /// The index of the join, in the order of declaration, from 0: a node may have several.
     #[serde(default)]
     pub join: usize,
     /// The nodes that have finished.
@@ -160,7 +160,7 @@ pub struct OpenBranch {
     pub place: usize,
     /// The node, and the item.
     pub planned: Planned,
-    /// In which superstep this is that the node has branches, from 1.
+    /// The number of this superstep, among those in which the node has branches, from 1.
     pub execution: u64,
     /// Its idempotency key: the same when the branch runs again after a crash, different in a fork.
     pub key: String,
@@ -237,7 +237,7 @@ pub struct Position<'a> {
     pub deferred: &'a [Planned],
     /// The joins that are not complete.
     pub arrived: &'a [Arrived],
-    /// In how many supersteps each node had branches.
+    /// The number of supersteps in which each node had branches.
     pub executions: &'a BTreeMap<String, u64>,
 }
 

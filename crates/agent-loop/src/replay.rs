@@ -1,4 +1,4 @@
-//! Replay: a recorded run goes through the machine again, without model and tools.
+//! Replay: computes a recorded run again, without model and tools.
 //!
 //! Every event is computed again from recorded inputs (the reply, the outcome, the decision, the actions of
 //! hooks) and compared with the recorded one. So a replay against a changed agent shows where the run would
@@ -207,7 +207,7 @@ impl Run {
     }
 }
 
-/// A run that goes through a record.
+/// A run that is replayed from a record.
 struct ReplayedRun {
     run: Run,
     /// The first event with other tools on offer. It is reported last: the outcomes of the calls say more.
@@ -259,10 +259,10 @@ impl ReplayedRun {
     }
 }
 
-/// The event that the run makes of what came from outside when the recorded one was made.
+/// The event that the run makes of the recorded input from outside.
 fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     let refused = |error| Box::new(Difference::Refused(error));
-    // What was to be condensed is told by all of the conversation, and so is which results there were.
+    // Only the whole conversation shows which part was to be condensed, and which results there were.
     if run.is_pruned() && matches!(recorded.kind, EventKind::Summarized { .. } | EventKind::Edited { .. }) {
         return Ok(recorded.clone());
     }
@@ -271,7 +271,7 @@ fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>
         return Err(Box::new(Difference::Call { call, recorded, replayed }));
     }
     let answer = match &recorded.kind {
-        // A run inside is gone through by itself. Agents among tools that are asked for at each step are not known.
+        // A run inside is replayed by itself. The agents of dynamic toolsets are not known.
         EventKind::Inner { place, event } if run.open_step().is_some() => {
             let Some(mut child) = run.child_of(*place).map_err(refused)? else { return Ok(recorded.clone()) };
             child.restore_shared(event);
@@ -671,7 +671,7 @@ fn answer_of_item(event: &Event, run: &Run) -> Option<Answer> {
         EventKind::Answered(_) => {
             let mut outcomes = event.outcomes();
             for ItemOutcome { place, outcome, .. } in &mut outcomes {
-                // What an agent came to is in its run; but how long it took is not.
+                // The result of an agent is in its run; the number of attempts is not.
                 let is_success = outcome.node().is_some_and(|outcome| outcome.status.is_success());
                 if let Some(again) = run.outcome_inside(*place).filter(|_| is_success) {
                     *outcome = again.into();

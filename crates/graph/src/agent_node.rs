@@ -240,7 +240,7 @@ impl AgentNode {
         wanted.filter(|key| !shared.contains(&key.as_str())).cloned().collect()
     }
 
-    /// The keys that the request names and the graph does not have. One that may be absent has to be a key, too.
+    /// The keys that the request names and the graph does not have, optional ones included.
     pub(super) fn unknown_in_request<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
         let template = match &self.prompt {
             Some(NodePrompt::Template(template)) => Some(template),

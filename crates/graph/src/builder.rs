@@ -19,7 +19,7 @@ const MAX_BRANCHES: usize = 4096;
 /// The branches that run at the same time, by default.
 const MAX_PARALLEL: usize = 64;
 
-/// Puts a [`Graph`] together; nothing is checked before [`build`](GraphBuilder::build).
+/// Builds a [`Graph`]; nothing is checked before [`build`](GraphBuilder::build).
 #[must_use = "a builder does nothing until it is built"]
 pub struct GraphBuilder {
     agent: AgentBuilder,

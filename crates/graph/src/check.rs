@@ -211,6 +211,7 @@ pub(crate) fn own_keys(schema: &Schema) -> Vec<Issue> {
     ];
     let faults =
         samples.into_iter().filter(|(key, _)| schema.key(key).is_some()).filter_map(|(key, sample)| {
+            // NOTE: A sample is written, since the handler of a key decides what it accepts, and not its type alone.
             let error = schema.write(key.as_str(), sample).err()?;
             Some(Issue::new(format!("state key \"{key}\""), format!("not writable by the graph: {error}")))
         });
@@ -254,7 +255,7 @@ fn is_exclusive(shape: &GraphDefinition, node: &str, edge: &DefinedEdge, wanted:
 /// A search for the nodes that can be reached.
 struct ReachabilitySearch<'a> {
     shape: &'a GraphDefinition,
-    /// A node that is not gone through.
+    /// A node whose edges are not followed.
     closed: Option<&'a str>,
     /// A router that leads only to this target.
     chosen: Option<(&'a DefinedEdge, &'a str)>,
@@ -265,7 +266,7 @@ impl<'a> ReachabilitySearch<'a> {
         ReachabilitySearch { shape, closed: None, chosen: None }
     }
 
-    /// From these on, with them. Each is gone into once.
+    /// The nodes that can be reached from these, with them. Each is followed once.
     fn from(&self, names: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
         let mut next: Vec<&str> = names.into_iter().collect();
         let mut reached = BTreeSet::new();

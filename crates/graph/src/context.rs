@@ -49,7 +49,7 @@ impl NodeContext {
         &self.0.branch.planned.node
     }
 
-    /// In which superstep of the run this is that the node has branches, from 1.
+    /// The number of this superstep, among those of the run in which the node has branches, from 1.
     pub fn execution(&self) -> u64 {
         self.0.branch.execution
     }

@@ -209,7 +209,7 @@ impl GraphDefinition {
         self.node(node).map(|node| node.on_error.clone()).unwrap_or_default()
     }
 
-    /// Whether the node may run once more: by the state's own word, else by the node's.
+    /// Whether the node may run once more: by the limit in the state, else by the node's own.
     fn may_run(&self, place: usize, position: Position<'_>, state: &State) -> bool {
         let name = &self.names[place];
         // NOTE: Supersteps are counted, not branches: a fan-out over fifty tasks is one round of work.
@@ -249,7 +249,7 @@ impl<'a> SuperstepBuilder<'a> {
         }
         let (branches, routes, left) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
         let mut steps = SuperstepBuilder { shape, position, state, branches, arrived, routes, left };
-        // What was put off came before what comes now.
+        // Deferred branches were planned before the new ones.
         for planned in position.deferred {
             steps.trigger(&planned.node, planned.item.clone());
         }
@@ -302,6 +302,8 @@ impl<'a> SuperstepBuilder<'a> {
         is_single: bool,
     ) -> Result<Vec<String>, FeedError> {
         let fault = |words: String| FeedError::Route { node: display_name(from), words };
+        // NOTE: A router is the application's: its panic is an error of the run, which keeps its outcomes and can be
+        // resumed.
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
             .map_err(|panic| fault(format!("its router panicked: {}", panic_message(&*panic))))?;
         if is_single && chosen.nodes.len() != 1 {
@@ -327,8 +329,8 @@ impl<'a> SuperstepBuilder<'a> {
             .map_err(|words| FeedError::Route { node: display_name(from), words })
     }
 
-    /// Branches with items stand for themselves; without one, a node runs once however many lead to it. [`END`] is no
-    /// node.
+    /// Adds a branch. Each branch with an item counts; without one, a node runs once however many edges lead to it.
+    /// [`END`] is not a node.
     fn trigger(&mut self, name: &str, item: Option<Value>) {
         let Some(place) = self.shape.place(name) else { return };
         let branches = self.branches.entry(place).or_default();
@@ -375,7 +377,7 @@ impl<'a> SuperstepBuilder<'a> {
         }
     }
 
-    /// Takes out the nodes that run only when nothing else is left, if something else is.
+    /// Holds back the nodes that run only when nothing else is left, if something else is.
     fn hold_back_deferred(&mut self) -> BTreeMap<usize, Vec<Option<Value>>> {
         let is_deferred = |place: &usize| self.shape.nodes[*place].is_deferred;
         if self.branches.keys().all(is_deferred) {

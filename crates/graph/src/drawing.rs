@@ -9,6 +9,7 @@ use super::graph_shape::{EdgeKind, GraphEdge, GraphShape};
 fn id(shape: &GraphShape, name: &str) -> String {
     match name {
         START => "start".to_owned(),
+        // NOTE: In lower case `end` is a keyword of Mermaid.
         END => "end_".to_owned(),
         name => {
             let index = shape.nodes.iter().position(|node| node.name == name);

@@ -112,6 +112,7 @@ impl ChatModel for NoModel {
     }
 
     fn respond(&self, _: ChatRequest) -> ReplyStream {
+        // NOTE: A graph is an agent, and an agent has a model; the machine asks the planner instead.
         ReplyStream::failed(ModelError::new(ModelErrorKind::Unsupported, "a graph has no model"))
     }
 }

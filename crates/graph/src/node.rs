@@ -207,6 +207,8 @@ impl Node {
             NodeWork::Function(_) => None,
             NodeWork::Agent(node) => Some(node.agent().fingerprint()),
         };
+        // NOTE: Part of the fingerprint: a new setting has to be left out while it has its default, or stored runs look
+        // changed.
         let rules = (self.max_executions, self.is_deferred, self.is_tracked, &self.goes_to, &self.at_limit);
         json!([agent, rules, self.effect, self.on_error.words()])
     }
@@ -248,7 +250,7 @@ pub trait IntoNode<Kind> {
 #[derive(Debug)]
 pub enum AsNode {}
 
-/// Says that something is a node because it is a function.
+/// Marks a type that is a node because it is a function.
 #[derive(Debug)]
 pub struct AsFunction<Fut, U>(Fut, U);
 

@@ -231,6 +231,7 @@ async fn call(shape: &GraphDefinition, context: &NodeContext) -> BranchEnd {
     match function(context.clone()).await {
         Ok(update) => BranchEnd::Outcome(checked_outcome(goes_to, context, update).unwrap_or_else(failed)),
         Err(NodeError(NodeErrorKind::Asks(request))) => BranchEnd::Asks(request),
+        // NOTE: As an outcome, since only failures are attempted again.
         Err(NodeError(NodeErrorKind::Failed { message, is_permanent: true })) => {
             BranchEnd::Outcome(failed(message))
         }

@@ -44,12 +44,12 @@ struct UncheckedWrite {
 }
 
 impl Update {
-    /// Nothing.
+    /// Creates an empty update.
     pub fn new() -> Self {
         Update::default()
     }
 
-    /// And this value is written to this key, by the key's own handler.
+    /// Writes a value to a key, by the key's own handler.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a key is a string or a constant, given as to `State::set`"
@@ -60,7 +60,7 @@ impl Update {
         self
     }
 
-    /// And this value is written to this key, by another handler.
+    /// Writes a value to a key, by another handler.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a key is a string or a constant, given as to `State::set`"
@@ -81,13 +81,13 @@ impl Update {
         self
     }
 
-    /// And these writes, which were checked elsewhere, come first.
+    /// Adds writes that were checked elsewhere. They come first.
     pub fn with_delta(mut self, delta: Delta) -> Self {
         self.delta.extend(delta);
         self
     }
 
-    /// And this message is appended to the conversation.
+    /// Appends a message to the conversation.
     pub fn message(mut self, message: Message) -> Self {
         self.messages.push(message.into());
         self
@@ -98,8 +98,8 @@ impl Update {
         self.message(Message::assistant(text))
     }
 
-    /// And this is appended to `outputs`, under the node's name; observers see it as
-    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The schema has to have that key: see
+    /// Appends an output to `outputs`, under the node's name; observers see it as
+    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The schema must have that key: see
     /// [`progress`](super::progress).
     pub fn output(mut self, kind: impl Into<String>, value: impl Into<Value>) -> Self {
         self.outputs.push((Some(kind.into()), value.into()));

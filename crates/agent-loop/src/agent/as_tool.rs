@@ -130,6 +130,8 @@ impl BranchAgent for HostedAgent {
         let mut state = State::new(self.agent.schema());
         for key in &self.shared {
             if let Some(value) = branch.state.get(key.as_str()) {
+                // NOTE: Set, not merged: the inner run begins with the value that its call sees, and merges its own
+                // writes into that.
                 state.set_with(key.as_str(), value.to_json(), &Handler::replace_values())?;
             }
         }
@@ -159,7 +161,7 @@ pub(crate) fn result_of_call(ended: &EndedAgent<'_>) -> Result<(Value, Delta), T
             let result = ended.said.last().and_then(|last| last.tool_result());
             Err(ToolError::permanent(match (ended.last_words(), result) {
                 (Some(words), _) => format!("{error}. Its last words: {}", words.trim()),
-                // It may tell of an effect.
+                // It may report an effect.
                 (None, Some(result)) => {
                     format!("{error}. Its last call was of '{}': {}", result.name(), result.text().trim())
                 }

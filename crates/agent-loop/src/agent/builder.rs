@@ -19,7 +19,7 @@ use super::{Agent, AgentConfig, BuiltAgent, DerivedParts, OfferedTools, OutputSp
 use crate::error::AgentError;
 use stepfold_trim::{Summarize, Trim, Window};
 
-/// Puts an [`Agent`] together; nothing is checked before [`build`](AgentBuilder::build).
+/// Builds an [`Agent`]; nothing is checked before [`build`](AgentBuilder::build).
 #[must_use = "a builder does nothing until it is built"]
 #[derive(Clone)]
 pub struct AgentBuilder {

@@ -1,4 +1,4 @@
-//! Hooks: the application's own word at six points of a run.
+//! Hooks: functions of the application at six points of a run.
 //!
 //! A hook reads a snapshot and returns an action; it changes nothing by itself. The actions of all hooks of a
 //! point are committed as one event, so a resumed run does not call them again and a replay does not need
@@ -120,12 +120,12 @@ impl HookAction {
         HookAction::default()
     }
 
-    /// The run ends, for this reason. Calls that have not run are answered as not run.
+    /// Ends the run, for this reason. Calls that have not run are answered as not run.
     pub fn stop(reason: impl Into<String>) -> Self {
         HookAction { verdict: HookVerdict::Stop(reason.into()), ..HookAction::default() }
     }
 
-    /// On exit only: the run continues with another request. A limit or a cancellation cannot be overruled.
+    /// Continues the run with another request; on exit only. A limit or a cancellation cannot be overruled.
     pub fn go_on() -> Self {
         HookAction { verdict: HookVerdict::GoOn, ..HookAction::default() }
     }
@@ -148,13 +148,13 @@ impl HookAction {
         Ok(self)
     }
 
-    /// And makes these writes.
+    /// Adds writes.
     pub fn with_delta(mut self, delta: Delta) -> Self {
         self.delta.extend(delta);
         self
     }
 
-    /// And appends a message. Not before or after a tool, where the step is open.
+    /// Appends a message. Not before or after a tool, where the step is open.
     pub fn with_message(mut self, message: Message) -> Self {
         self.messages.push(message);
         self

@@ -1,8 +1,8 @@
 //! Attempts of the work inside of items: of the functions of nodes, and of the runs of agents that are tools or nodes.
 //! Each is attempted as often, and as long, as its node says.
 //!
-//! A run inside is driven by the driver of agents; what it tells goes to the driver of the run around it, and it continues
-//! when that has taken note.
+//! A run inside is driven by the driver of agents. Its events are notices for the driver of the run around it, and it
+//! continues when that has handled them.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) struct AttemptPool<'a> {
     clock: Arc<dyn Clock + 'a>,
 }
 
-/// The attempts that were started, and the channel for what they tell.
+/// The attempts that were started, and the channel for their notices.
 struct RunningAttempts<'a> {
     running: FuturesUnordered<BoxFuture<'a, EndedAttempt>>,
     notices: mpsc::Receiver<InnerNotice>,
@@ -80,7 +80,7 @@ impl<'a> AttemptPool<'a> {
         self.started.as_mut()?.notices.try_recv().ok()
     }
 
-    /// Starts what is inside of those of these items that have something inside, until `stop` is cancelled.
+    /// Starts the inner work of these items, until `stop` is cancelled.
     pub(super) fn start(&mut self, run: &Run, places: &[usize], stop: &CancellationToken) {
         for place in places {
             self.attempt(run, *place, (1, Duration::ZERO), stop);
@@ -167,7 +167,7 @@ enum AttemptFuture<'a> {
 }
 
 impl AttemptFuture<'_> {
-    /// Until it ends, waits or fails. A function is dropped when it is stopped; a run ends by itself.
+    /// Waits until the attempt ends, waits or fails. A function is dropped when it is stopped; a run ends by itself.
     async fn end(self, stop: &CancellationToken) -> AttemptEnd {
         match self {
             AttemptFuture::Run(running) => match running.await {
@@ -217,7 +217,7 @@ fn emitter(place: usize, notice_sender: mpsc::Sender<InnerNotice>) -> Emitter {
     })
 }
 
-/// Tells the driver of the run around it what a run inside does, and waits until it has taken note of it.
+/// Sends the events of an inner run to the driver of the run around it, and waits until that has handled them.
 struct NoticeSender {
     place: usize,
     notice_sender: mpsc::Sender<InnerNotice>,

@@ -1,4 +1,4 @@
-//! Asking the hooks of a point, one after the other, each with what those before it wanted.
+//! Calls the hooks of a point, one after the other, each with the actions of those before it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

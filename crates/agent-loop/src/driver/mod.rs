@@ -1,4 +1,4 @@
-//! The driver: it does what a run needs, on tokio, and has every event observed before it is committed.
+//! The driver: satisfies the needs of a run, on tokio, and notifies observers of every event before its commit.
 //!
 //! [`drive`] is the whole control flow of an agent.
 
@@ -61,19 +61,19 @@ async fn drive(run: &mut Run, driver: &mut RunDriver<'_>) -> Result<Exit, RunFau
     }
 }
 
-/// A large future, made on the heap: on the stack of twenty agents inside each other they would not fit.
+/// Boxes a large future where it is made: on the stack, those of twenty nested agents would not fit.
 #[inline(never)]
 fn boxed<'f, T, F: Future<Output = T> + Send + 'f>(work: impl FnOnce() -> F) -> BoxFuture<'f, T> {
     Box::pin(work())
 }
 
-/// Gives what the user said meanwhile, a message at a time, without waiting.
+/// Returns the next message that the user has sent meanwhile, without waiting.
 type SteeringInbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
 
 /// The options that a caller gives to a run: its observers, its approver, its inbox, and the tokens that stop it.
 #[derive(Default)]
 struct DriverOptions<'a> {
-    /// Asked about commits, before the observer. If there is one, the observer cannot refuse them.
+    /// The recorder, asked about commits before the observers. With one, observers cannot refuse them.
     recorder: Option<Box<dyn DynObserver + 'a>>,
     observers: Vec<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
@@ -89,7 +89,7 @@ struct DriverOptions<'a> {
 /// The driver of one run: its options, its clock, and where it took the run over.
 struct RunDriver<'a> {
     options: DriverOptions<'a>,
-    /// The step of the last reply that came here: its calls are asked about by the tools as they are.
+    /// The step of the last reply that this driver received: its calls were checked against the tools of this process.
     replied: Option<u64>,
     /// The steps that the run had made when the driver took over.
     first_step: u64,
@@ -136,7 +136,7 @@ impl<'a> RunDriver<'a> {
         self.options.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
     }
 
-    /// Does a step's work outside of inner agents and graphs. Returns the reason if the run waits.
+    /// Answers a need that is neither the model nor the work of a step. Returns the reason if the run waits.
     async fn answer_need(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
         let answer = match need {
             Need::Begin => Answer::Begin,
@@ -159,7 +159,7 @@ impl<'a> RunDriver<'a> {
         self.commit(run, answer).await.map(|()| None)
     }
 
-    /// Has the event of an answer observed, and then commits it.
+    /// Commits the event of an answer, after the observers.
     async fn commit(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
         let event = Box::new(run.feed(answer, self.elapsed()).map_err(RunFault::from)?);
         self.commit_event(run, event).await
@@ -185,7 +185,8 @@ impl<'a> RunDriver<'a> {
         Ok(())
     }
 
-    /// Has an event recorded and observed: an error if it must not be committed. Inside is whether it was told.
+    /// Records an event and notifies observers of it: an error if it must not be committed. The inner result is that of
+    /// the passive observers.
     async fn observe(&mut self, event: &RunEvent) -> Result<Result<(), RunFault>, ObserverError> {
         if let Some(recorder) = &mut self.options.recorder {
             recorder.observe_boxed(event).await?;
@@ -211,7 +212,7 @@ impl<'a> RunDriver<'a> {
         }
     }
 
-    /// Tells the observer something that is not committed.
+    /// Notifies the observers of something that is not committed.
     async fn notify(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
         match self.options.observers.is_empty() {
             true => Ok(()),

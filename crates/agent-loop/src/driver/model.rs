@@ -29,7 +29,7 @@ enum NoReply {
 }
 
 impl RunDriver<'_> {
-    /// Asks for the next reply. What the user said meanwhile comes before it.
+    /// Asks for the next reply. Messages that the user has sent meanwhile come before it.
     pub(super) async fn ask_model(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if self.commit_steering(run).await? {
             return Ok(());
@@ -55,8 +55,8 @@ impl RunDriver<'_> {
         }
     }
 
-    /// Commits what the user said meanwhile. Whether there was something. Hooks before the model see it: they
-    /// are asked afterwards, and again if more comes while they think.
+    /// Commits messages that the user has sent meanwhile, and returns whether there were any. Hooks before the model
+    /// see them: they are asked afterwards, and again if more messages arrive while they run.
     pub(super) async fn commit_steering(&mut self, run: &mut Run) -> Result<bool, RunFault> {
         let mut messages = Vec::new();
         while let Some(message) = self.options.inbox.as_mut().and_then(|inbox| inbox()) {
@@ -186,7 +186,7 @@ impl RunDriver<'_> {
         }
     }
 
-    /// Has a model write a summary. If it does not, the run continues without.
+    /// Asks a model for a summary. If that fails, the run continues without.
     pub(super) async fn summarize(&mut self, run: &mut Run, plan: &SummaryPlan) -> Result<(), RunFault> {
         let config = run.agent().config();
         let model = config.summary_model.as_ref().unwrap_or(&config.model);

@@ -108,7 +108,7 @@ impl<'a> RunBuilder<'a> {
         }
     }
 
-    /// With another agent, for this run: other tools, instructions, limits or model parameters.
+    /// Changes the agent for this run: other tools, instructions, limits or model parameters.
     pub fn with(mut self, change: impl FnOnce(AgentBuilder) -> AgentBuilder) -> Self {
         let agent = match &self.start {
             RunOrigin::New { agent, .. } => agent,
@@ -119,14 +119,14 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// Under this id, which no other run may have: the idempotency keys of calls begin with it. A resumed
-    /// run keeps its own.
+    /// Sets the id, which no other run may have: the idempotency keys of calls begin with it. A resumed run keeps its
+    /// own.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// With idempotency keys that begin with this in place of the id: see [`Run::with_key_prefix`].
+    /// Sets the prefix of idempotency keys, in place of the id: see [`Run::with_key_prefix`].
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = Some(prefix.into());
         self
@@ -144,15 +144,16 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// Watched by this observer, after those that were added before.
+    /// Adds an observer, which is notified after those that were added before.
     pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
         self.options.observers.push(Box::new(observer));
         self
     }
 
-    /// Recorded by this observer, which is asked before all others and only about what is to be
-    /// [committed](RunEvent::Committed). What it takes is committed, whatever the others say to it; what it refuses is
-    /// not, and the others are not told of it. Without such an observer, each of them can refuse a commit.
+    /// Records the run with this observer, which is asked before all others and only about events that are to be
+    /// [committed](RunEvent::Committed). An event that it accepts is committed, whatever the others return; one that it
+    /// refuses is not, and the others are not notified of it. Without such an observer, each of them can refuse a
+    /// commit.
     ///
     /// # Examples
     /// ```
@@ -174,7 +175,7 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// Has calls decided about while the run waits. Without an approver, and where it does not say, the run
+    /// Decides about calls while the run waits. Without an approver, and for requests that it leaves open, the run
     /// [pauses](crate::Pause::Approval).
     pub fn approve_with(mut self, approver: impl Approver + 'a) -> Self {
         self.options.approver = Some(Box::new(approver));
@@ -237,13 +238,13 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// Takes messages of the user during the run: each is added before the next request to the model. Messages that
-    /// are left when the run ends stay in the channel.
+    /// Adds messages of the user during the run: each before the next request to the model. Messages that are left when
+    /// the run ends stay in the channel.
     pub fn inbox(self, mut messages: mpsc::Receiver<Message>) -> Self {
         self.inbox_with(move || messages.try_recv().ok())
     }
 
-    /// The same from anywhere: `next` gives a message that is there, and does not wait.
+    /// Adds messages from any source: `next` returns a message that is available, and does not wait.
     pub fn inbox_with(mut self, next: impl FnMut() -> Option<Message> + Send + 'a) -> Self {
         self.options.inbox = Some(Box::new(next));
         self

@@ -1,6 +1,6 @@
-//! Running the items of a step, side by side: the calls of a reply, or the branches of a superstep. Each is announced,
-//! marked if it must not run twice, and committed when it has its outcome. What is inside of one is driven beside the
-//! functions of the others, and what it commits is committed here before it continues.
+//! Runs the items of a step, side by side: the calls of a reply, or the branches of a superstep. Each is announced,
+//! marked if it must not run twice, and committed when it has its outcome. Inner work runs beside the functions of
+//! other items, and its commits are committed here before it continues.
 
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
@@ -69,7 +69,7 @@ impl RunDriver<'_> {
             if execution.failure.has_failed() {
                 execution.functions.drain();
             }
-            // Calls that always have something to tell would not let the timeout be looked at.
+            // Calls that always have an event ready would starve the timeout.
             if !is_timed_out && run.walk().is_none() && self.is_time_up(run) {
                 is_timed_out = true;
                 execution.functions.stop().cancel();
@@ -172,8 +172,8 @@ impl RunDriver<'_> {
         !failure.is_refusal()
     }
 
-    /// Takes note of what the inside of an item does. When something has failed, it commits what is under way, and begins
-    /// nothing more. If its commit is refused, it is never answered.
+    /// Handles a notice of inner work. After a failure, it commits work under way and begins nothing more. If a commit
+    /// is refused, the notice is never acknowledged.
     async fn handle_notice(&mut self, run: &mut Run, notice: InnerNotice, failure: &mut StepFailure) {
         let (place, event, acknowledge) = match notice {
             InnerNotice::Inner { place, event, acknowledge } => (place, event, acknowledge),
@@ -208,7 +208,7 @@ impl RunDriver<'_> {
     }
 
     /// Attempts that ended at the same moment: begins the next ones, and commits the outcomes of branches as one event,
-    /// each request by itself. What was told in that moment comes before the end.
+    /// each request by itself. Notices of that moment come before the end.
     async fn handle_ended_attempts(
         &mut self,
         run: &mut Run,
@@ -362,8 +362,8 @@ impl RunDriver<'_> {
         }
     }
 
-    /// An outcome as hooks have left it, which is committed whatever they and the observers say: it has happened. It is
-    /// told as finished when all of them have seen it.
+    /// An outcome as hooks have left it, which is committed even if they or the observers fail: it has happened. It is
+    /// reported as finished when all hooks have seen it.
     async fn report_conclusion(
         &mut self,
         (item, fault): (ItemOutcome, Option<RunFault>),
@@ -498,7 +498,7 @@ fn is_cancelled(run: &Run, place: usize, stop: &CancellationToken) -> bool {
     stop.is_cancelled() && child.is_some_and(|child| child.exit() == Some(&Exit::Cancelled))
 }
 
-/// Whether a run inside is about to begin something, rather than to tell of what it has done.
+/// Whether the event of an inner run is about work that begins, rather than about work that is done.
 fn begins_work(event: &RunEvent) -> bool {
     match event {
         RunEvent::Asking { .. } | RunEvent::ToolStarted { .. } | RunEvent::NodeStarted { .. } => true,

@@ -12,7 +12,7 @@ use crate::run::Run;
 
 /// An event while the items of a step are under way.
 pub(super) enum StepEvent {
-    /// These start: calls when the functions are asked what happens next, what is inside of items by itself.
+    /// Items are about to start: calls when the functions are polled next, inner work by itself.
     Starting(Vec<usize>),
     /// A tool reports progress.
     Progress { call_id: String, report: Value },
@@ -22,7 +22,7 @@ pub(super) enum StepEvent {
     CallsFinished(Vec<(usize, CallOutcome)>),
     /// The work inside of an item reports.
     Notice(InnerNotice),
-    /// Attempts of what is inside of items ended at the same moment.
+    /// Attempts of inner work ended at the same moment.
     AttemptsEnded(Vec<EndedAttempt>),
 }
 
@@ -66,7 +66,7 @@ pub(super) enum InnerNotice {
 }
 
 impl InnerNotice {
-    /// The calls or branches that came to an end, if that is what it tells.
+    /// The calls or branches that an inner run has finished with this notice.
     pub(super) fn outcomes(&self, run: &Run) -> Vec<String> {
         match self {
             InnerNotice::Inner { place, event, .. } => {

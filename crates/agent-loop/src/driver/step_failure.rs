@@ -6,7 +6,7 @@ use crate::observe::ObserverError;
 use crate::run::{Event, EventKind, Run};
 use crate::run_error::RunFault;
 
-/// The first fault of those that came while calls or branches were under way; a refusal comes before all others.
+/// The first fault of a step that is under way; a refused commit takes precedence over all others.
 #[derive(Default)]
 pub(super) struct StepFailure(Option<RunFault>);
 
@@ -24,7 +24,7 @@ impl StepFailure {
         }
     }
 
-    /// Whether nothing more is to be started.
+    /// Whether something failed, so that nothing more is started.
     pub(super) const fn has_failed(&self) -> bool {
         self.0.is_some()
     }
@@ -55,7 +55,7 @@ pub(super) fn refusal(run: &Run, event: &Event, source: ObserverError) -> RunFau
     RunFault::Commit { unrecorded: outcomes_in(run, event), source }
 }
 
-/// The ids of the calls or branches that came to an end by what the event says; it is the next event of the run.
+/// The ids of the calls or branches that an event finishes; it is the next event of the run.
 fn outcomes_in(run: &Run, event: &Event) -> Vec<String> {
     match &event.kind {
         EventKind::Answered(items) => {

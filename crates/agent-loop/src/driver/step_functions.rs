@@ -1,5 +1,5 @@
-//! The items of a step at work: which start next. An [`Invocation`] runs the functions of tools, in their order; what
-//! is inside of items, as the functions of nodes are, runs among the [attempts](super::attempts).
+//! The order in which the items of a running step start. An [`Invocation`] runs the functions of tools; inner work,
+//! which includes the functions of nodes, runs among the [attempts](super::attempts).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use super::step_event::StepEvent;
 use crate::agent::HookPoint;
 use crate::run::{Fate, Run};
 
-/// The functions of a step. What is inside of items counts among those that run side by side, until it is
-/// [held](StepFunctions::hold) or [complete](Functions::complete).
+/// The functions of a step. Inner work counts among those that run side by side, until it is
+/// [held](StepFunctions::hold) or [complete](StepFunctions::complete).
 pub(super) enum StepFunctions {
     Calls { invocation: Box<Invocation>, calls: Arc<[ToolCall]>, has_hooks: bool },
     Branches(BranchQueue),
 }
 
 impl StepFunctions {
-    /// They stop when the run is cancelled, or at their own [token](StepFunctions::stop).
+    /// The functions of the open step. They stop when the run is cancelled, or at their own
+    /// [token](StepFunctions::stop).
     pub(super) fn of(run: &Run, cancellation: &CancellationToken) -> Self {
         if let Some(planner) = run.planner() {
             return StepFunctions::Branches(BranchQueue {
@@ -134,7 +135,7 @@ impl StepFunctions {
         self.drain();
     }
 
-    /// The ids of the calls that came to an end which is not committed.
+    /// The ids of the calls that have ended and are not committed.
     pub(super) fn ended(&self, run: &Run) -> Vec<String> {
         let StepFunctions::Calls { invocation, .. } = self else { return Vec::new() };
         let has_ended = |place: usize| invocation.outcome(place).is_some_and(|outcome| outcome.tries > 0);
@@ -167,7 +168,7 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
     invocation
 }
 
-/// The branches of a step, which start in order while not too many are at work.
+/// The branches of a step, which start in order, a limited number at a time.
 pub(super) struct BranchQueue {
     queue: VecDeque<usize>,
     running: BTreeSet<usize>,

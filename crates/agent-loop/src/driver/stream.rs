@@ -83,7 +83,7 @@ impl Stream for RunStream<'_> {
             }
             match self.run.poll_unpin(cx) {
                 Poll::Ready(ended) => self.ended = Some(ended),
-                // It may have sent something before it came to wait.
+                // It may have sent something before it returned pending.
                 Poll::Pending => return self.events.poll_recv(cx),
             }
         }

@@ -1,4 +1,4 @@
-//! Watching a run: every event, in order, before anything else happens.
+//! Observers of a run: they receive every event, in order, before anything else happens.
 //!
 //! A failing observer stops the run. An event that was to be committed then is not: so a store ensures that
 //! nothing happens without a record. Otherwise, past events are committed and running calls complete before
@@ -64,7 +64,7 @@ pub enum RunEvent {
         /// The arguments, as text.
         arguments: String,
     },
-    /// The provider ran a tool of its own, as its reply tells.
+    /// The provider ran a tool of its own, as its reply reports.
     ServerToolUsed {
         /// The provider's id of the use, if it has one.
         call_id: Option<String>,
@@ -225,7 +225,7 @@ pub trait Observer: Send {
     fn observe(&mut self, event: &RunEvent) -> impl Future<Output = Result<(), ObserverError>> + Send;
 }
 
-/// Looks away.
+/// Ignores every event.
 impl Observer for () {
     async fn observe(&mut self, _: &RunEvent) -> Result<(), ObserverError> {
         Ok(())

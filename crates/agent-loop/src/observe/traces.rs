@@ -173,7 +173,7 @@ impl RunSpans {
                     chat.record("gen_ai.output.messages", json(&event.messages));
                 }
             }
-            // Where no word came before, its call or node was told before a restart.
+            // Without an event of its call or node, that was reported before a restart.
             EventKind::Inner { place, event } => {
                 if let Some(inside) = self.inside.get_mut(place) {
                     inside.committed(event);
@@ -214,7 +214,8 @@ impl RunSpans {
         self.tools.insert(call_id.to_owned(), span);
     }
 
-    /// A tool that the provider ran is a span without a duration within that of the model's call: when it ran is not told.
+    /// Adds a span without a duration for a tool that the provider ran, within that of the model's call: providers do
+    /// not report when it ran.
     fn server_tool_used(&self, call_id: Option<&str>, tool: &str, arguments: &str) {
         if let Some(chat) = &self.chat {
             self.tool_span(chat, (tool, Some("extension")), call_id, arguments);

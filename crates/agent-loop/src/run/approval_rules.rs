@@ -79,7 +79,7 @@ impl Run {
             // itself.
             Approval::Once => ApprovalNeed::Once,
             Approval::When(predicate) => {
-                // NOTE: A rule that panics asks: the alternative is a call that nobody approved.
+                // NOTE: A rule that panics asks: the alternative is a call without approval.
                 let picks = std::panic::AssertUnwindSafe(|| predicate(arguments));
                 match std::panic::catch_unwind(picks).unwrap_or(true) {
                     true => ApprovalNeed::Always,

@@ -21,7 +21,7 @@ impl CallIdSet {
         CallIdSet { new: calls.map(|call| call.id.as_str().into()).collect(), ..CallIdSet::default() }
     }
 
-    /// The same for the next run. O(what this run has added).
+    /// The set for the next run. O(what this run has added).
     pub(super) fn for_next_run(&self) -> Self {
         // NOTE: Two sets: a hash set alone is copied whole for each turn, and a persistent one alone is slower at each
         // step, the more the longer the conversation is.
@@ -36,7 +36,7 @@ impl CallIdSet {
         }
     }
 
-    /// The number of the calls: the same for the same log, however the ids came to be known.
+    /// The number of the calls: the same for the same log, independent of how the ids were collected.
     pub(crate) fn len(&self) -> usize {
         self.before.size() + self.new.len()
     }

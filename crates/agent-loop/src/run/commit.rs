@@ -1,5 +1,5 @@
-//! The fold: an event changes where the run is. Nothing is decided here that is not in the event, but for
-//! what comes next.
+//! The fold: an event changes the phase of the run. Nothing is decided here that is not in the event, except for the
+//! next phase.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::prompt::{ModelPrompt, view_of};
 use super::recorded_outcomes::AnsweredItem;
 use super::requests::ItemDecision;
 use super::step::{
-    ItemCondition, ItemOutcome, ItemState, LimitUsage, OpenStep, StepItem, StepItems, StepPlan,
+    ItemCondition, ItemList, ItemOutcome, ItemState, OpenStep, SpentBudget, StepItem, StepPlan,
     UnseenOutcome, WorkOutcome, is_asked,
 };
 use crate::agent::{HookPoint, HookVerdict};
@@ -35,8 +35,7 @@ impl Run {
         self.follow(&event)
     }
 
-    /// [Commits](Run::commit) an event that its host keeps: to tell others of it, or for a second run that follows this
-    /// one.
+    /// [Commits](Run::commit) an event that its host keeps: to publish it, or for a second run that follows this one.
     ///
     /// # Errors
     /// As [`commit`](Run::commit).
@@ -110,8 +109,8 @@ impl Run {
         self.commit_as(&event, FoldMode::CatchUp)
     }
 
-    /// Restores a run that has ended from its record, whatever the agent is today: what an event says counts, also where
-    /// this agent would not have come to it, and the run ended with this exit.
+    /// Restores a run that has ended from its record, whatever the agent is today: the events count, even where this
+    /// agent would not have produced them, and the run ended with this exit.
     ///
     /// As for [`catch_up`](Run::catch_up), the state already has the writes of the events.
     ///
@@ -184,7 +183,7 @@ impl Run {
             (EventKind::Began { .. }, RunPhase::Fresh(_))
             | (EventKind::Summarized { .. }, RunPhase::Condensing { .. })
             | (EventKind::Steered, RunPhase::Asking { .. }) => true,
-            // That the conversation was too long is told by all of it.
+            // Only the whole conversation shows that it was too long.
             (EventKind::Summarized { .. }, RunPhase::Asking { .. }) => self.tally.is_pruned,
             (EventKind::Hooked { point: HookPoint::BeforeTool, .. }, RunPhase::Working(step)) => {
                 step.calls().is_some_and(|calls| !calls.is_hooked)
@@ -428,7 +427,7 @@ impl Run {
 
     /// The exit tool that was called, unless one failed. All calls of the reply are looked at; what was
     /// rejected was not called.
-    fn exit_tool(&self, items: &StepItems) -> Option<String> {
+    fn exit_tool(&self, items: &ItemList) -> Option<String> {
         let exits = &self.agent.config().exit_tools;
         let mut called = None;
         for outcome in items.iter().filter_map(|item| item.outcome()?.call()) {
@@ -459,9 +458,9 @@ impl Run {
     }
 
     /// The amounts that count for the limits.
-    pub(super) fn spent(&self) -> LimitUsage {
+    pub(super) fn spent(&self) -> SpentBudget {
         let tally = &self.tally;
-        LimitUsage {
+        SpentBudget {
             calls: tally.calls.iter().map(|(_, calls)| calls).sum::<u64>() + tally.calls_inside,
             tokens: tally.usage.total_tokens(),
             elapsed: tally.elapsed,
@@ -479,7 +478,7 @@ impl Run {
         }
     }
 
-    /// Goes past every phase in which there is nothing to do.
+    /// Passes every phase without work.
     fn advance(&mut self) {
         loop {
             let next = match &self.phase {
@@ -505,7 +504,7 @@ impl Run {
         }
     }
 
-    /// With summaries: what they let through; where one could not be made, what the trim lets through.
+    /// Shows the part that summaries let through; where one could not be made, the part that the trim lets through.
     fn show_condensed(&mut self, gave_up: bool) {
         let config = self.agent.config();
         if config.summarize.is_none() {
@@ -531,7 +530,7 @@ impl Run {
         calls.for_each(|call| self.cache.call_ids.insert(&call.id));
     }
 
-    /// After a hook rewrote the log: what the policies show of the new one.
+    /// Shows the part of a rewritten log that the policies let through.
     fn show_rewritten(&mut self) {
         let log = self.state.messages().clone();
         self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
@@ -638,7 +637,7 @@ impl OpenStep {
         self.items.change_all(|items| items.iter_mut().for_each(|item| item.is_unhooked = false));
     }
 
-    /// Items that were not rejected go on as it was decided. Gives the calls that were approved.
+    /// Applies decisions to the items that were not rejected. Returns the calls that were approved.
     fn agree(&mut self, decided: &[ItemDecision<'_>]) -> Vec<ApprovedCall> {
         let was_hooked = self.was_hooked();
         let mut approved = Vec::new();

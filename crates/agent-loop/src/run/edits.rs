@@ -176,7 +176,7 @@ impl Run {
         self.set_prompt(instructions, view, &seen);
     }
 
-    /// Gives an edit of shared values to the runs inside.
+    /// Applies an edit of shared values to the runs inside.
     fn edit_inside(&mut self, event: &Event, folding: FoldMode) {
         if event.delta.is_empty() {
             return;
@@ -188,8 +188,8 @@ impl Run {
         }
     }
 
-    /// Gives an edit to a run inside: as far as it shares the keys, and as an event of its own that is not recorded, since
-    /// it comes of that of the run around it. What it had written to a key that is set is not merged any more.
+    /// Applies an edit to a run inside: as far as it shares the keys, and as an event of its own that is not recorded,
+    /// since it follows from that of the run around it. Its earlier writes to a key that is set are no longer merged.
     pub(super) fn edit_child(&self, place: usize, child: &mut InnerRun, event: &Event, folding: FoldMode) {
         let inside = self.task(place).and_then(|task| self.inside(task));
         let (Some(inside), InnerRunState::Run(run)) = (inside, &mut child.run) else {

@@ -307,12 +307,12 @@ pub enum OutputFate {
     },
 }
 
-/// On which values events are folded.
+/// The values on which events are folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FoldMode {
-    /// On those that they were made on.
+    /// On the values that they were made on.
     Live,
-    /// On those that there are by now, which have what the events of the run itself write.
+    /// On the current values, which already have the writes of the run's own events.
     CatchUp,
 }
 

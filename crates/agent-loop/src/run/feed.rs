@@ -1,4 +1,4 @@
-//! From answers to events. Nothing changes here: what an answer would do is computed, to be committed.
+//! Computes the event of an answer. Nothing changes here: the event is to be committed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::exit::Exit;
 use crate::planned::{Next, NodeOutcome, NodeStatus, Planned};
 use crate::state_input::TEMPORARY;
 
-/// Stands for a value that is unknown. No text that people write has it.
+/// A placeholder for an unknown value. No text that people write contains it.
 const HOLE: &str = "\u{0}unknown\u{0}";
 
 /// An answer of a host to a run that [needs](Need) something.
@@ -40,7 +40,7 @@ pub enum Answer {
     Hooked(HookReport),
     /// The text of a summary, or why there is none, and what it cost.
     Summary(Result<(String, Usage), (String, Usage)>),
-    /// The user said something meanwhile. Taken whenever the model is to be asked.
+    /// Messages of the user that arrived during the run. Taken whenever the model is to be asked.
     Steer(Vec<Message>),
     /// The model's reply.
     Reply(Reply),
@@ -106,7 +106,7 @@ pub struct HookReport {
 }
 
 impl HookReport {
-    /// Hooks that wanted nothing.
+    /// A report of hooks that returned no action.
     pub const fn new(point: HookPoint) -> Self {
         HookReport {
             point,
@@ -201,7 +201,8 @@ impl Run {
         FeedError::NotNeeded { event, need: self.decide().to_string() }
     }
 
-    /// The instructions are rendered on the state with the inputs; the log is repaired if it has to be.
+    /// The event of the beginning. The instructions are rendered on the state with the inputs; the log is repaired if
+    /// necessary.
     fn begun(&self, elapsed: Duration) -> Result<Event, FeedError> {
         let RunPhase::Fresh(fresh) = &self.phase else { return Err(self.not_needed("began")) };
         let mut state = self.state.clone();
@@ -243,7 +244,8 @@ impl Run {
         Ok(event)
     }
 
-    /// The log with what is new, repaired if it has to be. What is known to be well-formed is not looked at.
+    /// The log with the new messages, repaired if necessary. The part that is known to be well-formed is not checked
+    /// again.
     fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
         // NOTE: To look at the new messages only keeps the cost of a turn independent of the length of the
         // conversation.
@@ -420,8 +422,8 @@ impl Run {
         Ok(event)
     }
 
-    /// Whether a reply says and does nothing, so that the model is asked again. Where an output is due, text counts only
-    /// as that.
+    /// Whether a reply has neither text nor calls, so that the model is asked again. Where an output is due, text
+    /// counts only as an output.
     fn is_empty(&self, reply: &Message) -> bool {
         let wants_output = self.agent.output_spec().is_some();
         let says_nothing = reply.text().is_empty() && !self.agent.has_no_tools();
@@ -657,8 +659,8 @@ fn has_in_order<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> bool {
     rest.ends_with(last)
 }
 
-/// Messages that are appended between steps, repaired if they have to be: the log before them is well-formed,
-/// and so it is with them.
+/// Repairs messages that are appended between steps, if necessary: the log before them is well-formed, and so it is
+/// with them.
 pub(super) fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
     if messages.is_empty() {
         return messages;

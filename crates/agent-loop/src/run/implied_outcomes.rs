@@ -1,5 +1,5 @@
-//! The outcomes that follow from an event: of calls that a hook or an approver does not let run, and of what was
-//! interrupted or is broken off. The end of a step is made with them, the fold gives them to the items, and calls whose
+//! The outcomes that follow from an event: of calls that a hook or an approver does not let run, and of items that were
+//! interrupted or stopped. The end of a step is made with them, the fold gives them to the items, and calls whose
 //! effect is unknown then are kept.
 
 use stepfold_state_core::chat::{ToolCall, ToolResult};

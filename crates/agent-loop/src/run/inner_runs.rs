@@ -14,7 +14,7 @@ use super::event::{Event, EventKind, FoldMode};
 use super::input::Input;
 use super::load_error::LoadError;
 use super::machine::{Run, RunPhase};
-use super::step::{InnerRun, InnerRunState, LimitUsage, StepItem, StepPlan};
+use super::step::{InnerRun, InnerRunState, SpentBudget, StepItem, StepPlan};
 use super::step_task::StepTask;
 use super::unknown_calls::{UnknownCall, within};
 use crate::agent::{BranchAgent, EndedAgent, HostedAgent, NotBegun, RunLimits, result_of_call};
@@ -99,7 +99,7 @@ impl Run {
         // NOTE: A function of the record, so that every host finds the same. Work beside it in the step is not
         // subtracted: the limits of this run are checked when the step has ended.
         let StepPlan::Calls(calls) = &self.open_step()?.plan else { return None };
-        let (limits, LimitUsage { calls, tokens, elapsed }) = (self.limits(), calls.spent);
+        let (limits, SpentBudget { calls, tokens, elapsed }) = (self.limits(), calls.spent);
         Some(RunLimits {
             steps: u64::MAX,
             calls_per_reply: usize::MAX,
@@ -111,7 +111,7 @@ impl Run {
         })
     }
 
-    /// The runs inside derive their keys from this one, and what they may spend.
+    /// Derives the keys and the limits of the runs inside from this run.
     pub(super) fn rebind_inner_runs(&mut self) {
         for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
@@ -141,8 +141,8 @@ impl Run {
         }
     }
 
-    /// Folds an event of a run inside into that run, and what it writes to shared keys into its item. All or nothing. Gives
-    /// the calls that have an unknown outcome now.
+    /// Folds an event of a run inside into that run, and its writes to shared keys into its item. All or nothing.
+    /// Returns the calls that have an unknown outcome now.
     pub(super) fn commit_inner(
         &mut self,
         event: &Event,
@@ -248,8 +248,8 @@ impl Run {
         }
     }
 
-    /// Puts their agents to the runs inside that wait for that: those that were loaded, and those whose agents are among
-    /// tools that were not known. Gives what has changed of the agents.
+    /// Attaches agents to the runs inside that wait for them: those that were loaded, and those whose agents are among
+    /// tools that were not known. Returns the changes of these agents.
     pub(super) fn attach_agents(&mut self) -> Result<Vec<String>, LoadError> {
         let mut differences = Vec::new();
         for place in self.places_of_children() {
@@ -323,7 +323,7 @@ impl Run {
         attempts.unwrap_or_default()
     }
 
-    /// A run inside once more, with tools that were offered to it.
+    /// Replaces a run inside by one with tools that were offered to it.
     pub(crate) fn replace_inner_run(&mut self, place: usize, run: Run) {
         if let Some(mut child) = self.take_child(place) {
             child.run = InnerRunState::Run(Box::new(run));

@@ -90,7 +90,7 @@ impl ConversationCache {
 }
 
 impl Input {
-    /// Nothing yet.
+    /// Creates an empty input.
     pub fn new() -> Self {
         Input::default()
     }
@@ -122,28 +122,28 @@ impl Input {
         Input { state: Some(state), summary, cache, ..Input::default() }
     }
 
-    /// And the user says this.
+    /// Adds a message of the user.
     #[must_use]
     pub fn say(self, text: impl Into<String>) -> Self {
         self.with_message(Message::user(text))
     }
 
-    /// And this message comes next.
+    /// Adds a message.
     #[must_use]
     pub fn with_message(mut self, message: Message) -> Self {
         self.messages.push(message.into());
         self
     }
 
-    /// And the state has these values, an object by key. On a new state they are stored as they are; on one
-    /// that there is, each is merged by the handler of its key. Both check them.
+    /// Sets values of the state, an object by key. In a new state they are stored as they are; in an existing one, each
+    /// is merged by the handler of its key. Both check them.
     #[must_use]
     pub fn with_values(mut self, values: Value) -> Self {
         self.values = Some(values);
         self
     }
 
-    /// And this summary stands for what an earlier run of the conversation condensed: see
+    /// Sets the summary of the part of the conversation that an earlier run condensed: see
     /// [`Outcome::summary`](crate::Outcome::summary).
     #[must_use]
     pub fn with_summary(mut self, summary: Option<Summary>) -> Self {
@@ -231,8 +231,8 @@ impl Input {
         began.restore_shared(&mut state);
         let messages = match &began.rewrite {
             None => began.messages.clone(),
-            // What was repaired was the conversation with the new messages behind it; they come behind what
-            // the repair made of the conversation alone.
+            // The repair was of the conversation followed by the new messages; they come after the repaired
+            // conversation alone.
             Some(rewrite) => {
                 let before = state.messages().repair().transcript.len();
                 rewrite.iter_from(before).cloned().collect()

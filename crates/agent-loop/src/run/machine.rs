@@ -107,7 +107,7 @@ pub(crate) enum RunPhase {
     Fresh(Box<RunBeginning>),
     /// Hooks before the run.
     Opening,
-    /// The beginning of the conversation may have to be condensed.
+    /// The beginning of the conversation may need a summary.
     Condensing {
         /// It was tried and did not work.
         #[serde(default)]
@@ -201,7 +201,7 @@ impl ApprovedCall {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Need {
-    /// To be told to begin: [`Answer::Begin`](crate::Answer::Begin).
+    /// The start: [`Answer::Begin`](crate::Answer::Begin).
     Begin,
     /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked). After a tool, those that failed before:
     /// [`Answer::Outcomes`](crate::Answer::Outcomes) for each of [`Run::pending_hooks`].
@@ -210,9 +210,9 @@ pub enum Need {
     Summary(Box<SummaryPlan>),
     /// The model, with [`Run::request`]: [`Answer::Reply`](crate::Answer::Reply).
     Model,
-    /// To be told that calls or nodes which must not run twice were interrupted:
-    /// [`Answer::Interrupted`](crate::Answer::Interrupted). Only of a run that was loaded, or [taken over](Run::take_over):
-    /// what a host has started itself is under way.
+    /// The report that calls or nodes which must not run twice were interrupted:
+    /// [`Answer::Interrupted`](crate::Answer::Interrupted). Only of a run that was loaded, or [taken
+    /// over](Run::take_over): items that a host has started itself are under way.
     Interrupted,
     /// Decisions about [`Run::pending`]: [`Answer::Decisions`](crate::Answer::Decisions).
     Approval,
@@ -334,9 +334,9 @@ impl Run {
         self.rebind_inner_runs();
     }
 
-    /// Takes the run over from another host, or from another time: what had started is not under way any more, so that
-    /// the run [needs to be told](Need::Interrupted) of it. For a host that has folded a record event by event; a run that
-    /// is [loaded](Run::load) or [resumed](Run::resume) is taken over.
+    /// Takes the run over from another host, or from another time: started items are not under way any more, so that
+    /// the run [needs](Need::Interrupted) the report of their interruption. For a host that has folded a record event
+    /// by event; a run that is [loaded](Run::load) or [resumed](Run::resume) is taken over.
     ///
     /// # Examples
     /// ```

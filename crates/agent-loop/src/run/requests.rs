@@ -34,8 +34,8 @@ pub(super) struct ItemDecision<'d> {
 
 impl Run {
     /// The scope of this run's requests, which distinguishes them from those of other continuations of the same record:
-    /// the prefix of idempotency keys. None where that is the run's id, and for a run inside of another, which tells its
-    /// own apart.
+    /// the prefix of idempotency keys. `None` where that is the run's id, and for a run inside of another, whose
+    /// requests the outer one distinguishes.
     pub(crate) fn request_scope(&self) -> Option<&str> {
         (self.depth == 0 && self.key_prefix != self.id).then_some(&*self.key_prefix)
     }
@@ -150,8 +150,8 @@ impl Run {
         open.filter_map(|request| request.deadline).min()
     }
 
-    /// Checks decisions against what is pending, without taking them: each has to be about a pending request, once,
-    /// and modified arguments have to fit. Decisions that the run [has](Run::has_decided) already pass as a repeat.
+    /// Checks decisions against the pending requests, without applying them: each must be about a pending request,
+    /// once, and modified arguments must fit. Decisions that the run [has](Run::has_decided) already pass as a repeat.
     ///
     /// # Errors
     /// [`DecisionError`] for the first decision that would be refused.
@@ -291,7 +291,7 @@ impl Run {
         Ok(())
     }
 
-    /// The event of decisions. They are all taken or none: a faulty one among them must not hide behind the others.
+    /// The event of decisions. All are taken or none: an invalid one must not pass unnoticed among the others.
     pub(super) fn decisions(&self, decisions: Decisions) -> Result<EventKind, FeedError> {
         if self.open_step().is_none() {
             return Err(self.not_needed("decided"));
@@ -302,13 +302,13 @@ impl Run {
             false => self.check_decisions(&decisions)?,
         }
         let Decisions { decisions, by, idempotency_key } = decisions;
-        // NOTE: Ids depend on the prefix, so that a decision for a fork is none for the original; a reader of the
-        // record has to know it.
+        // NOTE: Ids depend on the prefix, so that a decision for a fork does not count for the original; a
+        // reader of the record has to know it.
         let key_prefix = self.request_scope().map(str::to_owned);
         Ok(EventKind::Decided { decisions, by, idempotency_key, key_prefix })
     }
 
-    /// Keeps what was decided, so that a second decision is known as such.
+    /// Records the decisions, so that a second decision about a request is recognised.
     pub(super) fn note_decisions(&mut self, kind: &EventKind) {
         let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { return };
         for (id, decision) in decisions {

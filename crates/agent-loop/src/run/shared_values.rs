@@ -73,7 +73,7 @@ fn fits(value: &Value, left: &mut usize) -> bool {
 }
 
 impl Event {
-    /// Gives the keys of shared scopes the values that they had when the run began, or continued in another process, as far
+    /// Restores the values of shared scopes that the run found when it began, or continued in another process, as far
     /// as the event has them. For a host that folds a record again.
     ///
     /// # Examples
@@ -128,8 +128,8 @@ impl Run {
         keys.map(|key| (key.clone(), SharedValue::of(self.state.get(key.as_str())))).collect()
     }
 
-    /// The values of shared scopes that a run reads when it continues: routers have to choose the same again in a replay,
-    /// and an approver has to be shown the same.
+    /// The values of shared scopes that a run reads when it continues: in a replay, routers must choose the same again,
+    /// and an approver must be shown the same.
     pub(super) fn shared_values_now(&self) -> BTreeMap<String, SharedValue> {
         let has_inputs = || {
             let tools = self.tools().into_iter().flat_map(Tools::iter);

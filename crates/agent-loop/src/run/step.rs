@@ -25,7 +25,7 @@ use crate::state_input::{StateInput, retain_open};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OpenStep {
     #[serde(default)]
-    pub(crate) items: StepItems,
+    pub(crate) items: ItemList,
     pub(crate) plan: StepPlan,
 }
 
@@ -56,13 +56,13 @@ pub(crate) struct CallStep {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<Exit>,
     /// The amounts that the run had used when the step began: the runs inside have the rest of its limits.
-    pub(crate) spent: LimitUsage,
+    pub(crate) spent: SpentBudget,
 }
 
 /// The amounts that count for the limits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct LimitUsage {
+pub(crate) struct SpentBudget {
     pub(crate) calls: u64,
     pub(crate) tokens: u64,
     #[serde(with = "super::event::micros", rename = "elapsed_us")]
@@ -78,15 +78,15 @@ pub(crate) struct SuperstepWalk {
     pub(crate) deferred: Vec<Planned>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) arrived: Vec<Arrived>,
-    /// In how many supersteps each node had branches.
+    /// The number of supersteps in which each node had branches.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) executions: BTreeMap<String, u64>,
 }
 
-/// The items in their order, and how many of them are how far. A reply may have thousands of calls, and each of
-/// their events asks for that.
+/// The items in their order, and the number of those in each condition. A reply may have thousands of calls, and each
+/// of their events needs these numbers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StepItems {
+pub(crate) struct ItemList {
     items: Vec<StepItem>,
     counts: [usize; 6],
 }
@@ -115,24 +115,24 @@ fn counted(item: &StepItem) -> [bool; 6] {
     [item.is_asked(), waits, is_runnable, item.is_started(), item.hook_pending().is_some(), !item.is_done()]
 }
 
-impl From<Vec<StepItem>> for StepItems {
+impl From<Vec<StepItem>> for ItemList {
     fn from(items: Vec<StepItem>) -> Self {
         let mut counts = [0; 6];
         for (count, is_one) in items.iter().flat_map(|item| std::iter::zip(0.., counted(item))) {
             counts[count] += usize::from(is_one);
         }
-        StepItems { items, counts }
+        ItemList { items, counts }
     }
 }
 
-impl Serialize for StepItems {
+impl Serialize for ItemList {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.items.serialize(serializer)
     }
 }
 
 /// Rejects a call whose decision refers to a call without one: the machine relies on it.
-impl<'de> Deserialize<'de> for StepItems {
+impl<'de> Deserialize<'de> for ItemList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let items = Vec::<StepItem>::deserialize(deserializer)?;
         let is_asked_before = |place: usize, first: usize| {
@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for StepItems {
     }
 }
 
-impl Deref for StepItems {
+impl Deref for ItemList {
     type Target = [StepItem];
 
     fn deref(&self) -> &[StepItem] {
@@ -161,7 +161,7 @@ impl Deref for StepItems {
     }
 }
 
-impl StepItems {
+impl ItemList {
     /// Changes the item at a place, if there is one. O(1).
     pub(crate) fn change<T>(&mut self, place: usize, change: impl FnOnce(&mut StepItem) -> T) -> Option<T> {
         let item = self.items.get_mut(place)?;
@@ -394,7 +394,7 @@ impl InnerRun {
 
 impl OpenStep {
     /// The calls of a reply.
-    pub(crate) fn of_calls(reply: Arc<Message>, last: Option<Exit>, spent: LimitUsage) -> Self {
+    pub(crate) fn of_calls(reply: Arc<Message>, last: Option<Exit>, spent: SpentBudget) -> Self {
         let items = vec![StepItem::default(); reply.tool_calls().count()].into();
         OpenStep {
             items,
@@ -404,7 +404,7 @@ impl OpenStep {
 
     /// A walk that has not begun.
     pub(crate) fn of_walk() -> Self {
-        OpenStep { items: StepItems::default(), plan: StepPlan::Branches(SuperstepWalk::default()) }
+        OpenStep { items: ItemList::default(), plan: StepPlan::Branches(SuperstepWalk::default()) }
     }
 
     pub(crate) const fn calls(&self) -> Option<&CallStep> {
@@ -474,7 +474,7 @@ impl OpenStep {
         }
     }
 
-    /// The calls that do not simply run get their fates. Those that are answered have their outcomes from the event.
+    /// Applies the fates of calls that do not simply run. Answered ones have their outcomes from the event.
     pub(crate) fn apply_fates(&mut self, fates: &[(usize, Fate)]) {
         for (place, fate) in fates {
             let first = match fate {

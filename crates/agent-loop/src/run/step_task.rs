@@ -71,7 +71,7 @@ impl<'a> StepTask<'a> {
         }
     }
 
-    /// In which superstep of the run this is that the node has branches, from 1.
+    /// The number of the superstep, among those in which the node has branches, from 1.
     pub(crate) fn execution(&self) -> u64 {
         self.planned().map_or(0, |planned| self.run.execution(&planned.node))
     }

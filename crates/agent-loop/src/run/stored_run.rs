@@ -90,7 +90,7 @@ struct StoredVersion {
     version: u64,
 }
 
-/// Refuses what a newer version wrote.
+/// Refuses forms of a newer version.
 pub(crate) fn check_version(json: &str, what: &'static str) -> Result<(), LoadError> {
     let stored: StoredVersion =
         serde_json::from_str(json).map_err(|source| LoadError::Json { what, source })?;
@@ -160,7 +160,7 @@ impl Run {
         }
     }
 
-    /// Continues with a stored run although the agent may have changed, and tells what changed.
+    /// Loads a stored run with a possibly changed agent, and returns the changes.
     ///
     /// # Errors
     /// As [`Run::load`], but for the changes.

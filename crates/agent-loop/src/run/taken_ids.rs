@@ -1,5 +1,4 @@
-//! Agents side by side know nothing of each other's calls, so two may have the same id. In the conversation of the
-//! graph every call has one of its own.
+//! Unique ids of calls in the conversation of a graph: agents that run side by side may give two calls the same id.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use stepfold_tools::{Approval, CancellationToken, Effect, Tool, ToolError};
 use stepfold_trim::{Summarize, Trim};
 
 use super::machine::RunPhase;
-use super::step::{ItemState, LimitUsage, OpenStep, StepPlan};
+use super::step::{ItemState, OpenStep, SpentBudget, StepPlan};
 use super::{Answer, Event, HookReport, Input, ItemOutcome, Need, Run};
 use crate::agent::{Agent, BranchEnd, Emitter, HookAction, HookContext, HookPoint, HookVerdict, Planner};
 use crate::approval::{AskReason, Decision};
@@ -152,7 +152,7 @@ fn open_calls(agent: &Agent) -> Vec<Run> {
         let reply = Arc::new(calls(&names));
         let mut steps = Vec::new();
         for state in [ItemState::Ready, ItemState::Started, ItemState::Asking(AskReason::Rule)] {
-            let mut step = OpenStep::of_calls(Arc::clone(&reply), None, LimitUsage::default());
+            let mut step = OpenStep::of_calls(Arc::clone(&reply), None, SpentBudget::default());
             step.items.change(0, |item| item.state = state.clone());
             steps.push(step);
         }

@@ -62,7 +62,7 @@ impl Run {
             if outcome.is_unknown() && !was_unknown {
                 unknown.push(self.shown(*place).into());
             }
-            // A run inside is broken off with the one that it is part of.
+            // A run inside ends with the one that it is part of.
             if let (EventKind::Cancelled | EventKind::TimedOut, Some(child)) = (event, item.child()) {
                 let inner = child.new_unknown_calls(event, &child.implied_outcomes(event, &[]));
                 unknown.extend(within(&self.shown(*place).id, inner));

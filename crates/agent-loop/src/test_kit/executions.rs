@@ -36,17 +36,17 @@ pub(super) struct ExecutionCount {
 }
 
 impl Executions {
-    /// Nothing has run.
+    /// Creates empty counts.
     pub fn new() -> Self {
         Executions::default()
     }
 
-    /// The call of this context is executed.
+    /// Counts an execution of the call of this context.
     pub fn note(&self, context: &ToolContext) {
         self.note_key(context.idempotency_key(), context.tool_name(), Some(context.effect()));
     }
 
-    /// The function of this node is executed, under its idempotency key.
+    /// Counts an execution of this node's function, under its idempotency key.
     ///
     /// # Examples
     /// ```

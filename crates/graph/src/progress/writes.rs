@@ -127,7 +127,7 @@ pub fn overall_progress(state: &State) -> Result<Delta, ProgressError> {
     Ok([schema.write(key.name(), progress)?].into_iter().collect())
 }
 
-/// Items behind those of a list: by the key's own handler, unless that would put them in place of the list.
+/// Appends items to a list: by the key's own handler, unless that would replace the list.
 pub(super) fn appended<T: Serialize>(
     schema: &Schema,
     key: Key<Vec<T>>,

@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::replay::Recording;
 use crate::run::{Event, Run};
 
-/// A run from where it was to where it ended, or was ended.
+/// A part of a run: from its start or an interruption to its end or the next interruption.
 pub(super) struct RunSegment {
     pub(super) outcome: Outcome,
     pub(super) fault: Option<String>,
@@ -25,7 +25,7 @@ pub(super) struct RunSegment {
     pub(super) under_way: BTreeSet<String>,
 }
 
-/// A run, in one leg or several.
+/// A run, in one segment or several.
 pub(super) struct SimulatedRun {
     pub(super) start: Run,
     pub(super) outcome: Outcome,
@@ -37,7 +37,7 @@ pub(super) struct SimulatedRun {
     pub(super) words: usize,
     /// The last request to the model at each step of each run.
     pub(super) asked: BTreeMap<(String, u64), String>,
-    /// The keys of what was under way when a leg was ended.
+    /// The keys of work that was under way when a segment ended.
     pub(super) under_way: BTreeSet<String>,
     pub(super) executions: BTreeMap<String, ExecutionCount>,
     pub(super) account: EffectLedger,
@@ -78,7 +78,7 @@ impl SimulatedRun {
         self.outcome.state()
     }
 
-    /// Why it ended.
+    /// The exit and the fault, as text.
     pub(super) fn words(&self) -> String {
         let fault = self.fault.as_deref().unwrap_or_default();
         format!("{} {fault}", self.outcome.exit())
@@ -92,8 +92,8 @@ impl SimulatedRun {
         self.account.effect(key).or_else(of_call).or_else(by_name).unwrap_or(Effect::AtMostOnce)
     }
 
-    /// After a failure that is only of the observer: nothing was lost, so that no call runs again, and none has an
-    /// unknown outcome. A node that failed is tried again.
+    /// Checks that a failure of the observer alone lost nothing: no call runs again, and none has an unknown outcome. A
+    /// node that failed is attempted again.
     pub(super) fn check_nothing_lost(&mut self) -> Result<(), String> {
         let account = &self.account;
         self.under_way.retain(|key| account.is_branch(key));
@@ -176,7 +176,7 @@ impl SimulatedRun {
         Ok(others.map(|(run, _)| run).collect())
     }
 
-    /// Whether this was under way when a leg was ended: by itself, or inside of a call that was.
+    /// Whether this was under way when a segment ended: by itself, or inside of a call that was.
     fn was_under_way(&self, key: &str) -> bool {
         let is_inside =
             |call: &String| key.strip_prefix(call.as_str()).is_some_and(|inside| inside.starts_with("/run/"));
@@ -189,7 +189,7 @@ fn is_part_of(run: &str, outer: &str) -> bool {
     run.strip_prefix(outer).is_some_and(|inside| inside.is_empty() || inside.starts_with('/'))
 }
 
-/// Whether a run that was ended in the middle came to the same.
+/// Compares an interrupted run with the uninterrupted one.
 pub(super) fn compare(ended: &SimulatedRun, whole: &SimulatedRun) -> Result<(), String> {
     for (key, execution) in &ended.executions {
         let must_not_repeat = ended.effect(key, &execution.name) == Effect::AtMostOnce;
@@ -211,7 +211,7 @@ pub(super) fn compare(ended: &SimulatedRun, whole: &SimulatedRun) -> Result<(), 
     compare_executions(ended, whole)
 }
 
-/// All was executed as often, but for what was under way.
+/// Compares the numbers of executions, except for work that was under way.
 fn compare_executions(ended: &SimulatedRun, whole: &SimulatedRun) -> Result<(), String> {
     let keys: BTreeSet<&String> = whole.executions.keys().chain(ended.executions.keys()).collect();
     for key in keys {

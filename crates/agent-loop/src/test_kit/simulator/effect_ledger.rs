@@ -15,11 +15,11 @@ use crate::run::{Event, EventKind};
 #[derive(Clone, Debug)]
 pub(super) struct EffectLedger {
     agents: BTreeMap<String, Agent>,
-    /// The step that each run is at.
+    /// The current step of each run.
     steps: BTreeMap<String, u64>,
     /// The calls, or branches, of each run's open step.
     open: BTreeMap<String, Vec<LedgerItem>>,
-    /// The run that each is part of, and its superstep.
+    /// The run around each, and its superstep.
     outer: BTreeMap<String, (String, u64)>,
     /// The side effects of runs, as far as they are known.
     effects: BTreeMap<String, Effect>,
@@ -147,7 +147,7 @@ impl EffectLedger {
         self.interruptions().contains(place)
     }
 
-    /// Whether a step of a run comes behind the step in which something was interrupted.
+    /// Whether a step of a run comes after the step in which something was interrupted.
     pub(super) fn is_behind(&self, run: &str, step: u64) -> bool {
         self.interruptions().iter().any(|(interrupted, at)| {
             if run == interrupted {
@@ -218,7 +218,7 @@ impl EffectLedger {
         self.open.insert(run.to_owned(), open);
     }
 
-    /// Makes a run inside known.
+    /// Registers a run inside.
     fn enter(&mut self, run: &str, place: usize, inner: &str) {
         if self.agents.contains_key(inner) {
             return;

@@ -13,13 +13,13 @@ use crate::run::{Event, EventKind};
 pub(super) enum ObserverStop {
     #[default]
     Never,
-    /// At the first word after this many events.
+    /// At the first notice after this many events.
     After(usize),
-    /// When it is told of this event, which it does not store.
+    /// When it is notified of this event, which it does not store.
     Before(usize),
-    /// When it is told of this event, which it has stored.
+    /// When it is notified of this event, which it has stored.
     Stored(usize),
-    /// Once, at this word about what is under way.
+    /// Once, at this notice about work under way.
     Told(usize),
     /// Never; breakpoints stop the run.
     At(Vec<Breakpoint>),
@@ -110,8 +110,8 @@ impl FailingObserver {
     }
 }
 
-/// Whether it is told of calls and branches, or of what an agent does beside others. When nothing is under way, a failure
-/// is the same as one before the next event.
+/// Whether an event is about calls and branches, or about an inner run beside others. When nothing is under way, a
+/// failure is the same as one before the next event.
 const fn is_notice(told: &RunEvent) -> bool {
     !matches!(
         told,

@@ -1,4 +1,4 @@
-//! Running it as often as there are points at which it can end.
+//! The simulator: runs an agent once for each point at which its run can end.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::run_error::RunFault;
 /// - the observer fails *before* the event is stored: its cause has happened, without a record;
 /// - the observer fails *after* the event is stored, and what was in memory is lost.
 ///
-/// And for everything that the observer is told of calls and nodes under way: it fails once, which loses nothing.
+/// And for every notice of calls and nodes under way: the observer fails once, which loses nothing.
 ///
 /// And once: stopped by a breakpoint before every request to the model, every call and every node, each time
 /// serialised.
@@ -122,7 +122,7 @@ impl Simulated {
     }
 }
 
-/// A run that did not come to the same. It says where it ended in the middle, under which seed, and what differs.
+/// A run whose result differs. It names the point of interruption, the seed, and the difference.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("seed {seed}, {point}: {what}")]
 pub struct SimulationError {
@@ -159,7 +159,7 @@ impl fmt::Display for InterruptionPoint {
     }
 }
 
-/// More stops than any run has points: a run that never ends is a fault, too.
+/// The maximum number of stops: a run that never ends is a fault, too.
 const MOST_STOPS: usize = 10_000;
 
 impl<'a> Simulator<'a> {
@@ -173,21 +173,21 @@ impl<'a> Simulator<'a> {
         Simulator { agent, executions: Executions::new(), decide: Arc::new(decide), seed: 0 }
     }
 
-    /// With tools that note their executions here.
+    /// Counts the executions that tools note here.
     #[must_use]
     pub fn counting(mut self, executions: &Executions) -> Self {
         self.executions = executions.clone();
         self
     }
 
-    /// With these decisions about calls, which have to be the same for the same request.
+    /// Sets the decisions about calls, which must be the same for the same request.
     #[must_use]
     pub fn deciding(mut self, decide: impl Fn(&ApprovalRequest) -> Decision + Send + Sync + 'static) -> Self {
         self.decide = Arc::new(decide);
         self
     }
 
-    /// With the seed that agent and input were generated from, to be told with a failure.
+    /// Sets the seed that agent and input were generated from, for the text of a failure.
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -197,7 +197,7 @@ impl<'a> Simulator<'a> {
     /// Runs the agent on this input as often as there are points to end at.
     ///
     /// # Errors
-    /// [`SimulationError`] for the first run that did not come to the same.
+    /// [`SimulationError`] for the first run whose result differs.
     pub async fn check(&self, input: impl Into<Input>) -> Result<Simulated, SimulationError> {
         let input = input.into();
         let at = |point| move |what| SimulationError { seed: self.seed, point, what };
