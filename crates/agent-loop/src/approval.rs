@@ -33,8 +33,8 @@ pub struct ApprovalRequest {
     /// The first part is the id of the call, percent-encoded where it is more than letters, digits and `-._:`; of a
     /// question of a node, the branch and the label; of a request inside of an agent that is a tool or a node, the whole
     /// path, with `/` between its parts. The digest is over the run,
-    /// the step, the tool or node, the arguments, and the values that the state adds to them. So an id is never used again for anything else, and a decision
-    /// approves what was shown and nothing else.
+    /// the step, the tool or node, the arguments, and the values that the state adds to them. So an id is never used
+    /// again for anything else, and a decision approves what was shown and nothing else.
     pub id: String,
     /// The call as it runs if it is approved: as the model made it, or with the arguments that an earlier decision gave it.
     pub call: ToolCall,
@@ -46,7 +46,8 @@ pub struct ApprovalRequest {
     /// The number of equal calls of the reply that the decision covers: more than one only for equal calls
     /// that are approved [once](stepfold_tools::Approval::Once).
     pub times: usize,
-    /// The question of a tool to the user, if the request is [one](AskReason::Input). The arguments of `call` are its details.
+    /// The question of a tool to the user, if the request is [one](AskReason::Input). The arguments of `call` are its
+    /// details.
     pub message: Option<String>,
     /// The token under which [an outcome that comes later](AskReason::Later) is delivered.
     pub token: Option<String>,
@@ -54,7 +55,7 @@ pub struct ApprovalRequest {
     pub deadline: Option<SystemTime>,
     /// The JSON Schema that modified arguments must fit, where a node or the question of a tool has given it.
     pub(crate) parameters: Option<Value>,
-    /// What the tool that asks has to know when it continues.
+    /// The asking tool's own data, given back to it when it continues.
     pub(crate) state: Option<Value>,
 }
 
@@ -80,7 +81,8 @@ impl ApprovalRequest {
         self.parameters != Some(Value::Bool(false))
     }
 
-    /// The JSON Schema that the arguments of [`Decision::Modify`] must fit, where a node or the question of a tool has given it.
+    /// The JSON Schema that the arguments of [`Decision::Modify`] must fit, where a node or the question of a tool has
+    /// given it.
     pub fn schema(&self) -> Option<&Value> {
         self.parameters.as_ref().filter(|schema| **schema != Value::Bool(false))
     }
@@ -132,15 +134,15 @@ pub enum AskReason {
     /// A node of a graph requests it: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the
     /// node's name and the subject; a modified one is passed to the node.
     Node,
-    /// A tool asks the user something while it runs: [`ToolContext::ask`](stepfold_tools::ToolContext::ask). The call has the
-    /// tool's name and what is shown beside the [message](ApprovalRequest::message). The decision is the answer:
+    /// A tool asks the user something while it runs: [`ToolContext::ask`](stepfold_tools::ToolContext::ask). The call has
+    /// the tool's name and what is shown beside the [message](ApprovalRequest::message). The decision is the answer:
     /// [`Decision::Modify`] with what the [schema](ApprovalRequest::schema) asks for, [`Decision::Approve`] where that is
     /// nothing, [`Decision::Reject`] to decline. The tool runs again with it.
     Input,
     /// The outcome of a call [comes later](stepfold_tools::ToolContext::later): it is delivered under the
-    /// [token](ApprovalRequest::token), or the [deadline](ApprovalRequest::deadline) passes. No person is asked. The decision
-    /// is [`Decision::Complete`], [`Decision::Reject`] with the reason of a failure, or [`Decision::Expire`]. The tool runs
-    /// again with it.
+    /// [token](ApprovalRequest::token), or the [deadline](ApprovalRequest::deadline) passes. No person is asked. The
+    /// decision is [`Decision::Complete`], [`Decision::Reject`] with the reason of a failure, or [`Decision::Expire`].
+    /// The tool runs again with it.
     Later,
 }
 
@@ -336,16 +338,16 @@ impl<A: Approver> DynApprover for A {
     }
 }
 
-/// Where and what is asked: all that tells a request from every other one.
+/// The place and the content of a request: everything that distinguishes it from every other one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct RequestSubject<'a> {
     /// The recorded id of the run.
     pub(crate) run: &'a str,
     /// The step, or the superstep of a graph.
     pub(crate) step: u64,
     /// The place of the call or branch in the step.
     pub(crate) place: usize,
-    /// How often something was asked about this call or branch before, after crashes for instance.
+    /// The number of earlier requests about this call or branch, after crashes for instance.
     pub(crate) round: u32,
     pub(crate) reason: AskReason,
     /// The tool or the node.
@@ -356,7 +358,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) inputs: &'a [StateInput],
 }
 
-impl Subject<'_> {
+impl RequestSubject<'_> {
     /// The id of a request about this at a path.
     pub(crate) fn id(&self, path: &str, about: &Arguments) -> String {
         match about.as_object() {
@@ -416,23 +418,23 @@ pub(crate) fn nested_path(outer: &str, inner: &str) -> String {
     format!("{outer}/{inner}")
 }
 
-/// What the model reads of a call that was rejected.
-pub(crate) fn rejection(tool: &str, reason: &str) -> String {
+/// The text for the model about a rejected call.
+pub(crate) fn rejection_text(tool: &str, reason: &str) -> String {
     match reason.trim() {
         "" => format!("tool '{tool}' not run: the call was rejected"),
         reason => format!("tool '{tool}' not run: the call was rejected: {reason}"),
     }
 }
 
-/// What the model reads beside the result of a call whose arguments were changed.
-pub(crate) fn modification(arguments: &Arguments) -> String {
+/// The note for the model beside the result of a call whose arguments were changed.
+pub(crate) fn modification_note(arguments: &Arguments) -> String {
     format!("{MODIFIED}{}]", arguments.to_text())
 }
 
 const MODIFIED: &str = "[The arguments were changed before the call ran, to ";
 
-/// Whether a text tells of changed arguments.
-pub(crate) fn is_modification(text: &str) -> bool {
+/// Whether a text is a note about changed arguments.
+pub(crate) fn is_modification_note(text: &str) -> bool {
     text.starts_with(MODIFIED)
 }
 

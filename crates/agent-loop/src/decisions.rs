@@ -1,6 +1,6 @@
 //! Decisions as they are given together, and why they may be refused.
 //!
-//! What would surprise a reader: a refusal changes nothing. The run waits as it did before, and every request stays
+//! A refusal changes nothing, which may surprise: the run waits as it did before, and every request stays
 //! pending.
 
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ use crate::approval::Decision;
 pub struct Decisions {
     /// Each decision with the [id](crate::ApprovalRequest::id) of its request.
     pub decisions: Vec<(String, Decision)>,
-    /// Who decided, for the record.
+    /// The author of the decisions, for the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The key under which the same decisions may be sent again.
@@ -136,7 +136,7 @@ pub enum DecisionError {
         id: String,
         /// The decision that it has.
         decision: Box<Decision>,
-        /// Who made it, if that was recorded.
+        /// The author of that decision, if recorded.
         by: Option<String>,
     },
     /// Modified arguments do not fit the tool.
@@ -191,7 +191,7 @@ impl DecisionError {
 
 /// A decision that a request has, kept so that a second one is known as such.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Settled {
+pub(crate) struct SettledDecision {
     pub(crate) decision: Decision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) by: Option<String>,

@@ -10,14 +10,14 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// A digest of what a value serialises to.
 pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> String {
-    let mut hasher = Hasher(Xxh3::new());
+    let mut hasher = HashWriter(Xxh3::new());
     // Writing to a hasher cannot fail; a value that has no JSON has the digest of what it has.
     let _ = serde_json::to_writer(&mut hasher, value);
     hex(&hasher.0)
 }
 
-/// How many bytes of a digest a person is shown.
-const SHOWN: usize = 8;
+/// The bytes of a digest that an id shows.
+const SHOWN_BYTES: usize = 8;
 
 /// A digest of several texts in this order, which no other texts have.
 pub(crate) fn of_parts(parts: &[&str]) -> String {
@@ -26,7 +26,7 @@ pub(crate) fn of_parts(parts: &[&str]) -> String {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     }
-    HEXLOWER.encode(&hasher.finalize()[..SHOWN])
+    HEXLOWER.encode(&hasher.finalize()[..SHOWN_BYTES])
 }
 
 /// The whole SHA-256 of a text.
@@ -45,9 +45,9 @@ fn hex(hasher: &Xxh3) -> String {
     HEXLOWER.encode(&hasher.digest128().to_be_bytes())
 }
 
-struct Hasher(Xxh3);
+struct HashWriter(Xxh3);
 
-impl io::Write for Hasher {
+impl io::Write for HashWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())

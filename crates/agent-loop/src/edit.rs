@@ -1,6 +1,6 @@
 //! Edits: changes of a paused run from outside, and why it may be refused.
 //!
-//! What would surprise a reader: an edit is an input of the run, as a decision is. It is an event of its record, and a
+//! An edit is an input of the run, as a decision is, which may surprise. It is an event of the run's record, and a
 //! replay makes it again.
 
 use serde_json::Value;
@@ -48,7 +48,7 @@ pub struct Edit {
     pub results: Vec<(String, ToolContent)>,
     /// The new arguments, each with the id of its call.
     pub arguments: Vec<(String, Value)>,
-    /// Who makes the edit, for the record.
+    /// The author of the edit, for the record.
     pub by: Option<String>,
     /// The key under which the same edit may be sent again.
     pub idempotency_key: Option<String>,
@@ -116,7 +116,8 @@ impl Edit {
     }
 
     /// Replaces the arguments of a call that has not begun. The conversation keeps the call as the model made it; the model
-    /// is told of the change with the result. Rules and hooks see the new arguments: a rule may require an approval of them.
+    /// is told of the change with the result. Rules and hooks see the new arguments: a rule may require an approval of
+    /// them.
     ///
     /// # Examples
     /// ```
@@ -191,6 +192,7 @@ impl Edit {
             }
             Ok(match value {
                 ValueEdit::Set(key, value) => {
+                    // NOTE: By its own handler a sum or a list could not be given the value that a person wants.
                     schema.write_with(key.as_str(), value.clone(), &Handler::replace_values())?
                 }
                 ValueEdit::Merge(key, value) => schema.write(key.as_str(), value.clone())?,
@@ -268,7 +270,7 @@ pub enum EditError {
     NotAnswered {
         /// The id.
         id: String,
-        /// What the call waits for.
+        /// The next step for the call.
         why: &'static str,
     },
     /// Several edits of one call.
@@ -290,7 +292,7 @@ pub enum EditError {
     Begun {
         /// The id.
         id: String,
-        /// What has happened to the call.
+        /// The progress of the call, and the way to change it anyway.
         why: &'static str,
     },
     /// The tool does not accept the arguments.
@@ -298,7 +300,7 @@ pub enum EditError {
     InvalidArguments {
         /// The id.
         id: String,
-        /// What does not fit.
+        /// The faults of the arguments.
         faults: String,
     },
     /// The run has ended, or there is none: its calls are final.

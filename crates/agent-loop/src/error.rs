@@ -115,9 +115,9 @@ pub enum FeedError {
         "too many branches in the next superstep: expected at most {max}, found {branches}; see `max_branches`"
     )]
     TooManyBranches {
-        /// How many it would have.
+        /// The number that was planned.
         branches: usize,
-        /// How many it may have.
+        /// The maximum number.
         max: usize,
     },
     /// The agent that is a tool or a node cannot be made on the state.

@@ -1,4 +1,4 @@
-//! The last words of a run: what it tells its caller at its end. Pure.
+//! The last words of a run: its result as text for its caller. Pure.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use crate::exit::Exit;
 use crate::run::is_note;
 
 impl Exit {
-    /// The last words of a run that ended so, with these messages at its end: the text of its last reply; where that has none,
-    /// the result of the exit tool, if it says something (not null, and not an empty text, object or list); else none. Never
-    /// the result of another call.
+    /// The last words of a run that ended so, with these messages at its end: the text of its last reply; where that has
+    /// none, the result of the exit tool, if it says something (not null, and not an empty text, object or list); else
+    /// none. Never the result of another call.
     ///
     /// # Examples
     /// ```
@@ -29,31 +29,31 @@ impl Exit {
     /// assert_eq!(Exit::MaxSteps.last_words(&said), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn last_words<'a, M>(&self, said: M) -> Option<String>
+    pub fn last_words<'a, M>(&self, messages: M) -> Option<String>
     where
         M: IntoIterator<Item = &'a Arc<Message>, IntoIter: DoubleEndedIterator>,
     {
-        last_words(said, |tool| matches!(self, Exit::Tool(exit) if exit == tool))
+        last_words(messages, |tool| matches!(self, Exit::Tool(exit) if exit == tool))
     }
 
     /// The same of a run of this agent. A graph ends with the exit tools of the agents in it.
-    pub(crate) fn last_words_of<'a, M>(&self, agent: &Agent, said: M) -> Option<String>
+    pub(crate) fn last_words_of<'a, M>(&self, agent: &Agent, messages: M) -> Option<String>
     where
         M: IntoIterator<Item = &'a Arc<Message>, IntoIter: DoubleEndedIterator>,
     {
         match self {
-            Exit::End => last_words(said, |tool| ends_with(agent, tool)),
-            exit => exit.last_words(said),
+            Exit::End => last_words(messages, |tool| ends_with(agent, tool)),
+            exit => exit.last_words(messages),
         }
     }
 }
 
-fn last_words<'a, M>(said: M, is_exit: impl Fn(&str) -> bool) -> Option<String>
+fn last_words<'a, M>(messages: M, is_exit: impl Fn(&str) -> bool) -> Option<String>
 where
     M: IntoIterator<Item = &'a Arc<Message>, IntoIter: DoubleEndedIterator>,
 {
     let mut results = Vec::new();
-    for message in said.into_iter().rev() {
+    for message in messages.into_iter().rev() {
         match message.role() {
             Role::Tool => results.push(message),
             Role::Assistant => {
@@ -80,7 +80,7 @@ fn ends_with(agent: &Agent, tool: &str) -> bool {
     agents.any(|inside| ends_with(inside.agent(), tool))
 }
 
-/// The text of a result, without what the loop tells the model beside it.
+/// The text of a result, without the notes of the loop for the model.
 fn without_notes(result: &ToolResult) -> Cow<'_, str> {
     let ToolContent::Parts(parts) = result.content() else { return result.text() };
     let texts = parts.iter().filter_map(|part| match &part.content {

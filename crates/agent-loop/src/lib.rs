@@ -1,6 +1,7 @@
 //! The run of an agent as a state machine that can be stopped, stored, resumed and replayed.
 //!
-//! In the facade: `stepfold::agent_loop`. A program that depends on `stepfold` writes this path where the examples here have
+//! In the facade: `stepfold::agent_loop`. A program that depends on `stepfold` writes this path where the examples here
+//! have
 //! `stepfold_agent_loop`.
 //!
 //! # The tour
@@ -90,7 +91,8 @@
 //!
 //! Further topics: [`RunLimits`], [hooks](HookAction), [`Output`] for values
 //! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`plan`] for workflows
-//! (graphs are in `stepfold-graph`), [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted models and a simulator that stops a run everywhere.
+//! (graphs are in `stepfold-graph`), [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted
+//! models and a simulator that stops a run everywhere.
 //!
 //! # Guarantees
 //!

@@ -73,8 +73,8 @@ impl Outcome {
         self.run.text()
     }
 
-    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit tool
-    /// that ended the run, if it says something; else none.
+    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit
+    /// tool that ended the run, if it says something; else none.
     ///
     /// # Examples
     /// ```
@@ -138,8 +138,8 @@ impl Outcome {
     }
 
     /// The cost of the tokens by a table of prices: the sum over all models that were asked, those behind a fallback and of
-    /// agents as tools included. `None` if a model has neither a price nor a reported cost. The cost that providers reported
-    /// is in [`usage().cost`](Usage::cost).
+    /// agents as tools included. `None` if a model has neither a price nor a reported cost. The cost that providers
+    /// reported is in [`usage().cost`](Usage::cost).
     ///
     /// # Examples
     /// ```

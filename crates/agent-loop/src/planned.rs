@@ -1,4 +1,4 @@
-//! What a plan consists of, and the outcomes of its branches, as they are recorded.
+//! The parts of a plan, and the outcomes of its branches, as they are recorded.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{Arguments, Message, ToolCall};
 use stepfold_state_core::state::{Delta, State};
 use stepfold_tools::{Resources, Retry};
 
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject};
+use crate::approval::{ApprovalRequest, AskReason, Decision, RequestSubject};
 use crate::exit::Exit;
 use crate::stored_form::{is_once, once};
 
@@ -21,7 +21,7 @@ use crate::stored_form::{is_once, once};
 pub struct Planned {
     /// The node.
     pub node: String,
-    /// What this branch is about, if it is one of a fan-out. Null is an item as well.
+    /// The item of this branch, if it is one of a fan-out. Null is an item as well.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub item: Option<Value>,
 }
@@ -37,7 +37,7 @@ impl Planned {
         Planned { node, item }
     }
 
-    /// What it is called among the branches of its superstep.
+    /// The name of the branch within its superstep.
     pub(crate) fn label(&self, place: usize) -> String {
         match self.item {
             Some(_) => format!("{}#{place}", self.node),
@@ -46,13 +46,13 @@ impl Planned {
     }
 }
 
-/// What a router chose, as it is recorded.
+/// A router's choice, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Routed {
     /// The node before the router.
     pub from: String,
-    /// What it chose.
+    /// The chosen nodes.
     pub to: Vec<String>,
     /// Why, if it said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ impl Routed {
 pub struct Arrived {
     /// The node that waits.
     pub at: String,
-    /// Which join it is, in the order in which they were declared, from 0: a node may have several.
+    /// The index of the join, in the order of declaration, from 0: a node may have several.
     #[serde(default)]
     pub join: usize,
     /// The nodes that have finished.
@@ -90,22 +90,22 @@ impl Arrived {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct NodeOutcome {
-    /// How it ended.
+    /// The status: success, or the kind of failure.
     #[serde(default, skip_serializing_if = "NodeStatus::is_success")]
     pub status: NodeStatus,
     /// Why it failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What it wrote; merged at the end of the superstep.
+    /// The writes; merged at the end of the superstep.
     #[serde(default, skip_serializing_if = "Delta::is_empty")]
     pub delta: Delta,
-    /// What it appends to the conversation at the end of the superstep.
+    /// The messages that are appended to the conversation at the end of the superstep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Arc<Message>>,
-    /// What it appends to `outputs`: objects with a `node`, a `content`, and perhaps a `kind`.
+    /// The items that are appended to `outputs`: objects with a `node`, a `content`, and perhaps a `kind`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Value>,
-    /// Where it chose to go, in place of the edges of its node.
+    /// The branches that it chose as the next ones, in place of the edges of its node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub goto: Vec<Planned>,
     /// The number of attempts.
@@ -113,7 +113,7 @@ pub struct NodeOutcome {
     pub tries: u32,
 }
 
-/// How a branch ended.
+/// The end of a branch: success, or the kind of failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -125,7 +125,7 @@ pub enum NodeStatus {
     Failed,
     /// Its time was up, at every attempt.
     TimedOut,
-    /// What it wrote could not be merged. None of it was.
+    /// Its writes could not be merged; none of them was applied.
     Unmerged,
     /// The run ended before it had its outcome.
     Cancelled,
@@ -160,13 +160,13 @@ pub struct OpenBranch {
     pub place: usize,
     /// The node, and the item.
     pub planned: Planned,
-    /// In which superstep this is that the node has branches, from 1.
+    /// The number of this superstep, among those in which the node has branches, from 1.
     pub execution: u64,
     /// Its idempotency key: the same when the branch runs again after a crash, different in a fork.
     pub key: String,
     /// The state on which the superstep began.
     pub state: State,
-    /// What the application gives to its tools and nodes.
+    /// The application's resources for its tools and nodes.
     pub resources: Resources,
     /// The decisions about its requests, by their ids within the branch.
     pub decisions: Vec<(String, Decision)>,
@@ -193,7 +193,7 @@ impl OpenBranch {
     ) -> Result<Decision, Box<ApprovalRequest>> {
         let node = &*self.planned.node;
         let (run, step, place) = (&*self.run, self.step, self.place);
-        let subject = Subject {
+        let subject = RequestSubject {
             run,
             step,
             place,
@@ -223,7 +223,7 @@ pub struct Ended<'a> {
     pub item: Option<&'a Value>,
     /// Why it failed, if it did.
     pub error: Option<&'a str>,
-    /// Where it chose to go.
+    /// The branches that it chose as the next ones.
     pub goto: &'a [Planned],
 }
 
@@ -237,7 +237,7 @@ pub struct Position<'a> {
     pub deferred: &'a [Planned],
     /// The joins that are not complete.
     pub arrived: &'a [Arrived],
-    /// In how many supersteps each node had branches.
+    /// The number of supersteps in which each node had branches.
     pub executions: &'a BTreeMap<String, u64>,
 }
 
@@ -251,7 +251,7 @@ pub struct Next {
     pub deferred: Vec<Planned>,
     /// The joins that are not complete.
     pub arrived: Vec<Arrived>,
-    /// What routers chose, for the record.
+    /// The choices of routers, for the record.
     pub routes: Vec<Routed>,
     /// The exit, if the plan ends here.
     pub exit: Option<Exit>,
@@ -272,7 +272,7 @@ impl Next {
 /// Why a plan cannot read the state, or its writes do not fit.
 pub type PlanError = Box<dyn Error + Send + Sync>;
 
-/// How often, and how long, a branch is attempted.
+/// The limits of attempts of a branch: their number and their time.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Attempts {

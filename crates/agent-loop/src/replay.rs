@@ -1,4 +1,4 @@
-//! Replay: a recorded run goes through the machine again, without model and tools.
+//! Replay: computes a recorded run again, without model and tools.
 //!
 //! Every event is computed again from recorded inputs (the reply, the outcome, the decision, the actions of
 //! hooks) and compared with the recorded one. So a replay against a changed agent shows where the run would
@@ -21,10 +21,10 @@ use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, Contradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Item, ItemOutcome, LoadError,
-    Need, Run, SharedValue, check_version,
+    Answer, CallContradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, ItemOutcome, LoadError,
+    Need, Run, SharedValue, StepItem, check_version,
 };
-use crate::state_input::{StateInput, TEMPORARY, are_recorded_alike, is_told};
+use crate::state_input::{StateInput, TEMPORARY, are_recorded, are_recorded_alike};
 
 /// Everything that is needed to go through a run again: where it began, and its events.
 ///
@@ -65,7 +65,7 @@ pub struct Recording {
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct StoredRecording {
     agent: Fingerprint,
     start: Box<RawValue>,
     events: Vec<Event>,
@@ -91,7 +91,7 @@ impl Recording {
     /// [`LoadError`] when it cannot be read or is of a newer format.
     pub fn from_json(json: &str) -> Result<Self, LoadError> {
         check_version(json, "recording")?;
-        let Stored { agent, start, events, ended } =
+        let StoredRecording { agent, start, events, ended } =
             serde_json::from_str(json).map_err(|source| LoadError::Json { what: "recording", source })?;
         Ok(Recording { version: FORMAT_VERSION, agent, start, events, ended })
     }
@@ -121,6 +121,7 @@ impl Recording {
     /// [`Divergence`] for the first event that would be another one, and for a run that ended and would not
     /// end there, or for another reason. A record that stops in the middle replays to where it stops.
     pub fn replay(&self, agent: &Agent) -> Result<Run, Divergence> {
+        // NOTE: Before anything else: with another schema every difference after it would only be a consequence.
         Divergence::check_schema(&self.agent, agent.fingerprint())?;
         let (run, _) = Run::load_changed(agent, self.start.get()).map_err(Divergence::Start)?;
         let explained = |divergence: Divergence| divergence.explained(&self.agent, agent.fingerprint());
@@ -144,7 +145,7 @@ impl Run {
     /// # Errors
     /// [`Divergence`] for the first event that differs; otherwise for the first request with other tools.
     pub fn replay(self, events: &[Event], stored: impl Fn(&Write) -> bool) -> Result<Run, Divergence> {
-        let mut replay = Replay { run: self, other_tools: None };
+        let mut replay = ReplayedRun { run: self, other_tools: None };
         for (place, recorded) in events.iter().enumerate() {
             replay.step(place, recorded, &stored)?;
         }
@@ -195,7 +196,7 @@ impl Run {
         events: &[Event],
         stored: impl Fn(&Write) -> bool,
     ) -> Result<Run, Divergence> {
-        let mut replay = Replay { run: self, other_tools: None };
+        let mut replay = ReplayedRun { run: self, other_tools: None };
         for (place, recorded) in events.iter().enumerate() {
             if let EventKind::Replied { .. } = recorded.kind {
                 replay.list_tools(place, recorded).await?;
@@ -206,14 +207,14 @@ impl Run {
     }
 }
 
-/// A run that goes through a record.
-struct Replay {
+/// A run that is replayed from a record.
+struct ReplayedRun {
     run: Run,
-    /// Where other tools were first offered. They are told last: the outcomes of the calls say more.
+    /// The first event with other tools on offer. It is reported last: the outcomes of the calls say more.
     other_tools: Option<Divergence>,
 }
 
-impl Replay {
+impl ReplayedRun {
     fn step(
         &mut self,
         place: usize,
@@ -227,10 +228,13 @@ impl Replay {
             difference: Box::new(difference),
         };
         self.run.restore_shared(recorded);
-        let made = made_again(&self.run, recorded).map_err(|difference| at(*difference))?;
+        let made = recompute_event(&self.run, recorded).map_err(|difference| at(*difference))?;
         let mut compared = made.clone();
+        // NOTE: A record cannot have these writes, such as those of `temp:` keys.
         compared.retain_writes(stored);
-        if take_tools(&mut compared.kind, &recorded.kind) && self.other_tools.is_none() {
+        // NOTE: Other tools alone are a difference, since the model would have been asked something else; differing
+        // calls explain it better, so they come first.
+        if adopt_tools(&mut compared.kind, &recorded.kind) && self.other_tools.is_none() {
             self.other_tools = Some(at(Difference::Tools { changes: Vec::new() }));
         }
         if compared != *recorded {
@@ -255,26 +259,26 @@ impl Replay {
     }
 }
 
-/// The event that the run makes of what came from outside when the recorded one was made.
-fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
+/// The event that the run makes of the recorded input from outside.
+fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     let refused = |error| Box::new(Difference::Refused(error));
-    // What was to be condensed is told by all of the conversation, and so is which results there were.
+    // Only the whole conversation shows which part was to be condensed, and which results there were.
     if run.is_pruned() && matches!(recorded.kind, EventKind::Summarized { .. } | EventKind::Edited { .. }) {
         return Ok(recorded.clone());
     }
     recorded.whole_outcomes().map_err(refused)?;
-    if let Some(Contradiction { call, recorded, replayed }) = run.contradiction(recorded) {
+    if let Some(CallContradiction { call, recorded, replayed }) = run.contradiction(recorded) {
         return Err(Box::new(Difference::Call { call, recorded, replayed }));
     }
     let answer = match &recorded.kind {
-        // A run inside is gone through by itself. Agents among tools that are asked for at each step are not known.
-        EventKind::Inner { place, event } if run.work().is_some() => {
+        // A run inside is replayed by itself. The agents of dynamic toolsets are not known.
+        EventKind::Inner { place, event } if run.open_step().is_some() => {
             let Some(mut child) = run.child_of(*place).map_err(refused)? else { return Ok(recorded.clone()) };
             child.restore_shared(event);
-            let event = Box::new(made_again(&child, event)?);
+            let event = Box::new(recompute_event(&child, event)?);
             Some(Answer::Inner { place: *place, event })
         }
-        _ => answer_in(recorded, run),
+        _ => recorded_answer(recorded, run),
     };
     let answer = answer.ok_or_else(|| {
         let need = run.decide().to_string();
@@ -285,9 +289,9 @@ fn made_again(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
         None => run.feed(answer, recorded.elapsed),
     };
     let mut made = made.map_err(refused)?;
-    take_asking(&mut made, recorded, run);
-    take_inputs(&mut made.kind, &recorded.kind);
-    take_beginning(&mut made, recorded, run);
+    adopt_requests(&mut made, recorded, run);
+    adopt_inputs(&mut made.kind, &recorded.kind);
+    adopt_beginning(&mut made, recorded, run);
     Ok(made)
 }
 
@@ -303,7 +307,7 @@ fn as_decided(run: &Run, recorded: &EventKind) -> Option<Run> {
 }
 
 /// Whether other tools are offered to the model. They are compared last: the outcomes of the calls say more.
-fn take_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
+fn adopt_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
     match (made, recorded) {
         (EventKind::Began { tools, .. }, EventKind::Began { tools: known, .. }) => {
             let are_others = known.is_some() && tools != known;
@@ -316,16 +320,16 @@ fn take_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
             are_others
         }
         (EventKind::Inner { event, .. }, EventKind::Inner { event: recorded, .. }) => {
-            take_tools(&mut event.kind, &recorded.kind)
+            adopt_tools(&mut event.kind, &recorded.kind)
         }
         _ => false,
     }
 }
 
-/// What the beginning of a run has from outside: its id, and the values of shared keys. Instructions are those of the
-/// record where they differ in values that it cannot contain: those that do not last, and those that were too large,
-/// around which the text is compared. A pruned conversation is shown and repaired as the whole one was.
-fn take_beginning(made: &mut Event, recorded: &Event, run: &Run) {
+/// Takes the parts of a run's beginning that come from outside: its id, and the values of shared keys. Instructions are
+/// those of the record where they differ in values that it cannot contain: those that do not last, and those that were
+/// too large, around which the text is compared. A pruned conversation is shown and repaired as the whole one was.
+fn adopt_beginning(made: &mut Event, recorded: &Event, run: &Run) {
     made.shared.clone_from(&recorded.shared);
     let (
         EventKind::Began { id, instructions, repairs, shown, messages_before, .. },
@@ -428,7 +432,7 @@ pub enum Divergence {
 }
 
 impl Divergence {
-    /// That of a run recorded with an agent whose state has another schema than that of the agent now.
+    /// Compares the schema of the state that a run was recorded with and that of the agent now.
     ///
     /// # Errors
     /// [`Divergence::Schema`] with the changes.
@@ -548,24 +552,24 @@ fn shortened(text: &str) -> String {
 
 /// Takes from the record which calls needed an approval, where a replay cannot compute it: for dynamic toolsets, and for
 /// inputs from the state that are not recorded.
-fn take_asking(made: &mut Event, recorded: &Event, run: &Run) {
+fn adopt_requests(made: &mut Event, recorded: &Event, run: &Run) {
     let (EventKind::Replied { fates, .. }, EventKind::Replied { fates: known, .. }) =
         (&mut made.kind, &recorded.kind)
     else {
         return;
     };
     let calls: Vec<_> = made.messages.first().into_iter().flat_map(|reply| reply.tool_calls()).collect();
-    let is_untold = |place: &usize| {
+    let is_unrecorded = |place: &usize| {
         let tool = calls.get(*place).map(|call| run.tools().and_then(|tools| tools.get(&call.name)));
-        let is_untold =
-            |fate: &Fate| matches!(fate, Fate::Ask(question) if !is_told(&question.inputs_from_state));
+        let is_unrecorded =
+            |fate: &Fate| matches!(fate, Fate::Ask(question) if !are_recorded(&question.inputs_from_state));
         let mut asked = fates.iter().chain(known).filter(|(at, _)| at == place);
         run.tools().is_none()
             || tool.flatten().is_some_and(|tool| tool.input_keys().any(|key| key.starts_with(TEMPORARY)))
-            || asked.any(|(_, fate)| is_untold(fate))
+            || asked.any(|(_, fate)| is_unrecorded(fate))
     };
     let is_asking = |fate: &Fate| matches!(fate, Fate::Ask(_) | Fate::Same(_));
-    let is_taken = |(place, fate): &(usize, Fate)| is_asking(fate) && is_untold(place);
+    let is_taken = |(place, fate): &(usize, Fate)| is_asking(fate) && is_unrecorded(place);
     let taken: Vec<_> = known.iter().filter(|fate| is_taken(fate)).cloned().collect();
     let left: Vec<_> = fates.iter().filter(|fate| !is_taken(fate)).cloned().collect();
     *fates = left.into_iter().chain(taken).collect();
@@ -573,7 +577,7 @@ fn take_asking(made: &mut Event, recorded: &Event, run: &Run) {
 }
 
 /// The inputs from the state that are not recorded.
-fn take_inputs(made: &mut EventKind, recorded: &EventKind) {
+fn adopt_inputs(made: &mut EventKind, recorded: &EventKind) {
     let (
         EventKind::Interrupted { inputs_from_state: made, .. },
         EventKind::Interrupted { inputs_from_state: known, .. },
@@ -591,9 +595,9 @@ fn take_inputs(made: &mut EventKind, recorded: &EventKind) {
 }
 
 /// The recorded requests, with the values that the state now adds to calls that were approved before.
-fn asked_again(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
+fn requests_now(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
     let again = fates.iter().map(|(place, fate)| match fate {
-        Fate::Ask(known) if run.tools().is_some() && run.item(*place).is_some_and(Item::is_approved) => {
+        Fate::Ask(known) if run.tools().is_some() && run.item(*place).is_some_and(StepItem::is_approved) => {
             let inputs = run.inputs_at(&[*place]).pop().map(|(_, inputs)| inputs).unwrap_or_default();
             let mut question = known.clone();
             if !are_recorded_alike(&inputs, &known.inputs_from_state) {
@@ -606,8 +610,8 @@ fn asked_again(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
     again.collect()
 }
 
-/// What came from outside when the event was made; none if the run needs something else now.
-fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
+/// The input from outside that the event was made of; `None` if the run needs something else now.
+fn recorded_answer(event: &Event, run: &Run) -> Option<Answer> {
     let need = run.decide();
     Some(match (&event.kind, need) {
         (EventKind::Began { .. }, Need::Begin) => Answer::Begin,
@@ -631,7 +635,7 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
         (EventKind::Steered, Need::Model | Need::Hook(_)) => {
             Answer::Steer(event.messages.iter().map(|message| (**message).clone()).collect())
         }
-        (EventKind::Replied { .. }, Need::Model) => Answer::Reply(reply_in(event)?),
+        (EventKind::Replied { .. }, Need::Model) => Answer::Reply(recorded_reply(event)?),
         // They are taken at once, whatever else there is to do.
         (EventKind::Decided { decisions, by, idempotency_key, .. }, _) => {
             let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
@@ -660,14 +664,14 @@ fn answer_in(event: &Event, run: &Run) -> Option<Answer> {
 /// The same of an event that is about items of the open step.
 fn answer_of_item(event: &Event, run: &Run) -> Option<Answer> {
     Some(match &event.kind {
-        EventKind::Asked { fates } => Answer::Ask(asked_again(fates, run)),
+        EventKind::Asked { fates } => Answer::Ask(requests_now(fates, run)),
         EventKind::Started { places } => Answer::Started(places.clone()),
         EventKind::Asks { place, requests } => Answer::Asks { place: *place, requests: requests.clone() },
         EventKind::Interrupted { .. } => Answer::Interrupted,
         EventKind::Answered(_) => {
             let mut outcomes = event.outcomes();
             for ItemOutcome { place, outcome, .. } in &mut outcomes {
-                // What an agent came to is in its run; but how long it took is not.
+                // The result of an agent is in its run; the number of attempts is not.
                 let is_success = outcome.node().is_some_and(|outcome| outcome.status.is_success());
                 if let Some(again) = run.outcome_inside(*place).filter(|_| is_success) {
                     *outcome = again.into();
@@ -680,7 +684,7 @@ fn answer_of_item(event: &Event, run: &Run) -> Option<Answer> {
 }
 
 /// The reply that an event was made from. Its calls have unique ids already, which it keeps.
-fn reply_in(event: &Event) -> Option<Reply> {
+fn recorded_reply(event: &Event) -> Option<Reply> {
     let EventKind::Replied { finish_reason, usage, id, model, .. } = &event.kind else { return None };
     let message: &Message = event.messages.first()?;
     let mut reply = ReplyBuilder::new();
@@ -721,19 +725,19 @@ impl Event {
     /// # }).unwrap();
     /// ```
     pub fn difference(&self, other: &Event) -> Option<Difference> {
-        let (one, other) = (without_name(self), without_name(other));
+        let (one, other) = (comparable_event(self), comparable_event(other));
         (one != other).then(|| first_difference(&one, &other))
     }
 }
 
 /// The event without what says nothing about what happened.
-fn without_name(event: &Event) -> Event {
+fn comparable_event(event: &Event) -> Event {
     let mut event = event.clone();
     event.elapsed = std::time::Duration::ZERO;
     event.shared.clear();
     match &mut event.kind {
         EventKind::Began { id, .. } => id.clear(),
-        EventKind::Inner { event, .. } => **event = without_name(event),
+        EventKind::Inner { event, .. } => **event = comparable_event(event),
         // The digests depend on the process that continues with the run.
         EventKind::Decided { decisions, key_prefix, .. } => {
             *key_prefix = None;
@@ -750,22 +754,30 @@ fn without_name(event: &Event) -> Event {
 fn first_difference(recorded: &Event, made: &Event) -> Difference {
     let json = |event: &Event| serde_json::to_value(event).unwrap_or(Value::Null);
     let (recorded, made) = (json(recorded), json(made));
-    let (path, recorded, replayed) = differing("$", Some(&recorded), Some(&made))
+    let (path, recorded, replayed) = first_differing_value("$", Some(&recorded), Some(&made))
         .unwrap_or_else(|| ("$".to_owned(), Some(json!(recorded)), Some(json!(made))));
     Difference::Value { path, recorded, replayed }
 }
 
-type Place = (String, Option<Value>, Option<Value>);
+type DifferingValue = (String, Option<Value>, Option<Value>);
 
-fn differing(path: &str, recorded: Option<&Value>, made: Option<&Value>) -> Option<Place> {
+fn first_differing_value(
+    path: &str,
+    recorded: Option<&Value>,
+    made: Option<&Value>,
+) -> Option<DifferingValue> {
     match (recorded, made) {
         (Some(Value::Object(left)), Some(Value::Object(right))) => {
             let keys = left.keys().chain(right.keys().filter(|key| !left.contains_key(*key)));
-            keys.into_iter()
-                .find_map(|key| differing(&format!("{path}.{key}"), left.get(key), right.get(key)))
+            keys.into_iter().find_map(|key| {
+                first_differing_value(&format!("{path}.{key}"), left.get(key), right.get(key))
+            })
         }
-        (Some(Value::Array(left)), Some(Value::Array(right))) => (0..left.len().max(right.len()))
-            .find_map(|index| differing(&format!("{path}[{index}]"), left.get(index), right.get(index))),
+        (Some(Value::Array(left)), Some(Value::Array(right))) => {
+            (0..left.len().max(right.len())).find_map(|index| {
+                first_differing_value(&format!("{path}[{index}]"), left.get(index), right.get(index))
+            })
+        }
         (left, right) if left == right => None,
         (left, right) => Some((path.to_owned(), left.cloned(), right.cloned())),
     }

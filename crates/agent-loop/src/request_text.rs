@@ -63,7 +63,7 @@ impl ApprovalRequest {
         text
     }
 
-    /// What an approver should know about the arguments: see [`warnings`](stepfold_state_core::warnings).
+    /// The warnings about the arguments for an approver: see [`warnings`](stepfold_state_core::warnings).
     pub fn warnings(&self) -> Vec<String> {
         let arguments = match self.call.arguments.as_object() {
             Some(fields) => Value::Object(fields.clone()),

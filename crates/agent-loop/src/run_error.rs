@@ -33,9 +33,9 @@ use crate::run::Run;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
-pub struct RunError(Box<Failed>);
+pub struct RunError(Box<FailedRun>);
 
-struct Failed {
+struct FailedRun {
     fault: RunFault,
     outcome: Outcome,
 }
@@ -82,7 +82,7 @@ pub enum RunFault {
     Observer(Box<dyn Error + Send + Sync>),
     /// The observer that was to record an event failed, so that it was not committed. The run stopped at once, since it
     /// is not known whether the event is in the record.
-    #[error("observer failed, so the event was not committed{}: {}", lost(unrecorded), ErrorChain(&**source))]
+    #[error("observer failed, so the event was not committed{}: {}", unrecorded_suffix(unrecorded), ErrorChain(&**source))]
     Commit {
         /// The calls, and the branches of a graph, whose outcomes are lost with it: see [`RunError::unrecorded`].
         unrecorded: Vec<String>,
@@ -98,7 +98,7 @@ pub enum RunFault {
 }
 
 /// The part of an error message about lost outcomes.
-fn lost(unrecorded: &[String]) -> String {
+fn unrecorded_suffix(unrecorded: &[String]) -> String {
     match unrecorded {
         [] => String::new(),
         ids => format!("; unrecorded outcomes: `{}`", ids.join("`, `")),
@@ -127,7 +127,7 @@ impl RunFault {
 impl RunError {
     pub(crate) fn new(fault: RunFault, run: Run) -> Self {
         let exit = fault.exit(&run);
-        RunError(Box::new(Failed { fault, outcome: Outcome::new(run, exit) }))
+        RunError(Box::new(FailedRun { fault, outcome: Outcome::new(run, exit) }))
     }
 
     /// The fault.
@@ -200,8 +200,8 @@ impl RunError {
     /// Adds the outcomes of interrupted runs that were completed before this run began.
     #[must_use]
     pub fn with_recovered(self, recovered: impl IntoIterator<Item = Arc<Outcome>>) -> Self {
-        let Failed { fault, outcome } = *self.0;
-        RunError(Box::new(Failed { fault, outcome: outcome.with_recovered(recovered) }))
+        let FailedRun { fault, outcome } = *self.0;
+        RunError(Box::new(FailedRun { fault, outcome: outcome.with_recovered(recovered) }))
     }
 }
 

@@ -80,6 +80,8 @@ impl StateValue {
             return StateValue::Value(value.clone());
         }
         let begins = text.chars().take(BEGINNING).collect();
+        // NOTE: The digest is over the whole value, and this form is a variant of its own: no value can be made to look
+        // like a truncated one.
         StateValue::Truncated { begins, bytes: text.len(), sha256: digest::sha256(&text) }
     }
 
@@ -123,18 +125,18 @@ pub(crate) fn retain_open(inputs: &mut Vec<StateInput>, arguments: &Value) {
 
 /// Whether two inputs are equal, as far as they are recorded.
 pub(crate) fn are_recorded_alike(one: &[StateInput], other: &[StateInput]) -> bool {
-    let told = |input: &&StateInput| input.is_told();
-    one.iter().filter(told).eq(other.iter().filter(told))
+    let recorded = |input: &&StateInput| input.is_recorded();
+    one.iter().filter(recorded).eq(other.iter().filter(recorded))
 }
 
 /// Whether all these values are recorded.
-pub(crate) fn is_told(inputs: &[StateInput]) -> bool {
-    inputs.iter().all(StateInput::is_told)
+pub(crate) fn are_recorded(inputs: &[StateInput]) -> bool {
+    inputs.iter().all(StateInput::is_recorded)
 }
 
 impl StateInput {
     /// Whether the value is recorded: those of `temp:` keys are not, nor long ones of keys that other sessions write.
-    fn is_told(&self) -> bool {
+    fn is_recorded(&self) -> bool {
         match &self.value {
             StateValue::Value(_) => true,
             StateValue::Truncated { .. } => !is_shared(&self.key),

@@ -1,4 +1,4 @@
-//! What stored forms have in common: the number of their format, and the counts that are left out.
+//! Shared parts of stored forms: the number of their format, and the counts that are left out.
 
 /// The format of what does not say its number.
 pub(crate) const fn first_format() -> u32 {

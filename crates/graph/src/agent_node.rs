@@ -11,8 +11,8 @@ use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Template, Write};
 use stepfold_tools::{CancellationToken, panic_message};
 
-use super::context::{Kind, NodeContext, NodeError};
-use super::types;
+use super::context::{NodeContext, NodeError, NodeErrorKind};
+use super::schema_types;
 
 /// An agent, or a graph, as a node of a graph.
 ///
@@ -51,47 +51,41 @@ use super::types;
 #[must_use = "a node does nothing until it is in a graph"]
 #[derive(Clone)]
 pub struct AgentNode {
-    agent: Stage,
-    prompt: Option<Prompt>,
-    pub(crate) answers: Vec<AnswerTo>,
+    agent: NodeAgent,
+    prompt: Option<NodePrompt>,
+    pub(crate) answers: Vec<AnswerTarget>,
     pub(crate) kind: Option<String>,
     shared: Option<Vec<String>>,
-    adjust: Option<Arc<Adjust>>,
+    adjust: Option<Arc<AdjustFunction>>,
 }
 
 /// The agent of a node. A builder is built when the graph is, since it reads keys of the graph's schema.
 #[derive(Clone)]
-enum Stage {
+enum NodeAgent {
     Built(Agent),
     Draft(Box<AgentBuilder>),
 }
 
 impl From<Agent> for AgentNode {
     fn from(agent: Agent) -> Self {
-        AgentNode::of(Stage::Built(agent))
-    }
-}
-
-impl From<super::Graph> for AgentNode {
-    fn from(graph: super::Graph) -> Self {
-        AgentNode::of(Stage::Built(graph.into()))
+        AgentNode::of(NodeAgent::Built(agent))
     }
 }
 
 impl From<AgentBuilder> for AgentNode {
     fn from(builder: AgentBuilder) -> Self {
-        AgentNode::of(Stage::Draft(Box::new(builder)))
+        AgentNode::of(NodeAgent::Draft(Box::new(builder)))
     }
 }
 
 /// The destination of an answer, or of a field of it.
 #[derive(Clone)]
-pub(crate) struct AnswerTo {
+pub(crate) struct AnswerTarget {
     pub(crate) key: String,
     field: Option<String>,
 }
 
-impl AnswerTo {
+impl AnswerTarget {
     fn part_of<'a>(&self, answer: &'a Value) -> Result<Option<&'a Value>, String> {
         let Some(field) = &self.field else { return Ok(Some(answer)) };
         match answer {
@@ -105,14 +99,14 @@ impl AnswerTo {
 }
 
 #[derive(Clone)]
-enum Prompt {
+enum NodePrompt {
     Template(Template),
     Function(Arc<PromptFunction>),
 }
 
 type PromptFunction = dyn Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync;
 
-type Adjust = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync;
+type AdjustFunction = dyn Fn(&State, AgentBuilder) -> Result<AgentBuilder, NodeError> + Send + Sync;
 
 impl AgentNode {
     /// A node of this agent, or of this graph. The builder of an agent is built with the graph, and reads keys of the
@@ -121,7 +115,7 @@ impl AgentNode {
         agent.into()
     }
 
-    const fn of(agent: Stage) -> Self {
+    const fn of(agent: NodeAgent) -> Self {
         AgentNode { agent, prompt: None, answers: Vec::new(), kind: None, shared: None, adjust: None }
     }
 
@@ -129,7 +123,7 @@ impl AgentNode {
     /// [template](stepfold_state_core::state::Template) over the state, in which `{item}` is the branch's
     /// item. The graph is not built with a key that its schema does not have.
     pub fn asks(mut self, template: impl Into<String>) -> Self {
-        self.prompt = Some(Prompt::Template(Template::parse(template)));
+        self.prompt = Some(NodePrompt::Template(Template::parse(template)));
         self
     }
 
@@ -139,7 +133,7 @@ impl AgentNode {
     where
         F: Fn(&NodeContext) -> Result<String, NodeError> + Send + Sync + 'static,
     {
-        self.prompt = Some(Prompt::Function(Arc::new(prompt)));
+        self.prompt = Some(NodePrompt::Function(Arc::new(prompt)));
         self
     }
 
@@ -147,7 +141,7 @@ impl AgentNode {
     /// has one, otherwise its last text. An empty answer writes nothing. The graph is not built with a key whose type can
     /// never take it.
     pub fn answers(mut self, key: impl Into<String>) -> Self {
-        self.answers.push(AnswerTo { key: key.into(), field: None });
+        self.answers.push(AnswerTarget { key: key.into(), field: None });
         self
     }
 
@@ -178,13 +172,13 @@ impl AgentNode {
     /// # }).unwrap();
     /// ```
     pub fn answers_field(mut self, key: impl Into<String>, field: impl Into<String>) -> Self {
-        self.answers.push(AnswerTo { key: key.into(), field: Some(field.into()) });
+        self.answers.push(AnswerTarget { key: key.into(), field: Some(field.into()) });
         self
     }
 
     /// Appends the agent's answer to `outputs`, with this kind; observers receive it as
-    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes are
-    /// always appended, by default without a kind.
+    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The answers of [tracked](super::Node::tracked) nodes
+    /// are always appended, by default without a kind.
     pub fn outputs(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
@@ -210,18 +204,18 @@ impl AgentNode {
 
     /// Builds the agent if that is still to be done, on the keys of the graph's schema that are shared.
     pub(super) fn build(&mut self, graph: &Schema) -> Result<(), AgentError> {
-        if let Stage::Draft(builder) = &self.agent {
+        if let NodeAgent::Draft(builder) = &self.agent {
             let keys = graph.declared_keys().map(KeySchema::name).filter(|name| self.wants(name));
             let keys = Schema::default().with_keys_of(graph, keys);
-            self.agent = Stage::Built(builder.as_ref().clone().graph_schema(keys).build()?);
+            self.agent = NodeAgent::Built(builder.as_ref().clone().graph_schema(keys).build()?);
         }
         Ok(())
     }
 
     pub(crate) fn agent(&self) -> &Agent {
         match &self.agent {
-            Stage::Built(agent) => agent,
-            Stage::Draft(_) => unreachable!("the graph has built the agents of its nodes"),
+            NodeAgent::Built(agent) => agent,
+            NodeAgent::Draft(_) => unreachable!("the graph has built the agents of its nodes"),
         }
     }
 
@@ -246,10 +240,10 @@ impl AgentNode {
         wanted.filter(|key| !shared.contains(&key.as_str())).cloned().collect()
     }
 
-    /// The keys that the request names and the graph does not have. One that may be absent has to be a key, too.
+    /// The keys that the request names and the graph does not have, optional ones included.
     pub(super) fn unknown_in_request<'a>(&'a self, graph: &'a Schema) -> impl Iterator<Item = &'a str> {
         let template = match &self.prompt {
-            Some(Prompt::Template(template)) => Some(template),
+            Some(NodePrompt::Template(template)) => Some(template),
             _ => None,
         };
         let is_known = move |name: &str| name == "item" || graph.key(name).is_some() || graph.is_open();
@@ -260,21 +254,22 @@ impl AgentNode {
         })
     }
 
-    /// Why an answer cannot be written to a key, if its type tells: that of the agent's output or of a field of it, or text.
-    pub(super) fn misfit(&self, to: &AnswerTo, graph: &Schema) -> Option<String> {
+    /// Why an answer cannot be written to a key, if its type tells: that of the agent's output or of a field of it, or
+    /// text.
+    pub(super) fn answer_type_fault(&self, to: &AnswerTarget, graph: &Schema) -> Option<String> {
         // What is adjusted may have another output.
         let output = self.agent().output_schema().filter(|_| self.adjust.is_none());
         let kind = match (output, &to.field) {
-            (Some(output), Some(field)) => types::only(output.get("properties")?.get(field)?)?,
-            (Some(output), None) => types::only(output)?,
+            (Some(output), Some(field)) => schema_types::only(output.get("properties")?.get(field)?)?,
+            (Some(output), None) => schema_types::only(output)?,
             (None, None) if self.adjust.is_none() => "string",
             _ => return None,
         };
         let declared = graph.key(&to.key)?.json_schema();
         // A merge handler may take what is not of the key's type.
-        let is_refused = graph.write(to.key.as_str(), types::sample(kind)?).is_err();
-        (is_refused && types::excludes_as_item(declared, kind)).then(|| {
-            let (key, expected) = (&to.key, types::shown(declared));
+        let is_refused = graph.write(to.key.as_str(), schema_types::sample(kind)?).is_err();
+        (is_refused && schema_types::excludes_as_item(declared, kind)).then(|| {
+            let (key, expected) = (&to.key, schema_types::display_types(declared));
             let hint = if output.is_some() { "" } else { ": give the agent an output of that type" };
             let kind = if output.is_some() { kind } else { "the text of an agent without output" };
             format!("invalid type of the answer for \"{key}\": expected {expected}, found {kind}{hint}")
@@ -307,8 +302,9 @@ impl BranchAgent for AgentNode {
 
     fn agent_on(&self, state: &State) -> Result<Agent, String> {
         let Some(adjust) = &self.adjust else { return Ok(self.agent().clone()) };
+        // NOTE: Changes for one run: an adjusted agent may leave out tools that its exit conditions name.
         let adjusted = || Ok(adjust(state, self.agent().to_builder().for_one_run())?.build()?);
-        caught("what adjusts its agent", adjusted).map_err(|error| error.to_string())
+        catch_panic("what adjusts its agent", adjusted).map_err(|error| error.to_string())
     }
 
     /// The values shared with the graph's state.
@@ -325,6 +321,8 @@ impl BranchAgent for AgentNode {
             }
             base
         };
+        // NOTE: With a request of its own, the agent has a separate conversation, so that its calls do not stand in
+        // that of the graph.
         base.replace_messages(match self.is_in_conversation(branch.planned.item.as_ref()) {
             true => state.messages().clone(),
             false => Transcript::new(),
@@ -335,15 +333,15 @@ impl BranchAgent for AgentNode {
     fn prompt(&self, branch: &OpenBranch) -> Result<Option<String>, NotBegun> {
         let (state, item) = (&branch.state, branch.planned.item.as_ref());
         match &self.prompt {
-            Some(Prompt::Function(prompt)) => {
+            Some(NodePrompt::Function(prompt)) => {
                 let context = NodeContext::of(branch.clone(), CancellationToken::new(), None);
-                match caught("its prompt", || prompt(&context)) {
+                match catch_panic("its prompt", || prompt(&context)) {
                     Ok(prompt) => Ok(Some(prompt)),
-                    Err(NodeError(Kind::Asks(request))) => Err(NotBegun::Asks(request)),
+                    Err(NodeError(NodeErrorKind::Asks(request))) => Err(NotBegun::Asks(request)),
                     Err(error) => Err(NotBegun::Failed(error.to_string())),
                 }
             }
-            Some(Prompt::Template(template)) => {
+            Some(NodePrompt::Template(template)) => {
                 let lookup = |key: &str| match (key, item) {
                     ("item", Some(item)) => Some(item.into()),
                     _ => state.get(key),
@@ -369,7 +367,7 @@ impl BranchAgent for AgentNode {
 }
 
 /// Calls a function of an application; a panic becomes an error.
-fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+fn catch_panic<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     std::panic::catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|panic| {
         Err(NodeError::permanent(format!("{what} panicked: {}", panic_message(&*panic))))
     })
@@ -378,8 +376,8 @@ fn caught<T>(what: &str, function: impl FnOnce() -> Result<T, NodeError>) -> Res
 impl fmt::Debug for AgentNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.agent {
-            Stage::Built(agent) => Some(agent.name()),
-            Stage::Draft(_) => None,
+            NodeAgent::Built(agent) => Some(agent.name()),
+            NodeAgent::Draft(_) => None,
         };
         f.debug_struct("AgentNode").field("agent", &name).finish_non_exhaustive()
     }
@@ -465,7 +463,8 @@ mod tests {
 
     #[test]
     fn an_answer_goes_to_a_key_whole_or_by_a_field() {
-        let to = |field: Option<&str>| AnswerTo { key: "areas".to_owned(), field: field.map(str::to_owned) };
+        let to =
+            |field: Option<&str>| AnswerTarget { key: "areas".to_owned(), field: field.map(str::to_owned) };
         let answer = json!({"areas": [3, 7]});
         assert_eq!(to(None).part_of(&answer), Ok(Some(&answer)));
         assert_eq!(to(Some("areas")).part_of(&answer), Ok(Some(&json!([3, 7]))));

@@ -10,24 +10,31 @@ use stepfold_state_core::state::{Schema, State, ValueRef};
 use stepfold_tools::Resources;
 
 use super::check;
+use super::definition::{Choice, DefinedEdge, DefinedJoin, GraphDefinition, RouterFunction};
+use super::graph::{Graph, NoModel};
 use super::node::IntoNode;
-use super::shape::{Choice, Choose, Edge, Join, Shape};
-use super::{Graph, NoModel};
 
 /// The branches of one superstep, by default.
 const MAX_BRANCHES: usize = 4096;
 /// The branches that run at the same time, by default.
 const MAX_PARALLEL: usize = 64;
 
-/// Puts a [`Graph`] together; nothing is checked before [`build`](GraphBuilder::build).
+/// Builds a [`Graph`]; nothing is checked before [`build`](GraphBuilder::build).
 #[must_use = "a builder does nothing until it is built"]
 pub struct GraphBuilder {
     agent: AgentBuilder,
     name: String,
     schema: Schema,
-    shape: Shape,
+    shape: GraphDefinition,
     /// With their sources, in order of declaration.
-    edges: Vec<(String, Edge)>,
+    edges: Vec<(String, DefinedEdge)>,
+}
+
+impl Graph {
+    /// Starts a graph of this name, without nodes.
+    pub fn builder(name: impl Into<String>) -> GraphBuilder {
+        GraphBuilder::new(name.into())
+    }
 }
 
 impl GraphBuilder {
@@ -36,7 +43,11 @@ impl GraphBuilder {
             agent: Agent::builder(NoModel).name(name.clone()),
             name,
             schema: Schema::default(),
-            shape: Shape { max_branches: MAX_BRANCHES, max_parallel: MAX_PARALLEL, ..Shape::default() },
+            shape: GraphDefinition {
+                max_branches: MAX_BRANCHES,
+                max_parallel: MAX_PARALLEL,
+                ..GraphDefinition::default()
+            },
             edges: Vec::new(),
         }
     }
@@ -59,11 +70,11 @@ impl GraphBuilder {
         self
     }
 
-    /// Goes from one node to another, or from [`START`](super::START), or to [`END`](super::END). Several edges from one node lead to branches
-    /// side by side.
+    /// Goes from one node to another, or from [`START`](super::START), or to [`END`](super::END). Several edges from one
+    /// node lead to branches side by side.
     #[doc(alias("add_edge"))]
     pub fn edge(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
-        self.edges.push((from.into(), Edge::To(to.into())));
+        self.edges.push((from.into(), DefinedEdge::To(to.into())));
         self
     }
 
@@ -106,11 +117,11 @@ impl GraphBuilder {
         mut self,
         from: String,
         targets: impl IntoIterator<Item = N>,
-        choose: Box<Choose>,
+        choose: Box<RouterFunction>,
         is_single: bool,
     ) -> Self {
         let targets = targets.into_iter().map(Into::into).collect();
-        self.edges.push((from, Edge::Route { targets, choose, is_single }));
+        self.edges.push((from, DefinedEdge::Route { targets, choose, is_single }));
         self
     }
 
@@ -126,8 +137,10 @@ impl GraphBuilder {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(value) => Err(format!("its fan-out over \"{listed}\": expected a list, found {value}")),
         };
-        self.edges
-            .push((from.into(), Edge::Each { node: to.into(), items: Box::new(items), key: Some(key) }));
+        self.edges.push((
+            from.into(),
+            DefinedEdge::Each { node: to.into(), items: Box::new(items), key: Some(key) },
+        ));
         self
     }
 
@@ -140,13 +153,16 @@ impl GraphBuilder {
         items: impl Fn(&State) -> Vec<Value> + Send + Sync + 'static,
     ) -> Self {
         let items = move |state: &State| Ok(items(state));
-        self.edges.push((from.into(), Edge::Each { node: to.into(), items: Box::new(items), key: None }));
+        self.edges
+            .push((from.into(), DefinedEdge::Each { node: to.into(), items: Box::new(items), key: None }));
         self
     }
 
     /// Goes to `to` when all of these have finished, be it in different supersteps, since it last did.
     pub fn join<N: Into<String>>(mut self, from: impl IntoIterator<Item = N>, to: impl Into<String>) -> Self {
-        self.shape.joins.push(Join { from: from.into_iter().map(Into::into).collect(), to: to.into() });
+        self.shape
+            .joins
+            .push(DefinedJoin { from: from.into_iter().map(Into::into).collect(), to: to.into() });
         self
     }
 
@@ -156,7 +172,7 @@ impl GraphBuilder {
         self
     }
 
-    /// How much a run may take. Its steps are supersteps.
+    /// Sets all limits of a run. Its steps are supersteps.
     pub fn limits(mut self, limits: RunLimits) -> Self {
         self.agent = self.agent.limits(limits);
         self
@@ -168,7 +184,7 @@ impl GraphBuilder {
         self
     }
 
-    /// How long a run may take; the other limits stay.
+    /// Limits the time of a run; the other limits stay.
     pub fn max_time(mut self, time: Duration) -> Self {
         self.agent = self.agent.max_time(time);
         self

@@ -7,14 +7,14 @@ use serde_json::json;
 use stepfold_state_core::state::{Issue, KeySchema, Schema};
 use stepfold_tools::Effect;
 
+use super::definition::{DefinedEdge, DefinedJoin, END, GraphDefinition, START, display_name};
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeRun, keys};
-use super::shape::{END, Edge, Join, START, Shape, shown};
-use super::types;
+use super::schema_types;
 
 impl Node {
     /// The nodes that it names itself.
-    pub(super) fn named(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn named_targets(&self) -> impl Iterator<Item = &str> {
         let on_error = match &self.on_error {
             OnError::Goto(name) => Some(name),
             _ => None,
@@ -28,7 +28,7 @@ fn of_node(name: &str, words: impl Into<String>) -> Issue {
 }
 
 /// Duplicate and invalid names.
-pub(super) fn names(shape: &Shape) -> Vec<Issue> {
+pub(super) fn names(shape: &GraphDefinition) -> Vec<Issue> {
     let mut faults = Vec::new();
     for (place, name) in shape.names.iter().enumerate() {
         let why = if name == START || name == END {
@@ -46,7 +46,7 @@ pub(super) fn names(shape: &Shape) -> Vec<Issue> {
 }
 
 /// Builds the agents of nodes that are builders; returns their faults.
-pub(super) fn agents(shape: &mut Shape, schema: &Schema) -> Vec<Issue> {
+pub(super) fn agents(shape: &mut GraphDefinition, schema: &Schema) -> Vec<Issue> {
     let mut faults = Vec::new();
     for (name, node) in shape.names.iter().zip(&mut shape.nodes) {
         let NodeWork::Agent(agent) = &mut node.work else { continue };
@@ -59,79 +59,79 @@ pub(super) fn agents(shape: &mut Shape, schema: &Schema) -> Vec<Issue> {
 }
 
 /// The names and keys that edges, joins and nodes lead to, wait for and are over.
-pub(super) fn links(shape: &Shape, edges: &[(String, Edge)], schema: &Schema) -> Vec<Issue> {
+pub(super) fn links(shape: &GraphDefinition, edges: &[(String, DefinedEdge)], schema: &Schema) -> Vec<Issue> {
     let mut faults: Vec<Issue> = edges.iter().filter_map(|(_, edge)| items(edge, schema)).collect();
     for (from, edge) in edges {
-        let what = format!("an edge from {} leads to", shown(from));
+        let what = format!("an edge from {} leads to", display_name(from));
         let to = edge.targets().iter().filter_map(|target| match edge {
-            Edge::Each { .. } => no_node(shape, target, &what),
-            _ => no_target(shape, target, &what),
+            DefinedEdge::Each { .. } => missing_node_fault(shape, target, &what),
+            _ => target_fault(shape, target, &what),
         });
         faults.extend(to);
         if edge.targets().is_empty() {
             faults.push(Issue::new(
-                format!("route from {}", shown(from)),
+                format!("route from {}", display_name(from)),
                 "missing targets: name at least one",
             ));
         }
         if from != START {
-            faults.extend(no_node(shape, from, "an edge comes from"));
+            faults.extend(missing_node_fault(shape, from, "an edge comes from"));
         }
     }
-    for Join { from, to } in &shape.joins {
+    for DefinedJoin { from, to } in &shape.joins {
         if from.is_empty() {
             faults
                 .push(Issue::new(format!("join at '{to}'"), "missing nodes to wait for: name at least one"));
         }
         let what = format!("the join at '{to}' waits for");
-        faults.extend(from.iter().filter_map(|from| no_node(shape, from, &what)));
-        faults.extend(no_node(shape, to, "a join leads to"));
+        faults.extend(from.iter().filter_map(|from| missing_node_fault(shape, from, &what)));
+        faults.extend(missing_node_fault(shape, to, "a join leads to"));
     }
     for (name, node) in shape.named_nodes() {
         let what = format!("node '{name}' goes to");
-        faults.extend(node.named().filter_map(|target| no_target(shape, target, &what)));
+        faults.extend(node.named_targets().filter_map(|target| target_fault(shape, target, &what)));
     }
     faults
 }
 
 /// A key whose items a fan-out is over.
-fn items(edge: &Edge, schema: &Schema) -> Option<Issue> {
-    let Edge::Each { key: Some(key), .. } = edge else { return None };
+fn items(edge: &DefinedEdge, schema: &Schema) -> Option<Issue> {
+    let DefinedEdge::Each { key: Some(key), .. } = edge else { return None };
     let is_known = schema.declares(key) || schema.is_open();
     let why = match schema.key(key).map(KeySchema::json_schema) {
         _ if !is_known => "not declared by the schema".to_owned(),
-        Some(declared) if types::excludes(declared, "array") => {
-            format!("expected a list, found {}", types::shown(declared))
+        Some(declared) if schema_types::excludes(declared, "array") => {
+            format!("expected a list, found {}", schema_types::display_types(declared))
         }
         _ => return None,
     };
     Some(Issue::new(format!("fan-out over \"{key}\""), why))
 }
 
-fn no_node(shape: &Shape, name: &str, what: &str) -> Option<Issue> {
+fn missing_node_fault(shape: &GraphDefinition, name: &str, what: &str) -> Option<Issue> {
     let is_missing = shape.place(name).is_none();
     is_missing.then(|| match name {
-        START | END => Issue::new(shown(name), format!("not a node, but {what} it; use a node")),
+        START | END => Issue::new(display_name(name), format!("not a node, but {what} it; use a node")),
         name => of_node(name, format!("missing, but {what} it; add it")),
     })
 }
 
-fn no_target(shape: &Shape, name: &str, what: &str) -> Option<Issue> {
+fn target_fault(shape: &GraphDefinition, name: &str, what: &str) -> Option<Issue> {
     match name {
         END => None,
         START => Some(Issue::new("START", "not a target: the graph begins there")),
-        name => no_node(shape, name, what),
+        name => missing_node_fault(shape, name, what),
     }
 }
 
 /// The faults of a graph with valid names.
-pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Issue> {
+pub(super) fn shape(shape: &GraphDefinition, schema: &Schema) -> Vec<Issue> {
     let mut faults = limits(shape);
     if shape.edges_from(START).is_empty() {
         faults.push(Issue::new("START", "missing edge: add one from it"));
         return faults;
     }
-    let reached = Reach::of(shape).from([START]);
+    let reached = ReachabilitySearch::of(shape).from([START]);
     let unreached = shape.names.iter().filter(|name| !reached.contains(name.as_str()));
     faults.extend(
         unreached.map(|name| of_node(name, "not reachable from START: add a route to it, or remove it")),
@@ -144,7 +144,7 @@ pub(super) fn shape(shape: &Shape, schema: &Schema) -> Vec<Issue> {
     faults
 }
 
-fn limits(shape: &Shape) -> Vec<Issue> {
+fn limits(shape: &GraphDefinition) -> Vec<Issue> {
     let of_graph = [("max_branches", shape.max_branches), ("max_parallel", shape.max_parallel)];
     let zero = of_graph.into_iter().filter(|(_, limit)| *limit == 0);
     let mut faults: Vec<Issue> =
@@ -195,7 +195,7 @@ fn keys_of(name: &str, node: &Node, schema: &Schema) -> Vec<Issue> {
         for to in &agent.answers {
             match schema.check_write_to(&to.key, None) {
                 Err(error) => words.push(format!("invalid key of the answer: {error}")),
-                Ok(()) => words.extend(agent.misfit(to, schema)),
+                Ok(()) => words.extend(agent.answer_type_fault(to, schema)),
             }
         }
     }
@@ -211,6 +211,7 @@ pub(crate) fn own_keys(schema: &Schema) -> Vec<Issue> {
     ];
     let faults =
         samples.into_iter().filter(|(key, _)| schema.key(key).is_some()).filter_map(|(key, sample)| {
+            // NOTE: A sample is written, since the handler of a key decides what it accepts, and not its type alone.
             let error = schema.write(key.as_str(), sample).err()?;
             Some(Issue::new(format!("state key \"{key}\""), format!("not writable by the graph: {error}")))
         });
@@ -218,50 +219,54 @@ pub(crate) fn own_keys(schema: &Schema) -> Vec<Issue> {
 }
 
 /// Joins that can never complete.
-fn joins(shape: &Shape) -> Vec<Issue> {
+fn joins(shape: &GraphDefinition) -> Vec<Issue> {
     let mut faults = Vec::new();
-    for Join { from, to } in &shape.joins {
+    for DefinedJoin { from, to } in &shape.joins {
         let mut add = |words: String| {
             faults.push(Issue::new(format!("join at '{to}'"), format!("cannot complete: {words}")));
         };
         // Nodes that are reachable only after the join cannot finish before it.
-        let before = Reach { closed: Some(to), ..Reach::of(shape) }.from([START]);
+        // NOTE: A join that can never complete would end the graph early without an error, so it is a fault of the
+        // definition.
+        let before = ReachabilitySearch { closed: Some(to), ..ReachabilitySearch::of(shape) }.from([START]);
         for from in from.iter().filter(|from| !before.contains(from.as_str())) {
             add(format!("node '{from}' is only reachable after it"));
         }
         if let Some((router, _)) = shape.edges().find(|(node, edge)| is_exclusive(shape, node, edge, from)) {
-            add(format!("{} chooses between the nodes that it waits for", shown(router)));
+            add(format!("{} chooses between the nodes that it waits for", display_name(router)));
         }
     }
     faults
 }
 
 /// Whether a router runs once and leads, whatever it chooses, past one of these nodes.
-fn is_exclusive(shape: &Shape, node: &str, edge: &Edge, wanted: &[String]) -> bool {
-    let Edge::Route { targets, is_single: true, .. } = edge else { return false };
-    let comes_again = Reach::of(shape).from(targets.iter().map(String::as_str)).contains(node);
+fn is_exclusive(shape: &GraphDefinition, node: &str, edge: &DefinedEdge, wanted: &[String]) -> bool {
+    let DefinedEdge::Route { targets, is_single: true, .. } = edge else { return false };
+    let comes_again = ReachabilitySearch::of(shape).from(targets.iter().map(String::as_str)).contains(node);
     !comes_again
         && targets.iter().all(|target| {
-            let reached = Reach { chosen: Some((edge, target)), ..Reach::of(shape) }.from([START]);
+            let reached =
+                ReachabilitySearch { chosen: Some((edge, target)), ..ReachabilitySearch::of(shape) }
+                    .from([START]);
             wanted.iter().any(|node| !reached.contains(node.as_str()))
         })
 }
 
-/// What can be reached.
-struct Reach<'a> {
-    shape: &'a Shape,
-    /// A node that is not gone through.
+/// A search for the nodes that can be reached.
+struct ReachabilitySearch<'a> {
+    shape: &'a GraphDefinition,
+    /// A node whose edges are not followed.
     closed: Option<&'a str>,
     /// A router that leads only to this target.
-    chosen: Option<(&'a Edge, &'a str)>,
+    chosen: Option<(&'a DefinedEdge, &'a str)>,
 }
 
-impl<'a> Reach<'a> {
-    const fn of(shape: &'a Shape) -> Self {
-        Reach { shape, closed: None, chosen: None }
+impl<'a> ReachabilitySearch<'a> {
+    const fn of(shape: &'a GraphDefinition) -> Self {
+        ReachabilitySearch { shape, closed: None, chosen: None }
     }
 
-    /// From these on, with them. Each is gone into once.
+    /// The nodes that can be reached from these, with them. Each is followed once.
     fn from(&self, names: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
         let mut next: Vec<&str> = names.into_iter().collect();
         let mut reached = BTreeSet::new();
@@ -273,7 +278,7 @@ impl<'a> Reach<'a> {
         reached
     }
 
-    /// Where a node leads, by its edges, by what it names itself, and by the joins that it is one of.
+    /// Adds the nodes after a node: by its edges, by its own targets, and by the joins that wait for it.
     fn add_next(&self, name: &str, next: &mut Vec<&'a str>) {
         for edge in self.shape.edges_from(name) {
             match self.chosen {
@@ -281,7 +286,7 @@ impl<'a> Reach<'a> {
                 _ => next.extend(edge.targets().iter().map(String::as_str)),
             }
         }
-        next.extend(self.shape.node(name).into_iter().flat_map(Node::named));
+        next.extend(self.shape.node(name).into_iter().flat_map(Node::named_targets));
         let joins = self.shape.joins.iter().filter(|join| join.from.iter().any(|from| from == name));
         next.extend(joins.map(|join| join.to.as_str()));
     }

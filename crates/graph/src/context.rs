@@ -30,9 +30,9 @@ use stepfold_tools::{CancellationToken, ToolError, panic_message};
 /// }
 /// ```
 #[derive(Clone)]
-pub struct NodeContext(Arc<Inner>);
+pub struct NodeContext(Arc<ContextParts>);
 
-struct Inner {
+struct ContextParts {
     branch: OpenBranch,
     cancellation: CancellationToken,
     emitter: Option<Emitter>,
@@ -41,7 +41,7 @@ struct Inner {
 impl NodeContext {
     /// The context of a branch.
     pub(crate) fn of(branch: OpenBranch, cancellation: CancellationToken, emitter: Option<Emitter>) -> Self {
-        NodeContext(Arc::new(Inner { branch, cancellation, emitter }))
+        NodeContext(Arc::new(ContextParts { branch, cancellation, emitter }))
     }
 
     /// The name of the node.
@@ -49,7 +49,7 @@ impl NodeContext {
         &self.0.branch.planned.node
     }
 
-    /// In which superstep of the run this is that the node has branches, from 1.
+    /// The number of this superstep, among those of the run in which the node has branches, from 1.
     pub fn execution(&self) -> u64 {
         self.0.branch.execution
     }
@@ -111,8 +111,8 @@ impl NodeContext {
         self.0.branch.resources.get()
     }
 
-    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded: durable
-    /// values belong in the [`Update`](super::Update).
+    /// Emits an output to observers, as [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). It is not recorded:
+    /// durable values belong in the [`Update`](super::Update).
     pub async fn emit(&self, kind: impl Into<String>, value: impl Into<Value>) {
         if let Some(emitter) = &self.0.emitter {
             emitter.emit(kind.into(), value.into()).await;
@@ -120,9 +120,9 @@ impl NodeContext {
     }
 
     /// Asks for a decision about something. The first time this is an error, which the function returns with `?`: the
-    /// run pauses with the question among its [pending](stepfold_agent_loop::Outcome::pending) requests, in which the call has the
-    /// arguments `about`. After the decision the function runs again, and gets the decision here. So ask before
-    /// anything that costs.
+    /// run pauses with the question among its [pending](stepfold_agent_loop::Outcome::pending) requests, in which the
+    /// call has the arguments `about`. After the decision the function runs again, and gets the decision here. So ask
+    /// before anything that costs.
     ///
     /// A decision applies to the shown subject. If the function runs again and asks with the same label about
     /// another subject, that is a new request: `about` should contain everything that the function acts on,
@@ -187,9 +187,11 @@ impl NodeContext {
         about: impl Serialize,
         parameters: Option<Value>,
     ) -> Result<Decision, NodeError> {
+        // NOTE: The request covers its subject, so a function that asks again about something else gets no old
+        // decision.
         let about = serde_json::to_value(&about)?;
         let decision = self.0.branch.decision(label, about, parameters);
-        decision.map_err(|request| NodeError(Kind::Asks(request)))
+        decision.map_err(|request| NodeError(NodeErrorKind::Asks(request)))
     }
 }
 
@@ -216,10 +218,10 @@ impl fmt::Debug for NodeContext {
 /// }
 /// assert_eq!(parse("x").unwrap_err().to_string(), "invalid digit found in string");
 /// ```
-pub struct NodeError(pub(crate) Kind);
+pub struct NodeError(pub(crate) NodeErrorKind);
 
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum NodeErrorKind {
     Failed { message: String, is_permanent: bool },
     Asks(Box<ApprovalRequest>),
 }
@@ -227,12 +229,12 @@ pub(crate) enum Kind {
 impl NodeError {
     /// An error after which another try may help, if the node has [retries](super::Node::retry).
     pub fn new(message: impl Into<String>) -> Self {
-        NodeError(Kind::Failed { message: message.into(), is_permanent: false })
+        NodeError(NodeErrorKind::Failed { message: message.into(), is_permanent: false })
     }
 
     /// An error after which trying again would give the same.
     pub fn permanent(message: impl Into<String>) -> Self {
-        NodeError(Kind::Failed { message: message.into(), is_permanent: true })
+        NodeError(NodeErrorKind::Failed { message: message.into(), is_permanent: true })
     }
 
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
@@ -243,8 +245,8 @@ impl NodeError {
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Failed { message, .. } => f.write_str(message),
-            Kind::Asks(request) => write!(f, "approval `{}` is pending", request.id),
+            NodeErrorKind::Failed { message, .. } => f.write_str(message),
+            NodeErrorKind::Asks(request) => write!(f, "approval `{}` is pending", request.id),
         }
     }
 }

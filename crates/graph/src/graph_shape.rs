@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::definition::{DefinedEdge, GraphDefinition, START, items_label};
 use super::node::{Node, NodeWork, OnError};
-use super::shape::{Edge, START, Shape, described};
 
 /// The nodes and edges of a graph, as data: for pages and programs that draw a graph, or show where a run is.
 ///
@@ -92,7 +92,7 @@ pub enum EdgeKind {
 }
 
 impl GraphShape {
-    pub(crate) fn of(name: &str, shape: &Shape) -> Self {
+    pub(crate) fn of(name: &str, shape: &GraphDefinition) -> Self {
         let nodes = shape.named_nodes().map(|(name, node)| GraphNode::of(name, node)).collect();
         let mut edges = edges_from(shape, START);
         for (name, node) in shape.named_nodes() {
@@ -125,19 +125,19 @@ impl GraphEdge {
 }
 
 /// The declared edges; a router has several.
-fn edges_from(shape: &Shape, from: &str) -> Vec<GraphEdge> {
+fn edges_from(shape: &GraphDefinition, from: &str) -> Vec<GraphEdge> {
     let all = shape.edges_from(from).iter().flat_map(|edge| {
         let kind = match edge {
-            Edge::To(_) => EdgeKind::Always,
-            Edge::Route { .. } => EdgeKind::Choice,
-            Edge::Each { key, .. } => EdgeKind::Each { of: described(key.as_deref()).to_owned() },
+            DefinedEdge::To(_) => EdgeKind::Always,
+            DefinedEdge::Route { .. } => EdgeKind::Choice,
+            DefinedEdge::Each { key, .. } => EdgeKind::Each { of: items_label(key.as_deref()).to_owned() },
         };
         edge.targets().iter().map(move |to| GraphEdge::new(from, to, kind.clone()))
     });
     all.collect()
 }
 
-/// What the settings of a node add.
+/// The edges that the settings of a node add.
 fn of_node(name: &str, node: &Node) -> Vec<GraphEdge> {
     let mut edges: Vec<_> =
         node.goes_to.iter().map(|to| GraphEdge::new(name, to, EdgeKind::Choice)).collect();

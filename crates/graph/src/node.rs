@@ -96,6 +96,7 @@ impl Node {
             let made = std::panic::catch_unwind(AssertUnwindSafe(|| function(context)));
             async move {
                 let future = made.map_err(|panic| NodeError::panicked(&*panic))?;
+                // NOTE: A panic is the failure of this node: branches beside it keep their outcomes.
                 match AssertUnwindSafe(future).catch_unwind().await {
                     Ok(result) => result.map(Into::into),
                     Err(panic) => Err(NodeError::panicked(&*panic)),
@@ -145,7 +146,7 @@ impl Node {
         self
     }
 
-    /// How long one try may take.
+    /// Sets the timeout of one attempt.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -206,6 +207,8 @@ impl Node {
             NodeWork::Function(_) => None,
             NodeWork::Agent(node) => Some(node.agent().fingerprint()),
         };
+        // NOTE: Part of the fingerprint: a new setting has to be left out while it has its default, or stored runs look
+        // changed.
         let rules = (self.max_executions, self.is_deferred, self.is_tracked, &self.goes_to, &self.at_limit);
         json!([agent, rules, self.effect, self.on_error.words()])
     }
@@ -247,7 +250,7 @@ pub trait IntoNode<Kind> {
 #[derive(Debug)]
 pub enum AsNode {}
 
-/// Says that something is a node because it is a function.
+/// Marks a type that is a node because it is a function.
 #[derive(Debug)]
 pub struct AsFunction<Fut, U>(Fut, U);
 

@@ -14,19 +14,19 @@ use stepfold_state_core::state::{Delta, Handler, Issue, Schema, State, StateErro
 use stepfold_tools::{CancellationToken, Effect};
 
 use super::check::own_keys;
-use super::context::{Kind as NodeErrorKind, NodeContext, NodeError};
+use super::context::{NodeContext, NodeError, NodeErrorKind};
+use super::definition::{GraphDefinition, name_list};
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeOutput, NodeRun, RouterDecision, keys, writes};
-use super::shape::{Shape, listed};
 use super::update::Update;
 
-impl Planner for Shape {
+impl Planner for GraphDefinition {
     fn names(&self) -> &[String] {
         &self.names
     }
 
     fn parts(&self) -> Vec<(String, Value)> {
-        Shape::parts(self)
+        GraphDefinition::parts(self)
     }
 
     fn faults(&self, schema: &Schema) -> Vec<Issue> {
@@ -34,7 +34,7 @@ impl Planner for Shape {
     }
 
     fn next(&self, position: Position<'_>, ended: &[Ended<'_>], state: &State) -> Result<Next, FeedError> {
-        Shape::next(self, position, ended, state)
+        GraphDefinition::next(self, position, ended, state)
     }
 
     /// Writes to those of the keys that the schema has.
@@ -57,10 +57,11 @@ impl Planner for Shape {
             decision.reason.clone_from(&route.reason);
             delta.push(schema.write(keys::ROUTER_DECISION, decision)?);
         }
+        // NOTE: These writes ride on the event of the plan, so that a reader of the session sees what is under way.
         let mut is_tracked = false;
         for planned in next.branches.iter().filter(|planned| self.is_tracked(&planned.node)) {
             is_tracked = true;
-            delta.extend(track(state, planned).started(state)?);
+            delta.extend(tracked_run(state, planned).started(state)?);
         }
         if is_tracked {
             let mut state = state.clone();
@@ -92,7 +93,7 @@ impl Planner for Shape {
         outcome: &NodeOutcome,
     ) -> Result<Delta, PlanError> {
         let mut delta = outcome.delta.clone();
-        let run = || track(before, planned);
+        let run = || tracked_run(before, planned);
         match (&outcome.error, self.is_tracked(&planned.node)) {
             (None, true) => {
                 let outputs: Result<Vec<NodeOutput>, _> =
@@ -112,6 +113,7 @@ impl Planner for Shape {
     }
 
     fn closed(&self, state: &State, branches: &[&Planned]) -> Result<Delta, PlanError> {
+        // NOTE: From the merged state: each of two branches side by side would write 50 where both are completed.
         match branches.iter().any(|planned| self.is_tracked(&planned.node)) {
             true => Ok(writes::overall_progress(state)?.into_iter().collect()),
             false => Ok(Delta::new()),
@@ -140,7 +142,8 @@ impl Planner for Shape {
             return NodeOutcome::failed(NodeStatus::Failed, error, 1);
         };
         let is_output = node.kind.is_some() || *is_tracked;
-        let output = |answer| NodeOutput { kind: node.kind.clone(), ..track(before, planned).output(answer) };
+        let output =
+            |answer| NodeOutput { kind: node.kind.clone(), ..tracked_run(before, planned).output(answer) };
         let answer = ended.answer.clone();
         let answered =
             answer.and_then(|answer| Ok((node.writes_of(answer.as_ref(), before.schema())?, answer)));
@@ -158,6 +161,7 @@ impl Planner for Shape {
     }
 
     fn takes_failures(&self, node: &str) -> bool {
+        // NOTE: A node that must not run twice cannot be attempted again by a resumed run, so its failure is committed.
         let takes = |node: &Node| node.on_error != OnError::Fail || node.effect == Effect::AtMostOnce;
         self.node(node).is_some_and(takes)
     }
@@ -177,7 +181,7 @@ impl Planner for Shape {
     }
 }
 
-impl Shape {
+impl GraphDefinition {
     fn is_tracked(&self, node: &str) -> bool {
         self.node(node).is_some_and(|node| node.is_tracked)
     }
@@ -203,7 +207,7 @@ fn write_of_counts(
 }
 
 /// Which task a branch works at: the id of its item, or the current one.
-pub(super) fn track(state: &State, planned: &Planned) -> NodeRun {
+pub(super) fn tracked_run(state: &State, planned: &Planned) -> NodeRun {
     let own = planned.item.as_ref().and_then(|item| item.get("id")?.as_i64());
     let current = || state.get(keys::CURRENT_TASK_ID).ok().flatten();
     let task = if planned.item.is_some() { own } else { own.or_else(current) };
@@ -219,14 +223,15 @@ fn as_values(outputs: impl Iterator<Item = NodeOutput>) -> Vec<Value> {
     outputs.map(|output| serde_json::to_value(output).unwrap_or_default()).collect()
 }
 
-async fn call(shape: &Shape, context: &NodeContext) -> BranchEnd {
+async fn call(shape: &GraphDefinition, context: &NodeContext) -> BranchEnd {
     let failed = |error: String| NodeOutcome::failed(NodeStatus::Failed, error, 1);
     let Some(Node { work: NodeWork::Function(function), goes_to, .. }) = shape.node(context.node()) else {
         return BranchEnd::Outcome(failed("removed from the graph".to_owned()));
     };
     match function(context.clone()).await {
-        Ok(update) => BranchEnd::Outcome(settled(goes_to, context, update).unwrap_or_else(failed)),
+        Ok(update) => BranchEnd::Outcome(checked_outcome(goes_to, context, update).unwrap_or_else(failed)),
         Err(NodeError(NodeErrorKind::Asks(request))) => BranchEnd::Asks(request),
+        // NOTE: As an outcome, since only failures are attempted again.
         Err(NodeError(NodeErrorKind::Failed { message, is_permanent: true })) => {
             BranchEnd::Outcome(failed(message))
         }
@@ -235,7 +240,11 @@ async fn call(shape: &Shape, context: &NodeContext) -> BranchEnd {
 }
 
 /// The result of a function, checked against the schema and the graph.
-fn settled(goes_to: &[String], context: &NodeContext, mut update: Update) -> Result<NodeOutcome, String> {
+fn checked_outcome(
+    goes_to: &[String],
+    context: &NodeContext,
+    mut update: Update,
+) -> Result<NodeOutcome, String> {
     let schema = context.state().schema();
     let delta = update.delta(schema).map_err(|error| NodeError::from(error).to_string())?;
     if !update.outputs.is_empty() {
@@ -245,11 +254,11 @@ fn settled(goes_to: &[String], context: &NodeContext, mut update: Update) -> Res
     if let Some((target, _)) = update.goto.iter().find(|(target, _)| !goes_to.contains(target)) {
         let known = match goes_to {
             [] => "none".to_owned(),
-            known => listed(known.iter().map(String::as_str)),
+            known => name_list(known.iter().map(String::as_str)),
         };
         return Err(format!("undeclared target \"{target}\"; declared: {known}; see `goes_to`"));
     }
-    let run = track(context.state(), &Planned::new(context.node().to_owned(), context.item().cloned()));
+    let run = tracked_run(context.state(), &Planned::new(context.node().to_owned(), context.item().cloned()));
     let outputs =
         update.outputs.into_iter().map(|(kind, content)| NodeOutput { kind, ..run.output(content) });
     let mut outcome = NodeOutcome::succeeded();

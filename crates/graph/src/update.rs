@@ -29,7 +29,7 @@ use stepfold_state_core::state::{Delta, Handler, Schema, StateError, WriteKey};
 #[must_use = "an update does nothing unless the node returns it"]
 #[derive(Default)]
 pub struct Update {
-    writes: Vec<Planned>,
+    writes: Vec<UncheckedWrite>,
     delta: Delta,
     pub(crate) messages: Vec<Arc<Message>>,
     pub(crate) outputs: Vec<(Option<String>, Value)>,
@@ -37,53 +37,57 @@ pub struct Update {
 }
 
 /// A write that is still to be checked.
-struct Planned {
+struct UncheckedWrite {
     key: String,
     value: Result<Option<Value>, StateError>,
     handler: Option<Handler>,
 }
 
 impl Update {
-    /// Nothing.
+    /// Creates an empty update.
     pub fn new() -> Self {
         Update::default()
     }
 
-    /// And this value is written to this key, by the key's own handler.
+    /// Writes a value to a key, by the key's own handler.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a key is a string or a constant, given as to `State::set`"
     )]
     pub fn set<V, K: WriteKey<V>>(mut self, key: K, value: V) -> Self {
         let name = key.name().to_owned();
-        self.writes.push(Planned { key: name, value: key.encode(value).map(Some), handler: None });
+        self.writes.push(UncheckedWrite { key: name, value: key.encode(value).map(Some), handler: None });
         self
     }
 
-    /// And this value is written to this key, by another handler.
+    /// Writes a value to a key, by another handler.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a key is a string or a constant, given as to `State::set`"
     )]
     pub fn set_with<V, K: WriteKey<V>>(mut self, key: K, value: V, handler: Handler) -> Self {
         let name = key.name().to_owned();
-        self.writes.push(Planned { key: name, value: key.encode(value).map(Some), handler: Some(handler) });
+        self.writes.push(UncheckedWrite {
+            key: name,
+            value: key.encode(value).map(Some),
+            handler: Some(handler),
+        });
         self
     }
 
     /// Removes a key.
     pub fn remove(mut self, key: impl Into<String>) -> Self {
-        self.writes.push(Planned { key: key.into(), value: Ok(None), handler: None });
+        self.writes.push(UncheckedWrite { key: key.into(), value: Ok(None), handler: None });
         self
     }
 
-    /// And these writes, which were checked elsewhere, come first.
+    /// Adds writes that were checked elsewhere. They come first.
     pub fn with_delta(mut self, delta: Delta) -> Self {
         self.delta.extend(delta);
         self
     }
 
-    /// And this message is appended to the conversation.
+    /// Appends a message to the conversation.
     pub fn message(mut self, message: Message) -> Self {
         self.messages.push(message.into());
         self
@@ -94,8 +98,8 @@ impl Update {
         self.message(Message::assistant(text))
     }
 
-    /// And this is appended to `outputs`, under the node's name; observers see it as
-    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The schema has to have that key: see
+    /// Appends an output to `outputs`, under the node's name; observers see it as
+    /// [`RunEvent::Output`](stepfold_agent_loop::RunEvent::Output). The schema must have that key: see
     /// [`progress`](super::progress).
     pub fn output(mut self, kind: impl Into<String>, value: impl Into<Value>) -> Self {
         self.outputs.push((Some(kind.into()), value.into()));
@@ -126,7 +130,7 @@ impl Update {
     /// The writes, checked against a schema.
     pub(crate) fn delta(&mut self, schema: &Schema) -> Result<Delta, StateError> {
         let mut delta = std::mem::take(&mut self.delta);
-        for Planned { key, value, handler } in self.writes.drain(..) {
+        for UncheckedWrite { key, value, handler } in self.writes.drain(..) {
             delta.push(match (value?, handler) {
                 (None, _) => schema.removal(&key)?,
                 (Some(value), None) => schema.write(key.as_str(), value)?,

@@ -88,7 +88,9 @@ impl AgentTool {
         if !faults.is_empty() {
             return Err(BuildError::InvalidTool { tool: name, faults: faults.into_iter().collect() });
         }
-        Tool::hosted(name, description, AgentCall { agent, shared: shared.clone() })
+        // NOTE: No effect of its own: the tools of the inner agent declare theirs, call by call, since each commit of
+        // its run is recorded.
+        Tool::hosted(name, description, HostedAgent { agent, shared: shared.clone() })
             .parameters(json!({
                 "type": "object",
                 "properties": {
@@ -111,14 +113,14 @@ impl IntoTool for AgentTool {
     }
 }
 
-/// What a [hosted](Tool::hosted) tool has for the loop: the agent inside of its calls.
-pub(crate) struct AgentCall {
+/// The data of a [hosted](Tool::hosted) tool for the loop: the agent inside of its calls.
+pub(crate) struct HostedAgent {
     pub(crate) agent: Agent,
     shared: Vec<String>,
 }
 
 /// A call is a branch whose item is its arguments.
-impl BranchAgent for AgentCall {
+impl BranchAgent for HostedAgent {
     fn agent(&self) -> &Agent {
         &self.agent
     }
@@ -128,6 +130,8 @@ impl BranchAgent for AgentCall {
         let mut state = State::new(self.agent.schema());
         for key in &self.shared {
             if let Some(value) = branch.state.get(key.as_str()) {
+                // NOTE: Set, not merged: the inner run begins with the value that its call sees, and merges its own
+                // writes into that.
                 state.set_with(key.as_str(), value.to_json(), &Handler::replace_values())?;
             }
         }
@@ -157,7 +161,7 @@ pub(crate) fn result_of_call(ended: &EndedAgent<'_>) -> Result<(Value, Delta), T
             let result = ended.said.last().and_then(|last| last.tool_result());
             Err(ToolError::permanent(match (ended.last_words(), result) {
                 (Some(words), _) => format!("{error}. Its last words: {}", words.trim()),
-                // It may tell of an effect.
+                // It may report an effect.
                 (None, Some(result)) => {
                     format!("{error}. Its last call was of '{}': {}", result.name(), result.text().trim())
                 }

@@ -10,20 +10,20 @@ use stepfold_state_core::chat::{ChatModel, ModelParams};
 use stepfold_state_core::state::{Issue, KeySchema, Schema, Template};
 use stepfold_tools::{Approval, BuildError, CallLimits, IntoTool, Overflow, Resources, Tools, Toolset};
 
-use super::hooks::{HookContext, HookPoint, HookResult, Hooks};
-use super::keys::{named_keys, roots};
+use super::hooks::{HookContext, HookList, HookPoint, HookResult};
 use super::limits::{RepeatGuard, RunLimits};
+use super::named_keys::{key_candidates, named_keys};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
 use super::planner::Planner;
-use super::{Agent, Built, Config, Derived, Offer, OutputSpec};
+use super::{Agent, AgentConfig, BuiltAgent, DerivedParts, OfferedTools, OutputSpec};
 use crate::error::AgentError;
 use stepfold_trim::{Summarize, Trim, Window};
 
-/// Puts an [`Agent`] together; nothing is checked before [`build`](AgentBuilder::build).
+/// Builds an [`Agent`]; nothing is checked before [`build`](AgentBuilder::build).
 #[must_use = "a builder does nothing until it is built"]
 #[derive(Clone)]
 pub struct AgentBuilder {
-    config: Config,
+    config: AgentConfig,
     /// Exit conditions that were found to name tools before the tools of one run took their place.
     known_exits: Vec<String>,
     /// The schema of the graph that the agent is to be a node of.
@@ -35,7 +35,7 @@ pub struct AgentBuilder {
 impl AgentBuilder {
     pub(super) fn new(model: Arc<dyn ChatModel>) -> Self {
         AgentBuilder {
-            config: Config {
+            config: AgentConfig {
                 name: "agent".to_owned(),
                 model,
                 summary_model: None,
@@ -53,7 +53,7 @@ impl AgentBuilder {
                 final_answer: false,
                 repeat_guard: Some(RepeatGuard::default()),
                 recover_leaked_calls: false,
-                hooks: Hooks::default(),
+                hooks: HookList::default(),
                 approval: Approval::Never,
                 ask_when_uncertain: false,
                 trim: Trim::none(),
@@ -68,7 +68,7 @@ impl AgentBuilder {
         }
     }
 
-    pub(super) fn of(config: Config) -> Self {
+    pub(super) fn of(config: AgentConfig) -> Self {
         AgentBuilder { config, known_exits: Vec::new(), graph_schema: None, is_rebuild: true }
     }
 
@@ -111,7 +111,7 @@ impl AgentBuilder {
         self
     }
 
-    /// How the model samples.
+    /// Sets the parameters of the model, such as the temperature.
     pub fn params(mut self, params: ModelParams) -> Self {
         self.config.params = params;
         self
@@ -216,19 +216,19 @@ impl AgentBuilder {
         self
     }
 
-    /// How much a run may take.
+    /// Sets all limits of a run.
     pub fn limits(mut self, limits: RunLimits) -> Self {
         self.config.limits = limits;
         self
     }
 
-    /// How many steps a run may take; the other limits stay.
+    /// Limits the steps of a run; the other limits stay.
     pub fn max_steps(mut self, steps: u64) -> Self {
         self.config.limits.steps = steps;
         self
     }
 
-    /// How long a run may take; the other limits stay.
+    /// Limits the time of a run; the other limits stay.
     pub fn max_time(mut self, time: Duration) -> Self {
         self.config.limits.time = Some(time);
         self
@@ -271,7 +271,7 @@ impl AgentBuilder {
         self
     }
 
-    /// How long the conversation may become within a run.
+    /// Limits the length of the conversation within a run.
     pub fn window(mut self, window: Window) -> Self {
         self.config.window = Some(window);
         self
@@ -437,17 +437,19 @@ impl AgentBuilder {
         if !faults.is_empty() {
             return Err(AgentError { agent: config.name, faults: faults.into_iter().collect() });
         }
+        // NOTE: A warning and not a fault, since most often the tools were forgotten. Only when an agent is first
+        // built: for one run, in a graph or with an output, no tools are a normal case.
         if !is_rebuild && graph_schema.is_none() && config.planner.is_none() {
             warn_without_tools(&config, tools.as_ref());
         }
-        let offer = tools.map(|tools| Offer::new(tools, output.as_ref()));
-        Ok(Agent(Arc::new(Built { config, offer, output, derived: Derived::default() })))
+        let offer = tools.map(|tools| OfferedTools::new(tools, output.as_ref()));
+        Ok(Agent(Arc::new(BuiltAgent { config, offer, output, derived: DerivedParts::default() })))
     }
 }
 
 /// Without tools the run is a single request (as in Haystack). A dynamic toolset may offer some later; a node
 /// of a graph, or an agent with an output, needs none.
-fn warn_without_tools(config: &Config, tools: Option<&Tools>) {
+fn warn_without_tools(config: &AgentConfig, tools: Option<&Tools>) {
     if config.output.is_none() && tools.is_some_and(Tools::is_empty) {
         tracing::warn!(agent = config.name, "the agent has no tools: each run is one request to the model");
     }
@@ -459,7 +461,7 @@ fn faults_of_name(name: &str) -> Option<Issue> {
 
 /// The agent's schema with the keys of a graph's that its templates and bindings name. Of tools that are not known
 /// before they are asked for, all keys may be named.
-fn with_keys_of_graph(config: &Config, graph: &Schema) -> Schema {
+fn with_keys_of_graph(config: &AgentConfig, graph: &Schema) -> Schema {
     let keys = graph.declared_keys().map(KeySchema::name);
     let tools = config.toolset.static_tools();
     let named = named_keys(config, tools.as_ref());
@@ -467,12 +469,12 @@ fn with_keys_of_graph(config: &Config, graph: &Schema) -> Schema {
 }
 
 /// A placeholder that may be absent has to name a key, too: nothing could ever fill it otherwise.
-fn faults_of_instructions(config: &Config) -> Vec<Issue> {
+fn faults_of_instructions(config: &AgentConfig) -> Vec<Issue> {
     let Some(template) = &config.instructions else { return Vec::new() };
     let declares = |key: &str| config.schema.key(key).is_some() || config.schema.is_open();
     template
         .placeholders()
-        .filter(|(name, _)| !roots(name).any(declares))
+        .filter(|(name, _)| !key_candidates(name).any(declares))
         .map(|(name, _)| {
             let words = format!(
                 "unknown state key \"{name}\": declare it in the agent's schema, or in that of the graph \
@@ -496,7 +498,7 @@ fn faults_of_tools(error: BuildError) -> Vec<Issue> {
     }
 }
 
-fn faults_of_exits(config: &Config, tools: &Tools, known: &[String]) -> Vec<Issue> {
+fn faults_of_exits(config: &AgentConfig, tools: &Tools, known: &[String]) -> Vec<Issue> {
     let unknown = config.exit_tools.iter().filter(|name| tools.get(name).is_none() && !known.contains(name));
     let available = tools.names().collect::<Vec<_>>().join(", ");
     unknown

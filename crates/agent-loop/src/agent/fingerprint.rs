@@ -1,4 +1,4 @@
-//! What a run depends on, part by part, so that a stored run can say what of its agent has changed.
+//! Fingerprints of agents: the parts that a run depends on, so that a stored run can name the changes of its agent.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use stepfold_state_core::canonical_json;
 use stepfold_tools::Tool;
 
-use super::{Agent, AgentCall, Config, Offer};
+use super::{Agent, AgentConfig, HostedAgent, OfferedTools};
 use crate::digest;
 
-/// What a run depends on, part by part, each as a digest or in words.
+/// The parts of an agent that a run depends on, each as a digest or in words.
 ///
 /// # Examples
 /// ```
@@ -29,12 +29,12 @@ use crate::digest;
 pub struct Fingerprint(BTreeMap<String, String>);
 
 /// The number of parts of an agent with a few tools.
-const USUAL: usize = 20;
+const USUAL_PARTS: usize = 20;
 
 impl Fingerprint {
     pub(super) fn of(agent: &Agent) -> Self {
         let config = agent.config();
-        let mut parts = Vec::with_capacity(USUAL);
+        let mut parts = Vec::with_capacity(USUAL_PARTS);
         let mut add = |name: &str, words: String| parts.push((name.to_owned(), words));
         add("name", config.name.clone());
         add("model", config.model.id().to_owned());
@@ -44,6 +44,8 @@ impl Fingerprint {
         }
         add("limits", digest_of(&config.limits));
         add("exit conditions", config.exit_tools.join(", "));
+        // NOTE: These debug texts are digested in stored fingerprints: names of variants and fields must not change, or
+        // every stored run would look as if its agent had changed.
         add("approval", format!("{:?}", config.approval));
         add("hooks", format!("{:?}", config.hooks));
         add("trim", config.trim.to_string());
@@ -53,7 +55,7 @@ impl Fingerprint {
         if let Some(output) = &config.output {
             add("output", digest_of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
         }
-        add("rules", Rules::of(config).digest());
+        add("rules", AgentSwitches::of(config).digest());
         for key in config.schema.declared_keys() {
             let handler = json_of(&key.handler().to_string());
             let default = key.default().map_or_else(|| "null".to_owned(), canonical_json);
@@ -72,7 +74,8 @@ impl Fingerprint {
                     let (effect, approval) = (json_of(&tool.effect()), format!("{:?}", tool.approval()));
                     let words = list([tool.canonical_spec(), &effect, &json_of(&approval)]);
                     // An agent that is a tool continues inside of the run, so that what it depends on, the run does.
-                    let inside = tool.hosted_as::<AgentCall>().map(|call| call.agent.fingerprint());
+                    // NOTE: Its debug text is digested as well.
+                    let inside = tool.hosted_as::<HostedAgent>().map(|call| call.agent.fingerprint());
                     let words = match inside {
                         Some(inside) => list([&words, &json_of(inside)]),
                         None => words,
@@ -111,7 +114,7 @@ impl Fingerprint {
 }
 
 /// A digest of tools: of what the model sees of them, and of their bindings.
-pub(crate) fn of_offer(offer: &Offer) -> String {
+pub(crate) fn of_offer(offer: &OfferedTools) -> String {
     let bindings = offer.tools.iter().map(Tool::canonical_bindings);
     // The tool of an output comes after them.
     let own = offer.specs.iter().skip(offer.tools.len()).map(json_of);
@@ -148,28 +151,30 @@ fn push_list(text: &mut String, items: impl IntoIterator<Item = impl AsRef<str>>
 /// names, so that their JSON is canonical as it is.
 #[derive(Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
-struct Rules {
+struct AgentSwitches {
     ask_when_uncertain: bool,
     final_answer: bool,
     raise_on_failure: bool,
     recover_leaked_calls: bool,
-    repeat_guard: Option<Repeats>,
+    repeat_guard: Option<RepeatThresholds>,
 }
 
 #[derive(Serialize)]
-struct Repeats {
+struct RepeatThresholds {
     stop: u32,
     warn: u32,
 }
 
-impl Rules {
-    fn of(config: &Config) -> Self {
-        Rules {
+impl AgentSwitches {
+    fn of(config: &AgentConfig) -> Self {
+        AgentSwitches {
             ask_when_uncertain: config.ask_when_uncertain,
             final_answer: config.final_answer,
             raise_on_failure: config.raise_on_failure,
             recover_leaked_calls: config.recover_leaked_calls,
-            repeat_guard: config.repeat_guard.map(|guard| Repeats { stop: guard.stop, warn: guard.warn }),
+            repeat_guard: config
+                .repeat_guard
+                .map(|guard| RepeatThresholds { stop: guard.stop, warn: guard.warn }),
         }
     }
 
@@ -193,7 +198,7 @@ mod tests {
 
     use expect_test::expect;
 
-    use super::{Repeats, Rules, json_of};
+    use super::{AgentSwitches, RepeatThresholds, json_of};
     use crate::RunLimits;
 
     /// What is digested of the default limits: a limit that is added later must not show
@@ -210,8 +215,8 @@ mod tests {
     /// Stored digests must stay what they are.
     #[test]
     fn rules_are_canonical_as_they_are() {
-        let repeat_guard = Some(Repeats { stop: 8, warn: 4 });
-        let rules = Rules {
+        let repeat_guard = Some(RepeatThresholds { stop: 8, warn: 4 });
+        let rules = AgentSwitches {
             ask_when_uncertain: false,
             final_answer: true,
             raise_on_failure: false,

@@ -1,4 +1,4 @@
-//! Hooks: the application's own word at six points of a run.
+//! Hooks: functions of the application at six points of a run.
 //!
 //! A hook reads a snapshot and returns an action; it changes nothing by itself. The actions of all hooks of a
 //! point are committed as one event, so a resumed run does not call them again and a replay does not need
@@ -17,7 +17,7 @@ use stepfold_tools::CallOutcome;
 
 use crate::exit::Exit;
 
-/// Where a hook runs.
+/// The point of a run at which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -120,12 +120,12 @@ impl HookAction {
         HookAction::default()
     }
 
-    /// The run ends, for this reason. Calls that have not run are answered as not run.
+    /// Ends the run, for this reason. Calls that have not run are answered as not run.
     pub fn stop(reason: impl Into<String>) -> Self {
         HookAction { verdict: HookVerdict::Stop(reason.into()), ..HookAction::default() }
     }
 
-    /// On exit only: the run continues with another request. A limit or a cancellation cannot be overruled.
+    /// Continues the run with another request; on exit only. A limit or a cancellation cannot be overruled.
     pub fn go_on() -> Self {
         HookAction { verdict: HookVerdict::GoOn, ..HookAction::default() }
     }
@@ -148,13 +148,13 @@ impl HookAction {
         Ok(self)
     }
 
-    /// And makes these writes.
+    /// Adds writes.
     pub fn with_delta(mut self, delta: Delta) -> Self {
         self.delta.extend(delta);
         self
     }
 
-    /// And appends a message. Not before or after a tool, where the step is open.
+    /// Appends a message. Not before or after a tool, where the step is open.
     pub fn with_message(mut self, message: Message) -> Self {
         self.messages.push(message);
         self
@@ -236,13 +236,13 @@ impl fmt::Display for HookError {
 /// The result of a hook.
 pub type HookResult = Result<HookAction, HookError>;
 
-type Hook = Arc<dyn Fn(HookContext) -> BoxFuture<'static, HookResult> + Send + Sync>;
+type HookFunction = Arc<dyn Fn(HookContext) -> BoxFuture<'static, HookResult> + Send + Sync>;
 
 /// The hooks of an agent, in the order in which they were added.
 #[derive(Clone, Default)]
-pub(crate) struct Hooks(Vec<(HookPoint, Hook)>);
+pub(crate) struct HookList(Vec<(HookPoint, HookFunction)>);
 
-impl Hooks {
+impl HookList {
     pub(crate) fn add<F, Fut>(&mut self, point: HookPoint, hook: F)
     where
         F: Fn(HookContext) -> Fut + Send + Sync + 'static,
@@ -255,12 +255,12 @@ impl Hooks {
         self.0.iter().any(|(at, _)| *at == point)
     }
 
-    pub(crate) fn at(&self, point: HookPoint) -> impl Iterator<Item = &Hook> {
+    pub(crate) fn at(&self, point: HookPoint) -> impl Iterator<Item = &HookFunction> {
         self.0.iter().filter(move |(at, _)| *at == point).map(|(_, hook)| hook)
     }
 }
 
-impl fmt::Debug for Hooks {
+impl fmt::Debug for HookList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.0.iter().map(|(point, _)| point)).finish()
     }

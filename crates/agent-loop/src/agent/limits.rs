@@ -42,8 +42,9 @@ pub struct RunLimits {
     /// [`ReplyTooLarge`](stepfold_state_core::chat::ModelErrorKind::ReplyTooLarge) and the partial reply.
     #[serde(skip_serializing_if = "is_max_reply_bytes")]
     pub reply_bytes: usize,
-    /// How often in a row the model is asked again after a reply without text and calls, where the agent has tools or an
-    /// output; 3 by default. The next empty reply ends the run with [`Exit::EmptyReply`](crate::Exit::EmptyReply).
+    /// The number of times in a row that the model is asked again after a reply without text and calls, where the agent
+    /// has tools or an output; 3 by default. The next empty reply ends the run with
+    /// [`Exit::EmptyReply`](crate::Exit::EmptyReply).
     #[serde(skip_serializing_if = "is_default_of_empty_replies")]
     pub empty_replies: u32,
 }

@@ -4,9 +4,9 @@ mod as_tool;
 mod builder;
 mod fingerprint;
 mod hooks;
-mod keys;
-mod leaked;
+mod leaked_calls;
 mod limits;
+mod named_keys;
 mod output;
 mod planner;
 
@@ -28,10 +28,10 @@ pub use self::limits::{RepeatGuard, RunLimits};
 pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
 pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NotBegun, Planner};
 
-pub(crate) use self::as_tool::{AgentCall, result_of_call};
+pub(crate) use self::as_tool::{HostedAgent, result_of_call};
 pub(crate) use self::fingerprint::of_offer as digest_of_offer;
-pub(crate) use self::hooks::Hooks;
-pub(crate) use self::leaked::recovered;
+pub(crate) use self::hooks::HookList;
+pub(crate) use self::leaked_calls::recovered;
 pub(crate) use self::output::OutputSpec;
 use stepfold_trim::{Summarize, Trim, Window};
 
@@ -76,20 +76,20 @@ use stepfold_trim::{Summarize, Trim, Window};
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct Agent(Arc<Built>);
+pub struct Agent(Arc<BuiltAgent>);
 
-/// What [`AgentBuilder::build`] made.
-struct Built {
-    config: Config,
+/// A built agent: the result of [`AgentBuilder::build`].
+struct BuiltAgent {
+    config: AgentConfig,
     /// The tools of every step, if they are the same at every step.
-    offer: Option<Offer>,
+    offer: Option<OfferedTools>,
     output: Option<OutputSpec>,
-    derived: Derived,
+    derived: DerivedParts,
 }
 
-/// What is computed when it is first asked for.
+/// Values of an agent that are computed when they are first needed.
 #[derive(Default)]
-struct Derived {
+struct DerivedParts {
     fingerprint: OnceLock<Fingerprint>,
     fingerprint_json: OnceLock<Arc<RawValue>>,
     tools_digest: OnceLock<String>,
@@ -99,7 +99,7 @@ struct Derived {
 /// The configuration of an agent.
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
-pub(crate) struct Config {
+pub(crate) struct AgentConfig {
     pub(crate) name: String,
     pub(crate) model: Arc<dyn ChatModel>,
     pub(crate) summary_model: Option<Arc<dyn ChatModel>>,
@@ -117,7 +117,7 @@ pub(crate) struct Config {
     pub(crate) final_answer: bool,
     pub(crate) repeat_guard: Option<RepeatGuard>,
     pub(crate) recover_leaked_calls: bool,
-    pub(crate) hooks: Hooks,
+    pub(crate) hooks: HookList,
     pub(crate) approval: Approval,
     pub(crate) ask_when_uncertain: bool,
     pub(crate) trim: Trim,
@@ -130,18 +130,18 @@ pub(crate) struct Config {
 
 /// The tools of a step, and their specifications for the model.
 #[derive(Clone, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct OfferedTools {
     pub(crate) tools: Tools,
     pub(crate) specs: Arc<[ToolSpec]>,
 }
 
-impl Offer {
+impl OfferedTools {
     pub(crate) fn new(tools: Tools, output: Option<&OutputSpec>) -> Self {
         let specs = match output.and_then(OutputSpec::tool) {
             None => tools.specs(),
             Some(own) => tools.specs().iter().cloned().chain([own]).collect(),
         };
-        Offer { tools, specs }
+        OfferedTools { tools, specs }
     }
 }
 
@@ -188,7 +188,8 @@ impl Agent {
         self.static_offer().map(|offer| &offer.tools)
     }
 
-    /// The tools that its toolsets [have left out](stepfold_tools::Toolset::refused) of their last lists, each with its toolset.
+    /// The tools that its toolsets [have left out](stepfold_tools::Toolset::refused) of their last lists, each with its
+    /// toolset.
     pub fn refused_tools(&self) -> Vec<(String, RefusedTool)> {
         self.config().toolset.refused()
     }
@@ -221,7 +222,7 @@ impl Agent {
     #[doc(alias("subagents"))]
     pub fn inside(&self) -> Vec<(&str, &Agent)> {
         let called = self.tools().into_iter().flat_map(Tools::iter);
-        let called = called.filter_map(|tool| Some((tool.name(), &tool.hosted_as::<AgentCall>()?.agent)));
+        let called = called.filter_map(|tool| Some((tool.name(), &tool.hosted_as::<HostedAgent>()?.agent)));
         let planner = self.config().planner.as_deref();
         let nodes = planner.into_iter().flat_map(|planner| {
             planner.names().iter().filter_map(|name| Some((name.as_str(), planner.agent(name)?.agent())))
@@ -259,14 +260,14 @@ impl Agent {
 
     /// The keys of shared scopes that a run records when it begins.
     pub(crate) fn shared_keys(&self) -> &BTreeSet<String> {
-        self.0.derived.shared_keys.get_or_init(|| keys::shared_keys(self))
+        self.0.derived.shared_keys.get_or_init(|| named_keys::shared_keys(self))
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &AgentConfig {
         &self.0.config
     }
 
-    pub(crate) fn static_offer(&self) -> Option<&Offer> {
+    pub(crate) fn static_offer(&self) -> Option<&OfferedTools> {
         self.0.offer.as_ref()
     }
 

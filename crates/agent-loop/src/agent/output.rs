@@ -117,11 +117,12 @@ impl OutputSpec {
         self.output.mode
     }
 
-    /// What goes into each request.
+    /// The response format of each request.
     pub(crate) fn response_format(&self) -> Option<ResponseFormat> {
         (self.mode() == OutputMode::Schema).then(|| ResponseFormat::JsonSchema {
             name: self.output.name.clone(),
             schema: self.output.schema.clone(),
+            // NOTE: Providers decide what they need for a strict schema: docs/decisions/providers.md.
             strict: false,
         })
     }
@@ -142,7 +143,7 @@ impl OutputSpec {
         })
     }
 
-    /// What is added to the instructions.
+    /// The words that are added to the instructions.
     pub(crate) fn instructions(&self) -> Option<String> {
         (self.mode() == OutputMode::Prompt).then(|| {
             let mut text =
@@ -180,7 +181,7 @@ impl OutputSpec {
         }
     }
 
-    /// What the model is told of an output that is not valid.
+    /// The text for the model about an invalid output.
     pub(crate) fn complaint(&self, faults: &str) -> String {
         let how = match self.mode() {
             OutputMode::Tool => format!("Call `{OUTPUT_TOOL}` with valid arguments."),
@@ -192,7 +193,7 @@ impl OutputSpec {
 
 /// The part of a text that should be JSON: a fenced block, or from the first bracket to the last.
 pub(crate) fn json_in(text: &str) -> &str {
-    let text = fenced(text).unwrap_or(text).trim();
+    let text = fenced_block(text).unwrap_or(text).trim();
     let start = text.find(['{', '[']);
     let end = text.rfind(['}', ']']);
     match (start, end) {
@@ -201,8 +202,8 @@ pub(crate) fn json_in(text: &str) -> &str {
     }
 }
 
-/// What is inside the first fenced block.
-pub(crate) fn fenced(text: &str) -> Option<&str> {
+/// The content of the first fenced block.
+pub(crate) fn fenced_block(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("```")?;
     let (_, body) = rest.split_once('\n')?;
     let (body, _) = body.split_once("```")?;

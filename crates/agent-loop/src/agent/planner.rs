@@ -26,13 +26,13 @@ use crate::planned::{
 /// [module](crate::plan) for an example.
 ///
 /// Called by the machine: [`next`](Planner::next) and [`writes`](Planner::writes) where a superstep begins,
-/// [`merged`](Planner::merged) for each branch and then [`closed`](Planner::closed) where it ends. Everything that the machine
-/// calls is a pure function of its arguments, so that a record replays; [`call`](Planner::call) is for the host.
+/// [`merged`](Planner::merged) for each branch and then [`closed`](Planner::closed) where it ends. Everything that the
+/// machine calls is a pure function of its arguments, so that a record replays; [`call`](Planner::call) is for the host.
 pub trait Planner: fmt::Debug + Send + Sync {
     /// The names of the nodes.
     fn names(&self) -> &[String];
 
-    /// What a stored run depends on, part by part, for the [fingerprint](crate::Fingerprint) of the agent.
+    /// The parts that a stored run depends on, for the [fingerprint](crate::Fingerprint) of the agent.
     fn parts(&self) -> Vec<(String, Value)>;
 
     /// The faults of a schema of the state, for which the agent is not built.
@@ -96,7 +96,7 @@ pub trait Planner: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How often, and how long, a node is attempted.
+    /// The limits of attempts of a node: their number and their time.
     fn attempts(&self, _node: &str) -> Attempts {
         Attempts::default()
     }
@@ -125,7 +125,9 @@ pub trait Planner: fmt::Debug + Send + Sync {
         64
     }
 
-    /// Calls the function of a branch, once: the host [attempts](Planner::attempts) it, and drops the future where it stops it.
+    /// Calls the function of a branch, once: the host [attempts](Planner::attempts) it, and drops the future where it
+    /// stops it.
+    // NOTE: One attempt only: timeouts and retries are the driver's, as they are for an agent inside.
     fn call(
         self: Arc<Self>,
         branch: OpenBranch,
@@ -134,7 +136,7 @@ pub trait Planner: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'static, BranchEnd>;
 }
 
-/// How the function of a branch ended.
+/// The end of a branch's function.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BranchEnd {
@@ -148,9 +150,9 @@ pub enum BranchEnd {
 
 /// Emits outputs of a branch while its function runs, as [`RunEvent::Output`](crate::RunEvent::Output).
 #[derive(Clone)]
-pub struct Emitter(Arc<Emit>);
+pub struct Emitter(Arc<EmitFunction>);
 
-type Emit = dyn Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync;
+type EmitFunction = dyn Fn(String, Value) -> BoxFuture<'static, ()> + Send + Sync;
 
 impl Emitter {
     /// An emitter that passes each output, with its kind, to a function of the host. It cannot fail: the receiver may
@@ -218,8 +220,8 @@ pub enum NotBegun {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EndedAgent<'a> {
-    /// The answer: the output if there is one, else the [last words](Exit::last_words), if any. The error says why the agent
-    /// did not finish.
+    /// The answer: the output if there is one, else the [last words](Exit::last_words), if any. The error says why the
+    /// agent did not finish.
     pub answer: Result<Option<Value>, String>,
     /// The writes to shared keys.
     pub writes: &'a Delta,

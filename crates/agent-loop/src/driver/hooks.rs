@@ -1,4 +1,4 @@
-//! Asking the hooks of a point, one after the other, each with what those before it wanted.
+//! Calls the hooks of a point, one after the other, each with the actions of those before it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -8,18 +8,20 @@ use stepfold_state_core::chat::ToolResult;
 use stepfold_state_core::state::State;
 use stepfold_tools::{CallOutcome, panic_message};
 
-use super::Host;
+use super::RunDriver;
 use crate::agent::HookVerdict;
 use crate::agent::{HookAction, HookContext, HookError, HookPoint};
 use crate::error::FeedError;
 use crate::run::{Answer, HookReport, ItemOutcome, Run};
 use crate::run_error::RunFault;
 
-impl Host<'_> {
+impl RunDriver<'_> {
     pub(super) async fn ask_hooks(&mut self, run: &mut Run, point: HookPoint) -> Result<(), RunFault> {
-        let cancellation = self.given.cancellation.clone();
+        let cancellation = self.options.cancellation.clone();
         let asking = async {
             match point {
+                // NOTE: The actions of all hooks of a point become one event: a resumed run must not ask them again,
+                // and a replay has none.
                 HookPoint::BeforeTool => before_tools(run).await,
                 point => at(run, point).await,
             }

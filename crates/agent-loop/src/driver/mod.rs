@@ -1,15 +1,16 @@
-//! The driver: it does what a run needs, on tokio, and has every event observed before it is committed.
+//! The driver: satisfies the needs of a run, on tokio, and notifies observers of every event before its commit.
 //!
 //! [`drive`] is the whole control flow of an agent.
 
-mod children;
-mod functions;
+mod attempts;
 mod hooks;
 mod model;
 mod options;
+mod step;
+mod step_event;
+mod step_failure;
+mod step_functions;
 mod stream;
-mod trouble;
-mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +19,8 @@ use futures_util::future::BoxFuture;
 use stepfold_tools::CancellationToken;
 
 pub use self::options::RunBuilder;
+use self::step_failure::refusal;
 pub use self::stream::RunStream;
-use self::trouble::refused;
 use crate::agent::HookPoint;
 use crate::approval::DynApprover;
 use crate::decisions::Decisions;
@@ -31,28 +32,28 @@ use crate::run_error::RunFault;
 use stepfold_state_core::chat::Message;
 
 /// Runs until the end, or until the run waits for decisions.
-async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
-    if !host.given.decisions.is_empty() {
-        boxed(|| host.take_given(run)).await?;
+async fn drive(run: &mut Run, driver: &mut RunDriver<'_>) -> Result<Exit, RunFault> {
+    if !driver.options.decisions.is_empty() {
+        boxed(|| driver.commit_given_decisions(run)).await?;
     }
     loop {
-        if host.is_cancelled() && run.events() > 0 && run.exit().is_none() {
-            boxed(|| host.break_off(run, Answer::Cancelled)).await?;
+        if driver.is_cancelled() && run.events() > 0 && run.exit().is_none() {
+            boxed(|| driver.end_early(run, Answer::Cancelled)).await?;
         }
-        if let Some(breakpoint) = run.breakpoint(&host.given.breakpoints) {
+        if let Some(breakpoint) = run.breakpoint(&driver.options.breakpoints) {
             let breakpoint = breakpoint.clone();
             run.stop_here();
             return Ok(Exit::Paused(Pause::Breakpoint(breakpoint)));
         }
-        if host.is_suspended(run) {
+        if driver.is_suspended(run) {
             return Ok(Exit::Paused(Pause::Suspended));
         }
         match run.decide() {
             Need::Nothing(exit) => return Ok(exit),
-            Need::Model => boxed(|| host.ask_model(run)).await?,
-            Need::Calls | Need::Nodes => boxed(|| host.run_work(run)).await?,
+            Need::Model => boxed(|| driver.ask_model(run)).await?,
+            Need::Calls | Need::Nodes => boxed(|| driver.run_step(run)).await?,
             need => {
-                if let Some(pause) = boxed(|| host.step(run, need)).await? {
+                if let Some(pause) = boxed(|| driver.answer_need(run, need)).await? {
                     return Ok(Exit::Paused(pause));
                 }
             }
@@ -60,19 +61,19 @@ async fn drive(run: &mut Run, host: &mut Host<'_>) -> Result<Exit, RunFault> {
     }
 }
 
-/// A large future, made on the heap: on the stack of twenty agents inside each other they would not fit.
+/// Boxes a large future where it is made: on the stack, those of twenty nested agents would not fit.
 #[inline(never)]
 fn boxed<'f, T, F: Future<Output = T> + Send + 'f>(work: impl FnOnce() -> F) -> BoxFuture<'f, T> {
     Box::pin(work())
 }
 
-/// Gives what the user said meanwhile, a message at a time, without waiting.
-type Inbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
+/// Returns the next message that the user has sent meanwhile, without waiting.
+type SteeringInbox<'a> = Box<dyn FnMut() -> Option<Message> + Send + 'a>;
 
-/// What a run is given by who starts it: who watches it, decides about it, speaks to it, and can stop it.
+/// The options that a caller gives to a run: its observers, its approver, its inbox, and the tokens that stop it.
 #[derive(Default)]
-struct Given<'a> {
-    /// Asked about commits, before the observer. If there is one, the observer cannot refuse them.
+struct DriverOptions<'a> {
+    /// The recorder, asked about commits before the observers. With one, observers cannot refuse them.
     recorder: Option<Box<dyn DynObserver + 'a>>,
     observers: Vec<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
@@ -82,32 +83,32 @@ struct Given<'a> {
     cancellation: CancellationToken,
     /// Asks for a pause at the next boundary of steps.
     suspension: CancellationToken,
-    inbox: Option<Inbox<'a>>,
+    inbox: Option<SteeringInbox<'a>>,
 }
 
-/// What the driver has at hand for one run.
-struct Host<'a> {
-    given: Given<'a>,
-    /// The step of the last reply that came here: its calls are asked about by the tools as they are.
+/// The driver of one run: its options, its clock, and where it took the run over.
+struct RunDriver<'a> {
+    options: DriverOptions<'a>,
+    /// The step of the last reply that this driver received: its calls were checked against the tools of this process.
     replied: Option<u64>,
     /// The steps that the run had made when the driver took over.
     first_step: u64,
     clock: Arc<dyn Clock + 'a>,
-    /// What the clock said when the driver took over.
-    since: Duration,
-    /// What the run had taken by then.
-    before: Duration,
+    /// The time on the clock when the driver took over.
+    started_at: Duration,
+    /// The duration of the run until then.
+    elapsed_before: Duration,
 }
 
-impl<'a> Host<'a> {
+impl<'a> RunDriver<'a> {
     /// The driver takes the run over as it is.
-    fn new(run: &Run, given: Given<'a>, clock: Arc<dyn Clock + 'a>) -> Self {
-        let (since, before) = (clock.now(), run.elapsed());
-        Host { given, replied: None, first_step: run.steps(), clock, since, before }
+    fn new(run: &Run, options: DriverOptions<'a>, clock: Arc<dyn Clock + 'a>) -> Self {
+        let (started_at, elapsed_before) = (clock.now(), run.elapsed());
+        RunDriver { options, replied: None, first_step: run.steps(), clock, started_at, elapsed_before }
     }
 
     fn elapsed(&self) -> Duration {
-        self.before + self.clock.now().saturating_sub(self.since)
+        self.elapsed_before + self.clock.now().saturating_sub(self.started_at)
     }
 
     /// The time that is left; none if there is no limit.
@@ -120,7 +121,7 @@ impl<'a> Host<'a> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.given.cancellation.is_cancelled()
+        self.options.cancellation.is_cancelled()
     }
 
     /// Whether the run pauses here: a pause was asked for, and the next step would begin. One step is made in any case,
@@ -132,11 +133,11 @@ impl<'a> Host<'a> {
                 Need::Hook(HookPoint::BeforeModel) | Need::Summary(_) | Need::Model | Need::Superstep
             )
         };
-        self.given.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
+        self.options.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
     }
 
-    /// Does a step's work outside of inner agents and graphs. Returns the reason if the run waits.
-    async fn step(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
+    /// Answers a need that is neither the model nor the work of a step. Returns the reason if the run waits.
+    async fn answer_need(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
         let answer = match need {
             Need::Begin => Answer::Begin,
             Need::Interrupted => Answer::Interrupted,
@@ -148,7 +149,7 @@ impl<'a> Host<'a> {
                 None if self.is_cancelled() => return Ok(None),
                 None => return Ok(Some(Pause::Approval)),
             },
-            Need::Hook(HookPoint::BeforeModel) if self.takes_what_was_said(run).await? => return Ok(None),
+            Need::Hook(HookPoint::BeforeModel) if self.commit_steering(run).await? => return Ok(None),
             Need::Hook(HookPoint::AfterTool) => return self.run_pending_hook(run).await.map(|()| None),
             Need::Hook(point) => return self.ask_hooks(run, point).await.map(|()| None),
             Need::Summary(plan) => return self.summarize(run, &plan).await.map(|()| None),
@@ -158,7 +159,7 @@ impl<'a> Host<'a> {
         self.commit(run, answer).await.map(|()| None)
     }
 
-    /// Has the event of an answer observed, and then commits it.
+    /// Commits the event of an answer, after the observers.
     async fn commit(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
         let event = Box::new(run.feed(answer, self.elapsed()).map_err(RunFault::from)?);
         self.commit_event(run, event).await
@@ -172,63 +173,67 @@ impl<'a> Host<'a> {
         let event = RunEvent::Committed(event);
         let observed = self.observe(&event).await;
         let RunEvent::Committed(event) = event else { return Ok(()) };
-        let told = observed.map_err(|source| refused(run, &event, source))?;
+        // NOTE: A store that answers with an error may have the event anyway, after a lost connection for instance. To
+        // commit anything after it could fork the record, so everything stops here.
+        let notified = observed.map_err(|source| refusal(run, &event, source))?;
         run.follow(&event).map_err(RunFault::from)?;
-        told?;
+        notified?;
         if run.view().dropped() > dropped {
             let words = run.view().to_string();
-            self.tell(|| RunEvent::Trimmed(words)).await?;
+            self.notify(|| RunEvent::Trimmed(words)).await?;
         }
         Ok(())
     }
 
-    /// Has an event recorded and observed: an error if it must not be committed. Inside is whether it was told.
+    /// Records an event and notifies observers of it: an error if it must not be committed. The inner result is that of
+    /// the passive observers.
     async fn observe(&mut self, event: &RunEvent) -> Result<Result<(), RunFault>, ObserverError> {
-        if let Some(recorder) = &mut self.given.recorder {
+        if let Some(recorder) = &mut self.options.recorder {
             recorder.observe_boxed(event).await?;
         }
-        match self.given.observers.observe(event).await {
-            Err(source) if self.given.recorder.is_none() => Err(source),
-            told => Ok(told.map_err(RunFault::Observer)),
+        match self.options.observers.observe(event).await {
+            // NOTE: With a recorder the event is stored by now, so a passive observer can no longer prevent the commit.
+            Err(source) if self.options.recorder.is_none() => Err(source),
+            notified => Ok(notified.map_err(RunFault::Observer)),
         }
     }
 
     /// Ends the run early, if it is where it can be ended.
-    async fn break_off(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
+    async fn end_early(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
         match run.decide() {
             // All that is left is to say good-bye.
             Need::Hook(HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
             // What has happened is heard of first. If a hook fails again, the result that it has not seen is withheld.
             Need::Hook(HookPoint::AfterTool) => match self.run_pending_hook(run).await {
                 Err(RunFault::Hook { .. } | RunFault::Feed(_)) => self.commit(run, answer).await,
-                heard => heard,
+                result => result,
             },
             _ => self.commit(run, answer).await,
         }
     }
 
-    /// Tells the observer something that is not committed.
-    async fn tell(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
-        match self.given.observers.is_empty() {
+    /// Notifies the observers of something that is not committed.
+    async fn notify(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
+        match self.options.observers.is_empty() {
             true => Ok(()),
-            false => self.given.observers.observe(&event()).await.map_err(RunFault::Observer),
+            false => self.options.observers.observe(&event()).await.map_err(RunFault::Observer),
         }
     }
 
     /// Commits the decisions that were given with the run, before anything else happens: a failure must not lose them.
-    async fn take_given(&mut self, run: &mut Run) -> Result<(), RunFault> {
-        let given = std::mem::take(&mut self.given.decisions);
+    async fn commit_given_decisions(&mut self, run: &mut Run) -> Result<(), RunFault> {
+        let decisions = std::mem::take(&mut self.options.decisions);
         if self.is_cancelled() {
             return Ok(());
         }
         // Modified arguments are checked against the tools of the step.
         self.offer_all_tools(run).await?;
-        self.commit(run, Answer::Decisions(given)).await
+        self.commit(run, Answer::Decisions(decisions)).await
     }
 
-    /// What the approver decides about what is pending; none if there is nothing new.
+    /// The approver's decisions about pending requests; `None` if there is nothing new.
     async fn decisions(&mut self, run: &Run) -> Option<Decisions> {
-        let approver = self.given.approver.as_ref()?;
+        let approver = self.options.approver.as_ref()?;
         let mut requests = run.pending();
         // No approver knows what comes from outside.
         requests.retain(|request| !request.is_later());
@@ -238,11 +243,12 @@ impl<'a> Host<'a> {
         let asked = self.clock.now();
         let decided = tokio::select! {
             biased;
-            () = self.given.cancellation.cancelled() => Vec::new(),
+            () = self.options.cancellation.cancelled() => Vec::new(),
             decided = approver.decide_boxed(requests) => decided,
         };
         // To wait for an approver is a pause, whether the process stays or not.
-        self.since += self.clock.now().saturating_sub(asked);
+        // NOTE: The limit of time is for work: a decision may take a week.
+        self.started_at += self.clock.now().saturating_sub(asked);
         (!decided.is_empty()).then(|| decided.into())
     }
 }

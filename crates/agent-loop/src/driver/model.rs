@@ -8,17 +8,17 @@ use stepfold_state_core::chat::{
     TimeoutKind, ToolChoice, Usage,
 };
 
-use super::Host;
+use super::RunDriver;
 use crate::error::StartError;
 use crate::observe::RunEvent;
 use crate::run::{Answer, Run};
 use crate::run_error::RunFault;
 use stepfold_trim::SummaryPlan;
 
-/// What the observer is told of a reply that is read.
-enum Telling {
-    Chunks,
-    Nothing,
+/// Whether the observer is notified of the chunks of a reply.
+enum ChunkForwarding {
+    On,
+    Off,
 }
 
 /// Why there is no reply.
@@ -28,10 +28,10 @@ enum NoReply {
     Failed(RunFault),
 }
 
-impl Host<'_> {
-    /// Asks for the next reply. What the user said meanwhile comes before it.
+impl RunDriver<'_> {
+    /// Asks for the next reply. Messages that the user has sent meanwhile come before it.
     pub(super) async fn ask_model(&mut self, run: &mut Run) -> Result<(), RunFault> {
-        if self.takes_what_was_said(run).await? {
+        if self.commit_steering(run).await? {
             return Ok(());
         }
         self.offer_tools(run).await?;
@@ -55,17 +55,17 @@ impl Host<'_> {
         }
     }
 
-    /// Commits what the user said meanwhile. Whether there was something. Hooks before the model see it: they
-    /// are asked afterwards, and again if more comes while they think.
-    pub(super) async fn takes_what_was_said(&mut self, run: &mut Run) -> Result<bool, RunFault> {
-        let mut said = Vec::new();
-        while let Some(message) = self.given.inbox.as_mut().and_then(|inbox| inbox()) {
-            said.push(message);
+    /// Commits messages that the user has sent meanwhile, and returns whether there were any. Hooks before the model
+    /// see them: they are asked afterwards, and again if more messages arrive while they run.
+    pub(super) async fn commit_steering(&mut self, run: &mut Run) -> Result<bool, RunFault> {
+        let mut messages = Vec::new();
+        while let Some(message) = self.options.inbox.as_mut().and_then(|inbox| inbox()) {
+            messages.push(message);
         }
-        if said.is_empty() {
+        if messages.is_empty() {
             return Ok(false);
         }
-        self.commit(run, Answer::Steer(said)).await?;
+        self.commit(run, Answer::Steer(messages)).await?;
         Ok(true)
     }
 
@@ -80,7 +80,7 @@ impl Host<'_> {
         let state = run.state().clone();
         let tools = tokio::select! {
             biased;
-            () = self.given.cancellation.cancelled() => return Ok(()),
+            () = self.options.cancellation.cancelled() => return Ok(()),
             tools = config.toolset.resolve(&state) => tools.map_err(RunFault::Tools)?,
         };
         let checked = tools.check(&config.schema, &config.resources);
@@ -101,7 +101,7 @@ impl Host<'_> {
                 // It was cancelled.
                 return Ok(());
             }
-            run.put_run_inside(place, child);
+            run.replace_inner_run(place, child);
         }
         Ok(())
     }
@@ -109,15 +109,15 @@ impl Host<'_> {
     async fn reply(&mut self, run: &Run, request: ChatRequest) -> Result<Reply, NoReply> {
         let config = run.agent().config();
         let requires_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-        if !self.given.observers.is_empty() {
+        if !self.options.observers.is_empty() {
             let asking = RunEvent::Asking {
                 step: run.steps() + 1,
                 model: config.model.id().to_owned(),
                 request: Box::new(request.clone()),
             };
-            self.tell(|| asking).await.map_err(NoReply::Failed)?;
+            self.notify(|| asking).await.map_err(NoReply::Failed)?;
         }
-        let reply = self.read(run, config.model.respond(request), Telling::Chunks).await?;
+        let reply = self.read(run, config.model.respond(request), ChunkForwarding::On).await?;
         if requires_call && !reply.message.has_tool_calls() {
             let error = ModelError::new(ModelErrorKind::ToolChoiceIgnored, "the reply calls no tool");
             return Err(failed(error.with_model(config.model.id())));
@@ -128,23 +128,28 @@ impl Host<'_> {
     /// Reads a reply within the limits of the run. They hold against a stream that is always ready as well: the
     /// clock is read before each chunk, and the runtime has its turn in between. A reply that has finished when
     /// the time is up is a reply.
-    async fn read(&mut self, run: &Run, mut stream: ReplyStream, telling: Telling) -> Result<Reply, NoReply> {
+    async fn read(
+        &mut self,
+        run: &Run,
+        mut stream: ReplyStream,
+        forwarding: ChunkForwarding,
+    ) -> Result<Reply, NoReply> {
         let limit = run.limits().reply_bytes;
         let mut reply = ReplyBuilder::new();
-        let mut up = std::pin::pin!(sleep(self.time_left(run)));
+        let mut deadline = std::pin::pin!(sleep(self.time_left(run)));
         while !self.is_time_up(run) {
             let chunk = tokio::select! {
                 biased;
-                () = self.given.cancellation.cancelled() => return Err(NoReply::Cancelled),
-                () = &mut up => break,
+                () = self.options.cancellation.cancelled() => return Err(NoReply::Cancelled),
+                () = &mut deadline => break,
                 chunk = stream.next() => match chunk {
                     Some(Ok(chunk)) => chunk,
                     Some(Err(error)) => return Err(failed(reply.fail(error))),
                     None => return reply.finish().map_err(failed),
                 },
             };
-            if let Telling::Chunks = telling {
-                self.tell_chunk(&chunk).await.map_err(NoReply::Failed)?;
+            if let ChunkForwarding::On = forwarding {
+                self.forward_chunk(&chunk).await.map_err(NoReply::Failed)?;
             }
             reply.push(chunk);
             if reply.bytes() > limit {
@@ -153,16 +158,17 @@ impl Host<'_> {
             }
             tokio::task::consume_budget().await;
         }
+        // NOTE: A reply that finished with the timeout was paid for, and is complete.
         match reply.is_finished() {
             true => reply.finish().map_err(failed),
             false => Err(NoReply::TimeIsUp),
         }
     }
 
-    async fn tell_chunk(&mut self, chunk: &Chunk) -> Result<(), RunFault> {
+    async fn forward_chunk(&mut self, chunk: &Chunk) -> Result<(), RunFault> {
         match chunk {
-            Chunk::Text(text) => self.tell(|| RunEvent::Text(text.clone())).await,
-            Chunk::Reasoning(text) => self.tell(|| RunEvent::Reasoning(text.clone())).await,
+            Chunk::Text(text) => self.notify(|| RunEvent::Text(text.clone())).await,
+            Chunk::Reasoning(text) => self.notify(|| RunEvent::Reasoning(text.clone())).await,
             Chunk::ToolCall(call) => {
                 let event = || RunEvent::ToolCallDelta {
                     index: call.index,
@@ -170,32 +176,32 @@ impl Host<'_> {
                     tool: call.name.clone(),
                     arguments: call.arguments.clone(),
                 };
-                self.tell(event).await
+                self.notify(event).await
             }
             Chunk::Part(part) => match ServerToolUse::of(part) {
-                Some(used) => self.tell(|| server_tool_used(&used)).await,
+                Some(used) => self.notify(|| server_tool_used(&used)).await,
                 None => Ok(()),
             },
             _ => Ok(()),
         }
     }
 
-    /// Has a model write a summary. If it does not, the run continues without.
+    /// Asks a model for a summary. If that fails, the run continues without.
     pub(super) async fn summarize(&mut self, run: &mut Run, plan: &SummaryPlan) -> Result<(), RunFault> {
         let config = run.agent().config();
         let model = config.summary_model.as_ref().unwrap_or(&config.model);
         let asking = model.respond(ChatRequest::new(plan.request().clone()));
-        let summary = match self.read(run, asking, Telling::Nothing).await {
+        let summary = match self.read(run, asking, ChunkForwarding::Off).await {
             Ok(reply) => match plan.check_end(&reply.finish_reason) {
                 Ok(()) => Ok((reply.message.text().into_owned(), reply.usage)),
                 Err(error) => Err((error.to_string(), reply.usage)),
             },
             Err(NoReply::Cancelled) => return Ok(()),
-            Err(NoReply::TimeIsUp) => Err(not_said(&ModelError::new(
+            Err(NoReply::TimeIsUp) => Err(failed_summary(&ModelError::new(
                 ModelErrorKind::TimedOut(TimeoutKind::Total),
                 "the time of the run was up",
             ))),
-            Err(NoReply::Failed(RunFault::Model(error))) => Err(not_said(&error)),
+            Err(NoReply::Failed(RunFault::Model(error))) => Err(failed_summary(&error)),
             Err(NoReply::Failed(fault)) => return Err(fault),
         };
         self.commit(run, Answer::Summary(summary)).await
@@ -203,7 +209,7 @@ impl Host<'_> {
 }
 
 /// A summary that failed without a reply.
-fn not_said(error: &ModelError) -> (String, Usage) {
+fn failed_summary(error: &ModelError) -> (String, Usage) {
     (error.to_string(), Usage::default())
 }
 

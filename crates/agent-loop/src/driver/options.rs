@@ -8,8 +8,7 @@ use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
 
-use super::stream::RunStream;
-use super::{Given, Host, drive};
+use super::{DriverOptions, RunDriver, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision};
 use crate::decisions::Decisions;
@@ -46,16 +45,16 @@ use crate::run_error::{RunError, RunFault};
 /// ```
 #[must_use = "a run does nothing until it is awaited"]
 pub struct RunBuilder<'a> {
-    start: Start,
+    start: RunOrigin,
     adjusted: Option<AgentBuilder>,
     id: Option<String>,
     key_prefix: Option<String>,
     ids: Box<dyn Ids + 'a>,
     clock: Option<Arc<dyn Clock + 'a>>,
-    given: Given<'a>,
+    options: DriverOptions<'a>,
 }
 
-enum Start {
+enum RunOrigin {
     New { agent: Agent, input: Box<Input> },
     Resumed(Box<Run>),
 }
@@ -88,16 +87,16 @@ impl Run {
     /// # }).unwrap();
     /// ```
     pub fn resume<'a>(self) -> RunBuilder<'a> {
-        RunBuilder::of(Start::Resumed(Box::new(self)))
+        RunBuilder::of(RunOrigin::Resumed(Box::new(self)))
     }
 }
 
 impl<'a> RunBuilder<'a> {
     fn new(agent: &Agent, input: Input) -> Self {
-        RunBuilder::of(Start::New { agent: agent.clone(), input: Box::new(input) })
+        RunBuilder::of(RunOrigin::New { agent: agent.clone(), input: Box::new(input) })
     }
 
-    fn of(start: Start) -> Self {
+    fn of(start: RunOrigin) -> Self {
         RunBuilder {
             start,
             adjusted: None,
@@ -105,29 +104,29 @@ impl<'a> RunBuilder<'a> {
             key_prefix: None,
             ids: Box::new(RandomIds),
             clock: None,
-            given: Given::default(),
+            options: DriverOptions::default(),
         }
     }
 
-    /// With another agent, for this run: other tools, instructions, limits or model parameters.
+    /// Changes the agent for this run: other tools, instructions, limits or model parameters.
     pub fn with(mut self, change: impl FnOnce(AgentBuilder) -> AgentBuilder) -> Self {
         let agent = match &self.start {
-            Start::New { agent, .. } => agent,
-            Start::Resumed(run) => run.agent(),
+            RunOrigin::New { agent, .. } => agent,
+            RunOrigin::Resumed(run) => run.agent(),
         };
         let builder = self.adjusted.take().unwrap_or_else(|| agent.to_builder().for_one_run());
         self.adjusted = Some(change(builder));
         self
     }
 
-    /// Under this id, which no other run may have: the idempotency keys of calls begin with it. A resumed
-    /// run keeps its own.
+    /// Sets the id, which no other run may have: the idempotency keys of calls begin with it. A resumed run keeps its
+    /// own.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// With idempotency keys that begin with this in place of the id: see [`Run::with_key_prefix`].
+    /// Sets the prefix of idempotency keys, in place of the id: see [`Run::with_key_prefix`].
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = Some(prefix.into());
         self
@@ -145,15 +144,16 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
-    /// Watched by this observer, after those that were added before.
+    /// Adds an observer, which is notified after those that were added before.
     pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
-        self.given.observers.push(Box::new(observer));
+        self.options.observers.push(Box::new(observer));
         self
     }
 
-    /// Recorded by this observer, which is asked before all others and only about what is to be
-    /// [committed](RunEvent::Committed). What it takes is committed, whatever the others say to it; what it refuses is
-    /// not, and the others are not told of it. Without such an observer, each of them can refuse a commit.
+    /// Records the run with this observer, which is asked before all others and only about events that are to be
+    /// [committed](RunEvent::Committed). An event that it accepts is committed, whatever the others return; one that it
+    /// refuses is not, and the others are not notified of it. Without such an observer, each of them can refuse a
+    /// commit.
     ///
     /// # Examples
     /// ```
@@ -171,14 +171,14 @@ impl<'a> RunBuilder<'a> {
     /// # }).unwrap();
     /// ```
     pub fn record_with(mut self, recorder: impl Observer + 'a) -> Self {
-        self.given.recorder = Some(Box::new(recorder));
+        self.options.recorder = Some(Box::new(recorder));
         self
     }
 
-    /// Has calls decided about while the run waits. Without an approver, and where it does not say, the run
+    /// Decides about calls while the run waits. Without an approver, and for requests that it leaves open, the run
     /// [pauses](crate::Pause::Approval).
     pub fn approve_with(mut self, approver: impl Approver + 'a) -> Self {
-        self.given.approver = Some(Box::new(approver));
+        self.options.approver = Some(Box::new(approver));
         self
     }
 
@@ -193,19 +193,19 @@ impl<'a> RunBuilder<'a> {
 
     /// Decides about several pending requests at once: all of the decisions are taken, or none.
     pub fn decide_all(mut self, decisions: impl Into<Decisions>) -> Self {
-        self.given.decisions = self.given.decisions.and(decisions);
+        self.options.decisions = self.options.decisions.and(decisions);
         self
     }
 
     /// Stops before the model or a tool.
     pub fn break_at(mut self, breakpoint: Breakpoint) -> Self {
-        self.given.breakpoints.push(breakpoint);
+        self.options.breakpoints.push(breakpoint);
         self
     }
 
     /// Ends when this token is cancelled: with an outcome, whose open calls are answered as cancelled.
     pub fn cancel_with(mut self, token: CancellationToken) -> Self {
-        self.given.cancellation = token;
+        self.options.cancellation = token;
         self
     }
 
@@ -234,47 +234,44 @@ impl<'a> RunBuilder<'a> {
     /// # }).unwrap();
     /// ```
     pub fn suspend_with(mut self, token: CancellationToken) -> Self {
-        self.given.suspension = token;
+        self.options.suspension = token;
         self
     }
 
-    /// Takes messages of the user during the run: each is added before the next request to the model. Messages that
-    /// are left when the run ends stay in the channel.
+    /// Adds messages of the user during the run: each before the next request to the model. Messages that are left when
+    /// the run ends stay in the channel.
     pub fn inbox(self, mut messages: mpsc::Receiver<Message>) -> Self {
         self.inbox_with(move || messages.try_recv().ok())
     }
 
-    /// The same from anywhere: `next` gives a message that is there, and does not wait.
+    /// Adds messages from any source: `next` returns a message that is available, and does not wait.
     pub fn inbox_with(mut self, next: impl FnMut() -> Option<Message> + Send + 'a) -> Self {
-        self.given.inbox = Some(Box::new(next));
+        self.options.inbox = Some(Box::new(next));
         self
     }
 
-    /// Runs as a stream of events.
-    pub fn stream(self) -> RunStream<'a> {
-        RunStream::new(self)
-    }
-
     async fn run(self) -> Result<Outcome, RunError> {
-        let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut given } = self;
+        let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut options } = self;
         let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
+        // NOTE: Also for a run of this process: a driver that was dropped may have left started calls behind.
         run.take_over();
         if let Some(prefix) = key_prefix {
             run = run.with_key_prefix(prefix);
         }
-        if let Err(error) = run.check_decisions(&given.decisions) {
+        // NOTE: Before anything is driven, so that a refused decision leaves the run waiting as it was.
+        if let Err(error) = run.check_decisions(&options.decisions) {
             return Err(RunError::new(RunFault::Decision(error), run));
         }
         // A repeat changes nothing.
-        if run.has_decided(&given.decisions) {
-            given.decisions = Decisions::new();
+        if run.has_decided(&options.decisions) {
+            options.decisions = Decisions::new();
         }
         let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
-        let mut host = Host::new(&run, given, clock);
-        match drive(&mut run, &mut host).await {
+        let mut driver = RunDriver::new(&run, options, clock);
+        match drive(&mut run, &mut driver).await {
             Ok(exit) => {
                 let ended = RunEvent::Ended(exit.clone());
-                match host.tell(|| ended).await {
+                match driver.notify(|| ended).await {
                     Ok(()) => Ok(Outcome::new(run, exit)),
                     Err(fault) => Err(RunError::new(fault, run)),
                 }
@@ -282,7 +279,7 @@ impl<'a> RunBuilder<'a> {
             Err(fault) => {
                 // The run has failed already; an observer that fails as well cannot add to that.
                 let exit = fault.exit(&run);
-                let _ = host.tell(|| RunEvent::Ended(exit)).await;
+                let _ = driver.notify(|| RunEvent::Ended(exit)).await;
                 Err(RunError::new(fault, run))
             }
         }
@@ -290,20 +287,24 @@ impl<'a> RunBuilder<'a> {
 }
 
 /// The run, begun or resumed, of the agent as it was adjusted.
-fn begin(start: Start, adjusted: Option<AgentBuilder>, id: impl FnOnce() -> String) -> Result<Run, RunError> {
+fn begin(
+    start: RunOrigin,
+    adjusted: Option<AgentBuilder>,
+    id: impl FnOnce() -> String,
+) -> Result<Run, RunError> {
     let adjusted = adjusted.map(AgentBuilder::build).transpose();
     match (start, adjusted) {
-        (Start::New { agent, .. }, Err(error)) => {
+        (RunOrigin::New { agent, .. }, Err(error)) => {
             Err(RunError::new(RunFault::Agent(error), Run::empty(&agent, "not-begun")))
         }
-        (Start::Resumed(run), Err(error)) => Err(RunError::new(RunFault::Agent(error), *run)),
-        (Start::New { agent, input }, Ok(adjusted)) => {
+        (RunOrigin::Resumed(run), Err(error)) => Err(RunError::new(RunFault::Agent(error), *run)),
+        (RunOrigin::New { agent, input }, Ok(adjusted)) => {
             let agent = adjusted.unwrap_or(agent);
             let id: Arc<str> = id().into();
             Run::new(&agent, *input, Arc::clone(&id))
                 .map_err(|error| RunError::new(RunFault::Start(error), Run::empty(&agent, &id)))
         }
-        (Start::Resumed(run), Ok(adjusted)) => Ok(match adjusted {
+        (RunOrigin::Resumed(run), Ok(adjusted)) => Ok(match adjusted {
             Some(agent) => run.with_agent(agent),
             None => *run,
         }),

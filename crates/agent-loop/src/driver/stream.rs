@@ -44,8 +44,15 @@ pub struct RunStream<'a> {
     ended: Option<Result<Outcome, RunError>>,
 }
 
+impl<'a> RunBuilder<'a> {
+    /// Runs as a stream of events.
+    pub fn stream(self) -> RunStream<'a> {
+        RunStream::new(self)
+    }
+}
+
 impl<'a> RunStream<'a> {
-    pub(super) fn new(run: RunBuilder<'a>) -> Self {
+    fn new(run: RunBuilder<'a>) -> Self {
         let (sender, events) = mpsc::channel(QUEUE);
         RunStream { run: run.observe(sender).into_future(), events, ended: None }
     }
@@ -76,7 +83,7 @@ impl Stream for RunStream<'_> {
             }
             match self.run.poll_unpin(cx) {
                 Poll::Ready(ended) => self.ended = Some(ended),
-                // It may have sent something before it came to wait.
+                // It may have sent something before it returned pending.
                 Poll::Pending => return self.events.poll_recv(cx),
             }
         }

@@ -1,4 +1,4 @@
-//! Watching a run: every event, in order, before anything else happens.
+//! Observers of a run: they receive every event, in order, before anything else happens.
 //!
 //! A failing observer stops the run. An event that was to be committed then is not: so a store ensures that
 //! nothing happens without a record. Otherwise, past events are committed and running calls complete before
@@ -64,13 +64,13 @@ pub enum RunEvent {
         /// The arguments, as text.
         arguments: String,
     },
-    /// The provider ran a tool of its own, as its reply tells.
+    /// The provider ran a tool of its own, as its reply reports.
     ServerToolUsed {
         /// The provider's id of the use, if it has one.
         call_id: Option<String>,
         /// The tool.
         tool: String,
-        /// What it was used with, as JSON.
+        /// The arguments, as JSON.
         arguments: String,
     },
     /// A tool reports progress.
@@ -86,7 +86,7 @@ pub enum RunEvent {
         call_id: String,
         /// The tool.
         tool: String,
-        /// How it ended.
+        /// The status: success, or the kind of failure.
         status: CallStatus,
         /// The text for the model.
         text: String,
@@ -106,7 +106,7 @@ pub enum RunEvent {
         node: String,
         /// The index of the branch in the superstep.
         branch: usize,
-        /// How it ended.
+        /// The status: success, or the kind of failure.
         status: NodeStatus,
         /// The reason, if it failed.
         error: Option<String>,
@@ -157,8 +157,8 @@ impl RunEvent {
 pub type ObserverError = Box<dyn Error + Send + Sync>;
 
 /// The error of an observer about an event that it can never record, one that is too large for example: nothing of it was
-/// recorded. If the event has the outcome of a call, the loop commits instead that the call failed, so that its tool does not
-/// run again for that.
+/// recorded. If the event has the outcome of a call, the loop commits instead that the call failed, so that its tool does
+/// not run again for that.
 ///
 /// # Examples
 /// ```
@@ -225,7 +225,7 @@ pub trait Observer: Send {
     fn observe(&mut self, event: &RunEvent) -> impl Future<Output = Result<(), ObserverError>> + Send;
 }
 
-/// Looks away.
+/// Ignores every event.
 impl Observer for () {
     async fn observe(&mut self, _: &RunEvent) -> Result<(), ObserverError> {
         Ok(())

@@ -33,13 +33,13 @@ use crate::run::{Event, EventKind};
 #[derive(Debug)]
 pub struct Traces {
     with_content: bool,
-    run: Spans,
+    run: RunSpans,
 }
 
 impl Traces {
     /// Spans for runs of the agent of this name.
     pub fn new(agent: impl Into<String>) -> Self {
-        Traces { with_content: false, run: Spans::new(agent.into(), None, false) }
+        Traces { with_content: false, run: RunSpans::new(agent.into(), None, false) }
     }
 
     /// Adds messages, arguments and results. They may be secret.
@@ -52,7 +52,7 @@ impl Traces {
 
 /// The open spans of a run.
 #[derive(Debug)]
-struct Spans {
+struct RunSpans {
     agent: String,
     with_content: bool,
     /// The call or the node that it is inside of.
@@ -62,13 +62,13 @@ struct Spans {
     tools: HashMap<String, Span>,
     nodes: HashMap<usize, Span>,
     /// The runs inside, by the place of their call or branch.
-    inside: HashMap<usize, Spans>,
+    inside: HashMap<usize, RunSpans>,
 }
 
-impl Spans {
+impl RunSpans {
     fn new(agent: String, within: Option<Span>, with_content: bool) -> Self {
         let (tools, nodes, inside) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Spans { agent, with_content, within, run: None, chat: None, tools, nodes, inside }
+        RunSpans { agent, with_content, within, run: None, chat: None, tools, nodes, inside }
     }
 
     fn note(&mut self, event: &RunEvent) {
@@ -94,7 +94,7 @@ impl Spans {
                 let within = within.or(self.run.as_ref()).cloned();
                 let with_content = self.with_content;
                 let inside = self.inside.entry(*place);
-                inside.or_insert_with(|| Spans::new(name.clone(), within, with_content)).note(event);
+                inside.or_insert_with(|| RunSpans::new(name.clone(), within, with_content)).note(event);
             }
             RunEvent::Ended(exit) => self.ended(exit),
             _ => {}
@@ -173,7 +173,7 @@ impl Spans {
                     chat.record("gen_ai.output.messages", json(&event.messages));
                 }
             }
-            // Where no word came before, its call or node was told before a restart.
+            // Without an event of its call or node, that was reported before a restart.
             EventKind::Inner { place, event } => {
                 if let Some(inside) = self.inside.get_mut(place) {
                     inside.committed(event);
@@ -214,7 +214,8 @@ impl Spans {
         self.tools.insert(call_id.to_owned(), span);
     }
 
-    /// A tool that the provider ran is a span without a duration within that of the model's call: when it ran is not told.
+    /// Adds a span without a duration for a tool that the provider ran, within that of the model's call: providers do
+    /// not report when it ran.
     fn server_tool_used(&self, call_id: Option<&str>, tool: &str, arguments: &str) {
         if let Some(chat) = &self.chat {
             self.tool_span(chat, (tool, Some("extension")), call_id, arguments);

@@ -7,25 +7,27 @@ use stepfold_state_core::chat::Transcript;
 
 /// In two parts, so that a step costs no more than in a plain set, and a turn no more than what is new in it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CallIds {
-    /// What earlier runs left: persistent, and so shared with what they left.
+pub(crate) struct CallIdSet {
+    /// The ids of earlier runs: a persistent set, shared with those runs.
     before: HashTrieSetSync<Box<str>>,
-    /// What this run has added.
+    /// The ids that this run has added.
     new: HashSet<Box<str>>,
 }
 
-impl CallIds {
-    /// Those of the calls in a log.
+impl CallIdSet {
+    /// The ids of the calls in a log.
     pub(super) fn of(log: &Transcript) -> Self {
         let calls = log.iter().flat_map(|message| message.tool_calls());
-        CallIds { new: calls.map(|call| call.id.as_str().into()).collect(), ..CallIds::default() }
+        CallIdSet { new: calls.map(|call| call.id.as_str().into()).collect(), ..CallIdSet::default() }
     }
 
-    /// The same for the next run. O(what this run has added).
-    pub(super) fn left(&self) -> Self {
+    /// The set for the next run. O(what this run has added).
+    pub(super) fn for_next_run(&self) -> Self {
+        // NOTE: Two sets: a hash set alone is copied whole for each turn, and a persistent one alone is slower at each
+        // step, the more the longer the conversation is.
         let mut before = self.before.clone();
         self.new.iter().for_each(|id| before.insert_mut(id.clone()));
-        CallIds { before, new: HashSet::new() }
+        CallIdSet { before, new: HashSet::new() }
     }
 
     pub(super) fn insert(&mut self, id: &str) {
@@ -34,7 +36,7 @@ impl CallIds {
         }
     }
 
-    /// The number of the calls: the same for the same log, however the ids came to be known.
+    /// The number of the calls: the same for the same log, independent of how the ids were collected.
     pub(crate) fn len(&self) -> usize {
         self.before.size() + self.new.len()
     }

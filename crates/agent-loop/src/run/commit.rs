@@ -1,5 +1,5 @@
-//! The fold: an event changes where the run is. Nothing is decided here that is not in the event, but for
-//! what comes next.
+//! The fold: an event changes the phase of the run. Nothing is decided here that is not in the event, except for the
+//! next phase.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,30 +8,22 @@ use stepfold_state_core::chat::{Transcript, Usage};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{CallFailure, CallStatus};
 
-use super::call_ids::CallIds;
-use super::edited::after_edit;
-use super::event::{Event, EventKind, Fate, OutputFate};
-use super::machine::{Approved, Need, Phase, Run};
-use super::prompt::{Prompt, view_of};
-use super::recorded::AnsweredItem;
-use super::requests::Decided;
-use super::work::{
-    Counted, HookPending, Item, ItemOutcome, ItemState, Items, Plan, Spent, Work, WorkOutcome, is_asked,
+use super::call_ids::CallIdSet;
+use super::edits::after_edit;
+use super::event::{Event, EventKind, Fate, FoldMode, OutputFate};
+use super::machine::{ApprovedCall, Need, Run, RunPhase};
+use super::prompt::{ModelPrompt, view_of};
+use super::recorded_outcomes::AnsweredItem;
+use super::requests::ItemDecision;
+use super::step::{
+    ItemCondition, ItemList, ItemOutcome, ItemState, OpenStep, SpentBudget, StepItem, StepPlan,
+    UnseenOutcome, WorkOutcome, is_asked,
 };
 use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{AskReason, Question};
 use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::planned::{Arrived, Planned};
-
-/// On which values events are folded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Folding {
-    /// On those that they were made on.
-    Live,
-    /// On those that there are by now, which have what the events of the run itself write.
-    CatchUp,
-}
 
 impl Run {
     /// Folds an event into the run: one that [`feed`](Run::feed) made, or one of a record.
@@ -43,34 +35,36 @@ impl Run {
         self.follow(&event)
     }
 
-    /// [Commits](Run::commit) an event that its host keeps: to tell others of it, or for a second run that follows this
-    /// one.
+    /// [Commits](Run::commit) an event that its host keeps: to publish it, or for a second run that follows this one.
     ///
     /// # Errors
     /// As [`commit`](Run::commit).
     pub fn follow(&mut self, event: &Event) -> Result<(), FeedError> {
-        self.commit_as(event, Folding::Live)
+        self.commit_as(event, FoldMode::Live)
     }
 
-    fn commit_as(&mut self, event: &Event, folding: Folding) -> Result<(), FeedError> {
+    fn commit_as(&mut self, event: &Event, folding: FoldMode) -> Result<(), FeedError> {
         self.check_place(event)?;
-        let decided = self.decided_by(&event.kind);
+        let decided = self.item_decisions(&event.kind);
         let mut outcomes = event.whole_outcomes()?;
-        outcomes.append(&mut self.outcomes_given(&event.kind, &decided));
-        let unknown = self.unknown_by(&event.kind, &outcomes);
+        outcomes.append(&mut self.implied_outcomes(&event.kind, &decided));
+        let unknown = self.new_unknown_calls(&event.kind, &outcomes);
         let unknown_inside = self.commit_inner(event, folding)?;
         let (usage, model, calls_inside) = spent_by(Some(&*self), &event.kind);
         let model = model.map(str::to_owned);
-        if folding == Folding::Live && self.tally.events > 0 {
+        // NOTE: The store keeps no past of shared scopes, so the event has the values that the run found there:
+        // docs/decisions/runner.md.
+        if folding == FoldMode::Live && self.tally.events > 0 {
             event.restore_shared(&mut self.state);
         }
         match folding {
-            Folding::Live => event.fold(&mut self.state)?,
-            Folding::CatchUp => event.fold_messages(&mut self.state),
+            FoldMode::Live => event.fold(&mut self.state)?,
+            FoldMode::CatchUp => event.fold_messages(&mut self.state),
         }
         self.tally.events += 1;
         // A record may say any number: the step after it can be counted.
         self.tally.steps = event.step.min(u64::MAX - 1);
+        // NOTE: The clock of another host may be behind; the time of a run never decreases.
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
         self.note_ids(event);
         self.note_decisions(&event.kind);
@@ -78,28 +72,28 @@ impl Run {
         self.count_calls(&event.kind, calls_inside, &outcomes);
         self.unknown.extend(unknown.into_iter().chain(unknown_inside));
         match (&event.kind, folding) {
-            (_, Folding::CatchUp) => self.is_lost = true,
-            (EventKind::Started { .. }, Folding::Live) => self.is_lost = false,
+            (_, FoldMode::CatchUp) => self.is_lost = true,
+            (EventKind::Started { .. }, FoldMode::Live) => self.is_lost = false,
             _ => {}
         }
-        self.is_taken_up = folding == Folding::CatchUp;
-        let phase = std::mem::replace(&mut self.phase, Phase::Opening);
+        self.is_taken_up = folding == FoldMode::CatchUp;
+        let phase = std::mem::replace(&mut self.phase, RunPhase::Opening);
         let phase = self.phase_after(event, phase, outcomes, &decided);
         self.count_usage(usage, model);
         self.phase = match phase {
-            Phase::Working(mut work) => match &event.step_end {
+            RunPhase::Working(mut step) => match &event.step_end {
                 Some(end) => {
-                    work.mark_unmerged(end);
+                    step.mark_unmerged(end);
                     self.tally.repeats = end.repeats;
-                    self.after_step(work)
+                    self.after_step(step)
                 }
-                None => Phase::Working(work),
+                None => RunPhase::Working(step),
             },
             phase => phase,
         };
         self.advance();
         // What the model is shown grows between steps, when every call has its result.
-        if let Phase::Asking { .. } = &self.phase {
+        if let RunPhase::Asking { .. } = &self.phase {
             self.prompt.grow(self.state.messages());
         }
         Ok(())
@@ -112,11 +106,11 @@ impl Run {
     /// As [`commit`](Run::commit).
     #[expect(clippy::needless_pass_by_value, reason = "an event is committed once")]
     pub fn catch_up(&mut self, event: Event) -> Result<(), FeedError> {
-        self.commit_as(&event, Folding::CatchUp)
+        self.commit_as(&event, FoldMode::CatchUp)
     }
 
-    /// Restores a run that has ended from its record, whatever the agent is today: what an event says counts, also where
-    /// this agent would not have come to it, and the run ended with this exit.
+    /// Restores a run that has ended from its record, whatever the agent is today: the events count, even where this
+    /// agent would not have produced them, and the run ended with this exit.
     ///
     /// As for [`catch_up`](Run::catch_up), the state already has the writes of the events.
     ///
@@ -145,17 +139,17 @@ impl Run {
     pub fn ended_as(mut self, events: impl IntoIterator<Item = Event>, exit: Exit) -> Self {
         let mut is_followed = true;
         for event in events {
-            is_followed = is_followed && self.commit_as(&event, Folding::CatchUp).is_ok();
+            is_followed = is_followed && self.commit_as(&event, FoldMode::CatchUp).is_ok();
             if !is_followed {
-                self.fold_as_told(&event);
+                self.fold_unchecked(&event);
             }
         }
-        self.phase = Phase::Done(exit);
+        self.phase = RunPhase::Done(exit);
         self
     }
 
     /// Folds an event that does not fit where the run is: the conversation, and what is counted.
-    fn fold_as_told(&mut self, event: &Event) {
+    fn fold_unchecked(&mut self, event: &Event) {
         let (usage, model, calls_inside) = spent_by(Some(&*self), &event.kind);
         let model = model.map(str::to_owned);
         event.fold_messages(&mut self.state);
@@ -186,29 +180,29 @@ impl Run {
     /// Whether the event can happen where the run is.
     pub(super) fn check_place(&self, event: &Event) -> Result<(), FeedError> {
         let fits = match (&event.kind, &self.phase) {
-            (EventKind::Began { .. }, Phase::Fresh(_))
-            | (EventKind::Summarized { .. }, Phase::Condensing { .. })
-            | (EventKind::Steered, Phase::Asking { .. }) => true,
-            // That the conversation was too long is told by all of it.
-            (EventKind::Summarized { .. }, Phase::Asking { .. }) => self.tally.is_pruned,
-            (EventKind::Hooked { point: HookPoint::BeforeTool, .. }, Phase::Working(work)) => {
-                work.calls().is_some_and(|calls| !calls.is_hooked)
+            (EventKind::Began { .. }, RunPhase::Fresh(_))
+            | (EventKind::Summarized { .. }, RunPhase::Condensing { .. })
+            | (EventKind::Steered, RunPhase::Asking { .. }) => true,
+            // Only the whole conversation shows that it was too long.
+            (EventKind::Summarized { .. }, RunPhase::Asking { .. }) => self.tally.is_pruned,
+            (EventKind::Hooked { point: HookPoint::BeforeTool, .. }, RunPhase::Working(step)) => {
+                step.calls().is_some_and(|calls| !calls.is_hooked)
             }
             (EventKind::Hooked { point, .. }, _) => {
                 *point != HookPoint::AfterTool
                     && matches!(self.decide(), Need::Hook(needed) if needed == *point)
             }
-            (EventKind::Replied { fates, .. }, Phase::Asking { is_hooked: true, .. }) => {
+            (EventKind::Replied { fates, .. }, RunPhase::Asking { is_hooked: true, .. }) => {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
                 !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
             (EventKind::Edited { results, arguments, .. }, _) => {
-                let are_ahead = arguments.iter().all(|(id, _)| self.call_ahead(id).is_ok());
-                self.may_be_edited() && self.has_results(results) && are_ahead
+                let are_ahead = arguments.iter().all(|(id, _)| self.call_not_begun(id).is_ok());
+                self.takes_edits() && self.has_results(results) && are_ahead
             }
-            (kind, Phase::Working(work)) => work.fits(kind),
+            (kind, RunPhase::Working(step)) => step.fits(kind),
             (EventKind::Cancelled | EventKind::TimedOut, phase) => {
-                !matches!(phase, Phase::Fresh(_) | Phase::Done(_) | Phase::Closing(_))
+                !matches!(phase, RunPhase::Fresh(_) | RunPhase::Done(_) | RunPhase::Closing(_))
             }
             _ => false,
         };
@@ -222,10 +216,10 @@ impl Run {
     fn phase_after(
         &mut self,
         event: &Event,
-        phase: Phase,
+        phase: RunPhase,
         outcomes: Vec<ItemOutcome>,
-        decided: &[Decided<'_>],
-    ) -> Phase {
+        decided: &[ItemDecision<'_>],
+    ) -> RunPhase {
         match (&event.kind, phase) {
             (EventKind::Began { id, instructions, shown, messages_before, .. }, _) => {
                 if *self.id != **id {
@@ -240,72 +234,79 @@ impl Run {
                 self.tally.is_pruned = pruned > 0;
                 let shown = shown.as_ref().map(|shown| shown.without_first(pruned));
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
-                let earlier = self.known.prompt.take().filter(|_| event.rewrite.is_none());
-                let followed = earlier
-                    .filter(|_| self.agent.config().window.is_none())
-                    .and_then(|earlier| Prompt::following(*earlier, instructions.as_deref(), &view, &log));
+                let earlier = self.cache.prompt.take().filter(|_| event.rewrite.is_none());
+                let followed = earlier.filter(|_| self.agent.config().window.is_none()).and_then(|earlier| {
+                    ModelPrompt::following(*earlier, instructions.as_deref(), &view, &log)
+                });
                 match followed {
                     Some(prompt) => self.prompt = prompt,
-                    None => self.show(instructions.clone(), view, &log),
+                    None => self.set_prompt(instructions.clone(), view, &log),
                 }
-                Phase::Opening
+                RunPhase::Opening
             }
             (EventKind::Summarized { summary: Some(summary), .. }, _) => {
                 self.summary = Some(summary.of_end(self.transcript().len()));
-                Phase::Condensing { gave_up: false }
+                RunPhase::Condensing { gave_up: false }
             }
-            (EventKind::Summarized { summary: None, .. }, _) => Phase::Condensing { gave_up: true },
-            (EventKind::Steered, Phase::Asking { last, .. }) => Phase::Asking { is_hooked: false, last },
+            (EventKind::Summarized { summary: None, .. }, _) => RunPhase::Condensing { gave_up: true },
+            (EventKind::Steered, RunPhase::Asking { last, .. }) => {
+                RunPhase::Asking { is_hooked: false, last }
+            }
             (EventKind::Replied { finish_reason, gives_up: true, .. }, _) => {
                 self.tally.finish_reason = Some(finish_reason.clone());
-                Phase::Leaving(Exit::EmptyReply(finish_reason.as_str().to_owned()))
+                RunPhase::Leaving(Exit::EmptyReply(finish_reason.as_str().to_owned()))
             }
-            (EventKind::Replied { finish_reason, fates, output, .. }, Phase::Asking { last, .. }) => {
+            (EventKind::Replied { finish_reason, fates, output, .. }, RunPhase::Asking { last, .. }) => {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 self.after_reply(event, (fates, outcomes), output.as_ref(), last)
             }
-            (kind, Phase::Working(work)) => self.after_work(kind, after_outcomes(work, outcomes), decided),
+            (kind, RunPhase::Working(step)) => self.after_work(kind, after_outcomes(step, outcomes), decided),
             (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
             (EventKind::Edited { drops_summary, .. }, phase) => after_edit(*drops_summary, phase),
-            (EventKind::Cancelled, _) => Phase::Closing(Exit::Cancelled),
-            (EventKind::TimedOut, Phase::Leaving(exit)) => Phase::Closing(exit),
-            (EventKind::TimedOut, _) => Phase::Leaving(Exit::MaxTime),
+            (EventKind::Cancelled, _) => RunPhase::Closing(Exit::Cancelled),
+            (EventKind::TimedOut, RunPhase::Leaving(exit)) => RunPhase::Closing(exit),
+            (EventKind::TimedOut, _) => RunPhase::Leaving(Exit::MaxTime),
             (_, phase) => phase,
         }
     }
 
-    pub(super) fn show(&mut self, instructions: Option<String>, view: stepfold_trim::View, log: &Transcript) {
+    pub(super) fn set_prompt(
+        &mut self,
+        instructions: Option<String>,
+        view: stepfold_trim::View,
+        log: &Transcript,
+    ) {
         let window = self.agent.config().window.as_ref();
-        self.prompt = Prompt::new(instructions, view, window, log, self.tally.turn_start);
+        self.prompt = ModelPrompt::new(instructions, view, window, log, self.tally.turn_start);
     }
 
-    fn after_hooks(&self, verdict: &HookVerdict, phase: Phase) -> Phase {
+    fn after_hooks(&self, verdict: &HookVerdict, phase: RunPhase) -> RunPhase {
         match (phase, verdict) {
-            (Phase::Closing(exit), _) => Phase::Done(exit),
-            (_, HookVerdict::Stop(reason)) => Phase::Closing(Exit::Hook(reason.clone())),
-            (Phase::Opening, _) => self.after_opening(),
-            (Phase::Asking { last, .. }, _) => Phase::Asking { is_hooked: true, last },
-            (Phase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() && self.planner().is_none() => {
-                self.ask_again()
+            (RunPhase::Closing(exit), _) => RunPhase::Done(exit),
+            (_, HookVerdict::Stop(reason)) => RunPhase::Closing(Exit::Hook(reason.clone())),
+            (RunPhase::Opening, _) => self.after_opening(),
+            (RunPhase::Asking { last, .. }, _) => RunPhase::Asking { is_hooked: true, last },
+            (RunPhase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() && self.planner().is_none() => {
+                self.ask_model_again()
             }
-            (Phase::Leaving(exit), _) => Phase::Closing(exit),
+            (RunPhase::Leaving(exit), _) => RunPhase::Closing(exit),
             (phase, _) => phase,
         }
     }
 
-    /// What comes first: the model, or the nodes of a graph.
-    fn after_opening(&self) -> Phase {
+    /// The first phase of work: the model, or the nodes of a graph.
+    fn after_opening(&self) -> RunPhase {
         match self.planner() {
-            Some(_) => Phase::Working(Work::of_walk()),
-            None => Phase::Condensing { gave_up: false },
+            Some(_) => RunPhase::Working(OpenStep::of_walk()),
+            None => RunPhase::Condensing { gave_up: false },
         }
     }
 
     /// Asks the model again, if the limits allow it.
-    fn ask_again(&self) -> Phase {
+    fn ask_model_again(&self) -> RunPhase {
         match self.limit() {
-            Some(limit) => Phase::Closing(limit),
-            None => Phase::Asking { is_hooked: false, last: None },
+            Some(limit) => RunPhase::Closing(limit),
+            None => RunPhase::Asking { is_hooked: false, last: None },
         }
     }
 
@@ -315,7 +316,7 @@ impl Run {
         (fates, answered): (&[(usize, Fate)], Vec<ItemOutcome>),
         output: Option<&OutputFate>,
         last: Option<Exit>,
-    ) -> Phase {
+    ) -> RunPhase {
         // An output that was there and did not end the run, because a hook continued, no longer counts.
         self.tally.output = None;
         match output {
@@ -327,7 +328,7 @@ impl Run {
         let Some(reply) = reply.filter(|reply| reply.has_tool_calls()) else {
             let has_text = reply.is_some_and(|reply| !reply.text().is_empty());
             let phase = self.after_text(has_text, output, last);
-            let is_empty = output.is_none() && matches!(phase, Phase::Asking { .. });
+            let is_empty = output.is_none() && matches!(phase, RunPhase::Asking { .. });
             self.tally.empty_replies = if is_empty { self.tally.empty_replies.saturating_add(1) } else { 0 };
             return phase;
         };
@@ -335,15 +336,15 @@ impl Run {
         let mut spent = self.spent();
         // That of the reply itself is counted next.
         spent.tokens += spent_by(None, &event.kind).0.total_tokens();
-        let mut work = Work::of_calls(Arc::clone(reply), last, spent);
-        work.meet(fates);
-        Phase::Working(after_outcomes(work, answered))
+        let mut step = OpenStep::of_calls(Arc::clone(reply), last, spent);
+        step.apply_fates(fates);
+        RunPhase::Working(after_outcomes(step, answered))
     }
 
-    /// Where a reply without calls leads.
-    fn after_text(&self, has_text: bool, output: Option<&OutputFate>, last: Option<Exit>) -> Phase {
+    /// The phase after a reply without calls.
+    fn after_text(&self, has_text: bool, output: Option<&OutputFate>, last: Option<Exit>) -> RunPhase {
         let wants_output = self.agent.output_spec().is_some();
-        let exit = last.or_else(|| self.cut()).or_else(|| match output {
+        let exit = last.or_else(|| self.truncation_exit()).or_else(|| match output {
             Some(OutputFate::Valid(_)) => Some(Exit::Output),
             Some(OutputFate::Invalid { again, .. }) => (!again).then_some(Exit::InvalidOutput),
             // If an output is due, blank text does not count as an answer.
@@ -353,82 +354,84 @@ impl Run {
             None => self.agent.has_no_tools().then_some(Exit::NoTools),
         });
         match (exit, output) {
-            (Some(exit), _) => Phase::Leaving(exit),
-            (None, Some(_)) => Phase::Asking { is_hooked: false, last: None },
+            (Some(exit), _) => RunPhase::Leaving(exit),
+            (None, Some(_)) => RunPhase::Asking { is_hooked: false, last: None },
             (None, None) => self.ask_within_limits(),
         }
     }
 
     /// The exit that follows if the last reply was cut.
-    fn cut(&self) -> Option<Exit> {
+    fn truncation_exit(&self) -> Option<Exit> {
         self.tally.finish_reason.as_ref().and_then(Exit::of_finish)
     }
 
-    /// Where an event of the open step leads; its outcomes are in the items already.
-    fn after_work(&mut self, kind: &EventKind, mut work: Work, decided: &[Decided<'_>]) -> Phase {
+    /// The phase after an event of the open step; its outcomes are in the items already.
+    fn after_work(&mut self, kind: &EventKind, mut step: OpenStep, decided: &[ItemDecision<'_>]) -> RunPhase {
         match kind {
-            EventKind::Planned { exit: Some(exit), .. } => return Phase::Leaving(exit.clone()),
-            EventKind::Planned { branches, deferred, arrived, .. } => work.plan(branches, deferred, arrived),
-            EventKind::Hooked { verdict, writes, .. } => work.hooked(verdict, writes),
-            EventKind::Decided { .. } => self.approved.extend(work.agree(decided)),
-            EventKind::Edited { results, arguments, .. } => work.edit(results, arguments),
-            EventKind::Asked { fates } => work.meet(fates),
+            EventKind::Planned { exit: Some(exit), .. } => return RunPhase::Leaving(exit.clone()),
+            EventKind::Planned { branches, deferred, arrived, .. } => step.plan(branches, deferred, arrived),
+            EventKind::Hooked { verdict, writes, .. } => step.hooked(verdict, writes),
+            EventKind::Decided { .. } => self.approved.extend(step.agree(decided)),
+            EventKind::Edited { results, arguments, .. } => step.edit(results, arguments),
+            EventKind::Asked { fates } => step.apply_fates(fates),
             EventKind::Started { places } => {
                 for place in places {
-                    work.items.change(*place, |item| item.state = ItemState::Started);
+                    step.items.change(*place, |item| item.state = ItemState::Started);
                 }
             }
             EventKind::Asks { place, requests } => {
-                work.items.change(*place, |item| item.asks_within(requests));
+                step.items.change(*place, |item| item.asks_within(requests));
             }
             EventKind::Interrupted { places, asks: true, inputs_from_state } => {
                 for place in places {
                     let inputs = inputs_from_state.iter().find(|(at, _)| at == place);
                     let inputs = inputs.map(|(_, inputs)| inputs.clone()).unwrap_or_default();
                     let question = Question::new(AskReason::MayHaveHappened, inputs);
-                    work.items.change(*place, |item| item.ask(question));
+                    step.items.change(*place, |item| item.ask(question));
                 }
             }
             EventKind::Cancelled | EventKind::TimedOut => {
                 let exit = if *kind == EventKind::Cancelled { Exit::Cancelled } else { Exit::MaxTime };
-                match &mut work.plan {
-                    Plan::Branches(_) if exit == Exit::Cancelled => return Phase::Closing(exit),
-                    Plan::Branches(_) => return Phase::Leaving(exit),
-                    Plan::Calls(calls) => calls.last = Some(exit),
+                match &mut step.plan {
+                    // NOTE: Hooks on exit are passed over, since they cannot overrule a cancellation.
+                    StepPlan::Branches(_) if exit == Exit::Cancelled => return RunPhase::Closing(exit),
+                    StepPlan::Branches(_) => return RunPhase::Leaving(exit),
+                    StepPlan::Calls(calls) => calls.last = Some(exit),
                 }
             }
             _ => {}
         }
-        Phase::Working(work)
+        RunPhase::Working(step)
     }
 
-    /// Where the end of a step leads.
-    fn after_step(&self, work: Work) -> Phase {
-        let Plan::Calls(calls) = &work.plan else { return Phase::Working(work) };
+    /// The phase after the end of a step.
+    fn after_step(&self, step: OpenStep) -> RunPhase {
+        let StepPlan::Calls(calls) = &step.plan else { return RunPhase::Working(step) };
         match (&calls.last, &calls.stop) {
-            (Some(Exit::Cancelled), _) => return Phase::Closing(Exit::Cancelled),
-            (_, Some(reason)) => return Phase::Closing(Exit::Hook(reason.clone())),
+            (Some(Exit::Cancelled), _) => return RunPhase::Closing(Exit::Cancelled),
+            (_, Some(reason)) => return RunPhase::Closing(Exit::Hook(reason.clone())),
             _ => {}
         }
         let (spec, tally, guard) = (self.agent.output_spec(), &self.tally, self.agent.config().repeat_guard);
         let is_hopeless = spec.is_some_and(|spec| tally.output_faults > spec.output.repairs);
         let is_repeated = guard.is_some_and(|guard| tally.repeats >= guard.stop);
         let exit = (calls.last.clone())
-            .or_else(|| self.cut())
+            .or_else(|| self.truncation_exit())
             .or_else(|| (tally.output.is_some() && spec.is_some()).then_some(Exit::Output))
-            .or_else(|| self.exit_tool(&work.items).map(Exit::Tool))
+            .or_else(|| self.exit_tool(&step.items).map(Exit::Tool))
             .or_else(|| is_hopeless.then_some(Exit::InvalidOutput))
             .or_else(|| self.agent.has_no_tools().then_some(Exit::NoTools))
             .or_else(|| is_repeated.then_some(Exit::RepeatedCalls));
-        exit.map_or_else(|| self.ask_within_limits(), Phase::Leaving)
+        exit.map_or_else(|| self.ask_within_limits(), RunPhase::Leaving)
     }
 
     /// The exit tool that was called, unless one failed. All calls of the reply are looked at; what was
     /// rejected was not called.
-    fn exit_tool(&self, items: &Items) -> Option<String> {
+    fn exit_tool(&self, items: &ItemList) -> Option<String> {
         let exits = &self.agent.config().exit_tools;
         let mut called = None;
         for outcome in items.iter().filter_map(|item| item.outcome()?.call()) {
+            // NOTE: A rejected call was never made, so it neither ends the run nor counts as a failed exit tool.
             let is_rejected = outcome.status == CallStatus::Failed(CallFailure::Rejected);
             if is_rejected || !exits.iter().any(|exit| exit == outcome.tool()) {
                 continue;
@@ -454,10 +457,10 @@ impl Run {
         reached.into_iter().find(|(is_reached, _)| *is_reached).map(|(_, exit)| exit)
     }
 
-    /// What counts for the limits.
-    pub(super) fn spent(&self) -> Spent {
+    /// The amounts that count for the limits.
+    pub(super) fn spent(&self) -> SpentBudget {
         let tally = &self.tally;
-        Spent {
+        SpentBudget {
             calls: tally.calls.iter().map(|(_, calls)| calls).sum::<u64>() + tally.calls_inside,
             tokens: tally.usage.total_tokens(),
             elapsed: tally.elapsed,
@@ -465,38 +468,43 @@ impl Run {
     }
 
     /// Asks the model. Where a limit is reached, ends, or asks for one last answer.
-    fn ask_within_limits(&self) -> Phase {
+    fn ask_within_limits(&self) -> RunPhase {
         match self.limit() {
+            // NOTE: A final answer would take more of the time that is up.
             Some(limit) if limit == Exit::MaxTime || !self.agent.config().final_answer => {
-                Phase::Leaving(limit)
+                RunPhase::Leaving(limit)
             }
-            last => Phase::Asking { is_hooked: false, last },
+            last => RunPhase::Asking { is_hooked: false, last },
         }
     }
 
-    /// Goes past every phase in which there is nothing to do.
+    /// Passes every phase without work.
     fn advance(&mut self) {
         loop {
             let next = match &self.phase {
-                Phase::Opening if !self.has_hook(HookPoint::BeforeRun) => self.after_opening(),
-                Phase::Condensing { gave_up }
+                RunPhase::Opening if !self.has_hook(HookPoint::BeforeRun) => self.after_opening(),
+                RunPhase::Condensing { gave_up }
                     if *gave_up || self.tally.is_pruned || self.summary_plan().is_none() =>
                 {
                     self.show_condensed(*gave_up);
-                    Phase::Asking { is_hooked: false, last: None }
+                    RunPhase::Asking { is_hooked: false, last: None }
                 }
-                Phase::Asking { is_hooked: false, last } if !self.has_hook(HookPoint::BeforeModel) => {
-                    Phase::Asking { is_hooked: true, last: last.clone() }
+                RunPhase::Asking { is_hooked: false, last } if !self.has_hook(HookPoint::BeforeModel) => {
+                    RunPhase::Asking { is_hooked: true, last: last.clone() }
                 }
-                Phase::Leaving(exit) if !self.has_hook(HookPoint::OnExit) => Phase::Closing(exit.clone()),
-                Phase::Closing(exit) if !self.has_hook(HookPoint::AfterRun) => Phase::Done(exit.clone()),
+                RunPhase::Leaving(exit) if !self.has_hook(HookPoint::OnExit) => {
+                    RunPhase::Closing(exit.clone())
+                }
+                RunPhase::Closing(exit) if !self.has_hook(HookPoint::AfterRun) => {
+                    RunPhase::Done(exit.clone())
+                }
                 _ => return,
             };
             self.phase = next;
         }
     }
 
-    /// With summaries: what they let through; where one could not be made, what the trim lets through.
+    /// Shows the part that summaries let through; where one could not be made, the part that the trim lets through.
     fn show_condensed(&mut self, gave_up: bool) {
         let config = self.agent.config();
         if config.summarize.is_none() {
@@ -506,30 +514,30 @@ impl Run {
         let view = view_of(&log, None, self.summary.as_ref());
         let view = if gave_up { config.trim.narrow(&view, &log) } else { view };
         let instructions = self.prompt.instructions().map(str::to_owned);
-        self.show(instructions, view, &log);
+        self.set_prompt(instructions, view, &log);
     }
 
     fn note_ids(&mut self, event: &Event) {
-        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.known.messages == 0;
+        let is_new = matches!(event.kind, EventKind::Began { .. }) && self.cache.messages == 0;
         if event.rewrite.is_some() || is_new {
-            self.known.call_ids = CallIds::of(self.state.messages());
+            self.cache.call_ids = CallIdSet::of(self.state.messages());
             if event.rewrite.is_some() && !matches!(event.kind, EventKind::Began { .. }) {
                 self.show_rewritten();
             }
             return;
         }
         let calls = event.messages.iter().flat_map(|message| message.tool_calls());
-        calls.for_each(|call| self.known.call_ids.insert(&call.id));
+        calls.for_each(|call| self.cache.call_ids.insert(&call.id));
     }
 
-    /// After a hook rewrote the log: what the policies show of the new one.
+    /// Shows the part of a rewritten log that the policies let through.
     fn show_rewritten(&mut self) {
         let log = self.state.messages().clone();
         self.tally.turn_start = log.turn_start(log.len()).unwrap_or(0);
         self.summary = None;
         let view = self.agent.config().trim.view(&log);
         let instructions = self.prompt.instructions().map(str::to_owned);
-        self.show(instructions, view, &log);
+        self.set_prompt(instructions, view, &log);
     }
 
     /// Counts the calls that an event answers, before it changes them. Not those that it answers once more, after a hook
@@ -566,20 +574,22 @@ fn are_different(items: &[AnsweredItem]) -> bool {
         || items.iter().all(|item| places.insert(item.place))
 }
 
-impl Work {
+impl OpenStep {
     /// Whether an event that is about the items of a step can happen there.
     fn fits(&self, kind: &EventKind) -> bool {
         let item = |place: &usize| self.items.get(*place);
-        let may_run = |place: &usize| item(place).is_some_and(Item::may_run);
+        let may_run = |place: &usize| item(place).is_some_and(StepItem::may_run);
         match kind {
             EventKind::Asked { fates } => self.may_ask(fates),
             EventKind::Started { places } => {
                 // No call of a reply runs before all decisions about that reply are there.
-                let are_decided = self.calls().is_none() || !self.items.any(Counted::Asked);
+                // NOTE: If approved calls ran while others wait, the order of the decisions would determine what a call
+                // reads.
+                let are_decided = self.calls().is_none() || !self.items.any(ItemCondition::Asked);
                 are_decided && places.iter().all(may_run)
             }
             EventKind::Interrupted { places, .. } => {
-                !places.is_empty() && places.iter().all(|place| item(place).is_some_and(Item::is_started))
+                !places.is_empty() && places.iter().all(|place| item(place).is_some_and(StepItem::is_started))
             }
             EventKind::Inner { place, .. } => {
                 item(place).is_some_and(|item| matches!(item.state, ItemState::Ready))
@@ -592,7 +602,7 @@ impl Work {
                 };
                 !items.is_empty() && are_different(items) && items.iter().all(may_end)
             }
-            EventKind::Planned { .. } => self.walk().is_some() && !self.items.any(Counted::Open),
+            EventKind::Planned { .. } => self.walk().is_some() && !self.items.any(ItemCondition::Open),
             EventKind::Decided { .. } | EventKind::Cancelled | EventKind::TimedOut => true,
             _ => false,
         }
@@ -600,10 +610,12 @@ impl Work {
 
     /// A superstep begins.
     fn plan(&mut self, branches: &[Planned], deferred: &[Planned], arrived: &[Arrived]) {
-        let items =
-            branches.iter().cloned().map(|planned| Item { planned: Some(planned), ..Item::default() });
+        let items = branches
+            .iter()
+            .cloned()
+            .map(|planned| StepItem { planned: Some(planned), ..StepItem::default() });
         self.items = items.collect::<Vec<_>>().into();
-        if let Plan::Branches(walk) = &mut self.plan {
+        if let StepPlan::Branches(walk) = &mut self.plan {
             walk.count(branches);
             walk.has_begun = true;
             walk.deferred = deferred.to_vec();
@@ -616,7 +628,7 @@ impl Work {
         for (place, delta) in writes {
             self.items.change(*place, |item| item.writes.extend(delta.clone()));
         }
-        if let Plan::Calls(calls) = &mut self.plan {
+        if let StepPlan::Calls(calls) = &mut self.plan {
             calls.is_hooked = true;
             if let HookVerdict::Stop(reason) = verdict {
                 calls.stop = Some(reason.clone());
@@ -625,11 +637,11 @@ impl Work {
         self.items.change_all(|items| items.iter_mut().for_each(|item| item.is_unhooked = false));
     }
 
-    /// Items that were not rejected go on as it was decided. Gives the calls that were approved.
-    fn agree(&mut self, decided: &[Decided<'_>]) -> Vec<Approved> {
+    /// Applies decisions to the items that were not rejected. Returns the calls that were approved.
+    fn agree(&mut self, decided: &[ItemDecision<'_>]) -> Vec<ApprovedCall> {
         let was_hooked = self.was_hooked();
         let mut approved = Vec::new();
-        for Decided { place, inside, decision } in decided {
+        for ItemDecision { place, inside, decision } in decided {
             self.items.change(*place, |item| match inside {
                 Some(id) => item.decisions.push((id.clone(), (*decision).clone())),
                 None if item.is_done() => {}
@@ -637,11 +649,11 @@ impl Work {
             });
             let item = self.items.get(*place).filter(|item| inside.is_none() && !item.is_done());
             if let Some((item, call)) = item.zip(self.call(*place)) {
-                approved.push(Approved::of(&item.as_run(call), &item.inputs));
+                approved.push(ApprovedCall::of(&item.as_run(call), &item.inputs));
             }
         }
         let are_hooked = self.items.iter().all(|item| !item.is_unhooked);
-        if let Plan::Calls(calls) = &mut self.plan {
+        if let StepPlan::Calls(calls) = &mut self.plan {
             calls.is_hooked &= are_hooked;
         }
         approved
@@ -649,23 +661,25 @@ impl Work {
 }
 
 /// The items with these outcomes.
-fn after_outcomes(mut work: Work, outcomes: Vec<ItemOutcome>) -> Work {
+fn after_outcomes(mut step: OpenStep, outcomes: Vec<ItemOutcome>) -> OpenStep {
     for ItemOutcome { place, outcome, stop, pending_hook } in outcomes {
-        work.items.change(place, |item| match (outcome, pending_hook) {
+        step.items.change(place, |item| match (outcome, pending_hook) {
             (WorkOutcome::Call(outcome), Some(hook)) => {
                 item.child = None;
-                item.state = ItemState::HookPending(Box::new(HookPending { outcome, hook }));
+                // NOTE: The call has happened: without its outcome in the record a payment would be made twice. The
+                // model is not shown it before the hook has run, so a hook that redacts never fails open.
+                item.state = ItemState::HookPending(Box::new(UnseenOutcome { outcome, hook }));
             }
             (outcome, _) => item.finish(outcome),
         });
-        if let Plan::Calls(calls) = &mut work.plan {
+        if let StepPlan::Calls(calls) = &mut step.plan {
             calls.stop = calls.stop.take().or(stop);
         }
     }
-    work
+    step
 }
 
-/// What an event adds to the tokens that a run has used, the model that used them, and, of a run inside, its calls, which
+/// The tokens that an event adds to a run, the model that used them, and, of a run inside, its calls, which
 /// count for limits of the run around it.
 fn spent_by<'a>(run: Option<&'a Run>, kind: &'a EventKind) -> (Usage, Option<&'a str>, u64) {
     let own_model = || run.map(|run| run.agent().model().id());

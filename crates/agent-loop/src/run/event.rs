@@ -13,8 +13,8 @@ use serde_json::Value;
 use stepfold_state_core::chat::{FinishReason, Message, ToolResult, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError};
 
-use super::recorded::{AnsweredItem, RecordedCall};
-use super::shared::SharedValue;
+use super::recorded_outcomes::{AnsweredItem, RecordedCall};
+use super::shared_values::SharedValue;
 use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{ApprovalRequest, Decision, Question};
 use crate::exit::Exit;
@@ -53,7 +53,7 @@ pub const FORMAT_VERSION: u64 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Event {
-    /// How many model replies there were, this one included.
+    /// The number of model replies so far, this one included.
     #[serde(default, skip_serializing_if = "is_default")]
     pub step: u64,
     /// The duration of the run so far, without pauses, in whole microseconds.
@@ -87,7 +87,7 @@ pub struct StepEnd {
     /// The indexes of the calls whose writes could not be merged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmerged: Vec<usize>,
-    /// How often in a row the model has made just these calls, with just these results.
+    /// The number of times in a row that the model has made just these calls, with just these results.
     #[serde(default, skip_serializing_if = "is_default")]
     pub repeats: u32,
     /// Of a graph: why, for each of the unmerged.
@@ -114,11 +114,11 @@ pub enum EventKind {
         /// The messages that the model is shown, if not all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shown: Option<Kept>,
-        /// What the model is offered to call, and what these tools take from the state and write to it, as a digest.
+        /// A digest of the tools on offer, and of their bindings to the state.
         /// None where they are asked for at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
-        /// How many messages the conversation had before. Where a store has fewer, it was pruned since.
+        /// The number of messages in the conversation before. Where a store has fewer, it was pruned since.
         #[serde(default, skip_serializing_if = "is_default")]
         messages_before: usize,
     },
@@ -167,7 +167,7 @@ pub enum EventKind {
         /// The fates of its calls, by their places; those that are not here run.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         fates: Vec<(usize, Fate)>,
-        /// What the model was offered to call, as the digest of a beginning, where tools are asked for at each step.
+        /// A digest of the tools on offer, as of a beginning, where tools are listed at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
         /// The fate of the output, if one was requested and the reply gives one.
@@ -181,7 +181,7 @@ pub enum EventKind {
     Decided {
         /// Each decision with the id of its request.
         decisions: Vec<(String, Decision)>,
-        /// Who decided.
+        /// The author of the decisions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
         /// The key under which the same decisions may be sent again.
@@ -192,7 +192,8 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key_prefix: Option<String>,
     },
-    /// Values, results or arguments were changed from outside, while the run was paused. The values are the writes of the event.
+    /// Values, results or arguments were changed from outside, while the run was paused. The values are the writes of the
+    /// event.
     Edited {
         /// The new results of calls, by their ids. Those of closed steps replace their messages in the conversation, and
         /// those of the open step the outcomes of its calls.
@@ -204,7 +205,7 @@ pub enum EventKind {
         /// The new arguments of calls of the open step that have not begun, by their ids.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         arguments: Vec<(String, Value)>,
-        /// Who made the edit.
+        /// The author of the edit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
         /// The key under which the same edit may be sent again.
@@ -228,7 +229,7 @@ pub enum EventKind {
     Inner {
         /// The place of the call or branch.
         place: usize,
-        /// What was committed there. Its writes and messages are that run's; what it shares, the state has at the end of
+        /// The event of that run. Its writes and messages are that run's; the state has the shared ones at the end of
         /// the step.
         event: Box<Event>,
     },
@@ -237,7 +238,7 @@ pub enum EventKind {
     Asks {
         /// Its place.
         place: usize,
-        /// What is asked, under ids within the item.
+        /// The requests, under ids within the item.
         requests: Vec<ApprovalRequest>,
     },
     /// Calls or branches have their outcomes: those that ended at the same moment, by their places.
@@ -249,7 +250,7 @@ pub enum EventKind {
         /// Whether a decision is requested; otherwise the model is told that the outcome is unknown.
         #[serde(default)]
         asks: bool,
-        /// What the state adds to the calls whose approval is requested, by their places.
+        /// The values that the state adds to the calls whose approval is requested, by their places.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         inputs_from_state: Vec<(usize, Vec<StateInput>)>,
     },
@@ -261,10 +262,10 @@ pub enum EventKind {
         /// Branches that are put off until nothing else is left.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         deferred: Vec<Planned>,
-        /// Who waits at joins that are not complete.
+        /// The nodes that wait at joins that are not complete.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         arrived: Vec<Arrived>,
-        /// What routers chose.
+        /// The choices of routers.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         routes: Vec<Routed>,
         /// Why the graph ends here, if it does.
@@ -299,16 +300,27 @@ pub enum OutputFate {
     Valid(Value),
     /// It is not; the model was told, or, with no repair left, the run ends.
     Invalid {
-        /// What is wrong.
+        /// The faults of the output.
         faults: String,
         /// Whether the model is asked again.
         again: bool,
     },
 }
 
+/// The values on which events are folded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FoldMode {
+    /// On the values that they were made on.
+    Live,
+    /// On the current values, which already have the writes of the run's own events.
+    CatchUp,
+}
+
 impl Event {
     /// An event that changes nothing yet.
     pub(crate) fn new(step: u64, elapsed: Duration, kind: EventKind) -> Self {
+        // NOTE: Whole microseconds, as in the stored form, so that an event equals the one that is read back. There is
+        // no time of day: the host that stores the event knows it.
         let elapsed = Duration::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));
         Event {
             step,
@@ -426,7 +438,7 @@ impl Event {
         Event { messages, delta, ..self }
     }
 
-    /// What happened, in one word: the name of the [kind](EventKind) as it is stored.
+    /// The name of the [kind](EventKind), in one word, as it is stored.
     pub const fn name(&self) -> &'static str {
         match &self.kind {
             EventKind::Began { .. } => "began",
@@ -449,7 +461,7 @@ impl Event {
     }
 }
 
-/// Where the result of a call is in a conversation.
+/// The index of the result of a call in a conversation.
 pub(super) fn place_of_result(log: &Transcript, call_id: &str) -> Option<usize> {
     let is_it =
         |message: &Arc<Message>| message.tool_result().is_some_and(|result| result.call_id() == call_id);

@@ -1,4 +1,4 @@
-//! From answers to events. Nothing changes here: what an answer would do is computed, to be committed.
+//! Computes the event of an answer. Nothing changes here: the event is to be committed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
-use super::asking::Asking;
-use super::close::not_run;
+use super::approval_rules::ReplyQuestions;
 use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
-use super::machine::{Need, Phase, Run};
+use super::machine::{Need, Run, RunPhase};
+use super::step::{ItemCondition, ItemOutcome, OpenStep, StepItem, WorkOutcome};
+use super::step_end::not_run;
 use super::taken_ids::TakenIds;
-use super::work::{Counted, Item, ItemOutcome, Work, WorkOutcome};
 use crate::agent::{HookPoint, HookVerdict, OUTPUT_TOOL, OutputMode, OutputSpec, recovered};
 use crate::approval::ApprovalRequest;
 use crate::decisions::Decisions;
@@ -27,20 +27,20 @@ use crate::exit::Exit;
 use crate::planned::{Next, NodeOutcome, NodeStatus, Planned};
 use crate::state_input::TEMPORARY;
 
-/// Stands for a value that is unknown. No text that people write has it.
+/// A placeholder for an unknown value. No text that people write contains it.
 const HOLE: &str = "\u{0}unknown\u{0}";
 
-/// What a host answers when a run [needs](Need) something.
+/// An answer of a host to a run that [needs](Need) something.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Answer {
     /// Begin.
     Begin,
-    /// What the hooks of a point said, all together.
+    /// The combined actions of the hooks of a point.
     Hooked(HookReport),
     /// The text of a summary, or why there is none, and what it cost.
     Summary(Result<(String, Usage), (String, Usage)>),
-    /// The user said something meanwhile. Taken whenever the model is to be asked.
+    /// Messages of the user that arrived during the run. Taken whenever the model is to be asked.
     Steer(Vec<Message>),
     /// The model's reply.
     Reply(Reply),
@@ -56,14 +56,14 @@ pub enum Answer {
     Inner {
         /// The place of the call or branch.
         place: usize,
-        /// What it commits.
+        /// The event that it commits.
         event: Box<Event>,
     },
     /// A call or a branch requests a decision.
     Asks {
         /// Its place.
         place: usize,
-        /// What it asks, under ids within it.
+        /// The requests, under ids within it.
         requests: Vec<ApprovalRequest>,
     },
     /// Calls or branches have their outcomes: those that ended at the same moment, to be committed at once.
@@ -85,7 +85,7 @@ impl Answer {
     }
 }
 
-/// What the hooks of one point said, all together.
+/// The combined actions of the hooks of one point.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HookReport {
@@ -106,7 +106,7 @@ pub struct HookReport {
 }
 
 impl HookReport {
-    /// Hooks that wanted nothing.
+    /// A report of hooks that returned no action.
     pub const fn new(point: HookPoint) -> Self {
         HookReport {
             point,
@@ -152,12 +152,14 @@ impl Run {
     /// [`FeedError`] when the run does not need this answer, or the answer does not fit: an unknown request, a
     /// second decision, modified arguments that the tool does not accept.
     pub fn feed(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
+        // NOTE: An answer becomes an event first, and only its commit changes the run: a store that fails leaves the
+        // run as it was, and a replay is nothing but commits. See docs/decisions/loop.md.
         let mut event = self.event_of(answer, elapsed)?;
         self.check_place(&event)?;
-        if let Some(work) = self.work() {
-            let given = self.outcomes_given(&event.kind, &self.decided_by(&event.kind));
+        if let Some(step) = self.open_step() {
+            let given = self.implied_outcomes(&event.kind, &self.item_decisions(&event.kind));
             if !given.is_empty() {
-                self.close_if_done(&mut event, work, &given)?;
+                self.close_if_done(&mut event, step, &given)?;
             }
         }
         if event.shared.is_empty() {
@@ -183,6 +185,8 @@ impl Run {
             Answer::Decisions(decisions) => self.decisions(decisions)?,
             Answer::Interrupted => self.interrupted(),
             Answer::Ask(fates) => EventKind::Asked { fates },
+            // NOTE: A hook before tools can refuse a call, so none may be marked as started before all hooks have seen
+            // it.
             Answer::Started(places) if self.are_hooked() => EventKind::Started { places },
             Answer::Started(_) => return Err(self.not_needed("started")),
             Answer::Inner { place, event } => EventKind::Inner { place, event },
@@ -197,14 +201,17 @@ impl Run {
         FeedError::NotNeeded { event, need: self.decide().to_string() }
     }
 
-    /// The instructions are rendered on the state with the inputs; the log is repaired if it has to be.
+    /// The event of the beginning. The instructions are rendered on the state with the inputs; the log is repaired if
+    /// necessary.
     fn begun(&self, elapsed: Duration) -> Result<Event, FeedError> {
-        let Phase::Fresh(fresh) = &self.phase else { return Err(self.not_needed("began")) };
+        let RunPhase::Fresh(fresh) = &self.phase else { return Err(self.not_needed("began")) };
         let mut state = self.state.clone();
         if !fresh.delta.is_empty() {
             state.apply(&fresh.delta)?;
         }
         let config = self.agent.config();
+        // NOTE: Rendered once and stored with the run, not in the log: they belong to the agent, and another one may
+        // continue with the conversation.
         let instructions = match fresh.is_recorded {
             true => self.instructions_that_last(&state),
             false => self.instructions_on(|template| template.render(&state))?,
@@ -237,9 +244,12 @@ impl Run {
         Ok(event)
     }
 
-    /// The log with what is new, repaired if it has to be. What is known to be well-formed is not looked at.
+    /// The log with the new messages, repaired if necessary. The part that is known to be well-formed is not checked
+    /// again.
     fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
-        let is_known = self.known.messages > 0 && self.known.messages + new.len() == log.len();
+        // NOTE: To look at the new messages only keeps the cost of a turn independent of the length of the
+        // conversation.
+        let is_known = self.cache.messages > 0 && self.cache.messages + new.len() == log.len();
         if is_known && new.iter().cloned().collect::<Transcript>().check().is_ok() {
             return Repaired::unchanged(log);
         }
@@ -258,8 +268,8 @@ impl Run {
         })
     }
 
-    /// The next event as a record may have it that outlives the run: the instructions, also those of runs inside, without the values of `temp:` keys. Writes to such keys are left: see
-    /// [`retain_writes`](Event::retain_writes).
+    /// The next event as a record may have it that outlives the run: the instructions, also those of runs inside, without
+    /// the values of `temp:` keys. Writes to such keys are left: see [`retain_writes`](Event::retain_writes).
     pub fn lasting(&self, event: &Event) -> Event {
         let mut lasting = event.clone();
         match &mut lasting.kind {
@@ -269,7 +279,7 @@ impl Run {
                 }
             }
             EventKind::Inner { place, event } => {
-                if let Some(new) = self.lasting_inside(*place, event) {
+                if let Some(new) = self.lasting_inner_event(*place, event) {
                     **event = new;
                 }
             }
@@ -281,7 +291,7 @@ impl Run {
     /// The instructions of a run that has not begun, without the values of `temp:` keys. None if they have no place
     /// for such.
     pub(crate) fn lasting_instructions(&self) -> Option<String> {
-        let Phase::Fresh(fresh) = &self.phase else { return None };
+        let RunPhase::Fresh(fresh) = &self.phase else { return None };
         let template = self.agent.config().instructions.as_ref()?;
         if !template.placeholders().any(|(name, _)| name.starts_with(TEMPORARY)) {
             return None;
@@ -293,7 +303,7 @@ impl Run {
 
     /// Whether a run that has not begun may have these instructions, whatever the unknown keys hold.
     pub(crate) fn may_have_instructions(&self, text: &str, is_unknown: &dyn Fn(&str) -> bool) -> bool {
-        let Phase::Fresh(fresh) = &self.phase else { return false };
+        let RunPhase::Fresh(fresh) = &self.phase else { return false };
         let mut state = self.state.clone();
         if state.apply(&fresh.delta).is_err() {
             return false;
@@ -334,7 +344,9 @@ impl Run {
         if !matches!(self.decide(), Need::Hook(needed) if needed == point) {
             return Err(self.not_needed("hooked"));
         }
-        let is_open = self.work().is_some();
+        let is_open = self.open_step().is_some();
+        // NOTE: The results of the calls come next in the conversation; a message between a call and its result is
+        // malformed.
         if is_open && (rewrite.is_some() || !messages.is_empty() || !delta.is_empty()) {
             return Err(FeedError::StepIsOpen);
         }
@@ -369,8 +381,8 @@ impl Run {
             (true, Some(tools)) if !is_last => recovered(&reply.message, tools).unwrap_or(reply.message),
             _ => reply.message,
         };
-        let message = Arc::new(with_unique_call_ids(message, self.known.call_ids.len(), |id| {
-            self.known.call_ids.contains(id)
+        let message = Arc::new(with_unique_call_ids(message, self.cache.call_ids.len(), |id| {
+            self.cache.call_ids.contains(id)
         }));
         let cut = Exit::of_finish(&reply.finish_reason);
         let (fates, mut output) = self.fates(&message, cut.as_ref(), is_last);
@@ -384,6 +396,8 @@ impl Run {
             _ => None,
         };
         let is_empty = cut.is_none() && !is_last && output.is_none() && self.is_empty(&message);
+        // NOTE: The mark is part of the event: the limit may be another one when the record is read, and older records
+        // continue after empty replies.
         let gives_up = is_empty && self.tally.empty_replies >= self.limits().empty_replies;
         let kind = EventKind::Replied {
             finish_reason: reply.finish_reason,
@@ -402,13 +416,14 @@ impl Run {
             let log = self.transcript().clone().with(Arc::clone(&message));
             let outcomes = answered.into_iter().filter_map(|answered| answered.outcome.into_call());
             self.close_calls(&mut event, &log, outcomes.collect());
-            event.lean_fates();
+            event.trim_fates();
         }
         event.messages.extend(complaint);
         Ok(event)
     }
 
-    /// Whether a reply says and does nothing, so that the model is asked again. Where an output is due, text counts only as that.
+    /// Whether a reply has neither text nor calls, so that the model is asked again. Where an output is due, text
+    /// counts only as an output.
     fn is_empty(&self, reply: &Message) -> bool {
         let wants_output = self.agent.output_spec().is_some();
         let says_nothing = reply.text().is_empty() && !self.agent.has_no_tools();
@@ -432,8 +447,10 @@ impl Run {
         let ran = self.spent().calls;
         let left = limits.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(ran));
         let (mut fates, mut output, mut running) = (Vec::new(), None, 0_u64);
-        let mut asking = Asking::default();
+        let mut asking = ReplyQuestions::default();
         for (place, call) in reply.tool_calls().enumerate() {
+            // NOTE: The arguments of a call in a truncated reply may be truncated as well, and truncated arguments can
+            // be valid JSON: none of these calls runs.
             let why = if let Some(exit) = cut {
                 Some(format!("{exit}, so the call may be cut as well"))
             } else if is_last {
@@ -506,11 +523,11 @@ impl Run {
 
     /// The next superstep.
     fn planned(&self, elapsed: Duration) -> Result<Event, FeedError> {
-        let work = self.work().filter(|work| !work.items.any(Counted::Open));
-        let (Some(planner), Some(work), Some(walk)) = (self.planner(), work, self.walk()) else {
+        let step = self.open_step().filter(|step| !step.items.any(ItemCondition::Open));
+        let (Some(planner), Some(step), Some(walk)) = (self.planner(), step, self.walk()) else {
             return Err(self.not_needed("planned"));
         };
-        let mut next = planner.next(walk.position(), &work.ended(), &self.state)?;
+        let mut next = planner.next(walk.position(), &step.ended(), &self.state)?;
         if next.exit.is_none()
             && let Some(limit) = self.limit()
         {
@@ -529,11 +546,11 @@ impl Run {
         outcomes.sort_by_key(|outcome| outcome.place);
         let mut event = Event::new(self.tally.steps, elapsed, EventKind::Answered(Vec::new()));
         let mut merged = None;
-        if let Some(work) = self.work()
+        if let Some(step) = self.open_step()
             && outcomes.iter().all(|outcome| outcome.pending_hook.is_none())
-            && work.items.count(Counted::Open) == outcomes.len()
+            && step.items.count(ItemCondition::Open) == outcomes.len()
         {
-            merged = self.close_if_done(&mut event, work, &outcomes)?;
+            merged = self.close_if_done(&mut event, step, &outcomes)?;
         }
         let merged = merged.unwrap_or_default();
         let items = outcomes.into_iter().map(|outcome| event.recorded(outcome, &merged)).collect();
@@ -543,12 +560,12 @@ impl Run {
 
     /// Whether calls may start, as far as hooks before them are concerned.
     fn are_hooked(&self) -> bool {
-        let calls = self.work().and_then(Work::calls);
+        let calls = self.open_step().and_then(OpenStep::calls);
         calls.is_none_or(|calls| calls.is_hooked || !self.has_hook(HookPoint::BeforeTool))
     }
 
     fn interrupted(&self) -> EventKind {
-        let places = self.work().map(Work::started).unwrap_or_default();
+        let places = self.open_step().map(OpenStep::started).unwrap_or_default();
         let asks = self.agent.config().ask_when_uncertain;
         let inputs_from_state = if asks { self.inputs_at(&places) } else { Vec::new() };
         EventKind::Interrupted { places, asks, inputs_from_state }
@@ -561,23 +578,25 @@ impl Run {
     fn close_if_done(
         &self,
         event: &mut Event,
-        work: &Work,
+        step: &OpenStep,
         new: &[ItemOutcome],
-    ) -> Result<Option<Merged>, FeedError> {
+    ) -> Result<Option<WriteRanges>, FeedError> {
         let mut new = new.iter().peekable();
-        let mut outcome = |place, item: &Item| {
+        let mut outcome = |place, item: &StepItem| {
             let given = new.next_if(|new| new.place == place).map(|new| new.outcome.clone());
             given.or_else(|| Some((**item.outcome()?).clone()))
         };
-        if work.walk().is_some() {
-            let items = work.items.iter().enumerate();
+        if step.walk().is_some() {
+            let items = step.items.iter().enumerate();
             let outcomes: Option<Vec<_>> = items.map(|(place, item)| outcome(place, item)).collect();
-            return outcomes.map(|outcomes| self.close_superstep(event, work, &outcomes)).transpose();
+            return outcomes.map(|outcomes| self.close_superstep(event, step, &outcomes)).transpose();
         }
-        let completed = |(place, item, call): (usize, &Item, &ToolCall)| {
+        // NOTE: The event of the last outcome carries the results and the merged writes of the whole step, so that a
+        // store commits state, messages and version at once, never half a step.
+        let completed = |(place, item, call): (usize, &StepItem, &ToolCall)| {
             Some(item.completed(call, outcome(place, item)?.into_call()?))
         };
-        let outcomes: Option<Vec<_>> = work.with_calls().map(completed).collect();
+        let outcomes: Option<Vec<_>> = step.with_calls().map(completed).collect();
         Ok(outcomes.map(|outcomes| self.close_calls(event, self.transcript(), outcomes)))
     }
 
@@ -585,15 +604,17 @@ impl Run {
     fn close_superstep(
         &self,
         event: &mut Event,
-        work: &Work,
+        step: &OpenStep,
         outcomes: &[WorkOutcome],
-    ) -> Result<Merged, FeedError> {
-        let Some(planner) = self.planner() else { return Ok(Merged::new()) };
-        let mut ranges = Merged::with_capacity(outcomes.len());
+    ) -> Result<WriteRanges, FeedError> {
+        // NOTE: All branches saw one snapshot, and are merged in the order of declaration: merging each as it ends
+        // would make the state depend on which was faster.
+        let Some(planner) = self.planner() else { return Ok(WriteRanges::new()) };
+        let mut ranges = WriteRanges::with_capacity(outcomes.len());
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
-        let mut ids = TakenIds::new(&self.known.call_ids);
-        let branches: Vec<&Planned> = work.items.iter().filter_map(|item| item.planned.as_ref()).collect();
+        let mut ids = TakenIds::new(&self.cache.call_ids);
+        let branches: Vec<&Planned> = step.items.iter().filter_map(|item| item.planned.as_ref()).collect();
         let outcomes = outcomes.iter().filter_map(|outcome| outcome.node());
         for (place, (planned, outcome)) in branches.iter().zip(outcomes).enumerate() {
             let first = event.delta.len();
@@ -622,7 +643,7 @@ impl Run {
 }
 
 /// The writes of each item among those of an event: the index of the first, and their number.
-pub(super) type Merged = Vec<(usize, usize)>;
+pub(super) type WriteRanges = Vec<(usize, usize)>;
 
 /// Whether a text is these parts with anything between them.
 fn has_in_order<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> bool {
@@ -638,8 +659,8 @@ fn has_in_order<'a>(text: &str, parts: impl Iterator<Item = &'a str>) -> bool {
     rest.ends_with(last)
 }
 
-/// Messages that are appended between steps, repaired if they have to be: the log before them is well-formed,
-/// and so it is with them.
+/// Repairs messages that are appended between steps, if necessary: the log before them is well-formed, and so it is
+/// with them.
 pub(super) fn well_formed(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
     if messages.is_empty() {
         return messages;

@@ -1,4 +1,4 @@
-//! What a run begins with.
+//! The input of a run.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use stepfold_state_core::chat::{Message, Role, Transcript};
 use stepfold_state_core::state::{Delta, State};
 
-use super::call_ids::CallIds;
+use super::call_ids::CallIdSet;
 use super::event::Event;
 use super::machine::Run;
-use super::prompt::Prompt;
+use super::prompt::ModelPrompt;
 use crate::error::StartError;
 use crate::stored_form::{check_format, first_format, is_first_format};
 use stepfold_trim::Summary;
@@ -47,8 +47,8 @@ pub struct Input {
     /// The values as the writes that they were recorded as.
     pub(crate) delta: Option<Delta>,
     pub(crate) summary: Option<Summary>,
-    /// What an earlier run knows of the conversation.
-    pub(crate) known: Option<Known>,
+    /// The facts about the conversation that an earlier run has found.
+    pub(crate) cache: Option<ConversationCache>,
     /// It is of a record, which has nothing that does not last.
     pub(crate) is_recorded: bool,
 }
@@ -69,28 +69,28 @@ struct StoredInput {
     summary: Option<Summary>,
 }
 
-/// What need not be found out again about a conversation.
+/// Known facts about a conversation, which are not computed again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
-    /// How many messages are known to be well-formed.
+pub(crate) struct ConversationCache {
+    /// The number of messages that are known to be well-formed.
     pub(crate) messages: usize,
     /// The ids of the calls in them.
-    pub(crate) call_ids: CallIds,
-    /// What the model was shown of them.
-    pub(crate) prompt: Option<Box<Prompt>>,
+    pub(crate) call_ids: CallIdSet,
+    /// The part of them that the model was shown.
+    pub(crate) prompt: Option<Box<ModelPrompt>>,
 }
 
-impl Known {
-    /// What a run knows that has ended. One that has not may have calls without results.
+impl ConversationCache {
+    /// The facts that a finished run has found. An unfinished one may have calls without results.
     fn of(run: &Run) -> Option<Self> {
         run.exit()?;
-        let (messages, call_ids) = (run.transcript().len(), run.known.call_ids.left());
-        Some(Known { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
+        let (messages, call_ids) = (run.transcript().len(), run.cache.call_ids.for_next_run());
+        Some(ConversationCache { messages, call_ids, prompt: Some(Box::new(run.prompt.clone())) })
     }
 }
 
 impl Input {
-    /// Nothing yet.
+    /// Creates an empty input.
     pub fn new() -> Self {
         Input::default()
     }
@@ -117,33 +117,33 @@ impl Input {
     /// # }).unwrap();
     /// ```
     pub fn after(run: Run) -> Self {
-        let known = Known::of(&run);
+        let cache = ConversationCache::of(&run);
         let Run { state, summary, .. } = run;
-        Input { state: Some(state), summary, known, ..Input::default() }
+        Input { state: Some(state), summary, cache, ..Input::default() }
     }
 
-    /// And the user says this.
+    /// Adds a message of the user.
     #[must_use]
     pub fn say(self, text: impl Into<String>) -> Self {
         self.with_message(Message::user(text))
     }
 
-    /// And this message comes next.
+    /// Adds a message.
     #[must_use]
     pub fn with_message(mut self, message: Message) -> Self {
         self.messages.push(message.into());
         self
     }
 
-    /// And the state has these values, an object by key. On a new state they are stored as they are; on one
-    /// that there is, each is merged by the handler of its key. Both check them.
+    /// Sets values of the state, an object by key. In a new state they are stored as they are; in an existing one, each
+    /// is merged by the handler of its key. Both check them.
     #[must_use]
     pub fn with_values(mut self, values: Value) -> Self {
         self.values = Some(values);
         self
     }
 
-    /// And this summary stands for what an earlier run of the conversation condensed: see
+    /// Sets the summary of the part of the conversation that an earlier run condensed: see
     /// [`Outcome::summary`](crate::Outcome::summary).
     #[must_use]
     pub fn with_summary(mut self, summary: Option<Summary>) -> Self {
@@ -158,7 +158,7 @@ impl Input {
     /// it ended, that run knows things of it that are not found out again: see [`Input::after`].
     #[must_use]
     pub fn on_state(mut self, state: State, left_by: Option<&Run>) -> Self {
-        self.known = left_by.and_then(Known::of);
+        self.cache = left_by.and_then(ConversationCache::of);
         self.state = Some(state);
         self
     }
@@ -231,8 +231,8 @@ impl Input {
         began.restore_shared(&mut state);
         let messages = match &began.rewrite {
             None => began.messages.clone(),
-            // What was repaired was the conversation with the new messages behind it; they come behind what
-            // the repair made of the conversation alone.
+            // The repair was of the conversation followed by the new messages; they come after the repaired
+            // conversation alone.
             Some(rewrite) => {
                 let before = state.messages().repair().transcript.len();
                 rewrite.iter_from(before).cloned().collect()

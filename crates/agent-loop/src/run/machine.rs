@@ -1,4 +1,4 @@
-//! What a run is, and what it needs next: a pure function of where it is.
+//! A run, and its next need: a pure function of its phase.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::State;
 use stepfold_tools::{AnsweredRequest, CallOutcome, Effect, Tool, Tools};
 
-use super::by_name::ByName;
 use super::event::{Event, EventKind, is_default};
-use super::input::{Input, Known};
-use super::prompt::Prompt;
-use super::task::Task;
-use super::unknown::UnknownCall;
-use super::work::{Counted, Item, ItemState, Plan, Walk, Work};
-use crate::agent::{Agent, HookPoint, Offer, Planner, RunLimits};
+use super::input::{ConversationCache, Input};
+use super::name_map::NameMap;
+use super::prompt::ModelPrompt;
+use super::step::{ItemCondition, ItemState, OpenStep, StepItem, StepPlan, SuperstepWalk};
+use super::step_task::StepTask;
+use super::unknown_calls::UnknownCall;
+use crate::agent::{Agent, HookPoint, OfferedTools, Planner, RunLimits};
 use crate::approval::nested_path;
-use crate::decisions::Settled;
+use crate::decisions::SettledDecision;
 use crate::error::StartError;
 use crate::exit::{Breakpoint, Exit};
 use crate::planned::{OpenBranch, Planned};
@@ -73,41 +73,41 @@ pub struct Run {
     pub(super) id: Arc<str>,
     /// The prefix of the current process's idempotency keys. Never read from a record.
     pub(super) key_prefix: Arc<str>,
-    /// How many runs it is inside of.
+    /// The number of runs around it.
     pub(super) depth: usize,
-    /// What the run around it has left for it.
+    /// The remaining limits of the run around it.
     pub(super) bounds: Option<RunLimits>,
     pub(super) state: State,
-    pub(super) phase: Phase,
-    pub(super) tally: Tally,
+    pub(super) phase: RunPhase,
+    pub(super) tally: RunTally,
     pub(super) summary: Option<Summary>,
     /// Calls that were approved once, for agreement that holds for the same arguments.
-    pub(super) approved: Vec<Approved>,
+    pub(super) approved: Vec<ApprovedCall>,
     /// The decisions that requests have, by their ids.
-    pub(super) decided: BTreeMap<String, Settled>,
+    pub(super) decided: BTreeMap<String, SettledDecision>,
     /// The calls that were answered with "outcome unknown".
     pub(super) unknown: Vec<UnknownCall>,
-    pub(super) prompt: Prompt,
-    /// What need not be found out again about the conversation: the ids of all calls in it; of that before the run began,
+    pub(super) prompt: ModelPrompt,
+    /// Known facts about the conversation: the ids of all calls in it; of the part before the run began,
     /// how much is well-formed, and, until it begins, what was shown of it.
-    pub(super) known: Known,
+    pub(super) cache: ConversationCache,
     /// The tools of this step.
-    pub(super) offer: Option<Offer>,
+    pub(super) offer: Option<OfferedTools>,
     /// Whether it was caught up with a record, on the values that there are by now, and has committed nothing since.
     pub(super) is_taken_up: bool,
     /// Whether another process started the running items.
     pub(super) is_lost: bool,
 }
 
-/// Where a run is.
+/// The phase of a run. [`super`] has the table of transitions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Phase {
+pub(crate) enum RunPhase {
     /// Nothing is committed.
-    Fresh(Box<Fresh>),
+    Fresh(Box<RunBeginning>),
     /// Hooks before the run.
     Opening,
-    /// The beginning of the conversation may have to be condensed.
+    /// The beginning of the conversation may need a summary.
     Condensing {
         /// It was tried and did not work.
         #[serde(default)]
@@ -121,7 +121,7 @@ pub(crate) enum Phase {
         last: Option<Exit>,
     },
     /// A step is open, or a plan is to say what comes next.
-    Working(Work),
+    Working(OpenStep),
     /// Hooks on exit.
     Leaving(Exit),
     /// Hooks after the run.
@@ -130,9 +130,9 @@ pub(crate) enum Phase {
     Done(Exit),
 }
 
-/// What the run begins with.
+/// The beginning of a run, before it is committed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Fresh {
+pub(crate) struct RunBeginning {
     pub(crate) messages: Vec<Arc<Message>>,
     #[serde(default)]
     pub(crate) delta: stepfold_state_core::state::Delta,
@@ -141,19 +141,19 @@ pub(crate) struct Fresh {
     pub(crate) is_recorded: bool,
 }
 
-/// What is counted.
+/// The counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Tally {
+pub(crate) struct RunTally {
     /// Events that were committed.
     pub(crate) events: u64,
     pub(crate) steps: u64,
     pub(crate) usage: Usage,
     /// The usage by model, that of the runs inside included.
-    #[serde(skip_serializing_if = "ByName::is_empty")]
-    pub(crate) usage_by_model: ByName<Usage>,
+    #[serde(skip_serializing_if = "NameMap::is_empty")]
+    pub(crate) usage_by_model: NameMap<Usage>,
     /// Calls by tool, those answered without running left out.
-    pub(crate) calls: ByName<u64>,
+    pub(crate) calls: NameMap<u64>,
     /// Calls of the runs inside. They count for the limits.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) calls_inside: u64,
@@ -164,11 +164,11 @@ pub(crate) struct Tally {
     /// The replies in a row after which the model was asked again because they are empty.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) empty_replies: u32,
-    /// Where the turn of this run begins in the log.
+    /// The index in the log at which the turn of this run begins.
     pub(crate) turn_start: usize,
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) output: Option<serde_json::Value>,
-    /// How many events there were when a breakpoint stopped the run, so that it continues from there.
+    /// The number of events when a breakpoint stopped the run, so that it continues from there.
     pub(crate) stopped_at: Option<u64>,
     /// Whether the beginning of the conversation is gone that the run began on: it was pruned since.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -177,7 +177,7 @@ pub(crate) struct Tally {
 
 /// A call that was approved, for [`Approval::Once`](stepfold_tools::Approval::Once).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Approved {
+pub(crate) struct ApprovedCall {
     pub(crate) tool: String,
     /// As [canonical JSON](stepfold_state_core::canonical_json).
     pub(crate) arguments: String,
@@ -186,21 +186,22 @@ pub(crate) struct Approved {
     pub(crate) inputs: String,
 }
 
-impl Approved {
+impl ApprovedCall {
     pub(super) fn of(call: &ToolCall, inputs: &[StateInput]) -> Self {
         let arguments = match call.arguments.as_object() {
+            // NOTE: Equal calls must not get two decisions because their arguments are in another order.
             Some(arguments) => stepfold_state_core::canonical_object(arguments),
             None => call.arguments.to_text().into_owned(),
         };
-        Approved { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }
+        ApprovedCall { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }
     }
 }
 
-/// What a run needs to continue.
+/// The need of a run: the input with which it continues.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Need {
-    /// To be told to begin: [`Answer::Begin`](crate::Answer::Begin).
+    /// The start: [`Answer::Begin`](crate::Answer::Begin).
     Begin,
     /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked). After a tool, those that failed before:
     /// [`Answer::Outcomes`](crate::Answer::Outcomes) for each of [`Run::pending_hooks`].
@@ -209,9 +210,9 @@ pub enum Need {
     Summary(Box<SummaryPlan>),
     /// The model, with [`Run::request`]: [`Answer::Reply`](crate::Answer::Reply).
     Model,
-    /// To be told that calls or nodes which must not run twice were interrupted:
-    /// [`Answer::Interrupted`](crate::Answer::Interrupted). Only of a run that was loaded, or [taken over](Run::take_over):
-    /// what a host has started itself is under way.
+    /// The report that calls or nodes which must not run twice were interrupted:
+    /// [`Answer::Interrupted`](crate::Answer::Interrupted). Only of a run that was loaded, or [taken
+    /// over](Run::take_over): items that a host has started itself are under way.
     Interrupted,
     /// Decisions about [`Run::pending`]: [`Answer::Decisions`](crate::Answer::Decisions).
     Approval,
@@ -270,19 +271,19 @@ impl Run {
         input.check_messages()?;
         let (state, delta) = super::feed::first_state(agent.schema(), input.state, input.values)?;
         let delta = input.delta.unwrap_or(delta);
-        let known = input.known.filter(|known| known.messages == state.messages().len()).unwrap_or_default();
-        let fresh = Fresh { messages: input.messages, delta, is_recorded: input.is_recorded };
-        let run = Run::at(agent, id, state, Phase::Fresh(Box::new(fresh)));
-        Ok(Run { summary: input.summary, known, ..run })
+        let cache = input.cache.filter(|cache| cache.messages == state.messages().len()).unwrap_or_default();
+        let fresh = RunBeginning { messages: input.messages, delta, is_recorded: input.is_recorded };
+        let run = Run::at(agent, id, state, RunPhase::Fresh(Box::new(fresh)));
+        Ok(Run { summary: input.summary, cache, ..run })
     }
 
     /// A run that never began.
     pub(crate) fn empty(agent: &Agent, id: &str) -> Self {
-        Run::at(agent, id.into(), State::new(agent.schema()), Phase::Fresh(Box::default()))
+        Run::at(agent, id.into(), State::new(agent.schema()), RunPhase::Fresh(Box::default()))
     }
 
     /// A run in this phase that has counted, decided and shown nothing.
-    pub(super) fn at(agent: &Agent, id: Arc<str>, state: State, phase: Phase) -> Self {
+    pub(super) fn at(agent: &Agent, id: Arc<str>, state: State, phase: RunPhase) -> Self {
         Run {
             agent: agent.clone(),
             key_prefix: Arc::clone(&id),
@@ -291,13 +292,13 @@ impl Run {
             bounds: None,
             state,
             phase,
-            tally: Tally::default(),
+            tally: RunTally::default(),
             summary: None,
             approved: Vec::new(),
             decided: BTreeMap::new(),
             unknown: Vec::new(),
-            prompt: Prompt::empty(),
-            known: Known::default(),
+            prompt: ModelPrompt::empty(),
+            cache: ConversationCache::default(),
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
             is_lost: false,
@@ -305,8 +306,8 @@ impl Run {
     }
 
     /// The same run with other idempotency keys: those of its calls, of its nodes, and of the agents inside begin with
-    /// this. For a host that continues with the record of another run, as a fork of a session does, or that goes back in its
-    /// own: what it does has effects of its own.
+    /// this. For a host that continues with the record of another run, as a fork of a session does, or that goes back in
+    /// its own: what it does has effects of its own.
     ///
     /// Its requests have other ids as well, so that a decision given to the one run does not count for the other.
     ///
@@ -330,12 +331,12 @@ impl Run {
 
     pub(super) fn set_key_prefix(&mut self, prefix: Arc<str>) {
         self.key_prefix = prefix;
-        self.pass_on();
+        self.rebind_inner_runs();
     }
 
-    /// Takes the run over from another host, or from another time: what had started is not under way any more, so that
-    /// the run [needs to be told](Need::Interrupted) of it. For a host that has folded a record event by event; a run that
-    /// is [loaded](Run::load) or [resumed](Run::resume) is taken over.
+    /// Takes the run over from another host, or from another time: started items are not under way any more, so that
+    /// the run [needs](Need::Interrupted) the report of their interruption. For a host that has folded a record event
+    /// by event; a run that is [loaded](Run::load) or [resumed](Run::resume) is taken over.
     ///
     /// # Examples
     /// ```
@@ -375,43 +376,48 @@ impl Run {
         self
     }
 
-    /// What the run needs next. Pure: it says the same until an event is committed.
+    /// The next need of the run. Pure: it is the same until an event is committed.
     pub fn decide(&self) -> Need {
         match &self.phase {
-            Phase::Fresh(_) => Need::Begin,
-            Phase::Opening => Need::Hook(HookPoint::BeforeRun),
-            Phase::Condensing { .. } => match self.summary_plan() {
+            RunPhase::Fresh(_) => Need::Begin,
+            RunPhase::Opening => Need::Hook(HookPoint::BeforeRun),
+            RunPhase::Condensing { .. } => match self.summary_plan() {
                 Some(plan) => Need::Summary(Box::new(plan)),
                 None => Need::Model,
             },
-            Phase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
-            Phase::Asking { .. } => Need::Model,
-            Phase::Working(work) => self.needed_by(work),
-            Phase::Leaving(_) => Need::Hook(HookPoint::OnExit),
-            Phase::Closing(_) => Need::Hook(HookPoint::AfterRun),
-            Phase::Done(exit) => Need::Nothing(exit.clone()),
+            RunPhase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
+            RunPhase::Asking { .. } => Need::Model,
+            RunPhase::Working(step) => self.needed_by(step),
+            RunPhase::Leaving(_) => Need::Hook(HookPoint::OnExit),
+            RunPhase::Closing(_) => Need::Hook(HookPoint::AfterRun),
+            RunPhase::Done(exit) => Need::Nothing(exit.clone()),
         }
     }
 
-    fn needed_by(&self, work: &Work) -> Need {
-        let items = &work.items;
-        if items.any(Counted::HookPending) {
+    fn needed_by(&self, step: &OpenStep) -> Need {
+        let items = &step.items;
+        if items.any(ItemCondition::HookPending) {
             // Before anything else can end the step.
             return Need::Hook(HookPoint::AfterTool);
         }
-        if items.any(Counted::Started) && self.is_lost {
+        // NOTE: Only of a run that was loaded or taken over: items that this host has started itself are under way.
+        if items.any(ItemCondition::Started) && self.is_lost {
             return Need::Interrupted;
         }
-        match &work.plan {
+        match &step.plan {
             // No call of a reply runs before all decisions about that reply are there.
-            Plan::Calls(_) if items.any(Counted::Waiting) => Need::Approval,
-            Plan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
+            StepPlan::Calls(_) if items.any(ItemCondition::Waiting) => Need::Approval,
+            StepPlan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
                 Need::Hook(HookPoint::BeforeTool)
             }
-            Plan::Calls(_) => Need::Calls,
-            Plan::Branches(_) if !items.any(Counted::Open) => Need::Superstep,
-            Plan::Branches(_) if items.any(Counted::Runnable) || items.any(Counted::Started) => Need::Nodes,
-            Plan::Branches(_) => Need::Approval,
+            StepPlan::Calls(_) => Need::Calls,
+            StepPlan::Branches(_) if !items.any(ItemCondition::Open) => Need::Superstep,
+            StepPlan::Branches(_)
+                if items.any(ItemCondition::Runnable) || items.any(ItemCondition::Started) =>
+            {
+                Need::Nodes
+            }
+            StepPlan::Branches(_) => Need::Approval,
         }
     }
 
@@ -424,7 +430,7 @@ impl Run {
         summarize.plan(self.transcript(), self.summary.as_ref())
     }
 
-    /// What to ask the model.
+    /// The next request to the model.
     ///
     /// The conversation is what the agent's policies show of it, the instructions first; within a turn it only
     /// grows, so that providers can keep what they computed for it.
@@ -446,14 +452,14 @@ impl Run {
 
     /// Whether the model is to answer with what it has, without tools.
     pub(super) const fn is_last_answer(&self) -> bool {
-        matches!(&self.phase, Phase::Asking { last: Some(_), .. })
+        matches!(&self.phase, RunPhase::Asking { last: Some(_), .. })
     }
 
     /// Whether the model is asked next: at once, or after hooks or a summary. Never of a graph.
     pub fn asks_model(&self) -> bool {
         match &self.phase {
-            Phase::Asking { .. } | Phase::Condensing { .. } => true,
-            Phase::Opening => self.planner().is_none(),
+            RunPhase::Asking { .. } | RunPhase::Condensing { .. } => true,
+            RunPhase::Opening => self.planner().is_none(),
             _ => false,
         }
     }
@@ -461,15 +467,15 @@ impl Run {
     /// The tools of this step, which a host resolves when they are not [the same at every
     /// step](stepfold_tools::Toolset::is_static).
     pub fn offer_tools(&mut self, tools: Tools) {
-        self.offer = Some(Offer::new(tools, self.agent.output_spec()));
+        self.offer = Some(OfferedTools::new(tools, self.agent.output_spec()));
         // Changes of tools that are listed again need no decision.
-        let _ = self.revive();
+        let _ = self.attach_agents();
     }
 
     /// Whether the tools of a call that waits for a decision are not known, also one inside of an item.
     pub(crate) fn lacks_tools(&self) -> bool {
-        let Some(work) = self.work() else { return false };
-        let are_needed = work.calls().is_some() && work.items.any(Counted::Waiting);
+        let Some(step) = self.open_step() else { return false };
+        let are_needed = step.calls().is_some() && step.items.any(ItemCondition::Waiting);
         (self.offer.is_none() && are_needed) || self.child_lacking_tools().is_some()
     }
 
@@ -483,16 +489,16 @@ impl Run {
         self.offer.as_ref().map(|offer| &offer.tools)
     }
 
-    pub(crate) fn work(&self) -> Option<&Work> {
+    pub(crate) fn open_step(&self) -> Option<&OpenStep> {
         match &self.phase {
-            Phase::Working(work) => Some(work),
+            RunPhase::Working(step) => Some(step),
             _ => None,
         }
     }
 
     /// The items of an open step of calls, each with its call.
-    pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
-        self.work().into_iter().flat_map(Work::with_calls)
+    pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &StepItem, &ToolCall)> {
+        self.open_step().into_iter().flat_map(OpenStep::with_calls)
     }
 
     /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
@@ -507,7 +513,7 @@ impl Run {
     /// The calls that the hooks before tools have to see: all that are to run, or those that were changed since the hooks
     /// have seen them.
     pub(crate) fn calls_to_hook(&self) -> Vec<(usize, ToolCall)> {
-        let was_hooked = self.work().is_some_and(Work::was_hooked);
+        let was_hooked = self.open_step().is_some_and(OpenStep::was_hooked);
         let is_new = |place: usize| self.item(place).is_some_and(|item| item.is_unhooked);
         self.open_calls().into_iter().filter(|(place, _)| !was_hooked || is_new(*place)).collect()
     }
@@ -530,7 +536,7 @@ impl Run {
 
     /// Whether a call of the open step has its outcome.
     pub(crate) fn has_finished_calls(&self) -> bool {
-        self.work().is_some_and(|work| work.items.count(Counted::Open) < work.items.len())
+        self.open_step().is_some_and(|step| step.items.count(ItemCondition::Open) < step.items.len())
     }
 
     /// The calls of the open step that asked the user and were answered, by their places.
@@ -551,16 +557,16 @@ impl Run {
     }
 
     /// The items that may run.
-    pub(crate) fn open_tasks(&self) -> impl Iterator<Item = Task<'_>> {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+    pub(crate) fn open_tasks(&self) -> impl Iterator<Item = StepTask<'_>> {
+        let items = self.open_step().map(|step| &*step.items).unwrap_or_default();
         let open = items.iter().enumerate().filter(|(_, item)| item.may_run());
-        open.map(|(place, item)| Task::new(self, place, item))
+        open.map(|(place, item)| StepTask::new(self, place, item))
     }
 
     /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
     /// unless the run is that of a graph, within a superstep.
     pub fn branches(&self) -> impl Iterator<Item = &Planned> {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        let items = self.open_step().map(|step| &*step.items).unwrap_or_default();
         items.iter().filter_map(|item| item.planned.as_ref())
     }
 
@@ -568,8 +574,8 @@ impl Run {
         self.agent.config().planner.as_ref()
     }
 
-    pub(crate) fn walk(&self) -> Option<&Walk> {
-        self.work()?.walk()
+    pub(crate) fn walk(&self) -> Option<&SuperstepWalk> {
+        self.open_step()?.walk()
     }
 
     /// The number of supersteps in which a node had branches.
@@ -579,14 +585,14 @@ impl Run {
 
     /// Whether no branch of the superstep has an outcome, has asked, or has begun a run of its agent.
     fn is_superstep_untouched(&self) -> bool {
-        let is_untouched = |item: &Item| {
+        let is_untouched = |item: &StepItem| {
             matches!(item.state, ItemState::Ready) && item.asked.is_empty() && item.child.is_none()
         };
-        self.work().is_some_and(|work| work.items.iter().all(is_untouched))
+        self.open_step().is_some_and(|step| step.items.iter().all(is_untouched))
     }
 
-    /// What an event starts that must not run twice, by the ids of the calls, and of the branches of a graph. The event
-    /// is the next one.
+    /// The work that an event starts and that must not run twice, by the ids of the calls, and of the branches of a
+    /// graph. The event is the next one.
     pub fn starts(&self, event: &Event) -> Vec<String> {
         match &event.kind {
             EventKind::Started { places } => {
@@ -594,7 +600,7 @@ impl Run {
             }
             EventKind::Inner { place, event } => {
                 let Some(task) = self.task(*place) else { return Vec::new() };
-                let child = self.item(*place).and_then(Item::child);
+                let child = self.item(*place).and_then(StepItem::child);
                 let started = child.map(|child| child.starts(event)).unwrap_or_default();
                 started.iter().map(|id| nested_path(&task.label(), id)).collect()
             }
@@ -604,12 +610,12 @@ impl Run {
 
     /// The call of the open step at a place of the reply.
     pub(super) fn call_at(&self, place: usize) -> Option<&ToolCall> {
-        self.work()?.call(place)
+        self.open_step()?.call(place)
     }
 
     /// The item at a place as a call: as it runs, or, of a branch, what a request about it shows.
     pub(crate) fn shown(&self, place: usize) -> ToolCall {
-        self.work().map_or_else(|| ToolCall::new("", "", Arguments::default()), |work| work.shown(place))
+        self.open_step().map_or_else(|| ToolCall::new("", "", Arguments::default()), |step| step.shown(place))
     }
 
     /// The tool of a name: of this step, or one that the agent has at every step.
@@ -620,12 +626,12 @@ impl Run {
         }
     }
 
-    /// What the idempotency keys of this step's calls begin with.
+    /// The beginning of the idempotency keys of this step's calls.
     pub fn key_scope(&self) -> String {
         format!("{}/{}", self.key_prefix, self.tally.steps)
     }
 
-    /// What the idempotency keys of the run begin with: its id, unless [said](Run::with_key_prefix).
+    /// The beginning of the run's idempotency keys: by default its id, see [`with_key_prefix`](Run::with_key_prefix).
     pub fn key_prefix(&self) -> &str {
         &self.key_prefix
     }
@@ -651,7 +657,7 @@ impl Run {
         effect == Some(Effect::AtMostOnce)
     }
 
-    /// What bounds the run: the limits of its agent, and what the run around it has left.
+    /// The limits of the run: those of its agent, and the remaining ones of the run around it.
     pub(crate) fn limits(&self) -> RunLimits {
         let limits = self.agent.limits().clone();
         match &self.bounds {
@@ -665,6 +671,7 @@ impl Run {
         if breakpoints.is_empty() || self.tally.stopped_at == Some(self.tally.events) {
             return None;
         }
+        // NOTE: Visits count over the whole run, so a run that is resumed elsewhere stops at the same places.
         let is_here = |breakpoint: &&Breakpoint| match (&self.decide(), &breakpoint.tool) {
             (Need::Nodes, _) if !self.is_superstep_untouched() => false,
             (Need::Nodes, _) => self.open_tasks().any(|task| {
@@ -798,7 +805,7 @@ impl Run {
     /// Why the run ended, if it has.
     pub fn exit(&self) -> Option<&Exit> {
         match &self.phase {
-            Phase::Done(exit) => Some(exit),
+            RunPhase::Done(exit) => Some(exit),
             _ => None,
         }
     }
@@ -806,7 +813,7 @@ impl Run {
     /// Why the run is about to end.
     pub(crate) fn pending_exit(&self) -> Option<&Exit> {
         match &self.phase {
-            Phase::Leaving(exit) | Phase::Closing(exit) | Phase::Done(exit) => Some(exit),
+            RunPhase::Leaving(exit) | RunPhase::Closing(exit) | RunPhase::Done(exit) => Some(exit),
             _ => None,
         }
     }
@@ -826,11 +833,11 @@ impl Run {
         self.reply().map(|reply| reply.text()).unwrap_or_default()
     }
 
-    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit tool
-    /// that ended the run, if it says something; else none. See [`Exit::last_words`].
+    /// The last words of the run, for its caller: the text of the last reply; where that has none, the result of the exit
+    /// tool that ended the run, if it says something; else none. See [`Exit::last_words`].
     pub fn last_words(&self) -> Option<String> {
-        let said = self.transcript().iter_from(self.tally.turn_start);
-        self.exit().unwrap_or(&Exit::Failed).last_words_of(&self.agent, said)
+        let messages = self.transcript().iter_from(self.tally.turn_start);
+        self.exit().unwrap_or(&Exit::Failed).last_words_of(&self.agent, messages)
     }
 
     /// A digest of the state and the conversation. Two runs with the same digest ended the same: a replay

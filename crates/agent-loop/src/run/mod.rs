@@ -1,45 +1,91 @@
 //! The run itself: a machine that decides and performs nothing.
 //!
-//! In the order one meets them: a [`Run`] begins with an [`Input`]; [`Run::decide`] says what it
-//! [needs](Need); a host does that and feeds the [`Answer`], which [`Run::feed`] turns into an [`Event`];
-//! [`Run::commit`] folds the event. That is all: to pause is not to answer yet, to store is to serialise, to
-//! replay is to commit the events of a record.
+//! In the order one meets them: a [`Run`] begins with an [`Input`]; [`Run::decide`] names its [need](Need); a host does
+//! that and feeds the [`Answer`], which [`Run::feed`] turns into an [`Event`]; [`Run::commit`] folds the event. That is
+//! all: to pause is to delay an answer, to store is to serialise, to replay is to commit the events of a record.
+//!
+//! # Transitions
+//!
+//! A run is in one phase. Each row is an answer that is taken there, with the phases that its event may lead to. A phase
+//! without work, such as hooks of an agent without hooks, is passed at once.
+//!
+//! | phase | needs | answer | next phase |
+//! |---|---|---|---|
+//! | `Fresh` | `Begin` | `Begin` | `Opening` |
+//! | `Opening` | `Hook` | `Hooked` | `Condensing`, `Asking`, `Working`, `Closing` |
+//! | `Opening` |  | `Edit` | `Opening` |
+//! | `Opening` |  | `Cancelled` | `Closing` |
+//! | `Opening` |  | `TimedOut` | `Leaving` |
+//! | `Condensing` | `Summary` | `Summary` | `Asking` |
+//! | `Condensing` |  | `Edit` | `Condensing`, `Asking` |
+//! | `Condensing` |  | `Cancelled` | `Closing` |
+//! | `Condensing` |  | `TimedOut` | `Leaving` |
+//! | `Asking` | `Hook`, `Model` | `Hooked` | `Asking`, `Closing` |
+//! | `Asking` |  | `Steer` | `Asking` |
+//! | `Asking` |  | `Reply` | `Asking`, `Working`, `Leaving` |
+//! | `Asking` |  | `Edit` | `Condensing`, `Asking` |
+//! | `Asking` |  | `Cancelled` | `Closing` |
+//! | `Asking` |  | `TimedOut` | `Leaving` |
+//! | `Working` | `Calls`, `Nodes`, `Superstep`, `Approval`, `Interrupted`, `Hook` | `Hooked` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` |  | `Plan` | `Working`, `Leaving` |
+//! | `Working` |  | `Ask` | `Working` |
+//! | `Working` |  | `Decisions` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` |  | `Started` | `Working` |
+//! | `Working` |  | `Inner` | `Working` |
+//! | `Working` |  | `Asks` | `Working` |
+//! | `Working` |  | `Outcomes` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` |  | `Interrupted` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` |  | `Edit` | `Working` |
+//! | `Working` |  | `Cancelled` | `Closing` |
+//! | `Working` |  | `TimedOut` | `Leaving`, `Closing` |
+//! | `Leaving` | `Hook` | `Hooked` | `Asking`, `Closing` |
+//! | `Leaving` |  | `Edit` | `Leaving` |
+//! | `Leaving` |  | `Cancelled` | `Closing` |
+//! | `Leaving` |  | `TimedOut` | `Closing` |
+//! | `Closing` | `Hook` | `Hooked` | `Done` |
+//! | `Done` | `Nothing` | | |
+//!
+//! The files of this folder are parts of one type, [`Run`], and import each other: `machine` has the type, its phases and
+//! its needs, `feed` makes events of answers, `commit` folds them, and each of the others adds the methods of one subject.
 
-mod asking;
-mod by_name;
+mod approval_rules;
 mod call_ids;
-mod children;
-mod close;
 mod commit;
-mod edited;
+mod contradiction;
+mod edits;
 mod event;
 mod feed;
-mod file;
-mod given;
+mod implied_outcomes;
+mod inner_runs;
 mod input;
+mod load_error;
 mod machine;
+mod name_map;
 mod prompt;
-mod recorded;
+mod recorded_outcomes;
 mod requests;
-mod shared;
-mod stored;
+mod run_file;
+mod shared_values;
+mod step;
+mod step_end;
+mod step_task;
+mod stored_run;
 mod taken_ids;
-mod task;
-mod unknown;
-mod work;
-mod would;
+#[cfg(all(test, feature = "test-kit"))]
+mod tests;
+mod unknown_calls;
 
 pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, OutputFate, StepEnd};
 pub use self::feed::{Answer, HookReport};
 pub use self::input::Input;
+pub use self::load_error::LoadError;
 pub use self::machine::{Need, PendingHook, Run};
-pub use self::recorded::{AnsweredItem, RecordedCall, RecordedOutcome};
-pub use self::shared::SharedValue;
-pub use self::stored::LoadError;
-pub use self::unknown::UnknownCall;
-pub use self::work::{ItemOutcome, WorkOutcome};
+pub use self::recorded_outcomes::{AnsweredItem, RecordedCall, RecordedOutcome};
+pub use self::shared_values::SharedValue;
+pub use self::step::{ItemOutcome, WorkOutcome};
+pub use self::unknown_calls::UnknownCall;
 
-pub(crate) use self::close::is_note;
-pub(crate) use self::stored::check_version;
-pub(crate) use self::work::Item;
-pub(crate) use self::would::Contradiction;
+pub(crate) use self::contradiction::CallContradiction;
+pub(crate) use self::step::StepItem;
+pub(crate) use self::step_end::is_note;
+pub(crate) use self::stored_run::check_version;

@@ -1,4 +1,4 @@
-//! What the model is shown: the instructions, and the part of the log that the policies let through.
+//! The prompt of the model: the instructions, and the part of the log that the policies let through.
 //!
 //! Kept from step to step, so that a request costs what is new in it. Only [`Kept`] of it is stored; the
 //! rest is made again from the log.
@@ -8,32 +8,32 @@ use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_trim::{Kept, Summary, TurnView, View, Window};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Prompt {
+pub(crate) struct ModelPrompt {
     instructions: Option<String>,
-    shown: Shown,
+    shown: PromptView,
     /// The instructions and what is shown.
     transcript: Transcript,
 }
 
 #[derive(Clone, Debug)]
-enum Shown {
+enum PromptView {
     Plain(View),
     Windowed(TurnView),
 }
 
-impl Shown {
+impl PromptView {
     fn view(&self) -> &View {
         match self {
-            Shown::Plain(view) => view,
-            Shown::Windowed(turn) => turn.view(),
+            PromptView::Plain(view) => view,
+            PromptView::Windowed(turn) => turn.view(),
         }
     }
 }
 
-impl Prompt {
+impl ModelPrompt {
     pub(crate) fn empty() -> Self {
         let log = Transcript::new();
-        Prompt { instructions: None, shown: Shown::Plain(View::whole(&log)), transcript: log }
+        ModelPrompt { instructions: None, shown: PromptView::Plain(View::whole(&log)), transcript: log }
     }
 
     /// Shows `view` of the log, within the window; the turn began at `turn_start`.
@@ -45,10 +45,10 @@ impl Prompt {
         turn_start: usize,
     ) -> Self {
         let shown = match window {
-            None => Shown::Plain(view.grown(log)),
-            Some(window) => Shown::Windowed(window.resume(view, log, turn_start)),
+            None => PromptView::Plain(view.grown(log)),
+            Some(window) => PromptView::Windowed(window.resume(view, log, turn_start)),
         };
-        let mut prompt = Prompt { instructions, shown, transcript: Transcript::new() };
+        let mut prompt = ModelPrompt { instructions, shown, transcript: Transcript::new() };
         prompt.rebuild();
         prompt
     }
@@ -57,13 +57,15 @@ impl Prompt {
     ///
     /// None unless that run showed all that there was, under the same instructions.
     pub(crate) fn following(
-        earlier: Prompt,
+        earlier: ModelPrompt,
         instructions: Option<&str>,
         view: &View,
         log: &Transcript,
     ) -> Option<Self> {
         let is_plain = |view: &View| view.is_whole() && view.summary().is_none();
-        let Shown::Plain(before) = &earlier.shown else { return None };
+        let PromptView::Plain(before) = &earlier.shown else { return None };
+        // NOTE: Only then is the new prompt the old one with messages appended; a provider's cache goes by equal
+        // prefixes.
         let follows = is_plain(before) && is_plain(view) && earlier.instructions.as_deref() == instructions;
         if !follows {
             return None;
@@ -79,8 +81,8 @@ impl Prompt {
         let was_whole = self.shown.view().is_whole();
         let dropped = self.shown.view().dropped();
         match &mut self.shown {
-            Shown::Plain(view) => view.grow(log),
-            Shown::Windowed(turn) => turn.grow(log),
+            PromptView::Plain(view) => view.grow(log),
+            PromptView::Windowed(turn) => turn.grow(log),
         }
         let view = self.shown.view();
         if view.dropped() != dropped || view.is_whole() != was_whole || view.transcript().len() < before {
@@ -117,7 +119,7 @@ impl Prompt {
     }
 }
 
-/// What is kept and what is summarised of a log that has not been looked at since.
+/// The view of a log, with its kept messages and its summary.
 pub(crate) fn view_of(log: &Transcript, kept: Option<&Kept>, summary: Option<&Summary>) -> View {
     match (kept, summary) {
         (_, Some(summary)) => summary.view(log),
@@ -127,7 +129,7 @@ pub(crate) fn view_of(log: &Transcript, kept: Option<&Kept>, summary: Option<&Su
 }
 
 /// The first messages of a log.
-pub(super) fn beginning(log: &Transcript, messages: usize) -> Transcript {
+pub(super) fn first_messages(log: &Transcript, messages: usize) -> Transcript {
     match messages >= log.len() {
         true => log.clone(),
         false => log.iter().take(messages).cloned().collect(),

@@ -8,13 +8,15 @@ use stepfold_state_core::state::Issues;
 
 use super::event::EventKind;
 use super::machine::Run;
-use super::work::{Counted, Item, ItemState};
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, id_within, nested_path, path_of_call};
-use crate::decisions::{DecisionError, Decisions, Settled};
+use super::step::{ItemCondition, ItemState, StepItem};
+use crate::approval::{
+    ApprovalRequest, AskReason, Decision, RequestSubject, id_within, nested_path, path_of_call,
+};
+use crate::decisions::{DecisionError, Decisions, SettledDecision};
 use crate::error::FeedError;
 
 /// A request that waits for its decision.
-struct Waiting {
+struct PendingRequest {
     /// The item that it is about.
     place: usize,
     /// Its id inside of the item, if it is about something there.
@@ -23,7 +25,7 @@ struct Waiting {
 }
 
 /// A decision about an item, or about something inside of it.
-pub(super) struct Decided<'d> {
+pub(super) struct ItemDecision<'d> {
     pub(super) place: usize,
     /// The id of the request inside of the item.
     pub(super) inside: Option<String>,
@@ -31,8 +33,9 @@ pub(super) struct Decided<'d> {
 }
 
 impl Run {
-    /// What tells the requests of this run from those of others who continue with the same record: its prefix of
-    /// idempotency keys. None where that is the run's id, and for a run inside of another, which tells its own apart.
+    /// The scope of this run's requests, which distinguishes them from those of other continuations of the same record:
+    /// the prefix of idempotency keys. `None` where that is the run's id, and for a run inside of another, whose
+    /// requests the outer one distinguishes.
     pub(crate) fn request_scope(&self) -> Option<&str> {
         (self.depth == 0 && self.key_prefix != self.id).then_some(&*self.key_prefix)
     }
@@ -40,7 +43,7 @@ impl Run {
     /// The pending requests: for calls, and of nodes.
     pub fn pending(&self) -> Vec<ApprovalRequest> {
         let scope = self.request_scope();
-        let requests = self.waiting(scope).into_iter().map(|waiting| waiting.request);
+        let requests = self.pending_requests(scope).into_iter().map(|waiting| waiting.request);
         let Some(prefix) = scope else { return requests.collect() };
         let with_own_token = |request: ApprovalRequest| {
             let token = request.token.map(|token| token_under(prefix, token));
@@ -49,36 +52,42 @@ impl Run {
         requests.map(with_own_token).collect()
     }
 
-    /// What waits for a decision, in the order of the items, with the ids that it has under a prefix of keys.
-    fn waiting(&self, scope: Option<&str>) -> Vec<Waiting> {
-        let Some(work) = self.work().filter(|work| work.items.any(Counted::Waiting)) else {
+    /// The requests that wait for a decision, in the order of the items, with their ids under a prefix of keys.
+    fn pending_requests(&self, scope: Option<&str>) -> Vec<PendingRequest> {
+        let Some(step) = self.open_step().filter(|step| step.items.any(ItemCondition::Waiting)) else {
             return Vec::new();
         };
         // The number of calls that a decision about each item holds for.
-        let mut times = vec![1; work.items.len()];
-        for item in work.items.iter() {
+        let mut times = vec![1; step.items.len()];
+        for item in step.items.iter() {
             if let ItemState::Same(first) = item.state {
                 times[first] += 1;
             }
         }
         let mut all = Vec::new();
-        for (place, item) in work.items.iter().enumerate().filter(|(_, item)| item.waits()) {
+        for (place, item) in step.items.iter().enumerate().filter(|(_, item)| item.waits()) {
             match item.state {
                 ItemState::Asking(reason) => {
-                    let (call, times) = (work.shown(place), times[place]);
+                    let (call, times) = (step.shown(place), times[place]);
                     let (run, step, round) = (&*self.id, self.tally.steps, item.round);
                     let (name, inputs) = (&*call.name, &*item.inputs);
-                    let subject = Subject { run, step, place, round, reason, name, times, inputs };
+                    let subject = RequestSubject { run, step, place, round, reason, name, times, inputs };
+                    // NOTE: A digest of the content and the place: an id is never used again for anything else, so a
+                    // decision approves what was shown and nothing else. See docs/decisions/loop.md.
                     let id = outer_id(scope, subject.id(&self.path_of(place), &call.arguments));
                     let inputs_from_state = item.inputs.clone();
                     let request = ApprovalRequest::new(id, call, reason);
                     let request = ApprovalRequest { inputs_from_state, times, ..request };
-                    all.push(Waiting { place, inside: None, request });
+                    all.push(PendingRequest { place, inside: None, request });
                 }
                 ItemState::Same(_) => {}
                 _ => all.extend(item.open_requests().into_iter().map(|request| {
                     let id = self.id_inside(scope, place, &request.id);
-                    Waiting { place, inside: Some(request.id), request: ApprovalRequest { id, ..request } }
+                    PendingRequest {
+                        place,
+                        inside: Some(request.id),
+                        request: ApprovalRequest { id, ..request },
+                    }
                 })),
             }
         }
@@ -90,7 +99,7 @@ impl Run {
         outer_id(scope, nested_path(&self.path_of(place), inner))
     }
 
-    /// What the ids of requests about an item begin with.
+    /// The beginning of the ids of requests about an item.
     fn path_of(&self, place: usize) -> String {
         let task = self.task(place);
         let label = task.map(|task| task.label()).unwrap_or_default();
@@ -100,29 +109,33 @@ impl Run {
         }
     }
 
-    /// What the decisions of an event are about, in the order of the items. The event is the next one.
-    pub(super) fn decided_by<'d>(&self, event: &'d EventKind) -> Vec<Decided<'d>> {
+    /// The decisions of an event, each with its item, in the order of the items. The event is the next one.
+    pub(super) fn item_decisions<'d>(&self, event: &'d EventKind) -> Vec<ItemDecision<'d>> {
         match event {
             EventKind::Decided { decisions, key_prefix, .. } => {
-                self.decided(key_prefix.as_deref(), decisions)
+                self.matched_decisions(key_prefix.as_deref(), decisions)
             }
             _ => Vec::new(),
         }
     }
 
-    fn decided<'d>(&self, scope: Option<&str>, decisions: &'d [(String, Decision)]) -> Vec<Decided<'d>> {
-        let Some(work) = self.work() else { return Vec::new() };
-        let waiting = self.waiting(scope).into_iter();
-        let mut decided: Vec<Decided<'d>> = waiting
-            .filter_map(|Waiting { place, inside, request }| {
-                Some(Decided { place, inside, decision: given(decisions, &request.id)? })
+    fn matched_decisions<'d>(
+        &self,
+        scope: Option<&str>,
+        decisions: &'d [(String, Decision)],
+    ) -> Vec<ItemDecision<'d>> {
+        let Some(step) = self.open_step() else { return Vec::new() };
+        let waiting = self.pending_requests(scope).into_iter();
+        let mut decided: Vec<ItemDecision<'d>> = waiting
+            .filter_map(|PendingRequest { place, inside, request }| {
+                Some(ItemDecision { place, inside, decision: decision_for(decisions, &request.id)? })
             })
             .collect();
         // Equal calls that are asked about once have the same decision.
-        let same = work.items.iter().enumerate().filter_map(|(place, item)| {
+        let same = step.items.iter().enumerate().filter_map(|(place, item)| {
             let ItemState::Same(first) = item.state else { return None };
             let first = decided.binary_search_by_key(&first, |decided| decided.place).ok()?;
-            Some(Decided { place, inside: None, decision: decided[first].decision })
+            Some(ItemDecision { place, inside: None, decision: decided[first].decision })
         });
         let same: Vec<_> = same.collect();
         decided.extend(same);
@@ -132,13 +145,13 @@ impl Run {
 
     /// The first deadline of what [comes later](crate::AskReason::Later), here and in the runs inside, if there is any.
     pub fn next_deadline(&self) -> Option<SystemTime> {
-        let work = self.work().filter(|work| work.items.any(Counted::Waiting))?;
-        let open = work.items.iter().filter(|item| item.waits()).flat_map(Item::open_requests);
+        let step = self.open_step().filter(|step| step.items.any(ItemCondition::Waiting))?;
+        let open = step.items.iter().filter(|item| item.waits()).flat_map(StepItem::open_requests);
         open.filter_map(|request| request.deadline).min()
     }
 
-    /// Checks decisions against what is pending, without taking them: each has to be about a pending request, once,
-    /// and modified arguments have to fit. Decisions that the run [has](Run::has_decided) already pass as a repeat.
+    /// Checks decisions against the pending requests, without applying them: each must be about a pending request,
+    /// once, and modified arguments must fit. Decisions that the run [has](Run::has_decided) already pass as a repeat.
     ///
     /// # Errors
     /// [`DecisionError`] for the first decision that would be refused.
@@ -198,7 +211,9 @@ impl Run {
 
     /// Whether each decision is about something that waits for one, once, and fits.
     fn check_new(&self, decisions: &[(String, Decision)]) -> Result<(), DecisionError> {
-        let waiting = self.waiting(self.request_scope());
+        let waiting = self.pending_requests(self.request_scope());
+        // NOTE: All decisions are checked before one is taken: modified arguments that were refused later would end the
+        // run for good.
         for (index, (id, decision)) in decisions.iter().enumerate() {
             let Some(found) = waiting.iter().find(|waiting| waiting.request.id == *id) else {
                 return Err(self.not_pending(id, &waiting));
@@ -208,7 +223,7 @@ impl Run {
                 return Err(DecisionError::Duplicate { id: id.clone() });
             }
             if !decision.is_for(request.reason) {
-                return Err(unfit(request, decision));
+                return Err(unfit_decision(request, decision));
             }
             match decision {
                 Decision::Complete { outcome } => check_outcome(request, outcome)?,
@@ -223,9 +238,9 @@ impl Run {
         self.check_inside(&waiting, decisions)
     }
 
-    fn not_pending(&self, id: &str, waiting: &[Waiting]) -> DecisionError {
+    fn not_pending(&self, id: &str, waiting: &[PendingRequest]) -> DecisionError {
         let id = id.to_owned();
-        if let Some(Settled { decision, by, .. }) = self.decided.get(&id) {
+        if let Some(SettledDecision { decision, by, .. }) = self.decided.get(&id) {
             return DecisionError::AlreadyDecided {
                 id,
                 decision: Box::new(decision.clone()),
@@ -236,7 +251,7 @@ impl Run {
         DecisionError::NotPending { id, pending }
     }
 
-    fn check_modified(&self, waiting: &Waiting, arguments: &Value) -> Result<(), DecisionError> {
+    fn check_modified(&self, waiting: &PendingRequest, arguments: &Value) -> Result<(), DecisionError> {
         let (request, is_own) = (&waiting.request, waiting.inside.is_none());
         let fault = |faults| DecisionError::InvalidArguments { id: request.id.clone(), faults };
         let Value::Object(arguments) = arguments else {
@@ -261,13 +276,13 @@ impl Run {
     /// Whether the runs inside would take the decisions about their requests.
     fn check_inside(
         &self,
-        waiting: &[Waiting],
+        waiting: &[PendingRequest],
         decisions: &[(String, Decision)],
     ) -> Result<(), DecisionError> {
         for (place, child) in self.children() {
             let of_child = waiting.iter().filter(|waiting| waiting.place == place);
-            let inner = of_child.filter_map(|Waiting { inside, request, .. }| {
-                Some((inside.clone()?, given(decisions, &request.id)?.clone()))
+            let inner = of_child.filter_map(|PendingRequest { inside, request, .. }| {
+                Some((inside.clone()?, decision_for(decisions, &request.id)?.clone()))
             });
             let inner: Vec<(String, Decision)> = inner.collect();
             let outer = |id: &str| self.id_inside(self.request_scope(), place, id);
@@ -276,9 +291,9 @@ impl Run {
         Ok(())
     }
 
-    /// The event of decisions. They are all taken or none: a faulty one among them must not hide behind the others.
+    /// The event of decisions. All are taken or none: an invalid one must not pass unnoticed among the others.
     pub(super) fn decisions(&self, decisions: Decisions) -> Result<EventKind, FeedError> {
-        if self.work().is_none() {
+        if self.open_step().is_none() {
             return Err(self.not_needed("decided"));
         }
         match self.has_decided(&decisions) {
@@ -287,21 +302,23 @@ impl Run {
             false => self.check_decisions(&decisions)?,
         }
         let Decisions { decisions, by, idempotency_key } = decisions;
+        // NOTE: Ids depend on the prefix, so that a decision for a fork does not count for the original; a
+        // reader of the record has to know it.
         let key_prefix = self.request_scope().map(str::to_owned);
         Ok(EventKind::Decided { decisions, by, idempotency_key, key_prefix })
     }
 
-    /// Keeps what was decided, so that a second decision is known as such.
+    /// Records the decisions, so that a second decision about a request is recognised.
     pub(super) fn note_decisions(&mut self, kind: &EventKind) {
         let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { return };
         for (id, decision) in decisions {
             let (decision, by, idempotency_key) = (decision.clone(), by.clone(), idempotency_key.clone());
-            self.decided.insert(id.clone(), Settled { decision, by, idempotency_key });
+            self.decided.insert(id.clone(), SettledDecision { decision, by, idempotency_key });
         }
     }
 }
 
-fn given<'d>(decisions: &'d [(String, Decision)], id: &str) -> Option<&'d Decision> {
+fn decision_for<'d>(decisions: &'d [(String, Decision)], id: &str) -> Option<&'d Decision> {
     decisions.iter().find(|(decided, _)| decided == id).map(|(_, decision)| decision)
 }
 
@@ -335,7 +352,7 @@ fn check_outcome(request: &ApprovalRequest, outcome: &Value) -> Result<(), Decis
     })
 }
 
-fn unfit(request: &ApprovalRequest, decision: &Decision) -> DecisionError {
+fn unfit_decision(request: &ApprovalRequest, decision: &Decision) -> DecisionError {
     let expected = match request.reason {
         AskReason::Later => "an outcome: it is completed, rejected or expired",
         _ => "an approval, a rejection or a modification",

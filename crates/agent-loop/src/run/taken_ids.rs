@@ -1,21 +1,20 @@
-//! Agents side by side know nothing of each other's calls, so two may have the same id. In the conversation of the
-//! graph every call has one of its own.
+//! Unique ids of calls in the conversation of a graph: agents that run side by side may give two calls the same id.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, ToolResult, with_unique_call_ids};
 
-use super::call_ids::CallIds;
+use super::call_ids::CallIdSet;
 
 /// The taken ids of calls: those of the log, and those of new messages.
 pub(super) struct TakenIds<'a> {
-    log: &'a CallIds,
+    log: &'a CallIdSet,
     new: HashSet<Box<str>>,
 }
 
 impl<'a> TakenIds<'a> {
-    pub(super) fn new(log: &'a CallIds) -> Self {
+    pub(super) fn new(log: &'a CallIdSet) -> Self {
         TakenIds { log, new: HashSet::new() }
     }
 
@@ -43,6 +42,8 @@ impl<'a> TakenIds<'a> {
         renamed: &mut HashMap<String, String>,
     ) -> Arc<Message> {
         let is_taken = |id: &str| self.log.contains(id) || self.new.contains(id);
+        // NOTE: New ids are counted from the number of earlier calls, not drawn at random, so that a replay gives the
+        // same.
         let earlier = self.log.len() + self.new.len();
         let unique = match message.tool_calls().any(|call| is_taken(&call.id)) {
             true => Arc::new(with_unique_call_ids((**message).clone(), earlier, is_taken)),

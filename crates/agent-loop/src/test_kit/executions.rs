@@ -1,4 +1,4 @@
-//! How often tools and nodes really ran: counted by themselves, where no outcome can be lost.
+//! Real executions of tools and nodes: counted by themselves, where no outcome can be lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,11 +23,11 @@ use stepfold_tools::{Effect, ToolContext};
 /// # Ok::<(), stepfold_tools::BuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Executions(Arc<Mutex<BTreeMap<String, Execution>>>);
+pub struct Executions(Arc<Mutex<BTreeMap<String, ExecutionCount>>>);
 
 /// The executions under one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Execution {
+pub(super) struct ExecutionCount {
     /// The tool, or the node.
     pub(super) name: String,
     /// The effect of the tool, as the call saw it; of a node it is not known here.
@@ -36,17 +36,17 @@ pub(super) struct Execution {
 }
 
 impl Executions {
-    /// Nothing has run.
+    /// Creates empty counts.
     pub fn new() -> Self {
         Executions::default()
     }
 
-    /// The call of this context is executed.
+    /// Counts an execution of the call of this context.
     pub fn note(&self, context: &ToolContext) {
         self.note_key(context.idempotency_key(), context.tool_name(), Some(context.effect()));
     }
 
-    /// The function of this node is executed, under its idempotency key.
+    /// Counts an execution of this node's function, under its idempotency key.
     ///
     /// # Examples
     /// ```
@@ -63,10 +63,10 @@ impl Executions {
     fn note_key(&self, key: &str, name: &str, effect: Option<Effect>) {
         let mut executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let execution = executions.entry(key.to_owned());
-        execution.or_insert_with(|| Execution { name: name.to_owned(), effect, times: 0 }).times += 1;
+        execution.or_insert_with(|| ExecutionCount { name: name.to_owned(), effect, times: 0 }).times += 1;
     }
 
-    /// How often the call or the node with this key was executed.
+    /// The number of executions of the call or the node with this key.
     pub fn times(&self, key: &str) -> u64 {
         let executions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         executions.get(key).map_or(0, |execution| execution.times)
@@ -78,8 +78,8 @@ impl Executions {
         executions.values().map(|execution| execution.times).sum()
     }
 
-    /// What was counted; counting starts over.
-    pub(super) fn take(&self) -> BTreeMap<String, Execution> {
+    /// Takes the counts; counting starts over.
+    pub(super) fn take(&self) -> BTreeMap<String, ExecutionCount> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -35,14 +35,14 @@ use stepfold_state_core::chat::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Script {
-    replies: Arc<[Line]>,
+    replies: Arc<[ReplyLine]>,
     after: usize,
     /// `None` for whole replies.
     seed: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
-enum Line {
+enum ReplyLine {
     Reply { message: Message, finish_reason: FinishReason, usage: Usage },
     Fails(ModelError),
 }
@@ -63,7 +63,7 @@ impl Script {
         let reply = |message: Message| {
             let finish_reason =
                 if message.has_tool_calls() { FinishReason::ToolCalls } else { FinishReason::Stop };
-            Line::Reply { message, finish_reason, usage: Usage::default() }
+            ReplyLine::Reply { message, finish_reason, usage: Usage::default() }
         };
         Script { replies: replies.into_iter().map(reply).collect(), after: 0, seed: Some(0) }
     }
@@ -71,13 +71,13 @@ impl Script {
     /// The same, with a last reply that ended for this reason and cost this.
     #[must_use]
     pub fn then(self, message: Message, finish_reason: FinishReason, usage: Usage) -> Self {
-        self.and(Line::Reply { message, finish_reason, usage })
+        self.and(ReplyLine::Reply { message, finish_reason, usage })
     }
 
     /// The same, with a request that fails at the end.
     #[must_use]
     pub fn then_fail(self, error: ModelError) -> Self {
-        self.and(Line::Fails(error))
+        self.and(ReplyLine::Fails(error))
     }
 
     /// The same, for conversations that bring this many replies of their own.
@@ -101,13 +101,13 @@ impl Script {
         self
     }
 
-    fn and(mut self, line: Line) -> Self {
+    fn and(mut self, line: ReplyLine) -> Self {
         self.replies = self.replies.iter().cloned().chain([line]).collect();
         self
     }
 
     /// The line that is due, with its place.
-    fn line(&self, request: &ChatRequest) -> Result<(usize, &Line), ModelError> {
+    fn line(&self, request: &ChatRequest) -> Result<(usize, &ReplyLine), ModelError> {
         if let Err(faults) = request.messages.check() {
             return Err(ModelError::new(
                 ModelErrorKind::InvalidRequest,
@@ -131,7 +131,7 @@ impl ChatModel for Script {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         match self.line(&request) {
-            Ok((place, Line::Reply { message, finish_reason, usage })) => {
+            Ok((place, ReplyLine::Reply { message, finish_reason, usage })) => {
                 let mut chunks = match self.seed {
                     Some(seed) => Chunk::streamed(message, seed.wrapping_add(place as u64)),
                     None => Chunk::of(message),
@@ -140,7 +140,7 @@ impl ChatModel for Script {
                 chunks.push(Chunk::Finished(finish_reason.clone()));
                 ReplyStream::from_chunks(chunks)
             }
-            Ok((_, Line::Fails(error))) => ReplyStream::failed(error.clone()),
+            Ok((_, ReplyLine::Fails(error))) => ReplyStream::failed(error.clone()),
             Err(error) => ReplyStream::failed(error),
         }
     }

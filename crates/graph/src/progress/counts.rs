@@ -1,15 +1,13 @@
-//! How often nodes ran, and how often they may.
+//! Executions of nodes, and their limits.
 
-use serde_json::{Map, Value};
 use stepfold_state_core::state::State;
 
+use super::count_map::{COUNTING, count_in};
 use super::error::{ProgressError, require};
 use super::{keys, writes};
 
 /// The default limit of a node without a value in `max_executions`.
 pub const DEFAULT_MAX_EXECUTIONS: u64 = 3;
-
-pub(super) const COUNTING: &str = "counting executions";
 
 /// Counts one more execution of a node, and makes it the current one.
 ///
@@ -73,28 +71,4 @@ pub fn executions(state: &State, node: &str) -> Result<u64, ProgressError> {
 /// [`ProgressError::NoCount`] when the value is not a count.
 pub fn max_executions(state: &State, node: &str) -> Result<u64, ProgressError> {
     Ok(count_in(state, keys::MAX_EXECUTIONS.name(), node)?.unwrap_or(DEFAULT_MAX_EXECUTIONS))
-}
-
-/// The count of a node; none if it is absent or null, or the whole map is.
-pub(super) fn count_in(state: &State, key: &str, node: &str) -> Result<Option<u64>, ProgressError> {
-    let count = map_in(state, key)?.and_then(|counts| counts.get(node));
-    let Some(count) = count.filter(|count| !count.is_null()) else { return Ok(None) };
-    count.as_u64().map(Some).ok_or_else(|| ProgressError::NoCount {
-        key: key.to_owned(),
-        path: format!("$.{node}"),
-        expected: "an integer, at least 0",
-    })
-}
-
-/// The map under a key; none if it is absent or null.
-pub(super) fn map_in<'a>(
-    state: &'a State,
-    key: &str,
-) -> Result<Option<&'a Map<String, Value>>, ProgressError> {
-    let Some(value) = state.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
-    value.as_json().and_then(Value::as_object).map(Some).ok_or_else(|| ProgressError::NoCount {
-        key: key.to_owned(),
-        path: "$".to_owned(),
-        expected: "an object of counts by node",
-    })
 }

@@ -60,7 +60,7 @@ pub enum ProgressError {
     State(#[from] StateError),
 }
 
-/// Makes sure that the schema lets the key in.
+/// Checks that the schema has the key.
 pub(super) fn require(schema: &Schema, key: &str, purpose: &'static str) -> Result<(), ProgressError> {
     if schema.is_open() || schema.key(key).is_some() {
         return Ok(());

@@ -45,7 +45,7 @@ pub const OUTPUTS: Key<Vec<NodeOutput>> = Key::new("outputs");
 pub const TASKS: Key<Vec<Task>> = Key::new("tasks");
 /// The task that was started last.
 pub const CURRENT_TASK_ID: Key<i64> = Key::new("current_task_id");
-/// How much of all tasks is completed, from 0 to 100.
+/// The completed part of all tasks in percent, from 0 to 100.
 pub const OVERALL_PROGRESS: Key<u8> = Key::new("overall_progress");
 
 /// The deep graph or the plain loop.
@@ -57,9 +57,9 @@ pub const CURRENT_NODE: Key<String> = Key::new("current_node");
 /// The errors of the nodes. Writes append.
 pub const ERRORS: Key<Vec<NodeError>> = Key::new("errors");
 
-/// How often each node ran.
+/// The number of executions of each node.
 pub const EXECUTION_COUNTS: Key<BTreeMap<String, u64>> = Key::new("execution_counts");
-/// How often each node may run.
+/// The maximum number of executions of each node.
 pub const MAX_EXECUTIONS: Key<BTreeMap<String, u64>> = Key::new("max_executions");
 
 /// The last decision of a router, with its reason.
@@ -69,7 +69,7 @@ pub const ROUTER_DECISION: Key<RouterDecision> = Key::new("router_decision");
 pub const USER_PREFERENCES: Key<Map<String, Value>> = Key::new("user_preferences");
 /// The form of the report.
 pub const OUTPUT_FORMAT: Key<OutputFormat> = Key::new("output_format");
-/// How thorough to be.
+/// The thoroughness of the research.
 pub const RESEARCH_DEPTH: Key<ResearchDepth> = Key::new("research_depth");
 
 /// Whatever an application adds.

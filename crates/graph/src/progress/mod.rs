@@ -2,6 +2,7 @@
 //!
 #![doc = include_str!("progress.md")]
 
+mod count_map;
 mod counts;
 mod error;
 pub mod keys;

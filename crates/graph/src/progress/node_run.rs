@@ -102,6 +102,7 @@ impl NodeRun {
         if let Some(task) = self.task {
             require(schema, keys::CURRENT_TASK_ID.name(), TRACKING)?;
             delta.extend(self.status(state, TaskStatus::Running)?);
+            // NOTE: A run for a missing task would never show, so that is reported before it works.
             if delta.is_empty() {
                 let known = tasks_in(state).filter_map(id_of).map(|id| id.to_string()).collect();
                 return Err(ProgressError::NoSuchTask { node: self.node.clone(), task, known });
@@ -112,7 +113,7 @@ impl NodeRun {
         Ok(delta)
     }
 
-    /// What the end writes: the task is completed, and what the node gave is appended to `outputs`, if it gave
+    /// The writes of the end: the task is completed, and the outputs are appended to `outputs`, if the node gave
     /// something. If the task is gone by now, only the outputs are written.
     ///
     /// # Errors
@@ -123,6 +124,7 @@ impl NodeRun {
         outputs: impl IntoIterator<Item = NodeOutput>,
     ) -> Result<Delta, ProgressError> {
         let outputs: Vec<NodeOutput> = outputs.into_iter().collect();
+        // NOTE: A missing task is no error here: the work is done, and its outputs are worth more than the status.
         let mut delta = self.status(state, TaskStatus::Completed)?;
         if !outputs.is_empty() {
             require(state.schema(), keys::OUTPUTS.name(), TRACKING)?;
@@ -131,7 +133,7 @@ impl NodeRun {
         Ok(delta)
     }
 
-    /// What a failure writes: the task is failed, and the error is appended to `errors`. If the task is gone by
+    /// The writes of a failure: the task is failed, and the error is appended to `errors`. If the task is gone by
     /// now, only the error is written.
     ///
     /// # Errors
@@ -175,7 +177,7 @@ impl NodeRun {
     }
 
     /// Fails without an error, in place: only the status is written.
-    pub(super) fn give_up(&self, state: &mut State) -> Result<(), ProgressError> {
+    pub(super) fn fail_without_error(&self, state: &mut State) -> Result<(), ProgressError> {
         let delta = self.status(state, TaskStatus::Failed)?;
         self.fold(state, &delta)
     }

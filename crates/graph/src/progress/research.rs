@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Schema, State, StateError};
 
-type Object = Map<String, Value>;
+type FieldMap = Map<String, Value>;
 
 /// The state of a deep-research agent, all of it.
 ///
@@ -68,7 +68,7 @@ pub struct ResearchState {
     pub model_id: Option<String>,
     /// Parameters for the model.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub params: Option<Object>,
+    pub params: Option<FieldMap>,
 
     // ========== Outputs ==========
     /// The outputs of the nodes, in order.
@@ -83,7 +83,7 @@ pub struct ResearchState {
     /// The task that was started last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_task_id: Option<i64>,
-    /// How much of all tasks is completed, from 0 to 100.
+    /// The completed part of all tasks in percent, from 0 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub overall_progress: Option<u8>,
@@ -103,10 +103,10 @@ pub struct ResearchState {
     pub errors: Vec<NodeError>,
 
     // ========== Limits ==========
-    /// How often each node ran.
+    /// The number of executions of each node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_counts: Option<BTreeMap<String, u64>>,
-    /// How often each node may run.
+    /// The maximum number of executions of each node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_executions: Option<BTreeMap<String, u64>>,
 
@@ -118,21 +118,21 @@ pub struct ResearchState {
     // ========== The user's choices ==========
     /// The user's preferences.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub user_preferences: Option<Object>,
+    pub user_preferences: Option<FieldMap>,
     /// The form of the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_format: Option<OutputFormat>,
-    /// How thorough to be.
+    /// The thoroughness of the research.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub research_depth: Option<ResearchDepth>,
 
     // ========== Extensions ==========
     /// Whatever an application adds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub custom_data: Option<Object>,
+    pub custom_data: Option<FieldMap>,
     /// Figures about the run: windows, compression.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stats: Option<Object>,
+    pub stats: Option<FieldMap>,
 }
 
 impl ResearchState {
@@ -191,7 +191,7 @@ pub struct Task {
     pub error: Option<String>,
     /// Further fields.
     #[serde(flatten)]
-    pub extras: Object,
+    pub extras: FieldMap,
 }
 
 impl Task {
@@ -261,7 +261,7 @@ impl fmt::Display for TaskStatus {
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(from = "Object")]
+#[serde(from = "FieldMap")]
 pub struct NodeOutput {
     /// The node; empty if the object names none.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -277,7 +277,7 @@ pub struct NodeOutput {
     pub content: Value,
     /// Further fields.
     #[serde(flatten)]
-    pub extras: Object,
+    pub extras: FieldMap,
 }
 
 impl NodeOutput {
@@ -296,7 +296,7 @@ impl NodeOutput {
 
 /// An error of a node. Any object is valid; fields that are unknown or of another type are kept as further fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(from = "Object")]
+#[serde(from = "FieldMap")]
 pub struct NodeError {
     /// The node; empty if the object names none.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -309,7 +309,7 @@ pub struct NodeError {
     pub task_id: Option<i64>,
     /// Further fields.
     #[serde(flatten)]
-    pub extras: Object,
+    pub extras: FieldMap,
 }
 
 impl NodeError {
@@ -321,7 +321,7 @@ impl NodeError {
 
 /// A decision of a router. Any object is valid; fields that are unknown or of another type are kept as further fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(from = "Object")]
+#[serde(from = "FieldMap")]
 pub struct RouterDecision {
     /// The node that decided; empty if the object names none.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -334,7 +334,7 @@ pub struct RouterDecision {
     pub reason: Option<String>,
     /// Further fields.
     #[serde(flatten)]
-    pub extras: Object,
+    pub extras: FieldMap,
 }
 
 impl RouterDecision {
@@ -394,7 +394,7 @@ struct StoredTask {
     /// Tells it from the others.
     id: i64,
     #[serde(flatten)]
-    rest: Object,
+    rest: FieldMap,
 }
 
 impl From<StoredTask> for Task {
@@ -410,8 +410,8 @@ impl From<StoredTask> for Task {
     }
 }
 
-impl From<Object> for NodeOutput {
-    fn from(mut object: Object) -> Self {
+impl From<FieldMap> for NodeOutput {
+    fn from(mut object: FieldMap) -> Self {
         NodeOutput {
             node: take_filled(&mut object, "node"),
             kind: take(&mut object, "kind"),
@@ -422,8 +422,8 @@ impl From<Object> for NodeOutput {
     }
 }
 
-impl From<Object> for NodeError {
-    fn from(mut object: Object) -> Self {
+impl From<FieldMap> for NodeError {
+    fn from(mut object: FieldMap) -> Self {
         NodeError {
             node: take_filled(&mut object, "node"),
             message: take_filled(&mut object, "message"),
@@ -433,8 +433,8 @@ impl From<Object> for NodeError {
     }
 }
 
-impl From<Object> for RouterDecision {
-    fn from(mut object: Object) -> Self {
+impl From<FieldMap> for RouterDecision {
+    fn from(mut object: FieldMap) -> Self {
         RouterDecision {
             node: take_filled(&mut object, "node"),
             targets: take_filled(&mut object, "targets"),
@@ -445,7 +445,7 @@ impl From<Object> for RouterDecision {
 }
 
 /// Takes a field out of the object, if it is of this type. A null stays where it is: it would not be written back.
-fn take<T: DeserializeOwned>(object: &mut Object, field: &str) -> Option<T> {
+fn take<T: DeserializeOwned>(object: &mut FieldMap, field: &str) -> Option<T> {
     let value = object.get(field).filter(|value| !value.is_null())?;
     let taken = T::deserialize(value).ok()?;
     object.remove(field);
@@ -453,7 +453,7 @@ fn take<T: DeserializeOwned>(object: &mut Object, field: &str) -> Option<T> {
 }
 
 /// The same for a field that is left out when it is empty: an empty one stays where it is too.
-fn take_filled<T: DeserializeOwned + Default + PartialEq>(object: &mut Object, field: &str) -> T {
+fn take_filled<T: DeserializeOwned + Default + PartialEq>(object: &mut FieldMap, field: &str) -> T {
     match object.get(field).map(T::deserialize) {
         Some(Ok(value)) if value != T::default() => {
             object.remove(field);

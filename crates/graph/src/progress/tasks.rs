@@ -6,7 +6,7 @@ use stepfold_state_core::state::{State, ValueRef};
 use super::keys;
 use super::research::{Task, TaskStatus};
 
-/// How much of the tasks is completed, from 0 to 100: `100 * completed / total` in integers, 0 without tasks.
+/// The completed part of tasks in percent, from 0 to 100: `100 * completed / total` in integers, 0 without tasks.
 /// A task without a status is not completed.
 ///
 /// # Examples

@@ -57,7 +57,7 @@ where
     E: Into<Box<dyn Error + Send + Sync>>,
 {
     let node = run.node.clone();
-    let mut open = match Open::start(target, run) {
+    let mut open = match TrackedRun::start(target, run) {
         Ok(open) => open,
         Err(error) => return Err(TrackError::Untracked { node, source: Box::new(error) }),
     };
@@ -169,19 +169,19 @@ impl<T: TrackTarget + ?Sized> TrackTarget for &mut T {
 }
 
 /// A run that has begun and is to end: dropped before that, it has failed.
-struct Open<'a, T: TrackTarget> {
+struct TrackedRun<'a, T: TrackTarget> {
     target: T,
     run: &'a NodeRun,
     is_over: bool,
 }
 
-impl<'a, T: TrackTarget> Open<'a, T> {
+impl<'a, T: TrackTarget> TrackedRun<'a, T> {
     fn start(mut target: T, run: &'a NodeRun) -> Result<Self, ProgressError> {
         target.change(&mut |state| {
             run.check(state.schema())?;
             run.start(state)
         })?;
-        Ok(Open { target, run, is_over: false })
+        Ok(TrackedRun { target, run, is_over: false })
     }
 
     fn complete(&mut self, outputs: Vec<NodeOutput>) -> Result<(), TrackError> {
@@ -203,7 +203,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
         let run = self.run;
         if !self.attempt(|state| run.fail(state, run.error(message))) {
             // The status alone, then, so that no one waits for the task. The caller gets the error of the work.
-            let is_marked = self.attempt(|state| run.give_up(state));
+            let is_marked = self.attempt(|state| run.fail_without_error(state));
             tracing::warn!(
                 node = run.node,
                 task = run.task,
@@ -227,7 +227,7 @@ impl<'a, T: TrackTarget> Open<'a, T> {
     }
 }
 
-impl<T: TrackTarget> Drop for Open<'_, T> {
+impl<T: TrackTarget> Drop for TrackedRun<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
             self.fail("dropped before its end");

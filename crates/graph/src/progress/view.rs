@@ -28,7 +28,7 @@ use super::{keys, progress, writes};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Progress {
-    /// How much of all tasks is completed, from 0 to 100.
+    /// The completed part of all tasks in percent, from 0 to 100.
     pub percentage: u8,
     /// The number of completed tasks.
     pub completed: usize,
@@ -46,9 +46,9 @@ pub struct Progress {
 pub struct TaskProgress {
     /// Its id.
     pub id: i64,
-    /// What it is.
+    /// The title.
     pub title: Option<String>,
-    /// How far it is; pending if nothing was said.
+    /// The status; by default pending.
     pub status: TaskStatus,
 }
 

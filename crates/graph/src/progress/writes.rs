@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stepfold_state_core::state::{Delta, Handler, Key, KeySchema, Schema, State, Write};
 
-use super::counts::{COUNTING, count_in, map_in};
+use super::count_map::{COUNTING, count_in, map_in};
 use super::error::{ProgressError, require};
 use super::keys;
 use super::tasks::{id_of, progress_in, tasks_in};
@@ -119,6 +119,7 @@ pub fn overall_progress(state: &State) -> Result<Delta, ProgressError> {
     let (schema, key) = (state.schema(), keys::OVERALL_PROGRESS);
     require(schema, keys::TASKS.name(), TASK_PROGRESS)?;
     require(schema, key.name(), TASK_PROGRESS)?;
+    // NOTE: Never part of a node's delta: it depends on all tasks, and side by side each would overwrite the other's.
     let progress = progress_in(state);
     if state.get(key.name()).is_some_and(|current| current == u32::from(progress)) {
         return Ok(Delta::new());
@@ -126,7 +127,7 @@ pub fn overall_progress(state: &State) -> Result<Delta, ProgressError> {
     Ok([schema.write(key.name(), progress)?].into_iter().collect())
 }
 
-/// Items behind those of a list: by the key's own handler, unless that would put them in place of the list.
+/// Appends items to a list: by the key's own handler, unless that would replace the list.
 pub(super) fn appended<T: Serialize>(
     schema: &Schema,
     key: Key<Vec<T>>,

@@ -1,20 +1,20 @@
 //! The simulator: it runs an agent or a graph, and then again and again with an end in the middle.
 //!
-//! What would surprise a reader: a run is not torn down from outside but by its own observer, which fails. An
+//! A run is not torn down from outside but by its own observer, which fails: this may surprise. An
 //! observer is told of everything before it happens, so wherever a process can die there is a moment at which
 //! the observer can fail.
 
-mod account;
-mod began;
-mod ended;
-mod simulate;
-mod watch;
+mod comparison;
+mod effect_ledger;
+mod failing_observer;
+mod inner_starts;
+mod simulation;
 
-pub use self::simulate::{Simulated, SimulationError, Simulator};
+pub use self::simulation::{Simulated, SimulationError, Simulator};
 
 use std::fmt;
 
-/// What every simulated run is called.
+/// The id of every simulated run.
 const RUN_ID: &str = "simulated";
 
 fn json_of<T: serde::Serialize>(value: &T) -> String {

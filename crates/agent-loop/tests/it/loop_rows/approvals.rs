@@ -701,8 +701,8 @@ async fn approval_that_is_asked_about_again_only_where_it_was_not() {
     assert_eq!(run.pending().iter().map(|request| request.times).collect::<Vec<_>>(), [2]);
 }
 
-/// A process that continues with a record under other idempotency keys asks again: what was decided for the one does not count for
-/// the other. What is in the record was decided.
+/// A process that continues with a record under other idempotency keys asks again: what was decided for the one does not
+/// count for the other. What is in the record was decided.
 #[tokio::test]
 async fn approval_under_another_key_prefix() {
     let notes = Notes::default();

@@ -399,8 +399,8 @@ fn given() -> impl Iterator<Item = Value> {
     .into_iter()
 }
 
-/// What only the state sets cannot be given: it is refused to the decider, whose request stays, and nothing says that it was
-/// changed.
+/// What only the state sets cannot be given: it is refused to the decider, whose request stays, and nothing says that it
+/// was changed.
 #[tokio::test]
 async fn approval_modify_of_what_only_the_state_sets_is_refused() {
     let notes = Notes::default();

@@ -343,8 +343,8 @@ impl Observer for Bounded {
     }
 }
 
-/// A result that can never be recorded is a failure of its call, once: its tool does not run again, and calls that ended at the same
-/// moment keep theirs.
+/// A result that can never be recorded is a failure of its call, once: its tool does not run again, and calls that ended
+/// at the same moment keep theirs.
 #[tokio::test]
 async fn a_result_that_cannot_be_recorded_is_a_failure_of_its_call() {
     for (script, most) in [

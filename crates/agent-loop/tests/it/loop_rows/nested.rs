@@ -493,8 +493,9 @@ async fn nested_call_with_an_outcome_is_not_repeated() {
     assert_eq!((ended.exit(), ended.unknown_calls().len(), notes.count("pay")), (&Exit::Text, 0, 0));
 }
 
-/// The payment of the first call was under way: nothing is written for it, neither what it would have written nor what a hook
-/// has for it. The second call comes after the first one, since it reads what that one writes, and begins without it.
+/// The payment of the first call was under way: nothing is written for it, neither what it would have written nor what a
+/// hook has for it. The second call comes after the first one, since it reads what that one writes, and begins without
+/// it.
 #[tokio::test]
 async fn nested_call_after_one_that_was_interrupted() {
     let notes = Notes::default();

@@ -67,8 +67,8 @@ fn ledgers(
     block_on(Simulator::new(&agent).counting(&executions).check("pay"))
 }
 
-/// What hooks write for a call is not written if its outcome is unknown. The agent that comes after that one in the same reply
-/// is shown as much as was written.
+/// What hooks write for a call is not written if its outcome is unknown. The agent that comes after that one in the same
+/// reply is shown as much as was written.
 #[test]
 fn an_agent_after_one_that_was_interrupted() {
     let simulated = ledgers(true, |_| HookAction::proceed()).unwrap();
@@ -76,8 +76,8 @@ fn an_agent_after_one_that_was_interrupted() {
     assert!(simulated.interrupted() > 0);
 }
 
-/// An agent that comes after one that was interrupted begins with the same values, and is asked something else: the one before
-/// it has told it past the state.
+/// An agent that comes after one that was interrupted begins with the same values, and is asked something else: the one
+/// before it has told it past the state.
 #[test]
 fn what_passes_by_the_state_is_found() {
     let is_lost = Arc::new(AtomicBool::new(false));

@@ -557,8 +557,8 @@ fn a_placeholder_of_a_key_that_no_schema_has() {
     assert!(writer().schema(open).build().is_ok());
 }
 
-/// The answer is the agent's words, else what its exit tool says, else none, and then the key stays as it was: also of a graph
-/// as a node, and never the result of another call.
+/// The answer is the agent's words, else what its exit tool says, else none, and then the key stays as it was: also of a
+/// graph as a node, and never the result of another call.
 #[tokio::test]
 async fn the_answer_of_an_exit_tool() {
     for (answer, expected) in [("\"42\"", "42"), ("null", "before"), ("\"\"", "before"), ("{}", "before")] {

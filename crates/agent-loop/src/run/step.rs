@@ -16,33 +16,33 @@ use stepfold_tools::{AnsweredRequest, CallFailure, CallOutcome, CallStatus};
 
 use super::event::{Event, Fate, StepEnd, is_default};
 use super::machine::Run;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Question, modification};
+use crate::approval::{ApprovalRequest, AskReason, Decision, Question, modification_note};
 use crate::exit::Exit;
 use crate::planned::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
 use crate::state_input::{StateInput, retain_open};
 
 /// The open step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Work {
+pub(crate) struct OpenStep {
     #[serde(default)]
-    pub(crate) items: Items,
-    pub(crate) plan: Plan,
+    pub(crate) items: ItemList,
+    pub(crate) plan: StepPlan,
 }
 
-/// Where the items come from, with what the step has beside them.
+/// The source of the items, with the other data of the step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Plan {
+pub(crate) enum StepPlan {
     /// They are the calls of the reply that is the last message of the log.
-    Calls(Calls),
+    Calls(CallStep),
     /// They are the branches of a superstep.
-    Branches(Walk),
+    Branches(SuperstepWalk),
 }
 
-/// What a step of calls has beside them.
+/// The data of a step of calls beside its items.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Calls {
+pub(crate) struct CallStep {
     /// The message that has them.
     #[serde(skip)]
     pub(crate) reply: Option<Arc<Message>>,
@@ -55,45 +55,45 @@ pub(crate) struct Calls {
     /// The exit that follows in any case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<Exit>,
-    /// What the run had spent when the step began: the runs inside have what is left of its limits.
-    pub(crate) spent: Spent,
+    /// The amounts that the run had used when the step began: the runs inside have the rest of its limits.
+    pub(crate) spent: SpentBudget,
 }
 
-/// What counts for the limits of a run.
+/// The amounts that count for the limits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Spent {
+pub(crate) struct SpentBudget {
     pub(crate) calls: u64,
     pub(crate) tokens: u64,
     #[serde(with = "super::event::micros", rename = "elapsed_us")]
     pub(crate) elapsed: Duration,
 }
 
-/// Where a walk through supersteps is.
+/// The position of a walk through supersteps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Walk {
+pub(crate) struct SuperstepWalk {
     pub(crate) has_begun: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) deferred: Vec<Planned>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) arrived: Vec<Arrived>,
-    /// In how many supersteps each node had branches.
+    /// The number of supersteps in which each node had branches.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) executions: BTreeMap<String, u64>,
 }
 
-/// The items in their order, and how many of them are how far. A reply may have thousands of calls, and each of
-/// their events asks for that.
+/// The items in their order, and the number of those in each condition. A reply may have thousands of calls, and each
+/// of their events needs these numbers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Items {
-    items: Vec<Item>,
+pub(crate) struct ItemList {
+    items: Vec<StepItem>,
     counts: [usize; 6],
 }
 
-/// What is counted of the items.
+/// A condition of items; the step counts the items that meet it.
 #[derive(Clone, Copy)]
-pub(crate) enum Counted {
+pub(crate) enum ItemCondition {
     /// A decision about the item itself is required.
     Asked,
     /// A decision about the item, or inside of it, is required.
@@ -108,33 +108,33 @@ pub(crate) enum Counted {
     Open,
 }
 
-/// Whether an item is each of what is [counted](Counted).
-fn counted(item: &Item) -> [bool; 6] {
+/// Whether an item is each of what is [counted](ItemCondition).
+fn counted(item: &StepItem) -> [bool; 6] {
     let waits = item.waits();
     let is_runnable = !waits && matches!(item.state, ItemState::Ready);
     [item.is_asked(), waits, is_runnable, item.is_started(), item.hook_pending().is_some(), !item.is_done()]
 }
 
-impl From<Vec<Item>> for Items {
-    fn from(items: Vec<Item>) -> Self {
+impl From<Vec<StepItem>> for ItemList {
+    fn from(items: Vec<StepItem>) -> Self {
         let mut counts = [0; 6];
         for (count, is_one) in items.iter().flat_map(|item| std::iter::zip(0.., counted(item))) {
             counts[count] += usize::from(is_one);
         }
-        Items { items, counts }
+        ItemList { items, counts }
     }
 }
 
-impl Serialize for Items {
+impl Serialize for ItemList {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.items.serialize(serializer)
     }
 }
 
 /// Rejects a call whose decision refers to a call without one: the machine relies on it.
-impl<'de> Deserialize<'de> for Items {
+impl<'de> Deserialize<'de> for ItemList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let items = Vec::<Item>::deserialize(deserializer)?;
+        let items = Vec::<StepItem>::deserialize(deserializer)?;
         let is_asked_before = |place: usize, first: usize| {
             first < place && items.get(first).is_some_and(|item| matches!(item.state, ItemState::Asking(_)))
         };
@@ -153,17 +153,17 @@ impl<'de> Deserialize<'de> for Items {
     }
 }
 
-impl Deref for Items {
-    type Target = [Item];
+impl Deref for ItemList {
+    type Target = [StepItem];
 
-    fn deref(&self) -> &[Item] {
+    fn deref(&self) -> &[StepItem] {
         &self.items
     }
 }
 
-impl Items {
+impl ItemList {
     /// Changes the item at a place, if there is one. O(1).
-    pub(crate) fn change<T>(&mut self, place: usize, change: impl FnOnce(&mut Item) -> T) -> Option<T> {
+    pub(crate) fn change<T>(&mut self, place: usize, change: impl FnOnce(&mut StepItem) -> T) -> Option<T> {
         let item = self.items.get_mut(place)?;
         let before = counted(item);
         let changed = change(item);
@@ -174,26 +174,26 @@ impl Items {
     }
 
     /// Changes any of them. O(items).
-    pub(crate) fn change_all(&mut self, change: impl FnOnce(&mut [Item])) {
+    pub(crate) fn change_all(&mut self, change: impl FnOnce(&mut [StepItem])) {
         let mut items = std::mem::take(&mut self.items);
         change(&mut items);
         *self = items.into();
     }
 
-    /// How many are that.
-    pub(crate) const fn count(&self, counted: Counted) -> usize {
+    /// The number of items that meet a condition.
+    pub(crate) const fn count(&self, counted: ItemCondition) -> usize {
         self.counts[counted as usize]
     }
 
     /// Whether one is that.
-    pub(crate) const fn any(&self, counted: Counted) -> bool {
+    pub(crate) const fn any(&self, counted: ItemCondition) -> bool {
         self.count(counted) > 0
     }
 }
 
 /// One item, by its place.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Item {
+pub(crate) struct StepItem {
     /// The branch. A call stands in the reply.
     #[serde(flatten)]
     pub(crate) planned: Option<Planned>,
@@ -206,7 +206,7 @@ pub(crate) struct Item {
     /// The number of earlier requests about it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) round: u32,
-    /// What the state adds to the call, as the last request for its approval showed it.
+    /// The values that the state adds to the call, as the last request for its approval showed them.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "inputs_from_state")]
     pub(crate) inputs: Vec<StateInput>,
     /// Whether it was started before, and may have had its effect.
@@ -215,20 +215,20 @@ pub(crate) struct Item {
     /// Whether its arguments were changed after the hooks before tools had seen it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_unhooked: bool,
-    /// What its function asked when it ran last, and before if that was answered; or what is inside of it, where that is not known before the tools of the
-    /// step are.
+    /// The requests of its last execution, and answered ones of earlier executions; or those of the run inside, where its
+    /// agent is not known before the tools of the step are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) asked: Vec<ApprovalRequest>,
-    /// What was decided about that, and about what is asked inside, under the ids within the item.
+    /// The decisions about these and about requests inside, under the ids within the item.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) decisions: Vec<(String, Decision)>,
     /// The run inside of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) child: Option<Box<Child>>,
+    pub(crate) child: Option<Box<InnerRun>>,
     pub(crate) state: ItemState,
 }
 
-/// How far an item is. What is inside of one is ready, and the run inside says how far that is.
+/// The state of an item. One with a run inside is ready, and that run has its own phase.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemState {
@@ -243,7 +243,7 @@ pub(crate) enum ItemState {
     /// It must not run twice, and was started.
     Started,
     /// It ran, and a hook that has to see its outcome failed.
-    HookPending(Box<HookPending>),
+    HookPending(Box<UnseenOutcome>),
     /// It has its outcome.
     Done(Arc<WorkOutcome>),
 }
@@ -252,10 +252,10 @@ pub(crate) enum ItemState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum WorkOutcome {
-    /// That of a call.
+    /// The outcome of a call.
     #[serde(rename = "outcome")]
     Call(CallOutcome),
-    /// That of a branch.
+    /// The outcome of a branch.
     #[serde(rename = "node")]
     Node(NodeOutcome),
 }
@@ -273,7 +273,7 @@ impl From<NodeOutcome> for WorkOutcome {
 }
 
 impl WorkOutcome {
-    /// That of a call.
+    /// The outcome of a call.
     pub const fn call(&self) -> Option<&CallOutcome> {
         match self {
             WorkOutcome::Call(outcome) => Some(outcome),
@@ -288,7 +288,7 @@ impl WorkOutcome {
         }
     }
 
-    /// That of a branch.
+    /// The outcome of a branch.
     pub const fn node(&self) -> Option<&NodeOutcome> {
         match self {
             WorkOutcome::Node(outcome) => Some(outcome),
@@ -296,7 +296,7 @@ impl WorkOutcome {
         }
     }
 
-    /// What the item writes.
+    /// The writes of the item.
     pub const fn delta(&self) -> &Delta {
         match self {
             WorkOutcome::Call(outcome) => &outcome.delta,
@@ -343,7 +343,7 @@ impl ItemOutcome {
 
 /// An outcome that a hook has still to see.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct HookPending {
+pub(crate) struct UnseenOutcome {
     /// As the hooks before it left it.
     pub(crate) outcome: CallOutcome,
     /// The place of the hook among those after tools.
@@ -353,22 +353,22 @@ pub(crate) struct HookPending {
 /// The run inside of an item. Its events are events of the run around it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Child {
-    pub(crate) run: ChildRun,
+pub(crate) struct InnerRun {
+    pub(crate) run: InnerRunState,
     /// Events that are still to be folded, when its agent is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) events: Vec<Event>,
-    /// What it has written to shared keys.
+    /// Its writes to shared keys.
     #[serde(skip_serializing_if = "Delta::is_empty")]
     pub(crate) writes: Delta,
-    /// What it has said: all of it, whatever its hooks make of its conversation.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) said: Vec<Arc<Message>>,
+    /// All of its messages, whatever its hooks make of its conversation.
+    #[serde(rename = "said", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) messages: Vec<Arc<Message>>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum ChildRun {
+pub(crate) enum InnerRunState {
     /// Before its first event.
     #[default]
     Unknown,
@@ -383,38 +383,41 @@ fn as_loaded<S: Serializer>(run: &Run, serializer: S) -> Result<S::Ok, S::Error>
     serde_json::to_value(run).map_err(S::Error::custom)?.serialize(serializer)
 }
 
-impl Child {
+impl InnerRun {
     pub(crate) fn run(&self) -> Option<&Run> {
         match &self.run {
-            ChildRun::Run(run) => Some(run),
+            InnerRunState::Run(run) => Some(run),
             _ => None,
         }
     }
 }
 
-impl Work {
+impl OpenStep {
     /// The calls of a reply.
-    pub(crate) fn of_calls(reply: Arc<Message>, last: Option<Exit>, spent: Spent) -> Self {
-        let items = vec![Item::default(); reply.tool_calls().count()].into();
-        Work { items, plan: Plan::Calls(Calls { reply: Some(reply), last, spent, ..Calls::default() }) }
+    pub(crate) fn of_calls(reply: Arc<Message>, last: Option<Exit>, spent: SpentBudget) -> Self {
+        let items = vec![StepItem::default(); reply.tool_calls().count()].into();
+        OpenStep {
+            items,
+            plan: StepPlan::Calls(CallStep { reply: Some(reply), last, spent, ..CallStep::default() }),
+        }
     }
 
     /// A walk that has not begun.
     pub(crate) fn of_walk() -> Self {
-        Work { items: Items::default(), plan: Plan::Branches(Walk::default()) }
+        OpenStep { items: ItemList::default(), plan: StepPlan::Branches(SuperstepWalk::default()) }
     }
 
-    pub(crate) const fn calls(&self) -> Option<&Calls> {
+    pub(crate) const fn calls(&self) -> Option<&CallStep> {
         match &self.plan {
-            Plan::Calls(calls) => Some(calls),
-            Plan::Branches(_) => None,
+            StepPlan::Calls(calls) => Some(calls),
+            StepPlan::Branches(_) => None,
         }
     }
 
-    pub(crate) const fn walk(&self) -> Option<&Walk> {
+    pub(crate) const fn walk(&self) -> Option<&SuperstepWalk> {
         match &self.plan {
-            Plan::Branches(walk) => Some(walk),
-            Plan::Calls(_) => None,
+            StepPlan::Branches(walk) => Some(walk),
+            StepPlan::Calls(_) => None,
         }
     }
 
@@ -424,7 +427,7 @@ impl Work {
     }
 
     /// The items of a reply, each with its call.
-    pub(crate) fn with_calls(&self) -> impl Iterator<Item = (usize, &Item, &ToolCall)> {
+    pub(crate) fn with_calls(&self) -> impl Iterator<Item = (usize, &StepItem, &ToolCall)> {
         let calls = self.reply().into_iter().flat_map(|reply| reply.tool_calls());
         self.items.iter().zip(calls).enumerate().map(|(place, (item, call))| (place, item, call))
     }
@@ -471,8 +474,8 @@ impl Work {
         }
     }
 
-    /// The calls that do not simply run get their fates. Those that are answered have their outcomes from the event.
-    pub(crate) fn meet(&mut self, fates: &[(usize, Fate)]) {
+    /// Applies the fates of calls that do not simply run. Answered ones have their outcomes from the event.
+    pub(crate) fn apply_fates(&mut self, fates: &[(usize, Fate)]) {
         for (place, fate) in fates {
             let first = match fate {
                 Fate::Same(first) => self.items.get(*first).map(|item| item.inputs.clone()),
@@ -481,6 +484,8 @@ impl Work {
             self.items.change(*place, |item| match fate {
                 Fate::Ask(question) => item.ask(question.clone()),
                 Fate::Same(first_place) => {
+                    // NOTE: One decision covers both calls, so both were approved with the values that the first
+                    // request showed.
                     item.inputs = first.unwrap_or_default();
                     item.state = ItemState::Same(*first_place);
                 }
@@ -499,7 +504,7 @@ impl Work {
     pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
         let is_open = |(place, fate): &(usize, Fate)| match fate {
             Fate::Ask(question) => self.items.get(*place).is_some_and(|item| item.may_be_asked(question)),
-            Fate::Same(_) => self.items.get(*place).is_some_and(Item::is_unasked),
+            Fate::Same(_) => self.items.get(*place).is_some_and(StepItem::is_unasked),
             Fate::Answer(_) => false,
         };
         self.calls().is_some() && !fates.is_empty() && fates.iter().all(is_open) && is_asked(fates)
@@ -513,10 +518,10 @@ impl Work {
 
     /// The superstep that has ended.
     pub(crate) fn ended(&self) -> Vec<Ended<'_>> {
-        self.items.iter().filter_map(Item::ended).collect()
+        self.items.iter().filter_map(StepItem::ended).collect()
     }
 
-    /// Those whose writes could not be merged have failed.
+    /// Marks items whose writes could not be merged as failed.
     pub(crate) fn mark_unmerged(&mut self, end: &StepEnd) {
         for (number, place) in end.unmerged.iter().enumerate() {
             let error = end.merge_errors.get(number).map(String::as_str).unwrap_or_default();
@@ -533,7 +538,7 @@ impl Work {
     }
 }
 
-impl Walk {
+impl SuperstepWalk {
     pub(crate) fn position(&self) -> Position<'_> {
         Position {
             has_begun: self.has_begun,
@@ -547,6 +552,8 @@ impl Walk {
     pub(crate) fn count(&mut self, branches: &[Planned]) {
         let mut last: Option<&str> = None;
         for planned in branches {
+            // NOTE: Executions count supersteps, not branches: the limit is there to end loops, and a fan-out over
+            // fifty tasks is one round of work.
             // Branches of one node stand together.
             if last != Some(&planned.node) {
                 match self.executions.get_mut(&planned.node) {
@@ -569,7 +576,7 @@ pub(crate) fn is_asked(fates: &[(usize, Fate)]) -> bool {
     })
 }
 
-impl Item {
+impl StepItem {
     pub(crate) fn outcome(&self) -> Option<&Arc<WorkOutcome>> {
         match &self.state {
             ItemState::Done(outcome) => Some(outcome),
@@ -632,7 +639,7 @@ impl Item {
     }
 
     /// The outcome that a hook has still to see, if there is one.
-    pub(crate) fn hook_pending(&self) -> Option<&HookPending> {
+    pub(crate) fn hook_pending(&self) -> Option<&UnseenOutcome> {
         match &self.state {
             ItemState::HookPending(pending) => Some(pending),
             _ => None,
@@ -644,8 +651,8 @@ impl Item {
         self.child.as_ref()?.run()
     }
 
-    /// Keeps what is asked within the item now. The questions of a tool that were answered, and outcomes that came, stay: it gets them with their
-    /// answers each time it runs.
+    /// Replaces the requests within the item. Answered questions of a tool, and outcomes that came later, stay: the tool
+    /// gets them with their answers each time it runs.
     pub(crate) fn asks_within(&mut self, requests: &[ApprovalRequest]) {
         let is_answered = |request: &ApprovalRequest| {
             request.reason.is_of_running() && self.decisions.iter().any(|(id, _)| *id == request.id)
@@ -664,7 +671,7 @@ impl Item {
         asked.filter_map(|request| Some(request.answered(decision(&request.id)?))).collect()
     }
 
-    /// What is asked within the item and not decided, by the ids there.
+    /// The undecided requests within the item, by the ids there.
     pub(crate) fn open_requests(&self) -> Vec<ApprovalRequest> {
         if self.child.is_none() && self.asked.is_empty() {
             return Vec::new();
@@ -688,6 +695,8 @@ impl Item {
 
     /// The item has its outcome, and needs nothing more.
     pub(crate) fn finish(&mut self, outcome: impl Into<WorkOutcome>) {
+        // NOTE: Shared, since the outcome is also in its event and in the message that ends the step: a large result is
+        // copied nowhere.
         self.state = ItemState::Done(Arc::new(outcome.into()));
         self.child = None;
         self.asked = Vec::new();
@@ -725,12 +734,15 @@ impl Item {
     /// The outcome of a call as it is kept: with the writes of hooks before it, and with what the model has to know of
     /// arguments that were changed.
     pub(crate) fn completed(&self, call: &ToolCall, mut outcome: CallOutcome) -> CallOutcome {
+        // NOTE: A hook that counts payments must not count one that failed, or whose outcome is unknown.
         if !self.writes.is_empty() && outcome.succeeded() {
             outcome.delta = self.writes.iter().cloned().chain(outcome.delta).collect();
         }
+        // NOTE: The model's message keeps the original arguments, since providers sign reasoning beside calls and cache
+        // equal prefixes. So the result mentions the change.
         if self.modified.is_some() {
-            let note = modification(&self.as_run(call).arguments);
-            outcome.result = super::close::with_note(&outcome.result, &note);
+            let note = modification_note(&self.as_run(call).arguments);
+            outcome.result = super::step_end::with_note(&outcome.result, &note);
         }
         outcome
     }

@@ -1,57 +1,67 @@
-//! The outcomes that follow from an event: of calls that a hook or an approver does not let run, and of what was
-//! interrupted or is broken off. The end of a step is made with them, the fold gives them to the items, and calls whose
+//! The outcomes that follow from an event: of calls that a hook or an approver does not let run, and of items that were
+//! interrupted or stopped. The end of a step is made with them, the fold gives them to the items, and calls whose
 //! effect is unknown then are kept.
 
 use stepfold_state_core::chat::{ToolCall, ToolResult};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
-use super::close::not_run;
 use super::event::EventKind;
 use super::feed::Answer;
 use super::machine::Run;
-use super::requests::Decided;
-use super::work::{Item, ItemOutcome, ItemState, Work, WorkOutcome};
+use super::requests::ItemDecision;
+use super::step::{ItemOutcome, ItemState, OpenStep, StepItem, WorkOutcome};
+use super::step_end::not_run;
 use crate::agent::HookVerdict;
-use crate::approval::{AskReason, Decision, rejection};
+use crate::approval::{AskReason, Decision, rejection_text};
 use crate::planned::{NodeOutcome, NodeStatus};
 
 impl Run {
     /// The outcomes that an event gives to items of the open step without having them, in the order of the items. The
     /// event is the next one; `decided` is what its decisions are about.
-    pub(super) fn outcomes_given(&self, kind: &EventKind, decided: &[Decided<'_>]) -> Vec<ItemOutcome> {
-        let Some(work) = self.work() else { return Vec::new() };
-        let open = work.items.iter().enumerate().filter(|(_, item)| !item.is_done());
-        let all = |outcome: &dyn Fn(usize, &Item) -> Option<WorkOutcome>| {
+    pub(super) fn implied_outcomes(
+        &self,
+        kind: &EventKind,
+        decided: &[ItemDecision<'_>],
+    ) -> Vec<ItemOutcome> {
+        let Some(step) = self.open_step() else { return Vec::new() };
+        let open = step.items.iter().enumerate().filter(|(_, item)| !item.is_done());
+        let all = |outcome: &dyn Fn(usize, &StepItem) -> Option<WorkOutcome>| {
             open.filter_map(|(place, item)| Some(ItemOutcome::new(place, outcome(place, item)?))).collect()
         };
         match kind {
             EventKind::Hooked { verdict, answers, .. } => {
-                all(&|place, _| Some(hooked_outcome(work, place, verdict, answers)?.into()))
+                all(&|place, _| Some(hooked_outcome(step, place, verdict, answers)?.into()))
             }
             EventKind::Decided { .. } => {
                 let own = decided.iter().filter(|decided| decided.inside.is_none());
-                let rejected = own.filter_map(|Decided { place, decision, .. }| {
-                    Some(ItemOutcome::new(*place, rejected_outcome(work, *place, decision)?))
+                let rejected = own.filter_map(|ItemDecision { place, decision, .. }| {
+                    Some(ItemOutcome::new(*place, rejected_outcome(step, *place, decision)?))
                 });
                 rejected.collect()
             }
             EventKind::Interrupted { places, asks: false, .. } => {
-                places.iter().map(|place| ItemOutcome::new(*place, work.unknown_outcome(*place))).collect()
+                places.iter().map(|place| ItemOutcome::new(*place, step.unknown_outcome(*place))).collect()
             }
-            EventKind::Cancelled => all(&|place, item| Some(self.broken_off(work, place, item, true))),
-            EventKind::TimedOut => all(&|place, item| Some(self.broken_off(work, place, item, false))),
+            EventKind::Cancelled => all(&|place, item| Some(self.outcome_at_end(step, place, item, true))),
+            EventKind::TimedOut => all(&|place, item| Some(self.outcome_at_end(step, place, item, false))),
             _ => Vec::new(),
         }
     }
 
     /// The outcome of an item that has none when the run ends. What it has done until now is kept.
-    fn broken_off(&self, work: &Work, place: usize, item: &Item, is_cancelled: bool) -> WorkOutcome {
+    fn outcome_at_end(
+        &self,
+        step: &OpenStep,
+        place: usize,
+        item: &StepItem,
+        is_cancelled: bool,
+    ) -> WorkOutcome {
         let why = if is_cancelled { "the run was cancelled" } else { "the time of the run was up" };
-        let call = work.shown(place);
+        let call = step.shown(place);
         match &item.state {
-            ItemState::Started => work.unknown_outcome(place),
+            ItemState::Started => step.unknown_outcome(place),
             ItemState::HookPending(pending) => withheld(&call, &pending.outcome).into(),
-            _ if item.planned.is_some() => self.broken_off_branch(place, why).into(),
+            _ if item.planned.is_some() => self.branch_outcome_at_end(place, why).into(),
             _ if item.child.is_some() || !item.asked.is_empty() => {
                 let text = format!("tool '{}' was stopped while it waited: {why}", call.name);
                 CallOutcome::without_result(&call, CallStatus::Cancelled, text).into()
@@ -63,13 +73,14 @@ impl Run {
         }
     }
 
-    fn broken_off_branch(&self, place: usize, why: &str) -> NodeOutcome {
+    fn branch_outcome_at_end(&self, place: usize, why: &str) -> NodeOutcome {
         let outcome = NodeOutcome::failed(NodeStatus::Cancelled, why, 1);
         let Some(task) = self.task(place) else { return outcome };
         let (Some(child), Some(planned)) = (&task.item.child, task.planned()) else { return outcome };
         let Some((run, inside)) = child.run().zip(self.inside(task)) else { return outcome };
         // What an agent has said and written until now is kept, with its open calls answered.
-        let (mut messages, mut delta) = (child.said.clone(), child.writes.clone());
+        let (mut messages, mut delta) = (child.messages.clone(), child.writes.clone());
+        // NOTE: Its messages become messages of the graph, where every call needs a result.
         if let Ok(last) = run.feed(Answer::Cancelled, run.elapsed()) {
             let schema = self.state.schema();
             delta.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
@@ -84,33 +95,33 @@ impl Run {
 
 /// The outcome that hooks before tools give a call at once: if it does not run.
 fn hooked_outcome(
-    work: &Work,
+    step: &OpenStep,
     place: usize,
     verdict: &HookVerdict,
     answers: &[(usize, String)],
 ) -> Option<CallOutcome> {
     if let Some((_, text)) = answers.iter().find(|(answered, _)| *answered == place) {
         let status = CallStatus::Failed(CallFailure::NotRun);
-        return Some(CallOutcome::without_result(&work.shown(place), status, text));
+        return Some(CallOutcome::without_result(&step.shown(place), status, text));
     }
     match verdict {
         HookVerdict::Stop(reason) => {
-            Some(not_run(&work.shown(place), &format!("a hook ended the run: {reason}")))
+            Some(not_run(&step.shown(place), &format!("a hook ended the run: {reason}")))
         }
         _ => None,
     }
 }
 
 /// The outcome that a decision gives an item at once: if it was rejected.
-fn rejected_outcome(work: &Work, place: usize, decision: &Decision) -> Option<WorkOutcome> {
+fn rejected_outcome(step: &OpenStep, place: usize, decision: &Decision) -> Option<WorkOutcome> {
     let Decision::Reject { reason } = decision else { return None };
-    match work.items.get(place)?.asks()? {
+    match step.items.get(place)?.asks()? {
         AskReason::Rule => {
-            let call = work.shown(place);
+            let call = step.shown(place);
             let status = CallStatus::Failed(CallFailure::Rejected);
-            Some(CallOutcome::without_result(&call, status, rejection(&call.name, reason)).into())
+            Some(CallOutcome::without_result(&call, status, rejection_text(&call.name, reason)).into())
         }
-        _ => Some(work.unknown_outcome(place)),
+        _ => Some(step.unknown_outcome(place)),
     }
 }
 

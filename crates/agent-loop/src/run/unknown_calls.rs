@@ -6,7 +6,7 @@ use stepfold_tools::CallStatus;
 
 use super::event::EventKind;
 use super::machine::Run;
-use super::work::ItemOutcome;
+use super::step::ItemOutcome;
 use crate::approval::nested_path;
 
 /// A call that was answered with "outcome unknown": its effect may have happened, and it did not run again.
@@ -20,7 +20,7 @@ pub struct UnknownCall {
     pub id: String,
     /// The tool, or the node.
     pub tool: String,
-    /// What it was called with. Of a node: the item that it was at, as an object.
+    /// The arguments of the call. Of a node: the item that it worked on, as an object.
     #[serde(with = "as_text")]
     pub arguments: Arguments,
 }
@@ -52,7 +52,7 @@ impl Run {
     }
 
     /// The calls that an event leaves with an unknown outcome, given the outcomes that it gives. The event is the next one.
-    pub(super) fn unknown_by(&self, event: &EventKind, outcomes: &[ItemOutcome]) -> Vec<UnknownCall> {
+    pub(super) fn new_unknown_calls(&self, event: &EventKind, outcomes: &[ItemOutcome]) -> Vec<UnknownCall> {
         let mut unknown = Vec::new();
         for ItemOutcome { place, outcome, .. } in outcomes {
             let Some(item) = self.item(*place) else { continue };
@@ -62,9 +62,9 @@ impl Run {
             if outcome.is_unknown() && !was_unknown {
                 unknown.push(self.shown(*place).into());
             }
-            // A run inside is broken off with the one that it is part of.
+            // A run inside ends with the one that it is part of.
             if let (EventKind::Cancelled | EventKind::TimedOut, Some(child)) = (event, item.child()) {
-                let inner = child.unknown_by(event, &child.outcomes_given(event, &[]));
+                let inner = child.new_unknown_calls(event, &child.implied_outcomes(event, &[]));
                 unknown.extend(within(&self.shown(*place).id, inner));
             }
         }

@@ -1,18 +1,19 @@
-//! Running the items of a step, side by side: the calls of a reply, or the branches of a superstep. Each is announced,
-//! marked if it must not run twice, and committed when it has its outcome. What is inside of one is driven beside the
-//! functions of the others, and what it commits is committed here before it continues.
+//! Runs the items of a step, side by side: the calls of a reply, or the branches of a superstep. Each is announced,
+//! marked if it must not run twice, and committed when it has its outcome. Inner work runs beside the functions of
+//! other items, and its commits are committed here before it continues.
 
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Write;
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus, CancellationToken, FatalError, ToolError};
 
-use super::Host;
-use super::children::{AttemptEnd, Attempted, Children, Told};
-use super::functions::{Functions, Happened};
+use super::RunDriver;
+use super::attempts::AttemptPool;
 use super::hooks::after_tool;
 use super::model::sleep;
-use super::trouble::Trouble;
+use super::step_event::{AttemptEnd, EndedAttempt, InnerNotice, StepEvent};
+use super::step_failure::StepFailure;
+use super::step_functions::StepFunctions;
 use crate::agent::HookPoint;
 use crate::exit::Exit;
 use crate::observe::{EventRefused, ObserverError, RunEvent};
@@ -21,60 +22,60 @@ use crate::run::{Answer, Fate, ItemOutcome, PendingHook, Run};
 use crate::run_error::RunFault;
 
 /// A step whose items are under way.
-struct AtWork<'a> {
-    functions: Functions,
-    children: Children<'a>,
-    trouble: Trouble,
+struct StepExecution<'a> {
+    functions: StepFunctions,
+    attempts: AttemptPool<'a>,
+    failure: StepFailure,
     /// Calls that were about to start and need an approval, requested when the running ones have ended.
     to_ask: Vec<(usize, Fate)>,
     /// The first branch, by its place, whose failure is the error of the run.
     failed: Option<(usize, RunFault)>,
 }
 
-impl Host<'_> {
-    pub(super) async fn run_work(&mut self, run: &mut Run) -> Result<(), RunFault> {
+impl RunDriver<'_> {
+    pub(super) async fn run_step(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if run.is_cancelled_inside() {
             let answer = if self.is_time_up(run) { Answer::TimedOut } else { Answer::Cancelled };
-            return self.break_off(run, answer).await;
+            return self.end_early(run, answer).await;
         }
         if run.walk().is_none() && !self.are_calls_ready(run).await? {
             return Ok(());
         }
-        let mut work = AtWork {
-            functions: Functions::of(run, &self.given.cancellation),
-            children: Children::new(std::sync::Arc::clone(&self.clock)),
-            trouble: Trouble::default(),
+        let mut execution = StepExecution {
+            functions: StepFunctions::of(run, &self.options.cancellation),
+            attempts: AttemptPool::new(std::sync::Arc::clone(&self.clock)),
+            failure: StepFailure::default(),
             to_ask: Vec::new(),
             failed: None,
         };
-        let mut up = std::pin::pin!(sleep(self.time_left(run)));
-        let mut is_up = false;
-        while !work.trouble.is_refusal() {
-            let AtWork { functions, children, .. } = &mut work;
-            let happened = tokio::select! {
+        let mut deadline = std::pin::pin!(sleep(self.time_left(run)));
+        let mut is_timed_out = false;
+        while !execution.failure.is_refusal() {
+            let StepExecution { functions, attempts, .. } = &mut execution;
+            let event = tokio::select! {
                 biased;
-                Some(happened) = children.next() => happened,
-                happened = functions.next() => match happened {
-                    Some(happened) => happened,
+                Some(event) = attempts.next() => event,
+                event = functions.next() => match event {
+                    Some(event) => event,
                     None => break,
                 },
-                () = &mut up, if !is_up => {
-                    is_up = true;
+                () = &mut deadline, if !is_timed_out => {
+                    is_timed_out = true;
                     functions.stop().cancel();
                     continue;
                 }
             };
-            self.happened(run, &mut work, happened).await;
-            if work.trouble.is_there() {
-                work.functions.drain();
+            self.handle_step_event(run, &mut execution, event).await;
+            if execution.failure.has_failed() {
+                execution.functions.drain();
             }
-            // Calls that always have something to tell would not let the timeout be looked at.
-            if !is_up && run.walk().is_none() && self.is_time_up(run) {
-                is_up = true;
-                work.functions.stop().cancel();
+            // Calls that always have an event ready would starve the timeout.
+            if !is_timed_out && run.walk().is_none() && self.is_time_up(run) {
+                is_timed_out = true;
+                execution.functions.stop().cancel();
             }
         }
-        self.work_ended(run, &mut work, is_up).await
+        self.finish_step(run, &mut execution, is_timed_out).await
     }
 
     /// Whether the calls of the step can run: their tools are available, and no decision is required first.
@@ -97,123 +98,143 @@ impl Host<'_> {
         Ok(true)
     }
 
-    async fn work_ended(
+    async fn finish_step(
         &mut self,
         run: &mut Run,
-        work: &mut AtWork<'_>,
-        is_up: bool,
+        execution: &mut StepExecution<'_>,
+        is_timed_out: bool,
     ) -> Result<(), RunFault> {
-        let unread = std::iter::from_fn(|| work.children.try_told());
-        work.trouble.also_lost(unread.flat_map(|told| told.outcomes(run)));
-        work.trouble.also_lost(work.functions.ended(run));
-        std::mem::take(&mut work.trouble).end()?;
-        if let Some(error) = work.functions.take_error() {
+        let unread = std::iter::from_fn(|| execution.attempts.try_notice());
+        execution.failure.add_unrecorded(unread.flat_map(|notice| notice.outcomes(run)));
+        execution.failure.add_unrecorded(execution.functions.ended(run));
+        std::mem::take(&mut execution.failure).into_result()?;
+        if let Some(error) = execution.functions.take_error() {
             return Err(RunFault::Tool(error));
         }
-        if !work.to_ask.is_empty() && !is_up && !self.is_cancelled() {
-            return self.commit(run, Answer::Ask(std::mem::take(&mut work.to_ask))).await;
+        if !execution.to_ask.is_empty() && !is_timed_out && !self.is_cancelled() {
+            return self.commit(run, Answer::Ask(std::mem::take(&mut execution.to_ask))).await;
         }
-        match work.failed.take() {
-            _ if is_up && run.walk().is_some() => self.break_off(run, Answer::TimedOut).await,
+        match execution.failed.take() {
+            // NOTE: Calls were stopped and have outcomes that say so; branches have none, so the event of the timeout
+            // gives them.
+            _ if is_timed_out && run.walk().is_some() => self.end_early(run, Answer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
             _ => Ok(()),
         }
     }
 
-    async fn happened(&mut self, run: &mut Run, work: &mut AtWork<'_>, happened: Happened) {
-        match happened {
-            Happened::Starting(places) => {
-                work.to_ask = work.functions.to_ask(run, &places);
-                match work.to_ask.is_empty() && self.starting(run, &places, &mut work.trouble).await {
-                    true => work.children.start(run, &places, work.functions.stop()),
-                    false => work.functions.withdraw(&places),
+    async fn handle_step_event(
+        &mut self,
+        run: &mut Run,
+        execution: &mut StepExecution<'_>,
+        event: StepEvent,
+    ) {
+        match event {
+            StepEvent::Starting(places) => {
+                execution.to_ask = execution.functions.to_ask(run, &places);
+                match execution.to_ask.is_empty()
+                    && self.mark_starting(run, &places, &mut execution.failure).await
+                {
+                    true => execution.attempts.start(run, &places, execution.functions.stop()),
+                    false => execution.functions.withdraw(&places),
                 }
             }
-            Happened::Progress { call_id, report } => {
-                let told = self.tell(|| RunEvent::ToolProgress { call_id, report });
-                work.trouble.note(told.await);
+            StepEvent::Progress { call_id, report } => {
+                let notified = self.notify(|| RunEvent::ToolProgress { call_id, report });
+                execution.failure.record(notified.await);
             }
-            Happened::Asks { place, requests } => {
+            StepEvent::Asks { place, requests } => {
                 let now = self.clock.time_of_day();
                 let requests = run.task(place).map(|task| task.requests(requests, now)).unwrap_or_default();
-                work.trouble.note(self.commit(run, Answer::Asks { place, requests }).await);
+                execution.failure.record(self.commit(run, Answer::Asks { place, requests }).await);
             }
-            Happened::Finished(ended) => self.calls_ended(run, work, ended).await,
-            Happened::Told(told) => self.told(run, told, &mut work.trouble).await,
-            Happened::Ended(ended) => self.attempts_ended(run, work, ended).await,
+            StepEvent::CallsFinished(ended) => self.commit_ended_calls(run, execution, ended).await,
+            StepEvent::Notice(notice) => self.handle_notice(run, notice, &mut execution.failure).await,
+            StepEvent::AttemptsEnded(ended) => self.handle_ended_attempts(run, execution, ended).await,
         }
     }
 
     /// Items that must not run twice are marked in the record before they start. Whether the items may start: once they
     /// are marked, they do.
-    async fn starting(&mut self, run: &mut Run, places: &[usize], trouble: &mut Trouble) -> bool {
+    async fn mark_starting(&mut self, run: &mut Run, places: &[usize], failure: &mut StepFailure) -> bool {
         for place in places {
-            let told = self.tell(|| started(run, *place)).await;
-            if trouble.note(told).is_none() {
+            let notified = self.notify(|| started(run, *place)).await;
+            if failure.record(notified).is_none() {
                 return false;
             }
         }
+        // NOTE: Marked before the start: if the process dies in between, the outcome counts as unknown, and nothing
+        // runs twice.
         let marked: Vec<usize> = places.iter().copied().filter(|place| run.must_mark(*place)).collect();
         if !marked.is_empty() {
-            trouble.note(self.commit(run, Answer::Started(marked)).await);
+            failure.record(self.commit(run, Answer::Started(marked)).await);
         }
-        !trouble.is_refusal()
+        !failure.is_refusal()
     }
 
-    /// Takes note of what the inside of an item does. When something has failed, it commits what is under way, and begins nothing
-    /// more. If its commit is refused, it is never answered.
-    async fn told(&mut self, run: &mut Run, told: Told, trouble: &mut Trouble) {
-        let (place, event, goes_on) = match told {
-            Told::Inner { place, event, goes_on } => (place, event, goes_on),
-            Told::Output { place, kind, value } => {
+    /// Handles a notice of inner work. After a failure, it commits work under way and begins nothing more. If a commit
+    /// is refused, the notice is never acknowledged.
+    async fn handle_notice(&mut self, run: &mut Run, notice: InnerNotice, failure: &mut StepFailure) {
+        let (place, event, acknowledge) = match notice {
+            InnerNotice::Inner { place, event, acknowledge } => (place, event, acknowledge),
+            InnerNotice::Output { place, kind, value } => {
                 let node = name_of(run, place);
-                let said = self.tell(|| RunEvent::Output { node, branch: place, kind: Some(kind), value });
-                trouble.note(said.await);
+                let notified =
+                    self.notify(|| RunEvent::Output { node, branch: place, kind: Some(kind), value });
+                failure.record(notified.await);
                 return;
             }
         };
-        let is_heard = match event {
+        let may_proceed = match event {
             RunEvent::Committed(event) => {
-                trouble.note(self.commit(run, Answer::Inner { place, event }).await);
-                if trouble.is_refusal() {
+                failure.record(self.commit(run, Answer::Inner { place, event }).await);
+                if failure.is_refusal() {
                     return;
                 }
                 true
             }
-            event if trouble.is_there() && begins_something(&event) => false,
+            event if failure.has_failed() && begins_work(&event) => false,
             event => {
                 let task = run.task(place);
                 let (name, id) = (name_of(run, place), task.map(|task| task.label()).unwrap_or_default());
                 let is_node = task.is_some_and(|task| task.planned().is_some());
-                let told = self.tell(|| RunEvent::Inner { name, id, is_node, place, event: Box::new(event) });
-                trouble.note(told.await).is_some()
+                let notified =
+                    self.notify(|| RunEvent::Inner { name, id, is_node, place, event: Box::new(event) });
+                failure.record(notified.await).is_some()
             }
         };
         // A run that was dropped does not wait any more.
-        let _ = goes_on.send(is_heard);
+        let _ = acknowledge.send(may_proceed);
     }
 
-    /// Attempts that ended at the same moment: begins the next ones, and commits the outcomes of branches as one event, each
-    /// request by itself. What was told in that moment comes before the end.
-    async fn attempts_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<Attempted>) {
-        while !work.trouble.is_refusal()
-            && let Some(told) = work.children.try_told()
+    /// Attempts that ended at the same moment: begins the next ones, and commits the outcomes of branches as one event,
+    /// each request by itself. Notices of that moment come before the end.
+    async fn handle_ended_attempts(
+        &mut self,
+        run: &mut Run,
+        execution: &mut StepExecution<'_>,
+        ended: Vec<EndedAttempt>,
+    ) {
+        while !execution.failure.is_refusal()
+            && let Some(notice) = execution.attempts.try_notice()
         {
-            self.told(run, told, &mut work.trouble).await;
+            self.handle_notice(run, notice, &mut execution.failure).await;
         }
-        if work.trouble.is_refusal() {
+        if execution.failure.is_refusal() {
             return;
         }
         let is_node = run.walk().is_some();
         let (mut outcomes, mut asked) = (Vec::new(), Vec::new());
-        for Attempted { place, tries, end } in ended {
+        for EndedAttempt { place, tries, end } in ended {
             if let AttemptEnd::Failed(..) = end
                 && let Some(pause) = run.attempts(place).pauses().nth(tries as usize - 1)
             {
-                match work.trouble.is_there() {
+                match execution.failure.has_failed() {
                     // It may be attempted again when the run is resumed.
-                    true => work.functions.hold(place),
-                    false => work.children.attempt(run, place, (tries + 1, pause), work.functions.stop()),
+                    true => execution.functions.hold(place),
+                    false => {
+                        execution.attempts.attempt(run, place, (tries + 1, pause), execution.functions.stop())
+                    }
                 }
                 continue;
             }
@@ -223,46 +244,54 @@ impl Host<'_> {
                 AttemptEnd::Outcome(outcome) => Some(NodeOutcome { tries, ..outcome }),
                 AttemptEnd::Failed(status, error) => Some(NodeOutcome::failed(status, error, tries)),
                 AttemptEnd::Ended if !is_node => {
-                    work.functions.complete(place, run.result_inside(place));
+                    execution.functions.complete(place, run.result_inside(place));
                     continue;
                 }
                 // The run around it is about to be cancelled, and keeps its messages and writes.
-                AttemptEnd::Ended if is_cancelled(run, place, work.functions.stop()) => None,
+                AttemptEnd::Ended if is_cancelled(run, place, execution.functions.stop()) => None,
                 AttemptEnd::Ended => run.outcome_inside(place),
                 AttemptEnd::Asks(request) => {
                     asked.push((place, vec![*request]));
                     None
                 }
                 AttemptEnd::Waits => {
-                    asked.extend(requests_to_record(run, place).map(|requests| (place, requests)));
+                    asked.extend(unknown_agent_requests(run, place).map(|requests| (place, requests)));
                     None
                 }
                 AttemptEnd::Stopped => None,
             };
             match outcome {
+                // NOTE: An inner run that failed to begin is the failure of its call, which the model reads.
                 Some(outcome) if !is_node => {
                     let error = outcome.error.unwrap_or_default();
-                    work.functions.complete(place, Err(ToolError::permanent(error)));
+                    execution.functions.complete(place, Err(ToolError::permanent(error)));
                 }
                 Some(outcome) => {
-                    work.functions.hold(place);
-                    outcomes.extend(self.node_ended(run, work, place, outcome, is_over).await);
+                    execution.functions.hold(place);
+                    outcomes.extend(self.report_ended_branch(run, execution, place, outcome, is_over).await);
                 }
-                None => work.functions.hold(place),
+                None => execution.functions.hold(place),
             }
         }
+        // NOTE: One event for all that ended in one poll: a commit costs a flush, and nothing happened between them
+        // that a record would have to tell apart. See docs/decisions/runner.md.
         let outcomes = (!outcomes.is_empty()).then_some(Answer::Outcomes(outcomes));
         let asked = asked.into_iter().map(|(place, requests)| Answer::Asks { place, requests });
         for answer in outcomes.into_iter().chain(asked) {
-            if !work.trouble.is_refusal() {
-                work.trouble.note(self.commit(run, answer).await);
+            if !execution.failure.is_refusal() {
+                execution.failure.record(self.commit(run, answer).await);
             }
         }
     }
 
     /// Commits the outcomes of calls that ended at the same moment, as one event, after their hooks.
-    async fn calls_ended(&mut self, run: &mut Run, work: &mut AtWork<'_>, ended: Vec<(usize, CallOutcome)>) {
-        let amended = ended.iter().map(|(place, _)| *place).filter(|_| work.functions.amends());
+    async fn commit_ended_calls(
+        &mut self,
+        run: &mut Run,
+        execution: &mut StepExecution<'_>,
+        ended: Vec<(usize, CallOutcome)>,
+    ) {
+        let amended = ended.iter().map(|(place, _)| *place).filter(|_| execution.functions.amends());
         let amended: Vec<usize> = amended.collect();
         let mut outcomes = Vec::with_capacity(ended.len());
         for (place, outcome) in ended {
@@ -270,19 +299,19 @@ impl Host<'_> {
                 true => after_tool(run, place, outcome, 0).await,
                 false => (ItemOutcome::new(place, outcome), None),
             };
-            outcomes.push(self.concluded(seen, &mut work.trouble).await);
+            outcomes.push(self.report_conclusion(seen, &mut execution.failure).await);
         }
-        work.trouble.note(self.commit_outcomes(run, outcomes).await);
+        execution.failure.record(self.commit_outcomes(run, outcomes).await);
         for place in amended {
-            work.functions.amend(run, place);
+            execution.functions.amend(run, place);
         }
     }
 
     /// Reports the end of a branch, and returns the outcome to commit, unless the caller handles its failure.
-    async fn node_ended(
+    async fn report_ended_branch(
         &mut self,
         run: &Run,
-        work: &mut AtWork<'_>,
+        execution: &mut StepExecution<'_>,
         place: usize,
         outcome: NodeOutcome,
         is_over: bool,
@@ -299,20 +328,20 @@ impl Host<'_> {
             && !is_over
             && !takes_failures
         {
-            work.trouble.note(self.tell(finished).await);
-            if work.failed.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
+            execution.failure.record(self.notify(finished).await);
+            if execution.failed.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
                 let node = run.task(place).map_or(node, |task| task.label());
-                work.failed = Some((place, RunFault::Node { node, error: error.clone() }));
+                execution.failed = Some((place, RunFault::Node { node, error: error.clone() }));
             }
             return None;
         }
         for output in &outcome.outputs {
             let kind = output.get("kind").and_then(|kind| kind.as_str().map(str::to_owned));
             let (node, value) = (node.clone(), output.get("content").cloned().unwrap_or_default());
-            let told = self.tell(|| RunEvent::Output { node, branch: place, kind, value }).await;
-            work.trouble.note(told);
+            let notified = self.notify(|| RunEvent::Output { node, branch: place, kind, value }).await;
+            execution.failure.record(notified);
         }
-        work.trouble.note(self.tell(finished).await);
+        execution.failure.record(self.notify(finished).await);
         Some(ItemOutcome::new(place, outcome))
     }
 
@@ -325,27 +354,27 @@ impl Host<'_> {
             // There is nothing new to commit.
             (item, Some(fault)) if item.pending_hook == Some(hook) => Err(fault),
             seen => {
-                let mut trouble = Trouble::default();
-                let outcome = self.concluded(seen, &mut trouble).await;
-                trouble.note(self.commit_outcomes(run, vec![outcome]).await);
-                trouble.end()
+                let mut failure = StepFailure::default();
+                let outcome = self.report_conclusion(seen, &mut failure).await;
+                failure.record(self.commit_outcomes(run, vec![outcome]).await);
+                failure.into_result()
             }
         }
     }
 
-    /// An outcome as hooks have left it, which is committed whatever they and the observers say: it has happened. It is
-    /// told as finished when all of them have seen it.
-    async fn concluded(
+    /// An outcome as hooks have left it, which is committed even if they or the observers fail: it has happened. It is
+    /// reported as finished when all hooks have seen it.
+    async fn report_conclusion(
         &mut self,
         (item, fault): (ItemOutcome, Option<RunFault>),
-        trouble: &mut Trouble,
+        failure: &mut StepFailure,
     ) -> ItemOutcome {
-        trouble.note(fault.map_or(Ok(()), Err));
+        failure.record(fault.map_or(Ok(()), Err));
         if item.pending_hook.is_none()
             && let Some(outcome) = item.outcome.call()
         {
-            let told = self.tell(|| finished(outcome));
-            trouble.note(told.await);
+            let notified = self.notify(|| finished(outcome));
+            failure.record(notified.await);
         }
         item
     }
@@ -376,7 +405,8 @@ impl Host<'_> {
         let places: Vec<(usize, u32)> = outcomes.iter().map(tries).collect();
         match self.commit_calls(run, outcomes).await {
             Err(RunFault::Commit { source, .. }) if source.is::<EventRefused>() => {
-                let failed = places.into_iter().map(|place| refused(run, place, &source)).collect();
+                let failed =
+                    places.into_iter().map(|place| unrecordable_outcome(run, place, &source)).collect();
                 self.commit_calls(run, failed).await
             }
             ended => ended,
@@ -404,11 +434,11 @@ const LARGE: usize = 1 << 20;
 fn is_large(item: &ItemOutcome) -> bool {
     let Some(outcome) = item.outcome.call() else { return false };
     let mut left = LARGE;
-    outcome.delta.iter().filter_map(Write::value).any(|value| !takes(value, &mut left))
+    outcome.delta.iter().filter_map(Write::value).any(|value| !fits_within(value, &mut left))
 }
 
 /// Takes about the bytes of a value from what is left; `false` if they are more.
-fn takes(value: &Value, left: &mut usize) -> bool {
+fn fits_within(value: &Value, left: &mut usize) -> bool {
     let own = match value {
         Value::String(text) => text.len(),
         _ => size_of::<u64>(),
@@ -416,14 +446,14 @@ fn takes(value: &Value, left: &mut usize) -> bool {
     let Some(rest) = left.checked_sub(own) else { return false };
     *left = rest;
     match value {
-        Value::Array(items) => items.iter().all(|item| takes(item, left)),
-        Value::Object(fields) => fields.values().all(|value| takes(value, left)),
+        Value::Array(items) => items.iter().all(|item| fits_within(item, left)),
+        Value::Object(fields) => fields.values().all(|value| fits_within(value, left)),
         _ => true,
     }
 }
 
 /// The outcome of a call whose own one can never be recorded.
-fn refused(run: &Run, (place, tries): (usize, u32), source: &ObserverError) -> ItemOutcome {
+fn unrecordable_outcome(run: &Run, (place, tries): (usize, u32), source: &ObserverError) -> ItemOutcome {
     let words = format!("the tool ran, but its result cannot be recorded, and none of it was kept: {source}");
     let status = CallStatus::Failed(CallFailure::Merge);
     let mut failed = CallOutcome::without_result(&run.shown(place), status, words);
@@ -456,10 +486,10 @@ fn name_of(run: &Run, place: usize) -> String {
 
 /// The requests of an inner run, if the record must contain them: its agent is unknown to readers of the
 /// record that do not list the tools of the step.
-fn requests_to_record(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
+fn unknown_agent_requests(run: &Run, place: usize) -> Option<Vec<crate::approval::ApprovalRequest>> {
     let task = run.task(place)?;
     let child = run.inside_of(place)?;
-    (!run.is_known_inside(task)).then(|| child.pending())
+    (!run.knows_agent_inside(task)).then(|| child.pending())
 }
 
 /// Whether the run inside has ended since it was stopped.
@@ -468,11 +498,11 @@ fn is_cancelled(run: &Run, place: usize, stop: &CancellationToken) -> bool {
     stop.is_cancelled() && child.is_some_and(|child| child.exit() == Some(&Exit::Cancelled))
 }
 
-/// Whether a run inside is about to begin something, rather than to tell of what it has done.
-fn begins_something(event: &RunEvent) -> bool {
+/// Whether the event of an inner run is about work that begins, rather than about work that is done.
+fn begins_work(event: &RunEvent) -> bool {
     match event {
         RunEvent::Asking { .. } | RunEvent::ToolStarted { .. } | RunEvent::NodeStarted { .. } => true,
-        RunEvent::Inner { event, .. } => begins_something(event),
+        RunEvent::Inner { event, .. } => begins_work(event),
         _ => false,
     }
 }

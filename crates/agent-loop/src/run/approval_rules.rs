@@ -12,13 +12,13 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{Approval, Tool};
 
 use super::event::Fate;
-use super::machine::{Approved, Need, Phase, Run};
+use super::machine::{ApprovedCall, Need, Run, RunPhase};
 use crate::approval::{AskReason, Question};
 use crate::state_input::{StateInput, state_inputs};
 
 /// Whether a call needs an approval, from the mildest rule to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Asks {
+enum ApprovalNeed {
     No,
     /// Once for all equal calls.
     Once,
@@ -27,18 +27,24 @@ enum Asks {
 
 /// The questions about the calls of one reply.
 #[derive(Debug, Default)]
-pub(super) struct Asking {
+pub(super) struct ReplyQuestions {
     /// The calls that need one approval for all equal calls, each with its place.
-    once: BTreeMap<Approved, usize>,
+    once: BTreeMap<ApprovedCall, usize>,
 }
 
-impl Asking {
+impl ReplyQuestions {
     /// The fate of the next call, if it needs a decision.
-    fn fate(&mut self, place: usize, call: Approved, asks: Asks, inputs: Vec<StateInput>) -> Option<Fate> {
+    fn fate(
+        &mut self,
+        place: usize,
+        call: ApprovedCall,
+        asks: ApprovalNeed,
+        inputs: Vec<StateInput>,
+    ) -> Option<Fate> {
         match asks {
-            Asks::No => return None,
-            Asks::Always => {}
-            Asks::Once => match self.once.entry(call) {
+            ApprovalNeed::No => return None,
+            ApprovalNeed::Always => {}
+            ApprovalNeed::Once => match self.once.entry(call) {
                 Entry::Occupied(first) => return Some(Fate::Same(*first.get())),
                 Entry::Vacant(first) => drop(first.insert(place)),
             },
@@ -52,7 +58,7 @@ impl Run {
     /// that cannot run needs none; a rule that panics requires one. The state is the one that the call sees.
     pub(super) fn fate(
         &self,
-        asking: &mut Asking,
+        asking: &mut ReplyQuestions,
         place: usize,
         call: &ToolCall,
         seen: impl FnOnce() -> State,
@@ -65,22 +71,25 @@ impl Run {
         let arguments = call.arguments.as_object()?;
         tool.check_arguments(arguments).ok()?;
         let inputs = if has_inputs(tool) { state_inputs(tool, call, &seen()) } else { Vec::new() };
-        let approved = Approved::of(call, &inputs);
+        let approved = ApprovedCall::of(call, &inputs);
         let asks = |rule: &Approval| match rule {
-            Approval::Never => Asks::No,
-            Approval::Once if self.approved.contains(&approved) => Asks::No,
-            Approval::Once => Asks::Once,
+            Approval::Never => ApprovalNeed::No,
+            Approval::Once if self.approved.contains(&approved) => ApprovalNeed::No,
+            // NOTE: Two equal calls of one reply must not get two decisions; with any other rule each is asked about by
+            // itself.
+            Approval::Once => ApprovalNeed::Once,
             Approval::When(predicate) => {
+                // NOTE: A rule that panics asks: the alternative is a call without approval.
                 let picks = std::panic::AssertUnwindSafe(|| predicate(arguments));
                 match std::panic::catch_unwind(picks).unwrap_or(true) {
-                    true => Asks::Always,
-                    false => Asks::No,
+                    true => ApprovalNeed::Always,
+                    false => ApprovalNeed::No,
                 }
             }
             // `Always`, and whatever a later version knows.
-            _ => Asks::Always,
+            _ => ApprovalNeed::Always,
         };
-        let asks = rules.into_iter().map(asks).max().unwrap_or(Asks::Always);
+        let asks = rules.into_iter().map(asks).max().unwrap_or(ApprovalNeed::Always);
         asking.fate(place, approved, asks, inputs)
     }
 
@@ -116,8 +125,8 @@ impl Run {
     /// # }).unwrap();
     /// ```
     pub fn calls_to_ask(&self) -> Vec<(usize, Fate)> {
-        let (Phase::Working(work), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
-        self.to_ask(0..work.items.len(), self.seen_by())
+        let (RunPhase::Working(step), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
+        self.to_ask(0..step.items.len(), self.seen_by())
     }
 
     /// The calls, of these that are about to start, that take values from the state.
@@ -139,13 +148,15 @@ impl Run {
         places: impl Iterator<Item = usize>,
         seen_by: impl Fn(usize) -> State,
     ) -> Vec<(usize, Fate)> {
-        let mut asking = Asking::default();
+        let mut asking = ReplyQuestions::default();
         let fates = places.filter_map(|place| {
             let (item, call) = (self.item(place)?, self.call_at(place)?);
             let fate = if item.is_unasked() {
                 self.fate(&mut asking, place, &item.as_run(call), || seen_by(place))
             } else {
                 let inputs = self.inputs_of_approved(place, || seen_by(place));
+                // NOTE: The values are known for certain only when the call starts: another call of the reply, or
+                // another session, may write the key after the question.
                 let others = inputs.filter(|inputs| *inputs != item.inputs);
                 others.map(|inputs| Fate::Ask(Question::new(item.reason_to_ask(), inputs)))
             };

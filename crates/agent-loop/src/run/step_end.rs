@@ -6,9 +6,9 @@ use stepfold_state_core::chat::{Message, Part, ToolCall, ToolContent, ToolResult
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus, settle};
 
 use super::event::{Event, StepEnd};
-use super::feed::Merged;
+use super::feed::WriteRanges;
 use super::machine::Run;
-use crate::approval::is_modification;
+use crate::approval::is_modification_note;
 
 /// An outcome of a call that the loop did not let run.
 pub(crate) fn not_run(call: &ToolCall, why: &str) -> CallOutcome {
@@ -33,10 +33,10 @@ pub(crate) fn with_note(result: &ToolResult, note: &str) -> ToolResult {
 /// Whether a text is a note for the model beside a result.
 pub(crate) fn is_note(text: &str) -> bool {
     let Some(note) = text.strip_prefix('\n') else { return false };
-    note == REPEATED || is_modification(note)
+    note == REPEATED || is_modification_note(note)
 }
 
-/// What the model reads when it repeats itself.
+/// The note for the model when it repeats itself.
 const REPEATED: &str = "[You have made exactly these calls several times in a row, with exactly these results. \
                         Calling them again will not help: change the arguments, try something else, or answer.]";
 
@@ -48,7 +48,7 @@ impl Run {
         event: &mut Event,
         log: &Transcript,
         mut outcomes: Vec<CallOutcome>,
-    ) -> Merged {
+    ) -> WriteRanges {
         let unmerged = match outcomes.iter().all(|outcome| outcome.delta.is_empty()) {
             true => Vec::new(),
             // A scratch state: the event carries the writes, and committing it folds them.
@@ -96,5 +96,7 @@ fn is_repeated(log: &Transcript, outcomes: &[CallOutcome]) -> Option<bool> {
 }
 
 fn is_same_result(earlier: &ToolResult, new: &ToolResult) -> bool {
+    // NOTE: Results count as well: a tool that is polled until something changes repeats its calls without being a
+    // loop.
     earlier.content() == new.content() || earlier.content() == with_note(new, REPEATED).content()
 }

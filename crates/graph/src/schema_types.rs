@@ -1,4 +1,4 @@
-//! What JSON Schemas say of the types of values, as far as they do: what they leave open may be anything.
+//! Types of values by JSON Schemas: whatever a schema leaves open may be anything.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ pub(super) fn excludes_as_item(schema: &Value, kind: &str) -> bool {
 }
 
 /// The types that a schema allows, in words.
-pub(super) fn shown(schema: &Value) -> String {
+pub(super) fn display_types(schema: &Value) -> String {
     match schema.get("type") {
         Some(Value::String(allowed)) => allowed.clone(),
         Some(Value::Array(allowed)) => {

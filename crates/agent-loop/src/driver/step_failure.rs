@@ -6,13 +6,13 @@ use crate::observe::ObserverError;
 use crate::run::{Event, EventKind, Run};
 use crate::run_error::RunFault;
 
-/// The first fault of those that came while calls or branches were under way; a refusal comes before all others.
+/// The first fault of a step that is under way; a refused commit takes precedence over all others.
 #[derive(Default)]
-pub(super) struct Trouble(Option<RunFault>);
+pub(super) struct StepFailure(Option<RunFault>);
 
-impl Trouble {
-    /// What a step gave; its fault is kept.
-    pub(super) fn note<T>(&mut self, result: Result<T, RunFault>) -> Option<T> {
+impl StepFailure {
+    /// Unwraps a result; keeps its fault.
+    pub(super) fn record<T>(&mut self, result: Result<T, RunFault>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(fault) => {
@@ -24,8 +24,8 @@ impl Trouble {
         }
     }
 
-    /// Whether nothing more is to be started.
-    pub(super) const fn is_there(&self) -> bool {
+    /// Whether something failed, so that nothing more is started.
+    pub(super) const fn has_failed(&self) -> bool {
         self.0.is_some()
     }
 
@@ -35,7 +35,7 @@ impl Trouble {
     }
 
     /// After a refusal: the outcomes of these calls or branches are lost as well.
-    pub(super) fn also_lost(&mut self, ids: impl IntoIterator<Item = String>) {
+    pub(super) fn add_unrecorded(&mut self, ids: impl IntoIterator<Item = String>) {
         let Some(RunFault::Commit { unrecorded, .. }) = &mut self.0 else { return };
         for id in ids {
             if !unrecorded.contains(&id) {
@@ -45,17 +45,17 @@ impl Trouble {
     }
 
     /// The fault, if there was one.
-    pub(super) fn end(self) -> Result<(), RunFault> {
+    pub(super) fn into_result(self) -> Result<(), RunFault> {
         self.0.map_or(Ok(()), Err)
     }
 }
 
 /// The fault of an observer that refused to record an event.
-pub(super) fn refused(run: &Run, event: &Event, source: ObserverError) -> RunFault {
+pub(super) fn refusal(run: &Run, event: &Event, source: ObserverError) -> RunFault {
     RunFault::Commit { unrecorded: outcomes_in(run, event), source }
 }
 
-/// The ids of the calls or branches that came to an end by what the event says; it is the next event of the run.
+/// The ids of the calls or branches that an event finishes; it is the next event of the run.
 fn outcomes_in(run: &Run, event: &Event) -> Vec<String> {
     match &event.kind {
         EventKind::Answered(items) => {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::stored::LoadError;
+use super::load_error::LoadError;
 
 /// Writes `bytes` into a new file of the folder, to the disk, and then gives it its name. A name that is
 /// taken gets a number.
@@ -23,6 +23,7 @@ pub(crate) fn save_in(folder: &Path, id: &str, events: u64, bytes: &[u8]) -> Res
 fn write(folder: &Path, stem: &str, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut file = tempfile::Builder::new().prefix(".stepfold-").tempfile_in(folder)?;
     file.write_all(bytes)?;
+    // NOTE: On the disk before it has its name, so that a crash leaves no partial file under it.
     file.as_file().sync_all()?;
     let mut number = 1;
     loop {

@@ -3,23 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RUN_ID;
-use super::account::Account;
+use super::effect_ledger::EffectLedger;
 use crate::exit::Breakpoint;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{Event, EventKind};
 
 /// When the observer fails.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Stop {
+pub(super) enum ObserverStop {
     #[default]
     Never,
-    /// At the first word after this many events.
+    /// At the first notice after this many events.
     After(usize),
-    /// When it is told of this event, which it does not store.
+    /// When it is notified of this event, which it does not store.
     Before(usize),
-    /// When it is told of this event, which it has stored.
+    /// When it is notified of this event, which it has stored.
     Stored(usize),
-    /// Once, at this word about what is under way.
+    /// Once, at this notice about work under way.
     Told(usize),
     /// Never; breakpoints stop the run.
     At(Vec<Breakpoint>),
@@ -27,42 +27,42 @@ pub(super) enum Stop {
 
 /// Stores events, until it fails.
 #[derive(Debug)]
-pub(super) struct Watch {
-    pub(super) stop: Stop,
-    pub(super) account: Account,
+pub(super) struct FailingObserver {
+    pub(super) stop: ObserverStop,
+    pub(super) account: EffectLedger,
     pub(super) stored: Vec<Event>,
-    /// How many words there were about what is under way.
+    /// The number of notices about work under way.
     pub(super) words: usize,
-    /// What the model was asked, by run and step.
+    /// The requests to the model, by run and step.
     pub(super) asked: BTreeMap<(String, u64), String>,
     /// The keys of what has started and has no outcome.
     pub(super) under_way: BTreeSet<String>,
 }
 
-impl Observer for Watch {
+impl Observer for FailingObserver {
     async fn observe(&mut self, told: &RunEvent) -> Result<(), ObserverError> {
         let is_event = told.committed().is_some();
         let number = self.stored.len() + 1;
-        let is_word = is_word(told);
-        self.words += usize::from(is_word);
+        let is_notice = is_notice(told);
+        self.words += usize::from(is_notice);
         match self.stop {
-            Stop::Told(word) if is_word && self.words == word => return Err("failed".into()),
-            Stop::After(event) if number > event => return Err("stopped".into()),
-            Stop::Before(event) if is_event && number == event => return Err("died".into()),
+            ObserverStop::Told(word) if is_notice && self.words == word => return Err("failed".into()),
+            ObserverStop::After(event) if number > event => return Err("stopped".into()),
+            ObserverStop::Before(event) if is_event && number == event => return Err("died".into()),
             _ => {}
         }
         self.note(RUN_ID, told);
         match self.stop {
-            Stop::Stored(event) if is_event && number == event => Err("died".into()),
+            ObserverStop::Stored(event) if is_event && number == event => Err("died".into()),
             _ => Ok(()),
         }
     }
 }
 
-impl Watch {
-    pub(super) fn new(stop: Stop, account: Account) -> Self {
+impl FailingObserver {
+    pub(super) fn new(stop: ObserverStop, account: EffectLedger) -> Self {
         let (stored, asked, under_way) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-        Watch { stop, account, stored, words: 0, asked, under_way }
+        FailingObserver { stop, account, stored, words: 0, asked, under_way }
     }
 
     /// Takes note of what happens in a run, which may be that of a node's agent.
@@ -90,7 +90,7 @@ impl Watch {
         }
     }
 
-    /// What is not under way any more.
+    /// Removes the work that an event ends from the work under way.
     fn ended(&mut self, run: &str, event: &Event) {
         match &event.kind {
             EventKind::Answered(items) => {
@@ -110,9 +110,9 @@ impl Watch {
     }
 }
 
-/// Whether it is told of calls and branches, or of what an agent does beside others. When nothing is under way, a failure is
-/// the same as one before the next event.
-const fn is_word(told: &RunEvent) -> bool {
+/// Whether an event is about calls and branches, or about an inner run beside others. When nothing is under way, a
+/// failure is the same as one before the next event.
+const fn is_notice(told: &RunEvent) -> bool {
     !matches!(
         told,
         RunEvent::Committed(_)

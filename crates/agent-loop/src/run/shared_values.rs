@@ -1,6 +1,6 @@
-//! What a run reads of keys that it shares with others: recorded where it begins, so that a replay need not guess.
+//! Values of shared keys that a run reads: recorded where it begins, so that a replay need not guess.
 //!
-//! What would surprise a reader: a value that is too large to be recorded costs nothing here, however large it is. It is
+//! A value that is too large to be recorded costs nothing here, however large it is, which may surprise. It is
 //! looked at no further than the bound.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::state_input::is_shared;
 /// The longest value that is recorded, in bytes of its JSON, roughly.
 const MAX_BYTES: usize = 4 * 1024;
 
-/// What a key of the scopes `app:` and `user:` held when a run began.
+/// The value of a key of the scopes `app:` and `user:` when a run began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -33,6 +33,8 @@ pub enum SharedValue {
 impl SharedValue {
     fn of(value: Option<ValueRef<'_>>) -> Self {
         let Some(value) = value else { return SharedValue::Unset };
+        // NOTE: A digest in place of a large value would cost the whole value in every turn; this costs no more than
+        // the bound.
         let mut left = MAX_BYTES;
         let is_small = match value {
             ValueRef::Json(value) => fits(value, &mut left),
@@ -71,7 +73,7 @@ fn fits(value: &Value, left: &mut usize) -> bool {
 }
 
 impl Event {
-    /// Gives the keys of shared scopes the values that they had when the run began, or continued in another process, as far
+    /// Restores the values of shared scopes that the run found when it began, or continued in another process, as far
     /// as the event has them. For a host that folds a record again.
     ///
     /// # Examples
@@ -116,16 +118,18 @@ impl Event {
 }
 
 impl Run {
-    /// What the run reads of shared scopes. All of it, each time: the run before may be in another process, or pruned.
+    /// The values of shared scopes that the run reads. All of them, each time: the run before may be in another process,
+    /// or pruned.
     pub(super) fn shared_values(&self) -> BTreeMap<String, SharedValue> {
+        // NOTE: A run that recorded only changed values would depend on the run before it, which may be pruned.
         let schema = self.state.schema();
         let is_known = |key: &&String| schema.key(key).is_some() || self.state.has(key.as_str());
         let keys = self.agent.shared_keys().iter().filter(is_known);
         keys.map(|key| (key.clone(), SharedValue::of(self.state.get(key.as_str())))).collect()
     }
 
-    /// The values of shared scopes that a run reads when it continues: routers have to choose the same again in a replay,
-    /// and an approver has to be shown the same.
+    /// The values of shared scopes that a run reads when it continues: in a replay, routers must choose the same again,
+    /// and an approver must be shown the same.
     pub(super) fn shared_values_now(&self) -> BTreeMap<String, SharedValue> {
         let has_inputs = || {
             let tools = self.tools().into_iter().flat_map(Tools::iter);

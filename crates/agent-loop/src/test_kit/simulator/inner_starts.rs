@@ -1,4 +1,4 @@
-//! What the runs inside of calls began with, read off the events.
+//! The first values of the runs inside of calls, read off the events.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use crate::run::{Event, EventKind, Run};
 
 /// The beginning of a run inside of a call.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Beginning {
+pub(super) struct InnerRunStart {
     /// The run that the call is part of, and its step.
     pub(super) outer: (String, u64),
     /// The values of its state: those of the keys that it shares. None if its agent is not known from the events alone.
     pub(super) values: Option<BTreeMap<String, String>>,
 }
 
-/// The beginnings of all runs inside of calls, by the ids of the runs. They are folded from the record, whatever the processes
-/// that made it had in memory.
-pub(super) fn beginnings(start: &Run, events: &[Event]) -> Result<BTreeMap<String, Beginning>, String> {
+/// The beginnings of all runs inside of calls, by the ids of the runs. They are folded from the record, whatever the
+/// processes that made it had in memory.
+pub(super) fn beginnings(start: &Run, events: &[Event]) -> Result<BTreeMap<String, InnerRunStart>, String> {
     let (mut run, mut all) = (start.clone(), BTreeMap::new());
     for event in events {
         run.follow(event).map_err(|error| error.to_string())?;
@@ -27,13 +27,13 @@ pub(super) fn beginnings(start: &Run, events: &[Event]) -> Result<BTreeMap<Strin
 }
 
 /// Takes note of an event that a run has folded.
-fn note(run: &Run, event: &Event, all: &mut BTreeMap<String, Beginning>) {
+fn note(run: &Run, event: &Event, all: &mut BTreeMap<String, InnerRunStart>) {
     let EventKind::Inner { place, event: inner } = &event.kind else { return };
     let child = run.item(*place).and_then(|item| item.child());
     match (&inner.kind, child) {
         (EventKind::Began { id, .. }, child) if run.walk().is_none() => {
             let outer = (run.id().to_owned(), event.step);
-            all.insert(id.clone(), Beginning { outer, values: child.map(values) });
+            all.insert(id.clone(), InnerRunStart { outer, values: child.map(values) });
         }
         (_, Some(child)) => note(child, inner, all),
         _ => {}

@@ -9,25 +9,24 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
-use stepfold_state_core::state::{Schema, State, StateError};
-use thiserror::Error;
+use stepfold_state_core::state::{Schema, State};
 
-use super::call_ids::CallIds;
+use super::call_ids::CallIdSet;
 use super::event::FORMAT_VERSION;
-use super::file::save_in;
-use super::input::Known;
-use super::machine::{Approved, Phase, Run, Tally};
-use super::prompt::{Prompt, beginning};
-use super::unknown::UnknownCall;
-use super::work::{Plan, Work};
+use super::input::ConversationCache;
+use super::load_error::LoadError;
+use super::machine::{ApprovedCall, Run, RunPhase, RunTally};
+use super::prompt::{ModelPrompt, first_messages};
+use super::run_file::save_in;
+use super::step::{OpenStep, StepPlan};
+use super::unknown_calls::UnknownCall;
 use crate::agent::{Agent, Fingerprint};
-use crate::decisions::Settled;
-use crate::error::FeedError;
+use crate::decisions::SettledDecision;
 use stepfold_trim::{Kept, Summary, View};
 
-/// What is written.
+/// The stored form of a run, as it is written.
 #[derive(Serialize)]
-struct RunOut<'a> {
+struct WrittenRun<'a> {
     version: u64,
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,21 +34,21 @@ struct RunOut<'a> {
     agent: &'a Fingerprint,
     schema: &'a Schema,
     state: &'a State,
-    phase: &'a Phase,
-    tally: &'a Tally,
-    shown: ShownOut<'a>,
+    phase: &'a RunPhase,
+    tally: &'a RunTally,
+    shown: WrittenView<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<&'a Summary>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    approved: &'a [Approved],
+    approved: &'a [ApprovedCall],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    decided: &'a BTreeMap<String, Settled>,
+    decided: &'a BTreeMap<String, SettledDecision>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     unknown: &'a [UnknownCall],
 }
 
 #[derive(Serialize)]
-struct ShownOut<'a> {
+struct WrittenView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<&'a str>,
     kept: &'a Kept,
@@ -58,28 +57,28 @@ struct ShownOut<'a> {
 
 /// The same, read back. The schema is for people and other programs; the agent has its own.
 #[derive(Deserialize)]
-struct RunIn {
+struct LoadedRun {
     id: Arc<str>,
     /// The default id.
     #[serde(default)]
     key_prefix: Option<Arc<str>>,
     agent: Fingerprint,
     state: Box<RawValue>,
-    phase: Phase,
-    tally: Tally,
-    shown: ShownIn,
+    phase: RunPhase,
+    tally: RunTally,
+    shown: LoadedView,
     #[serde(default)]
     summary: Option<Summary>,
     #[serde(default)]
-    approved: Vec<Approved>,
+    approved: Vec<ApprovedCall>,
     #[serde(default)]
-    decided: BTreeMap<String, Settled>,
+    decided: BTreeMap<String, SettledDecision>,
     #[serde(default)]
     unknown: Vec<UnknownCall>,
 }
 
 #[derive(Deserialize)]
-struct ShownIn {
+struct LoadedView {
     #[serde(default)]
     instructions: Option<String>,
     kept: Kept,
@@ -87,75 +86,14 @@ struct ShownIn {
 }
 
 #[derive(Deserialize)]
-struct VersionIn {
+struct StoredVersion {
     version: u64,
 }
 
-/// Why a stored run cannot continue.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// It is not a stored run.
-    #[error("invalid stored {what}: {source}")]
-    Json {
-        /// What was being read.
-        what: &'static str,
-        /// Why not.
-        r#source: serde_json::Error,
-    },
-    /// It was written by a newer version.
-    #[error(
-        "unsupported format {found} of the stored {what}: this version reads up to {supported}; update stepfold"
-    )]
-    NewerFormat {
-        /// What was being read.
-        what: &'static str,
-        /// The format that was found.
-        found: u64,
-        /// The newest format that is understood.
-        supported: u64,
-    },
-    /// The agent is not the one that the run was of.
-    #[error(
-        "agent changed since the run was stored: {}; force it with `load_changed`",
-        changes.join("; ")
-    )]
-    AgentChanged {
-        /// What changed, in words.
-        changes: Vec<String>,
-    },
-    /// The state does not fit the schema of the agent.
-    #[error("invalid state of the stored run: {0}")]
-    State(StateError),
-    /// The record of a run inside, of an agent that is a tool or a node, does not fit that agent.
-    #[error("inner run of '{name}' cannot continue: {error}")]
-    Inside {
-        /// The tool or the node.
-        name: String,
-        /// Why not.
-        error: Box<FeedError>,
-    },
-    /// A file could not be read or written.
-    #[error("file {} could not be {doing}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What was being done.
-        doing: &'static str,
-        /// Why not.
-        r#source: std::io::Error,
-    },
-}
-
-impl From<StateError> for LoadError {
-    fn from(error: StateError) -> Self {
-        LoadError::State(error)
-    }
-}
-
-/// Refuses what a newer version wrote.
+/// Refuses forms of a newer version.
 pub(crate) fn check_version(json: &str, what: &'static str) -> Result<(), LoadError> {
-    let stored: VersionIn = serde_json::from_str(json).map_err(|source| LoadError::Json { what, source })?;
+    let stored: StoredVersion =
+        serde_json::from_str(json).map_err(|source| LoadError::Json { what, source })?;
     if stored.version > FORMAT_VERSION {
         return Err(LoadError::NewerFormat { what, found: stored.version, supported: FORMAT_VERSION });
     }
@@ -166,7 +104,7 @@ pub(crate) fn check_version(json: &str, what: &'static str) -> Result<(), LoadEr
 impl Serialize for Run {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let view = self.prompt.view();
-        RunOut {
+        WrittenRun {
             version: FORMAT_VERSION,
             id: &self.id,
             key_prefix: (self.key_prefix != self.id).then_some(&*self.key_prefix),
@@ -175,7 +113,7 @@ impl Serialize for Run {
             state: &self.state,
             phase: &self.phase,
             tally: &self.tally,
-            shown: ShownOut {
+            shown: WrittenView {
                 instructions: self.prompt.instructions(),
                 kept: view.kept(),
                 of: view.kept().len() + view.dropped(),
@@ -222,23 +160,27 @@ impl Run {
         }
     }
 
-    /// Continues with a stored run although the agent may have changed, and tells what changed.
+    /// Loads a stored run with a possibly changed agent, and returns the changes.
     ///
     /// # Errors
     /// As [`Run::load`], but for the changes.
     pub fn load_changed(agent: &Agent, json: &str) -> Result<(Self, Vec<String>), LoadError> {
         check_version(json, "run")?;
-        let stored: RunIn =
+        let stored: LoadedRun =
             serde_json::from_str(json).map_err(|source| LoadError::Json { what: "run", source })?;
+        // NOTE: A changed agent is reported rather than refused here: only the caller knows whether the change matters
+        // to the run.
         let mut changes = stored.agent.changes(agent.fingerprint());
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
         let mut phase = stored.phase;
-        if let Phase::Working(Work { plan: Plan::Calls(calls), .. }) = &mut phase {
+        if let RunPhase::Working(OpenStep { plan: StepPlan::Calls(calls), .. }) = &mut phase {
+            // NOTE: While a step of calls is open, its reply is the last message of the log, and is not stored twice.
             calls.reply = state.messages().last().cloned();
         }
         let key_prefix = stored.key_prefix.unwrap_or_else(|| Arc::clone(&stored.id));
-        let known = Known { call_ids: CallIds::of(state.messages()), ..Known::default() };
+        let cache =
+            ConversationCache { call_ids: CallIdSet::of(state.messages()), ..ConversationCache::default() };
         let mut run = Run {
             key_prefix,
             tally: stored.tally,
@@ -247,11 +189,12 @@ impl Run {
             decided: stored.decided,
             unknown: stored.unknown,
             prompt,
-            known,
+            cache,
+            // NOTE: Another process may have started the running items, so the run needs `Interrupted` first.
             is_lost: true,
             ..Run::at(agent, stored.id, state, phase)
         };
-        changes.extend(run.revive()?);
+        changes.extend(run.attach_agents()?);
         Ok((run, changes))
     }
 
@@ -280,10 +223,10 @@ impl Run {
 }
 
 /// The prompt of the model when the run was stored, so that its window continues unchanged.
-fn prompt_of(agent: &Agent, state: &State, stored: &RunIn) -> Prompt {
-    let seen = beginning(state.messages(), stored.shown.of);
+fn prompt_of(agent: &Agent, state: &State, stored: &LoadedRun) -> ModelPrompt {
+    let seen = first_messages(state.messages(), stored.shown.of);
     let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
     let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new());
     let window = agent.config().window.as_ref();
-    Prompt::new(stored.shown.instructions.clone(), view, window, &seen, stored.tally.turn_start)
+    ModelPrompt::new(stored.shown.instructions.clone(), view, window, &seen, stored.tally.turn_start)
 }

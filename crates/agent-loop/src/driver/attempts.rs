@@ -1,8 +1,8 @@
-//! What is inside of items at work: the functions of nodes, and the runs of agents that are tools or nodes. Each is
-//! attempted as often, and as long, as its node says.
+//! Attempts of the work inside of items: of the functions of nodes, and of the runs of agents that are tools or nodes.
+//! Each is attempted as often, and as long, as its node says.
 //!
-//! A run inside is driven by the driver of agents; what it tells goes to the driver of the run around it, and it continues
-//! when that has taken note.
+//! A run inside is driven by the driver of agents. Its events are notices for the driver of the run around it, and it
+//! continues when that has handled them.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -10,15 +10,13 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use serde_json::Value;
 use stepfold_state_core::ErrorChain;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
-use super::functions::Happened;
-use super::trouble::outcomes_inside;
+use super::step_event::{AttemptEnd, EndedAttempt, InnerNotice, StepEvent};
 use crate::agent::{BranchEnd, Emitter, NotBegun};
-use crate::approval::{ApprovalRequest, Decision};
+use crate::approval::Decision;
 use crate::exit::{Exit, Pause};
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::outcome::Outcome;
@@ -27,113 +25,62 @@ use crate::ports::Clock;
 use crate::run::Run;
 use crate::run_error::{RunError, RunFault};
 
-/// What functions and runs inside tell until the driver takes it. They wait while there is more.
+/// The capacity of the channel for notices. Functions and inner runs wait while it is full.
 const QUEUE: usize = 64;
 
-/// An attempt that has ended.
-pub(super) struct Attempted {
-    pub(super) place: usize,
-    /// The number of attempts, with this one.
-    pub(super) tries: u32,
-    pub(super) end: AttemptEnd,
-}
-
-/// How an attempt ended.
-pub(super) enum AttemptEnd {
-    /// The function has an outcome.
-    Outcome(NodeOutcome),
-    /// The run inside has ended.
-    Ended,
-    /// The run inside waits for decisions.
-    Waits,
-    /// It requires a decision before it continues.
-    Asks(Box<ApprovalRequest>),
-    /// It was stopped, or the run around it failed beside it.
-    Stopped,
-    /// It failed, or its time was up.
-    Failed(NodeStatus, String),
-}
-
-impl AttemptEnd {
-    /// Whether it is of a run inside, whose end is a commit of its own.
-    const fn is_of_run(&self) -> bool {
-        matches!(self, AttemptEnd::Ended | AttemptEnd::Waits)
-    }
-}
-
-/// An event of a node's function or of an inner run, for the driver.
-pub(super) enum Told {
-    /// What a run does. The driver answers when it has taken note of it: whether the run continues.
-    Inner { place: usize, event: RunEvent, goes_on: oneshot::Sender<bool> },
-    /// What a function says.
-    Output { place: usize, kind: String, value: Value },
-}
-
-impl Told {
-    /// The calls or branches that came to an end, if that is what it tells.
-    pub(super) fn outcomes(&self, run: &Run) -> Vec<String> {
-        match self {
-            Told::Inner { place, event, .. } => {
-                event.committed().map(|event| outcomes_inside(run, *place, event)).unwrap_or_default()
-            }
-            Told::Output { .. } => Vec::new(),
-        }
-    }
-}
-
-/// What is inside of the items of a step.
-pub(super) struct Children<'a> {
+/// The attempts of the work inside of a step's items.
+pub(super) struct AttemptPool<'a> {
     /// Created for the first one: most steps have none.
-    started: Option<Started<'a>>,
+    started: Option<RunningAttempts<'a>>,
     clock: Arc<dyn Clock + 'a>,
 }
 
-/// The attempts that were started, and the channel for what they tell.
-struct Started<'a> {
-    running: FuturesUnordered<BoxFuture<'a, Attempted>>,
-    told: mpsc::Receiver<Told>,
-    teller: mpsc::Sender<Told>,
+/// The attempts that were started, and the channel for their notices.
+struct RunningAttempts<'a> {
+    running: FuturesUnordered<BoxFuture<'a, EndedAttempt>>,
+    notices: mpsc::Receiver<InnerNotice>,
+    sender: mpsc::Sender<InnerNotice>,
 }
 
-impl Started<'_> {
+impl RunningAttempts<'_> {
     fn new() -> Self {
-        let (teller, told) = mpsc::channel(QUEUE);
-        Started { running: FuturesUnordered::new(), told, teller }
+        let (sender, notices) = mpsc::channel(QUEUE);
+        RunningAttempts { running: FuturesUnordered::new(), notices, sender }
     }
 }
 
-impl<'a> Children<'a> {
+impl<'a> AttemptPool<'a> {
     pub(super) fn new(clock: Arc<dyn Clock + 'a>) -> Self {
-        Children { started: None, clock }
+        AttemptPool { started: None, clock }
     }
 
-    /// What is told next, or the next end, with those of functions that end at the same moment; `None` if nothing is at
+    /// The next notice, or the next end, with those of functions that end at the same moment; `None` if nothing is
     /// work. Cancel-safe: a dropped future loses nothing.
-    pub(super) async fn next(&mut self) -> Option<Happened> {
-        let Started { running, told, .. } = self.started.as_mut()?;
+    pub(super) async fn next(&mut self) -> Option<StepEvent> {
+        let RunningAttempts { running, notices, .. } = self.started.as_mut()?;
         let first = tokio::select! {
             biased;
-            Some(told) = told.recv() => return Some(Happened::Told(told)),
+            Some(notice) = notices.recv() => return Some(StepEvent::Notice(notice)),
             Some(first) = running.next() => first,
             else => return None,
         };
         let mut ended = vec![first];
         // What is said in the moment of an end comes before the next one.
-        while told.is_empty()
+        while notices.is_empty()
             && ended.last().is_some_and(|ended| !ended.end.is_of_run())
             && let Some(Some(next)) = running.next().now_or_never()
         {
             ended.push(next);
         }
-        Some(Happened::Ended(ended))
+        Some(StepEvent::AttemptsEnded(ended))
     }
 
-    /// What was told until now.
-    pub(super) fn try_told(&mut self) -> Option<Told> {
-        self.started.as_mut()?.told.try_recv().ok()
+    /// The next notice that is there already.
+    pub(super) fn try_notice(&mut self) -> Option<InnerNotice> {
+        self.started.as_mut()?.notices.try_recv().ok()
     }
 
-    /// Starts what is inside of those of these items that have something inside, until `stop` is cancelled.
+    /// Starts the inner work of these items, until `stop` is cancelled.
     pub(super) fn start(&mut self, run: &Run, places: &[usize], stop: &CancellationToken) {
         for place in places {
             self.attempt(run, *place, (1, Duration::ZERO), stop);
@@ -155,16 +102,18 @@ impl<'a> Children<'a> {
             (Some(inside), _) => {
                 let child = match run.inside_of(place) {
                     Some(child) => Ok(child.clone()),
-                    None => run.begin_inside(task, inside),
+                    None => run.begin_inner_run(task, inside),
                 };
                 match child {
-                    Ok(child) => Attempt::Run(self.drive(place, child, task.decisions(), own.clone())),
-                    Err(begun) => Attempt::NotBegun(begun),
+                    Ok(child) => {
+                        AttemptFuture::Run(self.drive_inner_run(place, child, task.decisions(), own.clone()))
+                    }
+                    Err(begun) => AttemptFuture::NotBegun(begun),
                 }
             }
             (None, Some(planner)) => {
-                let emitter = emitter(place, self.teller());
-                Attempt::Function(Arc::clone(planner).call(task.branch(), own.clone(), emitter))
+                let emitter = emitter(place, self.notice_sender());
+                AttemptFuture::Function(Arc::clone(planner).call(task.branch(), own.clone(), emitter))
             }
             (None, None) => return,
         };
@@ -185,11 +134,11 @@ impl<'a> Children<'a> {
                     AttemptEnd::Failed(NodeStatus::TimedOut, attempts.too_long())
                 }),
             };
-            Attempted { place, tries, end }
+            EndedAttempt { place, tries, end }
         }));
     }
 
-    fn drive(
+    fn drive_inner_run(
         &mut self,
         place: usize,
         child: Run,
@@ -198,30 +147,30 @@ impl<'a> Children<'a> {
     ) -> BoxFuture<'a, Result<Outcome, RunError>> {
         let decisions = own_decisions(&child, decisions);
         let running = child.resume().clock(Arc::clone(&self.clock)).cancel_with(stop).decide_all(decisions);
-        running.observe(Teller { place, teller: self.teller() }).into_future()
+        running.observe(NoticeSender { place, notice_sender: self.notice_sender() }).into_future()
     }
 
-    fn teller(&mut self) -> mpsc::Sender<Told> {
-        self.started().teller.clone()
+    fn notice_sender(&mut self) -> mpsc::Sender<InnerNotice> {
+        self.started().sender.clone()
     }
 
-    fn started(&mut self) -> &mut Started<'a> {
-        self.started.get_or_insert_with(Started::new)
+    fn started(&mut self) -> &mut RunningAttempts<'a> {
+        self.started.get_or_insert_with(RunningAttempts::new)
     }
 }
 
-/// What an attempt waits for.
-enum Attempt<'a> {
+/// The future of an attempt.
+enum AttemptFuture<'a> {
     Run(BoxFuture<'a, Result<Outcome, RunError>>),
     Function(BoxFuture<'static, BranchEnd>),
     NotBegun(NotBegun),
 }
 
-impl Attempt<'_> {
-    /// Until it ends, waits or fails. A function is dropped when it is stopped; a run ends by itself.
+impl AttemptFuture<'_> {
+    /// Waits until the attempt ends, waits or fails. A function is dropped when it is stopped; a run ends by itself.
     async fn end(self, stop: &CancellationToken) -> AttemptEnd {
         match self {
-            Attempt::Run(running) => match running.await {
+            AttemptFuture::Run(running) => match running.await {
                 Ok(outcome) if matches!(outcome.exit(), Exit::Paused(Pause::Approval)) => AttemptEnd::Waits,
                 Ok(_) => AttemptEnd::Ended,
                 // The run around it has failed, which knows why.
@@ -230,7 +179,7 @@ impl Attempt<'_> {
                 }
                 Err(error) => AttemptEnd::Failed(NodeStatus::Failed, ErrorChain(&error).to_string()),
             },
-            Attempt::Function(called) => tokio::select! {
+            AttemptFuture::Function(called) => tokio::select! {
                 biased;
                 () = stop.cancelled() => AttemptEnd::Stopped,
                 end = called => match end {
@@ -239,9 +188,9 @@ impl Attempt<'_> {
                     BranchEnd::Asks(request) => AttemptEnd::Asks(request),
                 },
             },
-            Attempt::NotBegun(NotBegun::Asks(request)) => AttemptEnd::Asks(request),
+            AttemptFuture::NotBegun(NotBegun::Asks(request)) => AttemptEnd::Asks(request),
             // To begin once more would give the same.
-            Attempt::NotBegun(NotBegun::Failed(error)) => {
+            AttemptFuture::NotBegun(NotBegun::Failed(error)) => {
                 AttemptEnd::Outcome(NodeOutcome::failed(NodeStatus::Failed, error, 1))
             }
         }
@@ -258,30 +207,31 @@ fn own_decisions(child: &Run, decided: &[(String, Decision)]) -> Vec<(String, De
     decided.iter().filter(|(id, _)| is_own(id)).cloned().collect()
 }
 
-fn emitter(place: usize, teller: mpsc::Sender<Told>) -> Emitter {
+fn emitter(place: usize, notice_sender: mpsc::Sender<InnerNotice>) -> Emitter {
     Emitter::new(move |kind, value| {
-        let teller = teller.clone();
+        let notice_sender = notice_sender.clone();
         Box::pin(async move {
             // The receiver may be gone when the run is torn down.
-            let _ = teller.send(Told::Output { place, kind, value }).await;
+            let _ = notice_sender.send(InnerNotice::Output { place, kind, value }).await;
         })
     })
 }
 
-/// Tells the driver of the run around it what a run inside does, and waits until it has taken note of it.
-struct Teller {
+/// Sends the events of an inner run to the driver of the run around it, and waits until that has handled them.
+struct NoticeSender {
     place: usize,
-    teller: mpsc::Sender<Told>,
+    notice_sender: mpsc::Sender<InnerNotice>,
 }
 
-impl Observer for Teller {
+impl Observer for NoticeSender {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
         if let RunEvent::Ended(_) = event {
             return Ok(());
         }
-        let (goes_on, answer) = oneshot::channel();
-        let told = Told::Inner { place: self.place, event: event.clone(), goes_on };
-        self.teller.send(told).await?;
+        let (acknowledge, answer) = oneshot::channel();
+        let notice = InnerNotice::Inner { place: self.place, event: event.clone(), acknowledge };
+        self.notice_sender.send(notice).await?;
+        // NOTE: An inner run continues only after its commit is stored by the run around it.
         match answer.await? {
             true => Ok(()),
             false => Err("the run around it has failed".into()),

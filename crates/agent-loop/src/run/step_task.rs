@@ -9,21 +9,21 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{InputRequest, Invocation, InvokeOptions, key_of_call};
 
 use super::machine::Run;
-use super::work::Item;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Subject, path_of_call, whole_micros};
+use super::step::StepItem;
+use crate::approval::{ApprovalRequest, AskReason, Decision, RequestSubject, path_of_call, whole_micros};
 use crate::planned::{OpenBranch, Planned};
 
 /// An item of the open step of a run: a call, or a branch.
 #[derive(Clone, Copy)]
-pub(crate) struct Task<'a> {
+pub(crate) struct StepTask<'a> {
     pub(crate) run: &'a Run,
     pub(crate) place: usize,
-    pub(super) item: &'a Item,
+    pub(super) item: &'a StepItem,
 }
 
-impl<'a> Task<'a> {
-    pub(super) const fn new(run: &'a Run, place: usize, item: &'a Item) -> Self {
-        Task { run, place, item }
+impl<'a> StepTask<'a> {
+    pub(super) const fn new(run: &'a Run, place: usize, item: &'a StepItem) -> Self {
+        StepTask { run, place, item }
     }
 
     /// The branch, if it is one.
@@ -36,7 +36,7 @@ impl<'a> Task<'a> {
         self.run.shown(self.place)
     }
 
-    /// What it is called among the items of its step: the id of the call, or the node.
+    /// The name of the item within its step: the id of the call, or the node.
     pub(crate) fn label(&self) -> String {
         match &self.item.planned {
             None => self.run.call_at(self.place).map(|call| call.id.clone()).unwrap_or_default(),
@@ -52,7 +52,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// What the idempotency keys of the item, or of the run inside of it, begin with.
+    /// The beginning of the idempotency keys of the item, or of the run inside of it.
     pub(crate) fn key(&self) -> String {
         self.under(self.run.key_prefix())
     }
@@ -63,6 +63,7 @@ impl<'a> Task<'a> {
     }
 
     fn under(&self, prefix: &str) -> String {
+        // NOTE: Derived from the place in the record, so that a second process makes the same key for the same work.
         let scope = format!("{prefix}/{}", self.run.steps());
         match &self.item.planned {
             None => format!("{}/run", key_of_call(&scope, &self.label())),
@@ -70,7 +71,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// In which superstep of the run this is that the node has branches, from 1.
+    /// The number of the superstep, among those in which the node has branches, from 1.
     pub(crate) fn execution(&self) -> u64 {
         self.planned().map_or(0, |planned| self.run.execution(&planned.node))
     }
@@ -82,7 +83,7 @@ impl<'a> Task<'a> {
         calls.map_or_else(|| self.run.state().clone(), |calls| calls.state_seen_by(self.place))
     }
 
-    /// What was decided, by the ids within the item.
+    /// The decisions, by the ids within the item.
     pub(crate) fn decisions(&self) -> &'a [(String, Decision)] {
         &self.item.decisions
     }
@@ -95,7 +96,7 @@ impl<'a> Task<'a> {
     fn request(&self, asked: InputRequest, now: SystemTime) -> ApprovalRequest {
         let name = self.name();
         let reason = if asked.later.is_some() { AskReason::Later } else { AskReason::Input };
-        let subject = Subject {
+        let subject = RequestSubject {
             run: &self.run.id,
             step: self.run.steps(),
             place: self.place,
@@ -114,7 +115,7 @@ impl<'a> Task<'a> {
         ApprovalRequest { message: Some(message), parameters: schema, state, token, deadline, ..request }
     }
 
-    /// What the function of a node, or the agent inside, has of it. The item of a call are its arguments.
+    /// The item as an open branch, for the function of a node or the agent inside. The item of a call are its arguments.
     pub(crate) fn branch(&self) -> OpenBranch {
         let planned = self.planned().cloned().unwrap_or_else(|| {
             let ToolCall { name, arguments, .. } = self.call();

@@ -5,17 +5,21 @@ use std::collections::BTreeSet;
 use stepfold_state_core::state::{KeySchema, Template};
 use stepfold_tools::Tools;
 
-use super::{Agent, Config};
+use super::{Agent, AgentConfig};
 use crate::state_input::is_shared;
 
 /// The keys that a name in a template may mean: a dotted one is a key, or leads into the value of one.
-pub(super) fn roots(name: &str) -> impl Iterator<Item = &str> {
+pub(super) fn key_candidates(name: &str) -> impl Iterator<Item = &str> {
     name.match_indices('.').map(|(dot, _)| &name[..dot]).chain([name])
 }
 
 /// The keys that the instructions show, that these tools are fed from, and that they merge into.
-pub(super) fn named_keys<'a>(config: &'a Config, tools: Option<&'a Tools>) -> BTreeSet<&'a str> {
-    let shown = config.instructions.iter().flat_map(Template::placeholders).flat_map(|(name, _)| roots(name));
+pub(super) fn named_keys<'a>(config: &'a AgentConfig, tools: Option<&'a Tools>) -> BTreeSet<&'a str> {
+    let shown = config
+        .instructions
+        .iter()
+        .flat_map(Template::placeholders)
+        .flat_map(|(name, _)| key_candidates(name));
     let tools = tools.into_iter().flat_map(Tools::iter);
     shown.chain(tools.flat_map(|tool| tool.reads().chain(tool.writes()))).collect()
 }

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
+use super::definition::{END, START};
 use super::graph_shape::{EdgeKind, GraphEdge, GraphShape};
-use super::shape::{END, START};
 
 /// The drawing's name of a node, of the start or of the end.
 fn id(shape: &GraphShape, name: &str) -> String {
     match name {
         START => "start".to_owned(),
+        // NOTE: In lower case `end` is a keyword of Mermaid.
         END => "end_".to_owned(),
         name => {
             let index = shape.nodes.iter().position(|node| node.name == name);

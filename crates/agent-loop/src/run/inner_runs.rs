@@ -10,15 +10,14 @@ use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::ToolError;
 
-use super::commit::Folding;
-use super::event::{Event, EventKind};
+use super::event::{Event, EventKind, FoldMode};
 use super::input::Input;
-use super::machine::{Phase, Run};
-use super::stored::LoadError;
-use super::task::Task;
-use super::unknown::{UnknownCall, within};
-use super::work::{Child, ChildRun, Item, Plan, Spent};
-use crate::agent::{AgentCall, BranchAgent, EndedAgent, NotBegun, RunLimits, result_of_call};
+use super::load_error::LoadError;
+use super::machine::{Run, RunPhase};
+use super::step::{InnerRun, InnerRunState, SpentBudget, StepItem, StepPlan};
+use super::step_task::StepTask;
+use super::unknown_calls::{UnknownCall, within};
+use crate::agent::{BranchAgent, EndedAgent, HostedAgent, NotBegun, RunLimits, result_of_call};
 use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::planned::{Attempts, NodeOutcome};
@@ -28,31 +27,35 @@ const MAX_NESTING: usize = 16;
 
 impl Run {
     /// An item of the open step.
-    pub(crate) fn task(&self, place: usize) -> Option<Task<'_>> {
-        Some(Task::new(self, place, self.item(place)?))
+    pub(crate) fn task(&self, place: usize) -> Option<StepTask<'_>> {
+        Some(StepTask::new(self, place, self.item(place)?))
     }
 
-    pub(crate) fn item(&self, place: usize) -> Option<&Item> {
-        self.work()?.items.get(place)
+    pub(crate) fn item(&self, place: usize) -> Option<&StepItem> {
+        self.open_step()?.items.get(place)
     }
 
-    /// What is inside of an item, if that is known: the tools of some agents are not before they are asked for.
-    pub(crate) fn inside(&self, task: Task<'_>) -> Option<&dyn BranchAgent> {
+    /// The agent inside of an item, if it is known: dynamic toolsets are unknown before they are listed.
+    pub(crate) fn inside(&self, task: StepTask<'_>) -> Option<&dyn BranchAgent> {
         match task.planned() {
             Some(planned) => self.planner()?.agent(&planned.node),
-            None => self.tool(task.name())?.hosted_as::<AgentCall>().map(|call| call as &dyn BranchAgent),
+            None => self.tool(task.name())?.hosted_as::<HostedAgent>().map(|call| call as &dyn BranchAgent),
         }
     }
 
     /// The runs inside of items of the open step, whose agents are known.
     pub(crate) fn children(&self) -> impl Iterator<Item = (usize, &Run)> {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default();
+        let items = self.open_step().map(|step| &*step.items).unwrap_or_default();
         items.iter().enumerate().filter_map(|(place, item)| Some((place, item.child()?)))
     }
 
     /// The inner run of an item, before its beginning. Its id consists of this run's id and its index, so
     /// that it is the same in every process; its keys are those of the process that continues.
-    pub(crate) fn begin_inside(&self, task: Task<'_>, inside: &dyn BranchAgent) -> Result<Run, NotBegun> {
+    pub(crate) fn begin_inner_run(
+        &self,
+        task: StepTask<'_>,
+        inside: &dyn BranchAgent,
+    ) -> Result<Run, NotBegun> {
         let failed = |error: &dyn std::fmt::Display| NotBegun::Failed(error.to_string());
         if self.depth >= MAX_NESTING {
             return Err(failed(&format_args!("agents are nested deeper than {MAX_NESTING}")));
@@ -64,7 +67,7 @@ impl Run {
             input = input.say(prompt);
         }
         let run = Run::new(&agent, input, task.inner_id()).map_err(|error| failed(&error))?;
-        Ok(self.with_inside(task, run))
+        Ok(self.as_inner_run(task, run))
     }
 
     /// The run inside of an item as it is, or as it would begin. None if its agent is not known.
@@ -74,27 +77,29 @@ impl Run {
             return Ok(Some(child.clone()));
         }
         let Some(inside) = self.inside(task) else { return Ok(None) };
-        let begun = self.begin_inside(task, inside);
+        let begun = self.begin_inner_run(task, inside);
         begun.map(Some).map_err(|error| fault_of(task, error))
     }
 
     /// Whether the agent inside of an item is known whatever the tools of the step are.
-    pub(crate) fn is_known_inside(&self, task: Task<'_>) -> bool {
+    pub(crate) fn knows_agent_inside(&self, task: StepTask<'_>) -> bool {
         task.planned().is_some() || self.agent.static_tool(task.name()).is_some()
     }
 
     /// A run as part of this one.
-    fn with_inside(&self, task: Task<'_>, mut run: Run) -> Run {
+    fn as_inner_run(&self, task: StepTask<'_>, mut run: Run) -> Run {
         run.depth = self.depth + 1;
-        run.bounds = self.bounds_inside();
+        run.bounds = self.limits_of_inner_runs();
         run.with_key_prefix(task.key())
     }
 
-    /// What is left of the limits of this run to those inside of a step of calls. Nothing left is one, so that the run
-    /// inside ends after its first step. A plan has its own bounds, which it looks at between supersteps.
-    fn bounds_inside(&self) -> Option<RunLimits> {
-        let Plan::Calls(calls) = &self.work()?.plan else { return None };
-        let (limits, Spent { calls, tokens, elapsed }) = (self.limits(), calls.spent);
+    /// The remaining limits of this run, for the runs inside of a step of calls. A remainder of zero becomes one, so that
+    /// the run inside ends after its first step. A plan has its own bounds, which it looks at between supersteps.
+    fn limits_of_inner_runs(&self) -> Option<RunLimits> {
+        // NOTE: A function of the record, so that every host finds the same. Work beside it in the step is not
+        // subtracted: the limits of this run are checked when the step has ended.
+        let StepPlan::Calls(calls) = &self.open_step()?.plan else { return None };
+        let (limits, SpentBudget { calls, tokens, elapsed }) = (self.limits(), calls.spent);
         Some(RunLimits {
             steps: u64::MAX,
             calls_per_reply: usize::MAX,
@@ -106,12 +111,14 @@ impl Run {
         })
     }
 
-    /// The runs inside derive their keys from this one, and what they may spend.
-    pub(super) fn pass_on(&mut self) {
+    /// Derives the keys and the limits of the runs inside from this run.
+    pub(super) fn rebind_inner_runs(&mut self) {
         for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
             child.run = match (child.run, self.task(place)) {
-                (ChildRun::Run(run), Some(task)) => ChildRun::Run(Box::new(self.with_inside(task, *run))),
+                (InnerRunState::Run(run), Some(task)) => {
+                    InnerRunState::Run(Box::new(self.as_inner_run(task, *run)))
+                }
                 (run, _) => run,
             };
             self.put_child(place, child);
@@ -119,36 +126,38 @@ impl Run {
     }
 
     pub(super) fn places_of_children(&self) -> Vec<usize> {
-        let items = self.work().map(|work| &*work.items).unwrap_or_default().iter().enumerate();
+        let items = self.open_step().map(|step| &*step.items).unwrap_or_default().iter().enumerate();
         items.filter(|(_, item)| item.child.is_some()).map(|(place, _)| place).collect()
     }
 
-    pub(super) fn take_child(&mut self, place: usize) -> Option<Box<Child>> {
-        let Phase::Working(work) = &mut self.phase else { return None };
-        work.items.change(place, |item| item.child.take())?
+    pub(super) fn take_child(&mut self, place: usize) -> Option<Box<InnerRun>> {
+        let RunPhase::Working(step) = &mut self.phase else { return None };
+        step.items.change(place, |item| item.child.take())?
     }
 
-    pub(super) fn put_child(&mut self, place: usize, child: Box<Child>) {
-        if let Phase::Working(work) = &mut self.phase {
-            work.items.change(place, |item| item.child = Some(child));
+    pub(super) fn put_child(&mut self, place: usize, child: Box<InnerRun>) {
+        if let RunPhase::Working(step) = &mut self.phase {
+            step.items.change(place, |item| item.child = Some(child));
         }
     }
 
-    /// Folds an event of a run inside into that run, and what it writes to shared keys into its item. All or nothing. Gives
-    /// the calls that have an unknown outcome now.
+    /// Folds an event of a run inside into that run, and its writes to shared keys into its item. All or nothing.
+    /// Returns the calls that have an unknown outcome now.
     pub(super) fn commit_inner(
         &mut self,
         event: &Event,
-        folding: Folding,
+        folding: FoldMode,
     ) -> Result<Vec<UnknownCall>, FeedError> {
         let EventKind::Inner { place, event: inner } = &event.kind else { return Ok(Vec::new()) };
+        // NOTE: The commits of an inner run are commits of this one, so that after a crash only uncommitted work runs
+        // again.
         let mut child = self.take_child(*place).unwrap_or_default();
         let committed = self.fold_inner(*place, &mut child, inner, folding);
-        let has_begun = !matches!(child.run, ChildRun::Unknown) || !child.events.is_empty();
+        let has_begun = !matches!(child.run, InnerRunState::Unknown) || !child.events.is_empty();
         if has_begun {
             let pending = child.run().map(Run::pending);
-            if let Phase::Working(work) = &mut self.phase {
-                work.items.change(*place, |item| {
+            if let RunPhase::Working(step) = &mut self.phase {
+                step.items.change(*place, |item| {
                     // What was asked before is decided: the run inside has gone on.
                     item.asked = Vec::new();
                     if let Some(pending) = pending {
@@ -164,34 +173,35 @@ impl Run {
     fn fold_inner(
         &self,
         place: usize,
-        child: &mut Child,
+        child: &mut InnerRun,
         event: &Event,
-        folding: Folding,
+        folding: FoldMode,
     ) -> Result<Vec<UnknownCall>, FeedError> {
         let task = self.task(place).ok_or(FeedError::NoSuchItem { place })?;
-        let Some(inside) = self.inside(task).filter(|_| !matches!(child.run, ChildRun::Stored(_))) else {
+        let Some(inside) = self.inside(task).filter(|_| !matches!(child.run, InnerRunState::Stored(_)))
+        else {
             child.events.push(event.clone());
             return Ok(Vec::new());
         };
-        if let (EventKind::Edited { .. }, ChildRun::Run(_)) = (&event.kind, &child.run) {
+        if let (EventKind::Edited { .. }, InnerRunState::Run(_)) = (&event.kind, &child.run) {
             self.edit_child(place, child, event, folding);
             return Ok(Vec::new());
         }
         let mut run = match std::mem::take(&mut child.run) {
-            ChildRun::Run(run) => run,
+            InnerRunState::Run(run) => run,
             _ => Box::new(self.new_child(task, event, folding)?),
         };
         let known = run.unknown_calls().len();
         let committed = match run.follow(event) {
             // The values that it was made on have gone on; with what it wrote they may be too much.
-            Err(FeedError::State(_)) if folding == Folding::CatchUp => run.catch_up(event.clone()),
+            Err(FeedError::State(_)) if folding == FoldMode::CatchUp => run.catch_up(event.clone()),
             committed => committed,
         };
-        run.is_taken_up = folding == Folding::CatchUp;
-        run.is_lost |= folding == Folding::CatchUp;
+        run.is_taken_up = folding == FoldMode::CatchUp;
+        run.is_lost |= folding == FoldMode::CatchUp;
         if let Err(error) = committed {
             if run.events() > 0 {
-                child.run = ChildRun::Run(run);
+                child.run = InnerRunState::Run(run);
             }
             return Err(error);
         }
@@ -204,45 +214,47 @@ impl Run {
         child.writes.extend(event.delta.iter().filter(is_shared).cloned());
         // What a run begins with was said by others.
         if !matches!(event.kind, EventKind::Began { .. }) {
-            child.said.extend(event.messages.iter().cloned());
+            child.messages.extend(event.messages.iter().cloned());
         }
         let unknown = run.unknown_calls()[known..].to_vec();
-        child.run = ChildRun::Run(run);
+        child.run = InnerRunState::Run(run);
         Ok(within(&task.label(), unknown).collect())
     }
 
     /// The run inside of an item, before its first event.
-    fn new_child(&self, task: Task<'_>, event: &Event, folding: Folding) -> Result<Run, FeedError> {
+    fn new_child(&self, task: StepTask<'_>, event: &Event, folding: FoldMode) -> Result<Run, FeedError> {
         let place = task.place;
         let EventKind::Began { id, .. } = &event.kind else { return Err(FeedError::NoSuchItem { place }) };
         let inside = self.inside(task).ok_or(FeedError::NoSuchItem { place })?;
         let agent = match inside.agent_on(&self.state) {
             Ok(agent) => agent,
-            Err(_) if folding == Folding::CatchUp => inside.agent().clone(),
+            // NOTE: The agent is adjusted by values of then, and the state has those of now: that must not stop a run
+            // from being read.
+            Err(_) if folding == FoldMode::CatchUp => inside.agent().clone(),
             Err(error) => return Err(fault_of(task, NotBegun::Failed(error))),
         };
         let input = Input::recorded(inside.state_on(&task.branch())?, event);
         let run = Run::new(&agent, input, id.as_str());
         let run = run.map_err(|error| fault_of(task, NotBegun::Failed(error.to_string())))?;
-        Ok(self.with_inside(task, run))
+        Ok(self.as_inner_run(task, run))
     }
 
     /// The next event of a run inside, as a record may have it that outlives the run.
-    pub(super) fn lasting_inside(&self, place: usize, event: &Event) -> Option<Event> {
+    pub(super) fn lasting_inner_event(&self, place: usize, event: &Event) -> Option<Event> {
         let task = self.task(place)?;
         match task.item.child() {
             Some(child) => Some(child.lasting(event)),
-            None => self.new_child(task, event, Folding::Live).ok().map(|child| child.lasting(event)),
+            None => self.new_child(task, event, FoldMode::Live).ok().map(|child| child.lasting(event)),
         }
     }
 
-    /// Puts their agents to the runs inside that wait for that: those that were loaded, and those whose agents are among
-    /// tools that were not known. Gives what has changed of the agents.
-    pub(super) fn revive(&mut self) -> Result<Vec<String>, LoadError> {
+    /// Attaches agents to the runs inside that wait for them: those that were loaded, and those whose agents are among
+    /// tools that were not known. Returns the changes of these agents.
+    pub(super) fn attach_agents(&mut self) -> Result<Vec<String>, LoadError> {
         let mut differences = Vec::new();
         for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
-            let (is_kept, unknown) = self.revive_child(place, &mut child, &mut differences)?;
+            let (is_kept, unknown) = self.attach_agent(place, &mut child, &mut differences)?;
             self.unknown.extend(unknown);
             if is_kept {
                 self.put_child(place, child);
@@ -251,34 +263,36 @@ impl Run {
         Ok(differences)
     }
 
-    fn revive_child(
+    fn attach_agent(
         &self,
         place: usize,
-        child: &mut Child,
+        child: &mut InnerRun,
         differences: &mut Vec<String>,
     ) -> Result<(bool, Vec<UnknownCall>), LoadError> {
         let Some(task) = self.task(place) else { return Ok((false, Vec::new())) };
         let what = if task.planned().is_some() { "node" } else { "tool" };
         let name = task.name();
         let Some(inside) = self.inside(task) else {
+            // NOTE: Dynamic tools are unknown before they are listed; until then the events of such an agent wait with
+            // the call.
             let may_come = task.planned().is_none() && self.tools().is_none();
             if !may_come {
                 differences.push(format!("{what} '{name}' has lost its agent"));
             }
             return Ok((may_come, Vec::new()));
         };
-        if let ChildRun::Stored(stored) = &child.run {
+        if let InnerRunState::Stored(stored) = &child.run {
             let Ok(agent) = inside.agent_on(&self.state) else {
                 differences.push(format!("{what} '{name}' has lost its agent"));
                 return Ok((false, Vec::new()));
             };
             let (run, changed) = Run::load_changed(&agent, &stored.to_string())?;
             differences.extend(changed.into_iter().map(|change| format!("{what} '{name}': {change}")));
-            child.run = ChildRun::Run(Box::new(self.with_inside(task, run)));
+            child.run = InnerRunState::Run(Box::new(self.as_inner_run(task, run)));
         }
         let mut unknown = Vec::new();
         for event in std::mem::take(&mut child.events) {
-            let folded = self.fold_inner(place, child, &event, Folding::CatchUp);
+            let folded = self.fold_inner(place, child, &event, FoldMode::CatchUp);
             unknown.extend(
                 folded
                     .map_err(|error| LoadError::Inside { name: name.to_owned(), error: Box::new(error) })?,
@@ -296,23 +310,23 @@ impl Run {
 
     /// The result and the writes of a call whose agent has ended.
     pub(crate) fn result_inside(&self, place: usize) -> Result<(Value, Delta), ToolError> {
-        match self.item(place).and_then(Item::ended_inside) {
+        match self.item(place).and_then(StepItem::ended_inside) {
             Some(ended) => result_of_call(&ended),
             None => Err(ToolError::permanent("the agent has not begun")),
         }
     }
 
-    /// How often and how long what is inside of an item is run. A call is attempted once, within the limits of its agent.
+    /// The limits of attempts of the work inside of an item. A call is attempted once, within the limits of its agent.
     pub(crate) fn attempts(&self, place: usize) -> Attempts {
         let planned = self.item(place).and_then(|item| item.planned.as_ref());
         let attempts = planned.zip(self.planner()).map(|(planned, planner)| planner.attempts(&planned.node));
         attempts.unwrap_or_default()
     }
 
-    /// A run inside once more, with tools that were offered to it.
-    pub(crate) fn put_run_inside(&mut self, place: usize, run: Run) {
+    /// Replaces a run inside by one with tools that were offered to it.
+    pub(crate) fn replace_inner_run(&mut self, place: usize, run: Run) {
         if let Some(mut child) = self.take_child(place) {
-            child.run = ChildRun::Run(Box::new(run));
+            child.run = InnerRunState::Run(Box::new(run));
             self.put_child(place, child);
         }
     }
@@ -323,22 +337,22 @@ impl Run {
     }
 }
 
-/// What an agent inside has come to.
-impl Item {
+/// The result of an agent inside.
+impl StepItem {
     pub(crate) fn ended_inside(&self) -> Option<EndedAgent<'_>> {
         let child = self.child.as_ref()?;
-        let answer = answer_of(child.run()?, &child.said);
-        Some(EndedAgent { answer, writes: &child.writes, said: &child.said })
+        let answer = answer_of(child.run()?, &child.messages);
+        Some(EndedAgent { answer, writes: &child.writes, said: &child.messages })
     }
 }
 
 /// The answer of a run: the output if there is one, else the last words. An error says why there is none.
-fn answer_of(run: &Run, said: &[Arc<Message>]) -> Result<Option<Value>, String> {
+fn answer_of(run: &Run, messages: &[Arc<Message>]) -> Result<Option<Value>, String> {
     let exit = run.exit().cloned().unwrap_or(Exit::Failed);
     if !is_end(&exit) && !has_final_answer(run, &exit) {
         return Err(format!("the agent did not finish: {exit}"));
     }
-    Ok(run.output().cloned().or_else(|| exit.last_words_of(run.agent(), said).map(Value::String)))
+    Ok(run.output().cloned().or_else(|| exit.last_words_of(run.agent(), messages).map(Value::String)))
 }
 
 /// Whether an agent that ended so has done what it was asked.
@@ -354,7 +368,7 @@ fn has_final_answer(run: &Run, exit: &Exit) -> bool {
     is_limit && run.agent().config().final_answer && run.reply().is_some_and(is_answer)
 }
 
-fn fault_of(task: Task<'_>, error: NotBegun) -> FeedError {
+fn fault_of(task: StepTask<'_>, error: NotBegun) -> FeedError {
     let words = match error {
         NotBegun::Failed(words) => words,
         NotBegun::Asks(request) => format!("approval `{}` is pending", request.id),

@@ -1,5 +1,5 @@
-//! The items of a step at work: which start next. An [`Invocation`] runs the functions of tools, in their order; what
-//! is inside of items, as the functions of nodes are, runs among the [children](super::children).
+//! The order in which the items of a running step start. An [`Invocation`] runs the functions of tools; inner work,
+//! which includes the functions of nodes, runs among the [attempts](super::attempts).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -7,44 +7,27 @@ use std::sync::Arc;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{
-    CallEvent, CallOutcome, CancellationToken, FatalError, InputRequest, Invocation, InvokeOptions, ToolError,
-};
+use stepfold_tools::{CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, ToolError};
 
-use super::children::{Attempted, Told};
+use super::step_event::StepEvent;
 use crate::agent::HookPoint;
 use crate::run::{Fate, Run};
 
-/// What happens while the items of a step are under way.
-pub(super) enum Happened {
-    /// These start: calls when the functions are asked what happens next, what is inside of items by itself.
-    Starting(Vec<usize>),
-    /// A tool reports progress.
-    Progress { call_id: String, report: Value },
-    /// A call asks the user.
-    Asks { place: usize, requests: Vec<InputRequest> },
-    /// Calls have their outcomes, which ended at the same moment.
-    Finished(Vec<(usize, CallOutcome)>),
-    /// What is inside of an item tells of what it does.
-    Told(Told),
-    /// Attempts of what is inside of items ended at the same moment.
-    Ended(Vec<Attempted>),
-}
-
-/// The functions of a step. What is inside of items counts among those that run side by side, until it is
-/// [held](Functions::hold) or [complete](Functions::complete).
-pub(super) enum Functions {
+/// The functions of a step. Inner work counts among those that run side by side, until it is
+/// [held](StepFunctions::hold) or [complete](StepFunctions::complete).
+pub(super) enum StepFunctions {
     Calls { invocation: Box<Invocation>, calls: Arc<[ToolCall]>, has_hooks: bool },
-    Nodes(Nodes),
+    Branches(BranchQueue),
 }
 
-impl Functions {
-    /// They stop when the run is cancelled, or at their own [token](Functions::stop).
+impl StepFunctions {
+    /// The functions of the open step. They stop when the run is cancelled, or at their own
+    /// [token](StepFunctions::stop).
     pub(super) fn of(run: &Run, cancellation: &CancellationToken) -> Self {
         if let Some(planner) = run.planner() {
-            return Functions::Nodes(Nodes {
+            return StepFunctions::Branches(BranchQueue {
                 queue: run.open_tasks().map(|task| task.place).collect(),
-                at_work: BTreeSet::new(),
+                running: BTreeSet::new(),
                 max_parallel: planner.max_parallel(),
                 stop: cancellation.child_token(),
             });
@@ -53,31 +36,31 @@ impl Functions {
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
         let calls: Arc<[ToolCall]> = run.calls_as_run().into();
         let invocation = Box::new(invocation(run, Arc::clone(&calls), cancellation.clone()));
-        Functions::Calls { invocation, calls, has_hooks }
+        StepFunctions::Calls { invocation, calls, has_hooks }
     }
 
     /// Stops what is under way in the step.
     pub(super) fn stop(&self) -> &CancellationToken {
         match self {
-            Functions::Calls { invocation, .. } => invocation.cancellation(),
-            Functions::Nodes(nodes) => &nodes.stop,
+            StepFunctions::Calls { invocation, .. } => invocation.cancellation(),
+            StepFunctions::Branches(nodes) => &nodes.stop,
         }
     }
 
-    /// What happens next; none when nothing is left to run, here or inside of items.
-    pub(super) async fn next(&mut self) -> Option<Happened> {
+    /// The next event; `None` when nothing is left to run, here or inside of items.
+    pub(super) async fn next(&mut self) -> Option<StepEvent> {
         let (invocation, calls, has_hooks) = match self {
-            Functions::Nodes(nodes) => return nodes.next().await,
-            Functions::Calls { invocation, calls, has_hooks } => (invocation, calls, *has_hooks),
+            StepFunctions::Branches(nodes) => return nodes.next().await,
+            StepFunctions::Calls { invocation, calls, has_hooks } => (invocation, calls, *has_hooks),
         };
         loop {
             match invocation.next().await? {
-                CallEvent::Starting { calls } => return Some(Happened::Starting(calls)),
+                CallEvent::Starting { calls } => return Some(StepEvent::Starting(calls)),
                 CallEvent::Progress { call, report } => {
-                    return Some(Happened::Progress { call_id: calls[call].id.clone(), report });
+                    return Some(StepEvent::Progress { call_id: calls[call].id.clone(), report });
                 }
                 CallEvent::InputRequired { call: place, requests } => {
-                    return Some(Happened::Asks { place, requests });
+                    return Some(StepEvent::Asks { place, requests });
                 }
                 CallEvent::Finished { call } => {
                     // A hook may take its time, in which nothing that has ended waits to be committed.
@@ -85,7 +68,7 @@ impl Functions {
                     let places = std::iter::once(call).chain(others);
                     let outcomes =
                         places.filter_map(|place| Some((place, invocation.outcome(place)?.clone())));
-                    return Some(Happened::Finished(outcomes.collect()));
+                    return Some(StepEvent::CallsFinished(outcomes.collect()));
                 }
                 _ => {}
             }
@@ -94,41 +77,41 @@ impl Functions {
 
     /// The calls, of these that are about to start, that would take other values from the state than those approved.
     pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, Fate)> {
-        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        let StepFunctions::Calls { invocation, .. } = self else { return Vec::new() };
         run.starting_to_ask(places, |place| invocation.state_seen_by(place))
     }
 
     /// Whether an outcome is amended when it is committed.
     pub(super) const fn amends(&self) -> bool {
-        matches!(self, Functions::Calls { has_hooks: true, .. })
+        matches!(self, StepFunctions::Calls { has_hooks: true, .. })
     }
 
-    /// What hooks wrote with a call is read by those that wait for it.
+    /// Gives the writes of hooks with a call to the calls that wait for it.
     pub(super) fn amend(&mut self, run: &Run, place: usize) {
-        if let Functions::Calls { invocation, .. } = self
+        if let StepFunctions::Calls { invocation, .. } = self
             && let Some(outcome) = run.finished_call(place)
         {
             invocation.amend(place, outcome);
         }
     }
 
-    /// What is inside of an item has come to its end without an outcome here: it waits, or has one already.
+    /// Releases an item whose inner work ended without an outcome here: it is waiting, or its outcome is already recorded.
     pub(super) fn hold(&mut self, place: usize) {
         match self {
             // Calls that read what it will have written wait with it.
-            Functions::Calls { invocation, .. } => invocation.hold(place),
-            Functions::Nodes(nodes) => {
-                nodes.at_work.remove(&place);
+            StepFunctions::Calls { invocation, .. } => invocation.hold(place),
+            StepFunctions::Branches(nodes) => {
+                nodes.running.remove(&place);
             }
         }
     }
 
-    /// What is inside of a call has its result, whose form is that of the tool.
+    /// Completes a call whose inner work has its result, in the form of the tool.
     pub(super) fn complete(&mut self, place: usize, result: Result<(Value, Delta), ToolError>) {
         match self {
-            Functions::Calls { invocation, .. } => invocation.complete(place, result),
-            Functions::Nodes(nodes) => {
-                nodes.at_work.remove(&place);
+            StepFunctions::Calls { invocation, .. } => invocation.complete(place, result),
+            StepFunctions::Branches(nodes) => {
+                nodes.running.remove(&place);
             }
         }
     }
@@ -136,25 +119,25 @@ impl Functions {
     /// Starts nothing more. Running functions complete.
     pub(super) fn drain(&mut self) {
         match self {
-            Functions::Calls { invocation, .. } => invocation.drain(),
-            Functions::Nodes(nodes) => nodes.queue.clear(),
+            StepFunctions::Calls { invocation, .. } => invocation.drain(),
+            StepFunctions::Branches(nodes) => nodes.queue.clear(),
         }
     }
 
     /// These do not start, and no others do.
     pub(super) fn withdraw(&mut self, places: &[usize]) {
         match self {
-            Functions::Calls { invocation, .. } => invocation.withdraw(),
-            Functions::Nodes(nodes) => {
-                nodes.at_work.retain(|place| !places.contains(place));
+            StepFunctions::Calls { invocation, .. } => invocation.withdraw(),
+            StepFunctions::Branches(nodes) => {
+                nodes.running.retain(|place| !places.contains(place));
             }
         }
         self.drain();
     }
 
-    /// The ids of the calls that came to an end which is not committed.
+    /// The ids of the calls that have ended and are not committed.
     pub(super) fn ended(&self, run: &Run) -> Vec<String> {
-        let Functions::Calls { invocation, .. } = self else { return Vec::new() };
+        let StepFunctions::Calls { invocation, .. } = self else { return Vec::new() };
         let has_ended = |place: usize| invocation.outcome(place).is_some_and(|outcome| outcome.tries > 0);
         let ended = run.open_calls().into_iter().filter(|(place, _)| has_ended(*place));
         ended.map(|(_, call)| call.id).collect()
@@ -162,7 +145,7 @@ impl Functions {
 
     /// The error of a call that is for the caller.
     pub(super) fn take_error(&mut self) -> Option<FatalError> {
-        let Functions::Calls { invocation, .. } = self else { return None };
+        let StepFunctions::Calls { invocation, .. } = self else { return None };
         invocation.take_error()
     }
 }
@@ -185,24 +168,24 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
     invocation
 }
 
-/// The branches of a step, which start in order while not too many are at work.
-pub(super) struct Nodes {
+/// The branches of a step, which start in order, a limited number at a time.
+pub(super) struct BranchQueue {
     queue: VecDeque<usize>,
-    at_work: BTreeSet<usize>,
+    running: BTreeSet<usize>,
     max_parallel: usize,
     stop: CancellationToken,
 }
 
-impl Nodes {
-    /// What starts next; none when all have ended. It is pending while all that may start is at work.
-    async fn next(&mut self) -> Option<Happened> {
-        let free = self.max_parallel.saturating_sub(self.at_work.len()).min(self.queue.len());
+impl BranchQueue {
+    /// The branches that start next; `None` when all have ended. It is pending while all that may start are running.
+    async fn next(&mut self) -> Option<StepEvent> {
+        let free = self.max_parallel.saturating_sub(self.running.len()).min(self.queue.len());
         if free > 0 && !self.stop.is_cancelled() {
             let places: Vec<usize> = self.queue.drain(..free).collect();
-            self.at_work.extend(&places);
-            return Some(Happened::Starting(places));
+            self.running.extend(&places);
+            return Some(StepEvent::Starting(places));
         }
-        if self.at_work.is_empty() {
+        if self.running.is_empty() {
             return None;
         }
         std::future::pending().await

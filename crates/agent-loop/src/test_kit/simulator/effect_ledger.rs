@@ -1,25 +1,25 @@
-//! What happened in a run and in the runs of its nodes' agents, read off the events, by idempotency keys.
+//! The calls, branches and effects of a run and of the runs of its nodes' agents, read off the events, by idempotency keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepfold_tools::Effect;
 
 use super::RUN_ID;
-use crate::agent::{Agent, AgentCall};
+use crate::agent::{Agent, HostedAgent};
 use crate::approval::Decision;
 use crate::planned::Planned;
 use crate::run::{Event, EventKind};
 
-/// What the events of a run say about its branches and calls. Keys are those that nodes and tools are given; runs
-/// are known by their ids, from that of the simulated one to those of the agents inside.
+/// A ledger of the branches and calls of a run, as its events report them. Keys are those that nodes and tools are given;
+/// runs are known by their ids, from that of the simulated one to those of the agents inside.
 #[derive(Clone, Debug)]
-pub(super) struct Account {
+pub(super) struct EffectLedger {
     agents: BTreeMap<String, Agent>,
-    /// The step that each run is at.
+    /// The current step of each run.
     steps: BTreeMap<String, u64>,
     /// The calls, or branches, of each run's open step.
-    open: BTreeMap<String, Vec<Open>>,
-    /// The run that each is part of, and its superstep.
+    open: BTreeMap<String, Vec<LedgerItem>>,
+    /// The run around each, and its superstep.
     outer: BTreeMap<String, (String, u64)>,
     /// The side effects of runs, as far as they are known.
     effects: BTreeMap<String, Effect>,
@@ -27,7 +27,7 @@ pub(super) struct Account {
     branches: BTreeSet<String>,
     /// The number of requests of a branch's function, before its effect.
     asked: BTreeMap<String, u64>,
-    /// Where something was under way that must not run twice: the run, and its step.
+    /// Each interruption of work that must not run twice: the run, and its step.
     interrupted: Vec<(String, u64)>,
     /// Effects that may have happened, and were repeated by a decision.
     allowed: BTreeSet<String>,
@@ -35,8 +35,8 @@ pub(super) struct Account {
 
 /// A call or a branch of the open step.
 #[derive(Clone, Debug)]
-struct Open {
-    /// What the ids of requests about it begin with.
+struct LedgerItem {
+    /// The beginning of the ids of requests about it.
     id: String,
     key: String,
     node: Option<String>,
@@ -44,9 +44,9 @@ struct Open {
     is_uncertain: bool,
 }
 
-impl Account {
+impl EffectLedger {
     pub(super) fn new(agent: &Agent) -> Self {
-        Account {
+        EffectLedger {
             agents: BTreeMap::from([(RUN_ID.to_owned(), agent.clone())]),
             steps: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -60,7 +60,7 @@ impl Account {
     }
 
     pub(super) fn of(agent: &Agent, events: &[Event]) -> Self {
-        let mut account = Account::new(agent);
+        let mut account = EffectLedger::new(agent);
         for event in events {
             account.note(RUN_ID, event);
         }
@@ -147,7 +147,7 @@ impl Account {
         self.interruptions().contains(place)
     }
 
-    /// Whether a step of a run comes behind the step in which something was interrupted.
+    /// Whether a step of a run comes after the step in which something was interrupted.
     pub(super) fn is_behind(&self, run: &str, step: u64) -> bool {
         self.interruptions().iter().any(|(interrupted, at)| {
             if run == interrupted {
@@ -159,7 +159,7 @@ impl Account {
         })
     }
 
-    /// What was interrupted, and the runs that this is inside of.
+    /// The interrupted runs and steps, and the runs around them.
     fn interruptions(&self) -> BTreeSet<(String, u64)> {
         let mut all = BTreeSet::new();
         for (run, step) in &self.interrupted {
@@ -185,7 +185,13 @@ impl Account {
             if let Some(effect) = planner.and_then(|planner| planner.effect(&planned.node)) {
                 self.effects.insert(key.clone(), effect);
             }
-            open.push(Open { id, key, node: Some(planned.node.clone()), tool: None, is_uncertain: false });
+            open.push(LedgerItem {
+                id,
+                key,
+                node: Some(planned.node.clone()),
+                tool: None,
+                is_uncertain: false,
+            });
         }
         self.open.insert(run.to_owned(), open);
     }
@@ -201,7 +207,7 @@ impl Account {
             if let Some(effect) = effect {
                 self.effects.insert(key.clone(), effect);
             }
-            open.push(Open {
+            open.push(LedgerItem {
                 id: call.id.clone(),
                 key,
                 node: None,
@@ -212,7 +218,7 @@ impl Account {
         self.open.insert(run.to_owned(), open);
     }
 
-    /// Makes a run inside known.
+    /// Registers a run inside.
     fn enter(&mut self, run: &str, place: usize, inner: &str) {
         if self.agents.contains_key(inner) {
             return;
@@ -226,7 +232,7 @@ impl Account {
             let of_tool = open
                 .tool
                 .as_ref()
-                .and_then(|tool| Some(agent.static_tool(tool)?.hosted_as::<AgentCall>()?.agent.clone()));
+                .and_then(|tool| Some(agent.static_tool(tool)?.hosted_as::<HostedAgent>()?.agent.clone()));
             if let Some(agent) = of_node.or(of_tool) {
                 self.agents.insert(inner.to_owned(), agent);
             }

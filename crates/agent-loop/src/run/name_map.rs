@@ -6,15 +6,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ByName<V>(Vec<(Arc<str>, V)>);
+pub(crate) struct NameMap<V>(Vec<(Arc<str>, V)>);
 
-impl<V> Default for ByName<V> {
+impl<V> Default for NameMap<V> {
     fn default() -> Self {
-        ByName(Vec::new())
+        NameMap(Vec::new())
     }
 }
 
-impl<V> ByName<V> {
+impl<V> NameMap<V> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -45,15 +45,15 @@ impl<V> ByName<V> {
     }
 }
 
-impl<V: Serialize> Serialize for ByName<V> {
+impl<V: Serialize> Serialize for NameMap<V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
     }
 }
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for ByName<V> {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for NameMap<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let sorted = std::collections::BTreeMap::deserialize(deserializer)?;
-        Ok(ByName(sorted.into_iter().collect()))
+        Ok(NameMap(sorted.into_iter().collect()))
     }
 }

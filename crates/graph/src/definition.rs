@@ -19,7 +19,7 @@ pub const START: &str = "__start__";
 pub const END: &str = "__end__";
 
 /// The display name of a node, [`START`] or [`END`].
-pub(crate) fn shown(name: &str) -> String {
+pub(crate) fn display_name(name: &str) -> String {
     match name {
         START => "START".to_owned(),
         END => "END".to_owned(),
@@ -28,56 +28,56 @@ pub(crate) fn shown(name: &str) -> String {
 }
 
 /// Names for people, one after the other.
-pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn name_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names = names.into_iter().map(|name| if name == END { "END" } else { name });
     names.collect::<Vec<_>>().join(", ")
 }
 
 /// The shape of a graph. A node has a place, in order of declaration.
 #[derive(Default)]
-pub(crate) struct Shape {
+pub(crate) struct GraphDefinition {
     pub(crate) names: Vec<String>,
     pub(crate) places: HashMap<String, usize>,
     pub(crate) nodes: Vec<Node>,
     /// By their source, a node or [`START`].
-    pub(crate) edges: HashMap<String, Vec<Edge>>,
-    pub(crate) joins: Vec<Join>,
+    pub(crate) edges: HashMap<String, Vec<DefinedEdge>>,
+    pub(crate) joins: Vec<DefinedJoin>,
     pub(crate) max_branches: usize,
     pub(crate) max_parallel: usize,
 }
 
 /// A route from a node, to nodes or [`END`].
-pub(crate) enum Edge {
+pub(crate) enum DefinedEdge {
     /// Always there.
     To(String),
     /// To the choice of a function of the state.
-    Route { targets: Vec<String>, choose: Box<Choose>, is_single: bool },
+    Route { targets: Vec<String>, choose: Box<RouterFunction>, is_single: bool },
     /// To the node, once for each item: of a key, or those of a function.
-    Each { node: String, items: Box<Items>, key: Option<String> },
+    Each { node: String, items: Box<ItemsFunction>, key: Option<String> },
 }
 
-impl Edge {
+impl DefinedEdge {
     pub(crate) fn targets(&self) -> &[String] {
         match self {
-            Edge::To(target) | Edge::Each { node: target, .. } => std::slice::from_ref(target),
-            Edge::Route { targets, .. } => targets,
+            DefinedEdge::To(target) | DefinedEdge::Each { node: target, .. } => std::slice::from_ref(target),
+            DefinedEdge::Route { targets, .. } => targets,
         }
     }
 }
 
 /// The description of a list of items.
-pub(crate) fn described(key: Option<&str>) -> &str {
+pub(crate) fn items_label(key: Option<&str>) -> &str {
     key.unwrap_or("items")
 }
 
 /// Runs its node when all the others have finished, since it last did.
-pub(crate) struct Join {
+pub(crate) struct DefinedJoin {
     pub(crate) from: Vec<String>,
     pub(crate) to: String,
 }
 
-pub(crate) type Choose = dyn Fn(&State) -> Choice + Send + Sync;
-pub(crate) type Items = dyn Fn(&State) -> Result<Vec<Value>, String> + Send + Sync;
+pub(crate) type RouterFunction = dyn Fn(&State) -> Choice + Send + Sync;
+pub(crate) type ItemsFunction = dyn Fn(&State) -> Result<Vec<Value>, String> + Send + Sync;
 
 /// The choice of a router: the nodes, or [`END`], and the reason.
 ///
@@ -125,7 +125,7 @@ impl From<String> for Choice {
     }
 }
 
-impl Shape {
+impl GraphDefinition {
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
     }
@@ -134,12 +134,12 @@ impl Shape {
         self.place(name).map(|place| &self.nodes[place])
     }
 
-    pub(crate) fn edges_from(&self, name: &str) -> &[Edge] {
+    pub(crate) fn edges_from(&self, name: &str) -> &[DefinedEdge] {
         self.edges.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The edges with their sources: those of [`START`], then those of the nodes in their order.
-    pub(crate) fn edges(&self) -> impl Iterator<Item = (&str, &Edge)> {
+    pub(crate) fn edges(&self) -> impl Iterator<Item = (&str, &DefinedEdge)> {
         let sources = std::iter::once(START).chain(self.names.iter().map(String::as_str));
         sources.flat_map(|from| self.edges_from(from).iter().map(move |edge| (from, edge)))
     }
@@ -158,13 +158,16 @@ impl Shape {
         ended: &[Ended<'_>],
         state: &State,
     ) -> Result<Next, FeedError> {
-        let mut walk = Steps::new(self, position, state);
+        let mut walk = SuperstepBuilder::new(self, position, state);
         if !position.has_begun {
             walk.follow(START)?;
         }
         for ended in ended {
             match (ended.error, &self.on_error(ended.node)) {
                 (Some(error), OnError::Fail) => {
+                    // NOTE: A failure comes here only if it is committed: of a node that must not run twice, or of an
+                    // agent that ended unfinished. To continue would give the same. Any other failure is the error of
+                    // the run, which can be resumed.
                     let (node, error) = (ended.node.to_owned(), error.to_owned());
                     return Ok(Next::exit(Exit::NodeFailed { node, error }));
                 }
@@ -172,8 +175,8 @@ impl Shape {
                     let item = failure_item(ended.node, error, ended.item);
                     walk.trigger(target, Some(item));
                 }
-                (Some(_), OnError::GoOn) => walk.leave(ended.node)?,
-                (None, _) if ended.goto.is_empty() => walk.leave(ended.node)?,
+                (Some(_), OnError::GoOn) => walk.leave_node(ended.node)?,
+                (None, _) if ended.goto.is_empty() => walk.leave_node(ended.node)?,
                 (None, _) => {
                     for Planned { node, item, .. } in ended.goto {
                         walk.trigger(node, item.clone());
@@ -186,12 +189,12 @@ impl Shape {
 
     /// The parts of the graph that a stored run depends on.
     pub(crate) fn parts(&self) -> Vec<(String, Value)> {
-        let arrow = |(from, edge): (&str, &Edge)| match edge {
-            Edge::To(target) => format!("{from} -> {target}"),
-            Edge::Each { node, key, .. } => {
-                format!("{from} -> {node} for each of {}", described(key.as_deref()))
+        let arrow = |(from, edge): (&str, &DefinedEdge)| match edge {
+            DefinedEdge::To(target) => format!("{from} -> {target}"),
+            DefinedEdge::Each { node, key, .. } => {
+                format!("{from} -> {node} for each of {}", items_label(key.as_deref()))
             }
-            Edge::Route { targets, .. } => format!("{from} -> one of {}", targets.join(", ")),
+            DefinedEdge::Route { targets, .. } => format!("{from} -> one of {}", targets.join(", ")),
         };
         let joins = self.joins.iter().map(|join| format!("{} -> {}", join.from.join(" and "), join.to));
         let edges: Vec<String> = self.edges().map(arrow).chain(joins).collect();
@@ -206,22 +209,23 @@ impl Shape {
         self.node(node).map(|node| node.on_error.clone()).unwrap_or_default()
     }
 
-    /// Whether the node may run once more: by the state's own word, else by the node's.
+    /// Whether the node may run once more: by the limit in the state, else by the node's own.
     fn may_run(&self, place: usize, position: Position<'_>, state: &State) -> bool {
         let name = &self.names[place];
+        // NOTE: Supersteps are counted, not branches: a fan-out over fifty tasks is one round of work.
         let ran = position.executions.get(name).copied().unwrap_or(0);
-        ran < max_in(state, name).unwrap_or(self.nodes[place].max_executions)
+        ran < limit_in_state(state, name).unwrap_or(self.nodes[place].max_executions)
     }
 }
 
 /// The limit of a node in the state.
-fn max_in(state: &State, node: &str) -> Option<u64> {
+fn limit_in_state(state: &State, node: &str) -> Option<u64> {
     state.get(keys::MAX_EXECUTIONS.name())?.as_json()?.get(node)?.as_u64()
 }
 
 /// The next superstep while it is built.
-struct Steps<'a> {
-    shape: &'a Shape,
+struct SuperstepBuilder<'a> {
+    shape: &'a GraphDefinition,
     position: Position<'a>,
     state: &'a State,
     /// By node, so that they come in the order in which these were declared.
@@ -233,8 +237,8 @@ struct Steps<'a> {
     left: BTreeSet<usize>,
 }
 
-impl<'a> Steps<'a> {
-    fn new(shape: &'a Shape, position: Position<'a>, state: &'a State) -> Self {
+impl<'a> SuperstepBuilder<'a> {
+    fn new(shape: &'a GraphDefinition, position: Position<'a>, state: &'a State) -> Self {
         let mut arrived = vec![BTreeSet::new(); shape.joins.len()];
         for known in position.arrived {
             // A changed graph may have other joins: what does not fit any more is forgotten.
@@ -244,8 +248,8 @@ impl<'a> Steps<'a> {
             }
         }
         let (branches, routes, left) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        let mut steps = Steps { shape, position, state, branches, arrived, routes, left };
-        // What was put off came before what comes now.
+        let mut steps = SuperstepBuilder { shape, position, state, branches, arrived, routes, left };
+        // Deferred branches were planned before the new ones.
         for planned in position.deferred {
             steps.trigger(&planned.node, planned.item.clone());
         }
@@ -253,7 +257,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The route after a node; its branches take it once together.
-    fn leave(&mut self, name: &str) -> Result<(), FeedError> {
+    fn leave_node(&mut self, name: &str) -> Result<(), FeedError> {
         let Some(place) = self.shape.place(name) else { return Ok(()) };
         if !self.left.insert(place) {
             return Ok(());
@@ -269,17 +273,17 @@ impl<'a> Steps<'a> {
     fn follow(&mut self, from: &str) -> Result<(), FeedError> {
         for edge in self.shape.edges_from(from) {
             match edge {
-                Edge::To(target) => self.trigger(target, None),
-                Edge::Route { targets, choose, is_single } => {
+                DefinedEdge::To(target) => self.trigger(target, None),
+                DefinedEdge::Route { targets, choose, is_single } => {
                     for target in self.choice(from, targets, &**choose, *is_single)? {
                         self.trigger(&target, None);
                     }
                 }
-                Edge::Each { node, items, .. } => {
+                DefinedEdge::Each { node, items, .. } => {
                     let items = self.items(from, &**items)?;
                     // With nothing to do for it, the node has done all.
                     if items.is_empty() && node != from {
-                        self.leave(node)?;
+                        self.leave_node(node)?;
                     }
                     for item in items {
                         self.trigger(node, Some(item));
@@ -294,10 +298,12 @@ impl<'a> Steps<'a> {
         &mut self,
         from: &str,
         targets: &[String],
-        choose: &Choose,
+        choose: &RouterFunction,
         is_single: bool,
     ) -> Result<Vec<String>, FeedError> {
-        let fault = |words: String| FeedError::Route { node: shown(from), words };
+        let fault = |words: String| FeedError::Route { node: display_name(from), words };
+        // NOTE: A router is the application's: its panic is an error of the run, which keeps its outcomes and can be
+        // resumed.
         let chosen = std::panic::catch_unwind(AssertUnwindSafe(|| choose(self.state)))
             .map_err(|panic| fault(format!("its router panicked: {}", panic_message(&*panic))))?;
         if is_single && chosen.nodes.len() != 1 {
@@ -307,22 +313,24 @@ impl<'a> Steps<'a> {
             )));
         }
         if let Some(unknown) = chosen.nodes.iter().find(|name| !targets.contains(name)) {
-            let known = listed(targets.iter().map(String::as_str));
+            let known = name_list(targets.iter().map(String::as_str));
             return Err(fault(format!("unknown target \"{unknown}\"; declared: {known}")));
         }
+        // NOTE: Recorded before a node starts, so that a resumed run follows the same route without asking the router
+        // again.
         self.routes.push(Routed::new(from.to_owned(), chosen.nodes.clone(), chosen.reason));
         Ok(chosen.nodes)
     }
 
-    fn items(&self, from: &str, items: &Items) -> Result<Vec<Value>, FeedError> {
+    fn items(&self, from: &str, items: &ItemsFunction) -> Result<Vec<Value>, FeedError> {
         let found = std::panic::catch_unwind(AssertUnwindSafe(|| items(self.state)));
         found
             .unwrap_or_else(|panic| Err(format!("its items panicked: {}", panic_message(&*panic))))
-            .map_err(|words| FeedError::Route { node: shown(from), words })
+            .map_err(|words| FeedError::Route { node: display_name(from), words })
     }
 
-    /// Branches with items stand for themselves; without one, a node runs once however many lead to it. [`END`] is no
-    /// node.
+    /// Adds a branch. Each branch with an item counts; without one, a node runs once however many edges lead to it.
+    /// [`END`] is not a node.
     fn trigger(&mut self, name: &str, item: Option<Value>) {
         let Some(place) = self.shape.place(name) else { return };
         let branches = self.branches.entry(place).or_default();
@@ -337,6 +345,8 @@ impl<'a> Steps<'a> {
         let exit = self.apply_limits();
         let branches = std::mem::take(&mut self.branches);
         let branches = self.planned(branches);
+        // NOTE: An error and not a longer queue: the number comes from data, and a list that is too long is most often
+        // a fault there.
         if branches.len() > self.shape.max_branches {
             return Err(FeedError::TooManyBranches {
                 branches: branches.len(),
@@ -367,7 +377,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Takes out the nodes that run only when nothing else is left, if something else is.
+    /// Holds back the nodes that run only when nothing else is left, if something else is.
     fn hold_back_deferred(&mut self) -> BTreeMap<usize, Vec<Option<Value>>> {
         let is_deferred = |place: &usize| self.shape.nodes[*place].is_deferred;
         if self.branches.keys().all(is_deferred) {
@@ -414,7 +424,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-impl fmt::Debug for Shape {
+impl fmt::Debug for GraphDefinition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shape").field("nodes", &self.names).finish_non_exhaustive()
     }

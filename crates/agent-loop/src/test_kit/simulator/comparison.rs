@@ -5,49 +5,53 @@ use std::collections::{BTreeMap, BTreeSet};
 use stepfold_state_core::state::State;
 use stepfold_tools::Effect;
 
-use super::super::executions::Execution;
-use super::account::Account;
-use super::began::beginnings;
+use super::super::executions::ExecutionCount;
+use super::effect_ledger::EffectLedger;
+use super::inner_starts::beginnings;
 use super::{json_of, same};
 use crate::outcome::Outcome;
 use crate::replay::Recording;
 use crate::run::{Event, Run};
 
-/// A run from where it was to where it ended, or was ended.
-pub(super) struct Leg {
+/// A part of a run: from its start or an interruption to its end or the next interruption.
+pub(super) struct RunSegment {
     pub(super) outcome: Outcome,
     pub(super) fault: Option<String>,
     pub(super) is_raised: bool,
     pub(super) stored: Vec<Event>,
-    /// How often the observer was told of what is under way.
+    /// The number of notices about work under way.
     pub(super) words: usize,
     pub(super) asked: BTreeMap<(String, u64), String>,
     pub(super) under_way: BTreeSet<String>,
 }
 
-/// A run, in one leg or several.
-pub(super) struct Ended {
+/// A run, in one segment or several.
+pub(super) struct SimulatedRun {
     pub(super) start: Run,
     pub(super) outcome: Outcome,
     pub(super) fault: Option<String>,
     /// Whether the fault is that of a call.
     pub(super) is_raised: bool,
-    /// Those of all legs.
+    /// The events of all segments.
     pub(super) events: Vec<Event>,
     pub(super) words: usize,
-    /// What the model was asked at each step of each run, the last time that it was.
+    /// The last request to the model at each step of each run.
     pub(super) asked: BTreeMap<(String, u64), String>,
-    /// The keys of what was under way when a leg was ended.
+    /// The keys of work that was under way when a segment ended.
     pub(super) under_way: BTreeSet<String>,
-    pub(super) executions: BTreeMap<String, Execution>,
-    pub(super) account: Account,
+    pub(super) executions: BTreeMap<String, ExecutionCount>,
+    pub(super) account: EffectLedger,
 }
 
-impl Ended {
-    pub(super) fn of(start: Run, legs: Vec<Leg>, executions: BTreeMap<String, Execution>) -> Self {
-        let mut ended = Ended {
+impl SimulatedRun {
+    pub(super) fn of(
+        start: Run,
+        segments: Vec<RunSegment>,
+        executions: BTreeMap<String, ExecutionCount>,
+    ) -> Self {
+        let mut ended = SimulatedRun {
             outcome: Outcome::failed(start.clone()),
-            account: Account::new(start.agent()),
+            account: EffectLedger::new(start.agent()),
             start,
             fault: None,
             is_raised: false,
@@ -57,16 +61,16 @@ impl Ended {
             under_way: BTreeSet::new(),
             executions,
         };
-        for leg in legs {
-            ended.outcome = leg.outcome;
-            ended.fault = leg.fault;
-            ended.is_raised = leg.is_raised;
-            ended.events.extend(leg.stored);
-            ended.words += leg.words;
-            ended.asked.extend(leg.asked);
-            ended.under_way.extend(leg.under_way);
+        for segment in segments {
+            ended.outcome = segment.outcome;
+            ended.fault = segment.fault;
+            ended.is_raised = segment.is_raised;
+            ended.events.extend(segment.stored);
+            ended.words += segment.words;
+            ended.asked.extend(segment.asked);
+            ended.under_way.extend(segment.under_way);
         }
-        ended.account = Account::of(ended.start.agent(), &ended.events);
+        ended.account = EffectLedger::of(ended.start.agent(), &ended.events);
         ended
     }
 
@@ -74,13 +78,13 @@ impl Ended {
         self.outcome.state()
     }
 
-    /// Why it ended.
+    /// The exit and the fault, as text.
     pub(super) fn words(&self) -> String {
         let fault = self.fault.as_deref().unwrap_or_default();
         format!("{} {fault}", self.outcome.exit())
     }
 
-    /// What an execution does to the world: by the record; by the call itself, since the tools of a dynamic toolset inside
+    /// The effect of an execution: by the record; by the call itself, since the tools of a dynamic toolset inside
     /// of a call are in no record; or else by the tools of the whole run.
     fn effect(&self, key: &str, tool: &str) -> Effect {
         let of_call = || self.executions.get(key)?.effect;
@@ -88,9 +92,9 @@ impl Ended {
         self.account.effect(key).or_else(of_call).or_else(by_name).unwrap_or(Effect::AtMostOnce)
     }
 
-    /// After a failure that is only of the observer: nothing was lost, so that no call runs again, and none has an
-    /// unknown outcome. A node that failed is tried again.
-    pub(super) fn lost_nothing(&mut self) -> Result<(), String> {
+    /// Checks that a failure of the observer alone lost nothing: no call runs again, and none has an unknown outcome. A
+    /// node that failed is attempted again.
+    pub(super) fn check_nothing_lost(&mut self) -> Result<(), String> {
         let account = &self.account;
         self.under_way.retain(|key| account.is_branch(key));
         same("the calls with an unknown outcome", &Vec::new(), &self.outcome.unknown_calls())
@@ -100,7 +104,7 @@ impl Ended {
         self.account.was_interrupted()
     }
 
-    /// What holds for every run.
+    /// Checks the laws that hold for every run.
     pub(super) fn check(&self) -> Result<(), String> {
         if !self.outcome.exit().is_resumable() {
             self.outcome.transcript().check().map_err(|faults| format!("not well-formed: {faults}"))?;
@@ -121,8 +125,8 @@ impl Ended {
     }
 
     /// The failure of a call that ends a run is reported, not recorded: a later process continues after it.
-    fn agrees_until_raised(&self, whole: &Ended) -> Result<(), String> {
-        let messages = |ended: &Ended| {
+    fn agrees_until_raised(&self, whole: &SimulatedRun) -> Result<(), String> {
+        let messages = |ended: &SimulatedRun| {
             let messages = ended.events.iter().flat_map(|event| event.messages.iter());
             messages.map(|message| json_of(&**message)).collect::<Vec<_>>()
         };
@@ -131,12 +135,12 @@ impl Ended {
         same("the conversation until the call failed", &expected, &found)
     }
 
-    /// Up to the step in which something was interrupted, nothing differs. In that step, the requests of runs inside are the
-    /// same, but for those that come behind an interruption in their own run, and for those of calls that
-    /// [began with other values](Self::began_otherwise).
-    fn agrees_until_interrupted(&self, whole: &Ended) -> Result<(), String> {
+    /// Up to the step in which something was interrupted, nothing differs. In that step, the requests of runs inside are
+    /// the same, but for those that come behind an interruption in their own run, and for those of calls that [began with
+    /// other values](Self::began_otherwise).
+    fn agrees_until_interrupted(&self, whole: &SimulatedRun) -> Result<(), String> {
         let Some(step) = self.account.interrupted_at() else { return Ok(()) };
-        let until = |ended: &Ended| {
+        let until = |ended: &SimulatedRun| {
             let events = ended.events.iter().take_while(|event| event.step <= step);
             let events = events.filter(|event| event.step_end.is_none() || event.step < step);
             let messages = events.clone().flat_map(|event| event.messages.iter());
@@ -150,19 +154,19 @@ impl Ended {
         let is_behind = |run: &str, step| {
             self.account.is_behind(run, step) || others.iter().any(|other| is_part_of(run, other))
         };
-        let asked = |ended: &Ended| {
+        let asked = |ended: &SimulatedRun| {
             let asked = ended.asked.iter().filter(|((run, step), _)| !is_behind(run, *step));
             asked.map(|(place, request)| (place.clone(), request.clone())).collect::<Vec<_>>()
         };
         same("the requests before the interruption", &asked(whole), &asked(self))
     }
 
-    /// The runs inside of calls, in a step in which something was interrupted, that began with other values than those of the
-    /// whole run. A call comes after those of its reply that write what it reads, and sees their writes. A call whose
-    /// outcome is unknown has none, and what an agent writes that was told of such a call is its own affair. Values are all
-    /// that a call sees of the others: with the same ones it has to do the same. A run that began in one of the two only
-    /// is not among them, and differs.
-    fn began_otherwise(&self, whole: &Ended) -> Result<Vec<String>, String> {
+    /// The runs inside of calls, in a step in which something was interrupted, that began with other values than those of
+    /// the whole run. A call comes after those of its reply that write what it reads, and sees their writes. A call whose
+    /// outcome is unknown has none, and what an agent writes that was told of such a call is its own affair. Values are
+    /// all that a call sees of the others: with the same ones it has to do the same. A run that began in one of the two
+    /// only is not among them, and differs.
+    fn began_otherwise(&self, whole: &SimulatedRun) -> Result<Vec<String>, String> {
         let whole = beginnings(&whole.start, &whole.events)?;
         let began = beginnings(&self.start, &self.events)?.into_iter();
         let others = began.filter(|(run, began)| {
@@ -172,7 +176,7 @@ impl Ended {
         Ok(others.map(|(run, _)| run).collect())
     }
 
-    /// Whether this was under way when a leg was ended: by itself, or inside of a call that was.
+    /// Whether this was under way when a segment ended: by itself, or inside of a call that was.
     fn was_under_way(&self, key: &str) -> bool {
         let is_inside =
             |call: &String| key.strip_prefix(call.as_str()).is_some_and(|inside| inside.starts_with("/run/"));
@@ -185,8 +189,8 @@ fn is_part_of(run: &str, outer: &str) -> bool {
     run.strip_prefix(outer).is_some_and(|inside| inside.is_empty() || inside.starts_with('/'))
 }
 
-/// Whether a run that was ended in the middle came to the same.
-pub(super) fn compare(ended: &Ended, whole: &Ended) -> Result<(), String> {
+/// Compares an interrupted run with the uninterrupted one.
+pub(super) fn compare(ended: &SimulatedRun, whole: &SimulatedRun) -> Result<(), String> {
     for (key, execution) in &ended.executions {
         let must_not_repeat = ended.effect(key, &execution.name) == Effect::AtMostOnce;
         // A node that asks begins again when it is answered.
@@ -207,11 +211,11 @@ pub(super) fn compare(ended: &Ended, whole: &Ended) -> Result<(), String> {
     compare_executions(ended, whole)
 }
 
-/// All was executed as often, but for what was under way.
-fn compare_executions(ended: &Ended, whole: &Ended) -> Result<(), String> {
+/// Compares the numbers of executions, except for work that was under way.
+fn compare_executions(ended: &SimulatedRun, whole: &SimulatedRun) -> Result<(), String> {
     let keys: BTreeSet<&String> = whole.executions.keys().chain(ended.executions.keys()).collect();
     for key in keys {
-        let times = |ended: &Ended| ended.executions.get(key).map_or(0, |execution| execution.times);
+        let times = |ended: &SimulatedRun| ended.executions.get(key).map_or(0, |execution| execution.times);
         let (expected, executed) = (times(whole), times(ended));
         let most = if ended.was_under_way(key) { expected * 2 } else { expected };
         if executed < expected || executed > most {

@@ -8,7 +8,7 @@ use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallOutcome, CallStatus};
 
 use super::event::{Event, EventKind, Fate, is_default};
-use super::work::{ItemOutcome, WorkOutcome};
+use super::step::{ItemOutcome, WorkOutcome};
 use crate::error::FeedError;
 use crate::planned::NodeOutcome;
 use crate::stored_form::{is_once, once};
@@ -40,10 +40,10 @@ pub struct AnsweredItem {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RecordedOutcome {
-    /// That of a call.
+    /// The outcome of a call.
     #[serde(rename = "outcome")]
     Call(RecordedCall),
-    /// That of a branch. Its writes may be [those of the event](AnsweredItem::writes).
+    /// The outcome of a branch. Its writes may be [those of the event](AnsweredItem::writes).
     #[serde(rename = "node")]
     Node(NodeOutcome),
 }
@@ -52,7 +52,7 @@ pub enum RecordedOutcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RecordedCall {
-    /// How the call ended.
+    /// The status of the call.
     #[serde(default = "succeeded", skip_serializing_if = "is_success")]
     pub status: CallStatus,
     /// The result, unless it is that of the message of the call.
@@ -96,9 +96,11 @@ impl From<CallOutcome> for RecordedCall {
 
 impl RecordedCall {
     /// An outcome, where the message of its call has this result.
-    fn of(outcome: CallOutcome, said: Option<&ToolResult>) -> Self {
+    fn of(outcome: CallOutcome, in_message: Option<&ToolResult>) -> Self {
+        // NOTE: A result that a message of the event has is not repeated, in memory as in the store:
+        // docs/decisions/runner.md.
         let CallOutcome { status, result, delta, tries, .. } = outcome;
-        RecordedCall { status, result: (Some(&result) != said).then_some(result), delta, tries }
+        RecordedCall { status, result: (Some(&result) != in_message).then_some(result), delta, tries }
     }
 }
 
@@ -175,7 +177,7 @@ impl Event {
         outcome: &RecordedCall,
         writes: Option<(usize, usize)>,
     ) -> Option<CallOutcome> {
-        let result = outcome.result.as_ref().or_else(|| self.result_said(place))?.clone();
+        let result = outcome.result.as_ref().or_else(|| self.message_result(place))?.clone();
         let delta = self.writes_of(&outcome.delta, writes)?;
         let mut whole = CallOutcome::new(outcome.status, result);
         (whole.delta, whole.tries) = (delta, outcome.tries);
@@ -190,7 +192,7 @@ impl Event {
 
     /// The result of the call at a place, if the event has its message: they are in call order, after the reply if that
     /// is in the event as well.
-    fn result_said(&self, place: usize) -> Option<&ToolResult> {
+    fn message_result(&self, place: usize) -> Option<&ToolResult> {
         let replies = usize::from(matches!(self.kind, EventKind::Replied { .. }));
         result_in(&self.messages, place.checked_add(replies)?)
     }
@@ -209,7 +211,7 @@ impl Event {
         }
         let outcome = match outcome {
             WorkOutcome::Call(outcome) => {
-                RecordedOutcome::Call(RecordedCall::of(outcome, self.result_said(place)))
+                RecordedOutcome::Call(RecordedCall::of(outcome, self.message_result(place)))
             }
             WorkOutcome::Node(outcome) => RecordedOutcome::Node(outcome),
         };
@@ -217,12 +219,12 @@ impl Event {
     }
 
     /// Leaves out of the fates of a reply what its messages say.
-    pub(super) fn lean_fates(&mut self) {
+    pub(super) fn trim_fates(&mut self) {
         let EventKind::Replied { fates, .. } = &mut self.kind else { return };
         for (place, fate) in fates {
             if let Fate::Answer(outcome) = fate {
-                let said = result_in(&self.messages, *place + 1);
-                outcome.result = outcome.result.take().filter(|result| Some(result) != said);
+                let in_message = result_in(&self.messages, *place + 1);
+                outcome.result = outcome.result.take().filter(|result| Some(result) != in_message);
             }
         }
     }

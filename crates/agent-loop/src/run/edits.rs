@@ -2,7 +2,7 @@
 //!
 //! Calls whose arguments are changed are asked about and hooked as if the model had made them so.
 //!
-//! What calls of the open step have written is merged at the end of the step, over the edited values. Runs inside that
+//! Writes of calls of the open step are merged at the end of the step, over the edited values. Runs inside that
 //! have begun get the values that they share with this one.
 
 use std::sync::Arc;
@@ -14,23 +14,22 @@ use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 use stepfold_trim::View;
 
-use super::commit::Folding;
-use super::event::{Event, EventKind, place_of_result};
-use super::machine::{Phase, Run};
-use super::prompt::beginning;
-use super::work::{Child, ChildRun, Item, ItemState, Plan, Work, WorkOutcome};
+use super::event::{Event, EventKind, FoldMode, place_of_result};
+use super::machine::{Run, RunPhase};
+use super::prompt::first_messages;
+use super::step::{InnerRun, InnerRunState, ItemState, OpenStep, StepItem, StepPlan, WorkOutcome};
 use crate::edit::{Edit, EditError, replaces};
 use crate::error::FeedError;
 
 impl Run {
     /// Whether an edit is taken where the run is: after its beginning, and before its end.
-    pub(super) const fn may_be_edited(&self) -> bool {
-        !matches!(&self.phase, Phase::Fresh(_) | Phase::Closing(_) | Phase::Done(_))
+    pub(super) const fn takes_edits(&self) -> bool {
+        !matches!(&self.phase, RunPhase::Fresh(_) | RunPhase::Closing(_) | RunPhase::Done(_))
     }
 
     /// The event of an edit.
     pub(super) fn edited(&self, edit: &Edit, elapsed: Duration) -> Result<Event, FeedError> {
-        if !self.may_be_edited() {
+        if !self.takes_edits() {
             return Err(self.not_needed("edited"));
         }
         if edit.is_empty() {
@@ -40,6 +39,8 @@ impl Run {
         let results = self.edited_results(&edit.results)?;
         self.check_arguments(&edit.arguments)?;
         let drops_summary = results.iter().any(|result| self.is_summarized(result.call_id()));
+        // NOTE: An edit is an event of the run, not a write beside it: the next steps depend on it, and a replay has to
+        // make it at the same place. It has results and not the conversation, which grows with the session.
         let (by, idempotency_key) = (edit.by.clone(), edit.idempotency_key.clone());
         let arguments = edit.arguments.clone();
         let kind = EventKind::Edited { results, drops_summary, arguments, by, idempotency_key };
@@ -93,7 +94,7 @@ impl Run {
             if arguments[..index].iter().any(|(earlier, _)| earlier == id) {
                 return Err(EditError::Duplicate { id: id.clone() });
             }
-            let call = self.call_ahead(id)?;
+            let call = self.call_not_begun(id)?;
             let invalid = |faults| EditError::InvalidArguments { id: id.clone(), faults };
             let Value::Object(arguments_of_call) = arguments_of_call else {
                 return Err(invalid("expected a JSON object".to_owned()));
@@ -106,12 +107,14 @@ impl Run {
     }
 
     /// The call of the open step with an id, if it has not begun.
-    pub(super) fn call_ahead(&self, id: &str) -> Result<&ToolCall, EditError> {
+    pub(super) fn call_not_begun(&self, id: &str) -> Result<&ToolCall, EditError> {
         let Some((_, item, call)) = self.calls_at_work().find(|(_, _, call)| call.id == id) else {
-            let is_ahead = |(_, item, _): &(usize, &Item, &ToolCall)| why_begun(item).is_none();
+            let is_ahead = |(_, item, _): &(usize, &StepItem, &ToolCall)| why_begun(item).is_none();
             let known = self.calls_at_work().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
             return Err(EditError::NoOpenCall { id: id.to_owned(), known: known.collect() });
         };
+        // NOTE: A call that has begun had its effect with the arguments of then; a result for other ones would be
+        // false.
         match why_begun(item) {
             None => Ok(call),
             Some(why) => Err(EditError::Begun { id: id.to_owned(), why }),
@@ -140,8 +143,8 @@ impl Run {
         results.iter().all(|result| self.is_pruned() || has(result))
     }
 
-    /// What an edit changes beside the state; its event is folded into that already.
-    pub(super) fn note_edit(&mut self, event: &Event, folding: Folding) {
+    /// Applies the changes of an edit beside the state; its event is folded into that already.
+    pub(super) fn note_edit(&mut self, event: &Event, folding: FoldMode) {
         let EventKind::Edited { results, drops_summary, .. } = &event.kind else { return };
         let is_of_result = |id: &str| results.iter().any(|result| result.call_id() == id);
         self.unknown.retain(|call| !is_of_result(&call.id));
@@ -161,7 +164,7 @@ impl Run {
     /// Shows the same messages of the log as before, as they are now.
     fn show_edited(&mut self, drops_summary: bool) {
         let (log, before) = (self.state.messages(), self.prompt.view());
-        let seen = beginning(log, before.kept().len() + before.dropped());
+        let seen = first_messages(log, before.kept().len() + before.dropped());
         let view = if drops_summary {
             self.summary = None;
             self.agent.config().trim.view(&seen)
@@ -170,11 +173,11 @@ impl Run {
             View::assemble(&seen, kept, summary, before.reasons().to_vec())
         };
         let instructions = self.prompt.instructions().map(str::to_owned);
-        self.show(instructions, view, &seen);
+        self.set_prompt(instructions, view, &seen);
     }
 
-    /// Gives an edit of shared values to the runs inside.
-    fn edit_inside(&mut self, event: &Event, folding: Folding) {
+    /// Applies an edit of shared values to the runs inside.
+    fn edit_inside(&mut self, event: &Event, folding: FoldMode) {
         if event.delta.is_empty() {
             return;
         }
@@ -185,27 +188,30 @@ impl Run {
         }
     }
 
-    /// Gives an edit to a run inside: as far as it shares the keys, and as an event of its own that is not recorded, since
-    /// it comes of that of the run around it. What it had written to a key that is set is not merged any more.
-    pub(super) fn edit_child(&self, place: usize, child: &mut Child, event: &Event, folding: Folding) {
+    /// Applies an edit to a run inside: as far as it shares the keys, and as an event of its own that is not recorded,
+    /// since it follows from that of the run around it. Its earlier writes to a key that is set are no longer merged.
+    pub(super) fn edit_child(&self, place: usize, child: &mut InnerRun, event: &Event, folding: FoldMode) {
         let inside = self.task(place).and_then(|task| self.inside(task));
-        let (Some(inside), ChildRun::Run(run)) = (inside, &mut child.run) else {
+        let (Some(inside), InnerRunState::Run(run)) = (inside, &mut child.run) else {
             // Its agent is not known yet.
             child.events.push(event.clone());
             return;
         };
+        // NOTE: A process that catches up restores inner runs on the values of now, so the edit has to reach them at
+        // its place in every process.
         let is_shared = |write: &&Write| {
             let schema = run.state.schema();
             inside.shares_write(self.state.schema(), write) && schema.key(write.key()).is_some()
         };
         // Values that are there by now have what was merged.
-        let is_new = |write: &&Write| folding == Folding::Live || is_set(write);
+        let is_new = |write: &&Write| folding == FoldMode::Live || is_set(write);
         let delta: Delta = event.delta.iter().filter(is_shared).filter(is_new).cloned().collect();
-        if delta.is_empty() || !run.may_be_edited() {
+        if delta.is_empty() || !run.takes_edits() {
             return;
         }
         let is_overwritten =
             |write: &Write| delta.iter().any(|edited| is_set(edited) && edited.key() == write.key());
+        // NOTE: Otherwise the end of the inner run would undo the edit.
         let writes = std::mem::take(&mut child.writes);
         child.writes = writes.into_iter().filter(|write| !is_overwritten(write)).collect();
         let kind = EventKind::Edited {
@@ -223,11 +229,11 @@ impl Run {
     }
 }
 
-/// Where an edit leads, unless a step is open. Hooks before the model look again at what they have seen.
-pub(super) fn after_edit(drops_summary: bool, phase: Phase) -> Phase {
+/// The phase after an edit, unless a step is open. Hooks before the model are asked again.
+pub(super) fn after_edit(drops_summary: bool, phase: RunPhase) -> RunPhase {
     match phase {
-        Phase::Asking { last: None, .. } if drops_summary => Phase::Condensing { gave_up: false },
-        Phase::Asking { last, .. } => Phase::Asking { is_hooked: false, last },
+        RunPhase::Asking { last: None, .. } if drops_summary => RunPhase::Condensing { gave_up: false },
+        RunPhase::Asking { last, .. } => RunPhase::Asking { is_hooked: false, last },
         phase => phase,
     }
 }
@@ -238,7 +244,7 @@ fn is_set(write: &Write) -> bool {
 }
 
 /// Why the result of a call cannot be edited, if it cannot.
-fn why_unanswered(item: &Item) -> Option<&'static str> {
+fn why_unanswered(item: &StepItem) -> Option<&'static str> {
     Some(match &item.state {
         ItemState::Done(_) => return None,
         ItemState::Started => "it was started, and has no result yet; wait for its outcome",
@@ -249,7 +255,7 @@ fn why_unanswered(item: &Item) -> Option<&'static str> {
 }
 
 /// Why the arguments of a call cannot be edited, if they cannot. What was approved was approved with its arguments.
-fn why_begun(item: &Item) -> Option<&'static str> {
+fn why_begun(item: &StepItem) -> Option<&'static str> {
     match &item.state {
         ItemState::Done(_) => {
             Some("it has a result; edit the result, or fork the session at the version before it")
@@ -265,7 +271,7 @@ fn why_begun(item: &Item) -> Option<&'static str> {
     }
 }
 
-impl Work {
+impl OpenStep {
     /// The open step with these results and arguments, as far as they are of its calls. Hooks before tools look again at
     /// what they have seen.
     pub(super) fn edit(&mut self, results: &[ToolResult], arguments: &[(String, Value)]) {
@@ -280,9 +286,9 @@ impl Work {
                 self.items.change(place, |item| item.modify(arguments, was_hooked));
             }
         }
-        let Plan::Calls(plan) = &mut self.plan else { return };
+        let StepPlan::Calls(plan) = &mut self.plan else { return };
         if plan.is_hooked {
-            self.items.change_all(|items| items.iter_mut().for_each(Item::hook_again));
+            self.items.change_all(|items| items.iter_mut().for_each(StepItem::hook_again));
             plan.is_hooked = self.items.iter().all(|item| !item.is_unhooked);
         }
     }
@@ -292,7 +298,7 @@ impl Work {
     }
 }
 
-impl Item {
+impl StepItem {
     /// Another result of a call that has one. What it has written stays: that has happened.
     fn answer_with(&mut self, result: &ToolResult) {
         let ItemState::Done(outcome) = &mut self.state else { return };

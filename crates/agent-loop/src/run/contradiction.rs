@@ -1,18 +1,18 @@
-//! What an agent would do with a call of a record: run it, mark it, or answer that it cannot run.
+//! Contradictions between an agent and a record: calls that it would run, mark or refuse otherwise than recorded.
 
 use stepfold_state_core::chat::ToolCall;
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::event::{Event, EventKind, Fate};
 use super::machine::Run;
-use super::work::WorkOutcome;
+use super::step::WorkOutcome;
 use crate::approval::Question;
 use crate::planned::{NodeOutcome, NodeStatus};
 use crate::state_input::{StateInput, are_recorded_alike, canonical_inputs};
 
 /// Something that the agent would do with a call, or with a node, in another way.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Contradiction {
+pub(crate) struct CallContradiction {
     /// The id of the call, or the node.
     pub(crate) call: String,
     pub(crate) recorded: String,
@@ -20,57 +20,62 @@ pub(crate) struct Contradiction {
 }
 
 impl Run {
-    /// What the run would do in another way than an event says that happened to its calls. The event is the next one.
+    /// The first call that the run would treat otherwise than an event says. The event is the next one.
     ///
     /// Tools that are asked for at each step are not known here, so that nothing is said about their calls.
-    pub(crate) fn contradiction(&self, event: &Event) -> Option<Contradiction> {
-        self.work()?;
+    pub(crate) fn contradiction(&self, event: &Event) -> Option<CallContradiction> {
+        // NOTE: A replay takes the outcome of a call from the record, so equal events alone do not show that this agent
+        // would have run, marked or refused the call in the same way.
+        self.open_step()?;
         match &event.kind {
             EventKind::Asked { fates } => {
-                fates.iter().find_map(|(place, fate)| self.would_not_ask(*place, fate))
+                fates.iter().find_map(|(place, fate)| self.request_contradiction(*place, fate))
             }
-            EventKind::Started { places } => places.iter().find_map(|place| self.would_run(*place, true)),
-            EventKind::Answered(_) => {
-                event.outcomes().iter().find_map(|answered| self.would_end(answered.place, &answered.outcome))
+            EventKind::Started { places } => {
+                places.iter().find_map(|place| self.run_contradiction(*place, true))
             }
+            EventKind::Answered(_) => event
+                .outcomes()
+                .iter()
+                .find_map(|answered| self.outcome_contradiction(answered.place, &answered.outcome)),
             _ => None,
         }
     }
 
     /// An item that has this outcome.
-    fn would_end(&self, place: usize, outcome: &WorkOutcome) -> Option<Contradiction> {
+    fn outcome_contradiction(&self, place: usize, outcome: &WorkOutcome) -> Option<CallContradiction> {
         let item = self.item(place)?;
         match outcome {
             // Its second answer: what ran then is a hook.
             _ if item.hook_pending().is_some() => None,
-            WorkOutcome::Call(outcome) if outcome.tries == 0 => self.would_refuse(place, outcome),
+            WorkOutcome::Call(outcome) if outcome.tries == 0 => self.refusal_contradiction(place, outcome),
             WorkOutcome::Node(outcome) if !ran(outcome) => None,
-            _ => self.would_run(place, item.is_started()),
+            _ => self.run_contradiction(place, item.is_started()),
         }
     }
 
     /// An item that ran, with a marker in the record before it or without one.
-    fn would_run(&self, place: usize, is_marked: bool) -> Option<Contradiction> {
+    fn run_contradiction(&self, place: usize, is_marked: bool) -> Option<CallContradiction> {
         let task = self.task(place)?;
         let call = task.call();
         if task.planned().is_none()
             && let Some(refusal) = self.tools()?.refusal(&call)
         {
             let (recorded, replayed) = ("that it ran".to_owned(), refusal.result.text().into_owned());
-            return Some(Contradiction { call: call.id, recorded, replayed });
+            return Some(CallContradiction { call: call.id, recorded, replayed });
         }
-        if let Some(contradiction) = self.would_ask(place, &call) {
+        if let Some(contradiction) = self.approval_contradiction(place, &call) {
             return Some(contradiction);
         }
         let must_mark = self.must_mark(place);
         let name = if task.planned().is_some() { call.name } else { call.id };
-        (must_mark != is_marked).then(|| other_marker(name, must_mark))
+        (must_mark != is_marked).then(|| marker_contradiction(name, must_mark))
     }
 
     /// A call that was approved with other values from the state than it would run with.
-    fn would_ask(&self, place: usize, call: &ToolCall) -> Option<Contradiction> {
+    fn approval_contradiction(&self, place: usize, call: &ToolCall) -> Option<CallContradiction> {
         let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place, || self.seen_by()(place))?);
-        (!are_recorded_alike(&item.inputs, &inputs)).then(|| Contradiction {
+        (!are_recorded_alike(&item.inputs, &inputs)).then(|| CallContradiction {
             call: call.id.clone(),
             recorded: "that it ran".to_owned(),
             replayed: asked_with(&inputs),
@@ -78,11 +83,11 @@ impl Run {
     }
 
     /// An approved call: recorded with a new request for other values from the state, replayed with the approved ones.
-    fn would_not_ask(&self, place: usize, fate: &Fate) -> Option<Contradiction> {
+    fn request_contradiction(&self, place: usize, fate: &Fate) -> Option<CallContradiction> {
         let Fate::Ask(Question { inputs_from_state, .. }) = fate else { return None };
         let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place, || self.seen_by()(place))?);
         let is_other = !are_recorded_alike(&item.inputs, inputs_from_state);
-        (is_other && are_recorded_alike(&item.inputs, &inputs)).then(|| Contradiction {
+        (is_other && are_recorded_alike(&item.inputs, &inputs)).then(|| CallContradiction {
             call: self.shown(place).id,
             recorded: asked_with(inputs_from_state),
             replayed: "that it runs".to_owned(),
@@ -90,7 +95,7 @@ impl Run {
     }
 
     /// A call that did not run.
-    fn would_refuse(&self, place: usize, outcome: &CallOutcome) -> Option<Contradiction> {
+    fn refusal_contradiction(&self, place: usize, outcome: &CallOutcome) -> Option<CallContradiction> {
         let is_refused = matches!(
             outcome.status,
             CallStatus::Failed(
@@ -100,7 +105,7 @@ impl Run {
         let tools = self.tools().filter(|_| is_refused)?;
         let call = self.task(place)?.call();
         let refusal = tools.refusal(&call);
-        (refusal.as_ref() != Some(outcome)).then(|| Contradiction {
+        (refusal.as_ref() != Some(outcome)).then(|| CallContradiction {
             call: call.id,
             recorded: outcome.result.text().into_owned(),
             replayed: refusal
@@ -123,8 +128,8 @@ fn ran(outcome: &NodeOutcome) -> bool {
     is_end_of_work && outcome.tries > 0
 }
 
-fn other_marker(call: String, must_mark: bool) -> Contradiction {
+fn marker_contradiction(call: String, must_mark: bool) -> CallContradiction {
     let (with, without) = ("that it is marked before it runs".to_owned(), "that it runs unmarked".to_owned());
     let (recorded, replayed) = if must_mark { (without, with) } else { (with, without) };
-    Contradiction { call, recorded, replayed }
+    CallContradiction { call, recorded, replayed }
 }

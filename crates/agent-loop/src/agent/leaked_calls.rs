@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use stepfold_state_core::chat::{Content, Message, Part, ToolCall};
 use stepfold_tools::Tools;
 
-use super::output::fenced;
+use super::output::fenced_block;
 
 /// The reply with its leaked calls as calls, or none if there are none. Ids are given later.
 pub(crate) fn recovered(reply: &Message, tools: &Tools) -> Option<Message> {
@@ -25,7 +25,7 @@ pub(crate) fn recovered(reply: &Message, tools: &Tools) -> Option<Message> {
 fn calls_in(text: &str, tools: &Tools) -> Option<Vec<ToolCall>> {
     let text = text.trim();
     let text = match text.starts_with("```") && text.ends_with("```") {
-        true => fenced(text)?.trim(),
+        true => fenced_block(text)?.trim(),
         false => text,
     };
     let values = match text.strip_prefix("<tool_call>") {

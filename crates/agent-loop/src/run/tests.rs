@@ -1,0 +1,315 @@
+//! Reads the transition table of [`super`] against the machine: each answer is fed to a run in each phase.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use stepfold_state_core::chat::{
+    Chunk, FinishReason, Message, Reply, ReplyBuilder, ToolCall, ToolResult, Transcript, Usage,
+};
+use stepfold_state_core::state::{Schema, State};
+use stepfold_tools::{Approval, CancellationToken, Effect, Tool, ToolError};
+use stepfold_trim::{Summarize, Trim};
+
+use super::machine::RunPhase;
+use super::step::{ItemState, OpenStep, SpentBudget, StepPlan};
+use super::{Answer, Event, HookReport, Input, ItemOutcome, Need, Run};
+use crate::agent::{Agent, BranchEnd, Emitter, HookAction, HookContext, HookPoint, HookVerdict, Planner};
+use crate::approval::{AskReason, Decision};
+use crate::decisions::Decisions;
+use crate::edit::Edit;
+use crate::error::FeedError;
+use crate::exit::Exit;
+use crate::planned::{Ended, Next, NodeOutcome, OpenBranch, Planned, Position};
+use crate::test_kit::Script;
+
+/// The next phases, by phase and answer.
+type Transitions = BTreeMap<(String, String), BTreeSet<String>>;
+
+/// The rows of the table at the head of the module, without phases that take nothing.
+fn documented() -> Transitions {
+    let lines = include_str!("mod.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
+    let rows = lines.map(|line| {
+        let cells: Vec<String> = line.split('|').map(|cell| cell.replace(['`', ' '], "")).collect();
+        let next = cells[3].split(',').map(str::to_owned).collect();
+        ((cells[0].clone(), cells[2].clone()), next)
+    });
+    rows.filter(|((_, answer), _)| !answer.is_empty()).collect()
+}
+
+/// The needs of each phase, as the table has them.
+fn documented_needs() -> BTreeMap<String, BTreeSet<String>> {
+    let mut needs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in include_str!("mod.rs").lines().filter_map(|line| line.strip_prefix("//! | `")) {
+        let cells: Vec<String> = line.split('|').map(|cell| cell.replace(['`', ' '], "")).collect();
+        let named = cells[1].split(',').filter(|need| !need.is_empty()).map(str::to_owned);
+        needs.entry(cells[0].clone()).or_default().extend(named);
+    }
+    needs
+}
+
+/// The first word of a debug text: the name of a variant.
+fn variant(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.split(|character: char| !character.is_alphanumeric()).next().unwrap_or_default().to_owned()
+}
+
+const HOOKS: [HookPoint; 6] = [
+    HookPoint::BeforeRun,
+    HookPoint::BeforeModel,
+    HookPoint::BeforeTool,
+    HookPoint::AfterTool,
+    HookPoint::OnExit,
+    HookPoint::AfterRun,
+];
+
+/// An agent with hooks at all points, so that no phase is passed over.
+fn agent(planner: Option<Arc<OneNode>>) -> Agent {
+    let tool = |name: &str| {
+        let run = async || Ok::<_, ToolError>("done");
+        Tool::new(name, "Does it.", run).effect(Effect::AtMostOnce).build().unwrap()
+    };
+    let mut builder = Agent::builder(Script::parse("").unwrap())
+        .schema(Schema::builder().key::<u64>("note").build().unwrap())
+        .tools([tool("work"), tool("submit")])
+        .exit_on(["submit"])
+        .approval(Approval::Always)
+        .summarize(Summarize::beyond(Trim::keep_last(1)));
+    for point in HOOKS {
+        builder = builder.hook(point, async |_: HookContext| Ok(HookAction::proceed()));
+    }
+    match planner {
+        Some(planner) => builder.planner(planner).build().unwrap(),
+        None => builder.build().unwrap(),
+    }
+}
+
+/// A plan of one node, which ends when that has run.
+#[derive(Debug)]
+struct OneNode(Vec<String>);
+
+impl Planner for OneNode {
+    fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    fn parts(&self) -> Vec<(String, Value)> {
+        Vec::new()
+    }
+
+    fn next(&self, _: Position<'_>, ended: &[Ended<'_>], _: &State) -> Result<Next, FeedError> {
+        Ok(match ended.is_empty() {
+            true => Next::of([Planned::new(self.0[0].clone(), None)]),
+            false => Next::exit(Exit::End),
+        })
+    }
+
+    fn effect(&self, _: &str) -> Option<Effect> {
+        Some(Effect::AtMostOnce)
+    }
+
+    fn call(
+        self: Arc<Self>,
+        _: OpenBranch,
+        _: CancellationToken,
+        _: Emitter,
+    ) -> futures_util::future::BoxFuture<'static, BranchEnd> {
+        Box::pin(async { BranchEnd::Outcome(NodeOutcome::succeeded()) })
+    }
+}
+
+fn conversation(messages: usize) -> Transcript {
+    let text = "user: one\nassistant: > x1 work()\ntool x1: 1\nassistant: 1\nuser: three";
+    text.lines().take(messages).collect::<Vec<_>>().join("\n").parse().unwrap()
+}
+
+fn at(agent: &Agent, messages: usize, phase: RunPhase) -> Run {
+    let mut state = State::new(agent.schema());
+    state.replace_messages(conversation(messages));
+    let mut run = Run::at(agent, "run-1".into(), state, phase);
+    run.tally.events = 1;
+    run
+}
+
+/// The same run with its limit of steps reached.
+fn at_limit(mut run: Run) -> Run {
+    run.tally.steps = 100;
+    run
+}
+
+fn calls(names: &[&str]) -> Message {
+    let calls = names.iter().enumerate();
+    let parts =
+        calls.map(|(place, name)| ToolCall::new(format!("c{place}"), *name, serde_json::Map::new()).into());
+    Message::from_parts(stepfold_state_core::chat::Role::Assistant, parts.collect())
+}
+
+/// Open steps of calls: each state of an item, at each way to end the step.
+fn open_calls(agent: &Agent) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for names in [["work"], ["submit"]] {
+        let reply = Arc::new(calls(&names));
+        let mut steps = Vec::new();
+        for state in [ItemState::Ready, ItemState::Started, ItemState::Asking(AskReason::Rule)] {
+            let mut step = OpenStep::of_calls(Arc::clone(&reply), None, SpentBudget::default());
+            step.items.change(0, |item| item.state = state.clone());
+            steps.push(step);
+        }
+        for (mut step, is_hooked) in steps.into_iter().flat_map(|step| [(step.clone(), false), (step, true)])
+        {
+            for stop in [None, Some("enough".to_owned())] {
+                if let StepPlan::Calls(calls) = &mut step.plan {
+                    calls.is_hooked = is_hooked;
+                    calls.stop = stop;
+                }
+                let mut run = at(agent, 1, RunPhase::Working(step.clone()));
+                run.state.push_message(Arc::clone(&reply));
+                let mut lost = run.clone();
+                lost.take_over();
+                runs.extend([run, lost]);
+            }
+        }
+    }
+    runs
+}
+
+fn runs() -> Vec<Run> {
+    let calls_tools = agent(None);
+    let plans = agent(Some(Arc::new(OneNode(vec!["node".to_owned()]))));
+    let mut runs = Vec::new();
+    for agent in [&calls_tools, &plans] {
+        runs.push(Run::new(agent, Input::from("hello"), "run-1").unwrap());
+        runs.extend([1, 5].map(|messages| at(agent, messages, RunPhase::Opening)));
+    }
+    let agent = &calls_tools;
+    for is_hooked in [false, true] {
+        for last in [None, Some(Exit::MaxSteps)] {
+            runs.push(at(agent, 1, RunPhase::Asking { is_hooked, last }));
+        }
+    }
+    // An edit of a result that a summary replaces drops the summary.
+    let condensing = at(agent, 5, RunPhase::Condensing { gave_up: false });
+    let summary = Answer::Summary(Ok(("short".to_owned(), Usage::default())));
+    runs.extend(committed(&condensing, summary));
+    runs.push(condensing);
+    // An edit may make a long conversation short enough to need no summary.
+    let summarize = Summarize::beyond(Trim::keep_last(1)).once(Trim::cap_tokens(200));
+    let patient = agent.to_builder().summarize(summarize).build().unwrap();
+    let mut long = at(&patient, 5, RunPhase::Condensing { gave_up: false });
+    let result = ToolResult::value("x1", "work", "long ".repeat(500));
+    let mut log = conversation(5);
+    log.replace(2, Message::tool(result));
+    long.state.replace_messages(log);
+    runs.push(long);
+    runs.extend(open_calls(agent));
+    let walk = at(&plans, 1, RunPhase::Working(OpenStep::of_walk()));
+    let planned = committed(&walk, Answer::Plan).unwrap();
+    let started = committed(&planned, Answer::Started(vec![0])).unwrap();
+    let mut lost = started.clone();
+    lost.take_over();
+    let ended = committed(&planned, Answer::outcome(0, NodeOutcome::succeeded())).unwrap();
+    runs.extend([walk, planned, started, lost, ended]);
+    for exit in [Exit::Text, Exit::MaxSteps] {
+        runs.extend(
+            [RunPhase::Leaving(exit.clone()), RunPhase::Closing(exit.clone()), RunPhase::Done(exit)]
+                .map(|phase| at(agent, 1, phase)),
+        );
+    }
+    let limited = runs.iter().cloned().map(at_limit).collect::<Vec<_>>();
+    runs.into_iter().chain(limited).collect()
+}
+
+fn reply(message: Message, reason: FinishReason) -> Answer {
+    let mut reply = ReplyBuilder::new();
+    reply.push(Chunk::Finished(reason));
+    let mut reply: Reply = reply.finish().unwrap();
+    reply.message = message;
+    Answer::Reply(reply)
+}
+
+/// Answers of all kinds that a run may be given where it is.
+fn answers(run: &Run) -> Vec<Answer> {
+    let mut answers = vec![
+        Answer::Begin,
+        Answer::Summary(Ok(("short".to_owned(), Usage::default()))),
+        Answer::Summary(Err(("failed".to_owned(), Usage::default()))),
+        Answer::Steer(vec![Message::user("and now?")]),
+        reply(calls(&["work"]), FinishReason::ToolCalls),
+        reply(calls(&["work"]), FinishReason::Length),
+        reply(Message::assistant("done"), FinishReason::Stop),
+        reply(Message::assistant(""), FinishReason::Stop),
+        Answer::Edit(Edit::new().set("note", 1)),
+        Answer::Edit(Edit::new().result("x1", 2)),
+        Answer::Ask(run.calls_to_ask()),
+        Answer::Started(vec![0]),
+        Answer::Asks { place: 0, requests: Vec::new() },
+        Answer::Inner { place: 0, event: Box::new(Event::new(0, Duration::ZERO, super::EventKind::Steered)) },
+        Answer::Plan,
+        Answer::Interrupted,
+        Answer::Cancelled,
+        Answer::TimedOut,
+    ];
+    for decision in [Decision::Approve, Decision::reject("no")] {
+        let decisions = run.pending().into_iter().map(|request| (request.id, decision.clone()));
+        answers.push(Answer::Decisions(Decisions::from(decisions.collect::<Vec<_>>())));
+    }
+    for point in HOOKS {
+        for verdict in [HookVerdict::Proceed, HookVerdict::GoOn, HookVerdict::Stop("enough".to_owned())] {
+            answers.push(Answer::Hooked(HookReport { verdict, ..HookReport::new(point) }));
+        }
+        answers.push(Answer::Hooked(HookReport {
+            answers: vec![(0, "no".to_owned())],
+            ..HookReport::new(point)
+        }));
+    }
+    let call = run.open_step().and_then(|step| step.call(0)).cloned();
+    if let Some(call) = call {
+        let done = super::step_end::not_run(&call, "done");
+        let done = stepfold_tools::CallOutcome::new(stepfold_tools::CallStatus::Succeeded, done.result);
+        let pending_hook = Some(0);
+        answers
+            .push(Answer::Outcomes(vec![ItemOutcome { pending_hook, ..ItemOutcome::new(0, done.clone()) }]));
+        let stop = Some("enough".to_owned());
+        answers.push(Answer::Outcomes(vec![ItemOutcome { stop, ..ItemOutcome::new(0, done.clone()) }]));
+        answers.push(Answer::outcome(0, done));
+    }
+    answers.push(Answer::outcome(0, NodeOutcome::succeeded()));
+    answers
+}
+
+fn committed(run: &Run, answer: Answer) -> Option<Run> {
+    let event = run.feed(answer, Duration::ZERO).ok()?;
+    let mut run = run.clone();
+    run.commit(event).ok()?;
+    Some(run)
+}
+
+#[test]
+fn the_table_is_what_the_machine_does() {
+    let mut found = Transitions::new();
+    let mut needs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for run in runs() {
+        let phase = variant(&run.phase);
+        let need = run.decide();
+        needs.entry(phase.clone()).or_default().insert(variant(&need));
+        for answer in answers(&run) {
+            let name = variant(&answer);
+            if let Some(next) = committed(&run, answer) {
+                let next_phase = variant(&next.phase);
+                found.entry((phase.clone(), name)).or_default().insert(next_phase);
+                let is_end = matches!(next.decide(), Need::Nothing(_));
+                assert_eq!(is_end, matches!(next.phase, RunPhase::Done(_)));
+                needs.entry(variant(&next.phase)).or_default().insert(variant(&next.decide()));
+            }
+        }
+    }
+    let text = |transitions: &Transitions| {
+        let rows = transitions.iter().map(|((phase, answer), next)| {
+            format!("{phase} | {answer} | {}", next.iter().cloned().collect::<Vec<_>>().join(", "))
+        });
+        rows.collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(text(&documented()), text(&found));
+    assert_eq!(documented_needs(), needs);
+}
