@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{
     Content, Extras, Message, Part, Role, ToolCall, ToolContent, ToolResult, UnknownPart,
 };
 
-use crate::names::wire_name;
+use crate::rules::names::wire_name;
 use crate::rules::{RequestRules, SILENT_FAILURE, STAND_IN, is_blank};
 
 /// The extra of a message that names the server whose extras the message and its parts hold: a preset's name, or the
@@ -26,7 +26,7 @@ const CACHE_CONTROL: &str = "cache_control";
 
 /// The server that a request goes to, as far as messages depend on it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Recipient<'a> {
+pub(crate) struct RecipientProfile<'a> {
     /// Its name in [`SERVER`].
     pub(crate) server: &'a str,
     pub(crate) rules: &'a RequestRules,
@@ -36,7 +36,7 @@ pub(crate) struct Recipient<'a> {
     pub(crate) unknown: Option<&'static str>,
 }
 
-impl Recipient<'_> {
+impl RecipientProfile<'_> {
     /// Whether the extras of a message are of this server.
     pub(crate) fn wrote(&self, message: &Message) -> bool {
         message.extras().get(SERVER).and_then(|server| server.as_str()) == Some(self.server)
@@ -45,9 +45,9 @@ impl Recipient<'_> {
 
 /// The changes of messages for a server, in words.
 #[derive(Clone, Debug, Default)]
-pub struct Changes(Vec<String>);
+pub struct MessageChanges(Vec<String>);
 
-impl Changes {
+impl MessageChanges {
     pub(crate) fn add(&mut self, change: impl Into<String>) {
         self.0.push(change.into());
     }
@@ -69,19 +69,19 @@ impl Changes {
 /// added to a reply goes back with it.
 pub(crate) fn conform<'m>(
     message: &'m Message,
-    to: &Recipient<'_>,
+    to: &RecipientProfile<'_>,
     keeps_extras: bool,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Option<Cow<'m, Message>> {
     match message.role() {
-        Role::Assistant => reply(message, to, keeps_extras && to.wrote(message), changes),
-        Role::Tool => Some(result(message, to, changes)),
-        _ => said(message, to, changes),
+        Role::Assistant => reply_message(message, to, keeps_extras && to.wrote(message), changes),
+        Role::Tool => Some(result_message(message, to, changes)),
+        _ => input_message(message, to, changes),
     }
 }
 
 /// Whether a part of an unknown kind is one of this server's dialect, which is sent as it is.
-fn is_of_dialect(part: &Part, to: &Recipient<'_>) -> bool {
+fn is_of_dialect(part: &Part, to: &RecipientProfile<'_>) -> bool {
     match &part.content {
         Content::Unknown(unknown) => to.unknown.is_some_and(|name| unknown.fields().contains_key(name)),
         _ => false,
@@ -89,7 +89,11 @@ fn is_of_dialect(part: &Part, to: &Recipient<'_>) -> bool {
 }
 
 /// A message of the system or the user.
-fn said<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -> Option<Cow<'m, Message>> {
+fn input_message<'m>(
+    message: &'m Message,
+    to: &RecipientProfile<'_>,
+    changes: &mut MessageChanges,
+) -> Option<Cow<'m, Message>> {
     let is_left = |part: &Part| !matches!(&part.content, Content::Text(text) if is_blank(text));
     let is_shown = |part: &&Part| {
         is_left(part) && (!matches!(part.content, Content::Unknown(_)) || is_of_dialect(part, to))
@@ -112,25 +116,25 @@ fn said<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -> 
 }
 
 /// A message of the assistant.
-fn reply<'m>(
+fn reply_message<'m>(
     message: &'m Message,
-    to: &Recipient<'_>,
+    to: &RecipientProfile<'_>,
     is_own: bool,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Option<Cow<'m, Message>> {
-    let mut told = Changes::default();
+    let mut reply_changes = MessageChanges::default();
     let mut parts: Vec<Cow<'m, Part>> = Vec::with_capacity(message.parts().len());
     let unanswered = message.extras().get(UNANSWERED).filter(|_| is_own);
     for (at, part) in message.parts().iter().enumerate() {
         if is_unanswered(part, to, unanswered) {
-            told.add("a call of the server's own tool without its result is left out");
+            reply_changes.add("a call of the server's own tool without its result is left out");
             continue;
         }
         let follows_reasoning = at > 0 && matches!(message.parts()[at - 1].content, Content::Reasoning(_));
-        let Some(part) = reply_part(part, to, is_own, &mut told) else {
+        let Some(part) = reply_part(part, to, is_own, &mut reply_changes) else {
             if is_own && to.rules.pairs_reasoning && follows_reasoning {
                 // The reasoning was for this part: the reply goes as that of another server, which has none.
-                return reply(message, to, false, changes);
+                return reply_message(message, to, false, changes);
             }
             continue;
         };
@@ -139,14 +143,14 @@ fn reply<'m>(
             && is_reasoning(&part)
             && parts.last().is_some_and(|part| is_reasoning(part))
         {
-            told.add("reasoning that no text or call follows is left out");
+            reply_changes.add("reasoning that no text or call follows is left out");
             parts.pop();
         }
         parts.push(part);
     }
     while !to.rules.ends_with_reasoning && parts.last().is_some_and(|part| is_reasoning(part)) {
         parts.pop();
-        told.add("reasoning that no text or call follows is left out");
+        reply_changes.add("reasoning that no text or call follows is left out");
     }
     if parts.iter().all(|part| is_reasoning(part)) {
         changes.add("a reply without text or calls is left out");
@@ -154,19 +158,19 @@ fn reply<'m>(
     }
     let extras = if is_own { message.extras().clone() } else { own_extras(message.extras(), &["name"]) };
     if !is_own && message.extras().get("reasoning_details").is_some() {
-        told.add("reasoning details of another server are left out");
+        reply_changes.add("reasoning details of another server are left out");
     }
-    let told = told.take();
-    if told.is_empty() && extras == *message.extras() {
+    let reply_changes = reply_changes.take();
+    if reply_changes.is_empty() && extras == *message.extras() {
         return Some(Cow::Borrowed(message));
     }
-    changes.0.extend(told);
+    changes.0.extend(reply_changes);
     let parts = parts.into_iter().map(Cow::into_owned).collect();
     Some(Cow::Owned(Message::from_parts(Role::Assistant, parts).with_extras(extras)))
 }
 
 /// Whether a part is a call of the server's own tool whose result did not come before the reply ended.
-fn is_unanswered(part: &Part, to: &Recipient<'_>, unanswered: Option<&Value>) -> bool {
+fn is_unanswered(part: &Part, to: &RecipientProfile<'_>, unanswered: Option<&Value>) -> bool {
     let (Some(Value::Array(unanswered)), Content::Unknown(unknown)) = (unanswered, &part.content) else {
         return false;
     };
@@ -181,9 +185,9 @@ fn is_reasoning(part: &Part) -> bool {
 /// A part of a reply; `None` if it is left out.
 fn reply_part<'p>(
     part: &'p Part,
-    to: &Recipient<'_>,
+    to: &RecipientProfile<'_>,
     is_own: bool,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Option<Cow<'p, Part>> {
     let is_signed = is_own && to.signature.is_some_and(|name| part.extras.get(name).is_some());
     match &part.content {
@@ -220,7 +224,7 @@ fn reply_part<'p>(
 }
 
 /// A part of another server's reply.
-fn without_extras<'p>(part: &'p Part, changes: &mut Changes) -> Cow<'p, Part> {
+fn without_extras<'p>(part: &'p Part, changes: &mut MessageChanges) -> Cow<'p, Part> {
     let extras = own_extras(&part.extras, &[CACHE_CONTROL]);
     if extras == part.extras {
         return Cow::Borrowed(part);
@@ -242,7 +246,11 @@ fn kind_of(unknown: &UnknownPart) -> String {
 }
 
 /// A message of a tool.
-fn result<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -> Cow<'m, Message> {
+fn result_message<'m>(
+    message: &'m Message,
+    to: &RecipientProfile<'_>,
+    changes: &mut MessageChanges,
+) -> Cow<'m, Message> {
     let Some(result) = message.tool_result() else {
         return Cow::Borrowed(message);
     };
@@ -258,8 +266,8 @@ fn result<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -
 
 fn result_content<'r>(
     result: &'r ToolResult,
-    to: &Recipient<'_>,
-    changes: &mut Changes,
+    to: &RecipientProfile<'_>,
+    changes: &mut MessageChanges,
 ) -> Cow<'r, ToolContent> {
     let content = result.content();
     match content {

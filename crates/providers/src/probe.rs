@@ -7,8 +7,9 @@ use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use stepfold_state_core::chat::{ChatRequest, ModelError, ReplyStream};
 
 use crate::anthropic::Anthropic;
+use crate::dialect::Dialect;
 use crate::gemini::Gemini;
-use crate::model::{Dialect, HttpModel};
+use crate::model::HttpModel;
 use crate::openai::{OpenAi, OpenAiResponses, Preset};
 
 /// A function that writes bodies of one model, and remembers what it wrote.
@@ -39,7 +40,7 @@ fn body<D: Dialect>(
 
 /// A response with its body in these pieces.
 #[derive(Clone, Debug)]
-pub struct Response {
+pub struct ProbeResponse {
     /// Its status. One that does not exist is taken for 500.
     pub status: u16,
     /// The content type; none if empty.
@@ -51,17 +52,21 @@ pub struct Response {
 }
 
 /// A model's reply to a request, from a response: everything behind the socket.
-pub fn reply_to<D: Dialect>(model: &HttpModel<D>, request: ChatRequest, response: Response) -> ReplyStream {
+pub fn reply_to<D: Dialect>(
+    model: &HttpModel<D>,
+    request: ChatRequest,
+    response: ProbeResponse,
+) -> ReplyStream {
     model.answer(request, Some(response.into()))
 }
 
 /// A model's reply to a response: everything behind the socket.
-pub fn reply<D: Dialect>(model: &HttpModel<D>, response: Response) -> ReplyStream {
+pub fn reply<D: Dialect>(model: &HttpModel<D>, response: ProbeResponse) -> ReplyStream {
     model.answer(ChatRequest::default(), Some(response.into()))
 }
 
-impl From<Response> for reqwest::Response {
-    fn from(Response { status, content_type, pieces, pause }: Response) -> Self {
+impl From<ProbeResponse> for reqwest::Response {
+    fn from(ProbeResponse { status, content_type, pieces, pause }: ProbeResponse) -> Self {
         let pieces = stream::iter(pieces).then(move |piece| async move {
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;

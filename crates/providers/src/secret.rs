@@ -43,7 +43,7 @@ impl Secret {
         }
     }
 
-    /// The text and its Base64, wherever it begins in what was encoded; each [folded](Folded).
+    /// The text and its Base64, wherever it begins in what was encoded; each [folded](FoldedText).
     fn forms(&self) -> Vec<String> {
         let in_base64 = (0..3).map(|before| {
             let bytes = [&[0; 2][..before], self.0.as_bytes()].concat();
@@ -53,19 +53,19 @@ impl Secret {
             encoded[from..to].to_owned()
         });
         let forms = [self.0.to_string()].into_iter().chain(in_base64);
-        forms.map(|form| Folded::new(&form).text).collect()
+        forms.map(|form| FoldedText::new(&form).text).collect()
     }
 }
 
 /// A text without its spaces and its case, and where its bytes are in it.
-struct Folded {
+struct FoldedText {
     text: String,
     places: Vec<usize>,
 }
 
-impl Folded {
+impl FoldedText {
     fn new(text: &str) -> Self {
-        let mut folded = Folded { text: String::new(), places: Vec::new() };
+        let mut folded = FoldedText { text: String::new(), places: Vec::new() };
         for (place, letter) in text.char_indices().filter(|(_, letter)| !letter.is_whitespace()) {
             // Base64 has two alphabets.
             folded.text.push(match letter {
@@ -81,7 +81,7 @@ impl Folded {
 
 /// The text with `***` wherever this folded form is in it.
 fn hide(text: &str, form: &str) -> String {
-    let folded = Folded::new(text);
+    let folded = FoldedText::new(text);
     let (mut hidden, mut copied) = (String::new(), 0);
     for (at, found) in folded.text.match_indices(form) {
         let last = folded.places[at + found.len() - 1];

@@ -14,7 +14,7 @@ use stepfold_state_core::state::{Issue, Issues};
 
 /// What a provider's strict mode accepts.
 #[derive(Debug)]
-pub(crate) struct Taste {
+pub(crate) struct StrictDialect {
     /// The keywords that are rules.
     rules: &'static [&'static str],
     formats: &'static [&'static str],
@@ -32,7 +32,7 @@ pub(crate) struct Taste {
 }
 
 /// OpenAI's, by its description of structured outputs.
-pub(crate) const OPENAI: Taste = Taste {
+pub(crate) const OPENAI: StrictDialect = StrictDialect {
     rules: &[
         "type",
         "properties",
@@ -65,7 +65,7 @@ pub(crate) const OPENAI: Taste = Taste {
 
 /// Anthropic's, by its description of structured outputs. Its limits hold for all strict tools of a request; here each
 /// schema is held to them.
-pub(crate) const ANTHROPIC: Taste = Taste {
+pub(crate) const ANTHROPIC: StrictDialect = StrictDialect {
     rules: &[
         "type",
         "properties",
@@ -93,9 +93,10 @@ pub(crate) const ANTHROPIC: Taste = Taste {
 ///
 /// # Errors
 /// Everything that the strict form cannot say.
-pub(crate) fn strict(taste: &'static Taste, schema: &Value) -> Result<Value, Issues> {
+pub(crate) fn strict(dialect: &'static StrictDialect, schema: &Value) -> Result<Value, Issues> {
     let mut strict = schema.clone();
-    let mut form = Form { taste, faults: Vec::new(), properties: 0, literals: 0, optional: 0, unions: 0 };
+    let mut form =
+        StrictConverter { dialect, faults: Vec::new(), properties: 0, literals: 0, optional: 0, unions: 0 };
     form.convert(&mut strict, "$", 1);
     form.check_sizes();
     if form.faults.is_empty() { Ok(strict) } else { Err(form.faults.into_iter().collect()) }
@@ -103,11 +104,11 @@ pub(crate) fn strict(taste: &'static Taste, schema: &Value) -> Result<Value, Iss
 
 /// The parameters of a tool in the strict form, if that is asked for and there is one. A schema that has none is sent as it
 /// is: one that means something else would be worse than one that is not strict.
-pub(crate) fn parameters(taste: &'static Taste, spec: &ToolSpec) -> Option<Value> {
+pub(crate) fn parameters(dialect: &'static StrictDialect, spec: &ToolSpec) -> Option<Value> {
     if !spec.strict {
         return None;
     }
-    match strict(taste, &spec.parameters) {
+    match strict(dialect, &spec.parameters) {
         Ok(strict) => Some(strict),
         Err(faults) => {
             tracing::warn!(tool = spec.name, %faults, "no strict form: the schema is sent unchanged");
@@ -176,7 +177,7 @@ const BOUNDS: &[&str] = &[
 ];
 
 /// Closes objects that name their properties, and moves the bounds that are refused into descriptions.
-fn loosen(taste: &Taste, schema: &mut Value) {
+fn loosen(dialect: &StrictDialect, schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     let is_open = fields.get("additionalProperties").is_none_or(|more| *more == json!(true));
     let names_some = fields.get("properties").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
@@ -189,9 +190,9 @@ fn loosen(taste: &Taste, schema: &mut Value) {
         fields.insert("anyOf".to_owned(), branches);
     }
     let is_refused = |name: &str, value: &Value| match name {
-        "format" => !value.as_str().is_some_and(|format| taste.formats.contains(&format)),
+        "format" => !value.as_str().is_some_and(|format| dialect.formats.contains(&format)),
         "minItems" => value.as_u64().is_none_or(|count| count > 1),
-        name => !taste.rules.contains(&name),
+        name => !dialect.rules.contains(&name),
     };
     let refused =
         BOUNDS.iter().filter(|name| fields.get(**name).is_some_and(|value| is_refused(name, value)));
@@ -204,12 +205,12 @@ fn loosen(taste: &Taste, schema: &mut Value) {
         fields.insert("description".to_owned(), description.trim_start().into());
     }
     for (_, inside) in subschemas_mut(fields) {
-        loosen(taste, inside);
+        loosen(dialect, inside);
     }
 }
 
-struct Form {
-    taste: &'static Taste,
+struct StrictConverter {
+    dialect: &'static StrictDialect,
     faults: Vec<Issue>,
     properties: usize,
     literals: usize,
@@ -217,17 +218,17 @@ struct Form {
     unions: usize,
 }
 
-impl Form {
+impl StrictConverter {
     fn fault(&mut self, path: &str, message: impl Into<String>) {
         self.faults.push(Issue::new(path, message));
     }
 
     fn check_sizes(&mut self) {
         let counts = [
-            (self.properties, self.taste.max_properties, "properties"),
-            (self.literals, self.taste.max_literals, "listed values"),
-            (self.optional, self.taste.max_optional, "optional properties"),
-            (self.unions, self.taste.max_unions, "properties of several types"),
+            (self.properties, self.dialect.max_properties, "properties"),
+            (self.literals, self.dialect.max_literals, "listed values"),
+            (self.optional, self.dialect.max_optional, "optional properties"),
+            (self.unions, self.dialect.max_unions, "properties of several types"),
         ];
         for (_, limit, what) in counts.into_iter().filter(|(count, limit, _)| count > limit) {
             self.fault("$", format!("more than {limit} {what}"));
@@ -244,7 +245,7 @@ impl Form {
             return self.fault(path, message);
         };
         self.check_rules(fields, path);
-        let kept = self.taste.annotations;
+        let kept = self.dialect.annotations;
         fields.retain(|name, _| !is_annotation(name) || kept.contains(&name.as_str()));
         self.name_type_of_literals(fields, path);
         self.merge_alternatives(fields, path);
@@ -271,16 +272,16 @@ impl Form {
 
     fn check_rules(&mut self, fields: &Map<String, Value>, path: &str) {
         for (keyword, value) in fields {
-            let is_known = self.taste.rules.contains(&keyword.as_str()) || is_annotation(keyword);
+            let is_known = self.dialect.rules.contains(&keyword.as_str()) || is_annotation(keyword);
             if !is_known {
                 self.fault(path, format!("keyword {keyword} has no strict form"));
             }
             if keyword == "format"
-                && !value.as_str().is_some_and(|format| self.taste.formats.contains(&format))
+                && !value.as_str().is_some_and(|format| self.dialect.formats.contains(&format))
             {
                 self.fault(path, format!("format {value} has no strict form"));
             }
-            let is_bound = !self.taste.rules.contains(&"maxItems");
+            let is_bound = !self.dialect.rules.contains(&"maxItems");
             if keyword == "minItems" && is_bound && value.as_u64().is_none_or(|count| count > 1) {
                 self.fault(path, format!("keyword minItems has no strict form for {value}"));
             }
@@ -335,8 +336,9 @@ impl Form {
     }
 
     fn convert_object(&mut self, fields: &mut Map<String, Value>, path: &str, level: usize) {
-        if level > self.taste.max_levels {
-            return self.fault(path, format!("objects nested deeper than {} levels", self.taste.max_levels));
+        if level > self.dialect.max_levels {
+            return self
+                .fault(path, format!("objects nested deeper than {} levels", self.dialect.max_levels));
         }
         let is_closed = fields.get("additionalProperties") == Some(&json!(false));
         let Some(Value::Object(mut properties)) = fields.remove("properties").filter(|_| is_closed) else {
@@ -356,7 +358,7 @@ impl Form {
         for (name, property) in &mut properties {
             let path = format!("{path}.{name}");
             self.unions += usize::from(is_union(property));
-            if !self.taste.requires_all {
+            if !self.dialect.requires_all {
                 self.optional += usize::from(!is_required(fields, name));
                 self.convert(property, &path, level + 1);
                 continue;
@@ -377,7 +379,7 @@ impl Form {
         }
         let names = properties.keys().cloned().map(Value::String).collect();
         fields.insert("properties".to_owned(), Value::Object(properties));
-        if self.taste.requires_all {
+        if self.dialect.requires_all {
             fields.insert("required".to_owned(), Value::Array(names));
         }
         split_nullable_object(fields);
@@ -486,8 +488,8 @@ mod tests {
         expected.assert_eq(&shown(&OPENAI, &plain));
     }
 
-    fn shown(taste: &'static Taste, plain: &Value) -> String {
-        match strict(taste, plain) {
+    fn shown(dialect: &'static StrictDialect, plain: &Value) -> String {
+        match strict(dialect, plain) {
             Ok(mut strict) => {
                 let properties = strict["properties"].take();
                 strict.as_object_mut().unwrap().remove("properties");

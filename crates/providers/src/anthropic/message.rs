@@ -13,13 +13,13 @@ use stepfold_state_core::chat::{
     UnknownPart,
 };
 
-use crate::conform::{Changes, Recipient, SERVER, conform};
+use crate::conform::{MessageChanges, RecipientProfile, SERVER, conform};
 use crate::rules::{self, RequestRules, is_blank};
 use crate::wire;
 
 /// What is open between two messages.
 #[derive(Clone, Copy, Default)]
-pub struct Open {
+pub struct AnthropicWriteState {
     /// The role of the open message; `None` before the first one.
     speaker: Option<&'static str>,
     /// Whether a message came that is not of the system: only those before are fields of the request.
@@ -41,9 +41,9 @@ pub(super) const CONTAINER: &str = "container";
 pub(super) fn write(
     message: &Message,
     keeps_system: bool,
-    open: &mut Open,
+    open: &mut AnthropicWriteState,
     out: &mut Vec<u8>,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
     wire::no_name(message)?;
     open.has_begun |= message.role() != Role::System;
@@ -70,7 +70,7 @@ pub(super) fn write(
 }
 
 /// Appends the end of the message that is open, with a mark for the cache or not. A conversation has a message.
-pub(super) fn close(open: &Open, is_marked: bool, out: &mut Vec<u8>) {
+pub(super) fn close(open: &AnthropicWriteState, is_marked: bool, out: &mut Vec<u8>) {
     let mut open = *open;
     if open.speaker.is_none() {
         stand_in(&mut open, out);
@@ -82,13 +82,13 @@ pub(super) fn close(open: &Open, is_marked: bool, out: &mut Vec<u8>) {
 }
 
 /// Appends a message of the user with a text that says nothing.
-fn stand_in(open: &mut Open, out: &mut Vec<u8>) {
+fn stand_in(open: &mut AnthropicWriteState, out: &mut Vec<u8>) {
     block(open, "user", json!({"type": "text", "text": rules::STAND_IN}), &Extras::new(), out);
 }
 
 /// Where the turn begins that the conversation is in, if it cannot be continued with reasoning: the API wants the reasoning
 /// that a turn began with, signed by its server.
-pub(super) fn unsigned_turn(to: &Recipient<'_>, messages: &Transcript) -> Option<usize> {
+pub(super) fn unsigned_turn(to: &RecipientProfile<'_>, messages: &Transcript) -> Option<usize> {
     let start = turn_start(to, messages);
     let is_reply = |message: &&Arc<Message>| message.role() == Role::Assistant && is_left(to, message);
     let mut replies = messages.iter_from(start).filter(is_reply);
@@ -109,26 +109,26 @@ pub(super) fn unsigned_turn(to: &Recipient<'_>, messages: &Transcript) -> Option
 
 /// Where the turn begins that the conversation is in, as the API sees it: what the user says directly after results is one
 /// message with them, and begins none.
-fn turn_start(to: &Recipient<'_>, messages: &Transcript) -> usize {
+fn turn_start(to: &RecipientProfile<'_>, messages: &Transcript) -> usize {
     let mut start = messages.len();
-    let mut has_said = false;
-    for (behind, message) in messages.iter().rev().enumerate() {
+    let mut has_input = false;
+    for (from_end, message) in messages.iter().rev().enumerate() {
         match message.role() {
-            Role::User | Role::System if !has_said && is_left(to, message) => {
-                has_said = true;
-                start = messages.len() - behind;
+            Role::User | Role::System if !has_input && is_left(to, message) => {
+                has_input = true;
+                start = messages.len() - from_end;
             }
-            Role::Tool => has_said = false,
-            Role::Assistant if has_said && is_left(to, message) => return start,
+            Role::Tool => has_input = false,
+            Role::Assistant if has_input && is_left(to, message) => return start,
             _ => {}
         }
     }
-    if has_said { start } else { 0 }
+    if has_input { start } else { 0 }
 }
 
 /// Whether something of a message is left on the way to the server.
-fn is_left(to: &Recipient<'_>, message: &Message) -> bool {
-    conform(message, to, true, &mut Changes::default()).is_some()
+fn is_left(to: &RecipientProfile<'_>, message: &Message) -> bool {
+    conform(message, to, true, &mut MessageChanges::default()).is_some()
 }
 
 /// The id of the container in which the server runs code, as long as the turn continues: the API wants it with the results
@@ -160,7 +160,7 @@ pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>, is_marked:
 
 fn all(
     message: &Message,
-    open: &mut Open,
+    open: &mut AnthropicWriteState,
     speaker: &'static str,
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
@@ -173,7 +173,13 @@ fn all(
 }
 
 /// Appends a block without its closing brace.
-fn block(open: &mut Open, speaker: &'static str, mut wired: Value, extras: &Extras, out: &mut Vec<u8>) {
+fn block(
+    open: &mut AnthropicWriteState,
+    speaker: &'static str,
+    mut wired: Value,
+    extras: &Extras,
+    out: &mut Vec<u8>,
+) {
     mark(&mut wired, extras);
     match open.speaker {
         Some(last) if last == speaker => out.extend_from_slice(b"},"),
@@ -187,7 +193,7 @@ fn block(open: &mut Open, speaker: &'static str, mut wired: Value, extras: &Extr
         && wired["type"] != "redacted_thinking";
     wire::json(&wired, out);
     out.pop();
-    *open = Open { speaker: Some(speaker), can_be_marked, ..*open };
+    *open = AnthropicWriteState { speaker: Some(speaker), can_be_marked, ..*open };
 }
 
 fn mark(block: &mut Value, extras: &Extras) {
@@ -241,7 +247,7 @@ fn thinking(text: &str, extras: &Extras) -> Option<Value> {
     Some(json!({"type": "thinking", "thinking": text, "signature": signature}))
 }
 
-fn tool(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+fn tool(message: &Message, open: &mut AnthropicWriteState, out: &mut Vec<u8>) -> Result<(), ModelError> {
     let Some(result) = message.tool_result() else {
         return Ok(());
     };

@@ -9,26 +9,26 @@ use stepfold_state_core::chat::{
 
 /// A request and its answer.
 #[derive(Clone, Debug)]
-pub(super) struct Exchange {
+pub(super) struct RecordedExchange {
     pub(super) request: ChatRequest,
-    pub(super) answer: Answer,
+    pub(super) answer: RecordedAnswer,
 }
 
 /// The model's answer.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct RecordedAnswer {
     pub(super) message: Message,
-    pub(super) end: End,
+    pub(super) end: RecordedEnd,
 }
 
 /// The end of an answer, with its metadata.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct End {
+pub(super) struct RecordedEnd {
     /// `None` if it did not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) finish_reason: Option<FinishReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<Failure>,
+    pub(super) error: Option<RecordedError>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<Usage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ pub(super) struct End {
 
 /// An error, as far as it can be written down.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Failure {
+pub(super) struct RecordedError {
     kind: String,
     message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,17 +56,21 @@ pub(super) struct Failure {
     used: Option<u64>,
 }
 
-impl Answer {
+impl RecordedAnswer {
     /// The result of a stream: its content and its end.
-    pub(super) fn new(said: PartialReply, reason: Option<FinishReason>, error: Option<&ModelError>) -> Self {
-        let end = End {
+    pub(super) fn new(
+        partial: PartialReply,
+        reason: Option<FinishReason>,
+        error: Option<&ModelError>,
+    ) -> Self {
+        let end = RecordedEnd {
             finish_reason: reason,
-            error: error.map(Failure::of),
-            usage: Some(said.usage).filter(|usage| *usage != Usage::default()),
-            id: said.id,
-            model: said.model,
+            error: error.map(RecordedError::of),
+            usage: Some(partial.usage).filter(|usage| *usage != Usage::default()),
+            id: partial.id,
+            model: partial.model,
         };
-        Answer { message: said.message, end }
+        RecordedAnswer { message: partial.message, end }
     }
 
     /// The stream again.
@@ -83,12 +87,12 @@ impl Answer {
     }
 
     /// An answer of which nothing is known yet.
-    pub(super) fn with_end(end: End) -> Self {
-        Answer { message: Message::new(Role::Assistant), end }
+    pub(super) fn with_end(end: RecordedEnd) -> Self {
+        RecordedAnswer { message: Message::new(Role::Assistant), end }
     }
 }
 
-impl Failure {
+impl RecordedError {
     fn of(error: &ModelError) -> Self {
         let (limit, used) = match error.kind() {
             ModelErrorKind::TooLong { limit, used } => (*limit, *used),
@@ -96,7 +100,7 @@ impl Failure {
             _ => (None, None),
         };
         let milliseconds = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        Failure {
+        RecordedError {
             kind: error.kind().name().to_owned(),
             message: error.message().to_owned(),
             provider: error.provider().map(str::to_owned),

@@ -7,7 +7,7 @@
 mod diff;
 mod exchange;
 mod file;
-mod tape;
+mod model;
 
 pub use self::file::CassetteError;
-pub use self::tape::Cassette;
+pub use self::model::Cassette;

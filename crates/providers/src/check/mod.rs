@@ -109,7 +109,7 @@ impl fmt::Display for Fault {
 
 /// The rules of a server that the body of a request breaks.
 pub fn faults(server: Server, body: &Value) -> Vec<Fault> {
-    let mut faults = Faults(Vec::new());
+    let mut faults = RuleFaults(Vec::new());
     match server {
         Server::OpenAiResponses => responses::check(body, &mut faults),
         Server::Anthropic => anthropic::check(body, &mut faults),
@@ -127,9 +127,9 @@ pub fn unsigned_call(body: &Value) -> Option<Fault> {
 }
 
 /// Collects faults.
-struct Faults(Vec<Fault>);
+struct RuleFaults(Vec<Fault>);
 
-impl Faults {
+impl RuleFaults {
     fn add(&mut self, rule: &'static str, reason: impl Into<String>) {
         self.0.push(Fault { rule, reason: reason.into() });
     }

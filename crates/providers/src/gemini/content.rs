@@ -12,7 +12,7 @@ use stepfold_state_core::chat::{
     ToolResult, UnknownPart,
 };
 
-use crate::conform::Changes;
+use crate::conform::MessageChanges;
 use crate::rules::{self, is_blank};
 use crate::wire;
 
@@ -30,7 +30,7 @@ pub(super) const PART: &str = "gemini";
 
 /// What is open between two messages.
 #[derive(Clone, Default)]
-pub struct Open {
+pub struct GeminiWriteState {
     /// The role of the open content; `None` before the first one.
     speaker: Option<&'static str>,
     /// Whether a message came that is not of the system: only those before are a field of the request.
@@ -43,9 +43,9 @@ pub struct Open {
 pub(super) fn write(
     message: &Message,
     signs_calls: bool,
-    open: &mut Open,
+    open: &mut GeminiWriteState,
     out: &mut Vec<u8>,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
     wire::no_name(message)?;
     open.has_begun |= message.role() != Role::System;
@@ -81,7 +81,7 @@ pub(super) fn write(
 }
 
 /// Appends the end of the content that is open. A conversation has a content.
-pub(super) fn close(open: &Open, out: &mut Vec<u8>) {
+pub(super) fn close(open: &GeminiWriteState, out: &mut Vec<u8>) {
     if open.speaker.is_none() {
         stand_in(&mut open.clone(), out);
     }
@@ -89,7 +89,7 @@ pub(super) fn close(open: &Open, out: &mut Vec<u8>) {
 }
 
 /// Appends a content of the user with a text that says nothing.
-fn stand_in(open: &mut Open, out: &mut Vec<u8>) {
+fn stand_in(open: &mut GeminiWriteState, out: &mut Vec<u8>) {
     push("user", &json!({"text": rules::STAND_IN}), open, out);
 }
 
@@ -107,9 +107,9 @@ fn all(
     message: &Message,
     speaker: &'static str,
     signs_calls: bool,
-    open: &mut Open,
+    open: &mut GeminiWriteState,
     out: &mut Vec<u8>,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
     // Of calls side by side the first one is signed.
     let mut is_unsigned = signs_calls;
@@ -131,7 +131,7 @@ fn all(
 }
 
 /// Appends a part.
-fn push(speaker: &'static str, part: &Value, open: &mut Open, out: &mut Vec<u8>) {
+fn push(speaker: &'static str, part: &Value, open: &mut GeminiWriteState, out: &mut Vec<u8>) {
     match open.speaker {
         Some(last) if last == speaker => out.push(b','),
         last => {
@@ -171,7 +171,7 @@ fn with_id(id: Option<&Value>, mut call: Value) -> Value {
 }
 
 /// The result of a call, and its media.
-fn answer(result: &ToolResult, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+fn answer(result: &ToolResult, open: &mut GeminiWriteState, out: &mut Vec<u8>) -> Result<(), ModelError> {
     let text = result.text();
     let response = match result.content() {
         ToolContent::Value(Value::Object(fields)) => Value::Object(fields.clone()),

@@ -12,11 +12,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls_platform_verifier::{BuilderVerifierExt as _, Verifier};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 
-use crate::Secret;
+use crate::secret::Secret;
 
 /// How connections are made.
 #[derive(Clone, Debug)]
-pub(crate) struct Connect {
+pub(crate) struct ConnectOptions {
     pub(crate) timeout: Duration,
     /// The address of a proxy, which may hold a password.
     pub(crate) proxy: Option<Secret>,
@@ -25,7 +25,7 @@ pub(crate) struct Connect {
 }
 
 /// A client that connects like this.
-pub(crate) fn client(connect: &Connect) -> Result<reqwest::Client, ModelError> {
+pub(crate) fn client(connect: &ConnectOptions) -> Result<reqwest::Client, ModelError> {
     let mut builder = reqwest::Client::builder()
         .connect_timeout(connect.timeout)
         .tcp_nodelay(true)

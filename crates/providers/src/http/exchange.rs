@@ -13,9 +13,9 @@ use reqwest::{Client, Request, Response};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, TimeoutKind};
 use tokio::time::timeout;
 
-use super::events::{BadEvent, Event, Events, MAX_EVENT};
-use super::fault::{Target, classify, request_id};
 use super::guard;
+use super::server_error::{ErrorContext, classify, request_id};
+use super::sse::{MAX_EVENT, SseEvent, SseFault, SseParser};
 
 /// The most bytes that are read of a body that should be an error, and how long that may take.
 const MAX_ERROR: usize = 64 << 10;
@@ -26,16 +26,16 @@ const MAX_REPLY: usize = 64 << 20;
 
 /// The progress of a reply, and its limit on idle time. Before the first chunk another limit applies.
 #[derive(Clone, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ReplyProgress {
     idle: Option<Duration>,
     has_begun: Arc<AtomicBool>,
     is_whole: Arc<AtomicBool>,
     held: Arc<AtomicUsize>,
 }
 
-impl Progress {
+impl ReplyProgress {
     pub(crate) fn new(idle: Option<Duration>) -> Self {
-        Progress { idle, has_begun: Arc::default(), is_whole: Arc::default(), held: Arc::default() }
+        ReplyProgress { idle, has_begun: Arc::default(), is_whole: Arc::default(), held: Arc::default() }
     }
 
     /// Says that the reply has begun.
@@ -66,15 +66,15 @@ impl Progress {
 
 /// A piece of a reply.
 #[derive(Clone, Debug)]
-pub enum Piece {
+pub enum ReplyPiece {
     /// An event of a stream.
-    Event(Event),
+    Event(SseEvent),
     /// All of it, as JSON: from a server that does not stream, or an error with status 200.
     Whole(String),
 }
 
 /// The pieces of a reply. An error is the last item; a stream without one ended between two events.
-pub(crate) type Pieces = BoxStream<'static, Result<Piece, ModelError>>;
+pub(crate) type PieceStream = BoxStream<'static, Result<ReplyPiece, ModelError>>;
 
 /// The bytes of a body. An error is the last item.
 type ByteStream = BoxStream<'static, Result<Bytes, ModelError>>;
@@ -83,23 +83,23 @@ type ByteStream = BoxStream<'static, Result<Bytes, ModelError>>;
 pub(crate) async fn send(
     client: &Client,
     request: Request,
-    progress: &Progress,
-    target: &mut Target,
-) -> Result<Pieces, ModelError> {
-    guard::check(request.url()).map_err(|error| target.name(error))?;
+    progress: &ReplyProgress,
+    context: &mut ErrorContext,
+) -> Result<PieceStream, ModelError> {
+    guard::check(request.url()).map_err(|error| context.label(error))?;
     let address = request.url().origin().ascii_serialization();
     let sent = client.execute(request).await;
-    let response = sent.map_err(|error| not_sent(target, &address, error))?;
-    pieces(response, progress, target).await
+    let response = sent.map_err(|error| not_sent(context, &address, error))?;
+    pieces(response, progress, context).await
 }
 
 /// The pieces of a response. Notes the id that the server gave to the request.
 pub(crate) async fn pieces(
     response: Response,
-    progress: &Progress,
-    target: &mut Target,
-) -> Result<Pieces, ModelError> {
-    target.request_id = request_id(response.headers());
+    progress: &ReplyProgress,
+    context: &mut ErrorContext,
+) -> Result<PieceStream, ModelError> {
+    context.request_id = request_id(response.headers());
     let status = response.status();
     if !status.is_success() {
         let headers = response.headers().clone();
@@ -108,23 +108,23 @@ pub(crate) async fn pieces(
         let read = read(response.bytes_stream().boxed(), MAX_ERROR, &mut body);
         let _ = timeout(MAX_ERROR_TIME, read).await;
         let text = if encoding(&headers).is_some() { "".into() } else { String::from_utf8_lossy(&body) };
-        return Err(classify(target, Some(status), &headers, &text));
+        return Err(classify(context, Some(status), &headers, &text));
     }
     if let Some(encoding) = encoding(response.headers()) {
         let message = format!("unsupported content encoding {encoding:?}: the request did not accept one");
-        return Err(target.error(ModelErrorKind::Unsupported, message));
+        return Err(context.error(ModelErrorKind::Unsupported, message));
     }
     let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or("").to_lowercase();
     let content_type = content_type.split(';').next().unwrap_or("").trim();
-    let bytes = response_bytes(response, progress, target);
+    let bytes = response_bytes(response, progress, context);
     match content_type {
-        "application/json" => whole(bytes, target).await,
+        "application/json" => whole(bytes, context).await,
         // Some servers send no content type, or a wrong one: an error as JSON, say, in place of a stream.
         "" | "text/event-stream" | "text/plain" | "application/octet-stream" => {
-            sniffed(bytes, content_type, target).await
+            sniffed(bytes, content_type, context).await
         }
-        other => Err(unexpected(bytes, other, target).await),
+        other => Err(unexpected(bytes, other, context).await),
     }
 }
 
@@ -134,7 +134,11 @@ fn encoding(headers: &HeaderMap) -> Option<&HeaderValue> {
 }
 
 /// Detects the kind of a body by its first bytes, without a content type or with one that may be wrong.
-async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> Result<Pieces, ModelError> {
+async fn sniffed(
+    mut bytes: ByteStream,
+    content_type: &str,
+    context: &ErrorContext,
+) -> Result<PieceStream, ModelError> {
     let is_stream = content_type == "text/event-stream";
     let least = if is_stream { 1 } else { 6 };
     let mut head = Vec::new();
@@ -155,10 +159,11 @@ async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> 
         || (is_stream && !is_json);
     let all = stream::iter([Ok(Bytes::from(head))]).chain(bytes).boxed();
     match (is_events, is_json) {
-        (true, _) => Ok(events(all, target.clone())),
-        (_, true) => whole(all, target).await,
+        (true, _) => Ok(events(all, context.clone())),
+        (_, true) => whole(all, context).await,
         _ => {
-            Err(unexpected(all, if content_type.is_empty() { "no type" } else { content_type }, target).await)
+            Err(unexpected(all, if content_type.is_empty() { "no type" } else { content_type }, context)
+                .await)
         }
     }
 }
@@ -171,16 +176,16 @@ fn start_of(head: &[u8]) -> &[u8] {
 }
 
 /// The error of a body that is not a reply.
-async fn unexpected(bytes: ByteStream, content_type: &str, target: &Target) -> ModelError {
+async fn unexpected(bytes: ByteStream, content_type: &str, context: &ErrorContext) -> ModelError {
     let mut body = Vec::new();
     let _ = timeout(MAX_ERROR_TIME, read(bytes, MAX_ERROR, &mut body)).await;
     let body = String::from_utf8_lossy(&body);
     let message = format!("expected text/event-stream, found {content_type}: {body}");
-    target.error(ModelErrorKind::Malformed, message)
+    context.error(ModelErrorKind::Malformed, message)
 }
 
 /// A body in one piece.
-async fn whole(mut bytes: ByteStream, target: &Target) -> Result<Pieces, ModelError> {
+async fn whole(mut bytes: ByteStream, context: &ErrorContext) -> Result<PieceStream, ModelError> {
     let mut body = Vec::new();
     while let Some(more) = bytes.next().await {
         body.extend_from_slice(&more?);
@@ -188,9 +193,9 @@ async fn whole(mut bytes: ByteStream, target: &Target) -> Result<Pieces, ModelEr
     match String::from_utf8(body) {
         Ok(text) => {
             let text = text.trim_start_matches('\u{feff}').to_owned();
-            Ok(stream::iter([Ok(Piece::Whole(text))]).boxed())
+            Ok(stream::iter([Ok(ReplyPiece::Whole(text))]).boxed())
         }
-        Err(_) => Err(target.error(ModelErrorKind::Malformed, "expected UTF-8 in the reply")),
+        Err(_) => Err(context.error(ModelErrorKind::Malformed, "expected UTF-8 in the reply")),
     }
 }
 
@@ -205,24 +210,24 @@ async fn read<E>(mut bytes: impl Stream<Item = Result<Bytes, E>> + Unpin, limit:
 }
 
 /// The events of a body.
-fn events(bytes: ByteStream, target: Target) -> Pieces {
-    let (events, ready) = (Events::default(), VecDeque::new());
-    let reader = Reader { bytes, events, ready, target, end: None };
+fn events(bytes: ByteStream, context: ErrorContext) -> PieceStream {
+    let (events, ready) = (SseParser::default(), VecDeque::new());
+    let reader = EventReader { bytes, events, ready, context, end: None };
     let events = stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
-    events.map(|event| event.map(Piece::Event)).boxed()
+    events.map(|event| event.map(ReplyPiece::Event)).boxed()
 }
 
-struct Reader {
+struct EventReader {
     bytes: ByteStream,
-    events: Events,
-    ready: VecDeque<Event>,
-    target: Target,
+    events: SseParser,
+    ready: VecDeque<SseEvent>,
+    context: ErrorContext,
     /// The result at the end, once it is known. Buffered data comes first.
     end: Option<Result<(), ModelError>>,
 }
 
-impl Reader {
-    async fn next(&mut self) -> Option<Result<Event, ModelError>> {
+impl EventReader {
+    async fn next(&mut self) -> Option<Result<SseEvent, ModelError>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(Ok(event));
@@ -235,7 +240,7 @@ impl Reader {
                 Some(Err(error)) => Some(Err(error)),
                 None if self.events.is_in_the_middle() => {
                     let message = "the stream ended in the middle of an event";
-                    Some(Err(self.target.error(ModelErrorKind::Truncated, message)))
+                    Some(Err(self.context.error(ModelErrorKind::Truncated, message)))
                 }
                 None => Some(Ok(())),
             };
@@ -248,34 +253,34 @@ impl Reader {
         self.ready.extend(events);
         read.map_err(|fault| {
             let (kind, message) = match fault {
-                BadEvent::TooLarge => {
+                SseFault::TooLarge => {
                     (ModelErrorKind::ReplyTooLarge { limit: MAX_EVENT }, "in one event of the stream")
                 }
-                BadEvent::NotUtf8 => (ModelErrorKind::Malformed, "the stream is not UTF-8"),
+                SseFault::NotUtf8 => (ModelErrorKind::Malformed, "the stream is not UTF-8"),
             };
-            self.target.error(kind, message)
+            self.context.error(kind, message)
         })
     }
 }
 
 /// The bytes of a response, limited in idle time and size.
-fn response_bytes(response: Response, progress: &Progress, target: &Target) -> ByteStream {
+fn response_bytes(response: Response, progress: &ReplyProgress, context: &ErrorContext) -> ByteStream {
     let bytes = response.bytes_stream().boxed();
-    let incoming = Incoming { bytes, progress: progress.clone(), target: target.clone(), count: 0 };
+    let incoming = LimitedBytes { bytes, progress: progress.clone(), context: context.clone(), count: 0 };
     stream::unfold(incoming, |mut incoming| async move { Some((incoming.next().await?, incoming)) })
         .fuse()
         .boxed()
 }
 
-struct Incoming {
+struct LimitedBytes {
     bytes: BoxStream<'static, reqwest::Result<Bytes>>,
-    progress: Progress,
-    target: Target,
+    progress: ReplyProgress,
+    context: ErrorContext,
     /// How many bytes came, comments and pings included.
     count: usize,
 }
 
-impl Incoming {
+impl LimitedBytes {
     async fn next(&mut self) -> Option<Result<Bytes, ModelError>> {
         let next = loop {
             let Some(limit) = self.progress.idle else {
@@ -308,12 +313,12 @@ impl Incoming {
     /// The last error: the connection is released.
     fn fail(&mut self, kind: ModelErrorKind, message: &str) -> ModelError {
         self.bytes = stream::empty().boxed();
-        self.target.error(kind, message)
+        self.context.error(kind, message)
     }
 }
 
 /// The error for a request that got no response.
-fn not_sent(target: &Target, address: &str, error: reqwest::Error) -> ModelError {
+fn not_sent(context: &ErrorContext, address: &str, error: reqwest::Error) -> ModelError {
     let (kind, what) = if error.is_builder() {
         (ModelErrorKind::InvalidRequest, "could not write a request to")
     } else if is_untrusted(&error) {
@@ -326,7 +331,7 @@ fn not_sent(target: &Target, address: &str, error: reqwest::Error) -> ModelError
         (ModelErrorKind::Transient, "no response from")
     };
     let message = format!("{what} {address}: {}", cause(&error));
-    target.error(kind, message).with_source(error.without_url())
+    context.error(kind, message).with_source(error.without_url())
 }
 
 /// Whether the other side of a connection could not show who it is. Sent again, the request fails again.

@@ -28,7 +28,7 @@ pub use self::retry::{FailedAttempt, Retry};
 pub use self::timeout::Timeout;
 pub use self::trace::{Trace, TraceContent};
 #[cfg(feature = "http")]
-pub(crate) use self::{opening::is_content, timeout::watch};
+pub(crate) use self::{opening::is_content, timeout::with_timeout};
 
 /// A wrapper of a model: it changes when and how often the model is called.
 ///

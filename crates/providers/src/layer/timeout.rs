@@ -75,16 +75,16 @@ impl Timeout {
 
 impl ModelLayer for Timeout {
     fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
-        Arc::new(TimedOut { inner: model, timeout: *self })
+        Arc::new(TimeoutModel { inner: model, timeout: *self })
     }
 }
 
-struct TimedOut {
+struct TimeoutModel {
     inner: Arc<dyn ChatModel>,
     timeout: Timeout,
 }
 
-impl ChatModel for TimedOut {
+impl ChatModel for TimeoutModel {
     fn id(&self) -> &str {
         self.inner.id()
     }
@@ -97,7 +97,7 @@ impl ChatModel for TimedOut {
             let error = error.with_provider(&provider);
             if model.is_empty() { error } else { error.with_model(&model) }
         };
-        watch(self.inner.respond(request), self.timeout, || false, || 0, name)
+        with_timeout(self.inner.respond(request), self.timeout, || false, || 0, name)
     }
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
@@ -110,27 +110,27 @@ impl ChatModel for TimedOut {
 }
 
 /// Adds limits to a reply. They end when the reply is complete. `held` is how much has come and is held back.
-pub(crate) fn watch(
+pub(crate) fn with_timeout(
     reply: ReplyStream,
     timeout: Timeout,
     is_whole: impl Fn() -> bool + Send + 'static,
     held: impl Fn() -> usize + Send + 'static,
     name: impl Fn(ModelError) -> ModelError + Send + 'static,
 ) -> ReplyStream {
-    let (is_whole, held) = (Box::new(is_whole), Held { now: Box::new(held), before: 0 });
+    let (is_whole, held) = (Box::new(is_whole), BufferedProgress { now: Box::new(held), before: 0 });
     let (spent, idle) = (Duration::ZERO, Duration::ZERO);
     let watched =
-        Watched { reply, timeout, is_whole, held, has_begun: false, is_finished: false, spent, idle };
+        TimedReply { reply, timeout, is_whole, held, has_begun: false, is_finished: false, spent, idle };
     ReplyStream::new(stream::unfold((watched, name), |(mut watched, name)| async move {
         let item = watched.next().await?;
         Some((item.map_err(|fault| fault.into_error(&name)), (watched, name)))
     }))
 }
 
-struct Watched {
+struct TimedReply {
     reply: ReplyStream,
     is_whole: Box<dyn Fn() -> bool + Send>,
-    held: Held,
+    held: BufferedProgress,
     timeout: Timeout,
     has_begun: bool,
     /// Whether the last chunk of the reply was passed on. Usage may follow.
@@ -142,12 +142,12 @@ struct Watched {
 }
 
 /// How much of the reply has come and is held back: more of it is progress as well.
-struct Held {
+struct BufferedProgress {
     now: Box<dyn Fn() -> usize + Send>,
     before: usize,
 }
 
-impl Held {
+impl BufferedProgress {
     fn has_grown(&mut self) -> bool {
         let now = (self.now)();
         now > std::mem::replace(&mut self.before, now)
@@ -155,24 +155,24 @@ impl Held {
 }
 
 /// An error of the model, or ours.
-enum Fault {
+enum TimedReplyError {
     Theirs(ModelError),
     TooLong(TimeoutKind, Duration),
 }
 
-impl Fault {
+impl TimedReplyError {
     fn into_error(self, name: impl Fn(ModelError) -> ModelError) -> ModelError {
         match self {
-            Fault::Theirs(error) => error,
-            Fault::TooLong(kind, limit) => {
+            TimedReplyError::Theirs(error) => error,
+            TimedReplyError::TooLong(kind, limit) => {
                 name(ModelError::new(ModelErrorKind::TimedOut(kind), format!("the limit is {limit:?}")))
             }
         }
     }
 }
 
-impl Watched {
-    async fn next(&mut self) -> Option<Result<Chunk, Fault>> {
+impl TimedReply {
+    async fn next(&mut self) -> Option<Result<Chunk, TimedReplyError>> {
         let now = Instant::now();
         let until = |limit: Option<Duration>, waited: Duration, kind| {
             let limit = limit?;
@@ -201,18 +201,18 @@ impl Watched {
                 let Some(item) = item else {
                     // An error is the last item; the rest is dropped with its connection.
                     self.reply = ReplyStream::from_chunks([]);
-                    return Some(Err(Fault::TooLong(kind, limit)));
+                    return Some(Err(TimedReplyError::TooLong(kind, limit)));
                 };
                 item
             }
         };
         let has_grown = self.held.has_grown();
-        let gets_on = has_grown || !matches!(&item, Some(Ok(chunk)) if !is_content(chunk));
-        self.has_begun |= gets_on;
+        let is_progress = has_grown || !matches!(&item, Some(Ok(chunk)) if !is_content(chunk));
+        self.has_begun |= is_progress;
         self.is_finished |= matches!(item, Some(Ok(Chunk::Finished(_))));
         let waited = now.elapsed();
         self.spent = self.spent.saturating_add(waited);
-        self.idle = if gets_on { Duration::ZERO } else { self.idle.saturating_add(waited) };
-        Some(item?.map_err(Fault::Theirs))
+        self.idle = if is_progress { Duration::ZERO } else { self.idle.saturating_add(waited) };
+        Some(item?.map_err(TimedReplyError::Theirs))
     }
 }

@@ -12,7 +12,6 @@ mod message;
 mod preset;
 mod responses;
 
-pub(crate) use self::decode::usage;
 pub use self::dialect::{ChatCompletions, OpenAi, OpenAiBuilder};
 pub use self::preset::{Api, Auth, PRESETS, Preset, ReasoningBack};
 pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};

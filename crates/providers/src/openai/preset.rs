@@ -1,8 +1,10 @@
 //! Known servers, as data. A server's deviations are fields here, not branches elsewhere.
 
-use crate::model::Server;
+use crate::dialect::ProviderInfo;
+use crate::rules::names::NameRules;
+use crate::rules::schemas::SchemaRules;
 use crate::rules::{CallIdForm, RequestRules, RoleOrder};
-use crate::{NameRules, SchemaRules, Secret};
+use crate::secret::Secret;
 
 /// A server's address, and its deviations from OpenAI.
 ///
@@ -420,9 +422,9 @@ impl Preset {
         ..Preset::COMPATIBLE
     };
 
-    pub(crate) fn server(&self) -> Server {
+    pub(crate) fn server(&self) -> ProviderInfo {
         let Preset { name, base_url, needs_key, key_variables, .. } = *self;
-        Server { name, base_url, needs_key, key_variables }
+        ProviderInfo { name, base_url, needs_key, key_variables }
     }
 
     pub(crate) fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {

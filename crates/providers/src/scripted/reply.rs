@@ -35,14 +35,14 @@ pub struct ScriptedReply {
     usage: Option<Usage>,
     id: Option<String>,
     model: Option<String>,
-    end: End,
-    pieces: Pieces,
+    end: ScriptedEnd,
+    pieces: ChunkSplit,
     pub(super) may_call_unknown_tools: bool,
 }
 
 /// How a reply is cut into chunks.
 #[derive(Clone, Copy, Debug)]
-enum Pieces {
+enum ChunkSplit {
     /// As a server streams it.
     Streamed,
     /// Text and reasoning in chunks of at most this many characters.
@@ -53,7 +53,7 @@ enum Pieces {
 
 /// How a reply ends.
 #[derive(Clone, Debug)]
-enum End {
+enum ScriptedEnd {
     /// As a whole one.
     Finished,
     /// The stream just ends.
@@ -114,7 +114,7 @@ impl ScriptedReply {
     /// ```
     #[must_use]
     pub fn in_pieces(mut self, characters: usize) -> Self {
-        self.pieces = Pieces::OfAtMost(characters.max(1));
+        self.pieces = ChunkSplit::OfAtMost(characters.max(1));
         self
     }
 
@@ -136,28 +136,28 @@ impl ScriptedReply {
     /// ```
     #[must_use]
     pub fn whole(mut self) -> Self {
-        self.pieces = Pieces::Whole;
+        self.pieces = ChunkSplit::Whole;
         self
     }
 
     /// This reply, whose stream ends without being finished.
     #[must_use]
     pub fn truncated(mut self) -> Self {
-        self.end = End::Truncated;
+        self.end = ScriptedEnd::Truncated;
         self
     }
 
     /// Ends the reply with an error after its content.
     #[must_use]
     pub fn failing(mut self, error: ModelError) -> Self {
-        self.end = End::Failed(error);
+        self.end = ScriptedEnd::Failed(error);
         self
     }
 
     /// Makes the stream hang after its content.
     #[must_use]
     pub fn hanging(mut self) -> Self {
-        self.end = End::Hangs;
+        self.end = ScriptedEnd::Hangs;
         self
     }
 
@@ -180,11 +180,11 @@ impl ScriptedReply {
             chunks.push(Chunk::Identity { id: self.id.clone(), model: self.model.clone() });
         }
         chunks.extend(match self.pieces {
-            Pieces::Streamed => {
+            ChunkSplit::Streamed => {
                 seed.map_or_else(|| Chunk::of(message), |seed| Chunk::streamed(message, seed))
             }
-            Pieces::Whole => Chunk::of(message),
-            Pieces::OfAtMost(characters) => {
+            ChunkSplit::Whole => Chunk::of(message),
+            ChunkSplit::OfAtMost(characters) => {
                 Chunk::of(message).into_iter().flat_map(|chunk| split(chunk, characters)).collect()
             }
         });
@@ -192,17 +192,17 @@ impl ScriptedReply {
         let reason = self.finish_reason.unwrap_or_else(|| natural_end(message));
         let mut results: Vec<Result<Chunk, ModelError>> = chunks.into_iter().map(Ok).collect();
         match self.end {
-            End::Finished => results.push(Ok(Chunk::Finished(reason))),
-            End::Truncated => {}
-            End::Failed(error) => results.push(Err(error)),
-            End::Hangs => return ReplyStream::new(stream::iter(results).chain(stream::pending())),
+            ScriptedEnd::Finished => results.push(Ok(Chunk::Finished(reason))),
+            ScriptedEnd::Truncated => {}
+            ScriptedEnd::Failed(error) => results.push(Err(error)),
+            ScriptedEnd::Hangs => return ReplyStream::new(stream::iter(results).chain(stream::pending())),
         }
         ReplyStream::from_results(results)
     }
 
     /// Whether the message counts as an answer that the conversation continues.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.end, End::Finished)
+        matches!(self.end, ScriptedEnd::Finished)
     }
 }
 
@@ -244,8 +244,8 @@ const fn of(message: Result<Message, NotationError>) -> ScriptedReply {
         usage: None,
         id: None,
         model: None,
-        end: End::Finished,
-        pieces: Pieces::Streamed,
+        end: ScriptedEnd::Finished,
+        pieces: ChunkSplit::Streamed,
         may_call_unknown_tools: false,
     }
 }

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use stepfold_state_core::chat::{ModelError, ResponseFormat};
 
 use super::keys::rename;
-use super::{Keys, SchemaRules, schema};
-use crate::names::{NameRules, wire_name};
+use super::{RenamedKeys, schema};
+use crate::rules::names::{NameRules, wire_name};
+use crate::rules::schemas::SchemaRules;
 use crate::wire;
 
 /// The property of a reply that is wrapped into an object.
@@ -14,14 +15,14 @@ const WRAPPED: &str = "value";
 
 /// How the text of a reply differs from what it was asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Form {
+pub(crate) struct ReplyForm {
     /// Whether the value is in an object.
     is_wrapped: bool,
     /// The properties that are others on the wire.
-    keys: Keys,
+    keys: RenamedKeys,
 }
 
-impl Form {
+impl ReplyForm {
     /// The format on the wire, and the form of the reply.
     ///
     /// # Errors
@@ -31,7 +32,7 @@ impl Form {
         format: Option<&ResponseFormat>,
     ) -> Result<(Option<ResponseFormat>, Self), ModelError> {
         let Some(ResponseFormat::JsonSchema { name, schema, strict }) = format else {
-            return Ok((format.cloned(), Form::default()));
+            return Ok((format.cloned(), ReplyForm::default()));
         };
         let mut wired = schema::reply(rules, schema)
             .map_err(|reason| wire::unsupported(format!("unsupported schema of the reply: {reason}")))?;
@@ -47,7 +48,7 @@ impl Form {
         }
         let name = wire_name(&NameRules::OPENAI, name).into_owned();
         let format = ResponseFormat::JsonSchema { name, schema: wired, strict: *strict };
-        Ok((Some(format), Form { is_wrapped, keys }))
+        Ok((Some(format), ReplyForm { is_wrapped, keys }))
     }
 
     /// Whether the reply is the same on the wire.

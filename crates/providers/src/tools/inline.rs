@@ -17,13 +17,13 @@ const DEPTHS: [(usize, usize); 7] = [(2, 32), (2, 12), (1, 8), (1, 6), (1, 4), (
 pub(super) fn without_references(root: &Value) -> Option<Value> {
     DEPTHS.into_iter().find_map(|(nested, open)| {
         let mut written = root.clone();
-        let mut inliner = Inliner { root, nested, most: open, open: Vec::new(), parts: 0 };
+        let mut inliner = ReferenceInliner { root, nested, most: open, open: Vec::new(), parts: 0 };
         inliner.write_out(&mut written, root)?;
         Some(written)
     })
 }
 
-struct Inliner<'a> {
+struct ReferenceInliner<'a> {
     root: &'a Value,
     nested: usize,
     most: usize,
@@ -32,7 +32,7 @@ struct Inliner<'a> {
     parts: usize,
 }
 
-impl<'a> Inliner<'a> {
+impl<'a> ReferenceInliner<'a> {
     /// Writes out a schema whose references are relative to `base`. `None` if it is too large.
     fn write_out(&mut self, schema: &mut Value, base: &'a Value) -> Option<()> {
         self.parts += 1;

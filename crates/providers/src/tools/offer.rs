@@ -10,14 +10,14 @@ use stepfold_state_core::chat::{
 };
 
 use super::keys::rename;
-use super::{Form, Keys, schema};
-use crate::names::wire_name;
+use super::{RenamedKeys, ReplyForm, schema};
 use crate::rules::RequestRules;
+use crate::rules::names::wire_name;
 use crate::wire;
 
 /// The tools of a request as a server takes them.
 #[derive(Debug)]
-pub(crate) struct Offer {
+pub(crate) struct ToolOffer {
     /// The tools as they are given.
     given: Arc<[ToolSpec]>,
     /// Those that are offered, with their names and parameters on the wire.
@@ -25,24 +25,24 @@ pub(crate) struct Offer {
     /// The names that are others on the wire, by those.
     names: HashMap<String, String>,
     /// The properties that are others on the wire, by the names of the tools.
-    keys: HashMap<String, Keys>,
+    keys: HashMap<String, RenamedKeys>,
     omitted: Vec<OmittedTool>,
     /// The tools as the dialect of the model writes them.
     written: OnceLock<Box<[u8]>>,
     /// Told in a trace with the first request.
-    told: Once,
+    logged: Once,
 }
 
-impl Offer {
+impl ToolOffer {
     pub(crate) fn new(rules: &RequestRules, given: &Arc<[ToolSpec]>) -> Self {
-        let mut offer = Offer {
+        let mut offer = ToolOffer {
             given: Arc::clone(given),
             wired: Arc::clone(given),
             names: HashMap::new(),
             keys: HashMap::new(),
             omitted: Vec::new(),
             written: OnceLock::new(),
-            told: Once::new(),
+            logged: Once::new(),
         };
         let mut wired: Vec<ToolSpec> = Vec::with_capacity(given.len());
         for spec in given.iter() {
@@ -101,8 +101,8 @@ impl Offer {
     }
 
     /// Tells in a trace, once, which tools are left out.
-    pub(crate) fn tell(&self) {
-        self.told.call_once(|| {
+    pub(crate) fn log_omitted(&self) {
+        self.logged.call_once(|| {
             for OmittedTool { name, reason, .. } in &self.omitted {
                 tracing::warn!(
                     tool = name,
@@ -135,7 +135,7 @@ impl Offer {
     }
 
     /// The properties of a tool that are others on the wire, if there are some.
-    pub(crate) fn keys(&self, name: &str) -> Option<&Keys> {
+    pub(crate) fn keys(&self, name: &str) -> Option<&RenamedKeys> {
         self.keys.get(name)
     }
 
@@ -226,18 +226,18 @@ const MAX_OFFERS: usize = 16;
 
 /// The last offers of a model: the tools of a request are mostly those of one before, of the same agent or of another one.
 #[derive(Debug, Default)]
-pub(crate) struct Offers(Mutex<Vec<Arc<Offer>>>);
+pub(crate) struct OfferCache(Mutex<Vec<Arc<ToolOffer>>>);
 
-impl Offers {
-    pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
+impl OfferCache {
+    pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<ToolOffer> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |offer: &Arc<Offer>| Arc::ptr_eq(&offer.given, tools);
+        let is_it = |offer: &Arc<ToolOffer>| Arc::ptr_eq(&offer.given, tools);
         let place =
             last.iter().position(is_it).or_else(|| last.iter().position(|offer| offer.given == *tools));
         let offer = match place {
             Some(0) => return Arc::clone(&last[0]),
             Some(place) => last.remove(place),
-            None => Arc::new(Offer::new(rules, tools)),
+            None => Arc::new(ToolOffer::new(rules, tools)),
         };
         last.insert(0, Arc::clone(&offer));
         last.truncate(MAX_OFFERS);
@@ -247,8 +247,8 @@ impl Offers {
 
 /// A request on the wire, and what its reply is read by.
 #[derive(Debug)]
-pub(crate) struct Wired {
+pub(crate) struct PreparedRequest {
     pub(crate) request: ChatRequest,
-    pub(crate) offer: Arc<Offer>,
-    pub(crate) form: Form,
+    pub(crate) offer: Arc<ToolOffer>,
+    pub(crate) form: ReplyForm,
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation, literals, subschemas_mut};
 
 use super::inline::without_references;
-use super::schema_rules::SchemaRules;
+use crate::rules::schemas::SchemaRules;
 
 /// The most bytes of a rule that is told in words.
 const MAX_WORDS: usize = 1_000;
@@ -57,27 +57,27 @@ fn plain(rules: &SchemaRules, schema: &Value) -> Result<Value, String> {
         ));
     }
     let mut plain = without_references(schema).ok_or_else(|| "its schema is too large".to_owned())?;
-    mend(rules, &mut plain, 1);
+    repair(rules, &mut plain, 1);
     Ok(plain)
 }
 
 /// Makes a schema one of the current draft; only `false` stays a boolean.
-fn mend(rules: &SchemaRules, schema: &mut Value, level: usize) {
+fn repair(rules: &SchemaRules, schema: &mut Value, level: usize) {
     let is_too_deep = level > rules.max_levels;
     let fields = match schema {
         Value::Object(fields) if !is_too_deep => fields,
         Value::Bool(false) => return,
         _ => return *schema = json!({}),
     };
-    mend_types(fields);
-    mend_older_drafts(fields);
+    repair_types(fields);
+    update_older_drafts(fields);
     fields.retain(|name, value| is_valid(name, value));
-    leave_patterns(fields);
-    mend_names(fields);
+    remove_invalid_patterns(fields);
+    repair_names(fields);
     for (_, inside) in subschemas_mut(fields) {
-        mend(rules, inside, level + 1);
+        repair(rules, inside, level + 1);
     }
-    mend_nothing(fields);
+    replace_false(fields);
     if Kinds::of_type(fields).contains(Kinds::ARRAY) && fields.contains_key("type") {
         fields.entry("items").or_insert_with(|| json!({}));
     }
@@ -98,7 +98,7 @@ fn type_name(name: &str) -> Option<&'static str> {
 }
 
 /// Types by their names. One that is unknown may be any.
-fn mend_types(fields: &mut Map<String, Value>) {
+fn repair_types(fields: &mut Map<String, Value>) {
     let named = match fields.get("type") {
         None => return,
         Some(Value::String(name)) => type_name(name).map(|name| json!(name)),
@@ -125,7 +125,7 @@ fn mend_types(fields: &mut Map<String, Value>) {
 }
 
 /// Keywords of older drafts, and of OpenAPI.
-fn mend_older_drafts(fields: &mut Map<String, Value>) {
+fn update_older_drafts(fields: &mut Map<String, Value>) {
     for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
         if fields.get(exclusive) == Some(&json!(true))
             && let Some(value) = fields.remove(bound)
@@ -208,7 +208,7 @@ fn is_valid(keyword: &str, value: &Value) -> bool {
 }
 
 /// Leaves out patterns that are no regular expressions, as far as the library that checks schemas is there to tell.
-fn leave_patterns(fields: &mut Map<String, Value>) {
+fn remove_invalid_patterns(fields: &mut Map<String, Value>) {
     let is_pattern =
         |pattern: &str| ValueType::of_schema(json!({"type": "string", "pattern": pattern})).is_ok();
     if fields.get("pattern").and_then(Value::as_str).is_some_and(|pattern| !is_pattern(pattern)) {
@@ -220,7 +220,7 @@ fn leave_patterns(fields: &mut Map<String, Value>) {
 }
 
 /// Lists of names: each once. In the third draft a property says itself that it is required.
-fn mend_names(fields: &mut Map<String, Value>) {
+fn repair_names(fields: &mut Map<String, Value>) {
     let mut required = Vec::new();
     if let Some(Value::Object(properties)) = fields.get("properties") {
         let says_so = properties.iter().filter(|(_, schema)| schema["required"] == true);
@@ -253,7 +253,7 @@ fn distinct_names(names: &mut Vec<Value>) {
 }
 
 /// Schemas that allow no value, where a server takes no boolean.
-fn mend_nothing(fields: &mut Map<String, Value>) {
+fn replace_false(fields: &mut Map<String, Value>) {
     let nothing = json!(false);
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
         properties.retain(|_, schema| *schema != nothing);
@@ -312,14 +312,14 @@ fn flatten(fields: &mut Map<String, Value>) {
             if branches.is_empty() {
                 fields.insert("type".to_owned(), json!("null"));
             } else {
-                unite(fields, branches);
+                merge_alternatives(fields, branches);
             }
         }
     }
     let refused = ["not", "enum", "const"];
     let refused = refused.into_iter().filter_map(|name| Some((name, fields.remove(name)?)));
     let refused: Vec<(&str, Value)> = refused.collect();
-    say(fields, refused.iter().map(|(name, value)| format!("{name}: {value}")));
+    describe(fields, refused.iter().map(|(name, value)| format!("{name}: {value}")));
 }
 
 /// Adds the rules of a schema to another one, so that both hold as far as one object can say it.
@@ -353,7 +353,7 @@ fn merge(fields: &mut Map<String, Value>, more: Map<String, Value>) {
 }
 
 /// Adds alternatives to an object: the properties of all, and what all require.
-fn unite(fields: &mut Map<String, Value>, branches: Vec<Map<String, Value>>) {
+fn merge_alternatives(fields: &mut Map<String, Value>, branches: Vec<Map<String, Value>>) {
     let required = |branch: &Map<String, Value>| -> Vec<Value> {
         branch.get("required").and_then(Value::as_array).cloned().unwrap_or_default()
     };
@@ -401,7 +401,7 @@ fn unite(fields: &mut Map<String, Value>, branches: Vec<Map<String, Value>>) {
         let groups: Vec<String> = groups.iter().map(names).collect();
         words.insert(0, format!("requires {}", groups.join(", or ")));
     }
-    say(fields, words.into_iter());
+    describe(fields, words.into_iter());
 }
 
 /// A schema for each of these: one list of values for tags, else alternatives.
@@ -427,7 +427,7 @@ fn one_of_all(all: Value) -> Value {
 }
 
 /// Adds rules in words to the description.
-fn say(fields: &mut Map<String, Value>, words: impl Iterator<Item = String>) {
+fn describe(fields: &mut Map<String, Value>, words: impl Iterator<Item = String>) {
     let words: Vec<String> = words.filter(|words| words.len() <= MAX_WORDS).collect();
     if !words.is_empty() {
         let description = fields.get("description").and_then(Value::as_str).unwrap_or_default();
@@ -467,8 +467,8 @@ fn restrict(rules: &SchemaRules, fields: &mut Map<String, Value>) {
         (!is_annotation(&name)).then(|| format!("{name}: {value}"))
     });
     let refused: Vec<String> = refused.collect();
-    say(fields, refused.into_iter());
-    leave_known_names(fields);
+    describe(fields, refused.into_iter());
+    remove_unknown_required(fields);
     for (_, inside) in subschemas_mut(fields) {
         if let Value::Object(inside) = inside {
             restrict(rules, inside);
@@ -489,7 +489,7 @@ fn list_values(fields: &mut Map<String, Value>) {
             fields.insert("type".to_owned(), json!(kind));
         }
     } else if let Some(values) = fields.remove("enum") {
-        say(fields, std::iter::once(format!("one of {values}")));
+        describe(fields, std::iter::once(format!("one of {values}")));
     }
 }
 
@@ -513,7 +513,7 @@ fn move_types(fields: &mut Map<String, Value>) {
 /// Requires properties that are described only.
 //
 // github.com/MoonshotAI/kimi-code/issues/1610: "required property 'codecType' is not defined in properties".
-fn leave_known_names(fields: &mut Map<String, Value>) {
+fn remove_unknown_required(fields: &mut Map<String, Value>) {
     let properties = fields.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
     let Some(Value::Array(names)) = fields.get_mut("required") else { return };
     let is_known = |name: &Value| name.as_str().is_some_and(|name| properties.contains_key(name));
@@ -522,5 +522,5 @@ fn leave_known_names(fields: &mut Map<String, Value>) {
     if names.is_empty() {
         fields.remove("required");
     }
-    say(fields, unknown.iter().map(|name| format!("required: {name}")));
+    describe(fields, unknown.iter().map(|name| format!("required: {name}")));
 }

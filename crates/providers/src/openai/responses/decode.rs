@@ -9,17 +9,17 @@ use stepfold_state_core::chat::{
 };
 
 use super::input;
-use crate::calls::{self, CallIds};
-use crate::http::{Event, Piece};
-use crate::openai::usage;
-use crate::reading::{Bad, Decode, End, json};
+use crate::http::{ReplyPiece, SseEvent};
+use crate::openai::decode::usage;
+use crate::reply::calls::{self, ReplyCallIds};
+use crate::reply::{FinishState, ReplyDecoder, ReplyFault, parse_piece};
 
 /// Reads the events of one response.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct ResponsesDecoder {
     choice: ToolChoice,
     /// The items that have begun, by their index in the output.
-    items: BTreeMap<u64, Item>,
+    items: BTreeMap<u64, OutputItem>,
     /// The indexes of those that have not ended.
     open: BTreeSet<u64>,
     /// The number of chunks that waited for the end of an item.
@@ -28,15 +28,15 @@ pub struct Decoder {
     places: HashMap<String, Vec<u64>>,
     /// The names of the calls.
     calls: Vec<String>,
-    ids: CallIds,
+    ids: ReplyCallIds,
     has_refusal: bool,
     logprobs: Vec<Value>,
-    end: End,
+    end: FinishState,
 }
 
 /// The received part of an item.
 #[derive(Debug, Default)]
-struct Item {
+struct OutputItem {
     has_begun: bool,
     /// The number of the call that it is.
     call: Option<usize>,
@@ -47,22 +47,22 @@ struct Item {
     held: Vec<Chunk>,
 }
 
-impl Decode for Decoder {
-    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        if matches!(&piece, Piece::Event(event) if event.data.trim() == "[DONE]") {
+impl ReplyDecoder for ResponsesDecoder {
+    fn push(&mut self, piece: ReplyPiece, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+        if matches!(&piece, ReplyPiece::Event(event) if event.data.trim() == "[DONE]") {
             self.end.is_over = true;
             return Ok(());
         }
-        let Some(value) = json::<Value>(&piece)? else {
+        let Some(value) = parse_piece::<Value>(&piece)? else {
             return Ok(());
         };
         match piece {
-            Piece::Event(event) => self.event(&event, &value, out),
-            Piece::Whole(_) => self.whole(&value, out),
+            ReplyPiece::Event(event) => self.event(&event, &value, out),
+            ReplyPiece::Whole(_) => self.whole(&value, out),
         }
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &FinishState {
         &self.end
     }
 
@@ -82,7 +82,7 @@ impl Decode for Decoder {
         self.held
     }
 
-    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         self.flush(out);
         let reason = self.end.take()?;
         out.extend(calls::logprobs(std::mem::take(&mut self.logprobs)));
@@ -92,26 +92,26 @@ impl Decode for Decoder {
     }
 }
 
-impl Decoder {
+impl ResponsesDecoder {
     pub(super) fn new(request: &ChatRequest) -> Self {
-        Decoder {
+        ResponsesDecoder {
             choice: request.tool_choice.clone(),
             items: BTreeMap::new(),
             open: BTreeSet::new(),
             held: 0,
             places: HashMap::new(),
             calls: Vec::new(),
-            ids: CallIds::default(),
+            ids: ReplyCallIds::default(),
             has_refusal: false,
             logprobs: Vec::new(),
-            end: End::default(),
+            end: FinishState::default(),
         }
     }
 
     /// Reads an event of a stream.
-    fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn event(&mut self, event: &SseEvent, value: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if !value.is_object() {
-            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
+            return Err(ReplyFault::Unreadable("expected a JSON object as the event".to_owned()));
         }
         let place = self.place(value);
         let delta = || value["delta"].as_str().unwrap_or_default().to_owned();
@@ -124,7 +124,7 @@ impl Decoder {
                 self.streamed(place, Chunk::Text(delta()), out);
             }
             "response.reasoning_summary_part.added" if self.is_streamed(place) => {
-                self.say(place, Chunk::Reasoning("\n\n".to_owned()), out);
+                self.emit(place, Chunk::Reasoning("\n\n".to_owned()), out);
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 self.streamed(place, Chunk::Reasoning(delta()), out);
@@ -136,10 +136,10 @@ impl Decoder {
             }
             "error" => {
                 self.flush(out);
-                return Err(Bad::Said(value.to_string()));
+                return Err(ReplyFault::Reported(value.to_string()));
             }
             _ if value.get("error").is_some_and(|error| !error.is_null()) => {
-                return Err(Bad::Said(value.to_string()));
+                return Err(ReplyFault::Reported(value.to_string()));
             }
             // Progress of server-side tools, and future kinds.
             _ => {}
@@ -148,26 +148,26 @@ impl Decoder {
     }
 
     /// Reads a response in one piece.
-    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if let Some(status @ ("queued" | "in_progress")) = value["status"].as_str() {
             let reason = "responses in the background are not supported; omit `background`";
             let message = format!("unsupported response with the status `{status}`: {reason}");
-            return Err(Bad::Kind(ModelErrorKind::Unsupported, message));
+            return Err(ReplyFault::Kind(ModelErrorKind::Unsupported, message));
         }
         if value["output"].is_array() {
             self.response(value, out)
         } else if value.get("error").is_some_and(|error| !error.is_null()) {
-            Err(Bad::Said(value.to_string()))
+            Err(ReplyFault::Reported(value.to_string()))
         } else {
-            Err(Bad::malformed("expected a response as the reply"))
+            Err(ReplyFault::malformed("expected a response as the reply"))
         }
     }
 
     /// The end of a response: content that was not streamed, usage, and the finish reason.
-    fn response(&mut self, response: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn response(&mut self, response: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if response["error"].is_object() {
             self.flush(out);
-            return Err(Bad::Said(response.to_string()));
+            return Err(ReplyFault::Reported(response.to_string()));
         }
         identity(response, out);
         let mut seen: HashMap<&str, usize> = HashMap::new();
@@ -188,7 +188,7 @@ impl Decoder {
         let cause = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
         self.end.reason = Some(match (response["status"].as_str(), cause) {
             (Some("failed" | "cancelled"), _) => {
-                return Err(Bad::Kind(ModelErrorKind::Transient, "the response failed".to_owned()));
+                return Err(ReplyFault::Kind(ModelErrorKind::Transient, "the response failed".to_owned()));
             }
             (_, Some("max_output_tokens" | "max_tokens")) => FinishReason::Length,
             (_, Some(cause)) => FinishReason::from(cause),
@@ -243,15 +243,15 @@ impl Decoder {
     }
 
     /// The item at an index, which begins if it has not yet.
-    fn item(&mut self, place: u64) -> &mut Item {
+    fn item(&mut self, place: u64) -> &mut OutputItem {
         self.items.entry(place).or_insert_with(|| {
             self.open.insert(place);
-            Item::default()
+            OutputItem::default()
         })
     }
 
     /// Passes a chunk of an item on, once all items before it have ended.
-    fn say(&mut self, place: u64, chunk: Chunk, out: &mut Vec<Chunk>) {
+    fn emit(&mut self, place: u64, chunk: Chunk, out: &mut Vec<Chunk>) {
         if self.is_next(place) {
             out.push(chunk);
         } else {
@@ -289,7 +289,7 @@ impl Decoder {
             self.item(place).call = Some(index);
             self.calls.push(name.clone());
             let id = self.ids.unique(item["call_id"].as_str());
-            self.say(place, Chunk::ToolCall(ToolCallChunk::new(index, "").with_id(id).with_name(name)), out);
+            self.emit(place, Chunk::ToolCall(ToolCallChunk::new(index, "").with_id(id).with_name(name)), out);
         }
     }
 
@@ -304,13 +304,13 @@ impl Decoder {
             _ => false,
         };
         self.item(place).is_streamed |= !is_empty;
-        self.say(place, chunk, out);
+        self.emit(place, chunk, out);
     }
 
-    fn arguments(&mut self, place: u64, arguments: String, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn arguments(&mut self, place: u64, arguments: String, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         let call = self.items.get(&place).and_then(|item| item.call);
         let Some(index) = call else {
-            return Err(Bad::malformed("arguments of an unknown call"));
+            return Err(ReplyFault::malformed("arguments of an unknown call"));
         };
         self.streamed(place, Chunk::ToolCall(ToolCallChunk::new(index, arguments)), out);
         Ok(())
@@ -325,7 +325,7 @@ impl Decoder {
         let mut last = Vec::new();
         self.last_chunks(place, item, &mut last);
         for chunk in last {
-            self.say(place, chunk, out);
+            self.emit(place, chunk, out);
         }
         self.item(place).is_done = true;
         self.open.remove(&place);
@@ -344,8 +344,8 @@ impl Decoder {
                     out.push(Chunk::Text(String::new()));
                     for part in item["content"].as_array().into_iter().flatten() {
                         self.has_refusal |= part["type"] == "refusal";
-                        let said = part["text"].as_str().or_else(|| part["refusal"].as_str());
-                        out.push(Chunk::Text(said.unwrap_or_default().to_owned()));
+                        let text = part["text"].as_str().or_else(|| part["refusal"].as_str());
+                        out.push(Chunk::Text(text.unwrap_or_default().to_owned()));
                     }
                 }
                 let annotations = item["content"].as_array().into_iter().flatten();
@@ -368,8 +368,8 @@ impl Decoder {
             (_, Some(index)) => {
                 let arguments = if is_streamed { String::new() } else { text("arguments") };
                 out.push(Chunk::ToolCall(ToolCallChunk::new(index, arguments)));
-                let said = ["type", "call_id", "name", "arguments"];
-                out.push(Chunk::PartExtras(input::rest(item, &said)));
+                let known = ["type", "call_id", "name", "arguments"];
+                out.push(Chunk::PartExtras(input::rest(item, &known)));
             }
             // Searches and the like, which the server ran itself.
             _ => out.extend(input::unknown(item).map(Chunk::Part)),

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use stepfold_state_core::chat::{Chunk, Extras};
 
-use crate::http::Piece;
-use crate::reading::{Decode, json};
+use super::decoder::{ReplyDecoder, parse_piece};
+use crate::http::ReplyPiece;
 
 /// The most bytes of JSON of such fields that are kept of a reply. A field that does not fit is left out.
 const MAX_BYTES: usize = 16 << 10;
@@ -25,25 +25,25 @@ pub enum RawFields {
 
 /// Collects unread fields.
 #[derive(Debug)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadFields {
     kept: RawFields,
     fields: Extras,
 }
 
-impl Unread {
+impl UnreadFields {
     pub(crate) const fn new(kept: RawFields) -> Self {
-        Unread { kept, fields: Extras::new() }
+        UnreadFields { kept, fields: Extras::new() }
     }
 
     /// Collects those of a piece. The decoder reports what is not JSON.
-    pub(crate) fn read<D: Decode>(&mut self, piece: &Piece) {
+    pub(crate) fn read<D: ReplyDecoder>(&mut self, piece: &ReplyPiece) {
         if self.kept == RawFields::Drop {
             return;
         }
-        let Ok(Some(body)) = json::<Value>(piece) else {
+        let Ok(Some(body)) = parse_piece::<Value>(piece) else {
             return;
         };
-        for (object, read) in D::objects(&body, matches!(piece, Piece::Whole(_))) {
+        for (object, read) in D::objects(&body, matches!(piece, ReplyPiece::Whole(_))) {
             let fields = object.as_object().into_iter().flatten();
             for (name, value) in fields.filter(|(name, _)| !read.contains(&name.as_str())) {
                 self.keep(name, value);

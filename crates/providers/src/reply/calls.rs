@@ -7,16 +7,16 @@ use stepfold_state_core::chat::{
     Chunk, Extras, FinishReason, LOGPROBS, ModelErrorKind, ToolChoice, fresh_call_id,
 };
 
-use crate::reading::Bad;
+use super::decoder::ReplyFault;
 
 /// The ids of the calls of a reply.
 #[derive(Debug, Default)]
-pub(crate) struct CallIds {
+pub(crate) struct ReplyCallIds {
     taken: HashSet<String>,
     calls: usize,
 }
 
-impl CallIds {
+impl ReplyCallIds {
     /// Makes the id of the next call: the server's, or a fresh one if it is missing or taken.
     pub(crate) fn unique(&mut self, id: Option<&str>) -> String {
         let is_free = |id: &str| !self.taken.contains(id);
@@ -43,9 +43,9 @@ pub(crate) fn finished<'a>(
     choice: &ToolChoice,
     called: impl Iterator<Item = &'a str>,
     reason: FinishReason,
-) -> Result<Chunk, Bad> {
+) -> Result<Chunk, ReplyFault> {
     match ignored(choice, called, &reason) {
-        Some(message) => Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message)),
+        Some(message) => Err(ReplyFault::Kind(ModelErrorKind::ToolChoiceIgnored, message)),
         None => Ok(Chunk::Finished(reason)),
     }
 }

@@ -1,6 +1,6 @@
 //! The schemas that a server accepts, as data.
 
-use crate::NameRules;
+use super::names::NameRules;
 
 /// The schemas that a server accepts, of the parameters of tools and of replies. Others are sent in a form that it accepts,
 /// which says the same or less, and never more.

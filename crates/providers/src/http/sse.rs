@@ -10,7 +10,7 @@ pub(crate) const MAX_EVENT: usize = 16 << 20;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct SseEvent {
     /// The kind; often empty.
     pub name: String,
     /// Its data, the lines joined.
@@ -19,24 +19,24 @@ pub struct Event {
 
 /// A fault of an event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BadEvent {
+pub(crate) enum SseFault {
     TooLarge,
     NotUtf8,
 }
 
 /// Reads events.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
+pub(crate) struct SseParser {
     /// The line that is not whole yet.
     line: Vec<u8>,
-    event: Event,
+    event: SseEvent,
     has_data: bool,
     is_begun: bool,
 }
 
-impl Events {
+impl SseParser {
     /// The events that are whole once these bytes have come.
-    pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut Vec<Event>) -> Result<(), BadEvent> {
+    pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut Vec<SseEvent>) -> Result<(), SseFault> {
         while let Some(end) = memchr(bytes) {
             let (line, rest) = bytes.split_at(end);
             bytes = &rest[1..];
@@ -59,9 +59,9 @@ impl Events {
         !self.line.is_empty() || self.has_data
     }
 
-    fn whole_line(&mut self, line: &[u8], out: &mut Vec<Event>) -> Result<(), BadEvent> {
+    fn whole_line(&mut self, line: &[u8], out: &mut Vec<SseEvent>) -> Result<(), SseFault> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let line = std::str::from_utf8(line).map_err(|_| BadEvent::NotUtf8)?;
+        let line = std::str::from_utf8(line).map_err(|_| SseFault::NotUtf8)?;
         let line = if mem::replace(&mut self.is_begun, true) {
             line
         } else {
@@ -71,7 +71,7 @@ impl Events {
             if mem::take(&mut self.has_data) {
                 out.push(mem::take(&mut self.event));
             } else {
-                self.event = Event::default();
+                self.event = SseEvent::default();
             }
             return Ok(());
         }
@@ -92,8 +92,8 @@ impl Events {
         self.check_size()
     }
 
-    fn check_size(&self) -> Result<(), BadEvent> {
-        if self.line.len() + self.event.data.len() > MAX_EVENT { Err(BadEvent::TooLarge) } else { Ok(()) }
+    fn check_size(&self) -> Result<(), SseFault> {
+        if self.line.len() + self.event.data.len() > MAX_EVENT { Err(SseFault::TooLarge) } else { Ok(()) }
     }
 }
 
@@ -110,7 +110,7 @@ mod tests {
 
     /// All events, and whether the end was in the middle of one.
     fn read(pieces: &[&[u8]]) -> (Vec<(String, String)>, bool) {
-        let mut events = Events::default();
+        let mut events = SseParser::default();
         let mut out = Vec::new();
         for piece in pieces {
             events.push(piece, &mut out).unwrap();
@@ -140,11 +140,11 @@ mod tests {
 
     #[test]
     fn what_is_no_text_or_too_large_is_refused() {
-        let push = |bytes: &[u8]| Events::default().push(bytes, &mut Vec::new());
-        assert_eq!(push(b"data: \xff\n\n"), Err(BadEvent::NotUtf8));
-        assert_eq!(push(&vec![b'x'; MAX_EVENT + 1]), Err(BadEvent::TooLarge));
+        let push = |bytes: &[u8]| SseParser::default().push(bytes, &mut Vec::new());
+        assert_eq!(push(b"data: \xff\n\n"), Err(SseFault::NotUtf8));
+        assert_eq!(push(&vec![b'x'; MAX_EVENT + 1]), Err(SseFault::TooLarge));
         let lines = b"data: 0123456789\n".repeat(MAX_EVENT / 8);
-        assert_eq!(push(&lines), Err(BadEvent::TooLarge));
+        assert_eq!(push(&lines), Err(SseFault::TooLarge));
         assert_eq!(push(&vec![b'x'; MAX_EVENT]), Ok(()));
     }
 
@@ -164,7 +164,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Events::default().push(&bytes, &mut Vec::new());
+            let _ = SseParser::default().push(&bytes, &mut Vec::new());
         }
     }
 }

@@ -5,10 +5,13 @@
 //! and where a text has to stand there is a [stand-in](STAND_IN). [`check::RULES`](crate::check::RULES) has the source of
 //! each rule, and checks bodies by it.
 
+pub(crate) mod names;
+pub(crate) mod schemas;
+
 use std::borrow::Cow;
 
-use crate::names::digest;
-use crate::{NameRules, SchemaRules};
+use self::names::{NameRules, digest};
+use self::schemas::SchemaRules;
 
 /// The text in place of one that is blank, where the server requires a text.
 pub const STAND_IN: &str = "(no text)";

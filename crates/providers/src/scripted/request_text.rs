@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{ChatRequest, Message, ToolChoice, Transcript};
 
-use super::model::Exchange;
+use super::model::ScriptedExchange;
 
-pub(super) fn asked(exchanges: &[Exchange]) -> String {
+pub(super) fn render(exchanges: &[ScriptedExchange]) -> String {
     let mut text = String::new();
     for (index, exchange) in exchanges.iter().enumerate() {
         let request = &exchange.request;
@@ -29,7 +29,7 @@ pub(super) fn asked(exchanges: &[Exchange]) -> String {
 
 /// How many messages the request begins with that an earlier one began with, and the number of that one;
 /// of several the last.
-fn longest_prefix(request: &ChatRequest, earlier: &[Exchange]) -> (usize, usize) {
+fn longest_prefix(request: &ChatRequest, earlier: &[ScriptedExchange]) -> (usize, usize) {
     let mut best = (0, 0);
     for (index, exchange) in earlier.iter().enumerate() {
         let same = |(ours, theirs): &(&Arc<Message>, &Arc<Message>)| ours == theirs;

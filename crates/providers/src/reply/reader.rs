@@ -1,0 +1,208 @@
+//! Reads a reply: decodes it to its end, and decides whether it is complete, the same for all dialects.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use stepfold_state_core::chat::{Chunk, Extras, ModelError, ReplyStream};
+use tokio::time::{Instant, timeout};
+
+use super::decoder::{ReplyDecoder, ReplyFault};
+use super::unread::UnreadFields;
+use crate::conform::SERVER;
+use crate::http::{ErrorContext, PieceStream, ReplyPiece, ReplyProgress};
+use crate::layer::is_content;
+
+/// The total time to wait for data after a finish reason, such as usage.
+const AFTER_FINISH: Duration = Duration::from_secs(5);
+
+/// A reply that is being read.
+pub(crate) struct ReplyReader<D> {
+    pieces: PieceStream,
+    decoder: D,
+    unread: UnreadFields,
+    context: ErrorContext,
+    progress: ReplyProgress,
+    ready: VecDeque<Chunk>,
+    /// The time waited for data after the finish reason.
+    waited: Duration,
+    /// How it ends, once that is known.
+    end: Option<Result<(), ModelError>>,
+    /// The server that sends it.
+    server: Option<Arc<str>>,
+    /// Whether it has extras, which go back to this server only.
+    has_extras: bool,
+}
+
+impl<D: ReplyDecoder> ReplyReader<D> {
+    pub(crate) fn new(
+        pieces: PieceStream,
+        decoder: D,
+        unread: UnreadFields,
+        context: ErrorContext,
+        progress: ReplyProgress,
+    ) -> Self {
+        let (ready, waited) = (VecDeque::new(), Duration::ZERO);
+        let (server, has_extras) = (None, false);
+        ReplyReader {
+            pieces,
+            decoder,
+            unread,
+            context,
+            progress,
+            ready,
+            waited,
+            end: None,
+            server,
+            has_extras,
+        }
+    }
+
+    /// Marks a reply that has extras with the server that sent them.
+    pub(crate) fn with_server(mut self, server: Arc<str>) -> Self {
+        self.server = Some(server);
+        self
+    }
+
+    pub(crate) fn into_stream(self) -> ReplyStream {
+        ReplyStream::new(stream::unfold(self, |mut reading| async move {
+            let item = reading.next().await?;
+            Some((item, reading))
+        }))
+    }
+
+    async fn next(&mut self) -> Option<Result<Chunk, ModelError>> {
+        loop {
+            if let Some(chunk) = self.ready.pop_front() {
+                if is_content(&chunk) {
+                    self.progress.begin();
+                }
+                return Some(Ok(chunk));
+            }
+            if let Some(end) = self.end.replace(Ok(())) {
+                return end.err().map(Err);
+            }
+            let mut chunks = Vec::new();
+            self.end = self.step(&mut chunks).await;
+            self.ready.extend(chunks.into_iter().map(|chunk| self.context.clean_names(chunk)));
+        }
+    }
+
+    /// One more piece, within one time limit for all of them.
+    async fn next_after_finish(&mut self) -> Option<ReplyPiece> {
+        let left = AFTER_FINISH.checked_sub(self.waited).filter(|left| !left.is_zero())?;
+        let started = Instant::now();
+        let next = timeout(left, self.pieces.next()).await;
+        self.waited += started.elapsed();
+        next.ok().flatten().and_then(Result::ok)
+    }
+
+    /// Reads one piece. Some is the end.
+    async fn step(&mut self, out: &mut Vec<Chunk>) -> Option<Result<(), ModelError>> {
+        let is_finished = self.decoder.is_finished();
+        let next = if self.decoder.is_over() {
+            None
+        } else if is_finished {
+            // The reply is complete; whatever the server sends now does not change that.
+            self.progress.finish();
+            self.next_after_finish().await
+        } else {
+            match self.pieces.next().await.transpose() {
+                Ok(next) => next,
+                Err(error) => {
+                    self.decoder.abandon(out);
+                    return Some(Err(error));
+                }
+            }
+        };
+        let (read, is_end) = if let Some(piece) = next {
+            self.unread.read::<D>(&piece);
+            let read = self.decoder.push(piece, out);
+            self.progress.hold(self.decoder.held());
+            (read, false)
+        } else {
+            out.extend(self.unread.chunk());
+            (self.decoder.finish(out), true)
+        };
+        self.has_extras |= out.iter().any(is_server_specific);
+        if is_end && self.has_extras {
+            let mark = |server: &Arc<str>| Chunk::MessageExtras(Extras::from_iter([(SERVER, &**server)]));
+            // The reply is closed by its last chunk.
+            let at = out.iter().position(|chunk| matches!(chunk, Chunk::Finished(_))).unwrap_or(out.len());
+            out.splice(at..at, self.server.as_ref().map(mark));
+        }
+        match read {
+            Ok(()) => is_end.then_some(Ok(())),
+            Err(ReplyFault::Unreadable(_)) if is_finished => None,
+            Err(bad) => Some(Err(bad.into_error(&self.context))),
+        }
+    }
+}
+
+/// Whether a chunk holds what only its server understands.
+const fn is_server_specific(chunk: &Chunk) -> bool {
+    matches!(chunk, Chunk::Part(_) | Chunk::PartExtras(_) | Chunk::MessageExtras(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use stepfold_state_core::chat::FinishReason;
+
+    use super::super::FinishState;
+    use super::*;
+
+    /// Has finished, and ignores further data.
+    struct Finished(FinishState);
+
+    impl ReplyDecoder for Finished {
+        fn push(&mut self, _: ReplyPiece, _: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+            Ok(())
+        }
+
+        fn end(&self) -> &FinishState {
+            &self.0
+        }
+
+        fn objects(_: &Value, _: bool) -> Vec<(&Value, &'static [&'static str])> {
+            Vec::new()
+        }
+
+        fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+            out.push(Chunk::Finished(FinishReason::Stop));
+            Ok(())
+        }
+    }
+
+    fn reading(items: impl futures_util::Stream<Item = ()> + Send + 'static) -> ReplyStream {
+        let context = ErrorContext {
+            provider: "test".to_owned(),
+            model: "model".to_owned(),
+            secrets: Vec::new(),
+            request_id: None,
+        };
+        let pieces = items.map(|()| Ok(ReplyPiece::Whole(String::new()))).boxed();
+        let decoder = Finished(FinishState { reason: Some(FinishReason::Stop), is_over: false });
+        let unread = UnreadFields::new(crate::reply::RawFields::Drop);
+        ReplyReader::new(pieces, decoder, unread, context, ReplyProgress::new(None)).into_stream()
+    }
+
+    /// Each keep-alive comes in time; all together they do not.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_continues_after_the_finish_is_not_waited_for() {
+        let start = Instant::now();
+        let pings = stream::unfold((), |()| async {
+            // tidy: allow sleep, because the clock is paused and moves on by itself.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            Some(((), ()))
+        });
+        assert!(reading(pings).into_reply().await.is_ok());
+        assert_eq!(start.elapsed(), AFTER_FINISH);
+        let at_once = stream::repeat_with(|| {
+            let _ = futures_util::FutureExt::now_or_never(tokio::time::advance(Duration::from_secs(1)));
+        });
+        assert!(reading(at_once).into_reply().await.is_ok());
+        assert_eq!(start.elapsed(), AFTER_FINISH * 2);
+    }
+}
