@@ -20,18 +20,18 @@ use stepfold_state_core::ErrorChain;
 use stepfold_tools::{ToolContext, ToolError};
 use tokio::sync::Mutex;
 
-use crate::definition::{self, Definition};
+use crate::definition::{self, Definition, Refused};
 use crate::error::McpError;
-use crate::http::{self, Remote};
+use crate::http;
 use crate::listing;
-use crate::meter::Meter;
+use crate::meter::ByteMeter;
 use crate::oauth;
-use crate::offer::Refused;
-use crate::process::{Process, Program};
-use crate::question::{Answerer, Elicitations, Round, decline, questions};
+use crate::process::{ServerProcess, ServerProgram};
+use crate::question::{AnsweredRound, ElicitationRequests, QuestionHandler, decline, questions};
+use crate::remote::RemoteServer;
 
 /// How often a server may ask for further input before a call.
-const ROUNDS: usize = 10;
+const MAX_ROUNDS: usize = 10;
 
 /// How long a server may take to end by itself after its standard input is closed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -41,16 +41,16 @@ const IDEMPOTENCY_KEY: &str = "stepfold/idempotencyKey";
 
 /// Where a server is.
 #[derive(Clone)]
-pub(crate) enum Launch {
-    Program(Program),
-    Remote(Remote),
+pub(crate) enum ServerLocation {
+    Program(ServerProgram),
+    Remote(RemoteServer),
 }
 
 /// All that a connection is made of.
-pub(crate) struct Plan<'a> {
+pub(crate) struct ConnectionPlan<'a> {
     pub(crate) server: &'a str,
-    pub(crate) launch: &'a Launch,
-    pub(crate) answerer: Option<&'a Answerer>,
+    pub(crate) launch: &'a ServerLocation,
+    pub(crate) answerer: Option<&'a QuestionHandler>,
     pub(crate) initialize_only: bool,
     pub(crate) message_bytes: usize,
     pub(crate) start_timeout: Duration,
@@ -70,33 +70,33 @@ impl From<ToolError> for CallError {
 }
 
 /// A connection to a running server. Dropping it ends the server, if it is a process.
-pub(crate) struct Connection {
+pub(crate) struct ServerConnection {
     server: String,
     peer: Peer<RoleClient>,
     // Before the process, so that its input is closed first.
-    service: Mutex<Option<RunningService<RoleClient, Client>>>,
-    process: Option<Mutex<Process>>,
+    service: Mutex<Option<RunningService<RoleClient, McpClient>>>,
+    process: Option<Mutex<ServerProcess>>,
     process_id: Option<u32>,
-    meter: Arc<Meter>,
-    client: Client,
-    remote: Option<Remote>,
-    unwatched: Arc<AtomicBool>,
+    meter: Arc<ByteMeter>,
+    client: McpClient,
+    remote: Option<RemoteServer>,
+    is_unwatched: Arc<AtomicBool>,
     pub(crate) since: tokio::time::Instant,
 }
 
-impl Connection {
+impl ServerConnection {
     /// Starts a server, or reaches it, and agrees on a revision of the protocol.
-    pub(crate) async fn start(plan: &Plan<'_>) -> Result<Self, McpError> {
-        let client = Client {
+    pub(crate) async fn start(plan: &ConnectionPlan<'_>) -> Result<Self, McpError> {
+        let client = McpClient {
             server: plan.server.into(),
-            routes: Routes::default(),
+            routes: ProgressRoutes::default(),
             is_stale: Arc::new(AtomicBool::new(true)),
             answerer: plan.answerer.cloned(),
         };
         let failed = |reason: String| plan.failed(reason);
-        let meter = Arc::new(Meter::new(plan.message_bytes));
+        let meter = Arc::new(ByteMeter::new(plan.message_bytes));
         let (service, process) = match plan.launch {
-            Launch::Program(program) => {
+            ServerLocation::Program(program) => {
                 let (mut process, pipes) =
                     program.start(&meter).map_err(|error| failed(error.to_string()))?;
                 // What is too long is refused before it gets there.
@@ -109,33 +109,33 @@ impl Connection {
                         ClientInitializeError::ConnectionClosed(_)
                         | ClientInitializeError::TransportError { .. },
                     ) => {
-                        return Err(failed(process.post_mortem().await));
+                        return Err(failed(process.failure_reason().await));
                     }
                     Err(error) => return Err(failed(ErrorChain(&error).to_string())),
                 }
             }
-            Launch::Remote(remote) => {
+            ServerLocation::Remote(remote) => {
                 let service = start_remote(&client, remote, &meter, plan).await?;
                 close_when_broken(&service, &meter);
                 (service, None)
             }
         };
         let peer = service.peer().clone();
-        let unwatched = Arc::default();
-        watch(&peer, &client.is_stale, &unwatched);
-        Ok(Connection {
+        let is_unwatched = Arc::default();
+        watch_tool_changes(&peer, &client.is_stale, &is_unwatched);
+        Ok(ServerConnection {
             server: plan.server.to_owned(),
             peer,
             service: Mutex::new(Some(service)),
-            process_id: process.as_ref().and_then(Process::id),
+            process_id: process.as_ref().and_then(ServerProcess::id),
             meter,
             process: process.map(Mutex::new),
             client,
             remote: match plan.launch {
-                Launch::Program(_) => None,
-                Launch::Remote(remote) => Some(remote.clone()),
+                ServerLocation::Program(_) => None,
+                ServerLocation::Remote(remote) => Some(remote.clone()),
             },
-            unwatched,
+            is_unwatched,
             since: tokio::time::Instant::now(),
         })
     }
@@ -155,7 +155,7 @@ impl Connection {
 
     /// Whether the server has said, since this was asked last, that its tools changed; or does not say such things.
     pub(crate) fn take_stale(&self) -> bool {
-        self.client.is_stale.swap(false, Ordering::AcqRel) || self.unwatched.load(Ordering::Acquire)
+        self.client.is_stale.swap(false, Ordering::AcqRel) || self.is_unwatched.load(Ordering::Acquire)
     }
 
     /// The list that was taken is not known after all.
@@ -249,7 +249,7 @@ impl Connection {
         request: wire::ClientRequest,
         timeout: Duration,
     ) -> Result<Value, McpError> {
-        self.asked();
+        self.start_request();
         let answer = async { Ok(self.peer.send_request(request).await) };
         let answer = self.in_time(method, timeout, answer).await?;
         Ok(raw(self.or_failed(method, answer).await?))
@@ -269,7 +269,7 @@ impl Connection {
         let mut items = Vec::new();
         let mut cursor = None;
         for _ in 0..=limit {
-            self.asked();
+            self.start_request();
             let params = wire::PaginatedRequestParams::default().with_cursor(cursor);
             let (more, next) = self.or_failed(method, page(Some(params)).await).await?;
             items.extend(more);
@@ -323,13 +323,13 @@ impl Connection {
     ) -> Result<Value, CallError> {
         let mut params = wire::CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // The run was asked before, and continues with the answers.
-        let before = Round::answered(context.answered());
+        let before = AnsweredRound::answered(context.answered());
         let first = before.as_ref().map_or(0, |round| round.number);
         if let Some(round) = before {
             params.request_state = round.request_state;
             params.input_responses = Some(round.responses);
         }
-        for number in first..ROUNDS {
+        for number in first..MAX_ROUNDS {
             match self.ask(params.clone(), context).await {
                 Ok(wire::ServerResult::InputRequiredResult(wanted)) => {
                     let requests = self.elicitations(wanted.input_requests.unwrap_or_default())?;
@@ -339,13 +339,14 @@ impl Connection {
                         return Err(ToolError::input_required(questions).into());
                     }
                     params.request_state = wanted.request_state;
-                    params.input_responses = Some(self.input(requests).await?);
+                    params.input_responses = Some(self.answer_elicitations(requests).await?);
                 }
                 Ok(result) => return Ok(raw(result)),
                 Err(error) => return Err(self.failure(&error).await),
             }
         }
-        let words = format!("MCP server `{}` asked for input {ROUNDS} times and gave no result", self.server);
+        let words =
+            format!("MCP server `{}` asked for input {MAX_ROUNDS} times and gave no result", self.server);
         Err(ToolError::unknown(words).into())
     }
 
@@ -354,7 +355,7 @@ impl Connection {
         params: wire::CallToolRequestParams,
         context: &ToolContext,
     ) -> Result<wire::ServerResult, ServiceError> {
-        self.asked();
+        self.start_request();
         let mut meta = wire::RequestMetaObject::new();
         meta.insert(IDEMPOTENCY_KEY.to_owned(), json!(context.idempotency_key()));
         let request = wire::ClientRequest::CallToolRequest(wire::CallToolRequest::new(params));
@@ -364,19 +365,19 @@ impl Connection {
         let handle = self.peer.send_cancellable_request(request, options).await?;
         routes.insert(handle.progress_token.clone(), context.clone());
         drop(routes);
-        let mut asked = Asked {
+        let mut guard = RequestGuard {
             peer: self.peer.clone(),
             id: Some(handle.id.clone()),
             token: handle.progress_token.clone(),
             routes: Arc::clone(&self.client.routes),
         };
         let answer = handle.await_response().await;
-        asked.end().await;
+        guard.end().await;
         answer
     }
 
     /// What a server wants to know before it continues with a call: questions to the user, and nothing else.
-    fn elicitations(&self, requests: wire::InputRequests) -> Result<Elicitations, ToolError> {
+    fn elicitations(&self, requests: wire::InputRequests) -> Result<ElicitationRequests, ToolError> {
         let refused = || {
             let server = &self.server;
             let words = format!(
@@ -392,7 +393,10 @@ impl Connection {
     }
 
     /// The program's answers to such questions.
-    async fn input(&self, requests: Elicitations) -> Result<wire::InputResponses, ToolError> {
+    async fn answer_elicitations(
+        &self,
+        requests: ElicitationRequests,
+    ) -> Result<wire::InputResponses, ToolError> {
         let mut answers = wire::InputResponses::new();
         for (key, question) in requests {
             answers.insert(key, serde_json::to_value(self.client.answer(question).await)?);
@@ -403,12 +407,12 @@ impl Connection {
     async fn failure(&self, error: &ServiceError) -> CallError {
         let server = &self.server;
         if let ServiceError::McpError(refusal) = error {
-            let words = refused(&refusal.message, refusal.data.as_ref());
+            let words = refusal_text(&refusal.message, refusal.data.as_ref());
             return ToolError::new(format!("MCP server `{server}` refused the call: {words}")).into();
         }
         if let Some(challenge) = error.auth_challenge() {
             let challenge =
-                self.remote.as_ref().map_or_else(|| challenge.to_owned(), |remote| remote.shown(challenge));
+                self.remote.as_ref().map_or_else(|| challenge.to_owned(), |remote| remote.redact(challenge));
             return CallError::Unauthorized(challenge);
         }
         let reason = self.reason(error).await;
@@ -423,23 +427,23 @@ impl Connection {
         match (error, &self.process) {
             (ServiceError::McpError(refusal), _) => refusal.message.to_string(),
             (ServiceError::TransportClosed | ServiceError::TransportSend(_), Some(process)) => {
-                process.lock().await.post_mortem().await
+                process.lock().await.failure_reason().await
             }
             _ if let Some(broken) = self.meter.broken() => broken,
             _ => match &self.remote {
-                Some(remote) => remote.shown(&ErrorChain(error).to_string()),
+                Some(remote) => remote.redact(&ErrorChain(error).to_string()),
                 None => ErrorChain(error).to_string(),
             },
         }
     }
 
-    fn asked(&self) {
-        self.meter.asked();
+    fn start_request(&self) {
+        self.meter.start_request();
     }
 }
 
 /// The words of a refusal, and what it says beside them: some servers say all of it there.
-fn refused(message: &str, data: Option<&Value>) -> String {
+fn refusal_text(message: &str, data: Option<&Value>) -> String {
     let data = data.filter(|data| !data.is_null()).map(|data| match data {
         Value::String(words) => words.clone(),
         other => other.to_string(),
@@ -457,7 +461,7 @@ fn refused(message: &str, data: Option<&Value>) -> String {
 async fn page_of_tools(
     peer: &Peer<RoleClient>,
     params: Option<wire::PaginatedRequestParams>,
-) -> Result<definition::Page, ServiceError> {
+) -> Result<definition::ToolPage, ServiceError> {
     match peer.list_tools(params.clone()).await {
         Err(ServiceError::UnexpectedResponse) => {}
         page => return page.map(definition::page),
@@ -490,7 +494,7 @@ fn raw(result: wire::ServerResult) -> Value {
 }
 
 /// Ends a connection whose server sends too much: its streams would be opened again.
-fn close_when_broken(service: &RunningService<RoleClient, Client>, meter: &Meter) {
+fn close_when_broken(service: &RunningService<RoleClient, McpClient>, meter: &ByteMeter) {
     let (token, broken) = (service.cancellation_token(), meter.watch());
     tokio::spawn(async move {
         if broken.await.is_ok() {
@@ -501,26 +505,26 @@ fn close_when_broken(service: &RunningService<RoleClient, Client>, meter: &Meter
 
 /// Reaches a server at a URL.
 async fn start_remote(
-    client: &Client,
-    remote: &Remote,
-    meter: &Arc<Meter>,
-    plan: &Plan<'_>,
-) -> Result<RunningService<RoleClient, Client>, McpError> {
+    client: &McpClient,
+    remote: &RemoteServer,
+    meter: &Arc<ByteMeter>,
+    plan: &ConnectionPlan<'_>,
+) -> Result<RunningService<RoleClient, McpClient>, McpError> {
     let http = http::client(plan.start_timeout).map_err(|reason| plan.failed(reason))?;
     let Some(authorization) = &remote.authorization else {
-        return start_over(http, client, remote, meter, plan).await;
+        return start_transport(http, client, remote, meter, plan).await;
     };
     let http = plan.in_time(authorization.client(http)).await?.map_err(|reason| plan.failed(reason))?;
-    start_over(http, client, remote, meter, plan).await
+    start_transport(http, client, remote, meter, plan).await
 }
 
-async fn start_over<C>(
+async fn start_transport<C>(
     http: C,
-    client: &Client,
-    remote: &Remote,
-    meter: &Arc<Meter>,
-    plan: &Plan<'_>,
-) -> Result<RunningService<RoleClient, Client>, McpError>
+    client: &McpClient,
+    remote: &RemoteServer,
+    meter: &Arc<ByteMeter>,
+    plan: &ConnectionPlan<'_>,
+) -> Result<RunningService<RoleClient, McpClient>, McpError>
 where
     C: StreamableHttpClient + Send + Sync + 'static,
 {
@@ -528,18 +532,18 @@ where
     let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
     plan.in_time(started).await?.map_err(|error| match error.auth_challenge() {
         Some(challenge) => unauthorized(plan.server, Some(remote), challenge),
-        None => plan.failed(remote.shown(&ErrorChain(&error).to_string())),
+        None => plan.failed(remote.redact(&ErrorChain(&error).to_string())),
     })
 }
 
 /// The server wants an authorization. By default nothing is known that would give it.
-fn unauthorized(server: &str, remote: Option<&Remote>, challenge: &str) -> McpError {
-    let challenge = remote.map_or_else(|| challenge.to_owned(), |remote| remote.shown(challenge));
+fn unauthorized(server: &str, remote: Option<&RemoteServer>, challenge: &str) -> McpError {
+    let challenge = remote.map_or_else(|| challenge.to_owned(), |remote| remote.redact(challenge));
     let reason = http::without_oauth(&challenge);
     McpError::Unauthorized { server: server.to_owned(), challenge, reason }
 }
 
-impl Plan<'_> {
+impl ConnectionPlan<'_> {
     fn failed(&self, reason: String) -> McpError {
         McpError::Start { server: self.server.to_owned(), reason }
     }
@@ -566,13 +570,13 @@ impl Plan<'_> {
 }
 
 /// Learns of changed tools: a server of the revision without `initialize` says it only where it is listened to.
-fn watch(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, unwatched: &Arc<AtomicBool>) {
+fn watch_tool_changes(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, is_unwatched: &Arc<AtomicBool>) {
     let Some(info) = peer.peer_info() else { return };
     let says_it = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed == Some(true));
     if info.protocol_version.has_initialize() || !says_it {
         return;
     }
-    let (peer, is_stale, unwatched) = (peer.clone(), Arc::clone(is_stale), Arc::clone(unwatched));
+    let (peer, is_stale, is_unwatched) = (peer.clone(), Arc::clone(is_stale), Arc::clone(is_unwatched));
     tokio::spawn(async move {
         let filter = wire::SubscriptionFilter::builder().tools_list_changed().build();
         if let Ok(mut changes) = peer.listen(filter).await {
@@ -583,29 +587,29 @@ fn watch(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, unwatched: &Arc<At
             }
         }
         // No more notifications: the list is requested before each step.
-        unwatched.store(true, Ordering::Release);
+        is_unwatched.store(true, Ordering::Release);
     });
 }
 
 /// Where progress goes, by its token.
-type Routes = Arc<Mutex<HashMap<wire::ProgressToken, ToolContext>>>;
+type ProgressRoutes = Arc<Mutex<HashMap<wire::ProgressToken, ToolContext>>>;
 
 /// A request under way. Dropped before its answer, it cancels the request.
-struct Asked {
+struct RequestGuard {
     peer: Peer<RoleClient>,
     id: Option<wire::RequestId>,
     token: wire::ProgressToken,
-    routes: Routes,
+    routes: ProgressRoutes,
 }
 
-impl Asked {
+impl RequestGuard {
     async fn end(&mut self) {
         self.id = None;
         self.routes.lock().await.remove(&self.token);
     }
 }
 
-impl Drop for Asked {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) else { return };
         let (peer, token, routes) = (self.peer.clone(), self.token.clone(), Arc::clone(&self.routes));
@@ -619,14 +623,14 @@ impl Drop for Asked {
 
 /// What we are to a server: someone who takes progress and answers questions, and gives nothing else.
 #[derive(Clone)]
-struct Client {
+struct McpClient {
     server: Arc<str>,
-    routes: Routes,
+    routes: ProgressRoutes,
     is_stale: Arc<AtomicBool>,
-    answerer: Option<Answerer>,
+    answerer: Option<QuestionHandler>,
 }
 
-impl Client {
+impl McpClient {
     async fn answer(&self, question: wire::ElicitRequestParams) -> wire::ElicitResult {
         match &self.answerer {
             Some(answerer) => answerer.answer(&self.server, question).await,
@@ -635,7 +639,7 @@ impl Client {
     }
 }
 
-impl ClientHandler for Client {
+impl ClientHandler for McpClient {
     async fn create_elicitation(
         &self,
         request: wire::ElicitRequestParams,

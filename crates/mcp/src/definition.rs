@@ -11,8 +11,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use similar::TextDiff;
 
-use crate::offer::Refused;
-
 /// A tool as its server describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -68,18 +66,28 @@ impl Definition {
     }
 }
 
+/// A tool of a server that models are not offered, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The server's own name of the tool; for a definition without one, its place in the page of the list, such as `#2`.
+    pub tool: String,
+    /// Why it is not offered.
+    pub reason: String,
+}
+
 /// A page of a list: its entries in order, and where the next page begins.
-pub(crate) type Page = (Vec<Result<Definition, Refused>>, Option<String>);
+pub(crate) type ToolPage = (Vec<Result<Definition, Refused>>, Option<String>);
 
 /// A page whose definitions are all valid.
-pub(crate) fn page(page: wire::ListToolsResult) -> Page {
+pub(crate) fn page(page: wire::ListToolsResult) -> ToolPage {
     // An empty one counts as missing.
     let next = page.next_cursor.filter(|next| !next.is_empty());
     (page.tools.iter().map(Definition::of).map(Ok).collect(), next)
 }
 
 /// A page as a server sent it, of which each invalid definition is named; none if it is no list.
-pub(crate) fn read_page(mut page: Value) -> Option<Page> {
+pub(crate) fn read_page(mut page: Value) -> Option<ToolPage> {
     let fields = page.as_object_mut()?;
     let next = match fields.remove("nextCursor") {
         Some(Value::String(next)) if !next.is_empty() => Some(next),

@@ -66,15 +66,15 @@ mod oauth;
 mod offer;
 mod process;
 mod question;
+mod remote;
 mod repair;
 mod schema;
 mod server;
 
-pub use crate::definition::{Approved, Change, Definition};
+pub use crate::definition::{Approved, Change, Definition, Refused};
 pub use crate::error::McpError;
 pub use crate::listing::{Prompt, Resource};
 #[cfg(feature = "oauth")]
 pub use crate::oauth::{CredentialFile, CredentialStore, Credentials, OAuth, SignIn};
-pub use crate::offer::Refused;
 pub use crate::question::{Answer, Question, Wants};
 pub use crate::server::{Server, ServerBuilder, ServerLimits};

@@ -10,22 +10,22 @@ const FLOOD: usize = 4;
 
 /// Counts what a server sends since the last request. Shared by all streams of a connection.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct ByteMeter {
     limit: usize,
     since_request: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<MeterState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MeterState {
     broken: Option<String>,
-    told: Option<oneshot::Sender<()>>,
+    on_broken: Option<oneshot::Sender<()>>,
 }
 
-impl Meter {
+impl ByteMeter {
     /// Of a server whose messages have at most so many bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Meter { limit, since_request: AtomicUsize::new(0), state: Mutex::default() }
+        ByteMeter { limit, since_request: AtomicUsize::new(0), state: Mutex::default() }
     }
 
     /// The bytes that a message has at most.
@@ -34,7 +34,7 @@ impl Meter {
     }
 
     /// A request is sent: what comes from now on answers it.
-    pub(crate) fn asked(&self) {
+    pub(crate) fn start_request(&self) {
         self.since_request.store(0, Ordering::Relaxed);
     }
 
@@ -49,10 +49,10 @@ impl Meter {
     }
 
     /// Keeps the first reason for which the server is no longer read, and returns it.
-    pub(crate) fn broke(&self, reason: String) -> String {
+    pub(crate) fn mark_broken(&self, reason: String) -> String {
         let mut state = self.state();
-        if let Some(told) = state.told.take() {
-            let _ = told.send(());
+        if let Some(on_broken) = state.on_broken.take() {
+            let _ = on_broken.send(());
         }
         state.broken.get_or_insert(reason).clone()
     }
@@ -64,12 +64,12 @@ impl Meter {
 
     /// Is told when the server breaks a bound; closed if it never will.
     pub(crate) fn watch(&self) -> oneshot::Receiver<()> {
-        let (told, watched) = oneshot::channel();
-        self.state().told = Some(told);
+        let (on_broken, watched) = oneshot::channel();
+        self.state().on_broken = Some(on_broken);
         watched
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, MeterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -80,16 +80,16 @@ mod tests {
 
     #[test]
     fn the_total_after_each_request_is_bounded() {
-        let meter = Meter::new(10);
+        let meter = ByteMeter::new(10);
         for _ in 0..3 {
-            meter.asked();
+            meter.start_request();
             assert_eq!(meter.count(40), Ok(()));
         }
         assert_eq!(meter.count(1), Err("it sent more than 40 bytes after one request".to_owned()));
         let mut watched = meter.watch();
         assert!(watched.try_recv().is_err());
-        assert_eq!(meter.broke("first".to_owned()), "first");
-        assert_eq!(meter.broke("second".to_owned()), "first");
+        assert_eq!(meter.mark_broken("first".to_owned()), "first");
+        assert_eq!(meter.mark_broken("second".to_owned()), "first");
         assert_eq!((watched.try_recv(), meter.broken().as_deref()), (Ok(()), Some("first")));
     }
 }

@@ -46,11 +46,11 @@ fn has_digest(name: &str) -> bool {
 
 /// Names of tools: `*` stands for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern(String);
+pub(crate) struct NamePattern(String);
 
-impl Pattern {
+impl NamePattern {
     pub(crate) fn new(pattern: impl Into<String>) -> Self {
-        Pattern(pattern.into())
+        NamePattern(pattern.into())
     }
 
     pub(crate) fn matches(&self, name: &str) -> bool {
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn patterns_match_whole_names() {
-        let matches = |pattern: &str, name: &str| Pattern::new(pattern).matches(name);
+        let matches = |pattern: &str, name: &str| NamePattern::new(pattern).matches(name);
         assert!(matches("read", "read"));
         assert!(!matches("read", "read_file"));
         assert!(matches("read*", "read"));

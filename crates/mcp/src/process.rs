@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::meter::Meter;
+use crate::meter::ByteMeter;
 use crate::repair::repaired;
 
 /// What is kept of standard error: its end, for the message when the server fails.
@@ -28,21 +28,21 @@ const INHERITED: [&str; 9] =
 
 /// How a server is started.
 #[derive(Clone, Debug)]
-pub(crate) struct Program {
+pub(crate) struct ServerProgram {
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) folder: Option<PathBuf>,
 }
 
 /// The two ends of a server's standard input and output.
-pub(crate) struct Pipes {
-    pub(crate) stdout: Bounded<ChildStdout>,
+pub(crate) struct ServerPipes {
+    pub(crate) stdout: MeteredLines<ChildStdout>,
     pub(crate) stdin: ChildStdin,
 }
 
-impl Program {
+impl ServerProgram {
     /// Starts it.
-    pub(crate) fn start(&self, meter: &Arc<Meter>) -> io::Result<(Process, Pipes)> {
+    pub(crate) fn start(&self, meter: &Arc<ByteMeter>) -> io::Result<(ServerProcess, ServerPipes)> {
         let (program, arguments) =
             self.argv.split_first().ok_or_else(|| io::Error::other("the command names no program"))?;
         let mut command = Command::new(program);
@@ -65,14 +65,14 @@ impl Program {
         let missing = || io::Error::other("it has no standard input and output");
         let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
         let meter = Arc::clone(meter);
-        let errors = Arc::new(Tail::default());
+        let errors = Arc::new(StderrTail::default());
         if let Some(stderr) = child.stderr.take() {
             tokio::spawn(Arc::clone(&errors).fill(stderr));
         }
-        let group = Group::of(&child);
-        let stdout = Bounded::new(stdout, Arc::clone(&meter), group);
-        let process = Process { child, group, errors, meter };
-        Ok((process, Pipes { stdout, stdin }))
+        let group = ProcessGroup::of(&child);
+        let stdout = MeteredLines::new(stdout, Arc::clone(&meter), group);
+        let process = ServerProcess { child, group, errors, meter };
+        Ok((process, ServerPipes { stdout, stdin }))
     }
 }
 
@@ -83,16 +83,16 @@ fn inherited() -> impl Iterator<Item = (&'static str, OsString)> {
 
 /// A process with all that it has started.
 #[derive(Clone, Copy, Debug)]
-struct Group {
+struct ProcessGroup {
     /// Read at the start: a child that was waited for has no id any more, while other processes of its group may run.
     #[cfg(unix)]
     id: Option<rustix::process::Pid>,
 }
 
-impl Group {
+impl ProcessGroup {
     #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no process groups"))]
     fn of(child: &Child) -> Self {
-        Group {
+        ProcessGroup {
             #[cfg(unix)]
             id: child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?)),
         }
@@ -109,26 +109,26 @@ impl Group {
 
 /// A running server. Dropping it ends its whole process group.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ServerProcess {
     child: Child,
-    group: Group,
-    errors: Arc<Tail>,
-    meter: Arc<Meter>,
+    group: ProcessGroup,
+    errors: Arc<StderrTail>,
+    meter: Arc<ByteMeter>,
 }
 
-impl Process {
+impl ServerProcess {
     /// The id of the process, if it still runs.
     pub(crate) fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
     /// Waits until it ends by itself, at most this long.
-    pub(crate) async fn wait(&mut self, patience: Duration) {
-        let _ = tokio::time::timeout(patience, self.child.wait()).await;
+    pub(crate) async fn wait(&mut self, timeout: Duration) {
+        let _ = tokio::time::timeout(timeout, self.child.wait()).await;
     }
 
     /// Why it can no longer be talked to: a bound that it broke, how it ended, and the end of its standard error.
-    pub(crate) async fn post_mortem(&mut self) -> String {
+    pub(crate) async fn failure_reason(&mut self) -> String {
         let broken = self.meter.broken();
         // A process that closed its output is about to end. One that does not is of no use any more.
         let status = tokio::time::timeout(Duration::from_millis(500), self.child.wait()).await;
@@ -147,7 +147,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.group.kill();
         let _ = self.child.start_kill();
@@ -156,20 +156,20 @@ impl Drop for Process {
 
 /// A stream of lines, each [repaired], that fails at one that is too long, and where too much comes unasked.
 #[derive(Debug)]
-pub(crate) struct Bounded<R> {
+pub(crate) struct MeteredLines<R> {
     source: R,
     /// What has come since the last line break.
     line: Vec<u8>,
     /// Whole lines that are not read yet, from `read` on.
     lines: Vec<u8>,
     read: usize,
-    meter: Arc<Meter>,
-    group: Group,
+    meter: Arc<ByteMeter>,
+    group: ProcessGroup,
 }
 
-impl<R> Bounded<R> {
-    fn new(source: R, meter: Arc<Meter>, group: Group) -> Self {
-        Bounded { source, line: Vec::new(), lines: Vec::new(), read: 0, meter, group }
+impl<R> MeteredLines<R> {
+    fn new(source: R, meter: Arc<ByteMeter>, group: ProcessGroup) -> Self {
+        MeteredLines { source, line: Vec::new(), lines: Vec::new(), read: 0, meter, group }
     }
 
     /// Takes what has come.
@@ -199,11 +199,11 @@ impl<R> Bounded<R> {
     /// Ends the server, whose output is no longer read.
     fn stop(&self, reason: String) -> io::Error {
         self.group.kill();
-        io::Error::other(self.meter.broke(reason))
+        io::Error::other(self.meter.mark_broken(reason))
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for MeteredLines<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -229,13 +229,13 @@ impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
 
 /// The end of what a server writes to its standard error.
 #[derive(Debug, Default)]
-struct Tail {
+struct StderrTail {
     bytes: Mutex<VecDeque<u8>>,
     /// Locked while more may come.
     open: tokio::sync::Mutex<()>,
 }
 
-impl Tail {
+impl StderrTail {
     async fn fill(self: Arc<Self>, mut source: impl AsyncRead + Unpin) {
         let _open = self.open.lock().await;
         let mut buffer = [0; 1024];

@@ -44,19 +44,19 @@ pub enum Answer {
     Cancel,
 }
 
-type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// Answers questions while a call waits.
 #[derive(Clone)]
-pub(crate) struct Answerer(Arc<dyn Fn(Question) -> Answering + Send + Sync>);
+pub(crate) struct QuestionHandler(Arc<dyn Fn(Question) -> AnswerFuture + Send + Sync>);
 
-impl Answerer {
+impl QuestionHandler {
     pub(crate) fn new<F, Fut>(answer: F) -> Self
     where
         F: Fn(Question) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Answer> + Send + 'static,
     {
-        Answerer(Arc::new(move |question| Box::pin(answer(question))))
+        QuestionHandler(Arc::new(move |question| Box::pin(answer(question))))
     }
 
     /// The answer in the protocol's form. One that does not fit the form cancels.
@@ -80,14 +80,14 @@ impl Answerer {
 }
 
 /// The questions of a result that requires input, by their keys there.
-pub(crate) type Elicitations = Vec<(String, wire::ElicitRequestParams)>;
+pub(crate) type ElicitationRequests = Vec<(String, wire::ElicitRequestParams)>;
 
 /// The questions of a round as questions of the run, each with what is sent to the server again.
 pub(crate) fn questions(
     server: &str,
     round: usize,
     request_state: Option<&str>,
-    requests: Elicitations,
+    requests: ElicitationRequests,
 ) -> Vec<InputRequest> {
     let ask = |(key, params): (String, wire::ElicitRequestParams)| {
         let Question { message, wants, .. } = question(server, params)?;
@@ -129,13 +129,13 @@ fn is_sign_in(answered: &AnsweredRequest) -> bool {
 }
 
 /// The last round of questions of a call, answered.
-pub(crate) struct Round {
+pub(crate) struct AnsweredRound {
     pub(crate) number: usize,
     pub(crate) request_state: Option<String>,
     pub(crate) responses: wire::InputResponses,
 }
 
-impl Round {
+impl AnsweredRound {
     /// None before the first round.
     pub(crate) fn answered(answered: &[AnsweredRequest]) -> Option<Self> {
         let of = |answered: &AnsweredRequest| {
@@ -152,7 +152,7 @@ impl Round {
             let (_, key, _) = of(answered).filter(|(round, ..)| *round == number)?;
             Some((key, serde_json::to_value(response(answered)).ok()?))
         });
-        Some(Round { number, request_state, responses: responses.collect() })
+        Some(AnsweredRound { number, request_state, responses: responses.collect() })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::{HeaderName, HeaderValue};
@@ -13,10 +12,9 @@ use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
     StreamableHttpPostResponse, StreamableHttpResponseLimits,
 };
-use rustls_platform_verifier::BuilderVerifierExt as _;
 
-use crate::meter::Meter;
-use crate::oauth::Authorization;
+use crate::meter::ByteMeter;
+use crate::oauth::ServerAuthorization;
 use crate::repair::repaired;
 
 /// What an event of a stream counts beside its data.
@@ -24,35 +22,22 @@ const OF_EVENT: usize = 8;
 
 /// Where a server is, and what is sent along with each request. Headers may hold secrets and are never printed.
 #[derive(Clone)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteServer {
     pub(crate) url: String,
     pub(crate) token: Option<String>,
     pub(crate) headers: HashMap<HeaderName, HeaderValue>,
-    pub(crate) authorization: Option<Arc<Authorization>>,
+    pub(crate) authorization: Option<Arc<ServerAuthorization>>,
 }
 
-/// What to do about a challenge where there is no OAuth.
-pub(crate) fn without_oauth(challenge: &str) -> String {
-    format!("it answered `{challenge}`; set a valid bearer token, or OAuth")
-}
-
-/// Why there is no authorization.
-pub(crate) enum Denied {
-    /// No user can be asked here; names what a user may do.
-    NobodyAsked(String),
-    /// It failed.
-    Failed(String),
-}
-
-impl Remote {
+impl RemoteServer {
     pub(crate) fn new(url: String) -> Self {
-        Remote { url, token: None, headers: HashMap::new(), authorization: None }
+        RemoteServer { url, token: None, headers: HashMap::new(), authorization: None }
     }
 
     /// Replaces secrets in a text: a server may send back what it was sent.
-    pub(crate) fn shown(&self, text: &str) -> String {
+    pub(crate) fn redact(&self, text: &str) -> String {
         let text = match &self.authorization {
-            Some(authorization) => authorization.shown(text),
+            Some(authorization) => authorization.redact(text),
             None => text.to_owned(),
         };
         match &self.token {
@@ -83,12 +68,12 @@ impl Remote {
     pub(crate) fn transport<C>(
         &self,
         client: C,
-        meter: &Arc<Meter>,
-    ) -> StreamableHttpClientTransport<Bounded<C>>
+        meter: &Arc<ByteMeter>,
+    ) -> StreamableHttpClientTransport<MeteredClient<C>>
     where
         C: StreamableHttpClient + Send + Sync + 'static,
     {
-        let client = Bounded { client, meter: Arc::clone(meter) };
+        let client = MeteredClient { client, meter: Arc::clone(meter) };
         let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
             .max_sse_event_size(meter.limit())
             .max_json_response_size(meter.limit())
@@ -103,12 +88,12 @@ impl Remote {
 /// A client that counts the events of all streams of a connection, and closes it where there are too many. The size of
 /// each is bounded in the client itself.
 #[derive(Clone)]
-pub(crate) struct Bounded<C> {
+pub(crate) struct MeteredClient<C> {
     client: C,
-    meter: Arc<Meter>,
+    meter: Arc<ByteMeter>,
 }
 
-impl<C: StreamableHttpClient> Bounded<C> {
+impl<C: StreamableHttpClient> MeteredClient<C> {
     fn counted(&self, events: BoxedSseResponse) -> BoxedSseResponse {
         let meter = Arc::clone(&self.meter);
         let counted = events.map(move |event| {
@@ -117,7 +102,7 @@ impl<C: StreamableHttpClient> Bounded<C> {
                 event.data = String::from_utf8(data).ok();
             }
             let bytes = event.data.as_ref().map_or(0, String::len) + OF_EVENT;
-            meter.count(bytes).map_err(|reason| SseError::Body(meter.broke(reason).into()))?;
+            meter.count(bytes).map_err(|reason| SseError::Body(meter.mark_broken(reason).into()))?;
             Ok(event)
         });
         counted.boxed()
@@ -130,7 +115,7 @@ impl<C: StreamableHttpClient> Bounded<C> {
     }
 }
 
-impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Bounded<C> {
+impl<C: StreamableHttpClient + Sync> StreamableHttpClient for MeteredClient<C> {
     type Error = C::Error;
 
     async fn post_message(
@@ -209,23 +194,4 @@ impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Bounded<C> {
         );
         Ok(self.counted(events.await?))
     }
-}
-
-/// A client that follows no redirects.
-pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(rustls::ConfigBuilder::with_platform_verifier)
-        .map_err(|error| format!("the HTTP client could not be set up: {error}"))?
-        .with_no_client_auth();
-    reqwest::Client::builder()
-        .connect_timeout(connect)
-        .tcp_nodelay(true)
-        // A redirected request would carry the token to wherever it is sent.
-        .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
-        .tls_backend_preconfigured(tls)
-        .build()
-        .map_err(|error| format!("the HTTP client could not be set up: {error}"))
 }

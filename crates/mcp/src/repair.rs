@@ -20,7 +20,7 @@ pub(crate) fn repaired(message: &[u8]) -> Option<Vec<u8>> {
 
 /// The fields of a message beside its content.
 #[derive(Deserialize)]
-struct Envelope {
+struct RpcEnvelope {
     jsonrpc: Option<Value>,
     id: Option<Value>,
     method: Option<IgnoredAny>,
@@ -38,7 +38,7 @@ fn present_value<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Op
     Value::deserialize(deserializer).map(Some)
 }
 
-impl Envelope {
+impl RpcEnvelope {
     fn is_valid(&self) -> bool {
         let is_error = |error: &Value| code_of(error).is_some() && error["message"].is_string();
         self.jsonrpc.as_ref().is_some_and(|version| version == "2.0")
@@ -53,7 +53,7 @@ impl Envelope {
 /// The response in the form of JSON-RPC, if it is one in another: without its version, with the id as text, with an error that
 /// is null or has no code, with nothing at all.
 fn as_response(message: &[u8]) -> Option<Vec<u8>> {
-    let envelope: Envelope = serde_json::from_slice(message).ok()?;
+    let envelope: RpcEnvelope = serde_json::from_slice(message).ok()?;
     let is_response = envelope.method.is_none() && envelope.id.as_ref().is_some_and(|id| !id.is_null());
     if !is_response || envelope.is_valid() {
         return None;

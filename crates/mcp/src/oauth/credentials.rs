@@ -237,7 +237,7 @@ impl CredentialStore for CredentialFile {
 }
 
 /// A store as the SDK sees it.
-pub(super) struct Kept {
+pub(super) struct SdkCredentialStore {
     pub(super) store: Arc<dyn CredentialStore>,
     /// Of the client that the tokens are given to.
     pub(super) client_secret: Option<String>,
@@ -248,7 +248,7 @@ fn unusable(error: &BoxError) -> AuthError {
 }
 
 #[async_trait::async_trait]
-impl RmcpCredentialStore for Kept {
+impl RmcpCredentialStore for SdkCredentialStore {
     async fn load(&self) -> Result<Option<StoredCredentials>, AuthError> {
         let known = self.store.load().map_err(|error| unusable(&error))?;
         known.map(|known| known.stored().map_err(|error| unusable(&error))).transpose()

@@ -9,7 +9,7 @@ mod sign_in;
 
 use std::sync::Arc;
 
-pub(crate) use self::authorization::{Authorization, not_sent};
+pub(crate) use self::authorization::{ServerAuthorization, not_sent};
 use self::credentials::MemoryCredentials;
 pub use self::credentials::{CredentialFile, CredentialStore, Credentials};
 pub use self::sign_in::SignIn;

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use self::write::{Limits, Writer};
+use self::write::{InlineLimits, SchemaWriter};
 
 /// The parts that a schema has at most with its references written out.
 const MAX_PARTS: usize = 10_000;
@@ -23,19 +23,19 @@ const MAX_REPEATED: usize = 1_000;
 
 /// How far references are written out, from the most to the least. A model that is told less may be told wrong, and one that
 /// is told all of a schema that doubles with each level reads for ever.
-const ATTEMPTS: [Limits; 7] = [
-    Limits { repeats: 3, references: 64, parts: MAX_REPEATED },
-    Limits { repeats: 2, references: 64, parts: MAX_REPEATED },
-    Limits { repeats: 1, references: 64, parts: MAX_REPEATED },
-    Limits { repeats: 0, references: 64, parts: MAX_PARTS },
-    Limits { repeats: 0, references: 8, parts: MAX_PARTS },
-    Limits { repeats: 0, references: 4, parts: MAX_PARTS },
-    Limits { repeats: 0, references: 2, parts: MAX_PARTS },
+const ATTEMPTS: [InlineLimits; 7] = [
+    InlineLimits { repeats: 3, references: 64, parts: MAX_REPEATED },
+    InlineLimits { repeats: 2, references: 64, parts: MAX_REPEATED },
+    InlineLimits { repeats: 1, references: 64, parts: MAX_REPEATED },
+    InlineLimits { repeats: 0, references: 64, parts: MAX_PARTS },
+    InlineLimits { repeats: 0, references: 8, parts: MAX_PARTS },
+    InlineLimits { repeats: 0, references: 4, parts: MAX_PARTS },
+    InlineLimits { repeats: 0, references: 2, parts: MAX_PARTS },
 ];
 
 /// The schema of a tool's arguments for a model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Parameters {
+pub(crate) struct OfferedParameters {
     /// The schema, an object's.
     pub(crate) schema: Value,
     /// What of the server's schema is not in it, and why.
@@ -46,9 +46,9 @@ pub(crate) struct Parameters {
 ///
 /// # Errors
 /// Why there is none: no object fits, or it is too large.
-pub(crate) fn parameters(schema: &Value) -> Result<Parameters, String> {
+pub(crate) fn parameters(schema: &Value) -> Result<OfferedParameters, String> {
     for limits in ATTEMPTS {
-        let Some((written, mut left_out)) = Writer::new(schema, limits).whole() else { continue };
+        let Some((written, mut left_out)) = SchemaWriter::new(schema, limits).whole() else { continue };
         let kind = written.get("type").cloned();
         let Some(mut fields) = top::merged(written, &mut left_out) else {
             let found = kind.map_or_else(|| "what no object fits".to_owned(), |kind| kind.to_string());
@@ -56,7 +56,7 @@ pub(crate) fn parameters(schema: &Value) -> Result<Parameters, String> {
         };
         fields.insert("type".to_owned(), json!("object"));
         fields.entry("properties").or_insert_with(|| Value::Object(Map::new()));
-        return Ok(Parameters { schema: Value::Object(fields), left_out });
+        return Ok(OfferedParameters { schema: Value::Object(fields), left_out });
     }
     Err(format!("inputSchema too large: more than {MAX_PARTS} parts with its references written out"))
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 /// The names that parts of a schema have given themselves: ids and anchors.
-pub(super) struct Names<'a>(BTreeMap<String, &'a Value>);
+pub(super) struct ReferenceNames<'a>(BTreeMap<String, &'a Value>);
 
-impl<'a> Names<'a> {
+impl<'a> ReferenceNames<'a> {
     pub(super) fn of(root: &'a Value) -> Self {
         let mut names = BTreeMap::new();
         collect(root, &mut names);
-        Names(names)
+        ReferenceNames(names)
     }
 
     /// The target of a reference in a document, after the document that it is in. Nothing is fetched.

@@ -19,7 +19,7 @@ fn check(name: &str, expected: expect_test::Expect) {
 fn told(schema: &Value) -> String {
     match parameters(schema) {
         Err(reason) => format!("refused: {reason}\n"),
-        Ok(Parameters { schema, left_out }) => {
+        Ok(OfferedParameters { schema, left_out }) => {
             let left_out = left_out.iter().map(|what| format!("left out: {what}\n"));
             [format!("{schema}\n")].into_iter().chain(left_out).collect::<Vec<_>>().concat()
         }
@@ -48,7 +48,7 @@ fn every_schema_of_the_corpus_is_offered_as_one_object_without_references() {
     assert!(corpus.len() >= 60);
     for entry in &corpus {
         let name = &entry["name"];
-        let Parameters { schema, .. } = parameters(&entry["input_schema"]).unwrap();
+        let OfferedParameters { schema, .. } = parameters(&entry["input_schema"]).unwrap();
         assert_eq!(schema["type"], "object", "{name}");
         assert!(schema["properties"].is_object() && !has_reference(&schema), "{name}: {schema}");
         for keyword in ["anyOf", "oneOf", "allOf", "not", "if", "enum", "const"] {
@@ -426,8 +426,8 @@ mod laws {
                 "$defs": {"A": schema(luck, 2, false), "B": schema(luck, 2, false)},
             });
             let Ok(server) = ValueType::of_schema(whole.clone()) else { return Ok(()) };
-            for limits in [ATTEMPTS[0], ATTEMPTS[3], ATTEMPTS[6], Limits { repeats: 0, references: 0, parts: MAX_PARTS }] {
-                let Some((written, _)) = Writer::new(&whole, limits).whole() else { continue };
+            for limits in [ATTEMPTS[0], ATTEMPTS[3], ATTEMPTS[6], InlineLimits { repeats: 0, references: 0, parts: MAX_PARTS }] {
+                let Some((written, _)) = SchemaWriter::new(&whole, limits).whole() else { continue };
                 let offered = ValueType::of_schema(written.clone()).unwrap();
                 for _ in 0..8 {
                     let value = json!({"v": value(luck, 4)});

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::json_schema::Kinds;
 
-type Fields = Map<String, Value>;
+type SchemaFields = Map<String, Value>;
 
 /// The object that a schema takes, with the properties of its alternatives; none if it takes no object.
-pub(super) fn merged(schema: Value, left_out: &mut BTreeSet<String>) -> Option<Fields> {
+pub(super) fn merged(schema: Value, left_out: &mut BTreeSet<String>) -> Option<SchemaFields> {
     let mut fields = match schema {
         Value::Object(fields) => fields,
         Value::Bool(true) => Map::new(),
@@ -61,7 +61,7 @@ fn objects(values: Option<Value>) -> Vec<Value> {
     let of_value = |value: Value| {
         let Value::Object(fields) = value else { return json!(false) };
         let required: Vec<String> = fields.keys().cloned().collect();
-        let properties: Fields =
+        let properties: SchemaFields =
             fields.into_iter().map(|(name, value)| (name, json!({"enum": [value]}))).collect();
         json!({"properties": properties, "required": required, "additionalProperties": false})
     };
@@ -69,7 +69,7 @@ fn objects(values: Option<Value>) -> Vec<Value> {
 }
 
 /// An object that fits both.
-fn both(mut first: Fields, mut second: Fields) -> Fields {
+fn both(mut first: SchemaFields, mut second: SchemaFields) -> SchemaFields {
     // What is refused of one side is said beside its own patterns only.
     if first.contains_key("patternProperties") && !first.contains_key("additionalProperties") {
         second.remove("additionalProperties");
@@ -98,13 +98,13 @@ fn both(mut first: Fields, mut second: Fields) -> Fields {
 }
 
 /// An object that fits one of them; none if none of them takes an object.
-fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<Fields> {
-    let mut branches: Vec<Fields> =
+fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<SchemaFields> {
+    let mut branches: Vec<SchemaFields> =
         branches.into_iter().filter_map(|branch| merged(branch, left_out)).collect();
     if branches.len() <= 1 {
         return branches.pop();
     }
-    let is_closed = |branch: &Fields| {
+    let is_closed = |branch: &SchemaFields| {
         branch.get("additionalProperties") == Some(&json!(false)) && !branch.contains_key("patternProperties")
     };
     let mut together = Map::new();
@@ -131,7 +131,8 @@ fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<Field
             }
         }
     }
-    let properties: Fields = properties.into_iter().map(|(name, schemas)| (name, any_of(schemas))).collect();
+    let properties: SchemaFields =
+        properties.into_iter().map(|(name, schemas)| (name, any_of(schemas))).collect();
     together.insert("properties".to_owned(), Value::Object(properties));
     if let Some(required) = required.filter(|required| !required.is_empty()) {
         together.insert("required".to_owned(), Value::Array(required));
@@ -160,13 +161,13 @@ fn any_of(schemas: Value) -> Value {
     }
 }
 
-fn take_properties(fields: &mut Fields) -> Fields {
+fn take_properties(fields: &mut SchemaFields) -> SchemaFields {
     match fields.remove("properties") {
         Some(Value::Object(properties)) => properties,
         _ => Map::new(),
     }
 }
 
-fn take_required(fields: &mut Fields) -> Vec<Value> {
+fn take_required(fields: &mut SchemaFields) -> Vec<Value> {
     list(fields.remove("required"))
 }

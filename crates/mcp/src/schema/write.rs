@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::references::Names;
+use super::references::ReferenceNames;
 use super::rules::{is_about_document, is_rule, is_usable_pattern, is_valid, names_of, number_bounds, types};
 
 /// The nesting of a schema as JSON, below that of what can be stored.
@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 90;
 
 /// How far references are written out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct InlineLimits {
     /// How often a reference is written out inside of itself.
     pub(super) repeats: usize,
     /// How many references are written out inside of each other.
@@ -25,10 +25,10 @@ pub(super) struct Limits {
     pub(super) parts: usize,
 }
 
-pub(super) struct Writer<'a> {
+pub(super) struct SchemaWriter<'a> {
     root: &'a Value,
-    names: Names<'a>,
-    limits: Limits,
+    names: ReferenceNames<'a>,
+    limits: InlineLimits,
     /// What references are relative to.
     document: &'a Value,
     /// The targets that are being written out.
@@ -38,7 +38,7 @@ pub(super) struct Writer<'a> {
 }
 
 /// A schema that is written out.
-struct Written {
+struct WrittenSchema {
     schema: Value,
     /// Whether it takes no more than the server's.
     is_exact: bool,
@@ -46,7 +46,7 @@ struct Written {
 
 /// The keywords of a schema while it is written.
 #[derive(Default)]
-struct Keywords {
+struct SchemaKeywords {
     fields: Map<String, Value>,
     /// The targets of its references.
     targets: Vec<Value>,
@@ -54,11 +54,11 @@ struct Keywords {
     loose: BTreeSet<String>,
 }
 
-impl<'a> Writer<'a> {
-    pub(super) fn new(root: &'a Value, limits: Limits) -> Self {
-        Writer {
+impl<'a> SchemaWriter<'a> {
+    pub(super) fn new(root: &'a Value, limits: InlineLimits) -> Self {
+        SchemaWriter {
             root,
-            names: Names::of(root),
+            names: ReferenceNames::of(root),
             limits,
             document: root,
             open: vec![root],
@@ -73,14 +73,14 @@ impl<'a> Writer<'a> {
         Some((written.schema, self.left_out))
     }
 
-    fn schema(&mut self, schema: &'a Value, depth: usize) -> Option<Written> {
+    fn schema(&mut self, schema: &'a Value, depth: usize) -> Option<WrittenSchema> {
         self.parts += 1;
         if self.parts > self.limits.parts {
             return None;
         }
         Some(match schema {
             Value::Bool(takes_all) => {
-                Written { schema: if *takes_all { json!({}) } else { json!(false) }, is_exact: true }
+                WrittenSchema { schema: if *takes_all { json!({}) } else { json!(false) }, is_exact: true }
             }
             Value::Object(_) if depth >= MAX_DEPTH => {
                 self.leave_out(format!("what is nested deeper than {MAX_DEPTH} levels"));
@@ -97,13 +97,13 @@ impl<'a> Writer<'a> {
             }
             other => {
                 self.leave_out(format!("`{}`, which is no schema", brief(other)));
-                Written { schema: json!({}), is_exact: false }
+                WrittenSchema { schema: json!({}), is_exact: false }
             }
         })
     }
 
-    fn object(&mut self, fields: &'a Map<String, Value>, depth: usize) -> Option<Written> {
-        let mut keywords = Keywords::default();
+    fn object(&mut self, fields: &'a Map<String, Value>, depth: usize) -> Option<WrittenSchema> {
+        let mut keywords = SchemaKeywords::default();
         for (keyword, value) in fields {
             if !is_about_document(keyword, value) {
                 self.keyword(keyword, value, fields, depth, &mut keywords)?;
@@ -119,7 +119,7 @@ impl<'a> Writer<'a> {
         value: &'a Value,
         beside: &'a Map<String, Value>,
         depth: usize,
-        into: &mut Keywords,
+        into: &mut SchemaKeywords,
     ) -> Option<()> {
         let was_tuple = beside.get("items").is_some_and(Value::is_array);
         match (keyword, value) {
@@ -164,7 +164,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A keyword without schemas, if it is usable.
-    fn plain(&mut self, keyword: &str, value: &Value, kept: Option<Value>, into: &mut Keywords) {
+    fn plain(&mut self, keyword: &str, value: &Value, kept: Option<Value>, into: &mut SchemaKeywords) {
         if let Some(kept) = kept {
             into.fields.insert(keyword.to_owned(), kept);
         } else if is_rule(keyword) {
@@ -173,7 +173,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn one(&mut self, keyword: &str, schema: &'a Value, depth: usize, into: &mut Keywords) -> Option<()> {
+    fn one(
+        &mut self,
+        keyword: &str,
+        schema: &'a Value,
+        depth: usize,
+        into: &mut SchemaKeywords,
+    ) -> Option<()> {
         let is_answer = keyword.starts_with("additional") || keyword.starts_with("unevaluated");
         // Boolean values of these keywords say whether there may be more, in the form that all readers know.
         if is_answer && schema.is_boolean() {
@@ -185,7 +191,13 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    fn list(&mut self, keyword: &str, schemas: &'a [Value], depth: usize, into: &mut Keywords) -> Option<()> {
+    fn list(
+        &mut self,
+        keyword: &str,
+        schemas: &'a [Value],
+        depth: usize,
+        into: &mut SchemaKeywords,
+    ) -> Option<()> {
         let mut list = Vec::with_capacity(schemas.len());
         let mut is_exact = true;
         for schema in schemas {
@@ -193,7 +205,7 @@ impl<'a> Writer<'a> {
             is_exact &= written.is_exact;
             list.push(written.schema);
         }
-        into.insert(keyword, Written { schema: Value::Array(list), is_exact });
+        into.insert(keyword, WrittenSchema { schema: Value::Array(list), is_exact });
         Some(())
     }
 
@@ -202,7 +214,7 @@ impl<'a> Writer<'a> {
         keyword: &str,
         schemas: &'a Map<String, Value>,
         depth: usize,
-        into: &mut Keywords,
+        into: &mut SchemaKeywords,
     ) -> Option<()> {
         into.fields.entry(keyword).or_insert_with(|| json!({}));
         for (name, schema) in schemas {
@@ -222,11 +234,13 @@ impl<'a> Writer<'a> {
         &mut self,
         both: &'a Map<String, Value>,
         depth: usize,
-        into: &mut Keywords,
+        into: &mut SchemaKeywords,
     ) -> Option<()> {
         for (name, value) in both {
             let (keyword, written) = match names_of(value) {
-                Some(names) => ("dependentRequired", Written { schema: Value::Array(names), is_exact: true }),
+                Some(names) => {
+                    ("dependentRequired", WrittenSchema { schema: Value::Array(names), is_exact: true })
+                }
                 None => ("dependentSchemas", self.schema(value, depth + 2)?),
             };
             into.insert_in(keyword, name, written);
@@ -234,10 +248,10 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    fn follow(&mut self, reference: &str, depth: usize) -> Option<Written> {
+    fn follow(&mut self, reference: &str, depth: usize) -> Option<WrittenSchema> {
         let Some((document, target)) = self.names.target(self.document, reference) else {
             self.leave_out(format!("the reference `{reference}`, which leads out of this schema"));
-            return Some(Written { schema: json!({}), is_exact: false });
+            return Some(WrittenSchema { schema: json!({}), is_exact: false });
         };
         let repeats = self.open.iter().filter(|open| std::ptr::eq(**open, target)).count();
         if repeats > self.limits.repeats {
@@ -257,13 +271,13 @@ impl<'a> Writer<'a> {
     }
 
     /// What stands for a schema that is not written out any more.
-    fn stand_in(schema: &Value) -> Written {
+    fn stand_in(schema: &Value) -> WrittenSchema {
         let mut stand_in = json!({"description": "More of the same, nested deeper."});
         let kind = schema.get("type").filter(|_| schema.get("nullable").is_none()).and_then(types);
         if let Some(kind) = kind {
             stand_in["type"] = kind;
         }
-        Written { schema: stand_in, is_exact: false }
+        WrittenSchema { schema: stand_in, is_exact: false }
     }
 
     fn leave_out(&mut self, what: String) {
@@ -271,15 +285,15 @@ impl<'a> Writer<'a> {
     }
 }
 
-impl Keywords {
-    fn insert(&mut self, keyword: &str, written: Written) {
+impl SchemaKeywords {
+    fn insert(&mut self, keyword: &str, written: WrittenSchema) {
         if !written.is_exact {
             self.loose.insert(keyword.to_owned());
         }
         self.fields.insert(keyword.to_owned(), written.schema);
     }
 
-    fn insert_in(&mut self, keyword: &str, name: &str, written: Written) {
+    fn insert_in(&mut self, keyword: &str, name: &str, written: WrittenSchema) {
         if !written.is_exact {
             self.loose.insert(keyword.to_owned());
         }
@@ -289,20 +303,20 @@ impl Keywords {
         }
     }
 
-    fn add_target(&mut self, target: Written) {
+    fn add_target(&mut self, target: WrittenSchema) {
         if !target.is_exact {
             self.loose.insert("allOf".to_owned());
         }
         self.targets.push(target.schema);
     }
 
-    fn finish(mut self, is_nullable: bool) -> Written {
+    fn finish(mut self, is_nullable: bool) -> WrittenSchema {
         number_bounds(&mut self.fields);
         self.loosen();
         self.close();
         let is_exact = self.loose.is_empty();
         let schema = self.with_targets();
-        Written { schema: if is_nullable { nullable(schema) } else { schema }, is_exact }
+        WrittenSchema { schema: if is_nullable { nullable(schema) } else { schema }, is_exact }
     }
 
     /// Rules that take less where a part of them takes more.

@@ -1,0 +1,38 @@
+//! The HTTP client of servers and of authorization servers, and a denied authorization.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls_platform_verifier::BuilderVerifierExt as _;
+
+/// A client that follows no redirects.
+pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(rustls::ConfigBuilder::with_platform_verifier)
+        .map_err(|error| format!("the HTTP client could not be set up: {error}"))?
+        .with_no_client_auth();
+    reqwest::Client::builder()
+        .connect_timeout(connect)
+        .tcp_nodelay(true)
+        // A redirected request would carry the token to wherever it is sent.
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
+        .tls_backend_preconfigured(tls)
+        .build()
+        .map_err(|error| format!("the HTTP client could not be set up: {error}"))
+}
+
+/// What to do about a challenge where there is no OAuth.
+pub(crate) fn without_oauth(challenge: &str) -> String {
+    format!("it answered `{challenge}`; set a valid bearer token, or OAuth")
+}
+
+/// Why there is no authorization.
+pub(crate) enum AuthorizationDenied {
+    /// No user can be asked here; names what a user may do.
+    NoUserToAsk(String),
+    /// It failed.
+    Failed(String),
+}
