@@ -1,4 +1,4 @@
-//! A running server: requests to it, progress from it, and how a call ends when it does.
+//! A running server: requests to it, progress from it, and the outcome of a call when it ends.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -30,23 +30,23 @@ use crate::process::{ServerProcess, ServerProgram};
 use crate::question::{AnsweredRound, ElicitationRequests, QuestionHandler, decline, questions};
 use crate::remote::RemoteServer;
 
-/// How often a server may ask for further input before a call.
+/// The limit on rounds of questions before a call.
 const MAX_ROUNDS: usize = 10;
 
-/// How long a server may take to end by itself after its standard input is closed.
+/// The time that a server may take to exit after its standard input is closed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The field of a request's `_meta` that has the idempotency key of a call.
 const IDEMPOTENCY_KEY: &str = "stepfold/idempotencyKey";
 
-/// Where a server is.
+/// A server as a program to start, or at a URL.
 #[derive(Clone)]
 pub(crate) enum ServerLocation {
     Program(ServerProgram),
     Remote(RemoteServer),
 }
 
-/// All that a connection is made of.
+/// The parameters of a connection.
 pub(crate) struct ConnectionPlan<'a> {
     pub(crate) server: &'a str,
     pub(crate) launch: &'a ServerLocation,
@@ -56,9 +56,9 @@ pub(crate) struct ConnectionPlan<'a> {
     pub(crate) start_timeout: Duration,
 }
 
-/// Why a call has no result.
+/// The reason why a call has no result.
 pub(crate) enum CallError {
-    /// The server wants another authorization, and did nothing; its challenge.
+    /// The server requires another authorization, with this challenge, and did nothing.
     Unauthorized(String),
     Tool(ToolError),
 }
@@ -73,7 +73,7 @@ impl From<ToolError> for CallError {
 pub(crate) struct ServerConnection {
     server: String,
     peer: Peer<RoleClient>,
-    // Before the process, so that its input is closed first.
+    // NOTE: Before the process, so that its input is closed first when a connection is dropped.
     service: Mutex<Option<RunningService<RoleClient, McpClient>>>,
     process: Option<Mutex<ServerProcess>>,
     process_id: Option<u32>,
@@ -99,7 +99,7 @@ impl ServerConnection {
             ServerLocation::Program(program) => {
                 let (mut process, pipes) =
                     program.start(&meter).map_err(|error| failed(error.to_string()))?;
-                // What is too long is refused before it gets there.
+                // NOTE: `MeteredLines` refuses a long line before it gets there.
                 let transport =
                     AsyncRwTransport::new_client(pipes.stdout, pipes.stdin).with_max_line_length(usize::MAX);
                 let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
@@ -148,22 +148,22 @@ impl ServerConnection {
         self.process_id
     }
 
-    /// What the server says about itself, for the model.
+    /// The instructions of the server for the model.
     pub(crate) fn instructions(&self) -> Option<String> {
         self.peer.peer_info()?.instructions.clone()
     }
 
-    /// Whether the server has said, since this was asked last, that its tools changed; or does not say such things.
+    /// Whether the tools may have changed since the last call: the server said so, or it sends no such notifications.
     pub(crate) fn take_stale(&self) -> bool {
         self.client.is_stale.swap(false, Ordering::AcqRel) || self.is_unwatched.load(Ordering::Acquire)
     }
 
-    /// The list that was taken is not known after all.
+    /// Marks the tools as changed: the list could not be read.
     pub(crate) fn mark_stale(&self) {
         self.client.is_stale.store(true, Ordering::Release);
     }
 
-    /// Closes the server's input and waits a moment for its end. Dropping it ends what is left.
+    /// Closes the input of the server and waits a moment for its exit. Dropping the connection kills the rest.
     pub(crate) async fn stop(&self) {
         if let Some(mut service) = self.service.lock().await.take() {
             let _ = service.close_with_timeout(GRACE).await;
@@ -173,7 +173,7 @@ impl ServerConnection {
         }
     }
 
-    /// The tools that the server has, and what is no definition of one in its list.
+    /// Lists the tools of the server, with an error for each invalid definition.
     pub(crate) async fn tools(
         &self,
         limit: usize,
@@ -187,7 +187,7 @@ impl ServerConnection {
         self.in_time("tools/list", timeout, self.pages("tools", "tools/list", limit, page)).await
     }
 
-    /// The resources that the server has.
+    /// Lists the resources of the server.
     pub(crate) async fn resources(
         &self,
         limit: usize,
@@ -205,7 +205,7 @@ impl ServerConnection {
         self.in_time("resources/list", timeout, self.pages("resources", "resources/list", limit, page)).await
     }
 
-    /// The prompts that the server has.
+    /// Lists the prompts of the server.
     pub(crate) async fn prompts(
         &self,
         limit: usize,
@@ -223,14 +223,14 @@ impl ServerConnection {
         self.in_time("prompts/list", timeout, self.pages("prompts", "prompts/list", limit, page)).await
     }
 
-    /// The contents of a resource.
+    /// Reads a resource.
     pub(crate) async fn resource(&self, uri: &str, timeout: Duration) -> Result<Value, McpError> {
         let params = wire::ReadResourceRequestParams::new(uri);
         let request = wire::ClientRequest::ReadResourceRequest(wire::ReadResourceRequest::new(params));
         self.raw("resources/read", request, timeout).await
     }
 
-    /// The messages of a prompt.
+    /// Gets the messages of a prompt.
     pub(crate) async fn prompt(
         &self,
         name: &str,
@@ -242,7 +242,7 @@ impl ServerConnection {
         self.raw("prompts/get", request, timeout).await
     }
 
-    /// A result as the server sent it.
+    /// Sends a request and returns the result as the server sent it.
     async fn raw(
         &self,
         method: &'static str,
@@ -255,7 +255,7 @@ impl ServerConnection {
         Ok(raw(self.or_failed(method, answer).await?))
     }
 
-    /// All pages of a list, at most so many items and pages.
+    /// Reads all pages of a list, at most `limit` items and pages.
     async fn pages<T, Page>(
         &self,
         what: &'static str,
@@ -311,10 +311,10 @@ impl ServerConnection {
         }
     }
 
-    /// Calls a tool, and tells the run of its progress. Dropping this cancels the call.
+    /// Calls a tool, and reports its progress to the run. Dropping the future cancels the call.
     ///
     /// # Errors
-    /// The server's message where it refuses the call; an unknown outcome where it did not answer.
+    /// The message of the server if it refuses the call; an unknown outcome if it did not answer.
     pub(crate) async fn call(
         &self,
         tool: &str,
@@ -322,7 +322,7 @@ impl ServerConnection {
         context: &ToolContext,
     ) -> Result<Value, CallError> {
         let mut params = wire::CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        // The run was asked before, and continues with the answers.
+        // NOTE: A call of the run that continues with answers to earlier questions.
         let before = AnsweredRound::answered(context.answered());
         let first = before.as_ref().map_or(0, |round| round.number);
         if let Some(round) = before {
@@ -360,7 +360,7 @@ impl ServerConnection {
         meta.insert(IDEMPOTENCY_KEY.to_owned(), json!(context.idempotency_key()));
         let request = wire::ClientRequest::CallToolRequest(wire::CallToolRequest::new(params));
         let options = PeerRequestOptions::no_options().with_meta(meta);
-        // Progress may come as soon as the request is out: it waits until its route is known.
+        // NOTE: Progress may arrive as soon as the request is sent: the lock holds it back until its route is known.
         let mut routes = self.client.routes.lock().await;
         let handle = self.peer.send_cancellable_request(request, options).await?;
         routes.insert(handle.progress_token.clone(), context.clone());
@@ -376,7 +376,7 @@ impl ServerConnection {
         answer
     }
 
-    /// What a server wants to know before it continues with a call: questions to the user, and nothing else.
+    /// Extracts the questions to the user that a server asks before it continues with a call. Other requests are refused.
     fn elicitations(&self, requests: wire::InputRequests) -> Result<ElicitationRequests, ToolError> {
         let refused = || {
             let server = &self.server;
@@ -392,7 +392,7 @@ impl ServerConnection {
         questions.collect()
     }
 
-    /// The program's answers to such questions.
+    /// Answers the questions by the handler of the program.
     async fn answer_elicitations(
         &self,
         requests: ElicitationRequests,
@@ -442,7 +442,7 @@ impl ServerConnection {
     }
 }
 
-/// The words of a refusal, and what it says beside them: some servers say all of it there.
+/// Joins the message and the data of a refusal: some servers have the reason in the data only.
 fn refusal_text(message: &str, data: Option<&Value>) -> String {
     let data = data.filter(|data| !data.is_null()).map(|data| match data {
         Value::String(words) => words.clone(),
@@ -456,8 +456,8 @@ fn refusal_text(message: &str, data: Option<&Value>) -> String {
     }
 }
 
-/// A page of a list of tools. The SDK reads one only if all of its definitions are valid: otherwise it is requested once more,
-/// as it is, so that an invalid one does not hide the others.
+/// Requests a page of tools. The SDK parses a page only if all of its definitions are valid: otherwise it is requested again
+/// in raw form, so that an invalid definition does not hide the others.
 async fn page_of_tools(
     peer: &Peer<RoleClient>,
     params: Option<wire::PaginatedRequestParams>,
@@ -473,7 +473,7 @@ async fn page_of_tools(
     }
 }
 
-/// The entries of a page that the SDK does not read, without those that are invalid.
+/// Requests a page that the SDK cannot parse, and returns its valid entries.
 async fn entries<T: DeserializeOwned>(
     peer: &Peer<RoleClient>,
     request: wire::ClientRequest,
@@ -483,17 +483,17 @@ async fn entries<T: DeserializeOwned>(
     listing::entries(page, field).ok_or(ServiceError::UnexpectedResponse)
 }
 
-/// A result as the server sent it. The SDK reads one by its fields, whatever was asked for, and keeps as it is what it does not
-/// know.
+/// Returns a result as the server sent it. The SDK chooses the type of a result by its fields, not by the request, and keeps
+/// unknown ones unchanged.
 fn raw(result: wire::ServerResult) -> Value {
     match result {
         wire::ServerResult::CustomResult(result) => result.0,
-        // Made of strings and values, it has a JSON form.
+        // NOTE: Cannot fail: results consist of strings and values.
         known => serde_json::to_value(known).unwrap_or_default(),
     }
 }
 
-/// Ends a connection whose server sends too much: its streams would be opened again.
+/// Closes a connection whose server exceeds a limit. Otherwise the transport would reopen its streams.
 fn close_when_broken(service: &RunningService<RoleClient, McpClient>, meter: &ByteMeter) {
     let (token, broken) = (service.cancellation_token(), meter.watch());
     tokio::spawn(async move {
@@ -503,7 +503,7 @@ fn close_when_broken(service: &RunningService<RoleClient, McpClient>, meter: &By
     });
 }
 
-/// Reaches a server at a URL.
+/// Connects to a server at a URL.
 async fn start_remote(
     client: &McpClient,
     remote: &RemoteServer,
@@ -536,7 +536,7 @@ where
     })
 }
 
-/// The server wants an authorization. By default nothing is known that would give it.
+/// The error of a server that requires authorization.
 fn unauthorized(server: &str, remote: Option<&RemoteServer>, challenge: &str) -> McpError {
     let challenge = remote.map_or_else(|| challenge.to_owned(), |remote| remote.redact(challenge));
     let reason = http::without_oauth(&challenge);
@@ -569,7 +569,7 @@ impl ConnectionPlan<'_> {
     }
 }
 
-/// Learns of changed tools: a server of the revision without `initialize` says it only where it is listened to.
+/// Subscribes to changes of the tools: a server of the revision without `initialize` notifies subscribers only.
 fn watch_tool_changes(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, is_unwatched: &Arc<AtomicBool>) {
     let Some(info) = peer.peer_info() else { return };
     let says_it = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed == Some(true));
@@ -580,21 +580,21 @@ fn watch_tool_changes(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, is_un
     tokio::spawn(async move {
         let filter = wire::SubscriptionFilter::builder().tools_list_changed().build();
         if let Ok(mut changes) = peer.listen(filter).await {
-            // It may have changed between the first list and now.
+            // NOTE: The tools may have changed between the first list and the subscription.
             is_stale.store(true, Ordering::Release);
             while let Ok(Some(_)) = changes.next().await {
                 is_stale.store(true, Ordering::Release);
             }
         }
-        // No more notifications: the list is requested before each step.
+        // NOTE: Without notifications the list is requested before each step.
         is_unwatched.store(true, Ordering::Release);
     });
 }
 
-/// Where progress goes, by its token.
+/// The contexts that receive progress, by its token.
 type ProgressRoutes = Arc<Mutex<HashMap<wire::ProgressToken, ToolContext>>>;
 
-/// A request under way. Dropped before its answer, it cancels the request.
+/// A pending request. Dropped before its response, it cancels the request.
 struct RequestGuard {
     peer: Peer<RoleClient>,
     id: Option<wire::RequestId>,
@@ -621,7 +621,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// What we are to a server: someone who takes progress and answers questions, and gives nothing else.
+/// The client side of the protocol: receives progress and answers questions, and offers nothing else.
 #[derive(Clone)]
 struct McpClient {
     server: Arc<str>,
@@ -677,11 +677,11 @@ impl ClientHandler for McpClient {
     }
 
     fn get_info(&self) -> wire::ClientConfig {
-        // What is asked and not answered here becomes a question of the run.
+        // NOTE: Offered even without a handler: unanswered questions become questions of the run.
         let capabilities = json!({"elicitation": {"form": {}, "url": {}}});
         let capabilities = serde_json::from_value(capabilities).unwrap_or_default();
         let name = wire::Implementation::new("stepfold", env!("CARGO_PKG_VERSION"));
-        // The newer revision is asked for otherwise; this one is for `initialize`.
+        // NOTE: This revision is for `initialize`; the newer one is probed by the lifecycle mode.
         wire::ClientConfig::new(capabilities, name)
             .with_protocol_version(wire::ProtocolVersion::LATEST_WITH_INITIALIZE)
     }

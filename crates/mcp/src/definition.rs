@@ -1,7 +1,7 @@
-//! What a server says of a tool, and which of it has been approved.
+//! Definitions of tools by their server, and the approved ones.
 //!
-//! A server may change what it says at any time. What was approved is kept as it was, so that a change is found and can be
-//! shown ("rug pull").
+//! A server may change a definition at any time ("rug pull"). Approved definitions are stored, so that a change is detected
+//! and can be shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use similar::TextDiff;
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Definition {
-    /// The server's own name of it.
+    /// The name at the server.
     pub name: String,
     /// The title for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct Definition {
     /// The JSON Schema of the structured result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// What the server claims about the tool's effects.
+    /// The claims of the server about the effects of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<Value>,
 }
@@ -66,7 +66,7 @@ impl Definition {
     }
 }
 
-/// A tool of a server that models are not offered, and why.
+/// A tool of a server that is not offered to models, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refused {
@@ -81,23 +81,23 @@ pub(crate) type ToolPage = (Vec<Result<Definition, Refused>>, Option<String>);
 
 /// A page whose definitions are all valid.
 pub(crate) fn page(page: wire::ListToolsResult) -> ToolPage {
-    // An empty one counts as missing.
+    // NOTE: Some servers end a list with an empty cursor.
     let next = page.next_cursor.filter(|next| !next.is_empty());
     (page.tools.iter().map(Definition::of).map(Ok).collect(), next)
 }
 
-/// A page as a server sent it, of which each invalid definition is named; none if it is no list.
+/// Parses a page as a server sent it, with an error for each invalid definition; `None` if it is no list.
 pub(crate) fn read_page(mut page: Value) -> Option<ToolPage> {
     let fields = page.as_object_mut()?;
     let next = match fields.remove("nextCursor") {
         Some(Value::String(next)) if !next.is_empty() => Some(next),
         Some(Value::Number(next)) => Some(next.to_string()),
-        // Of no use as a cursor: the list ends here.
+        // NOTE: Unusable as a cursor: the list ends here.
         _ => None,
     };
     let tools = match fields.remove("tools") {
         Some(Value::Array(tools)) => tools,
-        // A list without entries, in languages where that is null.
+        // NOTE: Some languages serialise an empty list as null.
         Some(Value::Null) => Vec::new(),
         None if next.is_none() => Vec::new(),
         _ => return None,
@@ -112,7 +112,7 @@ pub(crate) fn read_page(mut page: Value) -> Option<ToolPage> {
     Some((tools.into_iter().enumerate().map(entry).collect(), next))
 }
 
-/// The definition without what is invalid in it and can be done without, as if the server had not sent it.
+/// Removes invalid optional fields from a definition, as if the server had not sent them.
 fn repaired(mut tool: Value) -> Result<Value, String> {
     let Value::Object(fields) = &mut tool else { return Ok(tool) };
     match fields.get("inputSchema") {
@@ -164,7 +164,7 @@ impl Approved {
         self.0.insert(definition.name.clone(), definition);
     }
 
-    /// What is different now from what was approved, if anything is.
+    /// Compares a definition with the approved one; `None` if they are equal.
     pub(crate) fn change(&self, now: &Definition) -> Option<Change> {
         let before = self.0.get(&now.name);
         (before != Some(now)).then(|| Change { before: before.cloned(), now: now.clone() })
@@ -176,14 +176,14 @@ impl Approved {
     }
 }
 
-/// A tool that is not as it was approved, or that is new. Its [`Display`](fmt::Display) form is the difference, line by
+/// A tool that differs from its approved definition, or is new. Its [`Display`](fmt::Display) form is the difference, line by
 /// line.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Change {
-    /// What was approved; none if the tool is new.
+    /// The approved definition; none if the tool is new.
     pub before: Option<Definition>,
-    /// What the server says now.
+    /// The current definition.
     pub now: Definition,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustls_platform_verifier::BuilderVerifierExt as _;
 
-/// A client that follows no redirects.
+/// Builds a client that follows no redirects.
 pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -16,7 +16,7 @@ pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
     reqwest::Client::builder()
         .connect_timeout(connect)
         .tcp_nodelay(true)
-        // A redirected request would carry the token to wherever it is sent.
+        // NOTE: A redirected request would carry the token to any host that the server names.
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
         .tls_backend_preconfigured(tls)
@@ -24,15 +24,15 @@ pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
         .map_err(|error| format!("the HTTP client could not be set up: {error}"))
 }
 
-/// What to do about a challenge where there is no OAuth.
+/// Returns the remedy for a challenge where OAuth is not set.
 pub(crate) fn without_oauth(challenge: &str) -> String {
     format!("it answered `{challenge}`; set a valid bearer token, or OAuth")
 }
 
-/// Why there is no authorization.
+/// The reason why a request is not authorized.
 pub(crate) enum AuthorizationDenied {
-    /// No user can be asked here; names what a user may do.
+    /// No user can be asked here; the text is the remedy.
     NoUserToAsk(String),
-    /// It failed.
+    /// The sign-in failed.
     Failed(String),
 }

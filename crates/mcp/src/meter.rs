@@ -1,11 +1,11 @@
-//! How much a server sends: a total after each request, whatever it is sent in.
+//! A meter of the bytes that a server sends: a total since each request, over all streams.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// How many messages of the longest length a server may send after one request.
+/// The limit on the bytes after one request, in messages of maximum length.
 const FLOOD: usize = 4;
 
 /// Counts what a server sends since the last request. Shared by all streams of a connection.
@@ -23,32 +23,32 @@ struct MeterState {
 }
 
 impl ByteMeter {
-    /// Of a server whose messages have at most so many bytes.
+    /// Creates a meter for messages of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         ByteMeter { limit, since_request: AtomicUsize::new(0), state: Mutex::default() }
     }
 
-    /// The bytes that a message has at most.
+    /// The limit on the bytes of a message.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// A request is sent: what comes from now on answers it.
+    /// Resets the total: a request is sent.
     pub(crate) fn start_request(&self) {
         self.since_request.store(0, Ordering::Relaxed);
     }
 
-    /// Adds to what was sent.
+    /// Adds to the total.
     ///
     /// # Errors
-    /// What the server did, if it is too much now.
+    /// The exceeded limit.
     pub(crate) fn count(&self, bytes: usize) -> Result<(), String> {
         let sent = self.since_request.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let most = self.limit.saturating_mul(FLOOD);
         if sent <= most { Ok(()) } else { Err(format!("it sent more than {most} bytes after one request")) }
     }
 
-    /// Keeps the first reason for which the server is no longer read, and returns it.
+    /// Marks the meter as broken: the server is no longer read. Keeps and returns the first reason.
     pub(crate) fn mark_broken(&self, reason: String) -> String {
         let mut state = self.state();
         if let Some(on_broken) = state.on_broken.take() {
@@ -57,12 +57,12 @@ impl ByteMeter {
         state.broken.get_or_insert(reason).clone()
     }
 
-    /// The bound that the server broke.
+    /// The limit that the server exceeded.
     pub(crate) fn broken(&self) -> Option<String> {
         self.state().broken.clone()
     }
 
-    /// Is told when the server breaks a bound; closed if it never will.
+    /// Returns a receiver that is notified when the server exceeds a limit; closed if it never does.
     pub(crate) fn watch(&self) -> oneshot::Receiver<()> {
         let (on_broken, watched) = oneshot::channel();
         self.state().on_broken = Some(on_broken);

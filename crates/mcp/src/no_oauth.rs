@@ -1,10 +1,10 @@
-//! What stands for OAuth without the feature: there is none.
+//! The stand-in for OAuth without its feature.
 
 use rmcp::service::ServiceError;
 
 use crate::http::AuthorizationDenied;
 
-/// Without the feature nothing is authorized.
+/// Has no value: without the feature, no server has an authorization.
 pub(crate) enum ServerAuthorization {}
 
 impl ServerAuthorization {

@@ -1,4 +1,4 @@
-//! From what a server lists to what a model is offered: pure functions of the list and the rules.
+//! From the list of a server to the tools for a model: pure functions of the list and the rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use stepfold_tools::{Approval, Effect};
 use crate::definition::{Definition, Refused};
 use crate::name::{NamePattern, mapped};
 
-/// What the user says about the tools of a server.
+/// The rules of the user for the tools of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct OfferRules {
     pub(crate) prefix: String,
-    /// All tools if there is none.
+    /// Empty for all tools.
     pub(crate) allow: Vec<NamePattern>,
     pub(crate) deny: Vec<NamePattern>,
     pub(crate) effects: Vec<(NamePattern, Effect)>,
@@ -28,7 +28,7 @@ impl OfferRules {
         (self.allow.is_empty() || is_in(&self.allow)) && !is_in(&self.deny)
     }
 
-    /// The effect of a tool: what the user says, then what a trusted server claims, else at most once.
+    /// The effect of a tool: by the rules, then by the claims of a trusted server, else at most once.
     pub(crate) fn effect(&self, definition: &Definition) -> Effect {
         match last(&self.effects, &definition.name) {
             Some(effect) => *effect,
@@ -38,23 +38,23 @@ impl OfferRules {
         }
     }
 
-    /// Who has to agree, for a tool that is as it was approved.
+    /// The approval rule of an unchanged tool.
     pub(crate) fn approval(&self, name: &str) -> Approval {
         last(&self.approvals, name).cloned().unwrap_or_default()
     }
 }
 
-/// What the last matching pattern says.
+/// Returns the rule of the last matching pattern.
 fn last<'a, T>(rules: &'a [(NamePattern, T)], name: &str) -> Option<&'a T> {
     rules.iter().rev().find(|(pattern, _)| pattern.matches(name)).map(|(_, rule)| rule)
 }
 
-/// What a server offers now, after the rules.
+/// The current tools of a server that the rules allow.
 #[derive(Debug, Default)]
 pub(crate) struct ServerOffer {
     /// In the server's order, each with the name that the model calls it by.
     pub(crate) tools: Vec<(String, Arc<Definition>)>,
-    /// What is not offered although the rules allow it.
+    /// The tools that the rules allow, and that cannot be offered.
     pub(crate) refused: Vec<Refused>,
 }
 
@@ -64,7 +64,7 @@ impl ServerOffer {
     }
 }
 
-/// The tools of a list that are offered.
+/// Selects the tools to offer.
 pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &OfferRules) -> ServerOffer {
     let mut offer = ServerOffer::default();
     let mut valid = Vec::with_capacity(listed.len());
@@ -82,7 +82,7 @@ pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &OfferRules
         if same.is_empty() {
             order.push(definition.name.clone());
         }
-        // A list in pages may repeat a tool.
+        // NOTE: A list in pages may repeat a tool.
         if same.iter().all(|known| **known != definition) {
             same.push(Arc::new(definition));
         }

@@ -16,17 +16,17 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use crate::meter::ByteMeter;
 use crate::repair::repaired;
 
-/// What is kept of standard error: its end, for the message when the server fails.
+/// The bytes at the end of standard error that are kept, for the message when the server fails.
 const ERROR_BYTES: usize = 4 * 1024;
 
-/// How much of a server's output is read at once.
+/// The bytes of the output that are read at once.
 const CHUNK: usize = 8 * 1024;
 
-/// Variables that a server inherits. No others: what a program has in its environment, keys among it, is not for servers.
+/// The variables that a server inherits. No others: the environment of a program may hold keys.
 const INHERITED: [&str; 9] =
     ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT"];
 
-/// How a server is started.
+/// The command of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerProgram {
     pub(crate) argv: Vec<OsString>,
@@ -58,7 +58,7 @@ impl ServerProgram {
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
         }
-        // A group of its own: it can be ended whole, and Ctrl-C in a terminal does not reach it.
+        // NOTE: A group of its own: it can be killed as a whole, and Ctrl-C in a terminal does not reach it.
         #[cfg(unix)]
         command.process_group(0);
         let mut child = command.spawn()?;
@@ -81,10 +81,10 @@ fn inherited() -> impl Iterator<Item = (&'static str, OsString)> {
     INHERITED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
-/// A process with all that it has started.
+/// The process group of a server: its process and all that it started.
 #[derive(Clone, Copy, Debug)]
 struct ProcessGroup {
-    /// Read at the start: a child that was waited for has no id any more, while other processes of its group may run.
+    /// Read at the start: after the exit of the child its id is unknown, while other processes of its group may run.
     #[cfg(unix)]
     id: Option<rustix::process::Pid>,
 }
@@ -101,7 +101,7 @@ impl ProcessGroup {
     fn kill(self) {
         #[cfg(unix)]
         if let Some(id) = self.id {
-            // If all of it has ended already, that is as well.
+            // NOTE: Fails if all of its processes have ended, which is fine.
             let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
         }
     }
@@ -122,15 +122,15 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Waits until it ends by itself, at most this long.
+    /// Waits for the exit of the process, at most this long.
     pub(crate) async fn wait(&mut self, timeout: Duration) {
         let _ = tokio::time::timeout(timeout, self.child.wait()).await;
     }
 
-    /// Why it can no longer be talked to: a bound that it broke, how it ended, and the end of its standard error.
+    /// Describes why the server is unusable: the limit that it exceeded, its exit status, and the end of its standard error.
     pub(crate) async fn failure_reason(&mut self) -> String {
         let broken = self.meter.broken();
-        // A process that closed its output is about to end. One that does not is of no use any more.
+        // NOTE: A process that closed its output usually exits at once. One that does not is unusable, and is killed.
         let status = tokio::time::timeout(Duration::from_millis(500), self.child.wait()).await;
         if status.is_err() {
             self.group.kill();
@@ -154,11 +154,11 @@ impl Drop for ServerProcess {
     }
 }
 
-/// A stream of lines, each [repaired], that fails at one that is too long, and where too much comes unasked.
+/// A stream of lines, each [repaired]. It fails at a line that is too long, and when the server sends too much.
 #[derive(Debug)]
 pub(crate) struct MeteredLines<R> {
     source: R,
-    /// What has come since the last line break.
+    /// The bytes since the last line break.
     line: Vec<u8>,
     /// Whole lines that are not read yet, from `read` on.
     lines: Vec<u8>,
@@ -172,7 +172,7 @@ impl<R> MeteredLines<R> {
         MeteredLines { source, line: Vec::new(), lines: Vec::new(), read: 0, meter, group }
     }
 
-    /// Takes what has come.
+    /// Adds received bytes.
     fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend(piece);
@@ -231,7 +231,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for MeteredLines<R> {
 #[derive(Debug, Default)]
 struct StderrTail {
     bytes: Mutex<VecDeque<u8>>,
-    /// Locked while more may come.
+    /// Locked until the stream ends.
     open: tokio::sync::Mutex<()>,
 }
 
@@ -239,7 +239,7 @@ impl StderrTail {
     async fn fill(self: Arc<Self>, mut source: impl AsyncRead + Unpin) {
         let _open = self.open.lock().await;
         let mut buffer = [0; 1024];
-        // What cannot be read is no part of the message.
+        // NOTE: A read error only shortens the message.
         while let Ok(read @ 1..) = source.read(&mut buffer).await {
             let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
             bytes.extend(&buffer[..read]);
@@ -248,7 +248,7 @@ impl StderrTail {
         }
     }
 
-    /// What there is, once no more comes or after a short while.
+    /// Returns the text at the end of the stream, or after a short timeout.
     async fn text(&self) -> String {
         let _ = tokio::time::timeout(Duration::from_millis(200), self.open.lock()).await;
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A server at a URL: streamable HTTP, with headers of the user's.
+//! A server at a URL: streamable HTTP, with headers of the user.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::meter::ByteMeter;
 use crate::oauth::ServerAuthorization;
 use crate::repair::repaired;
 
-/// What an event of a stream counts beside its data.
+/// The bytes that an event of a stream counts in addition to its data.
 const OF_EVENT: usize = 8;
 
-/// Where a server is, and what is sent along with each request. Headers may hold secrets and are never printed.
+/// The URL of a server, and the headers of each request. Headers may hold secrets and are never printed.
 #[derive(Clone)]
 pub(crate) struct RemoteServer {
     pub(crate) url: String,
@@ -34,7 +34,7 @@ impl RemoteServer {
         RemoteServer { url, token: None, headers: HashMap::new(), authorization: None }
     }
 
-    /// Replaces secrets in a text: a server may send back what it was sent.
+    /// Redacts secrets in a text: a server may return what it received.
     pub(crate) fn redact(&self, text: &str) -> String {
         let text = match &self.authorization {
             Some(authorization) => authorization.redact(text),
@@ -46,7 +46,7 @@ impl RemoteServer {
         }
     }
 
-    /// The address, if it can be one.
+    /// Checks the URL and the token.
     pub(crate) fn check(&self) -> Result<(), String> {
         let url = reqwest::Url::parse(&self.url).ok().filter(reqwest::Url::has_host);
         if url.is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
@@ -64,7 +64,7 @@ impl RemoteServer {
         }
     }
 
-    /// A connection over a client, which sends nothing yet.
+    /// Creates the transport, which sends nothing yet.
     pub(crate) fn transport<C>(
         &self,
         client: C,
@@ -85,8 +85,8 @@ impl RemoteServer {
     }
 }
 
-/// A client that counts the events of all streams of a connection, and closes it where there are too many. The size of
-/// each is bounded in the client itself.
+/// A client that counts the events of all streams of a connection, and fails when there are too many. The inner client
+/// limits the size of each.
 #[derive(Clone)]
 pub(crate) struct MeteredClient<C> {
     client: C,
@@ -108,7 +108,7 @@ impl<C: StreamableHttpClient> MeteredClient<C> {
         counted.boxed()
     }
 
-    /// A stream that is opened again sends nothing more.
+    /// Refuses to reopen a stream after a limit was exceeded.
     fn check(&self) -> Result<(), StreamableHttpError<C::Error>> {
         let broken = self.meter.broken();
         broken.map_or(Ok(()), |reason| Err(StreamableHttpError::UnexpectedServerResponse(reason.into())))

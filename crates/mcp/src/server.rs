@@ -1,4 +1,4 @@
-//! A server as its user sees it: described once, started when it is first needed, shared, restarted, ended.
+//! A server as its user sees it: described once, started on first use, shared, restarted, stopped.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -26,6 +26,8 @@ use crate::http::{AuthorizationDenied, without_oauth};
 use crate::listing::{Prompt, Resource};
 use crate::name::{NamePattern, is_identifier};
 use crate::oauth::ServerAuthorization;
+#[cfg(feature = "oauth")]
+use crate::oauth::{OAuth, SignIn};
 use crate::offer::{OfferRules, ServerOffer, offer};
 use crate::process::ServerProgram;
 use crate::question::{self, Answer, Question, QuestionHandler};
@@ -35,16 +37,16 @@ use crate::schema::{self, OfferedParameters};
 /// The longest name of a server, in bytes: it stands before the names of its tools.
 const MAX_NAME_BYTES: usize = 32;
 
-/// How often a start is attempted before the caller is told that it failed.
+/// The number of start attempts before an error is returned.
 const ATTEMPTS: usize = 3;
 
-/// How often a user signs in for one request.
+/// The limit on sign-ins for one request.
 const MAX_SIGN_INS: usize = 2;
 
-/// A server that lived as long as this has not failed to start.
+/// A connection that lasted this long counts as a successful start.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// How much of what is left out of a schema is told.
+/// The limit on the omissions of a schema in a trace.
 const MAX_TRACED: usize = 8;
 
 /// Limits on the resources that a server may use.
@@ -106,26 +108,26 @@ struct McpServerInner {
     answerer: Option<QuestionHandler>,
     initialize_only: bool,
     link: tokio::sync::Mutex<ConnectionSlot>,
-    /// Held while the tools are listed: all who ask meanwhile get the new list.
+    /// Held while the tools are listed: concurrent callers get the new list.
     listing: tokio::sync::Mutex<()>,
     known: Mutex<KnownTools>,
 }
 
-/// The connection, and how starts went before.
+/// The connection, and the number of failed starts before.
 #[derive(Default)]
 struct ConnectionSlot {
     connection: Option<Arc<ServerConnection>>,
-    /// In a row.
+    /// Consecutive failures.
     failures: usize,
 }
 
-/// What is known of the tools.
+/// The last list of tools, and the approved definitions.
 #[derive(Default)]
 struct KnownTools {
     offer: Option<Arc<ServerOffer>>,
     /// None before the first list, which is taken as approved.
     approved: Option<Approved>,
-    /// Grows with each change of the above.
+    /// Incremented with each change of the fields above.
     version: u64,
 }
 
@@ -148,7 +150,7 @@ impl Server {
         ServerBuilder::new(name.into(), ServerLocation::Remote(RemoteServer::new(url.into())))
     }
 
-    /// The name, by which errors call it.
+    /// The name, which errors mention.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -162,10 +164,10 @@ impl Server {
         )
     }
 
-    /// Starts the server unless it runs, and lists its tools: what else would happen before the first step.
+    /// Starts the server unless it runs, and lists its tools. Otherwise this happens before the first step.
     ///
     /// # Errors
-    /// Why it cannot be started or does not list its tools.
+    /// The server cannot be started or does not list its tools.
     pub async fn start(&self) -> Result<(), McpError> {
         self.offer().await.map(drop)
     }
@@ -185,7 +187,7 @@ impl Server {
     /// # Errors
     /// [`McpError::Unauthorized`]: why the sign-in failed; or the server has no [OAuth](ServerBuilder::oauth).
     #[cfg(feature = "oauth")]
-    pub async fn sign_in(&self, sign_in: &crate::SignIn) -> Result<(), McpError> {
+    pub async fn sign_in(&self, sign_in: &SignIn) -> Result<(), McpError> {
         let signed_in = match self.authorization() {
             Some(authorization) => authorization.sign_in(sign_in).await,
             None => Err("OAuth is not set".to_owned()),
@@ -196,7 +198,7 @@ impl Server {
     /// Forgets the credentials that are stored.
     ///
     /// # Errors
-    /// [`McpError::Unauthorized`]: why they cannot be forgotten.
+    /// [`McpError::Unauthorized`]: the credentials cannot be deleted.
     #[cfg(feature = "oauth")]
     pub async fn sign_out(&self) -> Result<(), McpError> {
         match self.authorization() {
@@ -246,8 +248,8 @@ impl Server {
         Ok(offer.tools.iter().filter_map(|(_, now)| approved?.change(now)).collect())
     }
 
-    /// What is different about a tool, by the name that the model calls it by, from what was approved of it. By the last list:
-    /// the server is asked only if it is missing, so that each approval may show it.
+    /// Compares a tool, by its name for the model, with its approved definition. Uses the last list, and requests one only if
+    /// there is none, so that each approval may show the difference.
     ///
     /// # Errors
     /// As [`start`](Server::start).
@@ -273,8 +275,8 @@ impl Server {
         self.approve_definition(&change.now);
     }
 
-    /// What the server says about how it is best used, for an agent's instructions. It comes from the server: read it before
-    /// a model does.
+    /// The server's own instructions on its use, for the instructions of an agent. The text is untrusted: read it before a
+    /// model does.
     ///
     /// # Errors
     /// As [`start`](Server::start).
@@ -351,7 +353,7 @@ impl Server {
         McpError::Request { server: self.0.name.clone(), method, reason }
     }
 
-    /// Says what a server sent that the protocol does not say, and what of it.
+    /// Logs the deviations of a result from the protocol.
     fn trace_deviations(&self, what: &str, deviations: &ProtocolDeviations) {
         if let Some(deviations) = deviations.text() {
             tracing::warn!(server = self.0.name, what, odd = deviations, "an MCP server sent an odd result");
@@ -369,7 +371,7 @@ impl Server {
         self.authorization().map_or(0, ServerAuthorization::sign_ins)
     }
 
-    /// Sends a request, and again after each sign-in that the server wants for it.
+    /// Sends a request, and repeats it after each sign-in that the server requires for it.
     async fn authorized<T, F, Fut>(&self, request: F) -> Result<T, McpError>
     where
         F: Fn(Arc<ServerConnection>) -> Fut,
@@ -385,7 +387,7 @@ impl Server {
         request(self.connection().await?).await
     }
 
-    /// Has the user sign in for what the server wants, where that is possible.
+    /// Lets the user sign in for the required authorization, if possible.
     async fn authorize(&self, error: McpError, sign_ins_before: u64) -> Result<(), McpError> {
         let (Some(authorization), McpError::Unauthorized { server, challenge, .. }) =
             (self.authorization(), &error)
@@ -399,7 +401,7 @@ impl Server {
         })
     }
 
-    /// The connection, made if there is none.
+    /// Returns the connection; starts one if there is none.
     async fn connection(&self) -> Result<Arc<ServerConnection>, McpError> {
         let mut link = self.0.link.lock().await;
         if let Some(connection) = link.connection.take_if(|connection| connection.is_closed()) {
@@ -434,7 +436,7 @@ impl Server {
                 Err(error) => {
                     link.failures += 1;
                     tracing::warn!(server = self.0.name, %error, attempt, "an MCP server could not be started");
-                    // One that does not answer has had all the time that there is.
+                    // NOTE: A start that timed out has used all the time that a start may take.
                     if attempt == ATTEMPTS || matches!(error, McpError::Timeout { .. }) {
                         return Err(error);
                     }
@@ -444,7 +446,7 @@ impl Server {
         }
     }
 
-    /// What the server offers, asked for if it is not known. On the heap: its future would be part of each caller's.
+    /// Returns the current tools, and lists them if needed. Boxed, so that its large future is not part of each caller's.
     async fn offer(&self) -> Result<Arc<ServerOffer>, McpError> {
         Box::pin(self.load_offer()).await
     }
@@ -468,7 +470,7 @@ impl Server {
                 Ok(listed) => return Ok(self.store_offer(offer(listed, &self.0.rules))),
                 Err(error) => {
                     connection.mark_stale();
-                    // To ask for a list has no effect: one that has died since is asked once more.
+                    // NOTE: Listing has no effect, so that it is repeated once if the server died meanwhile.
                     if !connection.is_closed() || std::mem::replace(&mut has_asked_twice, true) {
                         return Err(error);
                     }
@@ -505,7 +507,7 @@ impl Server {
         offer
     }
 
-    /// Says what of a schema a model is not told, since it cannot be.
+    /// Logs the parts of a schema that are not offered to the model.
     fn trace_left_out(&self, name: &str, definition: &Definition) {
         let Ok(OfferedParameters { left_out, .. }) = schema::parameters(&definition.input_schema) else {
             return;
@@ -574,7 +576,7 @@ impl Server {
             .map_err(|error| error.to_string())
     }
 
-    /// Calls a tool as it was offered. One that is something else by now is not called.
+    /// Calls a tool as it was offered. A tool that changed since is not called.
     async fn call(
         &self,
         offered: &Definition,
@@ -598,7 +600,7 @@ impl Server {
                 return Err(ToolError::permanent(words));
             }
         }
-        // It runs only if it was approved as it is, or a human was asked about this very call.
+        // NOTE: A call runs only if its definition is approved or a human approved this call: either approves it.
         self.approve_definition(offered);
         let arguments = if let Value::Object(arguments) = arguments { arguments } else { Map::new() };
         self.check_sign_in(context).await?;
@@ -624,7 +626,7 @@ impl Server {
         Err(ToolError::permanent(words))
     }
 
-    /// A call that was told to wait for a sign-in continues with what is stored by now.
+    /// Reloads the stored credentials for a call that waited for a sign-in.
     async fn check_sign_in(&self, context: &ToolContext) -> Result<(), ToolError> {
         let server = &self.0.name;
         match (question::has_signed_in(context.answered()), self.authorization()) {
@@ -641,7 +643,7 @@ impl Server {
         }
     }
 
-    /// Has the user sign in for a call. Where no user can be asked, the run asks, and continues in any process.
+    /// Lets the user sign in for a call. If no user can be asked here, the run asks, and continues in any process.
     async fn authorize_call(
         &self,
         challenge: &str,
@@ -671,7 +673,7 @@ impl Server {
     }
 }
 
-/// The schema of results, if checking one takes bounded work.
+/// Compiles the schema of results, if a check against it takes bounded work.
 fn checked(schema: Value) -> Result<Arc<ValueType>, String> {
     check_bounded(&schema)?;
     ValueType::of_schema(schema).map(Arc::new).map_err(|error| error.to_string())
@@ -819,7 +821,7 @@ impl ServerBuilder {
 
     /// Sets the OAuth client, which authorizes requests when the server requires it.
     #[cfg(feature = "oauth")]
-    pub fn oauth(mut self, oauth: crate::OAuth) -> Self {
+    pub fn oauth(mut self, oauth: OAuth) -> Self {
         match &mut self.launch {
             ServerLocation::Remote(remote) => {
                 remote.authorization = Some(Arc::new(ServerAuthorization::new(oauth, remote.url.clone())));
@@ -831,7 +833,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets what stands before the names of the tools; the server's name and `_` by default, so that the tools of two servers
+    /// Sets the prefix of the names of the tools; the server's name and `_` by default, so that the tools of two servers
     /// have different names.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.rules.prefix = prefix.into();
@@ -899,10 +901,10 @@ impl ServerBuilder {
         self
     }
 
-    /// Answers what the server asks the user while a call runs (elicitation); the call waits for the answer, within its
-    /// timeout. By default a question of the revision 2026-07-28 is one [of the run](ToolContext::ask), which stores it with
-    /// what is sent to the server again, and continues when it is answered, in any process. One of an older revision
-    /// cannot outlive its process, and is declined by default.
+    /// Answers questions of the server during a call (elicitation); the call waits for the answer, within its timeout. By
+    /// default a question of the revision 2026-07-28 becomes a question [of the run](ToolContext::ask), which is stored with
+    /// the state of the server, and the call continues with the answer, in any process. A question of an older revision cannot
+    /// outlive its process, and is declined by default.
     pub fn on_question<F, Fut>(mut self, answer: F) -> Self
     where
         F: Fn(Question) -> Fut + Send + Sync + 'static,
@@ -912,14 +914,14 @@ impl ServerBuilder {
         self
     }
 
-    /// Begins with `initialize`, without asking first for a newer revision of the protocol: for a server that does not answer
-    /// what it does not know, which costs ten seconds at each start.
+    /// Skips the probe for a newer protocol revision: for servers that never answer unknown requests (saves ten seconds per
+    /// start).
     pub fn initialize_only(mut self) -> Self {
         self.initialize_only = true;
         self
     }
 
-    /// Checks all that can be checked without the server.
+    /// Builds the server; checks everything that needs no connection.
     ///
     /// # Errors
     /// [`McpError::Invalid`] for a name or a prefix that cannot stand before a tool's name, an empty command, an invalid URL,

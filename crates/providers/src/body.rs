@@ -17,7 +17,7 @@ use crate::dialect::{Dialect, MessagePlan, ModelAddress, recipient};
 use crate::tools::{PreparedRequest, ToolOffer};
 use crate::wire::{json, unsupported};
 
-/// Writes bodies, and remembers what it wrote.
+/// Writes the bodies of requests, with a cache of the messages that it wrote.
 pub(crate) struct BodyWriter<O> {
     messages: WireCache<O>,
 }
@@ -27,8 +27,8 @@ impl<O: Clone + Default> BodyWriter<O> {
         BodyWriter { messages: WireCache::new() }
     }
 
-    /// The body of a request, and what was changed in its tools, and in the messages that were not written before. The conversation is its
-    /// end, so that the body of one step is the beginning of the body of the next.
+    /// Writes the body of a request. Returns also the changes in its tools, and in the messages that were not cached. The
+    /// conversation is at the end, so that the body of one step is a prefix of the body of the next.
     pub(crate) fn body<D: Dialect<WriteState = O>>(
         &self,
         dialect: &D,
@@ -88,7 +88,7 @@ impl<O: Clone + Default> BodyWriter<O> {
     }
 }
 
-/// The tools that the provider of this dialect runs itself.
+/// Returns the tools that the provider runs.
 fn server_tools<'a>(dialect: &str, request: &'a ChatRequest) -> Result<&'a [ServerTool], ModelError> {
     let tools = &request.params.server_tools;
     match tools.iter().find(|tool| tool.dialect != dialect) {
@@ -118,13 +118,13 @@ struct MessageWriter<'a, D> {
     dialect: &'a D,
     to: RecipientProfile<'a>,
     plan: MessagePlan,
-    /// The tools whose arguments have other names of properties on the wire, if there are some.
+    /// The tools whose properties have other names on the wire, if there are some.
     offer: Option<&'a Arc<ToolOffer>>,
 }
 
 impl<D: Dialect> MessageWriter<'_, D> {
-    /// Appends a message as the server takes it. What the server has no form for is an error in the message that was just
-    /// said; in an earlier one, which its sender cannot change any more, a text stands for it. Says whether one does.
+    /// Appends a message in the form that the server accepts. Unsupported content is an error in the newest message of the
+    /// user; in an earlier one, which its sender cannot change any more, a text replaces it. Returns whether one does.
     fn write(
         &self,
         message: &Message,
@@ -151,7 +151,7 @@ impl<D: Dialect> MessageWriter<'_, D> {
         }
     }
 
-    /// The message with a text for each part that the server has no form for, and without a name.
+    /// Replaces each unsupported part by a text, and removes the name.
     fn with_supported_parts(&self, message: &Message, changes: &mut MessageChanges) -> Message {
         let parts = message.parts().iter().map(|part| match &part.content {
             Content::ToolResult(result) => match result.content() {
@@ -201,7 +201,7 @@ impl<D: Dialect> MessageWriter<'_, D> {
     }
 }
 
-/// Where a message stands in its conversation.
+/// The position of a message in its conversation.
 #[derive(Clone, Copy)]
 struct MessagePosition {
     index: usize,
@@ -209,13 +209,13 @@ struct MessagePosition {
 }
 
 impl MessagePosition {
-    /// Whether the message was said by the user for this request.
+    /// Whether the message is the new input of the user.
     fn is_new_input(self, message: &Message) -> bool {
         self.is_last && message.role() == Role::User
     }
 }
 
-/// Media without what only some servers know of it.
+/// Removes hints of media that only some servers accept.
 fn without_hints(part: &Part) -> Part {
     let plain = |media: &Media| {
         let mut media = media.clone();
@@ -230,7 +230,7 @@ fn without_hints(part: &Part) -> Part {
     Part::from(content).with_extras(part.extras.clone())
 }
 
-/// What a part that is left out was.
+/// Describes a part that is left out.
 fn describe_content(content: &Content) -> String {
     let media = match content {
         Content::Image(media) | Content::File(media) => media,
@@ -248,10 +248,10 @@ struct WireCache<O>(Mutex<Vec<CachedConversation<O>>>);
 struct CachedConversation<O> {
     messages: Transcript,
     plan: MessagePlan,
-    /// The tools that its arguments are written for, if they are others on the wire.
+    /// The tools whose names of properties its arguments have, if these differ on the wire.
     offer: Option<Arc<ToolOffer>>,
     bytes: Vec<u8>,
-    /// Where each message ends.
+    /// The end of each message.
     ends: Vec<MessageEnd<O>>,
 }
 
@@ -260,9 +260,9 @@ struct CachedConversation<O> {
 struct MessageEnd<O> {
     /// Its last byte.
     length: usize,
-    /// What is open there.
+    /// The state of the dialect there.
     open: O,
-    /// Whether a text stands for a part that the server has no form for.
+    /// Whether a text replaces an unsupported part.
     is_replaced: bool,
 }
 
@@ -271,10 +271,10 @@ impl<O: Clone + Default> WireCache<O> {
         WireCache(Mutex::new(Vec::new()))
     }
 
-    /// Appends all messages to `out`, and closes what is open then.
+    /// Appends all messages to `out`, and closes the open elements.
     ///
     /// # Errors
-    /// Those of the dialect, with the index of the message.
+    /// The error of the dialect, with the index of the message.
     fn write<D: Dialect<WriteState = O>>(
         &self,
         writer: &MessageWriter<'_, D>,
@@ -282,7 +282,7 @@ impl<O: Clone + Default> WireCache<O> {
         out: &mut Vec<u8>,
         changes: &mut Vec<WireChange>,
     ) -> Result<(), (usize, ModelError)> {
-        // Not in the list while we work on it: the lock is held for moments only.
+        // NOTE: Not in the list while it is extended, so that the lock is held for moments only.
         let mut kept = self.take_longest(messages, writer.plan, writer.offer);
         let written = kept.write_new(writer, messages, changes);
         let open = kept.ends.last().map(|end| end.open.clone()).unwrap_or_default();
@@ -294,7 +294,7 @@ impl<O: Clone + Default> WireCache<O> {
         written
     }
 
-    /// The longest beginning of the conversation that is written already.
+    /// Takes the longest prefix of the conversation that is cached.
     fn take_longest(
         &self,
         messages: &Transcript,
@@ -306,7 +306,7 @@ impl<O: Clone + Default> WireCache<O> {
             |kept: &CachedConversation<O>| kept.offer.as_ref().map(Arc::as_ptr) == offer.map(Arc::as_ptr);
         let same = all.iter().enumerate().filter(|(_, kept)| is_same(kept));
         let lengths = same.map(|(at, kept)| (kept.common(messages, plan), at));
-        // Of equal ones the first, which was used last.
+        // NOTE: Of equal ones the first: it was used last.
         let best = lengths.max_by_key(|(common, at)| (*common, std::cmp::Reverse(*at)));
         let kept = match best {
             None | Some((0, _)) => {
@@ -314,7 +314,7 @@ impl<O: Clone + Default> WireCache<O> {
                 CachedConversation { messages, plan, offer, bytes: Vec::new(), ends: Vec::new() }
             }
             Some((common, at)) if common == all[at].messages.len() => all.remove(at),
-            // Another conversation began the same: it keeps what it has.
+            // NOTE: Another conversation has the same prefix: it keeps its entry, and a copy of the prefix is extended.
             Some((common, at)) => all[at].beginning(common),
         };
         CachedConversation { plan, ..kept }
@@ -324,7 +324,7 @@ impl<O: Clone + Default> WireCache<O> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(0, kept);
         all.truncate(MAX_KEPT);
-        // One that is too large by itself does not drive out the others.
+        // NOTE: An entry that is too large by itself does not evict the others.
         let mut left = MAX_BYTES;
         all.retain(|kept| {
             let fits = kept.bytes.len() <= left;
@@ -335,7 +335,7 @@ impl<O: Clone + Default> WireCache<O> {
 }
 
 impl<O: Clone + Default> CachedConversation<O> {
-    /// With how many of our messages the conversation begins, as far as the request decides the same about them.
+    /// Counts the cached messages that the conversation begins with, as far as the plans of both requests agree.
     fn common(&self, messages: &Transcript, plan: MessagePlan) -> usize {
         if plan.signs_calls != self.plan.signs_calls {
             return 0;
@@ -345,7 +345,7 @@ impl<O: Clone + Default> CachedConversation<O> {
         } else {
             self.messages.iter().zip(messages).take_while(|(ours, theirs)| Arc::ptr_eq(ours, theirs)).count()
         };
-        // As the last one, such a message is refused.
+        // NOTE: As the newest message it is refused, not replaced: it must be written again to report that.
         let is_refused = common == messages.len()
             && self.ends.get(common.wrapping_sub(1)).is_some_and(|end| end.is_replaced)
             && messages.last().is_some_and(|message| message.role() == Role::User);
@@ -357,8 +357,8 @@ impl<O: Clone + Default> CachedConversation<O> {
         bare.fold(common, usize::min)
     }
 
-    /// Whether the conversation grew from ours. Both are append-only, so that it is enough to look at the
-    /// ends of what they share when they are versions of one list; else all messages are compared.
+    /// Whether the conversation extends the cached one. Both are append-only: for versions of one list it suffices to
+    /// compare the last shared message; else all messages are compared.
     fn is_tail_shared(&self, messages: &Transcript) -> bool {
         let last = self.messages.len().checked_sub(1);
         let is_same = |index| match (self.messages.get(index), messages.get(index)) {
@@ -380,7 +380,7 @@ impl<O: Clone + Default> CachedConversation<O> {
         }
     }
 
-    /// Writes what is new.
+    /// Writes the messages that are not cached.
     fn write_new<D: Dialect<WriteState = O>>(
         &mut self,
         writer: &MessageWriter<'_, D>,
@@ -397,7 +397,7 @@ impl<O: Clone + Default> CachedConversation<O> {
             {
                 Ok(is_replaced) => is_replaced,
                 Err(error) => {
-                    // Half a message may be there.
+                    // NOTE: Half a message may have been written.
                     self.bytes.truncate(self.ends.last().map_or(0, |end| end.length));
                     self.messages = messages.iter().take(self.ends.len()).map(Arc::clone).collect();
                     return Err((index, error));

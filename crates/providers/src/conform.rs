@@ -1,7 +1,7 @@
-//! Messages as a server takes them: pure functions from a stored message to one that obeys the server's
-//! [rules](crate::rules). The log keeps the original; each change is told.
+//! Messages as a server takes them: pure functions from a stored message to one that follows the server's
+//! [rules](crate::rules). The log keeps the original; each change is reported.
 //!
-//! One thing would surprise: a reply of *another* server loses all extras. Signatures and encrypted reasoning are valid
+//! A reply of *another* server loses all extras. Signatures and encrypted reasoning are valid
 //! only where they were made, so each reply that has extras carries the [server](SERVER) that sent them.
 
 use std::borrow::Cow;
@@ -65,8 +65,8 @@ impl MessageChanges {
     }
 }
 
-/// The message as the server takes it; `None` if nothing of it is left. `keeps_extras` is whether what the server itself
-/// added to a reply goes back with it.
+/// Makes a message conform to the rules of its recipient; `None` if nothing of it is left. `keeps_extras` is whether a reply
+/// goes back with the extras that the server added to it.
 pub(crate) fn conform<'m>(
     message: &'m Message,
     to: &RecipientProfile<'_>,
@@ -233,13 +233,13 @@ fn without_extras<'p>(part: &'p Part, changes: &mut MessageChanges) -> Cow<'p, P
     Cow::Owned(Part::from(part.content.clone()).with_extras(extras))
 }
 
-/// Those extras that callers set themselves.
+/// Selects the extras that callers set.
 fn own_extras(extras: &Extras, names: &[&str]) -> Extras {
     let kept = extras.iter().filter(|(name, _)| names.contains(name));
     kept.map(|(name, value)| (name, value.clone())).collect()
 }
 
-/// What an unknown part is called.
+/// Returns the name of an unknown part, for a person.
 fn kind_of(unknown: &UnknownPart) -> String {
     let kind = unknown.fields().values().find_map(|fields| fields.get("type")?.as_str());
     kind.map_or_else(|| "a part of an unknown kind".to_owned(), |kind| format!("`{kind}`"))

@@ -33,16 +33,16 @@ pub trait Dialect: Send + Sync + 'static {
     /// The field of unknown parts that it knows.
     const UNKNOWN: Option<&'static str> = None;
 
-    /// The provider, as far as every provider has it.
+    /// Names, address and key variables of the provider.
     fn server(&self) -> ProviderInfo;
 
     /// The headers of the key, and those of every request of this dialect.
     fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)>;
 
-    /// What its server takes in a conversation.
+    /// The rules of the server for conversations.
     fn rules(&self) -> &RequestRules;
 
-    /// What a request decides about the messages in it.
+    /// Decides for a request how its messages are written.
     fn plan(&self, _: ModelAddress<'_>, _: &ChatRequest) -> MessagePlan {
         MessagePlan::default()
     }
@@ -64,8 +64,8 @@ pub trait Dialect: Send + Sync + 'static {
     /// The field of the body that offers the tools.
     fn tools(&self, tools: &[ToolSpec]) -> Value;
 
-    /// Appends a message that [conforms](crate::conform) to the rules, and says what stands beside it to keep the order of
-    /// roles.
+    /// Appends a message that [conforms](crate::conform) to the rules, and reports messages that are added to keep the order
+    /// of roles.
     ///
     /// # Errors
     /// The provider does not support the content.
@@ -85,7 +85,7 @@ pub trait Dialect: Send + Sync + 'static {
     fn decoder(&self, request: &ChatRequest) -> Self::Decoder;
 }
 
-/// A provider, as far as every provider has it.
+/// Names, address and key variables of a provider.
 #[derive(Clone, Copy, Debug)]
 pub struct ProviderInfo {
     /// Its name in ids and errors.
@@ -98,17 +98,17 @@ pub struct ProviderInfo {
     pub key_variables: &'static [&'static str],
 }
 
-/// What a request decides about the messages in it.
+/// The decisions of a request that apply to all of its messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessagePlan {
-    /// From which message on replies go without what the server itself added to them, and the request without its
-    /// parameter for reasoning: from the beginning of a turn that another model began.
+    /// The first message whose extras of the server are left out, together with the parameter for reasoning: the beginning of
+    /// a turn that another model began.
     pub(crate) bare_from: Option<usize>,
     /// Whether the server requires a signature at the first call of each reply.
     pub(crate) signs_calls: bool,
 }
 
-/// Where a body goes.
+/// The server and the model that a request is sent to.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelAddress<'a> {
     /// The server, as [extras](crate::conform::SERVER) name it.
@@ -116,7 +116,7 @@ pub struct ModelAddress<'a> {
     pub(crate) model: &'a str,
 }
 
-/// The server, as far as messages to a dialect depend on it.
+/// The properties of a server that messages to it depend on.
 pub(crate) fn recipient<'a, D: Dialect>(dialect: &'a D, server: &'a str) -> RecipientProfile<'a> {
     RecipientProfile { server, rules: dialect.rules(), signature: D::SIGNATURE, unknown: D::UNKNOWN }
 }

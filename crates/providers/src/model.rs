@@ -1,5 +1,5 @@
-//! The HTTP model: a dialect, a key, a name, and the connection. A [`Dialect`] defines a provider's wire
-//! format; everything else is common, and here.
+//! The HTTP model: a dialect, a key, a name, and the connection. A [`Dialect`] defines the wire format of a
+//! provider; everything else is the same for all providers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl fmt::Debug for FreshKey {
     }
 }
 
-/// How many times the idle limit a server may only keep the connection alive.
+/// The multiple of the idle limit during which a server may send keep-alive data only.
 const KEEP_ALIVES: u32 = 5;
 
 /// Builds an [`HttpModel`].
@@ -72,7 +72,7 @@ const KEEP_ALIVES: u32 = 5;
 pub struct HttpModelBuilder<D> {
     pub(crate) dialect: D,
     model: String,
-    /// It may hold a password, though that is refused.
+    /// A secret, since it may hold a password until `build` refuses it.
     base_url: Option<Secret>,
     key: Option<Secret>,
     fresh_key: Option<FreshKey>,
@@ -210,7 +210,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             base,
             headers,
             idle: self.timeout.idle,
-            // The connection has the limit between any two pieces of data; this one is between two chunks.
+            // NOTE: The connection enforces the limit between any two pieces of data; this one is between two chunks.
             timeout: Timeout {
                 idle: self.timeout.idle.map(|idle| idle.saturating_mul(KEEP_ALIVES)),
                 ..self.timeout
@@ -257,7 +257,7 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
     fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
         let context = self.0.context(request);
         let to = ModelAddress { server: &self.0.server, model: &context.model };
-        // What was written before would not say again what was changed in it.
+        // NOTE: A fresh writer: the cache of earlier messages does not report their changes again.
         let written = self
             .0
             .prepare(request)
@@ -268,7 +268,7 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
 }
 
 impl<D: Dialect> HttpModel<D> {
-    /// The reply to a request: from the server, or from a given response.
+    /// Requests a reply from the server, or reads it from a given response.
     pub(crate) fn answer(&self, request: ChatRequest, given: Option<Response>) -> ReplyStream {
         let inner = Arc::clone(&self.0);
         let context = inner.context(&request);
@@ -328,7 +328,7 @@ impl<D: Dialect> HttpModelInner<D> {
         Ok(ReplyReader::new(pieces, decoder, unread, context, progress).with_server(server).into_stream())
     }
 
-    /// What the provider is offered of these tools.
+    /// Returns the tools in the form that the provider accepts.
     fn offer(&self, tools: &Arc<[ToolSpec]>) -> Arc<ToolOffer> {
         self.offers.of(self.dialect.rules(), tools)
     }
@@ -361,7 +361,7 @@ impl<D: Dialect> HttpModelInner<D> {
         if let Some(FreshKey(key)) = &self.fresh_key {
             let key = key().await.map_err(|error| context.label(error))?;
             context.secrets.push(key.clone());
-            // Those of the caller stay, as they do with a fixed key.
+            // NOTE: Headers of the caller take precedence, as they do with a fixed key.
             let all = self.dialect.headers(Some(&key)).into_iter();
             for (name, value) in all.filter(|(name, _)| !self.headers.contains_key(*name)) {
                 let value = sensitive("key", &value);

@@ -12,22 +12,22 @@ use crate::gemini::Gemini;
 use crate::model::HttpModel;
 use crate::openai::{OpenAi, OpenAiResponses, Preset};
 
-/// A function that writes bodies of one model, and remembers what it wrote.
+/// Returns a function that writes bodies of one model, with a cache of messages.
 pub fn openai_body(preset: Preset) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(OpenAi::preset(&preset, "m").base_url("http://127.0.0.1").key("key").build())
 }
 
-/// A function that writes bodies of one model, and remembers what it wrote.
+/// Returns a function that writes bodies of one model, with a cache of messages.
 pub fn anthropic_body(marks_cache: bool) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(Anthropic::new("m", "key").cache_prompts(marks_cache).build())
 }
 
-/// A function that writes bodies of one model, and remembers what it wrote.
+/// Returns a function that writes bodies of one model, with a cache of messages.
 pub fn responses_body() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(OpenAiResponses::new("m", "key"))
 }
 
-/// A function that writes bodies of one model, and remembers what it wrote.
+/// Returns a function that writes bodies of one model, with a cache of messages.
 pub fn gemini_body() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(Gemini::new("m", "key").build())
 }
@@ -47,11 +47,11 @@ pub struct ProbeResponse {
     pub content_type: &'static str,
     /// The body, in pieces.
     pub pieces: Vec<Vec<u8>>,
-    /// How long the server waits before each piece.
+    /// The pause of the server before each piece.
     pub pause: Duration,
 }
 
-/// A model's reply to a request, from a response: everything behind the socket.
+/// Reads a response to a request as the model would after the socket.
 pub fn reply_to<D: Dialect>(
     model: &HttpModel<D>,
     request: ChatRequest,
@@ -60,7 +60,7 @@ pub fn reply_to<D: Dialect>(
     model.answer(request, Some(response.into()))
 }
 
-/// A model's reply to a response: everything behind the socket.
+/// Reads a response as the model would after the socket.
 pub fn reply<D: Dialect>(model: &HttpModel<D>, response: ProbeResponse) -> ReplyStream {
     model.answer(ChatRequest::default(), Some(response.into()))
 }

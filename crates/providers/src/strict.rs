@@ -1,7 +1,6 @@
-//! Strict forms of schemas, of tools and of replies: what a provider's strict mode accepts, and nothing that means
-//! something else.
+//! Strict forms of schemas, of tools and of replies: accepted by a provider's strict mode, and equal in meaning.
 //!
-//! Each provider has a taste of its own. OpenAI: every property is required, the optional ones are nullable. Anthropic:
+//! Strict modes differ. OpenAI: every property is required, the optional ones are nullable. Anthropic:
 //! properties may be optional, but numbers, texts and lists have no bounds. For both every object is closed, and
 //! alternatives are `anyOf`. Annotations that a strict mode refuses are left out; every rule that it refuses is a fault.
 
@@ -12,21 +11,21 @@ use stepfold_state_core::json_schema::{
 };
 use stepfold_state_core::state::{Issue, Issues};
 
-/// What a provider's strict mode accepts.
+/// The keywords and limits of a provider's strict mode.
 #[derive(Debug)]
 pub(crate) struct StrictDialect {
     /// The keywords that are rules.
     rules: &'static [&'static str],
     formats: &'static [&'static str],
-    /// The keywords that are none.
+    /// The keywords that are annotations.
     annotations: &'static [&'static str],
     /// Whether every property has to be required, so that null stands for one that is left out.
     requires_all: bool,
-    /// How deep objects may nest, how many properties and listed values there may be in all.
+    /// The limits on the nesting of objects, and on all properties and listed values of a schema.
     max_levels: usize,
     max_properties: usize,
     max_literals: usize,
-    /// How many properties may be optional, and how many may be of several types.
+    /// The limits on optional properties and on properties of several types.
     max_optional: usize,
     max_unions: usize,
 }
@@ -92,7 +91,7 @@ pub(crate) const ANTHROPIC: StrictDialect = StrictDialect {
 /// The strict form of a plain schema: closed, without references.
 ///
 /// # Errors
-/// Everything that the strict form cannot say.
+/// Everything that the strict form cannot express.
 pub(crate) fn strict(dialect: &'static StrictDialect, schema: &Value) -> Result<Value, Issues> {
     let mut strict = schema.clone();
     let mut form =
@@ -102,8 +101,8 @@ pub(crate) fn strict(dialect: &'static StrictDialect, schema: &Value) -> Result<
     if form.faults.is_empty() { Ok(strict) } else { Err(form.faults.into_iter().collect()) }
 }
 
-/// The parameters of a tool in the strict form, if that is asked for and there is one. A schema that has none is sent as it
-/// is: one that means something else would be worse than one that is not strict.
+/// Converts the parameters of a tool to the strict form, if the tool asks for it. A schema without such a form is sent
+/// unchanged: a strict schema of another meaning would be worse than none.
 pub(crate) fn parameters(dialect: &'static StrictDialect, spec: &ToolSpec) -> Option<Value> {
     if !spec.strict {
         return None;
@@ -117,9 +116,9 @@ pub(crate) fn parameters(dialect: &'static StrictDialect, spec: &ToolSpec) -> Op
     }
 }
 
-/// The schema of a reply in the form that Anthropic takes, which holds every reply to its schema: objects are closed, and
-/// bounds that it refuses are told in descriptions, since who reads the reply checks them. A schema that has no such form
-/// is sent as it is, and the API says why not.
+/// Converts the schema of a reply for Anthropic, which holds every reply to its schema: objects are closed, and
+/// refused bounds are moved into descriptions, since the reader of the reply checks them. A schema without such a form
+/// is sent unchanged, and the API rejects it with its reason.
 #[cfg(feature = "anthropic")]
 pub(crate) fn reply_schema(schema: &Value) -> Value {
     let mut loose = schema.clone();
@@ -130,8 +129,8 @@ pub(crate) fn reply_schema(schema: &Value) -> Value {
     })
 }
 
-/// The schema of a reply in the form that OpenAI's strict mode takes, if each value of that form is one of the schema. A
-/// property that may be left out is null there, which a reader of the reply may not take: such a schema has no form.
+/// Converts the schema of a reply for OpenAI's strict mode, if each value of that form is one of the schema. An
+/// optional property is null there, which a reader of the reply may not accept: such a schema has no form.
 #[cfg(feature = "openai")]
 pub(crate) fn exact_reply_schema(schema: &Value) -> Option<Value> {
     let mut loose = schema.clone();
@@ -158,7 +157,7 @@ fn has_optional(schema: &mut Value) -> bool {
     is_optional || subschemas_mut(fields).into_iter().any(|(_, inside)| has_optional(inside))
 }
 
-/// The rules that only narrow what a value may be. Without them a schema takes more, and never less.
+/// The rules that only narrow the values. Without them a schema accepts more, and never less.
 const BOUNDS: &[&str] = &[
     "exclusiveMaximum",
     "exclusiveMinimum",

@@ -10,7 +10,7 @@ use stepfold_state_core::chat::{
     ToolChoice, ToolSpec,
 };
 
-/// The tool choice of a request. Without tools there are none to forbid, and some APIs reject the field.
+/// Returns the tool choice of a request. Without tools it is `Auto`: some APIs reject the field then.
 pub(crate) fn tool_choice(request: &ChatRequest) -> &ToolChoice {
     let has_tools = !request.tools.is_empty() || !request.params.server_tools.is_empty();
     match &request.tool_choice {
@@ -24,17 +24,17 @@ pub(crate) fn unsupported(message: impl Into<String>) -> ModelError {
     ModelError::new(ModelErrorKind::Unsupported, message)
 }
 
-/// The error of a choice of tools that this version of the API has no form for.
+/// The error of an unsupported tool choice.
 pub(crate) fn unknown_choice(choice: &ToolChoice) -> ModelError {
     unsupported(format!("unsupported tool choice {choice:?}: this API has no form for it"))
 }
 
-/// The error of a message whose role this API has no form for.
+/// The error of an unsupported role.
 pub(crate) fn unknown_role(role: Role) -> ModelError {
     unsupported(format!("unsupported role `{role}`: this API has no form for it"))
 }
 
-/// The error of a part that cannot stand in a message.
+/// The error of an unsupported part of a message.
 pub(crate) fn cannot_send(role: Role, content: &Content) -> ModelError {
     let kind = content.kind();
     unsupported(format!(
@@ -71,7 +71,7 @@ pub(crate) fn no_detail_of_file(media: &Media) -> Result<(), ModelError> {
     if media.detail.is_some() { Err(no_detail(media, "none, since it is not an image")) } else { Ok(()) }
 }
 
-/// The content in Base64, if it is here.
+/// Returns the content in Base64, if it is part of the message.
 pub(crate) fn base64(media: &Media) -> Option<Cow<'_, str>> {
     match &media.source {
         MediaSource::Base64(data) => Some(Cow::Borrowed(data)),
@@ -80,7 +80,7 @@ pub(crate) fn base64(media: &Media) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The content as text, if it is here and is text.
+/// Returns the content as text, if it is part of the message and is text.
 #[cfg(feature = "anthropic")]
 pub(crate) fn text(media: &Media) -> Option<Cow<'_, str>> {
     match &media.source {
@@ -92,7 +92,7 @@ pub(crate) fn text(media: &Media) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The address, or the content as one; none of what is known by an id.
+/// Returns the URL, or the content as a data URL; `None` for media with an id of the provider.
 pub(crate) fn data_url(media: &Media) -> Option<Cow<'_, str>> {
     if let MediaSource::Url(url) = &media.source {
         return Some(Cow::Borrowed(url));
@@ -101,14 +101,15 @@ pub(crate) fn data_url(media: &Media) -> Option<Cow<'_, str>> {
     base64(media).map(|data| Cow::Owned(format!("data:{media_type};base64,{data}")))
 }
 
-/// Adds the fields that this dialect has for a tool beside those that all have.
+/// Adds the extra fields of a tool for this dialect.
 pub(crate) fn add_extras(tool: &mut Value, dialect: &str, spec: &ToolSpec) {
     if let (Some(fields), Some(Value::Object(more))) = (tool.as_object_mut(), spec.extras.get(dialect)) {
         fields.extend(more.clone());
     }
 }
 
-/// The arguments of a call as an object. Malformed ones are a field of it: the model sees its own words.
+/// Returns the arguments of a call as an object. Malformed arguments become a field of it, so that the model sees its own
+/// text.
 pub(crate) fn argument_object(arguments: &Arguments) -> Map<String, Value> {
     match (arguments.as_object(), arguments.malformed()) {
         (Some(object), _) => object.clone(),
@@ -116,13 +117,13 @@ pub(crate) fn argument_object(arguments: &Arguments) -> Map<String, Value> {
     }
 }
 
-/// The fields of an object that are there.
+/// Collects the fields that have a value.
 pub(crate) fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
     let known = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     known.collect()
 }
 
-/// Appends a value as JSON. Writing to memory fails only for maps with odd keys, which we do not have.
+/// Appends a value as JSON. Writing to memory fails only for maps whose keys are not texts; there are none here.
 pub(crate) fn json<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
     let start = out.len();
     if serde_json::to_writer(&mut *out, value).is_err() {

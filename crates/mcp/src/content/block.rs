@@ -1,4 +1,4 @@
-//! One block of content: brought into the form that the protocol gives it, then a part of a message.
+//! One block of content: normalized to the form of the protocol, then converted to a part of a message.
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Content, Media, Part};
@@ -7,8 +7,8 @@ use super::deviations::ProtocolDeviations;
 use super::media;
 use super::text::{kind, readable, text_block, text_of};
 
-/// A block in the form of the protocol: text, an image, a sound or a resource, each with what it needs. Of anything else what
-/// can be read, as text.
+/// Normalizes a block: text, an image, a sound or a resource with the required fields. Other blocks become text as far as
+/// they are readable.
 pub(super) fn normalized(block: Value, deviations: &mut ProtocolDeviations) -> Value {
     let mut fields = match block {
         Value::Object(fields) => fields,
@@ -30,7 +30,7 @@ pub(super) fn normalized(block: Value, deviations: &mut ProtocolDeviations) -> V
         Some("resource") => {
             let contents = fields.remove("resource").or_else(|| {
                 deviations.add("a resource without `resource`");
-                // Some put its fields beside the type.
+                // NOTE: Some servers put its fields beside the type.
                 fields.remove("type");
                 Some(Value::Object(std::mem::take(&mut fields)))
             });
@@ -45,7 +45,7 @@ pub(super) fn normalized(block: Value, deviations: &mut ProtocolDeviations) -> V
     }
 }
 
-/// The contents of a resource in the form of the protocol, as a block.
+/// Normalizes the contents of a resource, as a block.
 fn normalized_resource(contents: Value, deviations: &mut ProtocolDeviations) -> Value {
     let mut fields = match contents {
         Value::Object(fields) => fields,
@@ -71,7 +71,7 @@ fn normalized_resource(contents: Value, deviations: &mut ProtocolDeviations) -> 
     text_block(format!("[resource{}] {}", after(" ", &uri), readable(&Value::Object(fields))))
 }
 
-/// A block that is settled, as a part of a message.
+/// Converts a normalized block to a part of a message.
 pub(super) fn part(block: &Value) -> Part {
     let of = |fields: &Value, name: &str| fields[name].as_str().unwrap_or_default().to_owned();
     match block["type"].as_str() {
@@ -107,7 +107,7 @@ pub(crate) fn resource(contents: Value, deviations: &mut ProtocolDeviations) -> 
     part(&normalized_resource(contents, deviations))
 }
 
-/// A value where text is expected.
+/// Returns the text of a field that should be a text.
 fn words(value: Option<Value>, what: &str, deviations: &mut ProtocolDeviations) -> String {
     match value {
         Some(Value::String(words)) => words,
@@ -141,7 +141,7 @@ fn link(fields: &Map<String, Value>, deviations: &mut ProtocolDeviations) -> Str
     )
 }
 
-/// Content of a kind that the protocol did not have when this was written, or that is no content.
+/// Converts content of an unknown type to text.
 fn unknown(mut fields: Map<String, Value>, deviations: &mut ProtocolDeviations) -> Value {
     let type_name = match fields.remove("type") {
         Some(Value::String(name)) => format!("of unknown type `{}`", shortened(&name, 64)),

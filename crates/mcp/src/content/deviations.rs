@@ -1,9 +1,9 @@
 //! The deviations of a result from the protocol, for the trace.
 
-/// What is told of one result at most.
+/// The limit on the deviations of one result that are kept.
 pub(super) const MAX_DEVIATIONS: usize = 8;
 
-/// What a server did that the protocol does not say.
+/// The deviations of a result from the protocol.
 #[derive(Debug, Default)]
 pub(crate) struct ProtocolDeviations(pub(super) Vec<String>);
 
@@ -15,7 +15,7 @@ impl ProtocolDeviations {
         }
     }
 
-    /// All of it, for a person; none if there was nothing.
+    /// All deviations in one line, for the trace; `None` if there are none.
     pub(crate) fn text(&self) -> Option<String> {
         (!self.0.is_empty()).then(|| self.0.join("; "))
     }

@@ -1,4 +1,4 @@
-//! Bytes that a provider will take, or a note in place of them: base64 in the alphabet of the standard, and a media type.
+//! Bytes that a provider accepts, or a note in place of them: base64 in the standard alphabet, and a media type.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::text::{kind, text_block};
 /// The media type of bytes of which nothing is known.
 const UNKNOWN: &str = "application/octet-stream";
 
-/// An image or a sound in the form of the protocol, or a note.
+/// Normalizes an image or a sound; invalid data becomes a note.
 pub(super) fn normalized(
     block_type: &str,
     mut fields: Map<String, Value>,
@@ -27,7 +27,7 @@ pub(super) fn normalized(
         Some(media_type) if media_type.starts_with(&format!("{block_type}/")) => {
             json!({"type": block_type, "data": data, "mimeType": media_type})
         }
-        // It is a file of what it is said to be.
+        // NOTE: A file of its stated media type.
         Some(media_type) if media_type != UNKNOWN => {
             deviations.add(format!("{block_type} of the media type {media_type}"));
             json!({"type": "resource", "resource": {"uri": "", "blob": data, "mimeType": media_type}})
@@ -36,7 +36,7 @@ pub(super) fn normalized(
     }
 }
 
-/// The bytes of a resource in the form of the protocol, or a note.
+/// Normalizes the bytes of a resource; invalid data becomes a note.
 pub(super) fn normalized_blob(
     uri: &str,
     mut fields: Map<String, Value>,
@@ -91,7 +91,7 @@ fn parsed(
     (stated.or(of_url), rest.to_owned())
 }
 
-/// A media type as providers know it: in small letters, without parameters, under its registered name.
+/// Normalizes a media type for providers: lower case, without parameters, under its registered name.
 fn media_type(stated: &str) -> Option<String> {
     let essence = stated.split(';').next().unwrap_or_default().trim().to_lowercase();
     let (family, name) = essence.split_once('/')?;
@@ -109,7 +109,7 @@ fn media_type(stated: &str) -> Option<String> {
     })
 }
 
-/// The media type; of an image that of its first bytes, which providers compare with it.
+/// Returns the media type. For an image it is that of its first bytes: providers compare both.
 fn of_bytes(
     stated: Option<String>,
     is_image: bool,

@@ -1,7 +1,7 @@
-//! From what a server returns to what the model reads: text, images, sounds, resources, structured content.
+//! From the result of a server to the content for the model: text, images, sounds, resources, structured content.
 //!
-//! A call that has run is never repeated for the form of its result: whatever can be read is shown, and what was odd about it is
-//! told to the trace.
+//! A call that has run is never repeated for the form of its result: everything readable is shown, and deviations from the
+//! protocol are logged.
 
 mod block;
 mod deviations;
@@ -30,7 +30,7 @@ const STRUCTURED: &str = "structuredContent";
 /// The value of a result: its structured content, or its text, or an object that [`to_tool_content`] knows.
 ///
 /// # Errors
-/// What the server says where the tool failed.
+/// The message of the server if the tool failed.
 pub(crate) fn value(
     result: Value,
     output: Option<&ValueType>,
@@ -46,7 +46,7 @@ pub(crate) fn value(
     let texts = texts_of(&blocks);
     Ok(match (texts, structured) {
         (Some(texts), None) => Value::String(texts.join("\n")),
-        // Servers repeat structured content as text, for older clients.
+        // NOTE: Servers repeat structured content as text, for older clients.
         (Some(texts), Some(structured))
             if repeats(&texts, &structured) && structured.get(BLOCKS).is_none() =>
         {
@@ -62,7 +62,7 @@ pub(crate) fn value(
     })
 }
 
-/// What the model reads of such a value.
+/// Converts the value of a result to the content for the model.
 #[expect(clippy::unnecessary_wraps, reason = "a formatter of results may fail")]
 pub(crate) fn to_tool_content(value: &Value) -> Result<ToolContent, Box<dyn Error + Send + Sync>> {
     let Some(Value::Array(blocks)) = value.get(BLOCKS) else { return Ok(ToolContent::Value(value.clone())) };
@@ -81,7 +81,7 @@ fn text_of(part: &Part) -> Option<&str> {
     }
 }
 
-/// The blocks, and the structured content where none of them says the same.
+/// Converts the blocks, and the structured content unless a block repeats it.
 fn parts(blocks: &[Value], structured: Option<&Value>) -> Vec<Part> {
     let mut parts: Vec<Part> = blocks.iter().map(block::part).collect();
     if let Some(structured) = structured {
@@ -95,7 +95,7 @@ fn parts(blocks: &[Value], structured: Option<&Value>) -> Vec<Part> {
     parts
 }
 
-/// The words of a failure. Media cannot be part of one: they are named.
+/// The message of a failure. It cannot contain media: they are named.
 fn failure(blocks: &[Value], structured: Option<&Value>) -> String {
     let words = parts(blocks, structured).into_iter().map(|part| match part.content {
         Content::Text(text) => text,
@@ -108,7 +108,7 @@ fn failure(blocks: &[Value], structured: Option<&Value>) -> String {
     if text.trim().is_empty() { "the tool failed and does not say why".to_owned() } else { text }
 }
 
-/// Says what a schema that the server gave for its results does not fit. The result is used anyway.
+/// Reports a result that violates the schema of the server. The result is used anyway.
 fn check(structured: Option<&Value>, output: &ValueType, deviations: &mut ProtocolDeviations) {
     match structured {
         None => deviations.add("the tool has an outputSchema and gave no structuredContent"),
@@ -120,7 +120,7 @@ fn check(structured: Option<&Value>, output: &ValueType, deviations: &mut Protoc
     }
 }
 
-/// A result, in the form that the protocol gives it.
+/// A result in the form of the protocol.
 struct NormalizedResult {
     has_failed: bool,
     /// Each as [`block::normalized`] leaves it.
@@ -141,7 +141,7 @@ impl NormalizedResult {
         let mut blocks = blocks(fields.remove("content"), deviations);
         let has_failed = has_failed(fields.remove("isError"), &mut blocks, deviations);
         let mut structured = fields.remove(STRUCTURED);
-        // Null says nothing beside something else.
+        // NOTE: Beside other content, null has no information.
         structured.take_if(|structured| structured.is_null() && !blocks.is_empty());
         fields.retain(|name, _| !matches!(name.as_str(), "_meta" | "resultType"));
         if !fields.is_empty() {
@@ -155,7 +155,7 @@ impl NormalizedResult {
     }
 }
 
-/// Whether a server says that the tool failed: true, or a value in place of it that means the same. What else it says there is a
+/// Whether the tool failed according to the server: true, or another value of that meaning. An unknown value becomes a
 /// block.
 fn has_failed(is_error: Option<Value>, blocks: &mut Vec<Value>, deviations: &mut ProtocolDeviations) -> bool {
     let expresses = match is_error {
@@ -200,7 +200,7 @@ fn texts_of(blocks: &[Value]) -> Option<Vec<&str>> {
     blocks.iter().map(text::text_of).collect()
 }
 
-/// Whether texts say what the structured content says and nothing else: they are its JSON, or that of the only field in it
+/// Whether texts repeat the structured content and nothing else: they are its JSON, or that of the only field in it
 /// (servers wrap a result that is no object, as `result`, `content`), as one text or as one for each item.
 fn repeats(texts: &[&str], structured: &Value) -> bool {
     let all = texts.join("\n");
@@ -225,7 +225,7 @@ fn expresses(text: &str, value: &Value) -> bool {
     }
 }
 
-/// Whether two values are the same to a reader: 1 is 1.0, and null is what is left out.
+/// Whether two values are equal for a reader: 1 equals 1.0, and null equals a missing field.
 fn is_same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one == other || one.as_f64() == other.as_f64(),

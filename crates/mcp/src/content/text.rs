@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-/// The characters of an unknown value that are shown for one of its texts.
+/// The longest text of an unknown value that is shown.
 const MAX_TEXT: usize = 4 * 1024;
 
-/// The text of a block that is nothing else.
+/// The text of a text block.
 pub(super) fn text_of(block: &Value) -> Option<&str> {
     if block["type"] == "text" { block["text"].as_str() } else { None }
 }

@@ -1,4 +1,4 @@
-//! The authorization at one server: requests get its token, and the user signs in where the server wants another one.
+//! The authorization at one server: adds its token to requests, and lets the user sign in when the server requires it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +18,13 @@ use super::sign_in::query;
 use super::{OAuth, SignIn};
 use crate::http::{self, AuthorizationDenied};
 
-/// How an authorization server calls this program.
+/// The name of this program at an authorization server.
 const CLIENT_NAME: &str = "stepfold";
 
 /// The longest response of an authorization server.
 const RESPONSE_BYTES: usize = 1024 * 1024;
 
-/// How long an authorization server may take to answer.
+/// The timeout of a response of an authorization server.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An HTTP client that sends the token.
@@ -34,7 +34,7 @@ pub(crate) type AuthorizedClient = AuthClient<reqwest::Client>;
 pub(crate) struct ServerAuthorization {
     oauth: OAuth,
     url: String,
-    /// One for all connections, so that a sign-in holds for those that are open.
+    /// Shared by all connections, so that a sign-in applies to open ones.
     client: tokio::sync::Mutex<Option<AuthorizedClient>>,
     /// Held while a user signs in.
     sign_in_lock: tokio::sync::Mutex<()>,
@@ -52,23 +52,24 @@ impl ServerAuthorization {
         }
     }
 
-    /// How often a user has signed in, to tell whether a request was sent before the last time.
+    /// The number of sign-ins, to tell whether a request was sent before the last one.
     pub(crate) fn sign_ins(&self) -> u64 {
         self.sign_ins.load(Ordering::Acquire)
     }
 
-    /// A client with the credentials that are stored. Without any it sends none, and the server says what it wants.
+    /// Returns a client with the stored credentials. Without credentials it sends none, and the server responds with a
+    /// challenge.
     pub(crate) async fn client(&self, http: reqwest::Client) -> Result<AuthorizedClient, String> {
         let manager = Box::pin(self.stored(&http)).await.map_err(|error| self.error_text(&error))?;
         Ok(self.install(manager, http).await)
     }
 
-    /// The credentials that are stored now, by another process for instance.
+    /// Reloads the stored credentials, which another process may have changed.
     pub(crate) async fn reload(&self) -> Result<(), String> {
         self.client(http::client(RESPONSE_TIMEOUT)?).await.map(drop)
     }
 
-    /// Has the user sign in for what the server has asked for, unless a user did since the request was sent.
+    /// Lets the user sign in for a challenge, unless a user did since the request was sent.
     pub(crate) async fn authorize(
         &self,
         challenge: &str,
@@ -88,7 +89,7 @@ impl ServerAuthorization {
         Err(AuthorizationDenied::NoUserToAsk(format!("not signed in{scope}; {}", self.oauth.advice)))
     }
 
-    /// Has the user sign in, whatever is stored.
+    /// Lets the user sign in, even if credentials are stored.
     pub(crate) async fn sign_in(&self, sign_in: &SignIn) -> Result<(), String> {
         let _asking = self.sign_in_lock.lock().await;
         Box::pin(self.signed_in(sign_in, None)).await
@@ -101,7 +102,7 @@ impl ServerAuthorization {
         Ok(())
     }
 
-    /// Replaces secrets: what others send may repeat them.
+    /// Redacts secrets: texts of servers may repeat them.
     pub(crate) fn redact(&self, text: &str) -> String {
         let known = self.oauth.credentials.load().ok().flatten();
         let mut redact = text.to_owned();
@@ -150,7 +151,7 @@ impl ServerAuthorization {
             && let Some(secret) = secret
         {
             let (id, _) = manager.get_credentials().await?;
-            // Nothing is redirected by a refresh.
+            // NOTE: The redirect address is unused by a refresh.
             manager.configure_client(OAuthClientConfig::new(id, &*self.url).with_client_secret(secret))?;
         }
         Ok(manager)
@@ -186,7 +187,7 @@ impl ServerAuthorization {
         Ok(())
     }
 
-    /// Pages are opened in a browser, and tokens sent: only over TLS, unless the user's own URL has none.
+    /// Requires TLS for the page and for tokens, unless the user's own URL has none.
     fn check(&self, metadata: &AuthorizationMetadata) -> Result<(), String> {
         let is_plain = self.url.starts_with("http://");
         for endpoint in [&metadata.authorization_endpoint, &metadata.token_endpoint] {
@@ -212,7 +213,7 @@ impl ServerAuthorization {
         scope.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
     }
 
-    /// What is asked for: what was granted before, what is set, and what the server wants now.
+    /// Returns the scopes to request: those granted before, those set, and those that the server requires now.
     async fn scopes(
         &self,
         manager: &AuthorizationManager,
@@ -231,7 +232,7 @@ impl ServerAuthorization {
         Ok(scopes)
     }
 
-    /// The client's id and secret: as configured, the address of its document, or registered now.
+    /// Returns the id and the secret of the client: as configured, the URL of its document, or registered now.
     async fn identify(
         &self,
         manager: &mut AuthorizationManager,
@@ -254,7 +255,7 @@ impl ServerAuthorization {
     }
 }
 
-/// Whether the way back belongs to the page, and has what it was for.
+/// Checks that a redirect belongs to the page, and has no error.
 fn check_redirect(page: &str, back: &str) -> Result<(), String> {
     if query(page, "state") != query(back, "state") {
         return Err("the `state` of the redirect is not that of the request; try again".to_owned());
@@ -269,7 +270,7 @@ fn check_redirect(page: &str, back: &str) -> Result<(), String> {
     }
 }
 
-/// Why a request was not sent, or was refused before anything was done: there was no usable token.
+/// Returns the error of a request that was not sent, or refused before any effect, for lack of a usable token.
 pub(crate) fn not_sent(error: &ServiceError) -> Option<&AuthError> {
     let ServiceError::TransportSend(error) = error else { return None };
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error.error.as_ref());
@@ -282,7 +283,7 @@ pub(crate) fn not_sent(error: &ServiceError) -> Option<&AuthError> {
     None
 }
 
-/// The HTTP client for authorization servers. It follows no redirects, whatever is asked for: a body may hold a secret.
+/// The HTTP client for authorization servers. It never follows redirects: a body may hold a secret.
 struct AuthorizationHttp(reqwest::Client);
 
 impl OAuthHttpClient for AuthorizationHttp {

@@ -1,4 +1,4 @@
-//! What a sign-in gave, and where it is kept: secrets, which are never shown.
+//! The credentials from a sign-in, and their stores. Secrets are never shown.
 
 use std::any::Any;
 use std::error::Error;
@@ -38,7 +38,7 @@ pub struct Credentials {
     /// In seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     received_at: Option<u64>,
-    /// Those that were granted.
+    /// The granted scopes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) scopes: Vec<String>,
 }
@@ -51,7 +51,7 @@ impl Credentials {
 
     /// None if there is no token.
     fn of(stored: &StoredCredentials, client_secret: Option<String>) -> Option<Self> {
-        // The SDK's form of a token response is that of RFC 6749.
+        // NOTE: The fields of a token response are private in the SDK; its JSON form is that of RFC 6749.
         let token = serde_json::to_value(stored.token_response.as_ref()?).ok()?;
         let text = |name: &str| token[name].as_str().map(str::to_owned);
         Some(Credentials {
@@ -89,7 +89,7 @@ impl Credentials {
         Ok(stored.with_issuer(self.issuer.clone()))
     }
 
-    /// All that must not be shown.
+    /// The secret values, to redact them.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         [Some(&self.access_token), self.refresh_token.as_ref(), self.client_secret.as_ref()]
             .into_iter()
@@ -108,26 +108,26 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Where the credentials of a user at one server are kept. It is implemented by programs, and called before each request and
-/// after each sign-in and refresh.
+/// A store of the credentials of a user at one server. Implemented by programs, and called before each request and after each
+/// sign-in and refresh.
 pub trait CredentialStore: Send + Sync {
     /// The credentials; none before a sign-in.
     ///
     /// # Errors
-    /// Why they cannot be read.
+    /// The credentials cannot be read.
     fn load(&self) -> Result<Option<Credentials>, Box<dyn Error + Send + Sync>>;
 
-    /// Keeps the credentials instead of those before; none forgets them.
+    /// Replaces the stored credentials; `None` deletes them.
     ///
     /// # Errors
-    /// Why they cannot be kept.
+    /// The credentials cannot be saved.
     fn save(&self, credentials: Option<&Credentials>) -> Result<(), Box<dyn Error + Send + Sync>>;
 
-    /// Waits until no other process refreshes these credentials, and keeps others waiting until the result is dropped: most
-    /// authorization servers take a refresh token once. By default other processes are not waited for.
+    /// Locks the credentials against refreshes by other processes until the result is dropped: most authorization servers
+    /// accept a refresh token once. By default there is no lock.
     ///
     /// # Errors
-    /// Why there is no lock.
+    /// The lock cannot be acquired.
     fn lock(&self) -> Result<Box<dyn Any + Send>, Box<dyn Error + Send + Sync>> {
         Ok(Box::new(()))
     }
@@ -156,12 +156,12 @@ pub struct CredentialFile {
 }
 
 impl CredentialFile {
-    /// Keeps them at this path. Its folder is made if it is missing.
+    /// Stores credentials at this path. A missing folder is created.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         CredentialFile { path: path.into() }
     }
 
-    /// Keeps them in a folder, in a file of this server's own.
+    /// Stores credentials in a folder, in a file per server.
     pub fn in_folder(folder: impl AsRef<Path>, url: &str) -> Self {
         let host = reqwest::Url::parse(url).ok().and_then(|url| Some(url.host_str()?.to_owned()));
         let host = host.unwrap_or_default().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
@@ -169,7 +169,7 @@ impl CredentialFile {
         CredentialFile::new(folder.as_ref().join(format!("{host}-{digest}.json")))
     }
 
-    /// Where they are.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -205,7 +205,7 @@ impl CredentialStore for CredentialFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(self.failed("read", &error)),
         };
-        // An error of JSON could show what is there.
+        // NOTE: The text of a JSON error could contain a secret.
         let read = serde_json::from_slice(&text).map(Some);
         read.map_err(|_| self.failed("read", &"invalid JSON; delete the file and sign in again"))
     }
@@ -236,7 +236,7 @@ impl CredentialStore for CredentialFile {
     }
 }
 
-/// A store as the SDK sees it.
+/// The adapter of a store to the trait of the SDK.
 pub(super) struct SdkCredentialStore {
     pub(super) store: Arc<dyn CredentialStore>,
     /// Of the client that the tokens are given to.

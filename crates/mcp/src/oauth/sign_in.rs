@@ -1,4 +1,4 @@
-//! How a user signs in: a page is shown, and the browser is sent back to an address with a code.
+//! The sign-in of a user: a page is shown, and the browser is redirected to an address with a code.
 
 use std::future::Future;
 use std::net::Ipv4Addr;
@@ -13,12 +13,12 @@ use tokio::net::{TcpListener, TcpStream};
 /// The longest head of a request that is read.
 const HEAD_BYTES: u64 = 16 * 1024;
 
-/// How long a browser may take to send a request.
+/// The timeout of a request of a browser.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 type VisitFuture = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
-/// How the page of an authorization server is opened for a user, and how the redirect is received.
+/// The method to open the page of an authorization server for a user, and to receive the redirect.
 #[derive(Clone)]
 pub struct SignIn {
     method: SignInMethod,
@@ -32,14 +32,14 @@ enum SignInMethod {
 }
 
 impl SignIn {
-    /// Signs in by a browser on this machine: `show` is given the page to open. The browser is sent back to a port of the
-    /// loopback interface, where it is waited for; any free port by default.
+    /// Signs in by a browser on this machine: `show` is given the page to open. The browser is redirected to a port of the
+    /// loopback interface, any free port by default.
     pub fn browser(show: impl Fn(&str) + Send + Sync + 'static) -> Self {
         SignIn::by(SignInMethod::Browser { port: 0, show: Arc::new(show) })
     }
 
-    /// Signs in by means of the program's own. The browser is sent back to `address`; `visit` gets the page and gives the whole
-    /// address of the way back, or none if the user does not want to.
+    /// Signs in by a function of the program. The browser is redirected to `address`; `visit` gets the page and returns the
+    /// whole redirect address, or `None` if the user refuses.
     ///
     /// # Examples
     /// ```
@@ -66,7 +66,7 @@ impl SignIn {
         SignIn { method, timeout: Duration::from_secs(300) }
     }
 
-    /// Sets the port that a browser is sent back to, for clients that are registered with it.
+    /// Sets the port of the redirect address, for clients that are registered with it.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         if let SignInMethod::Browser { port: known, .. } = &mut self.method {
@@ -82,7 +82,7 @@ impl SignIn {
         self
     }
 
-    /// Prepares the way back, so that its address is known before the page is.
+    /// Prepares the redirect, whose address is part of the page's.
     pub(super) async fn begin(&self) -> Result<PendingSignIn, String> {
         match &self.method {
             SignInMethod::Redirect { address, .. } => {
@@ -106,16 +106,16 @@ impl std::fmt::Debug for SignIn {
     }
 }
 
-/// A sign-in whose way back is open.
+/// A sign-in that is ready to receive its redirect.
 pub(super) struct PendingSignIn {
     sign_in: SignIn,
     listener: Option<TcpListener>,
-    /// Where the browser is sent back to.
+    /// The redirect address.
     pub(super) redirect: String,
 }
 
 impl PendingSignIn {
-    /// Shows the page, and waits for the whole address of the way back.
+    /// Shows the page, and waits for the whole redirect address.
     pub(super) async fn finish(self, page: String) -> Result<String, String> {
         let PendingSignIn { sign_in, listener, redirect } = self;
         let back = async {
@@ -141,7 +141,7 @@ pub(super) fn query(address: &str, name: &str) -> Option<String> {
     address.query_pairs().find(|(known, _)| known == name).map(|(_, value)| value.into_owned())
 }
 
-/// Waits until a browser comes back with this state. Whatever else asks is sent away: any page could.
+/// Waits for the redirect with this state. Other requests are rejected: any page could send one.
 async fn wait_for_redirect(listener: &TcpListener, redirect: &str, state: Option<&str>) -> String {
     let (sender, mut receiver) = tokio::sync::mpsc::channel(1);
     loop {
@@ -149,7 +149,7 @@ async fn wait_for_redirect(listener: &TcpListener, redirect: &str, state: Option
             Some(address) = receiver.recv() => return address,
             Ok((stream, _)) = listener.accept() => {
                 let (sender, redirect, state) = (sender.clone(), redirect.to_owned(), state.map(str::to_owned));
-                // One that sends nothing must not keep others waiting.
+                // NOTE: A connection that sends nothing must not block others.
                 tokio::spawn(async move {
                     let serve_browser = serve_browser(stream, &redirect, state.as_deref());
                     if let Ok(Some(address)) = tokio::time::timeout(REQUEST_TIMEOUT, serve_browser).await {
@@ -161,7 +161,7 @@ async fn wait_for_redirect(listener: &TcpListener, redirect: &str, state: Option
     }
 }
 
-/// Answers a browser; its address if it is the one that is waited for.
+/// Answers a browser; returns the address if it is the expected redirect.
 async fn serve_browser(mut stream: TcpStream, redirect: &str, state: Option<&str>) -> Option<String> {
     let mut head = Vec::new();
     let mut limited = (&mut stream).take(HEAD_BYTES);

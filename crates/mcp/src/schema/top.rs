@@ -1,7 +1,7 @@
-//! One object at the top of a schema, without alternatives: providers refuse them there, and servers write them.
+//! One object at the top of a schema, without alternatives: servers use them there, and providers refuse them.
 //!
-//! A property that one alternative lists has the schema that it has there. Which properties belong together is no longer said:
-//! the server checks it.
+//! A property keeps its schema from the alternative that lists it. The combinations of properties are no longer expressed: the
+//! server checks them.
 
 use std::collections::BTreeSet;
 
@@ -68,9 +68,9 @@ fn objects(values: Option<Value>) -> Vec<Value> {
     list(values).into_iter().map(of_value).collect()
 }
 
-/// An object that fits both.
+/// Merges two objects: the result accepts values that match both.
 fn both(mut first: SchemaFields, mut second: SchemaFields) -> SchemaFields {
-    // What is refused of one side is said beside its own patterns only.
+    // NOTE: `additionalProperties` applies beside the patterns of its own schema only.
     if first.contains_key("patternProperties") && !first.contains_key("additionalProperties") {
         second.remove("additionalProperties");
     }
@@ -97,7 +97,7 @@ fn both(mut first: SchemaFields, mut second: SchemaFields) -> SchemaFields {
     first
 }
 
-/// An object that fits one of them; none if none of them takes an object.
+/// Merges alternatives: the result accepts values that match one of them; `None` if no alternative accepts an object.
 fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<SchemaFields> {
     let mut branches: Vec<SchemaFields> =
         branches.into_iter().filter_map(|branch| merged(branch, left_out)).collect();
@@ -120,7 +120,7 @@ fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<Schem
             Some(known) => known.into_iter().filter(|name| names.contains(name)).collect(),
         });
         for (name, schema) in take_properties(branch) {
-            // An alternative without the property says nothing of its value.
+            // NOTE: An alternative that forbids the property does not limit its value in the others.
             if schema == json!(false) {
                 continue;
             }

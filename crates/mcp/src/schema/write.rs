@@ -1,8 +1,8 @@
-//! The walk: references written out to a bounded depth, keywords of older drafts in the form of 2020-12, and what is no rule of
-//! JSON Schema left out.
+//! Rewrites a schema: references inlined to a bounded depth, keywords of older drafts in the form of 2020-12, and invalid
+//! rules omitted.
 //!
-//! What is written takes at least the values that the server's schema takes. Where a part takes more, because something was left
-//! out of it, the rules around it that would then take less are loosened as well: `not`, `oneOf`, `if`.
+//! The result accepts at least the values of the server's schema. Where a part accepts more, because a rule was omitted, the
+//! rules around it that would then accept less are loosened as well: `not`, `oneOf`, `if`.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,12 @@ use super::rules::{is_about_document, is_rule, is_usable_pattern, is_valid, name
 /// The nesting of a schema as JSON, below that of what can be stored.
 const MAX_DEPTH: usize = 90;
 
-/// How far references are written out.
+/// The limits on inlined references.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InlineLimits {
-    /// How often a reference is written out inside of itself.
+    /// The repetitions of a reference inside itself.
     pub(super) repeats: usize,
-    /// How many references are written out inside of each other.
+    /// The nested references.
     pub(super) references: usize,
     /// The parts of the whole.
     pub(super) parts: usize,
@@ -29,18 +29,18 @@ pub(super) struct SchemaWriter<'a> {
     root: &'a Value,
     names: ReferenceNames<'a>,
     limits: InlineLimits,
-    /// What references are relative to.
+    /// The base of references.
     document: &'a Value,
-    /// The targets that are being written out.
+    /// The targets that are being inlined.
     open: Vec<&'a Value>,
     parts: usize,
     left_out: BTreeSet<String>,
 }
 
-/// A schema that is written out.
+/// A rewritten schema.
 struct WrittenSchema {
     schema: Value,
-    /// Whether it takes no more than the server's.
+    /// Whether it accepts exactly the values of the server's schema.
     is_exact: bool,
 }
 
@@ -50,7 +50,7 @@ struct SchemaKeywords {
     fields: Map<String, Value>,
     /// The targets of its references.
     targets: Vec<Value>,
-    /// The keywords that take more than the server's, or are left out.
+    /// The keywords that accept more than the server's, or are omitted.
     loose: BTreeSet<String>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> SchemaWriter<'a> {
         }
     }
 
-    /// The whole schema, and what was left out of it; none if it has too many parts.
+    /// Rewrites the whole schema. Returns it and the omissions; `None` if it has too many parts.
     pub(super) fn whole(mut self) -> Option<(Value, BTreeSet<String>)> {
         let written = self.schema(self.root, 0)?;
         Some((written.schema, self.left_out))
@@ -181,7 +181,7 @@ impl<'a> SchemaWriter<'a> {
         into: &mut SchemaKeywords,
     ) -> Option<()> {
         let is_answer = keyword.starts_with("additional") || keyword.starts_with("unevaluated");
-        // Boolean values of these keywords say whether there may be more, in the form that all readers know.
+        // NOTE: All readers know the boolean form of these keywords.
         if is_answer && schema.is_boolean() {
             into.fields.insert(keyword.to_owned(), schema.clone());
             return Some(());
@@ -229,7 +229,7 @@ impl<'a> SchemaWriter<'a> {
         Some(())
     }
 
-    /// A keyword of draft 7 that is two by now.
+    /// Splits a keyword of draft 7 into its two successors.
     fn dependencies(
         &mut self,
         both: &'a Map<String, Value>,
@@ -270,7 +270,7 @@ impl<'a> SchemaWriter<'a> {
         written
     }
 
-    /// What stands for a schema that is not written out any more.
+    /// The stand-in for a schema beyond the limits.
     fn stand_in(schema: &Value) -> WrittenSchema {
         let mut stand_in = json!({"description": "More of the same, nested deeper."});
         let kind = schema.get("type").filter(|_| schema.get("nullable").is_none()).and_then(types);
@@ -319,7 +319,7 @@ impl SchemaKeywords {
         WrittenSchema { schema: if is_nullable { nullable(schema) } else { schema }, is_exact }
     }
 
-    /// Rules that take less where a part of them takes more.
+    /// Removes rules that would accept less because a part of them accepts more.
     fn loosen(&mut self) {
         let is_loose = |keyword: &str| self.loose.contains(keyword);
         let mut removed = Vec::new();
@@ -332,7 +332,7 @@ impl SchemaKeywords {
         if is_loose("contains") {
             removed.push("maxContains");
         }
-        // What is not listed any more may be what was not to be refused.
+        // NOTE: A property that is no longer listed would be refused as an additional one.
         if is_loose("properties") && !self.fields.contains_key("properties") || is_loose("patternProperties")
         {
             removed.push("additionalProperties");

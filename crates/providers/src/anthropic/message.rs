@@ -17,12 +17,12 @@ use crate::conform::{MessageChanges, RecipientProfile, SERVER, conform};
 use crate::rules::{self, RequestRules, is_blank};
 use crate::wire;
 
-/// What is open between two messages.
+/// The open elements between two messages.
 #[derive(Clone, Copy, Default)]
 pub struct AnthropicWriteState {
     /// The role of the open message; `None` before the first one.
     speaker: Option<&'static str>,
-    /// Whether a message came that is not of the system: only those before are fields of the request.
+    /// Whether a message other than a system message was written: the system messages before it are fields of the request.
     has_begun: bool,
     /// Whether the last block may be marked for the cache, and is not yet.
     can_be_marked: bool,
@@ -31,7 +31,7 @@ pub struct AnthropicWriteState {
 /// The field of an unknown part with a block of an unknown kind.
 pub(super) const BLOCK: &str = "anthropic";
 
-/// The extra of a call that says what called it: code that the server runs, say.
+/// The extra of a call that names its caller: code that the server runs, for example.
 pub(super) const CALLER: &str = "caller";
 
 /// The extra of a message that holds the container in which the server ran code.
@@ -52,10 +52,10 @@ pub(super) fn write(
         stand_in(open, out);
     }
     match message.role() {
-        // Those at the beginning are fields of the request.
+        // NOTE: Leading system messages are fields of the request.
         Role::System if !open.has_begun => Ok(()),
         Role::System if keeps_system && open.speaker == Some("user") => all(message, open, "system", out),
-        // Most models take none later; the users of the API say it like this.
+        // NOTE: Most models refuse later ones; tags in a text of the user are the convention.
         Role::System => {
             changes.add("a later system message is a text of the user");
             let text = rules::tagged(&message.text());
@@ -81,13 +81,13 @@ pub(super) fn close(open: &AnthropicWriteState, is_marked: bool, out: &mut Vec<u
     out.extend_from_slice(b"}]}");
 }
 
-/// Appends a message of the user with a text that says nothing.
+/// Appends a message of the user with a stand-in text.
 fn stand_in(open: &mut AnthropicWriteState, out: &mut Vec<u8>) {
     block(open, "user", json!({"type": "text", "text": rules::STAND_IN}), &Extras::new(), out);
 }
 
-/// Where the turn begins that the conversation is in, if it cannot be continued with reasoning: the API wants the reasoning
-/// that a turn began with, signed by its server.
+/// Returns the start of the current turn if it cannot be continued with reasoning: the API requires the reasoning that the
+/// turn began with, signed by its server.
 pub(super) fn unsigned_turn(to: &RecipientProfile<'_>, messages: &Transcript) -> Option<usize> {
     let start = turn_start(to, messages);
     let is_reply = |message: &&Arc<Message>| message.role() == Role::Assistant && is_left(to, message);
@@ -107,8 +107,8 @@ pub(super) fn unsigned_turn(to: &RecipientProfile<'_>, messages: &Transcript) ->
     (!is_whole).then_some(start)
 }
 
-/// Where the turn begins that the conversation is in, as the API sees it: what the user says directly after results is one
-/// message with them, and begins none.
+/// Returns the start of the current turn as the API sees it: a message of the user directly after results is one message
+/// with them, and begins no turn.
 fn turn_start(to: &RecipientProfile<'_>, messages: &Transcript) -> usize {
     let mut start = messages.len();
     let mut has_input = false;
@@ -126,12 +126,12 @@ fn turn_start(to: &RecipientProfile<'_>, messages: &Transcript) -> usize {
     if has_input { start } else { 0 }
 }
 
-/// Whether something of a message is left on the way to the server.
+/// Whether a message is sent to the server at all.
 fn is_left(to: &RecipientProfile<'_>, message: &Message) -> bool {
     conform(message, to, true, &mut MessageChanges::default()).is_some()
 }
 
-/// The id of the container in which the server runs code, as long as the turn continues: the API wants it with the results
+/// The id of the container in which the server runs code, as long as the turn continues: the API requires it with the results
 /// of calls that the code waits for.
 pub(super) fn container(server: &str, messages: &Transcript) -> Option<Value> {
     let before = |message: &&Message| message.role() == Role::Tool;
@@ -207,7 +207,7 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
     Ok(Some(match &part.content {
         Content::Text(text) => {
             let mut wired = json!({"type": "text", "text": text});
-            // Those of its own; what another provider named has another form.
+            // NOTE: Citations of other providers have another form.
             let is_own =
                 |citation: &Value| citation["type"].as_str().is_some_and(|kind| kind.ends_with("_location"));
             if let Some(Value::Array(citations)) = part.extras.get(CITATIONS)
@@ -280,7 +280,7 @@ fn image(media: &Media) -> Result<Value, ModelError> {
     Ok(json!({"type": "image", "source": source(media, "image/png")}))
 }
 
-/// Where a document is, or its content.
+/// The location of a document, or its content.
 fn source(media: &Media, media_type: &str) -> Value {
     match &media.source {
         MediaSource::Url(url) => json!({"type": "url", "url": url}),
@@ -312,14 +312,14 @@ fn document(media: &Media, extras: &Extras) -> Result<Value, ModelError> {
     if media.has_citations {
         block["citations"] = json!({"enabled": true});
     }
-    // What the model is to know of it, and not to cite.
+    // NOTE: Context for the model, which it does not cite.
     if let Some(context) = extras.get("context") {
         block["context"] = context.clone();
     }
     Ok(block)
 }
 
-/// A block of a kind that we do not know, as a part.
+/// Keeps a block of an unknown kind as a part.
 pub(super) fn unknown(block: Value) -> Option<Part> {
     let fields: Map<String, Value> = [(BLOCK.to_owned(), block)].into_iter().collect();
     UnknownPart::new(fields).map(|part| Content::Unknown(part).into())

@@ -1,4 +1,4 @@
-//! How two texts differ, for a person to read: the lines in the middle that are not the same.
+//! A readable diff of two texts: the differing lines between a common start and a common end.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use stepfold_state_core::chat::ChatRequest;
 /// The most lines of either side that are shown.
 const SHOWN: usize = 12;
 
-/// A request as text, one thing a line.
+/// Writes a request as text, one item per line.
 pub(super) fn text(request: &ChatRequest) -> String {
     let options = serde_json::to_string_pretty(&file::RecordedOptions::of(request)).unwrap_or_default();
     format!("{options}\n{}", request.messages)

@@ -37,7 +37,7 @@ pub(super) struct RecordedEnd {
     pub(super) model: Option<String>,
 }
 
-/// An error, as far as it can be written down.
+/// The serialisable fields of an error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct RecordedError {
     kind: String,
@@ -73,7 +73,7 @@ impl RecordedAnswer {
         RecordedAnswer { message: partial.message, end }
     }
 
-    /// The stream again.
+    /// Returns the results of the recorded stream.
     pub(super) fn results(&self) -> Vec<Result<Chunk, ModelError>> {
         let mut chunks = Vec::new();
         if self.end.id.is_some() || self.end.model.is_some() {
@@ -86,7 +86,7 @@ impl RecordedAnswer {
         chunks.into_iter().map(Ok).chain(error).collect()
     }
 
-    /// An answer of which nothing is known yet.
+    /// An answer without content.
     pub(super) fn with_end(end: RecordedEnd) -> Self {
         RecordedAnswer { message: Message::new(Role::Assistant), end }
     }
@@ -122,7 +122,7 @@ impl RecordedError {
                 let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
                 ModelErrorKind::ReplyTooLarge { limit: limit.unwrap_or_default() }
             }
-            // Of a newer version's kinds we know that they are errors.
+            // NOTE: A kind of a newer version is at least an error.
             kind => kind.unwrap_or(ModelErrorKind::Transient),
         };
         let mut error = ModelError::new(kind, self.message.clone());

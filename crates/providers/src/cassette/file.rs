@@ -72,14 +72,14 @@ impl From<ModelError> for CassetteError {
     }
 }
 
-/// All that is on a cassette.
+/// The model and all exchanges of a cassette.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CassetteContents {
     pub(super) id: String,
     pub(super) exchanges: Vec<RecordedExchange>,
 }
 
-/// The beginning of a request that an earlier one has as well.
+/// A prefix that a request shares with an earlier one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct SharedPrefix {
     exchange: usize,

@@ -1,4 +1,4 @@
-//! The cassette as a model: it replays recorded exchanges, or records a model's.
+//! The cassette as a model: replays recorded exchanges, or records those of another model.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -60,9 +60,9 @@ struct CassetteInner {
 #[derive(Default)]
 struct CassetteState {
     contents: CassetteContents,
-    /// How many exchanges were there, and which of them were used.
+    /// Whether each exchange was used.
     used: Vec<bool>,
-    /// Whether the file is as we wrote it, so that it is enough to add to it.
+    /// Whether the file is as this cassette wrote it, so that appending suffices.
     can_append: bool,
 }
 
@@ -191,7 +191,7 @@ impl CassetteInner {
         }
     }
 
-    /// How the request differs from the one that comes closest to it.
+    /// The error of an unrecorded request: its diff to the closest recorded one.
     fn mismatch(&self, request: &ChatRequest) -> ModelError {
         let tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
         let requested = diff::text(request);

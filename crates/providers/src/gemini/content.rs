@@ -28,14 +28,14 @@ const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 /// The field of an unknown part with a part of an unknown kind.
 pub(super) const PART: &str = "gemini";
 
-/// What is open between two messages.
+/// The open elements between two messages.
 #[derive(Clone, Default)]
 pub struct GeminiWriteState {
     /// The role of the open content; `None` before the first one.
     speaker: Option<&'static str>,
-    /// Whether a message came that is not of the system: only those before are a field of the request.
+    /// Whether a message other than a system message was written: the system messages before it are a field of the request.
     has_begun: bool,
-    /// The ids of the last calls, and those that the server gave them.
+    /// The ids of the last calls, each with the id that the server gave it.
     given: Arc<[(String, Value)]>,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn write(
         stand_in(open, out);
     }
     match message.role() {
-        // Those at the beginning are a field of the request.
+        // NOTE: Leading system messages are a field of the request.
         Role::System if !open.has_begun => {}
         // Later system messages are not supported.
         Role::System => {
@@ -88,7 +88,7 @@ pub(super) fn close(open: &GeminiWriteState, out: &mut Vec<u8>) {
     out.extend_from_slice(b"]}");
 }
 
-/// Appends a content of the user with a text that says nothing.
+/// Appends a content of the user with a stand-in text.
 fn stand_in(open: &mut GeminiWriteState, out: &mut Vec<u8>) {
     push("user", &json!({"text": rules::STAND_IN}), open, out);
 }
@@ -111,7 +111,7 @@ fn all(
     out: &mut Vec<u8>,
     changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
-    // Of calls side by side the first one is signed.
+    // NOTE: Of parallel calls only the first one is signed.
     let mut is_unsigned = signs_calls;
     for part in message.parts() {
         let Some(mut wired) = wired(message.role(), part)? else {
@@ -228,7 +228,7 @@ pub(super) fn signature(part: &Value) -> Option<Extras> {
     Some(Extras::from_iter([(SIGNATURE, signature.clone())]))
 }
 
-/// A part of a kind that we do not know.
+/// Keeps a part of an unknown kind.
 pub(super) fn unknown(part: &Value) -> Option<Part> {
     let fields: Map<String, Value> = [(PART.to_owned(), part.clone())].into_iter().collect();
     UnknownPart::new(fields).map(|part| Content::Unknown(part).into())

@@ -14,7 +14,7 @@ use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 
 use crate::secret::Secret;
 
-/// How connections are made.
+/// The options of connections.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectOptions {
     pub(crate) timeout: Duration,
@@ -24,12 +24,12 @@ pub(crate) struct ConnectOptions {
     pub(crate) roots: Vec<Vec<u8>>,
 }
 
-/// A client that connects like this.
+/// Builds a client with these options.
 pub(crate) fn client(connect: &ConnectOptions) -> Result<reqwest::Client, ModelError> {
     let mut builder = reqwest::Client::builder()
         .connect_timeout(connect.timeout)
         .tcp_nodelay(true)
-        // A redirected request would carry the key to wherever it is sent.
+        // NOTE: A redirected request would carry the key to any host that the server names.
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")));
     if let Some(proxy) = &connect.proxy {
@@ -52,7 +52,7 @@ pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
         let url = without_password(url);
         return Err(format!("invalid base URL `{url}`: must begin with http:// or https://"));
     };
-    // They would not be sent, and would show in errors.
+    // NOTE: A user and a password would not be sent, and would show in errors.
     if !parsed.username().is_empty() || parsed.password().is_some() {
         let url = without_password(url);
         return Err(format!(
@@ -65,7 +65,7 @@ pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
     Ok(url.to_owned())
 }
 
-/// A URL, or what should be one, without the name and the password that it may begin with.
+/// Removes the user and the password from a URL, valid or not.
 pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => Cow::Owned(format!("{scheme}://***@{host}")),
@@ -74,11 +74,11 @@ pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
     }
 }
 
-/// What of a proxy's address is secret: all of it, and its password, also where its characters are escaped.
+/// Returns the secrets in the address of a proxy: all of it, and its password, with and without escapes.
 pub(crate) fn secrets_of(proxy: &Secret) -> Vec<Secret> {
     let parsed = reqwest::Url::parse(proxy.expose()).ok();
     let password = parsed.as_ref().and_then(reqwest::Url::password).map(str::to_owned);
-    // A query is where the library decodes.
+    // NOTE: The library decodes escapes only in a query.
     let query = password.as_ref().map(|password| format!("http://x/?x={}", password.replace('+', "%2B")));
     let decoded =
         query.and_then(|url| Some(reqwest::Url::parse(&url).ok()?.query_pairs().next()?.1.into_owned()));
@@ -86,7 +86,7 @@ pub(crate) fn secrets_of(proxy: &Secret) -> Vec<Secret> {
     [proxy.clone()].into_iter().chain(password.map(Secret::from)).collect()
 }
 
-/// A header's value that does not show. Some characters cannot be sent in one.
+/// Makes the value of a header that `Debug` hides. Some characters are invalid in a header.
 pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::try_from(value).map_err(|_| {
         format!("invalid {what}: contains a character that cannot be sent, such as a line break")

@@ -1,4 +1,4 @@
-//! One request and its answer. Whatever goes wrong on the way has become an error of a kind here.
+//! One request and its response. Every failure of the transport becomes an error with a kind here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::guard;
 use super::server_error::{ErrorContext, classify, request_id};
 use super::sse::{MAX_EVENT, SseEvent, SseFault, SseParser};
 
-/// The most bytes that are read of a body that should be an error, and how long that may take.
+/// The limits on the bytes of the body of an error, and on the time to read it.
 const MAX_ERROR: usize = 64 << 10;
 const MAX_ERROR_TIME: Duration = Duration::from_secs(10);
 
@@ -38,7 +38,7 @@ impl ReplyProgress {
         ReplyProgress { idle, has_begun: Arc::default(), is_whole: Arc::default(), held: Arc::default() }
     }
 
-    /// Says that the reply has begun.
+    /// Marks the reply as begun.
     pub(crate) fn begin(&self) {
         self.has_begun.store(true, Ordering::Relaxed);
     }
@@ -48,17 +48,17 @@ impl ReplyProgress {
         self.is_whole.store(true, Ordering::Relaxed);
     }
 
-    /// Says how much of the reply is held back.
+    /// Sets the amount of the reply that is held back.
     pub(crate) fn hold(&self, held: usize) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// How much of the reply is held back.
+    /// The amount of the reply that is held back.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether it is whole.
+    /// Whether the reply is complete.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Relaxed)
     }
@@ -128,7 +128,7 @@ pub(crate) async fn pieces(
     }
 }
 
-/// How a body is encoded that should not be.
+/// Returns the encoding of a body, which the request did not accept.
 fn encoding(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get("content-encoding").filter(|name| *name != "identity")
 }
@@ -147,7 +147,7 @@ async fn sniffed(
     {
         head.extend_from_slice(&more?);
         if start_of(&head).is_empty() && head.len() > BOM.len() {
-            // White space says nothing, however much of it comes.
+            // NOTE: White space does not tell the kind, and endless white space must not fill the memory.
             head.clear();
         }
     }
@@ -170,7 +170,7 @@ async fn sniffed(
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// What a body begins with, behind a byte order mark, or a part of one, and white space.
+/// Returns the start of a body after a byte order mark (or a part of one) and white space.
 fn start_of(head: &[u8]) -> &[u8] {
     if BOM.starts_with(head) { &[] } else { head.strip_prefix(BOM).unwrap_or(head).trim_ascii_start() }
 }
@@ -199,7 +199,7 @@ async fn whole(mut bytes: ByteStream, context: &ErrorContext) -> Result<PieceStr
     }
 }
 
-/// Reads a body until it ends, fails, or is larger than that.
+/// Reads a body until it ends, fails, or reaches the limit.
 async fn read<E>(mut bytes: impl Stream<Item = Result<Bytes, E>> + Unpin, limit: usize, body: &mut Vec<u8>) {
     while let Some(Ok(more)) = bytes.next().await {
         body.extend_from_slice(&more[..more.len().min(limit - body.len())]);
@@ -276,7 +276,7 @@ struct LimitedBytes {
     bytes: BoxStream<'static, reqwest::Result<Bytes>>,
     progress: ReplyProgress,
     context: ErrorContext,
-    /// How many bytes came, comments and pings included.
+    /// The number of received bytes, comments and pings included.
     count: usize,
 }
 
@@ -334,9 +334,9 @@ fn not_sent(context: &ErrorContext, address: &str, error: reqwest::Error) -> Mod
     context.error(kind, message).with_source(error.without_url())
 }
 
-/// Whether the other side of a connection could not show who it is. Sent again, the request fails again.
+/// Whether the certificate of the server is invalid: a retry fails again.
 fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
-    // An error of input or output names the causes of what is in it, and not that itself.
+    // NOTE: `io::Error::source` skips the wrapped error and returns that error's source, so `get_ref` is asked first.
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) =

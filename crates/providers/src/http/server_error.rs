@@ -14,7 +14,7 @@ use crate::secret::Secret;
 /// The most characters of a server's text that go into an error.
 const MAX_MESSAGE: usize = 1_000;
 
-/// Whom a request goes to, for the errors about it.
+/// The provider and the model of a request, for its errors.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorContext {
     pub(crate) provider: String,
@@ -30,7 +30,7 @@ impl ErrorContext {
         self.label(ModelError::new(kind, self.clean(message.as_ref())))
     }
 
-    /// The error, with whom it is about.
+    /// Adds the provider, the model and the request id to an error.
     pub(crate) fn label(&self, error: ModelError) -> ModelError {
         let error = error.with_provider(&self.provider).with_model(&self.model);
         match &self.request_id {
@@ -39,8 +39,8 @@ impl ErrorContext {
         }
     }
 
-    /// The chunk, without keys and bounded in the names that the server gives: ids and finish reasons are logged and
-    /// stored everywhere.
+    /// Removes keys from the names that a server gives, and bounds them: ids and finish reasons are logged and stored
+    /// everywhere.
     pub(crate) fn clean_names(&self, chunk: Chunk) -> Chunk {
         match chunk {
             Chunk::Identity { id, model } => Chunk::Identity {
@@ -54,7 +54,7 @@ impl ErrorContext {
         }
     }
 
-    /// A server's text: without keys, without line breaks, and not endless.
+    /// Cleans a text of a server: no keys, no line breaks, bounded length.
     pub(crate) fn clean(&self, text: &str) -> String {
         let text = self.secrets.iter().fold(in_one_line(text), |text, secret| secret.redact(&text));
         let text = self.secrets.iter().fold(text, without_half_of);
@@ -65,7 +65,7 @@ impl ErrorContext {
     }
 }
 
-/// The beginning of a text, from which a message is made, without line breaks.
+/// Returns the beginning of a text in one line.
 fn in_one_line(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {
@@ -80,7 +80,7 @@ fn in_one_line(text: &str) -> String {
     line
 }
 
-/// The text without the first half of a secret at its end, where what was read of it ends.
+/// Removes the first part of a secret at the end of a text, which may have been truncated there.
 fn without_half_of(mut text: String, secret: &Secret) -> String {
     let secret = secret.expose();
     let halves = (8..secret.len()).rev().filter_map(|length| secret.get(..length));
@@ -204,7 +204,7 @@ impl ErrorBody {
         let by_number =
             || number.filter(|code| (400..600).contains(code)).map(|code| kind_of_status(code, self));
         let is_no_model = text.contains("model") && says(&["does not exist", "not found"]);
-        // No code says so.
+        // NOTE: Servers have no code for it.
         if says(EXHAUSTED_PHRASES) || self.is_quota_exhausted() {
             return Some(ModelErrorKind::QuotaExceeded);
         }
@@ -218,8 +218,8 @@ impl ErrorBody {
         by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
     }
 
-    /// Whether a quota of Google's is spent for longer than a moment: one of a day, or one that the account does not have. Its
-    /// status and code are those of a rate limit.
+    /// Whether a quota of Google is exhausted for long: a daily one, or one that the account does not have. Its status and code
+    /// are those of a rate limit.
     fn is_quota_exhausted(&self) -> bool {
         let details = self.body.get("details").and_then(Value::as_array).into_iter().flatten();
         let violations = details.filter_map(|detail| detail.get("violations")?.as_array()).flatten();
@@ -243,7 +243,7 @@ impl ErrorBody {
                 &[
                     "maximum context length is ",
                     "tokens > ",
-                    // Behind a sum that has a limit's name before it.
+                    // After a sum that has the name of a limit before it.
                     "> ",
                     "limit: ",
                     "limit is ",
@@ -256,7 +256,7 @@ impl ErrorBody {
         })
     }
 
-    /// The number of tokens that there were.
+    /// The number of tokens in the request.
     fn used(&self) -> Option<u64> {
         self.field(&["n_prompt_tokens"]).or_else(|| {
             number_after(
@@ -286,11 +286,11 @@ const TOO_LONG_PHRASES: &[&str] = &[
     "range of input length",
     "reduce the length of the messages",
     "too large for model with",
-    // More than the rate limit lets through at once: no waiting helps.
+    // NOTE: More than the rate limit lets through at once: waiting does not help.
     "request too large for",
 ];
 
-/// What servers say of an empty account under a code of something else.
+/// Phrases of servers about an empty account, sent under the code of another error.
 const EXHAUSTED_PHRASES: &[&str] = &[
     "credit balance is too low",
     "credits are depleted",
@@ -316,7 +316,7 @@ const KINDS: &[(&[&str], ModelErrorKind)] = &[
         ModelErrorKind::Refused,
     ),
     (&["model_not_found", "not_found_error", "model_not_available"], ModelErrorKind::NotFound),
-    // No waiting helps when the account is empty.
+    // NOTE: Waiting does not help when the account is empty.
     (
         &[
             "insufficient_quota",

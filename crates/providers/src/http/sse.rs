@@ -1,4 +1,4 @@
-//! Server-sent events out of bytes, however these are cut.
+//! Server-sent events from bytes, in pieces of any size.
 //!
 //! An own parser, for three features: it detects an end in the middle of an event, limits the size of events,
 //! and looks at each byte once even if a large event arrives in small pieces.
@@ -24,10 +24,10 @@ pub(crate) enum SseFault {
     NotUtf8,
 }
 
-/// Reads events.
+/// Parses server-sent events.
 #[derive(Debug, Default)]
 pub(crate) struct SseParser {
-    /// The line that is not whole yet.
+    /// The incomplete last line.
     line: Vec<u8>,
     event: SseEvent,
     has_data: bool,
@@ -35,7 +35,7 @@ pub(crate) struct SseParser {
 }
 
 impl SseParser {
-    /// The events that are whole once these bytes have come.
+    /// Appends the events that these bytes complete.
     pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut Vec<SseEvent>) -> Result<(), SseFault> {
         while let Some(end) = memchr(bytes) {
             let (line, rest) = bytes.split_at(end);
@@ -54,7 +54,7 @@ impl SseParser {
         self.check_size()
     }
 
-    /// Whether something of an event has come that has not ended.
+    /// Whether an event has begun and not ended.
     pub(crate) fn is_in_the_middle(&self) -> bool {
         !self.line.is_empty() || self.has_data
     }
@@ -97,7 +97,7 @@ impl SseParser {
     }
 }
 
-/// Where the line ends.
+/// Finds the end of the line.
 fn memchr(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n')
 }

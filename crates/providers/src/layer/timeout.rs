@@ -109,7 +109,7 @@ impl ChatModel for TimeoutModel {
     }
 }
 
-/// Adds limits to a reply. They end when the reply is complete. `held` is how much has come and is held back.
+/// Adds limits to a reply. They end when the reply is complete. `held` returns the amount that is held back.
 pub(crate) fn with_timeout(
     reply: ReplyStream,
     timeout: Timeout,
@@ -135,13 +135,13 @@ struct TimedReply {
     has_begun: bool,
     /// Whether the last chunk of the reply was passed on. Usage may follow.
     is_finished: bool,
-    /// How long the reply has been waited for.
+    /// The time waited for the reply.
     spent: Duration,
-    /// How long the reply has been waited for since it last got on.
+    /// The time waited since the last progress.
     idle: Duration,
 }
 
-/// How much of the reply has come and is held back: more of it is progress as well.
+/// The amount of the reply that is held back: its growth is progress, too.
 struct BufferedProgress {
     now: Box<dyn Fn() -> usize + Send>,
     before: usize,
@@ -190,7 +190,7 @@ impl TimedReply {
             Some((deadline, kind, limit)) => {
                 let in_time = match now < deadline {
                     true => timeout_at(deadline, self.reply.next()).await.ok(),
-                    // Without this, a stream that is always ready would never check the timeout.
+                    // NOTE: Without this, a stream that is always ready would never check the timeout.
                     false => None,
                 };
                 let item = match in_time {

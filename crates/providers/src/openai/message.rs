@@ -23,7 +23,7 @@ use crate::rules::names::{NameRules, wire_name};
 use crate::rules::{self, ArgumentForm, RoleOrder, SystemPlace};
 use crate::wire;
 
-/// What is open between two messages.
+/// The open elements between two messages.
 #[derive(Clone, Default)]
 pub struct ChatWriteState {
     has_messages: bool,
@@ -93,7 +93,7 @@ fn participant(message: &Message) -> Option<Cow<'_, str>> {
     message.name().map(|name| wire_name(&NameRules::OPENAI, name))
 }
 
-/// Appends what is open at the end of the conversation.
+/// Appends the open elements at the end of the conversation.
 pub(super) fn close(preset: &Preset, open: &ChatWriteState, out: &mut Vec<u8>) {
     let mut open = open.clone();
     let mut changes = MessageChanges::default();
@@ -137,7 +137,7 @@ fn write_system(preset: &Preset, open: &mut ChatWriteState, out: &mut Vec<u8>) {
     push(&json!({"role": preset.system_role, "content": content}), open, out);
 }
 
-/// Appends what has to stand between the last message and one of this role.
+/// Appends the message that the server requires between the last message and one of this role.
 fn write_bridge(
     preset: &Preset,
     role: Role,
@@ -180,7 +180,7 @@ fn push<T: Serialize>(message: &T, open: &mut ChatWriteState, out: &mut Vec<u8>)
     wire::json(message, out);
 }
 
-/// The mark for the cache that a part has, where the server knows such marks.
+/// Returns the cache mark of a part, for servers that support it.
 fn mark<'a>(preset: &Preset, part: &'a Part) -> Option<&'a Value> {
     part.extras.get("cache_control").filter(|_| preset.cache_control)
 }
@@ -305,7 +305,7 @@ fn tool(
     open: &mut ChatWriteState,
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
-    // A well-formed conversation has one result in each tool message.
+    // NOTE: A well-formed conversation has one result in each tool message.
     let Some(result) = message.tool_result() else {
         return Ok(());
     };
@@ -349,7 +349,7 @@ fn show_images(preset: &Preset, open: &mut ChatWriteState, out: &mut Vec<u8>, ch
     out.extend_from_slice(b"]}");
 }
 
-/// A part that a person could see or hear.
+/// Writes a text, an image or a file.
 fn content_part(preset: &Preset, role: Role, content: &Content) -> Result<Value, ModelError> {
     match content {
         Content::Text(text) => Ok(json!(text_part(text.clone()))),
@@ -387,7 +387,7 @@ fn file(preset: &Preset, media: &Media) -> Result<Value, ModelError> {
     wire::no_detail_of_file(media)?;
     let media_type = media.media_type.as_deref().unwrap_or("");
     if let (Some(format), Some(data)) = (media_type.strip_prefix("audio/"), wire::base64(media)) {
-        // The library knows two formats; servers know more.
+        // NOTE: The type of async-openai has two formats only; servers accept more.
         let format = if format == "mpeg" { "mp3" } else { format.trim_start_matches("x-") };
         return Ok(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}));
     }

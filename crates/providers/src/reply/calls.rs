@@ -38,7 +38,7 @@ pub(crate) fn logprobs(tokens: Vec<Value>) -> Option<Chunk> {
 /// The last chunk of a reply that has all its calls.
 ///
 /// # Errors
-/// When the choice of tools was not followed.
+/// The choice of tools was not followed.
 pub(crate) fn finished<'a>(
     choice: &ToolChoice,
     called: impl Iterator<Item = &'a str>,

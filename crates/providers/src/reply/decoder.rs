@@ -15,7 +15,7 @@ pub trait ReplyDecoder: Send + 'static {
     /// The reply is faulty.
     fn push(&mut self, piece: ReplyPiece, out: &mut Vec<Chunk>) -> Result<(), ReplyFault>;
 
-    /// How far the reply has come.
+    /// The finish reason so far, and whether the reply is over.
     fn end(&self) -> &FinishState;
 
     /// Whether a finish reason has come.
@@ -23,7 +23,7 @@ pub trait ReplyDecoder: Send + 'static {
         self.end().reason.is_some()
     }
 
-    /// Whether nothing more will come.
+    /// Whether the reply is over.
     fn is_over(&self) -> bool {
         self.end().is_over
     }
@@ -32,27 +32,27 @@ pub trait ReplyDecoder: Send + 'static {
     /// are read. The others are [raw](crate::RawFields).
     fn objects(body: &Value, is_whole: bool) -> Vec<(&Value, &'static [&'static str])>;
 
-    /// The last chunks, once nothing more comes.
+    /// Appends the last chunks after the last piece.
     ///
     /// # Errors
     /// The reply is incomplete.
     fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault>;
 
-    /// Passes on what is held back of a reply that breaks off.
+    /// Passes on the chunks that are held back when a reply is interrupted.
     fn abandon(&mut self, _: &mut Vec<Chunk>) {}
 
-    /// How much of the reply has come and is held back: more of it is progress, though nothing is passed on.
+    /// The amount of the reply that is held back. Growth counts as progress, though no chunk is passed on.
     fn held(&self) -> usize {
         0
     }
 }
 
-/// How far a reply has come.
+/// The finish reason of a reply as far as it is known, and whether the reply is over.
 #[derive(Debug, Default)]
 pub struct FinishState {
-    /// Why it ended, as far as that has come.
+    /// The finish reason; `None` before it has arrived.
     pub(crate) reason: Option<FinishReason>,
-    /// Whether nothing more will come.
+    /// Whether the reply is over.
     pub(crate) is_over: bool,
 }
 
@@ -60,7 +60,7 @@ impl FinishState {
     /// The finish reason of a reply that ends here.
     ///
     /// # Errors
-    /// None has come: it is not a whole reply.
+    /// The finish reason is missing: the reply is incomplete.
     pub(crate) fn take(&mut self) -> Result<FinishReason, ReplyFault> {
         let message = || "the stream ended without a finish reason".to_owned();
         self.reason.take().ok_or_else(|| ReplyFault::Kind(ModelErrorKind::Truncated, message()))
@@ -72,9 +72,9 @@ impl FinishState {
 pub enum ReplyFault {
     /// The server's error.
     Reported(String),
-    /// It is of this kind.
+    /// A fault of a known kind.
     Kind(ModelErrorKind, String),
-    /// A piece of it is not JSON, or has another shape. After the finish that does not matter.
+    /// A piece is not JSON, or has an unknown shape. After the finish reason it is ignored.
     Unreadable(String),
 }
 

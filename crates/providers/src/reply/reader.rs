@@ -1,4 +1,4 @@
-//! Reads a reply: decodes it to its end, and decides whether it is complete, the same for all dialects.
+//! Reads a reply to its end, and decides whether it is complete: the same for all dialects.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub(crate) struct ReplyReader<D> {
     ready: VecDeque<Chunk>,
     /// The time waited for data after the finish reason.
     waited: Duration,
-    /// How it ends, once that is known.
+    /// The result at the end of the reply, once it is known.
     end: Option<Result<(), ModelError>>,
-    /// The server that sends it.
+    /// The server that sends the reply.
     server: Option<Arc<str>>,
-    /// Whether it has extras, which go back to this server only.
+    /// Whether the reply has extras, which go back to this server only.
     has_extras: bool,
 }
 
@@ -89,7 +89,7 @@ impl<D: ReplyDecoder> ReplyReader<D> {
         }
     }
 
-    /// One more piece, within one time limit for all of them.
+    /// Waits for another piece, within a time limit shared by all pieces after the finish.
     async fn next_after_finish(&mut self) -> Option<ReplyPiece> {
         let left = AFTER_FINISH.checked_sub(self.waited).filter(|left| !left.is_zero())?;
         let started = Instant::now();
@@ -98,13 +98,13 @@ impl<D: ReplyDecoder> ReplyReader<D> {
         next.ok().flatten().and_then(Result::ok)
     }
 
-    /// Reads one piece. Some is the end.
+    /// Reads one piece. Returns `Some` at the end of the reply.
     async fn step(&mut self, out: &mut Vec<Chunk>) -> Option<Result<(), ModelError>> {
         let is_finished = self.decoder.is_finished();
         let next = if self.decoder.is_over() {
             None
         } else if is_finished {
-            // The reply is complete; whatever the server sends now does not change that.
+            // The reply is complete; later data does not change that.
             self.progress.finish();
             self.next_after_finish().await
         } else {
@@ -140,7 +140,7 @@ impl<D: ReplyDecoder> ReplyReader<D> {
     }
 }
 
-/// Whether a chunk holds what only its server understands.
+/// Whether a chunk holds data that only its server understands.
 const fn is_server_specific(chunk: &Chunk) -> bool {
     matches!(chunk, Chunk::Part(_) | Chunk::PartExtras(_) | Chunk::MessageExtras(_))
 }

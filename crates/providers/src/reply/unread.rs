@@ -9,7 +9,7 @@ use crate::http::ReplyPiece;
 /// The most bytes of JSON of such fields that are kept of a reply. A field that does not fit is left out.
 const MAX_BYTES: usize = 16 << 10;
 
-/// Where unread fields of a reply are kept: a tier of service, filters, details of usage. At most 16 KiB of them are
+/// The destination of unread fields of a reply: a tier of service, filters, details of usage. At most 16 KiB of them are
 /// kept; a cassette does not record those beside the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -35,7 +35,7 @@ impl UnreadFields {
         UnreadFields { kept, fields: Extras::new() }
     }
 
-    /// Collects those of a piece. The decoder reports what is not JSON.
+    /// Collects the unread fields of a piece. A piece that is not JSON is left to the decoder, which reports it.
     pub(crate) fn read<D: ReplyDecoder>(&mut self, piece: &ReplyPiece) {
         if self.kept == RawFields::Drop {
             return;
@@ -51,7 +51,7 @@ impl UnreadFields {
         }
     }
 
-    /// A later value takes the place of an earlier one; of objects, field by field.
+    /// Replaces an earlier value by a later one; objects are merged by field.
     fn keep(&mut self, name: &str, value: &Value) {
         let value = match (self.fields.get(name), value) {
             (_, Value::Null) => return,

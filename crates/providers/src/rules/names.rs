@@ -1,7 +1,7 @@
-//! Names on the wire: which ones a server takes, and the one in place of a name that it refuses.
+//! Names on the wire: rules of the names that a server accepts, and a substitute for each name that it refuses.
 //!
-//! A name is mapped by itself, whatever is beside it in a request, so that the tools that are offered and the calls in
-//! the conversation agree. The map is one to one: a legal name that looks like a mapped one is mapped as well.
+//! The mapping of a name depends on that name alone, so that the tools on offer and the calls in the conversation
+//! agree. The map is one to one: a legal name that looks like a mapped one is mapped as well.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -74,7 +74,7 @@ fn begins_word(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_'
 }
 
-/// What a mapped name ends with: this, letters that stand for the name, and letters that stand for all before them.
+/// The mark in a mapped name. A digest of the original name and a checksum follow it.
 const MARK: &str = "_x";
 const NAME_LETTERS: usize = 10;
 const CHECK_LETTERS: usize = 4;
@@ -82,9 +82,9 @@ const CHECK_LETTERS: usize = 4;
 /// The most characters of a mapped name: what all servers take.
 const MAX_MAPPED: usize = 64;
 
-/// The name on the wire: the name itself if it is legal, else a legal one that is always the same, and no other name's.
+/// Returns the name on the wire: the name itself if it is legal, else a substitute that is unique and always the same.
 ///
-/// The names of calls in a conversation are mapped by it as well: it depends on nothing else.
+/// Names of calls in a conversation are mapped by this function, too.
 pub(crate) fn wire_name<'a>(rules: &NameRules, name: &'a str) -> Cow<'a, str> {
     if rules.accepts(name) && !is_mapped(name) {
         return Cow::Borrowed(name);
@@ -116,7 +116,7 @@ fn is_mapped(name: &str) -> bool {
     mark.is_some_and(|mark| mark.starts_with(MARK)) && digest(body, CHECK_LETTERS) == check
 }
 
-/// So many letters and digits that stand for a text.
+/// Hashes a text to `length` letters and digits.
 pub(crate) fn digest(text: &str, length: usize) -> String {
     const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
     let letter = |place: usize| {

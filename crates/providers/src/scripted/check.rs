@@ -124,8 +124,8 @@ pub(super) fn ending(request: &ChatRequest, expects: &[Arc<Message>]) -> Result<
     }
 }
 
-/// How many of these replies a conversation has already, as its last ones, each after the messages that are expected
-/// before it. Not all of them: what was played to its end begins again.
+/// Counts the replies that a conversation already has at its end, each after the messages that are expected before it. Never
+/// all of them: a script that was played to its end starts again.
 pub(super) fn count_given(request: &ChatRequest, lines: &[ScriptLine]) -> usize {
     let messages: Vec<&Arc<Message>> = request.messages.iter().collect();
     (1..lines.len()).rev().find(|count| ends_with(&messages, &lines[..*count])).unwrap_or(0)
@@ -143,7 +143,7 @@ fn ends_with(messages: &[&Arc<Message>], lines: &[ScriptLine]) -> bool {
     })
 }
 
-/// What a request ends with, for an error.
+/// Describes the last message of a request, for an error.
 pub(super) fn last(request: &ChatRequest) -> String {
     let last = request.messages.last().map(one_line);
     last.map(|line| format!("\n  it ends with: {line}")).unwrap_or_default()

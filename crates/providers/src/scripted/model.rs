@@ -1,4 +1,4 @@
-//! The scripted model: returns the script's replies, and keeps its requests.
+//! The scripted model: returns the replies of its script, and records its requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -74,7 +74,7 @@ struct ScriptState {
 /// The source of replies.
 enum ReplySource {
     List(VecDeque<ScriptLine>),
-    /// A conversation that no request has come for: the first one says where it continues.
+    /// A conversation before its first request, which decides where it continues.
     Conversation(VecDeque<ScriptLine>),
     Function(Box<dyn FnMut(&ChatRequest) -> ScriptedReply + Send>),
 }
@@ -277,7 +277,7 @@ impl Scripted {
         if broken.is_empty() { Ok(()) } else { Err(BrokenRule(broken)) }
     }
 
-    /// A panic elsewhere leaves nothing half-done here.
+    /// Locks the state. A poisoned lock is usable: no operation on the state panics halfway.
     fn lock(&self) -> MutexGuard<'_, ScriptState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -307,7 +307,7 @@ impl ChatModel for Scripted {
 }
 
 impl ScriptState {
-    /// The reply that is due, or the rule that the request breaks. A broken request uses up no reply.
+    /// Returns the next reply, or the rule that the request breaks. An invalid request consumes no reply.
     fn answer(&mut self, request: &ChatRequest, checks_prefix: bool) -> Result<ScriptedReply, String> {
         check::request(request)?;
         if checks_prefix {

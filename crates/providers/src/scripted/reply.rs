@@ -40,7 +40,7 @@ pub struct ScriptedReply {
     pub(super) may_call_unknown_tools: bool,
 }
 
-/// How a reply is cut into chunks.
+/// The division of a reply into chunks.
 #[derive(Clone, Copy, Debug)]
 enum ChunkSplit {
     /// As a server streams it.
@@ -51,16 +51,16 @@ enum ChunkSplit {
     Whole,
 }
 
-/// How a reply ends.
+/// The end of a reply.
 #[derive(Clone, Debug)]
 enum ScriptedEnd {
-    /// As a whole one.
+    /// The reply is complete.
     Finished,
     /// The stream just ends.
     Truncated,
-    /// With an error.
+    /// The reply ends with an error.
     Failed(ModelError),
-    /// Never.
+    /// The stream never ends.
     Hangs,
 }
 
@@ -96,7 +96,7 @@ impl ScriptedReply {
         self
     }
 
-    /// Splits text and reasoning into chunks of exactly this many characters, and what is left.
+    /// Splits text and reasoning into chunks of exactly this many characters, and the rest.
     ///
     /// # Examples
     /// ```
@@ -161,15 +161,16 @@ impl ScriptedReply {
         self
     }
 
-    /// This reply, which may call tools that the request does not offer. Without it that is taken for a
-    /// slip of the pen, and the request fails.
+    /// Allows calls of tools that the request does not offer. By default such a call counts as a mistake in the script, and the
+    /// request fails.
     #[must_use]
     pub fn calling_unknown_tools(mut self) -> Self {
         self.may_call_unknown_tools = true;
         self
     }
 
-    /// The stream of this reply. The seed cuts it, unless it says how itself; without one, it is whole.
+    /// Returns the stream of this reply. The seed divides it into chunks unless the reply sets its own; without a seed it has
+    /// one chunk for each part.
     pub(super) fn into_stream(self, seed: Option<u64>) -> ReplyStream {
         let message = match &self.message {
             Ok(message) => message,
@@ -206,12 +207,12 @@ impl ScriptedReply {
     }
 }
 
-/// Why a model ends a reply such as this.
+/// Returns the finish reason that a model would give.
 fn natural_end(message: &Message) -> FinishReason {
     if message.has_tool_calls() { FinishReason::ToolCalls } else { FinishReason::Stop }
 }
 
-/// A chunk in pieces of at most so many characters, if it is text.
+/// Splits text into chunks of at most `piece` characters.
 fn split(chunk: Chunk, piece: usize) -> Vec<Chunk> {
     match chunk {
         Chunk::Text(text) => pieces(&text, piece).map(Chunk::Text).collect(),
@@ -236,7 +237,7 @@ impl From<Message> for ScriptedReply {
     }
 }
 
-/// A whole reply that says this.
+/// A complete reply with this message.
 const fn of(message: Result<Message, NotationError>) -> ScriptedReply {
     ScriptedReply {
         message,
@@ -251,8 +252,8 @@ const fn of(message: Result<Message, NotationError>) -> ScriptedReply {
 }
 
 impl From<&str> for ScriptedReply {
-    /// Reads an assistant message in the [notation](stepfold_state_core::chat::notation). What is no
-    /// notation fails the request that it would have answered.
+    /// Reads an assistant message in the [notation](stepfold_state_core::chat::notation). An invalid
+    /// text fails the request that it would have answered.
     fn from(text: &str) -> Self {
         of(parse(text))
     }
@@ -264,10 +265,10 @@ impl From<String> for ScriptedReply {
     }
 }
 
-/// What a reply's text is put behind, to be read as a conversation.
+/// The prefix that makes the text of a reply a conversation in notation.
 const HEADER: &str = "assistant: ";
 
-/// The assistant message that `text` is the body of. Plain text is taken to the letter.
+/// Parses the body of an assistant message. Plain text is taken literally.
 fn parse(text: &str) -> Result<Message, NotationError> {
     let body = text.trim_start().strip_prefix("assistant:").unwrap_or(text).trim();
     let lines: Vec<&str> = body.lines().map(str::trim).collect();

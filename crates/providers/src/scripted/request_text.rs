@@ -1,4 +1,4 @@
-//! What was asked, as text: for each request only what is new, so that a test can be read.
+//! The requests of a scripted model as text: for each request its new messages only, so that tests are readable.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn render(exchanges: &[ScriptedExchange]) -> String {
     text
 }
 
-/// How many messages the request begins with that an earlier one began with, and the number of that one;
+/// Returns the length of the longest prefix that the request shares with an earlier one, and the number of that request;
 /// of several the last.
 fn longest_prefix(request: &ChatRequest, earlier: &[ScriptedExchange]) -> (usize, usize) {
     let mut best = (0, 0);
@@ -41,7 +41,7 @@ fn longest_prefix(request: &ChatRequest, earlier: &[ScriptedExchange]) -> (usize
     best
 }
 
-/// What a request asks beside the conversation, one line each.
+/// Describes the options of a request, one line each.
 fn options(request: &ChatRequest) -> String {
     let mut lines = Vec::new();
     if !request.tools.is_empty() {

@@ -1,4 +1,4 @@
-//! The schema of a reply as a server takes it, and the reply's own form.
+//! The schema of a reply in the form that a server accepts, and back to the requested form.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ use crate::wire;
 /// The property of a reply that is wrapped into an object.
 const WRAPPED: &str = "value";
 
-/// How the text of a reply differs from what it was asked for.
+/// The differences between the text of a reply on the wire and the requested form.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyForm {
     /// Whether the value is in an object.
     is_wrapped: bool,
-    /// The properties that are others on the wire.
+    /// The properties that are renamed on the wire.
     keys: RenamedKeys,
 }
 
@@ -51,12 +51,12 @@ impl ReplyForm {
         Ok((Some(format), ReplyForm { is_wrapped, keys }))
     }
 
-    /// Whether the reply is the same on the wire.
+    /// Whether the reply has the same form on the wire.
     pub(crate) fn is_plain(&self) -> bool {
         !self.is_wrapped && self.keys.is_plain()
     }
 
-    /// The text that was asked for. One of another form stays as it is: models that no server holds to a schema write others.
+    /// Restores the requested form. A text of another form stays unchanged: without strict mode, models may deviate.
     pub(crate) fn restored(&self, text: &str) -> Option<String> {
         let value = if self.is_wrapped { unwrapped(text)? } else { text };
         self.keys.restored(value)

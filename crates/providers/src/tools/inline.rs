@@ -1,4 +1,4 @@
-//! References of a schema, written out: what servers accept of references differs, and of schemas without them it does not.
+//! Inlines the references of a schema: servers differ in the references that they accept, and not in schemas without.
 
 use std::ptr;
 
@@ -8,8 +8,8 @@ use stepfold_state_core::json_schema::{is_annotation, subschemas_mut, target};
 /// The limit on the parts of a schema with its references written out.
 const MAX_PARTS: usize = 10_000;
 
-/// How often a definition may stand in itself, and how many references may be followed inside of each other. The first pair
-/// that does not make the schema too large is taken.
+/// Limits on the repetitions of a definition inside itself, and on nested references. The first pair that keeps the schema
+/// small enough is used.
 const DEPTHS: [(usize, usize); 7] = [(2, 32), (2, 12), (1, 8), (1, 6), (1, 4), (1, 2), (0, 0)];
 
 /// The schema with its local references written out. A recursive one is followed some levels deep; what is below, and what
@@ -55,7 +55,7 @@ impl<'a> ReferenceInliner<'a> {
         Some(())
     }
 
-    /// What a reference stands for: any value if that is not known, or nested too often.
+    /// Resolves a reference; to any value if its target is unknown or nested too deeply.
     fn target(&mut self, reference: &str, base: &'a Value) -> Option<Value> {
         let Some((found, base)) = resolve(reference, base, self.root) else { return Some(json!({})) };
         let nested = self.open.iter().filter(|open| ptr::eq(**open, found)).count();
@@ -70,7 +70,7 @@ impl<'a> ReferenceInliner<'a> {
     }
 }
 
-/// Whether a field says where a schema is found, and nothing of its values.
+/// Whether a field is about the location of a schema, not about its values.
 fn is_definition(name: &str, value: &Value) -> bool {
     let is_place = matches!(
         name,
@@ -79,7 +79,8 @@ fn is_definition(name: &str, value: &Value) -> bool {
     matches!(name, "$defs" | "definitions") || (is_place && !value.is_object())
 }
 
-/// Adds to a schema what a reference in it stands for. Its own words come first; with rules of its own, both hold.
+/// Adds the target of a reference to the schema that has it. Annotations of the schema take precedence; rules of both
+/// apply.
 fn put_beside(fields: &mut Map<String, Value>, meant: Value) {
     match meant {
         Value::Object(meant) if fields.keys().all(|name| is_annotation(name)) => {
@@ -102,7 +103,7 @@ fn put_beside(fields: &mut Map<String, Value>, meant: Value) {
     }
 }
 
-/// The schema that a reference means, and what references in it are relative to.
+/// Returns the target of a reference, and the base of references in it.
 fn resolve<'a>(reference: &str, base: &'a Value, root: &'a Value) -> Option<(&'a Value, &'a Value)> {
     let (id, fragment) = reference.split_once('#').unwrap_or((reference, ""));
     let base = if id.is_empty() { base } else { identified(root, id)? };

@@ -12,8 +12,8 @@ use stepfold_state_core::json_schema::subschemas_mut;
 
 use crate::rules::names::{NameRules, wire_name};
 
-/// Renames the properties of a schema that the server refuses, at every depth, and returns their names. Its descriptions say
-/// how they are called.
+/// Renames the properties of a schema that the server refuses, at every depth, and returns their names. Descriptions
+/// mention the original names.
 pub(super) fn rename(rules: &NameRules, schema: &mut Value) -> RenamedKeys {
     let keys = RenamedKeys::of(rules, schema);
     if !keys.is_plain() {
@@ -22,7 +22,7 @@ pub(super) fn rename(rules: &NameRules, schema: &mut Value) -> RenamedKeys {
     keys
 }
 
-/// The names of properties that are others on the wire, by where they are.
+/// The names of properties that differ on the wire, by their places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RenamedKeys {
     /// The names of this object, by those on the wire.
@@ -36,7 +36,7 @@ pub(crate) struct RenamedKeys {
 }
 
 impl RenamedKeys {
-    /// Those of a schema without references.
+    /// Collects the names of a schema without references.
     fn of(rules: &NameRules, schema: &Value) -> Self {
         let mut keys = RenamedKeys::default();
         let Some(fields) = schema.as_object() else { return keys };
@@ -122,7 +122,7 @@ impl RenamedKeys {
     }
 
     fn wire_key<'a>(&'a self, name: &'a str) -> &'a str {
-        // Few are renamed.
+        // NOTE: A linear search: few names differ.
         self.names.iter().find(|(_, original)| *original == name).map_or(name, |(wired, _)| wired)
     }
 
@@ -205,12 +205,12 @@ impl RenamedKeys {
             }
         }
         if !self.names.is_empty() {
-            // It is about the names that the tool has.
+            // NOTE: It is about the original names.
             fields.remove("propertyNames");
         }
         rename_lists(rules, fields);
         for (keyword, inside) in subschemas_mut(fields) {
-            // Those of properties follow with their names.
+            // Properties are renamed below, with their names.
             if keyword != "properties" {
                 self.keys_of(keyword).rename(rules, inside);
             }
@@ -268,7 +268,7 @@ fn rename_lists(rules: &NameRules, fields: &mut Map<String, Value>) {
     }
 }
 
-/// Says how a renamed property is called.
+/// Adds the original name of a renamed property to its description.
 fn describe(name: &str, schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     let description = match fields.get("description").and_then(Value::as_str) {

@@ -1,4 +1,4 @@
-//! What a server is offered of some tools: each in a form that it takes, or left out alone, with the reason.
+//! The tools of a request for a server: each in a form that it accepts, or left out alone, with the reason.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,21 +15,21 @@ use crate::rules::RequestRules;
 use crate::rules::names::wire_name;
 use crate::wire;
 
-/// The tools of a request as a server takes them.
+/// The tools of a request in the form that a server accepts.
 #[derive(Debug)]
 pub(crate) struct ToolOffer {
     /// The tools as they are given.
     given: Arc<[ToolSpec]>,
-    /// Those that are offered, with their names and parameters on the wire.
+    /// The offered tools, with their names and parameters on the wire.
     wired: Arc<[ToolSpec]>,
-    /// The names that are others on the wire, by those.
+    /// The names that differ on the wire, by the names on the wire.
     names: HashMap<String, String>,
-    /// The properties that are others on the wire, by the names of the tools.
+    /// The properties that differ on the wire, by the names of the tools.
     keys: HashMap<String, RenamedKeys>,
     omitted: Vec<OmittedTool>,
     /// The tools as the dialect of the model writes them.
     written: OnceLock<Box<[u8]>>,
-    /// Told in a trace with the first request.
+    /// Logs omitted tools once.
     logged: Once,
 }
 
@@ -100,7 +100,7 @@ impl ToolOffer {
         &self.omitted
     }
 
-    /// Tells in a trace, once, which tools are left out.
+    /// Logs, once, the tools that are left out.
     pub(crate) fn log_omitted(&self) {
         self.logged.call_once(|| {
             for OmittedTool { name, reason, .. } in &self.omitted {
@@ -113,7 +113,7 @@ impl ToolOffer {
         });
     }
 
-    /// What a server is not offered as it is, in words.
+    /// Describes the tools that are left out or changed.
     pub(crate) fn changes(&self) -> impl Iterator<Item = String> {
         let omitted =
             self.omitted.iter().map(|tool| format!("tool `{}` is left out: {}", tool.name, tool.reason));
@@ -129,17 +129,17 @@ impl ToolOffer {
         self.names.get(wired).map_or(wired, String::as_str)
     }
 
-    /// The names that are others on the wire, with those.
+    /// Returns the names that differ on the wire, each as the name on the wire and the original.
     pub(crate) fn renamed(&self) -> impl Iterator<Item = (&str, &str)> {
         self.names.iter().map(|(wired, name)| (wired.as_str(), name.as_str()))
     }
 
-    /// The properties of a tool that are others on the wire, if there are some.
+    /// Returns the renamed properties of a tool, if there are some.
     pub(crate) fn keys(&self, name: &str) -> Option<&RenamedKeys> {
         self.keys.get(name)
     }
 
-    /// Whether a call is the same on the wire, but for its name.
+    /// Whether some tools have renamed properties.
     pub(crate) fn has_keys(&self) -> bool {
         !self.keys.is_empty()
     }
@@ -245,7 +245,7 @@ impl OfferCache {
     }
 }
 
-/// A request on the wire, and what its reply is read by.
+/// A request in the form for the wire, with the data to restore its reply.
 #[derive(Debug)]
 pub(crate) struct PreparedRequest {
     pub(crate) request: ChatRequest,

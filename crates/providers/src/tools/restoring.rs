@@ -1,4 +1,4 @@
-//! A decoder that gives calls and replies their own names again, for all dialects.
+//! A decoder that restores the original names of calls and replies, for all dialects.
 //!
 //! Arguments and texts that have another form on the wire are held back until they are whole; an empty chunk stands for each
 //! fragment, so that a slow reply does not look like a silent one. All others stream as they come.
@@ -13,7 +13,7 @@ use super::{ReplyForm, ToolOffer};
 use crate::http::ReplyPiece;
 use crate::reply::{FinishState, ReplyDecoder, ReplyFault};
 
-/// Reads one reply as its request was meant.
+/// Reads one reply and restores the names of the request.
 pub(crate) struct RestoringDecoder<D> {
     decoder: D,
     offer: Arc<ToolOffer>,
@@ -26,7 +26,7 @@ pub(crate) struct RestoringDecoder<D> {
 
 #[derive(Default)]
 struct HeldCall {
-    /// Its own name, once it is known.
+    /// The original name, once it is known.
     name: Option<String>,
     arguments: String,
 }
@@ -67,7 +67,7 @@ impl<D: ReplyDecoder> RestoringDecoder<D> {
         }
     }
 
-    /// A fragment of a call under its own name, without arguments that are held back.
+    /// Restores the name of a call, and holds back arguments that may differ.
     fn call(&mut self, mut chunk: ToolCallChunk) -> ToolCallChunk {
         if let Some(name) = &mut chunk.name {
             *name = self.offer.name(name).to_owned();
@@ -81,14 +81,14 @@ impl<D: ReplyDecoder> RestoringDecoder<D> {
             if may_differ {
                 call.arguments.push_str(&std::mem::take(&mut chunk.arguments));
             } else {
-                // What came before the name.
+                // Arguments that arrived before the name.
                 chunk.arguments.insert_str(0, &std::mem::take(&mut call.arguments));
             }
         }
         chunk
     }
 
-    /// Passes on what is held back.
+    /// Passes on the text and the arguments that are held back.
     fn release(&mut self, out: &mut Vec<Chunk>) {
         self.end_text(out);
         for (index, HeldCall { name, arguments }) in std::mem::take(&mut self.calls) {
@@ -107,7 +107,7 @@ impl<D: ReplyDecoder> RestoringDecoder<D> {
         }
     }
 
-    /// A fault under the names of the tools.
+    /// Restores the names of tools in a fault.
     fn own(&self, bad: ReplyFault) -> ReplyFault {
         match bad {
             ReplyFault::Kind(ModelErrorKind::ToolChoiceIgnored, mut message) => {

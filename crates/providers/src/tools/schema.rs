@@ -1,8 +1,8 @@
-//! Schemas as a server takes them: the same values, or more, in a form that none refuses.
+//! Schemas in the form that a server accepts: the same values, or more.
 //!
-//! Who reads the arguments or the reply checks them against the schema itself; what a form cannot say is told in words, in
-//! the description. In order: references are written out, keywords of older drafts and invalid ones are mended, the root
-//! becomes one plain object, and keywords that the server does not take become words.
+//! The reader of the arguments or the reply checks them against the original schema; a rule that a form cannot express is
+//! added to the description in words. In order: references are inlined, keywords of older drafts and invalid ones are
+//! repaired, the root becomes one plain object, and keywords that the server refuses become words.
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation, literals, subschemas_mut};
@@ -10,13 +10,13 @@ use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation, literals
 use super::inline::without_references;
 use crate::rules::schemas::SchemaRules;
 
-/// The most bytes of a rule that is told in words.
+/// The limit on the bytes of a rule in words.
 const MAX_WORDS: usize = 1_000;
 
-/// The parameters of a tool in the form that the server takes, with their own names of properties.
+/// Converts the parameters of a tool to the form that the server accepts; names of properties stay.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no such form.
 pub(super) fn parameters(rules: &SchemaRules, schema: &Value) -> Result<Value, String> {
     let Value::Object(mut fields) = plain(rules, schema)? else {
         return Err("its schema allows no arguments".to_owned());
@@ -34,10 +34,10 @@ pub(super) fn parameters(rules: &SchemaRules, schema: &Value) -> Result<Value, S
     Ok(Value::Object(fields))
 }
 
-/// The schema of a reply in the form that the server takes, with its own names of properties.
+/// Converts the schema of a reply to the form that the server accepts; names of properties stay.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no such form.
 pub(super) fn reply(rules: &SchemaRules, schema: &Value) -> Result<Value, String> {
     match plain(rules, schema)? {
         Value::Object(mut fields) => {
@@ -207,7 +207,7 @@ fn is_valid(keyword: &str, value: &Value) -> bool {
     }
 }
 
-/// Leaves out patterns that are no regular expressions, as far as the library that checks schemas is there to tell.
+/// Removes patterns that are invalid regular expressions, if the schema library is compiled in to tell.
 fn remove_invalid_patterns(fields: &mut Map<String, Value>) {
     let is_pattern =
         |pattern: &str| ValueType::of_schema(json!({"type": "string", "pattern": pattern})).is_ok();
@@ -252,7 +252,7 @@ fn distinct_names(names: &mut Vec<Value>) {
     names.retain(|name| name.as_str().is_some_and(|name| seen.insert(name.to_owned())));
 }
 
-/// Schemas that allow no value, where a server takes no boolean.
+/// Replaces schemas that allow no value, where a server accepts no boolean.
 fn replace_false(fields: &mut Map<String, Value>) {
     let nothing = json!(false);
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
@@ -322,7 +322,7 @@ fn flatten(fields: &mut Map<String, Value>) {
     describe(fields, refused.iter().map(|(name, value)| format!("{name}: {value}")));
 }
 
-/// Adds the rules of a schema to another one, so that both hold as far as one object can say it.
+/// Adds the rules of a schema to another one: both apply as far as one object can express it.
 fn merge(fields: &mut Map<String, Value>, more: Map<String, Value>) {
     for (name, value) in more {
         let Some(known) = fields.get_mut(&name) else {
@@ -346,7 +346,7 @@ fn merge(fields: &mut Map<String, Value>, more: Map<String, Value>) {
                 distinct_names(known);
             }
             ("items", Value::Object(known), Value::Object(more)) => merge(known, more),
-            // One of both holds: fewer rules, and never others.
+            // NOTE: One of both applies: fewer rules, and never others.
             _ => {}
         }
     }
@@ -365,7 +365,7 @@ fn merge_alternatives(fields: &mut Map<String, Value>, branches: Vec<Map<String,
     let mut words = Vec::new();
     for branch in branches {
         words.extend(branch.get("description").and_then(Value::as_str).map(str::to_owned));
-        // Other rules of one alternative are not those of all.
+        // NOTE: Other rules of one alternative do not apply to the others.
         let Some(Value::Object(properties)) = branch.get("properties") else { continue };
         for (name, schema) in properties {
             let all = variants.entry(name.clone()).or_insert_with(|| json!([]));
@@ -436,7 +436,7 @@ fn describe(fields: &mut Map<String, Value>, words: impl Iterator<Item = String>
     }
 }
 
-/// Leaves the keywords that the server takes; the others become words.
+/// Keeps the keywords that the server accepts; the others become words.
 fn restrict(rules: &SchemaRules, fields: &mut Map<String, Value>) {
     let Some(keywords) = rules.keywords else { return };
     if let Some(Value::Array(all)) = fields.remove("allOf") {
@@ -447,7 +447,7 @@ fn restrict(rules: &SchemaRules, fields: &mut Map<String, Value>) {
         }
     }
     list_values(fields);
-    // With fewer rules, several of them may hold.
+    // NOTE: With fewer rules, several alternatives may match.
     if let Some(branches) = fields.remove("oneOf") {
         fields.entry("anyOf").or_insert(branches);
     }
@@ -510,7 +510,7 @@ fn move_types(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Requires properties that are described only.
+/// Removes required properties that have no schema.
 //
 // github.com/MoonshotAI/kimi-code/issues/1610: "required property 'codecType' is not defined in properties".
 fn remove_unknown_required(fields: &mut Map<String, Value>) {

@@ -43,7 +43,7 @@ struct OutputItem {
     /// Whether part of its text, or of its arguments, was streamed.
     is_streamed: bool,
     is_done: bool,
-    /// What waits for the end of an item before it: what ends an item belongs to its last part.
+    /// The chunks that wait for the end of an earlier item: the extras at the end of an item belong to its last part.
     held: Vec<Chunk>,
 }
 
@@ -68,7 +68,7 @@ impl ReplyDecoder for ResponsesDecoder {
 
     fn objects(body: &Value, is_whole: bool) -> Vec<(&Value, &'static [&'static str])> {
         let response = if is_whole { body } else { &body["response"] };
-        // Much of the request is said again.
+        // NOTE: The response repeats much of the request; these fields count as read.
         let read =
             &["id", "model", "object", "output", "status", "error", "instructions", "tools", "text", "input"];
         vec![(response, read)]
@@ -199,8 +199,8 @@ impl ResponsesDecoder {
         Ok(())
     }
 
-    /// The index of the item that an event is about. Some servers omit it: then the id of the item tells, or else
-    /// it is the last one, unless that is done or another one begins.
+    /// Returns the index of the item of an event. Some servers omit it: then the item is found by its id, or else it is the
+    /// last one, unless that is done or another one begins.
     fn place(&self, value: &Value) -> u64 {
         if let Some(place) = value["output_index"].as_u64() {
             return place;
@@ -219,7 +219,7 @@ impl ResponsesDecoder {
         self.places.get(id?)?.last().copied()
     }
 
-    /// The index in the stream of an item of the whole output, `count` of whose predecessors have its id. Not all servers
+    /// Returns the index in the stream of an item of the whole output; `count` earlier items have the same id. Not all servers
     /// count the items of a stream from zero.
     fn place_in_output(&self, index: u64, id: Option<&str>, count: usize) -> u64 {
         match id.and_then(|id| self.places.get(id)) {
@@ -230,7 +230,7 @@ impl ResponsesDecoder {
         }
     }
 
-    /// Passes on everything that waits: nothing more comes.
+    /// Passes on all waiting chunks at the end of the reply.
     fn flush(&mut self, out: &mut Vec<Chunk>) {
         for item in self.items.values_mut() {
             out.append(&mut item.held);
@@ -257,12 +257,12 @@ impl ResponsesDecoder {
         } else {
             self.item(place).held.push(chunk);
             self.held += 1;
-            // Something has come, though nothing of it can be told.
+            // NOTE: An empty chunk shows progress: the reply must not look idle while its text is held back.
             out.push(Chunk::Raw(Extras::new()));
         }
     }
 
-    /// Passes on what waited for the end of an item: that of the items after it, up to one that has not ended.
+    /// Passes on the chunks that waited for the end of an item: those of later items, up to one that has not ended.
     fn release(&mut self, place: u64, out: &mut Vec<Chunk>) {
         if !self.is_next(place) {
             return;
@@ -332,7 +332,7 @@ impl ResponsesDecoder {
         self.release(place, out);
     }
 
-    /// What the event says that ends an item.
+    /// Appends the chunks of the event that ends an item.
     fn last_chunks(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
         let is_streamed = self.is_streamed(place);
         let call = self.items.get(&place).and_then(|item| item.call);
@@ -340,7 +340,7 @@ impl ResponsesDecoder {
         match (item["type"].as_str(), call) {
             (Some("message"), _) => {
                 if !is_streamed {
-                    // Also a message without content is a part of its own.
+                    // NOTE: A message without content is a part, too: its extras need one.
                     out.push(Chunk::Text(String::new()));
                     for part in item["content"].as_array().into_iter().flatten() {
                         self.has_refusal |= part["type"] == "refusal";
@@ -371,13 +371,13 @@ impl ResponsesDecoder {
                 let known = ["type", "call_id", "name", "arguments"];
                 out.push(Chunk::PartExtras(input::rest(item, &known)));
             }
-            // Searches and the like, which the server ran itself.
+            // Results of tools that the server ran, such as searches.
             _ => out.extend(input::unknown(item).map(Chunk::Part)),
         }
     }
 }
 
-/// The id of the response and its model, as far as they are said here.
+/// Passes on the id of the response and its model, if they are known.
 fn identity(response: &Value, out: &mut Vec<Chunk>) {
     let text = |name: &str| response[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let (id, model) = (text("id"), text("model"));
