@@ -37,6 +37,7 @@ const MAX_ROUNDS: usize = 10;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The field of a request's `_meta` that has the idempotency key of a call.
+// NOTE: The protocol has no field for it; servers that know the name can recognise a repeated call.
 const IDEMPOTENCY_KEY: &str = "stepfold/idempotencyKey";
 
 /// A server as a program to start, or at a URL.
@@ -90,6 +91,7 @@ impl ServerConnection {
         let client = McpClient {
             server: plan.server.into(),
             routes: ProgressRoutes::default(),
+            // NOTE: Stale from the start: the tools of a new process are unknown.
             is_stale: Arc::new(AtomicBool::new(true)),
             answerer: plan.answerer.cloned(),
         };
@@ -268,6 +270,7 @@ impl ServerConnection {
     {
         let mut items = Vec::new();
         let mut cursor = None;
+        // NOTE: Bounds empty pages, too: a server may return a next cursor for ever.
         for _ in 0..=limit {
             self.start_request();
             let params = wire::PaginatedRequestParams::default().with_cursor(cursor);
@@ -331,6 +334,8 @@ impl ServerConnection {
         }
         for number in first..MAX_ROUNDS {
             match self.ask(params.clone(), context).await {
+                // NOTE: Servers of the revision 2026-07-28 return their questions, and the call is repeated with the
+                // answers.
                 Ok(wire::ServerResult::InputRequiredResult(wanted)) => {
                     let requests = self.elicitations(wanted.input_requests.unwrap_or_default())?;
                     if self.client.answerer.is_none() && !requests.is_empty() {
@@ -416,9 +421,12 @@ impl ServerConnection {
             return CallError::Unauthorized(challenge);
         }
         let reason = self.reason(error).await;
+        // NOTE: Without a token the request never left: a failure, not an unknown outcome.
         if oauth::not_sent(error).is_some() {
             return ToolError::new(format!("MCP server `{server}` was not called: {reason}")).into();
         }
+        // NOTE: The server may have acted before the connection ended, so the outcome is unknown, and the call is
+        // never repeated. See docs/decisions/mcp.md.
         let words = format!("the connection to MCP server `{server}` ended during the call: {reason}");
         ToolError::unknown(words).into()
     }
@@ -456,8 +464,8 @@ fn refusal_text(message: &str, data: Option<&Value>) -> String {
     }
 }
 
-/// Requests a page of tools. The SDK parses a page only if all of its definitions are valid: otherwise it is requested again
-/// in raw form, so that an invalid definition does not hide the others.
+/// Requests a page of tools. The SDK parses a page only if all of its definitions are valid: otherwise it is
+/// requested again in raw form, so that an invalid definition does not hide the others.
 async fn page_of_tools(
     peer: &Peer<RoleClient>,
     params: Option<wire::PaginatedRequestParams>,
@@ -483,8 +491,8 @@ async fn entries<T: DeserializeOwned>(
     listing::entries(page, field).ok_or(ServiceError::UnexpectedResponse)
 }
 
-/// Returns a result as the server sent it. The SDK chooses the type of a result by its fields, not by the request, and keeps
-/// unknown ones unchanged.
+/// Returns a result as the server sent it. The SDK chooses the type of a result by its fields, not by the request,
+/// and keeps unknown ones unchanged.
 fn raw(result: wire::ServerResult) -> Value {
     match result {
         wire::ServerResult::CustomResult(result) => result.0,
@@ -613,6 +621,7 @@ impl Drop for RequestGuard {
     fn drop(&mut self) {
         let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) else { return };
         let (peer, token, routes) = (self.peer.clone(), self.token.clone(), Arc::clone(&self.routes));
+        // NOTE: `drop` cannot wait, and the cancellation is a message to the server.
         runtime.spawn(async move {
             routes.lock().await.remove(&token);
             let reason = Some("the caller no longer waits".to_owned());

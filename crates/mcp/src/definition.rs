@@ -102,6 +102,8 @@ pub(crate) fn read_page(mut page: Value) -> Option<ToolPage> {
         None if next.is_none() => Vec::new(),
         _ => return None,
     };
+    // NOTE: One malformed definition must not hide the others: a user cannot repair a server. See
+    // docs/decisions/mcp.md.
     let entry = |(place, tool): (usize, Value)| {
         let name = tool["name"].as_str().map_or_else(|| format!("#{}", place + 1), str::to_owned);
         let read = repaired(tool)
@@ -131,6 +133,7 @@ fn repaired(mut tool: Value) -> Result<Value, String> {
     });
     if let Some(Value::Object(annotations)) = fields.get_mut("annotations") {
         annotations
+            // NOTE: The SDK refuses hints that are no booleans, and they are optional.
             .retain(|name, value| if name == "title" { value.is_string() } else { value.is_boolean() });
     }
     Ok(tool)
@@ -142,6 +145,7 @@ fn sorted(value: &Value) -> Value {
         Value::Object(fields) => {
             let fields: BTreeMap<&String, Value> =
                 fields.iter().map(|(key, value)| (key, sorted(value))).collect();
+            // NOTE: Sorted by the map before: the order of `Map` depends on a feature of `serde_json`.
             Value::Object(fields.into_iter().map(|(key, value)| (key.clone(), value)).collect::<Map<_, _>>())
         }
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
@@ -176,8 +180,8 @@ impl Approved {
     }
 }
 
-/// A tool that differs from its approved definition, or is new. Its [`Display`](fmt::Display) form is the difference, line by
-/// line.
+/// A tool that differs from its approved definition, or is new. Its [`Display`](fmt::Display) form is the difference,
+/// line by line.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Change {

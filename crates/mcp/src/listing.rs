@@ -4,8 +4,8 @@ use rmcp::model as wire;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Parses a page as a server sent it, without invalid entries. Returns the entries and the cursor of the next page; `None` if it
-/// is no list.
+/// Parses a page as a server sent it, without invalid entries. Returns the entries and the cursor of the next page;
+/// `None` if it is no list.
 pub(crate) fn entries<T: DeserializeOwned>(mut page: Value, field: &str) -> Option<(Vec<T>, Option<String>)> {
     let fields = page.as_object_mut()?;
     let next = fields.remove("nextCursor").and_then(|next| next.as_str().map(str::to_owned));

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::oneshot;
 
 /// The limit on the bytes after one request, in messages of maximum length.
+// NOTE: More than one message, since progress and notifications come along with a response.
 const FLOOD: usize = 4;
 
 /// Counts what a server sends since the last request. Shared by all streams of a connection.
@@ -35,6 +36,7 @@ impl ByteMeter {
 
     /// Resets the total: a request is sent.
     pub(crate) fn start_request(&self) {
+        // NOTE: Relaxed: the total is a bound on memory, and needs no order with other data.
         self.since_request.store(0, Ordering::Relaxed);
     }
 

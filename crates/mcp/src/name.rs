@@ -11,9 +11,9 @@ const DIGITS: usize = 12;
 
 /// The name by which a model calls a tool.
 ///
-/// It is the prefix and the tool's own name if providers accept that. Otherwise other characters are replaced, the excess is
-/// cut, and a digest of the tool's own name follows. Valid names that look like that get a digest, too, so that no name of
-/// one kind equals a name of the other.
+/// It is the prefix and the tool's own name if providers accept that. Otherwise other characters are replaced, the
+/// excess is cut, and a digest of the tool's own name follows. Valid names that look like that get a digest, too, so
+/// that no name of one kind equals a name of the other.
 pub(crate) fn mapped(prefix: &str, name: &str) -> String {
     let plain = format!("{prefix}{name}");
     let is_plain = !name.is_empty() && plain.bytes().all(is_accepted) && plain.len() <= MAX_BYTES;
@@ -22,6 +22,8 @@ pub(crate) fn mapped(prefix: &str, name: &str) -> String {
     }
     let room = MAX_BYTES.saturating_sub(prefix.len() + 1 + DIGITS);
     let readable: String = name.chars().map(accepted).take(room).collect();
+    // NOTE: A digest and not a number: a number would move to another tool when the list changes during a run. See
+    // docs/decisions/mcp.md.
     let digest = blake3::hash(name.as_bytes()).to_hex();
     format!("{prefix}{readable}_{}", &digest[..DIGITS])
 }

@@ -34,6 +34,7 @@ impl OfferRules {
             Some(effect) => *effect,
             None if self.trusts_hints && definition.claims("readOnlyHint") => Effect::Pure,
             None if self.trusts_hints && definition.claims("idempotentHint") => Effect::Idempotent,
+            // NOTE: Hints are claims of the server: a wrong one would repeat an interrupted call.
             None => Effect::AtMostOnce,
         }
     }
@@ -90,6 +91,8 @@ pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &OfferRules
     let mut taken: BTreeMap<String, String> = BTreeMap::new();
     for name in order {
         let same = same_name.remove(&name).unwrap_or_default();
+        // NOTE: A call names the tool only, so that it is unknown which definition would answer. See
+        // docs/decisions/mcp.md.
         let [definition] = same.as_slice() else {
             let reason = format!("the server offers {} different tools of this name", same.len());
             offer.refused.push(Refused { tool: name, reason });

@@ -48,12 +48,15 @@ impl ServerProgram {
         let mut command = Command::new(program);
         command
             .args(arguments)
+            // NOTE: A server is a program of others: the environment may hold keys of providers. See
+            // docs/decisions/mcp.md.
             .env_clear()
             .envs(inherited())
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // NOTE: Ends the process if this function fails before `ServerProcess` owns it.
             .kill_on_drop(true);
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
@@ -127,7 +130,8 @@ impl ServerProcess {
         let _ = tokio::time::timeout(timeout, self.child.wait()).await;
     }
 
-    /// Describes why the server is unusable: the limit that it exceeded, its exit status, and the end of its standard error.
+    /// Describes why the server is unusable: the limit that it exceeded, its exit status, and the end of its standard
+    /// error.
     pub(crate) async fn failure_reason(&mut self) -> String {
         let broken = self.meter.broken();
         // NOTE: A process that closed its output usually exits at once. One that does not is unusable, and is killed.
@@ -179,6 +183,7 @@ impl<R> MeteredLines<R> {
             let (limit, ends) = (self.meter.limit(), piece.ends_with(b"\n"));
             if self.line.len() - usize::from(ends) > limit {
                 let reason = format!("it sent a message of more than {limit} bytes and was ended");
+                // NOTE: The SDK would drop such a line and wait, so that the call hangs until its timeout.
                 return Err(self.stop(reason));
             }
             if ends {
@@ -237,6 +242,7 @@ struct StderrTail {
 
 impl StderrTail {
     async fn fill(self: Arc<Self>, mut source: impl AsyncRead + Unpin) {
+        // NOTE: `text` waits for this lock, and so for the end of the stream.
         let _open = self.open.lock().await;
         let mut buffer = [0; 1024];
         // NOTE: A read error only shortens the message.

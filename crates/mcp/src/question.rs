@@ -68,6 +68,7 @@ impl QuestionHandler {
             (Answer::Accept(content), Wants::Form(schema)) => {
                 let checked = ValueType::of_schema(schema).map(|form| form.check(&content));
                 if let Ok(Err(faults)) = checked {
+                    // NOTE: Servers may not check the form themselves, so the answer must not reach them.
                     tracing::warn!(server, %faults, "the answer to a question of the server does not fit its form");
                     return wire::ElicitResult::new(wire::ElicitationAction::Cancel);
                 }
@@ -93,6 +94,7 @@ pub(crate) fn questions(
         let Question { message, wants, .. } = question(server, params)?;
         // NOTE: A server may reuse its keys in a later round.
         let label = if round == 1 { key.clone() } else { format!("{key}.{round}") };
+        // NOTE: Stored with the question, so that any process can continue the call with the answer.
         let state = json!({"key": key, "round": round, "requestState": request_state});
         let request = InputRequest::new(label, message).state(state);
         Some(match wants {

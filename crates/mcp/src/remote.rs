@@ -18,6 +18,8 @@ use crate::oauth::ServerAuthorization;
 use crate::repair::repaired;
 
 /// The bytes that an event of a stream counts in addition to its data.
+// NOTE: The SDK passes on events, not bytes. Comments and blank lines count nothing, and end with the timeout of
+// their call. See docs/decisions/mcp.md.
 const OF_EVENT: usize = 8;
 
 /// The URL of a server, and the headers of each request. Headers may hold secrets and are never printed.
@@ -54,6 +56,7 @@ impl RemoteServer {
         }
         let token = self.token.as_ref().map(|token| HeaderValue::try_from(format!("Bearer {token}")));
         match token {
+            // NOTE: Both would set the `Authorization` header.
             Some(_) if self.authorization.is_some() => {
                 Err("a bearer token and OAuth exclude each other".to_owned())
             }

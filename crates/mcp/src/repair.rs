@@ -1,5 +1,5 @@
-//! Repairs messages that are almost JSON-RPC: half a character where a text was truncated, `NaN` for a number, a text for an
-//! error.
+//! Repairs messages that are almost JSON-RPC: half a character where a text was truncated, `NaN` for a number, a text
+//! for an error.
 //!
 //! The SDK drops such a message, and its call would end with its timeout.
 
@@ -55,6 +55,7 @@ impl RpcEnvelope {
 fn as_response(message: &[u8]) -> Option<Vec<u8>> {
     let envelope: RpcEnvelope = serde_json::from_slice(message).ok()?;
     let is_response = envelope.method.is_none() && envelope.id.as_ref().is_some_and(|id| !id.is_null());
+    // NOTE: Valid responses, which are nearly all, are not parsed again as a whole.
     if !is_response || envelope.is_valid() {
         return None;
     }
@@ -102,8 +103,8 @@ fn as_error(error: Value) -> Value {
     }
 }
 
-/// Repairs invalid JSON: a lone surrogate and bytes that are not UTF-8 become U+FFFD, `NaN` and `Infinity` become null, and a
-/// control character in a string is escaped. `None` if there is none of these.
+/// Repairs invalid JSON: a lone surrogate and bytes that are not UTF-8 become U+FFFD, `NaN` and `Infinity` become
+/// null, and a control character in a string is escaped. `None` if there is none of these.
 fn as_json(message: &[u8]) -> Option<Vec<u8>> {
     let is_text = std::str::from_utf8(message).is_ok();
     let text = if is_text { std::borrow::Cow::Borrowed(message) } else { lossy(message) };
@@ -120,6 +121,7 @@ fn lossy(message: &[u8]) -> std::borrow::Cow<'_, [u8]> {
 
 fn rewritten(text: &[u8]) -> Option<Vec<u8>> {
     let mut written: Option<Vec<u8>> = None;
+    // NOTE: A scanner of strings and escapes suffices: nothing else of JSON is repaired.
     let (mut place, mut is_in_string) = (0, false);
     while let Some(byte) = text.get(place) {
         let (length, replacement) = match byte {

@@ -44,6 +44,7 @@ const ATTEMPTS: usize = 3;
 const MAX_SIGN_INS: usize = 2;
 
 /// A connection that lasted this long counts as a successful start.
+// NOTE: Without it, a server that exits right after each start would be restarted without a pause.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 
 /// The limit on the omissions of a schema in a trace.
@@ -155,8 +156,8 @@ impl Server {
         &self.0.name
     }
 
-    /// The server's tools as a dynamic toolset: the list is requested again when the server says that it changed, and when it
-    /// was started again.
+    /// The server's tools as a dynamic toolset: the list is requested again when the server says that it changed, and
+    /// when it was started again.
     pub fn toolset(&self) -> Toolset {
         Toolset::dynamic(
             self.0.name.as_str(),
@@ -248,8 +249,8 @@ impl Server {
         Ok(offer.tools.iter().filter_map(|(_, now)| approved?.change(now)).collect())
     }
 
-    /// Compares a tool, by its name for the model, with its approved definition. Uses the last list, and requests one only if
-    /// there is none, so that each approval may show the difference.
+    /// Compares a tool, by its name for the model, with its approved definition. Uses the last list, and requests one
+    /// only if there is none, so that each approval may show the difference.
     ///
     /// # Errors
     /// As [`start`](Server::start).
@@ -428,6 +429,7 @@ impl Server {
                     link.connection = Some(Arc::clone(&connection));
                     return Ok(connection);
                 }
+                // NOTE: A refused token is no failed start: it does not count for the pauses.
                 Err(error @ McpError::Unauthorized { .. }) if sign_ins < MAX_SIGN_INS => {
                     sign_ins += 1;
                     self.authorize(error, sign_ins_before).await?;
@@ -452,6 +454,7 @@ impl Server {
     }
 
     async fn load_offer(&self) -> Result<Arc<ServerOffer>, McpError> {
+        // NOTE: One list for all concurrent callers, which would otherwise each request it.
         let _listing = self.0.listing.lock().await;
         let mut has_asked_twice = false;
         loop {
@@ -496,6 +499,8 @@ impl Server {
         let definitions: Vec<Definition> =
             offer.tools.iter().map(|(_, definition)| (**definition).clone()).collect();
         let mut known = self.known();
+        // NOTE: The first list counts as approved: what matters is that nothing changes unnoticed afterwards. See
+        // docs/decisions/mcp.md.
         let approved = known.approved.get_or_insert_with(|| Approved::all(&definitions));
         for change in definitions.iter().filter_map(|now| approved.change(now)) {
             let tool = &change.now.name;
@@ -538,6 +543,8 @@ impl Server {
         let approved = self.approved().unwrap_or_default();
         let built = offer.tools.iter().filter_map(|(name, definition)| {
             let approval = match approved.change(definition) {
+                // NOTE: Most changes are harmless: the call asks for approval with the difference beside it, and
+                // approves the new definition.
                 Some(_) => Approval::Always,
                 None => self.0.rules.approval(&definition.name),
             };
@@ -567,6 +574,8 @@ impl Server {
         };
         Tool::new(name, about, call)
             .parameters(parameters.schema)
+            // NOTE: An object that the server left open stays open: closing it made `args: {}` of proxies useless.
+            // See docs/decisions/mcp.md.
             .open_parameters()
             .effect(self.0.rules.effect(definition))
             .approval(approval)
@@ -588,6 +597,8 @@ impl Server {
         let not_called = |error: McpError| ToolError::new(format!("tool '{tool}' was not called: {error}"));
         let now = self.offer().await.map_err(not_called)?;
         match now.find(tool) {
+            // NOTE: A definition that changed after the offer was seen by neither the model nor an approver: it is
+            // not called.
             Some(now) if **now == *offered => {}
             Some(_) => {
                 let words = format!(
@@ -610,6 +621,8 @@ impl Server {
             match connection.call(tool, arguments.clone(), context).await {
                 Ok(result) => {
                     let mut deviations = ProtocolDeviations::default();
+                    // NOTE: The call has run: an error for the form of its result would make the model call again.
+                    // See docs/decisions/mcp.md.
                     let value = content::value(result, output, &mut deviations);
                     self.trace_deviations(tool, &deviations);
                     return value;
@@ -675,6 +688,7 @@ impl Server {
 
 /// Compiles the schema of results, if a check against it takes bounded work.
 fn checked(schema: Value) -> Result<Arc<ValueType>, String> {
+    // NOTE: A check has no budget and cannot be interrupted: a recursive schema can take exponential time.
     check_bounded(&schema)?;
     ValueType::of_schema(schema).map(Arc::new).map_err(|error| error.to_string())
 }
@@ -875,8 +889,8 @@ impl ServerBuilder {
     }
 
     /// Believes what the server claims of its tools: `readOnlyHint` makes one [pure](Effect::Pure), `idempotentHint`
-    /// [idempotent](Effect::Idempotent). Only for a server whose author is trusted: a wrong hint makes an interrupted call run
-    /// again. What is declared with [`effect`](ServerBuilder::effect) is stronger.
+    /// [idempotent](Effect::Idempotent). Only for a server whose author is trusted: a wrong hint makes an interrupted
+    /// call run again. What is declared with [`effect`](ServerBuilder::effect) is stronger.
     pub fn trust_hints(mut self) -> Self {
         self.rules.trusts_hints = true;
         self
@@ -901,10 +915,10 @@ impl ServerBuilder {
         self
     }
 
-    /// Answers questions of the server during a call (elicitation); the call waits for the answer, within its timeout. By
-    /// default a question of the revision 2026-07-28 becomes a question [of the run](ToolContext::ask), which is stored with
-    /// the state of the server, and the call continues with the answer, in any process. A question of an older revision cannot
-    /// outlive its process, and is declined by default.
+    /// Answers questions of the server during a call (elicitation); the call waits for the answer, within its
+    /// timeout. By default a question of the revision 2026-07-28 becomes a question [of the run](ToolContext::ask),
+    /// which is stored with the state of the server, and the call continues with the answer, in any process. A
+    /// question of an older revision cannot outlive its process, and is declined by default.
     pub fn on_question<F, Fut>(mut self, answer: F) -> Self
     where
         F: Fn(Question) -> Fut + Send + Sync + 'static,
@@ -924,8 +938,8 @@ impl ServerBuilder {
     /// Builds the server; checks everything that needs no connection.
     ///
     /// # Errors
-    /// [`McpError::Invalid`] for a name or a prefix that cannot stand before a tool's name, an empty command, an invalid URL,
-    /// header or token, a timeout of zero.
+    /// [`McpError::Invalid`] for a name or a prefix that cannot stand before a tool's name, an empty command, an
+    /// invalid URL, header or token, a timeout of zero.
     pub fn build(mut self) -> Result<Server, McpError> {
         let fault = self.faults.pop().or_else(|| self.fault());
         if let Some(reason) = fault {
@@ -977,6 +991,7 @@ impl ServerBuilder {
                     let (Ok(known), Ok(mut value)) = header else {
                         return Some(format!("invalid header `{name}`"));
                     };
+                    // NOTE: Hides the value in `Debug` texts: headers hold tokens.
                     value.set_sensitive(true);
                     remote.headers.insert(known, value);
                 }

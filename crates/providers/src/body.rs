@@ -40,6 +40,7 @@ impl<O: Clone + Default> BodyWriter<O> {
         let mut changes: Vec<WireChange> = prepared.offer.changes().map(WireChange::of_request).collect();
         let mut head = dialect.head(to, request)?;
         for (name, value) in request.params.extras.iter() {
+            // NOTE: A field that the request sets itself, such as `messages`, would be in the body twice.
             if D::RESERVED.contains(&name) {
                 let message = format!("invalid extra parameter `{name}`: the request sets this field itself");
                 return Err(ModelError::new(ModelErrorKind::InvalidRequest, message));
@@ -73,6 +74,8 @@ impl<O: Clone + Default> BodyWriter<O> {
             body.push(b']');
         }
         separate(&mut body);
+        // NOTE: The messages come last, so that the body of a step is a prefix of the body of the next one: caches of
+        // providers match prefixes.
         json(D::MESSAGES, &mut body);
         body.extend_from_slice(b":[");
         let recipient = recipient(dialect, to.server);
@@ -140,6 +143,7 @@ impl<D: Dialect> MessageWriter<'_, D> {
         };
         let (length, before, change_count) = (out.len(), open.clone(), changes.len());
         match self.dialect.write(&message, &self.plan, open, out, changes) {
+            // NOTE: The message is stored: an error for it in each later request would be the end of the session.
             Err(error) if error.kind() == &ModelErrorKind::Unsupported && !place.is_new_input(&message) => {
                 out.truncate(length);
                 changes.truncate(change_count);
@@ -241,6 +245,8 @@ fn describe_content(content: &Content) -> String {
 }
 
 /// The wire forms of the last conversations.
+// NOTE: One buffer for each conversation, not for each message: to look up a thousand messages costs more than to
+// copy their bytes. See docs/decisions/providers.md.
 struct WireCache<O>(Mutex<Vec<CachedConversation<O>>>);
 
 /// The wire form of a conversation.

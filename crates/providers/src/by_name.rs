@@ -249,6 +249,7 @@ fn of_preset(
     // A custom address usually belongs to a server with chat completions.
     let by_default =
         if url.is_some() && preset.base_url.is_some() { Api::ChatCompletions } else { preset.api };
+    // NOTE: People write `OLLAMA_HOST` and the like without a scheme.
     let url = url.map(|url| base_url(&url, preset));
     let version = preset.api_version_variables.iter().find_map(|variable| look_up(variable));
     Ok(match api.unwrap_or(by_default) {

@@ -16,6 +16,9 @@ use crate::rules::{RequestRules, SILENT_FAILURE, STAND_IN, is_blank};
 
 /// The extra of a message that names the server whose extras the message and its parts hold: a preset's name, or the
 /// origin of a base URL. Extras without it are of an unknown server.
+// NOTE: By server, not by dialect or model: OpenAI refuses encrypted reasoning of Azure, though both speak Responses.
+// Extras without a server are left out: that loses the reasoning of a turn, where the other choice may lose the
+// session. See docs/decisions/providers.md.
 pub(crate) const SERVER: &str = "server";
 
 /// The extra of a reply with the ids of calls of tools that the server runs, whose results did not come before it ended.
@@ -65,8 +68,8 @@ impl MessageChanges {
     }
 }
 
-/// Makes a message conform to the rules of its recipient; `None` if nothing of it is left. `keeps_extras` is whether a reply
-/// goes back with the extras that the server added to it.
+/// Makes a message conform to the rules of its recipient; `None` if nothing of it is left. `keeps_extras` is whether
+/// a reply goes back with the extras that the server added to it.
 pub(crate) fn conform<'m>(
     message: &'m Message,
     to: &RecipientProfile<'_>,
@@ -99,6 +102,7 @@ fn input_message<'m>(
         is_left(part) && (!matches!(part.content, Content::Unknown(_)) || is_of_dialect(part, to))
     };
     let count = message.parts().iter().filter(is_shown).count();
+    // NOTE: A blank system message has no meaning, while a blank turn of the user must remain a turn.
     if count == 0 && message.role() == Role::System {
         changes.add("a blank system message is left out");
         return None;
@@ -148,6 +152,7 @@ fn reply_message<'m>(
         }
         parts.push(part);
     }
+    // NOTE: Servers refuse reasoning without the text or the call that it was for.
     while !to.rules.ends_with_reasoning && parts.last().is_some_and(|part| is_reasoning(part)) {
         parts.pop();
         reply_changes.add("reasoning that no text or call follows is left out");

@@ -14,6 +14,8 @@ use crate::secret::Secret;
 /// [`server`](Self::server) and [`headers`](Self::headers) once when it is built, and for each request
 /// [`url`](Self::url), [`head`](Self::head), [`tools`](Self::tools), [`write`](Self::write) for each new
 /// message, [`close`](Self::close), and [`decoder`](Self::decoder).
+// NOTE: Sealed by its private module: its methods mention events and faults of the transport. A program with another
+// wire format implements `ChatModel`. See docs/decisions/providers.md.
 pub trait Dialect: Send + Sync + 'static {
     /// Reads one reply.
     type Decoder: ReplyDecoder;
@@ -64,8 +66,8 @@ pub trait Dialect: Send + Sync + 'static {
     /// The field of the body that offers the tools.
     fn tools(&self, tools: &[ToolSpec]) -> Value;
 
-    /// Appends a message that [conforms](crate::conform) to the rules, and reports messages that are added to keep the order
-    /// of roles.
+    /// Appends a message that [conforms](crate::conform) to the rules, and reports messages that are added to keep
+    /// the order of roles.
     ///
     /// # Errors
     /// The provider does not support the content.
@@ -101,8 +103,8 @@ pub struct ProviderInfo {
 /// The decisions of a request that apply to all of its messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessagePlan {
-    /// The first message whose extras of the server are left out, together with the parameter for reasoning: the beginning of
-    /// a turn that another model began.
+    /// The first message whose extras of the server are left out, together with the parameter for reasoning: the
+    /// beginning of a turn that another model began.
     pub(crate) bare_from: Option<usize>,
     /// Whether the server requires a signature at the first call of each reply.
     pub(crate) signs_calls: bool,

@@ -64,6 +64,8 @@ impl fmt::Debug for FreshKey {
 }
 
 /// The multiple of the idle limit during which a server may send keep-alive data only.
+// NOTE: Some models reason for minutes while their server sends pings only. Pings alone must not keep a dead reply
+// alive for ever.
 const KEEP_ALIVES: u32 = 5;
 
 /// Builds an [`HttpModel`].
@@ -228,6 +230,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
     fn all_headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // NOTE: The client has no decompression, which would also hide the size of a reply from its limits.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let key = self.key.as_ref().filter(|_| self.fresh_key.is_none());
         for (name, value) in self.dialect.headers(key) {
@@ -314,6 +317,7 @@ impl<D: Dialect> HttpModelInner<D> {
         mut context: ErrorContext,
         progress: ReplyProgress,
     ) -> Result<ReplyStream, ModelError> {
+        // NOTE: Prepared for a given response, too: the restoring decoder needs the names of its tools.
         let prepared = self.prepare(request).map_err(|error| context.label(error))?;
         let pieces = if let Some(response) = given {
             pieces(response, &progress, &mut context).await?
@@ -374,8 +378,8 @@ impl<D: Dialect> HttpModelInner<D> {
     }
 }
 
-/// The server at a base URL, as [extras](crate::conform::SERVER) name it: the preset's name at its own address, else the origin. A gateway
-/// counts as one server.
+/// The server at a base URL, as [extras](crate::conform::SERVER) name it: the preset's name at its own address, else
+/// the origin. A gateway counts as one server.
 fn server_name(server: &ProviderInfo, base: &str) -> String {
     let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin().ascii_serialization());
     if server.base_url.and_then(origin) == origin(base) {

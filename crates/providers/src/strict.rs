@@ -373,6 +373,8 @@ impl StrictConverter {
             }
             self.convert(property, &path, level + 1);
             if is_optional {
+                // NOTE: Strict mode of OpenAI requires each property; the tool reads null as an omitted one. See
+                // docs/decisions/providers.md.
                 make_nullable(property);
             }
         }

@@ -52,6 +52,7 @@ pub(crate) fn no_name(message: &Message) -> Result<(), ModelError> {
 
 /// Rejects a document with citations on.
 pub(crate) fn no_citations(media: &Media) -> Result<(), ModelError> {
+    // NOTE: Refused, not dropped: a reply without its sources is another reply.
     if media.has_citations {
         return Err(unsupported(
             "unsupported citations of a document: this API has none; ask for them in words",

@@ -116,6 +116,8 @@ fn of_bytes(
     data: &str,
     deviations: &mut ProtocolDeviations,
 ) -> Option<String> {
+    // NOTE: Providers compare both and refuse a conversation with a wrong type, in each later request. See
+    // docs/decisions/mcp.md.
     let Some(found) = sniffed(data).filter(|_| is_image) else { return stated };
     if stated.as_deref() != Some(found) {
         deviations.add(format!("{found} said to be {}", stated.as_deref().unwrap_or("of no media type")));

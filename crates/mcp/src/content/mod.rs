@@ -22,6 +22,7 @@ use self::deviations::MAX_DEVIATIONS;
 pub(crate) use self::deviations::ProtocolDeviations;
 
 /// The field of a result that holds blocks which are more than text.
+// NOTE: With a colon, so that structured content is unlikely to have such a field.
 const BLOCKS: &str = "mcp:content";
 
 /// The field beside it, if there is structured content as well.

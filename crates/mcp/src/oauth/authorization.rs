@@ -76,6 +76,7 @@ impl ServerAuthorization {
         sign_ins_before: u64,
     ) -> Result<(), AuthorizationDenied> {
         let _asking = self.sign_in_lock.lock().await;
+        // NOTE: Concurrent requests fail together: one sign-in serves all of them.
         if self.sign_ins() != sign_ins_before {
             return Ok(());
         }
@@ -190,6 +191,7 @@ impl ServerAuthorization {
     /// Requires TLS for the page and for tokens, unless the user's own URL has none.
     fn check(&self, metadata: &AuthorizationMetadata) -> Result<(), String> {
         let is_plain = self.url.starts_with("http://");
+        // NOTE: The metadata comes from the server, and a page over plain HTTP could be from anyone on the network.
         for endpoint in [&metadata.authorization_endpoint, &metadata.token_endpoint] {
             let scheme = Url::parse(endpoint).ok().map(|url| url.scheme().to_owned());
             let is_safe = match scheme.as_deref() {
@@ -247,6 +249,7 @@ impl ServerAuthorization {
         if let Some(url) = &self.oauth.metadata_url
             && takes_documents.and_then(serde_json::Value::as_bool) == Some(true)
         {
+            // NOTE: A document needs no registration, and no secret.
             return Ok((url.clone(), None));
         }
         let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();

@@ -108,8 +108,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A store of the credentials of a user at one server. Implemented by programs, and called before each request and after each
-/// sign-in and refresh.
+/// A store of the credentials of a user at one server. Implemented by programs, and called before each request and
+/// after each sign-in and refresh.
 pub trait CredentialStore: Send + Sync {
     /// The credentials; none before a sign-in.
     ///
@@ -148,8 +148,8 @@ impl CredentialStore for MemoryCredentials {
     }
 }
 
-/// Credentials in a JSON file that only its owner can read, shared by all processes that name it. Its name with `.lock` is a
-/// lock while a token is refreshed.
+/// Credentials in a JSON file that only its owner can read, shared by all processes that name it. Its name with
+/// `.lock` is a lock while a token is refreshed.
 #[derive(Clone, Debug)]
 pub struct CredentialFile {
     path: PathBuf,
@@ -188,6 +188,7 @@ impl CredentialFile {
         let mut options = File::options();
         options.write(true).create(true).truncate(true);
         #[cfg(unix)]
+        // NOTE: Set when the file is created: a later change would leave a moment for others to read it.
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&path)?;
         Ok((path, file))
@@ -221,6 +222,7 @@ impl CredentialStore for CredentialFile {
             let (path, mut file) = self.create(&format!(".{}", std::process::id()))?;
             file.write_all(&serde_json::to_vec(credentials)?)?;
             file.sync_all()?;
+            // NOTE: A rename is atomic: a crash or another process never leaves half a file.
             fs::rename(path, &self.path)
         };
         written().map_err(|error| self.failed("written", &error))
@@ -265,6 +267,7 @@ impl RmcpCredentialStore for SdkCredentialStore {
 
     async fn acquire_refresh_guard(&self) -> Result<Option<CredentialRefreshGuard>, AuthError> {
         let store = Arc::clone(&self.store);
+        // NOTE: A file lock blocks its thread until another process has refreshed.
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
         let lock = lock.map_err(|error| AuthError::CredentialStoreError(error.to_string()))?;
         Ok(Some(CredentialRefreshGuard::new(lock.map_err(|error| unusable(&error))?)))

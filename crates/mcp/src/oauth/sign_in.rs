@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 /// The longest head of a request that is read.
+// NOTE: Any local process may connect.
 const HEAD_BYTES: u64 = 16 * 1024;
 
 /// The timeout of a request of a browser.
@@ -89,6 +90,7 @@ impl SignIn {
                 Ok(PendingSignIn { sign_in: self.clone(), listener: None, redirect: address.clone() })
             }
             SignInMethod::Browser { port, .. } => {
+                // NOTE: Loopback only: the code in the redirect must not be reachable from other machines (RFC 8252).
                 let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).await;
                 let listener =
                     bound.map_err(|error| format!("port {port} of 127.0.0.1 cannot be opened: {error}"))?;

@@ -1,4 +1,5 @@
-//! What a model is told of the schemas that servers write, by the corpus beside the integration tests and by generated ones.
+//! What a model is told of the schemas that servers write, by the corpus beside the integration tests and by
+//! generated ones.
 
 use expect_test::expect;
 
@@ -337,8 +338,8 @@ mod laws {
         }
     }
 
-    /// A schema of 2020-12 with all that is not monotonous. References stand below a property or an item only, where each step
-    /// takes a part of the value.
+    /// A schema of 2020-12 with all that is not monotonous. References stand below a property or an item only, where
+    /// each step takes a part of the value.
     fn schema(luck: &mut Luck<'_>, depth: usize, is_below: bool) -> Value {
         if depth == 0 {
             return leaf(luck, is_below);

@@ -1,7 +1,7 @@
 //! One object at the top of a schema, without alternatives: servers use them there, and providers refuse them.
 //!
-//! A property keeps its schema from the alternative that lists it. The combinations of properties are no longer expressed: the
-//! server checks them.
+//! A property keeps its schema from the alternative that lists it. The combinations of properties are no longer
+//! expressed: the server checks them.
 
 use std::collections::BTreeSet;
 

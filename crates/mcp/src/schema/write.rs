@@ -1,8 +1,8 @@
 //! Rewrites a schema: references inlined to a bounded depth, keywords of older drafts in the form of 2020-12, and invalid
 //! rules omitted.
 //!
-//! The result accepts at least the values of the server's schema. Where a part accepts more, because a rule was omitted, the
-//! rules around it that would then accept less are loosened as well: `not`, `oneOf`, `if`.
+//! The result accepts at least the values of the server's schema. Where a part accepts more, because a rule was
+//! omitted, the rules around it that would then accept less are loosened as well: `not`, `oneOf`, `if`.
 
 use std::collections::BTreeSet;
 
@@ -254,6 +254,8 @@ impl<'a> SchemaWriter<'a> {
             return Some(WrittenSchema { schema: json!({}), is_exact: false });
         };
         let repeats = self.open.iter().filter(|open| std::ptr::eq(**open, target)).count();
+        // NOTE: A recursive schema is followed to a depth, not refused: honest filters and trees are recursive. See
+        // docs/decisions/mcp.md.
         if repeats > self.limits.repeats {
             self.leave_out(format!("the recursion of `{reference}`, below {repeats} levels of it"));
             return Some(Self::stand_in(target));
@@ -323,6 +325,7 @@ impl SchemaKeywords {
     fn loosen(&mut self) {
         let is_loose = |keyword: &str| self.loose.contains(keyword);
         let mut removed = Vec::new();
+        // NOTE: The negation of a wider schema is narrower than the original.
         if is_loose("not") {
             removed.push("not");
         }

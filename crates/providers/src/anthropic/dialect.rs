@@ -192,6 +192,8 @@ fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
 fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {
     match format {
         ResponseFormat::JsonSchema { schema, .. } => {
+            // NOTE: Anthropic rejects a request whose schema it cannot enforce, so refused bounds move into
+            // descriptions. See docs/decisions/providers.md.
             let schema = strict::reply_schema(schema);
             Ok(json!({"format": {"type": "json_schema", "schema": schema}}))
         }

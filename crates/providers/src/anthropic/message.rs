@@ -75,6 +75,8 @@ pub(super) fn close(open: &AnthropicWriteState, is_marked: bool, out: &mut Vec<u
     if open.speaker.is_none() {
         stand_in(&mut open, out);
     }
+    // NOTE: The mark moves with the end of the conversation, so it is added at the end, and never part of the cached
+    // bytes.
     if is_marked && open.can_be_marked {
         out.extend_from_slice(br#","cache_control":{"type":"ephemeral"}"#);
     }
@@ -102,7 +104,8 @@ pub(super) fn unsigned_turn(to: &RecipientProfile<'_>, messages: &Transcript) ->
         })
     };
     let first = replies.next()?;
-    // Later replies of a turn have no thinking of their own, unless it is interleaved; those of other servers look the same.
+    // Later replies of a turn have no thinking of their own, unless it is interleaved; those of other servers look
+    // the same.
     let is_whole = to.wrote(first) && is_signed(first);
     (!is_whole).then_some(start)
 }
@@ -131,8 +134,8 @@ fn is_left(to: &RecipientProfile<'_>, message: &Message) -> bool {
     conform(message, to, true, &mut MessageChanges::default()).is_some()
 }
 
-/// The id of the container in which the server runs code, as long as the turn continues: the API requires it with the results
-/// of calls that the code waits for.
+/// The id of the container in which the server runs code, as long as the turn continues: the API requires it with the
+/// results of calls that the code waits for.
 pub(super) fn container(server: &str, messages: &Transcript) -> Option<Value> {
     let before = |message: &&Message| message.role() == Role::Tool;
     let last = messages.iter().rev().map(|message| &**message).find(|message| !before(message))?;
@@ -189,6 +192,7 @@ fn block(
         }
     }
     let can_be_marked = wired.get("cache_control").is_none()
+        // NOTE: The API refuses marks on thinking blocks.
         && wired["type"] != "thinking"
         && wired["type"] != "redacted_thinking";
     wire::json(&wired, out);

@@ -217,6 +217,7 @@ impl CassetteInner {
     }
 
     /// The request without secrets.
+    // NOTE: A cassette records above HTTP, where no key of a provider is; other secrets are hidden here.
     fn hide(&self, request: &ChatRequest) -> ChatRequest {
         if self.secrets.is_empty() {
             return request.clone();
@@ -278,6 +279,7 @@ struct ReplyRecorder {
 
 impl ReplyRecorder {
     async fn next(&mut self) -> Option<Result<Chunk, ModelError>> {
+        // NOTE: Only the reply is recorded, not its chunks: no program should depend on their boundaries.
         let item = self.reply.next().await;
         match &item {
             Some(Ok(chunk)) => {

@@ -163,6 +163,7 @@ fn is_name(text: &str, more: &str, most: usize) -> bool {
 }
 
 /// All rules.
+// NOTE: Written from documentation and reports, independent of `rules`: a fault in one must not be a fault in both.
 pub const RULES: &[Rule] = &[
     Rule {
         name: "text",

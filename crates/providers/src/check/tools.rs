@@ -1,7 +1,6 @@
 //! Tools, the choice among them, and schemas of replies.
 //!
-//! Schemas are read as any server reads them: by the draft of 2020-12, and by what each refuses beside. What is not known to
-//! be refused is no fault.
+//! Schemas are checked by the draft of 2020-12, and by the known refusals of each server. Everything else is accepted.
 
 use std::collections::HashSet;
 
@@ -21,8 +20,8 @@ pub(super) fn check(server: Server, body: &Value, faults: &mut RuleFaults) {
         let mut reader = SchemaChecker { server, is_strict: tool.is_strict, is_reply: false, faults };
         reader.schema(tool.schema, &place);
     }
-    // The API references of OpenAI and DeepSeek: "A max of 128 functions are supported."; platform.kimi.ai/docs/api/tool-use
-    // says the same.
+    // The API references of OpenAI and DeepSeek: "A max of 128 functions are supported.";
+    // platform.kimi.ai/docs/api/tool-use says the same.
     let most = match server {
         Server::OpenAiChat | Server::OpenAiResponses | Server::DeepSeek | Server::Kimi => 128,
         _ => usize::MAX,
@@ -244,8 +243,8 @@ impl SchemaChecker<'_> {
         self.inside(fields, place);
     }
 
-    /// The form of a keyword, by json-schema.org/draft/2020-12/schema. Anthropic: "JSON schema is invalid. It must match JSON
-    /// Schema draft 2020-12" (github.com/anthropics/claude-code/issues/63673).
+    /// The form of a keyword, by json-schema.org/draft/2020-12/schema. Anthropic: "JSON schema is invalid. It must
+    /// match JSON Schema draft 2020-12" (github.com/anthropics/claude-code/issues/63673).
     fn keyword(&mut self, keyword: &str, value: &Value, place: &str) {
         const TYPES: &[&str] = &["null", "boolean", "object", "array", "number", "string", "integer"];
         let is_type = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));

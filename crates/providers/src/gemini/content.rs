@@ -179,6 +179,7 @@ fn answer(result: &ToolResult, open: &mut GeminiWriteState, out: &mut Vec<u8>) -
         _ if result.is_error() => json!({"error": text}),
         _ => json!({"result": text}),
     };
+    // NOTE: A generated id is unknown to the server, which matches results by name and order then.
     let id = open.given.iter().find(|(id, _)| id == result.call_id()).map(|(_, given)| given);
     let response = with_id(id, json!({"name": result.name(), "response": response}));
     push("user", &json!({"functionResponse": response}), open, out);

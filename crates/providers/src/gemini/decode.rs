@@ -113,6 +113,8 @@ impl GeminiDecoder {
             out.push(Chunk::MessageExtras(Extras::from_iter([(CITATIONS, sources.clone())])));
         }
         self.logprobs.extend(logprobs(&candidate["logprobsResult"]));
+        // NOTE: Old models send `STOP` in each chunk: the last reason counts, and a stream that breaks after one is
+        // complete. See docs/decisions/providers.md.
         let Some(reason) = candidate["finishReason"].as_str().filter(|reason| !reason.is_empty()) else {
             return Ok(());
         };

@@ -28,6 +28,7 @@ pub(crate) struct ConnectOptions {
 pub(crate) fn client(connect: &ConnectOptions) -> Result<reqwest::Client, ModelError> {
     let mut builder = reqwest::Client::builder()
         .connect_timeout(connect.timeout)
+        // NOTE: Nagle's algorithm would delay the small writes of a request.
         .tcp_nodelay(true)
         // NOTE: A redirected request would carry the key to any host that the server names.
         .redirect(reqwest::redirect::Policy::none())
@@ -96,6 +97,8 @@ pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> 
 }
 
 fn tls() -> Result<ClientConfig, ModelError> {
+    // NOTE: Built once: to read the certificates of the system takes longer than everything else. `ring`, since `aws-
+    // lc-rs` takes 40 seconds more to build on two cores.
     static TLS: OnceLock<Result<ClientConfig, String>> = OnceLock::new();
     let made = TLS.get_or_init(|| {
         let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -22,6 +22,7 @@ const MAX_ERROR: usize = 64 << 10;
 const MAX_ERROR_TIME: Duration = Duration::from_secs(10);
 
 /// The maximum bytes of a reply, including its protocol.
+// NOTE: Counts comments and pings, too, so that endless keep-alive data is bounded as well.
 const MAX_REPLY: usize = 64 << 20;
 
 /// The progress of a reply, and its limit on idle time. Before the first chunk another limit applies.
@@ -288,6 +289,7 @@ impl LimitedBytes {
             };
             match timeout(limit, self.bytes.next()).await {
                 Ok(next) => break next,
+                // NOTE: Before the first piece of the reply the limit for the first token applies.
                 Err(_) if !self.progress.has_begun.load(Ordering::Relaxed) => {}
                 Err(_) => {
                     let kind = ModelErrorKind::TimedOut(TimeoutKind::Idle);
@@ -322,6 +324,7 @@ fn not_sent(context: &ErrorContext, address: &str, error: reqwest::Error) -> Mod
     let (kind, what) = if error.is_builder() {
         (ModelErrorKind::InvalidRequest, "could not write a request to")
     } else if is_untrusted(&error) {
+        // NOTE: A kind of its own: a retry does not help, and neither the key nor the request is wrong.
         (ModelErrorKind::Untrusted, "invalid certificate of")
     } else if error.is_connect() && error.is_timeout() {
         (ModelErrorKind::TimedOut(TimeoutKind::Connect), "could not connect to")

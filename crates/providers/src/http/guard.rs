@@ -38,6 +38,7 @@ impl Drop for RealRequests {
 pub(super) fn check(url: &reqwest::Url) -> Result<(), ModelError> {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    // NOTE: Names are not resolved: a lookup would be a request to another machine.
     let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
     if is_here || (FORBIDDEN.load(Ordering::SeqCst) == 0 && !is_forbidden_by_environment()) {
         return Ok(());

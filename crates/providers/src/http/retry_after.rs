@@ -25,6 +25,7 @@ pub(super) fn retry_after(headers: &HeaderMap, now: impl Fn() -> SystemTime) -> 
     let waits = ["requests", "tokens"].into_iter().filter_map(|what| {
         let remaining = header(&format!("x-ratelimit-remaining-{what}"))?.parse::<f64>().ok()?;
         let reset = header(&format!("x-ratelimit-reset-{what}"))?;
+        // NOTE: A counter that is not exhausted also has a reset time, which is no reason to wait.
         if remaining <= 0.0 { units(reset) } else { None }
     });
     waits.max()

@@ -57,6 +57,7 @@ impl ErrorContext {
     /// Cleans a text of a server: no keys, no line breaks, bounded length.
     pub(crate) fn clean(&self, text: &str) -> String {
         let text = self.secrets.iter().fold(in_one_line(text), |text, secret| secret.redact(&text));
+        // NOTE: The body may be truncated in the middle of a key.
         let text = self.secrets.iter().fold(text, without_half_of);
         match text.char_indices().nth(MAX_MESSAGE) {
             Some((end, _)) => format!("{}…", &text[..end]),
@@ -137,11 +138,15 @@ fn now() -> SystemTime {
 /// The kind of a status without further information.
 fn kind_of_status(status: u16, parsed: &ErrorBody) -> ModelErrorKind {
     match status {
+        // NOTE: These kinds decide about retries and fallbacks: only errors that may pass are retryable. See
+        // docs/decisions/providers.md.
         402 => ModelErrorKind::QuotaExceeded,
         401 | 403 | 407 => ModelErrorKind::Authentication,
         404 | 405 | 300..=399 => ModelErrorKind::NotFound,
         413 => ModelErrorKind::TooLong { limit: parsed.limit(), used: parsed.used() },
         451 => ModelErrorKind::Refused,
+        // NOTE: Servers send 429 for an empty account, too; codes and phrases tell the difference before the status
+        // does.
         429 => ModelErrorKind::RateLimited,
         503 | 529 => ModelErrorKind::Overloaded,
         501 => ModelErrorKind::Unsupported,
@@ -218,12 +223,13 @@ impl ErrorBody {
         by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
     }
 
-    /// Whether a quota of Google is exhausted for long: a daily one, or one that the account does not have. Its status and code
-    /// are those of a rate limit.
+    /// Whether a quota of Google is exhausted for long: a daily one, or one that the account does not have. Its
+    /// status and code are those of a rate limit.
     fn is_quota_exhausted(&self) -> bool {
         let details = self.body.get("details").and_then(Value::as_array).into_iter().flatten();
         let violations = details.filter_map(|detail| detail.get("violations")?.as_array()).flatten();
         violations.into_iter().any(|violation| {
+            // NOTE: Quotas per minute pass by waiting; daily ones and those of zero do not.
             let is_of_day = violation["quotaId"].as_str().is_some_and(|id| id.contains("PerDay"));
             is_of_day || violation["quotaValue"].as_str() == Some("0")
         })

@@ -55,6 +55,7 @@ impl SseParser {
     }
 
     /// Whether an event has begun and not ended.
+    // NOTE: An end within an event is a truncated reply, never a complete one: the libraries for events do not tell.
     pub(crate) fn is_in_the_middle(&self) -> bool {
         !self.line.is_empty() || self.has_data
     }
@@ -92,6 +93,7 @@ impl SseParser {
         self.check_size()
     }
 
+    // NOTE: Bounds the memory for one event: a server may send a line without an end.
     fn check_size(&self) -> Result<(), SseFault> {
         if self.line.len() + self.event.data.len() > MAX_EVENT { Err(SseFault::TooLarge) } else { Ok(()) }
     }

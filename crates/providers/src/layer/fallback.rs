@@ -124,6 +124,8 @@ fn for_another(request: &ChatRequest, first: &str, other: &str) -> ChatRequest {
     let mut request = request.clone();
     request.model = None;
     if provider(first) != provider(other) {
+        // NOTE: Extras of another API would make each fallback fail as an invalid request. See
+        // docs/decisions/providers.md.
         request.params.extras = Extras::new();
     }
     request

@@ -2,8 +2,9 @@
 //!
 //! [`ChatModelExt::layer`] puts one layer around a model, innermost first; [`Layers`] is a stack that can be kept and
 //! put around several models. A good order, from the inside: [`Timeout`], so that a request that hangs becomes an
-//! error, for models without timeouts of their own (HTTP models have them); [`Trace`], to see each attempt; [`RateLimit`] and [`ConcurrencyLimit`], so that a retry counts as a request;
-//! [`Retry`]; and outermost [`Fallback`], to another model when all attempts have failed.
+//! error, for models without timeouts of their own (HTTP models have them); [`Trace`], to see each attempt;
+//! [`RateLimit`] and [`ConcurrencyLimit`], so that a retry counts as a request; [`Retry`]; and outermost
+//! [`Fallback`], to another model when all attempts have failed.
 //!
 //! No layer repeats a request after a part of its reply was passed on: the reader of the stream would see the
 //! beginning twice.

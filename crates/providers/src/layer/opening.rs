@@ -45,6 +45,7 @@ impl BegunReply {
 pub(crate) fn is_content(chunk: &Chunk) -> bool {
     match chunk {
         Chunk::Identity { .. } | Chunk::Usage(_) | Chunk::MessageExtras(_) | Chunk::Raw(_) => false,
+        // NOTE: Some servers send empty text for minutes while a model reasons.
         Chunk::Text(text) | Chunk::Reasoning(text) => !text.is_empty(),
         _ => true,
     }

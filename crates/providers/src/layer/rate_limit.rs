@@ -150,6 +150,8 @@ impl RateBucket {
     /// Waits until this many are available, or the bucket is full, and takes them.
     async fn pass(&mut self, count: u64) {
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.size);
+        // NOTE: Requests wait in order behind one lock, so that a bucket is one line of arithmetic and needs no
+        // library.
         let full_at = self.full_at.max(Instant::now()) + MINUTE * count / self.size;
         if let Some(there_at) = full_at.checked_sub(MINUTE) {
             sleep_until(there_at).await;

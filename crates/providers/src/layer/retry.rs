@@ -133,6 +133,7 @@ impl Retry {
             .with_min_delay(self.min_pause)
             .with_max_delay(self.max_pause)
             .with_max_times(self.attempts.saturating_sub(1))
+            // NOTE: Without jitter, clients that failed together would return together.
             .with_jitter();
         match self.seed {
             Some(seed) => builder.with_jitter_seed(seed).build(),
@@ -209,6 +210,7 @@ async fn attempts(
     let mut pauses = retry.all_pauses();
     let mut failures = Vec::new();
     loop {
+        // NOTE: After the first content the caller has seen a part of the reply: a repetition would show it twice.
         let error = match opening(model.respond(request.clone())).await {
             Ok(begun) => return Ok(begun),
             Err(error) => error,

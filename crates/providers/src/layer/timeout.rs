@@ -194,6 +194,8 @@ impl TimedReply {
                     false => None,
                 };
                 let item = match in_time {
+                    // NOTE: A limit must not throw a complete reply away because its usage is late. See
+                    // docs/decisions/providers.md.
                     None if self.is_finished => Some(None),
                     None if (self.is_whole)() => Some(self.reply.next().await),
                     in_time => in_time,

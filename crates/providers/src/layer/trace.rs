@@ -127,6 +127,7 @@ impl Stream for SpannedReply {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        // NOTE: Entered for each poll only: a guard must not live across an await.
         let _entered = this.span.enter();
         let polled = Pin::new(&mut this.reply).poll_next(cx);
         match &polled {

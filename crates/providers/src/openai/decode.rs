@@ -52,6 +52,8 @@ impl ReplyDecoder for ChatDecoder {
     fn push(&mut self, piece: ReplyPiece, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if matches!(&piece, ReplyPiece::Event(event) if event.data.trim() == "[DONE]") {
             self.end.is_over = true;
+            // NOTE: `[DONE]` counts as an end only for servers whose preset says so: proxies send it for failures,
+            // too.
             if self.ends_without_reason && self.has_content {
                 self.end.reason.get_or_insert(FinishReason::Stop);
             }
@@ -281,6 +283,7 @@ impl ChatDecoder {
         let position = match (index, id) {
             (Some(index), _) => self.by_index.get(&index).copied(),
             (None, Some(id)) => self.by_id.get(id).copied(),
+            // NOTE: Some servers send neither index nor id with later fragments.
             (None, None) => self.calls.len().checked_sub(1),
         }?;
         let call = &self.calls[position];

@@ -56,6 +56,7 @@ fn ignored<'a>(
     mut called: impl Iterator<Item = &'a str>,
     reason: &FinishReason,
 ) -> Option<String> {
+    // NOTE: A truncated or filtered reply may lack its call for another reason.
     if !matches!(reason, FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Other(_)) {
         return None;
     }

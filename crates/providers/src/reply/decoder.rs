@@ -63,6 +63,7 @@ impl FinishState {
     /// The finish reason is missing: the reply is incomplete.
     pub(crate) fn take(&mut self) -> Result<FinishReason, ReplyFault> {
         let message = || "the stream ended without a finish reason".to_owned();
+        // NOTE: `[DONE]` alone is not enough: some proxies send it whenever their upstream goes away.
         self.reason.take().ok_or_else(|| ReplyFault::Kind(ModelErrorKind::Truncated, message()))
     }
 }
@@ -104,6 +105,7 @@ pub(crate) fn parse_piece<T: DeserializeOwned>(piece: &ReplyPiece) -> Result<Opt
     if matches!(piece, ReplyPiece::Event(_)) && text.is_empty() {
         return Ok(None);
     }
+    // NOTE: Repaired only after a failure, so that valid pieces are parsed once.
     let parsed = serde_json::from_str(text).or_else(|error| match with_whole_escapes(text) {
         Some(text) => serde_json::from_str(&text),
         None => Err(error),

@@ -15,6 +15,8 @@ use crate::http::{ErrorContext, PieceStream, ReplyPiece, ReplyProgress};
 use crate::layer::is_content;
 
 /// The total time to wait for data after a finish reason, such as usage.
+// NOTE: Usage follows the finish reason, but some servers keep the connection open without sending more. See
+// docs/decisions/providers.md.
 const AFTER_FINISH: Duration = Duration::from_secs(5);
 
 /// A reply that is being read.
@@ -85,6 +87,7 @@ impl<D: ReplyDecoder> ReplyReader<D> {
             }
             let mut chunks = Vec::new();
             self.end = self.step(&mut chunks).await;
+            // NOTE: Ids and finish reasons are logged and stored, and a server may put a key into them.
             self.ready.extend(chunks.into_iter().map(|chunk| self.context.clean_names(chunk)));
         }
     }
@@ -134,6 +137,7 @@ impl<D: ReplyDecoder> ReplyReader<D> {
         }
         match read {
             Ok(()) => is_end.then_some(Ok(())),
+            // NOTE: The reply is complete: unreadable data after it must not turn it into an error.
             Err(ReplyFault::Unreadable(_)) if is_finished => None,
             Err(bad) => Some(Err(bad.into_error(&self.context))),
         }

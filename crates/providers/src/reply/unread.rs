@@ -40,6 +40,8 @@ impl UnreadFields {
         if self.kept == RawFields::Drop {
             return;
         }
+        // NOTE: A second parse of each piece, so that replies without raw fields cost nothing more. See
+        // docs/decisions/providers.md.
         let Ok(Some(body)) = parse_piece::<Value>(piece) else {
             return;
         };

@@ -45,7 +45,8 @@ impl NameRules {
 
     /// Names of tools at Anthropic: `^[a-zA-Z0-9_-]{1,128}$`.
     //
-    // github.com/home-assistant/core/issues/147760; up to 64 in early 2025 (github.com/cyanheads/atlas-mcp-server/issues/14).
+    // github.com/home-assistant/core/issues/147760; up to 64 in early 2025
+    // (github.com/cyanheads/atlas-mcp-server/issues/14).
     pub const ANTHROPIC: Self = NameRules { lengths: (1, 128), ..NameRules::OPENAI };
 
     /// Names of tools at Gemini: they begin with a letter or an underscore, and may have dots, colons and dashes.
@@ -86,6 +87,8 @@ const MAX_MAPPED: usize = 64;
 ///
 /// Names of calls in a conversation are mapped by this function, too.
 pub(crate) fn wire_name<'a>(rules: &NameRules, name: &'a str) -> Cow<'a, str> {
+    // NOTE: A legal name that looks like a mapped one is mapped, too, so that two tools never share a name on the
+    // wire.
     if rules.accepts(name) && !is_mapped(name) {
         return Cow::Borrowed(name);
     }
@@ -118,6 +121,8 @@ fn is_mapped(name: &str) -> bool {
 
 /// Hashes a text to `length` letters and digits.
 pub(crate) fn digest(text: &str, length: usize) -> String {
+    // NOTE: `DefaultHasher::new()` has fixed keys, so the digest is the same in each process. A change of its
+    // algorithm is harmless: names are stored unmapped, and mapped again for each request.
     const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
     let letter = |place: usize| {
         let mut hasher = DefaultHasher::new();

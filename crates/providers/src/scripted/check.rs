@@ -58,6 +58,7 @@ pub(super) fn history(request: &ChatRequest, exchanges: &[ScriptedExchange]) -> 
         return Ok(());
     };
     let mut fault = Ok(());
+    // NOTE: Found by the reply itself: one model may serve several conversations at once.
     for (index, exchange) in exchanges.iter().enumerate().rev() {
         if exchange.reply.as_ref().is_none_or(|reply| !is_same_reply(reply, last)) {
             continue;
@@ -124,8 +125,8 @@ pub(super) fn ending(request: &ChatRequest, expects: &[Arc<Message>]) -> Result<
     }
 }
 
-/// Counts the replies that a conversation already has at its end, each after the messages that are expected before it. Never
-/// all of them: a script that was played to its end starts again.
+/// Counts the replies that a conversation already has at its end, each after the messages that are expected before
+/// it. Never all of them: a script that was played to its end starts again.
 pub(super) fn count_given(request: &ChatRequest, lines: &[ScriptLine]) -> usize {
     let messages: Vec<&Arc<Message>> = request.messages.iter().collect();
     (1..lines.len()).rev().find(|count| ends_with(&messages, &lines[..*count])).unwrap_or(0)

@@ -202,8 +202,9 @@ impl Scripted {
         self
     }
 
-    /// A handle that cuts its replies by another seed, 0 by default. Each reply streams in pieces, which follow from the seed
-    /// and the number of the request; those that set their own pieces, or are [`whole`](ScriptedReply::whole), do not change.
+    /// A handle that divides its replies by another seed, 0 by default. Each reply streams in pieces, which follow
+    /// from the seed and the number of the request; replies that set their own pieces, or are
+    /// [`whole`](ScriptedReply::whole), do not change.
     #[must_use]
     pub const fn with_seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -300,6 +301,7 @@ impl ChatModel for Scripted {
             Err(fault) => {
                 let fault = format!("request {number}: {fault}");
                 shared.broken.push(fault.clone());
+                // NOTE: An error and not a panic: a panic in a task is easily lost. `verify` reports it again.
                 ReplyStream::failed(failure(fault))
             }
         }

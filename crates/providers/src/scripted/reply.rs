@@ -161,16 +161,16 @@ impl ScriptedReply {
         self
     }
 
-    /// Allows calls of tools that the request does not offer. By default such a call counts as a mistake in the script, and the
-    /// request fails.
+    /// Allows calls of tools that the request does not offer. By default such a call counts as a mistake in the
+    /// script, and the request fails.
     #[must_use]
     pub fn calling_unknown_tools(mut self) -> Self {
         self.may_call_unknown_tools = true;
         self
     }
 
-    /// Returns the stream of this reply. The seed divides it into chunks unless the reply sets its own; without a seed it has
-    /// one chunk for each part.
+    /// Returns the stream of this reply. The seed divides it into chunks unless the reply sets its own; without a
+    /// seed it has one chunk for each part.
     pub(super) fn into_stream(self, seed: Option<u64>) -> ReplyStream {
         let message = match &self.message {
             Ok(message) => message,

@@ -11,6 +11,7 @@ use crate::rules::schemas::SchemaRules;
 use crate::wire;
 
 /// The property of a reply that is wrapped into an object.
+// NOTE: OpenAI accepts only objects as replies with a schema. See docs/decisions/providers.md.
 const WRAPPED: &str = "value";
 
 /// The differences between the text of a reply on the wire and the requested form.
@@ -71,6 +72,7 @@ fn is_object(schema: &Value) -> bool {
 
 /// The value in an object with nothing else.
 fn unwrapped(text: &str) -> Option<&str> {
+    // NOTE: Raw values, so that numbers and spaces of the reply stay as the model wrote them.
     let fields: std::collections::BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
     let value = fields.get(WRAPPED).filter(|_| fields.len() == 1)?;
     Some(value.get())

@@ -10,6 +10,8 @@ const MAX_PARTS: usize = 10_000;
 
 /// Limits on the repetitions of a definition inside itself, and on nested references. The first pair that keeps the schema
 /// small enough is used.
+// NOTE: Servers differ in the references that they accept, and recursion has no form without them: it is followed to
+// a depth that keeps the schema small.
 const DEPTHS: [(usize, usize); 7] = [(2, 32), (2, 12), (1, 8), (1, 6), (1, 4), (1, 2), (0, 0)];
 
 /// The schema with its local references written out. A recursive one is followed some levels deep; what is below, and what

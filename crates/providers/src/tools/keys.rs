@@ -1,4 +1,4 @@
-//! Names of properties on the wire, there and back: where a schema names a property that the server refuses, and only there.
+//! Names of properties on the wire, and back: only those that the server refuses are renamed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,8 +1,10 @@
-//! Tools and schemas as a server takes them, and back: between a request and its dialect, so that no dialect knows of it.
+//! Tools and schemas in the form that a server accepts, and back: between a request and its dialect, so that no dialect
+//! knows of it.
 //!
-//! In order: [`SchemaRules`](crate::SchemaRules) are the rules, as data; [`schema`] makes schemas that conform to them; [`RenamedKeys`] are the renamed
-//! properties; an [`ToolOffer`] is what a server is offered of some tools, and what is left out; a [`ReplyForm`] is that of a reply; and
-//! a [`RestoringDecoder`] decoder gives calls and replies their own names again.
+//! In order: [`schema`] makes schemas conform to the [rules](crate::SchemaRules); [`RenamedKeys`] are the renamed
+//! properties; a [`ToolOffer`] has the tools for a server, and those that are left out; a [`ReplyForm`] is the form
+//! of a reply; a [`PreparedRequest`] has both; and a [`RestoringDecoder`] restores the original names of calls and
+//! replies.
 
 mod format;
 mod inline;

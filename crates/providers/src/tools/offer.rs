@@ -74,6 +74,8 @@ impl ToolOffer {
             return Err(format!("this provider takes at most {} tools", schemas.max_tools));
         }
         let name = wire_name(&rules.tool_names, &spec.name);
+        // NOTE: Two names may be equal after mapping only if they are equal before: providers refuse a request with
+        // both.
         if others.iter().any(|other| other.name == name) {
             return Err("another tool has its name".to_owned());
         }
@@ -231,6 +233,7 @@ pub(crate) struct OfferCache(Mutex<Vec<Arc<ToolOffer>>>);
 impl OfferCache {
     pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<ToolOffer> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // NOTE: Identity first: the steps of a run share one list of tools, and a comparison reads all schemas.
         let is_it = |offer: &Arc<ToolOffer>| Arc::ptr_eq(&offer.given, tools);
         let place =
             last.iter().position(is_it).or_else(|| last.iter().position(|offer| offer.given == *tools));

@@ -1,7 +1,7 @@
 //! A decoder that restores the original names of calls and replies, for all dialects.
 //!
-//! Arguments and texts that have another form on the wire are held back until they are whole; an empty chunk stands for each
-//! fragment, so that a slow reply does not look like a silent one. All others stream as they come.
+//! Arguments and texts that have another form on the wire are held back until they are whole; an empty chunk stands
+//! for each fragment, so that a slow reply does not look like a silent one. All others stream as they come.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ impl<D: ReplyDecoder> RestoringDecoder<D> {
             match chunk {
                 Chunk::Text(text) if !self.form.is_plain() => {
                     self.text.push_str(&text);
+                    // NOTE: Whether the value is wrapped is known at the last brace. The empty chunk keeps the idle
+                    // timeout from ending a slow reply.
                     out.push(Chunk::Text(String::new()));
                 }
                 Chunk::ToolCall(call) => {

@@ -210,6 +210,7 @@ fn is_valid(keyword: &str, value: &Value) -> bool {
 /// Removes patterns that are invalid regular expressions, if the schema library is compiled in to tell.
 fn remove_invalid_patterns(fields: &mut Map<String, Value>) {
     let is_pattern =
+        // NOTE: Without the feature for validation every pattern passes: then there is no library to tell.
         |pattern: &str| ValueType::of_schema(json!({"type": "string", "pattern": pattern})).is_ok();
     if fields.get("pattern").and_then(Value::as_str).is_some_and(|pattern| !is_pattern(pattern)) {
         fields.remove("pattern");
@@ -286,9 +287,9 @@ fn replace_false(fields: &mut Map<String, Value>) {
 /// Makes one plain object of a root with alternatives: it has the properties of all, and requires what all require.
 //
 // OpenAI: "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level"
-// (github.com/langchain-ai/langchainjs/issues/9804), with 'const' as well (github.com/goruck/home-generative-agent/pull/545).
-// Anthropic: "input_schema does not support oneOf, allOf, or anyOf at the top level" (github.com/anthropics/claude-code/
-// issues/5319).
+// (github.com/langchain-ai/langchainjs/issues/9804), with 'const' as well
+// (github.com/goruck/home-generative-agent/pull/545). Anthropic: "input_schema does not support oneOf, allOf, or
+// anyOf at the top level" (github.com/anthropics/claude-code/ issues/5319).
 fn flatten(fields: &mut Map<String, Value>) {
     if let Some(Value::Array(all)) = fields.remove("allOf") {
         for part in all {

@@ -219,8 +219,8 @@ impl ResponsesDecoder {
         self.places.get(id?)?.last().copied()
     }
 
-    /// Returns the index in the stream of an item of the whole output; `count` earlier items have the same id. Not all servers
-    /// count the items of a stream from zero.
+    /// Returns the index in the stream of an item of the whole output; `count` earlier items have the same id. Not
+    /// all servers count the items of a stream from zero.
     fn place_in_output(&self, index: u64, id: Option<&str>, count: usize) -> u64 {
         match id.and_then(|id| self.places.get(id)) {
             Some(places) => places.get(count).copied().unwrap_or_else(|| {

@@ -117,6 +117,8 @@ impl Dialect for Responses {
         Ok(wire::fields([
             ("model", Some(to.model.into())),
             ("stream", Some(true.into())),
+            // NOTE: The record is ours: a fork or a rewind has no counterpart in a chain of stored responses. See
+            // docs/decisions/providers.md.
             ("store", Some(false.into())),
             ("include", (!include.is_empty()).then(|| json!(include))),
             ("tool_choice", tool_choice(wire::tool_choice(request))?),
