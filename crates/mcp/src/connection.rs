@@ -1,4 +1,15 @@
 //! A running server: requests to it, progress from it, and the outcome of a call when it ends.
+//!
+//! The outcomes of a call:
+//!
+//! | response | outcome |
+//! |---|---|
+//! | a result | the result |
+//! | questions, and the program answers them | the call is sent again, ten rounds at most |
+//! | questions, and no handler is set | questions of the run, which continues the call with the answers |
+//! | an error of the server | the tool failed: nothing was run |
+//! | a challenge, or no token to send | unauthorized, or the tool failed: nothing was run |
+//! | none: the connection ended | unknown, and never repeated |
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -254,7 +265,7 @@ impl ServerConnection {
         self.start_request();
         let answer = async { Ok(self.peer.send_request(request).await) };
         let answer = self.in_time(method, timeout, answer).await?;
-        Ok(raw(self.or_failed(method, answer).await?))
+        Ok(raw(self.check_response(method, answer).await?))
     }
 
     /// Reads all pages of a list, at most `limit` items and pages.
@@ -274,7 +285,7 @@ impl ServerConnection {
         for _ in 0..=limit {
             self.start_request();
             let params = wire::PaginatedRequestParams::default().with_cursor(cursor);
-            let (more, next) = self.or_failed(method, page(Some(params)).await).await?;
+            let (more, next) = self.check_response(method, page(Some(params)).await).await?;
             items.extend(more);
             cursor = next;
             if items.len() > limit {
@@ -297,7 +308,7 @@ impl ServerConnection {
         tokio::time::timeout(timeout, answer).await.map_err(late)?
     }
 
-    async fn or_failed<T>(
+    async fn check_response<T>(
         &self,
         method: &'static str,
         answer: Result<T, ServiceError>,
@@ -333,7 +344,7 @@ impl ServerConnection {
             params.input_responses = Some(round.responses);
         }
         for number in first..MAX_ROUNDS {
-            match self.ask(params.clone(), context).await {
+            match self.send_call(params.clone(), context).await {
                 // NOTE: Servers of the revision 2026-07-28 return their questions, and the call is repeated with the
                 // answers.
                 Ok(wire::ServerResult::InputRequiredResult(wanted)) => {
@@ -355,7 +366,7 @@ impl ServerConnection {
         Err(ToolError::unknown(words).into())
     }
 
-    async fn ask(
+    async fn send_call(
         &self,
         params: wire::CallToolRequestParams,
         context: &ToolContext,

@@ -106,7 +106,7 @@ pub(crate) fn read_page(mut page: Value) -> Option<ToolPage> {
     // docs/decisions/mcp.md.
     let entry = |(place, tool): (usize, Value)| {
         let name = tool["name"].as_str().map_or_else(|| format!("#{}", place + 1), str::to_owned);
-        let read = repaired(tool)
+        let read = without_invalid_fields(tool)
             .and_then(|tool| serde_json::from_value::<wire::Tool>(tool).map_err(|error| error.to_string()));
         read.map(|tool| Definition::of(&tool))
             .map_err(|reason| Refused { tool: name, reason: format!("invalid definition: {reason}") })
@@ -115,7 +115,7 @@ pub(crate) fn read_page(mut page: Value) -> Option<ToolPage> {
 }
 
 /// Removes invalid optional fields from a definition, as if the server had not sent them.
-fn repaired(mut tool: Value) -> Result<Value, String> {
+fn without_invalid_fields(mut tool: Value) -> Result<Value, String> {
     let Value::Object(fields) = &mut tool else { return Ok(tool) };
     match fields.get("inputSchema") {
         Some(Value::Object(_)) => {}

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 // NOTE: More than one message, since progress and notifications come along with a response.
 const FLOOD: usize = 4;
 
-/// Counts what a server sends since the last request. Shared by all streams of a connection.
+/// Counts the bytes from a server since the last request. Shared by all streams of a connection.
 #[derive(Debug)]
 pub(crate) struct ByteMeter {
     limit: usize,

@@ -201,7 +201,7 @@ impl<R> MeteredLines<R> {
         self.line.clear();
     }
 
-    /// Ends the server, whose output is no longer read.
+    /// Kills the server, whose output is no longer read.
     fn stop(&self, reason: String) -> io::Error {
         self.group.kill();
         io::Error::other(self.meter.mark_broken(reason))

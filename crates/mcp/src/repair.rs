@@ -18,7 +18,7 @@ pub(crate) fn repaired(message: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The fields of a message beside its content.
+/// The fields of a message that decide whether it is valid.
 #[derive(Deserialize)]
 struct RpcEnvelope {
     jsonrpc: Option<Value>,
@@ -131,7 +131,7 @@ fn rewritten(text: &[u8]) -> Option<Vec<u8>> {
             }
             b'\\' if is_in_string => escape(&text[place..]),
             control if is_in_string && *control < b' ' => (1, Some(format!("\\u{control:04x}"))),
-            b'N' | b'I' | b'-' if !is_in_string => no_number(&text[place..]),
+            b'N' | b'I' | b'-' if !is_in_string => invalid_number(&text[place..]),
             _ => (1, None),
         };
         let end = (place + length).min(text.len());
@@ -159,7 +159,7 @@ fn escape(text: &[u8]) -> (usize, Option<String>) {
 }
 
 /// Returns the length of a word that some languages write for a number, and null as its replacement.
-fn no_number(text: &[u8]) -> (usize, Option<String>) {
+fn invalid_number(text: &[u8]) -> (usize, Option<String>) {
     let words = ["NaN", "Infinity", "-Infinity", "-NaN"];
     let found = words.into_iter().find(|word| text.starts_with(word.as_bytes()));
     found.map_or((1, None), |word| (word.len(), Some("null".to_owned())))

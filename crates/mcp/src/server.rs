@@ -1,4 +1,18 @@
 //! A server as its user sees it: described once, started on first use, shared, restarted, stopped.
+//!
+//! The phases of its connection:
+//!
+//! | phase | event | next phase |
+//! |---|---|---|
+//! | stopped | first use | starting, after a pause that grows with the failures |
+//! | starting | started | running |
+//! | starting | unauthorized, and a user signs in (twice at most) | starting |
+//! | starting | unauthorized otherwise, or the third sign-in | stopped, with an error |
+//! | starting | timeout, or the third failed attempt | stopped, with an error |
+//! | starting | another failure | starting, after a pause |
+//! | running | closed after a minute or more | stopped, with one failure |
+//! | running | closed earlier | stopped, with one more failure |
+//! | running | [`Server::stop`] | stopped |
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -34,7 +48,7 @@ use crate::question::{self, Answer, Question, QuestionHandler};
 use crate::remote::RemoteServer;
 use crate::schema::{self, OfferedParameters};
 
-/// The longest name of a server, in bytes: it stands before the names of its tools.
+/// The longest name of a server, in bytes: it is the prefix of the names of its tools.
 const MAX_NAME_BYTES: usize = 32;
 
 /// The number of start attempts before an error is returned.
@@ -271,7 +285,7 @@ impl Server {
         self.known().approved.clone()
     }
 
-    /// Approves a tool as it is now. An approved call does so, too.
+    /// Approves the current definition of a tool. An approved call does so, too.
     pub fn approve(&self, change: &Change) {
         self.approve_definition(&change.now);
     }
@@ -485,7 +499,7 @@ impl Server {
     fn store_offer(&self, mut offer: ServerOffer) -> Arc<ServerOffer> {
         let refused = &mut offer.refused;
         offer.tools.retain(|(name, definition)| {
-            self.trace_left_out(name, definition);
+            self.trace_omissions(name, definition);
             let built = self.tool(name, definition, Approval::Never);
             let tool = &definition.name;
             built
@@ -513,17 +527,17 @@ impl Server {
     }
 
     /// Logs the parts of a schema that are not offered to the model.
-    fn trace_left_out(&self, name: &str, definition: &Definition) {
-        let Ok(OfferedParameters { left_out, .. }) = schema::parameters(&definition.input_schema) else {
+    fn trace_omissions(&self, name: &str, definition: &Definition) {
+        let Ok(OfferedParameters { omissions, .. }) = schema::parameters(&definition.input_schema) else {
             return;
         };
-        if !left_out.is_empty() {
-            let left_out =
-                left_out.iter().take(MAX_TRACED).map(String::as_str).collect::<Vec<_>>().join("; ");
+        if !omissions.is_empty() {
+            let omissions =
+                omissions.iter().take(MAX_TRACED).map(String::as_str).collect::<Vec<_>>().join("; ");
             tracing::info!(
                 server = self.0.name,
                 tool = name,
-                left_out,
+                left_out = omissions,
                 "not all of an inputSchema is offered"
             );
         }
@@ -888,7 +902,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Believes what the server claims of its tools: `readOnlyHint` makes one [pure](Effect::Pure), `idempotentHint`
+    /// Trusts the claims of the server about its tools: `readOnlyHint` makes one [pure](Effect::Pure), `idempotentHint`
     /// [idempotent](Effect::Idempotent). Only for a server whose author is trusted: a wrong hint makes an interrupted
     /// call run again. What is declared with [`effect`](ServerBuilder::effect) is stronger.
     pub fn trust_hints(mut self) -> Self {

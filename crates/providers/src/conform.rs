@@ -1,4 +1,4 @@
-//! Messages as a server takes them: pure functions from a stored message to one that follows the server's
+//! Makes messages conform to a server: pure functions from a stored message to one that follows the server's
 //! [rules](crate::rules). The log keeps the original; each change is reported.
 //!
 //! A reply of *another* server loses all extras. Signatures and encrypted reasoning are valid
@@ -27,21 +27,21 @@ pub(crate) const UNANSWERED: &str = "unanswered";
 /// The extra of a part that the caller sets, for servers that know marks for their caches.
 const CACHE_CONTROL: &str = "cache_control";
 
-/// The server that a request goes to, as far as messages depend on it.
+/// The properties of a server that messages to it depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecipientProfile<'a> {
     /// Its name in [`SERVER`].
     pub(crate) server: &'a str,
     pub(crate) rules: &'a RequestRules,
-    /// The extra of a text or of reasoning that is a signature: such a part goes back even if it is blank.
+    /// The extra with the signature of a part: a signed part is sent back even if it is blank.
     pub(crate) signature: Option<&'static str>,
-    /// The field of the unknown parts that its dialect knows, if it knows some.
+    /// The field of the unknown parts that belong to its dialect, if there are some.
     pub(crate) unknown: Option<&'static str>,
 }
 
 impl RecipientProfile<'_> {
     /// Whether the extras of a message are of this server.
-    pub(crate) fn wrote(&self, message: &Message) -> bool {
+    pub(crate) fn has_extras_of(&self, message: &Message) -> bool {
         message.extras().get(SERVER).and_then(|server| server.as_str()) == Some(self.server)
     }
 }
@@ -77,13 +77,13 @@ pub(crate) fn conform<'m>(
     changes: &mut MessageChanges,
 ) -> Option<Cow<'m, Message>> {
     match message.role() {
-        Role::Assistant => reply_message(message, to, keeps_extras && to.wrote(message), changes),
+        Role::Assistant => reply_message(message, to, keeps_extras && to.has_extras_of(message), changes),
         Role::Tool => Some(result_message(message, to, changes)),
         _ => input_message(message, to, changes),
     }
 }
 
-/// Whether a part of an unknown kind is one of this server's dialect, which is sent as it is.
+/// Whether an unknown part belongs to the dialect of this server: it is sent unchanged.
 fn is_of_dialect(part: &Part, to: &RecipientProfile<'_>) -> bool {
     match &part.content {
         Content::Unknown(unknown) => to.unknown.is_some_and(|name| unknown.fields().contains_key(name)),
@@ -137,7 +137,7 @@ fn reply_message<'m>(
         let follows_reasoning = at > 0 && matches!(message.parts()[at - 1].content, Content::Reasoning(_));
         let Some(part) = reply_part(part, to, is_own, &mut reply_changes) else {
             if is_own && to.rules.pairs_reasoning && follows_reasoning {
-                // The reasoning was for this part: the reply goes as that of another server, which has none.
+                // NOTE: The reasoning belongs to this part: the reply is sent as one of another server, without reasoning.
                 return reply_message(message, to, false, changes);
             }
             continue;
@@ -206,7 +206,7 @@ fn reply_part<'p>(
         }
         Content::Unknown(unknown) => {
             let fields = to.unknown.filter(|_| is_own).and_then(|name| unknown.fields().get(name));
-            // An empty one could not be marked.
+            // NOTE: An empty block could not be marked for the cache.
             if fields.and_then(Value::as_object).is_none_or(Map::is_empty) {
                 changes.add(format!("{} of another server is left out", kind_of(unknown)));
                 return None;

@@ -28,11 +28,11 @@ pub trait Dialect: Send + Sync + 'static {
     const NAME: &'static str;
     /// The fields that no extra parameter may set.
     const RESERVED: &'static [&'static str];
-    /// The extra parameter that turns reasoning on, if a turn that another model began must be continued without.
+    /// The extra parameter that enables reasoning, if a turn that another model began must be continued without it.
     const REASONING: Option<&'static str> = None;
-    /// The extra of a part that is its signature, if such a part goes back even if it is blank.
+    /// The extra with the signature of a part: a signed part is sent back even if it is blank.
     const SIGNATURE: Option<&'static str> = None;
-    /// The field of unknown parts that it knows.
+    /// The field of the unknown parts that belong to this dialect.
     const UNKNOWN: Option<&'static str> = None;
 
     /// Names, address and key variables of the provider.

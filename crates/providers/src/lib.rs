@@ -45,8 +45,8 @@
 //!
 //! # What is absent
 //!
-//! There is no loop and no tool here, and no model ever sees a `State`. Bedrock, which requires signed
-//! requests, is not supported.
+//! Loops and tools are in other crates, and no model ever sees a `State`. Bedrock, which requires signed requests, is not
+//! supported.
 //!
 //! # Features
 //!

@@ -166,7 +166,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
         self
     }
 
-    /// Keeps the fields of a reply that nothing reads, such as a tier of service or the details of a filter; by default
+    /// Keeps the unread fields of a reply, such as a tier of service or the details of a filter; by default
     /// they are dropped. Each piece of a reply is parsed once more for them.
     ///
     /// # Examples

@@ -19,7 +19,7 @@ pub(crate) struct StrictDialect {
     formats: &'static [&'static str],
     /// The keywords that are annotations.
     annotations: &'static [&'static str],
-    /// Whether every property has to be required, so that null stands for one that is left out.
+    /// Whether every property must be required, so that null replaces an omitted one.
     requires_all: bool,
     /// The limits on the nesting of objects, and on all properties and listed values of a schema.
     max_levels: usize,
@@ -324,14 +324,14 @@ impl StrictConverter {
         if let Some(branches) = fields.remove("oneOf") {
             fields.insert("anyOf".to_owned(), branches);
         }
-        if says_type_only(fields) {
+        if has_redundant_type(fields) {
             fields.remove("type");
         }
         let rules = fields.keys().find(|name| *name != "anyOf" && !is_annotation(name)).cloned();
         if let Some(rule) = rules {
             self.fault(path, format!("keyword {rule} together with alternatives has no strict form"));
         }
-        as_plain_enum(fields);
+        merge_into_enum(fields);
     }
 
     fn convert_object(&mut self, fields: &mut Map<String, Value>, path: &str, level: usize) {
@@ -392,8 +392,8 @@ fn is_union(schema: &Value) -> bool {
     schema["type"].is_array() || schema["anyOf"].is_array() || schema["oneOf"].is_array()
 }
 
-/// Whether the type together with alternatives adds nothing to them.
-fn says_type_only(fields: &Map<String, Value>) -> bool {
+/// Whether the type beside alternatives is redundant.
+fn has_redundant_type(fields: &Map<String, Value>) -> bool {
     let (Some(outer), Some(Value::Array(branches))) = (kinds(fields), fields.get("anyOf")) else {
         return false;
     };
@@ -403,7 +403,7 @@ fn says_type_only(fields: &Map<String, Value>) -> bool {
 }
 
 /// Merges alternatives that only list values of one type into one list, unless any has an annotation.
-fn as_plain_enum(fields: &mut Map<String, Value>) {
+fn merge_into_enum(fields: &mut Map<String, Value>) {
     let Some(Value::Array(branches)) = fields.get("anyOf") else { return };
     let mut values = Vec::new();
     let mut kind = None;

@@ -25,17 +25,17 @@ pub(crate) fn unsupported(message: impl Into<String>) -> ModelError {
 }
 
 /// The error of an unsupported tool choice.
-pub(crate) fn unknown_choice(choice: &ToolChoice) -> ModelError {
+pub(crate) fn unsupported_choice(choice: &ToolChoice) -> ModelError {
     unsupported(format!("unsupported tool choice {choice:?}: this API has no form for it"))
 }
 
 /// The error of an unsupported role.
-pub(crate) fn unknown_role(role: Role) -> ModelError {
+pub(crate) fn unsupported_role(role: Role) -> ModelError {
     unsupported(format!("unsupported role `{role}`: this API has no form for it"))
 }
 
 /// The error of an unsupported part of a message.
-pub(crate) fn cannot_send(role: Role, content: &Content) -> ModelError {
+pub(crate) fn unsupported_part(role: Role, content: &Content) -> ModelError {
     let kind = content.kind();
     unsupported(format!(
         "unsupported part of kind {kind} in a message of the {role}: this API has no form for it"
@@ -43,7 +43,7 @@ pub(crate) fn cannot_send(role: Role, content: &Content) -> ModelError {
 }
 
 /// Rejects the name of a participant.
-pub(crate) fn no_name(message: &Message) -> Result<(), ModelError> {
+pub(crate) fn reject_name(message: &Message) -> Result<(), ModelError> {
     match message.name() {
         Some(_) => Err(unsupported("unsupported `name` of a message: this API has none; say it in the text")),
         None => Ok(()),
@@ -51,7 +51,7 @@ pub(crate) fn no_name(message: &Message) -> Result<(), ModelError> {
 }
 
 /// Rejects a document with citations on.
-pub(crate) fn no_citations(media: &Media) -> Result<(), ModelError> {
+pub(crate) fn reject_citations(media: &Media) -> Result<(), ModelError> {
     // NOTE: Refused, not dropped: a reply without its sources is another reply.
     if media.has_citations {
         return Err(unsupported(
@@ -62,14 +62,18 @@ pub(crate) fn no_citations(media: &Media) -> Result<(), ModelError> {
 }
 
 /// The error of an unsupported image detail.
-pub(crate) fn no_detail(media: &Media, known: &str) -> ModelError {
+pub(crate) fn unsupported_detail(media: &Media, known: &str) -> ModelError {
     let detail = media.detail.map_or("", |detail| detail.as_str());
     unsupported(format!("unsupported image detail `{detail}`: expected {known}"))
 }
 
 /// Rejects an image detail of a file.
-pub(crate) fn no_detail_of_file(media: &Media) -> Result<(), ModelError> {
-    if media.detail.is_some() { Err(no_detail(media, "none, since it is not an image")) } else { Ok(()) }
+pub(crate) fn reject_file_detail(media: &Media) -> Result<(), ModelError> {
+    if media.detail.is_some() {
+        Err(unsupported_detail(media, "none, since it is not an image"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Returns the content in Base64, if it is part of the message.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::deviations::ProtocolDeviations;
 use super::text::{kind, text_block};
 
-/// The media type of bytes of which nothing is known.
+/// The media type of unknown bytes.
 const UNKNOWN: &str = "application/octet-stream";
 
 /// Normalizes an image or a sound; invalid data becomes a note.
@@ -23,7 +23,7 @@ pub(super) fn normalized(
         Ok(data) => data,
         Err(fault) => return omitted(stated.as_deref().unwrap_or(block_type), fault, deviations),
     };
-    match of_bytes(stated, block_type == "image", &data, deviations) {
+    match detected_type(stated, block_type == "image", &data, deviations) {
         Some(media_type) if media_type.starts_with(&format!("{block_type}/")) => {
             json!({"type": block_type, "data": data, "mimeType": media_type})
         }
@@ -51,7 +51,7 @@ pub(super) fn normalized_blob(
         Ok(blob) => {
             let is_image = stated.as_ref().is_some_and(|stated| stated.starts_with("image/"));
             let media_type =
-                of_bytes(stated, is_image, &blob, deviations).unwrap_or_else(|| UNKNOWN.to_owned());
+                detected_type(stated, is_image, &blob, deviations).unwrap_or_else(|| UNKNOWN.to_owned());
             json!({"type": "resource", "resource": {"uri": uri, "blob": blob, "mimeType": media_type}})
         }
         Err(fault) => omitted(stated.as_deref().unwrap_or(UNKNOWN), fault, deviations),
@@ -110,7 +110,7 @@ fn media_type(stated: &str) -> Option<String> {
 }
 
 /// Returns the media type. For an image it is that of its first bytes: providers compare both.
-fn of_bytes(
+fn detected_type(
     stated: Option<String>,
     is_image: bool,
     data: &str,

@@ -21,7 +21,7 @@ pub(crate) use self::block::{read, resource};
 use self::deviations::MAX_DEVIATIONS;
 pub(crate) use self::deviations::ProtocolDeviations;
 
-/// The field of a result that holds blocks which are more than text.
+/// The field of a result with the blocks, if they are not only text.
 // NOTE: With a colon, so that structured content is unlikely to have such a field.
 const BLOCKS: &str = "mcp:content";
 
@@ -196,7 +196,7 @@ fn blocks(content: Option<Value>, deviations: &mut ProtocolDeviations) -> Vec<Va
     }
 }
 
-/// The texts of blocks that are nothing but text.
+/// Returns the texts of the blocks, if all are text.
 fn texts_of(blocks: &[Value]) -> Option<Vec<&str>> {
     blocks.iter().map(text::text_of).collect()
 }

@@ -60,8 +60,8 @@ impl ServerAuthorization {
     /// Returns a client with the stored credentials. Without credentials it sends none, and the server responds with a
     /// challenge.
     pub(crate) async fn client(&self, http: reqwest::Client) -> Result<AuthorizedClient, String> {
-        let manager = Box::pin(self.stored(&http)).await.map_err(|error| self.error_text(&error))?;
-        Ok(self.install(manager, http).await)
+        let manager = Box::pin(self.stored_manager(&http)).await.map_err(|error| self.error_text(&error))?;
+        Ok(self.replace_manager(manager, http).await)
     }
 
     /// Reloads the stored credentials, which another process may have changed.
@@ -81,11 +81,11 @@ impl ServerAuthorization {
             return Ok(());
         }
         if let Some(sign_in) = &self.oauth.sign_in {
-            return Box::pin(self.signed_in(sign_in, Some(challenge)))
+            return Box::pin(self.run_sign_in(sign_in, Some(challenge)))
                 .await
                 .map_err(AuthorizationDenied::Failed);
         }
-        let scope = self.challenged(challenge).join(" ");
+        let scope = self.challenged_scopes(challenge).join(" ");
         let scope = if scope.is_empty() { String::new() } else { format!(" with scope `{scope}`") };
         Err(AuthorizationDenied::NoUserToAsk(format!("not signed in{scope}; {}", self.oauth.advice)))
     }
@@ -93,7 +93,7 @@ impl ServerAuthorization {
     /// Lets the user sign in, even if credentials are stored.
     pub(crate) async fn sign_in(&self, sign_in: &SignIn) -> Result<(), String> {
         let _asking = self.sign_in_lock.lock().await;
-        Box::pin(self.signed_in(sign_in, None)).await
+        Box::pin(self.run_sign_in(sign_in, None)).await
     }
 
     /// Forgets the credentials.
@@ -124,7 +124,11 @@ impl ServerAuthorization {
         self.redact(&format!("{}{advice}", ErrorChain(error)))
     }
 
-    async fn install(&self, manager: AuthorizationManager, http: reqwest::Client) -> AuthorizedClient {
+    async fn replace_manager(
+        &self,
+        manager: AuthorizationManager,
+        http: reqwest::Client,
+    ) -> AuthorizedClient {
         let mut client = self.client.lock().await;
         if let Some(known) = &*client {
             *known.auth_manager.lock().await = manager;
@@ -142,7 +146,7 @@ impl ServerAuthorization {
         AuthorizationManager::new_with_oauth_http_client(&*self.url, http).await
     }
 
-    async fn stored(&self, http: &reqwest::Client) -> Result<AuthorizationManager, AuthError> {
+    async fn stored_manager(&self, http: &reqwest::Client) -> Result<AuthorizationManager, AuthError> {
         let mut manager = self.manager(http).await?;
         let known = self.oauth.credentials.load();
         let known = known.map_err(|error| AuthError::CredentialStoreError(error.to_string()))?;
@@ -158,7 +162,7 @@ impl ServerAuthorization {
         Ok(manager)
     }
 
-    async fn signed_in(&self, sign_in: &SignIn, challenge: Option<&str>) -> Result<(), String> {
+    async fn run_sign_in(&self, sign_in: &SignIn, challenge: Option<&str>) -> Result<(), String> {
         let failed = |error: AuthError| format!("the sign-in failed: {}", self.error_text(&error));
         let http = http::client(RESPONSE_TIMEOUT)?;
         let visit = sign_in.begin().await?;
@@ -183,7 +187,7 @@ impl ServerAuthorization {
         let back = visit.finish(page.clone()).await?;
         check_redirect(&page, &back).map_err(|reason| format!("the sign-in failed: {reason}"))?;
         session.handle_callback_url(&back).await.map_err(failed)?;
-        self.install(session.auth_manager, http).await;
+        self.replace_manager(session.auth_manager, http).await;
         self.sign_ins.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
@@ -209,7 +213,7 @@ impl ServerAuthorization {
     }
 
     /// The scopes that a challenge names.
-    fn challenged(&self, challenge: &str) -> Vec<String> {
+    fn challenged_scopes(&self, challenge: &str) -> Vec<String> {
         let scope =
             Url::parse(&self.url).ok().and_then(|url| WWWAuthenticateParams::parse(challenge, &url).scope);
         scope.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
@@ -224,8 +228,8 @@ impl ServerAuthorization {
         let known = self.oauth.credentials.load().map_err(|error| error.to_string())?;
         let mut scopes = known.map(|known| known.scopes).unwrap_or_default();
         scopes.extend(self.oauth.scopes.iter().cloned());
-        match challenge.map(|challenge| self.challenged(challenge)) {
-            Some(challenged) if !challenged.is_empty() => scopes.extend(challenged),
+        match challenge.map(|challenge| self.challenged_scopes(challenge)) {
+            Some(challenged_scopes) if !challenged_scopes.is_empty() => scopes.extend(challenged_scopes),
             _ if self.oauth.scopes.is_empty() => scopes.extend(manager.select_initial_scopes(&[]).await),
             _ => {}
         }

@@ -49,7 +49,7 @@ impl Credentials {
         self.scopes.iter().map(String::as_str)
     }
 
-    /// None if there is no token.
+    /// Converts the credentials of the SDK; `None` if there is no token.
     fn of(stored: &StoredCredentials, client_secret: Option<String>) -> Option<Self> {
         // NOTE: The fields of a token response are private in the SDK; its JSON form is that of RFC 6749.
         let token = serde_json::to_value(stored.token_response.as_ref()?).ok()?;
@@ -174,14 +174,14 @@ impl CredentialFile {
         &self.path
     }
 
-    fn beside(&self, ending: &str) -> PathBuf {
+    fn sibling(&self, ending: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(ending);
         name.into()
     }
 
     fn create(&self, ending: &str) -> io::Result<(PathBuf, File)> {
-        let path = self.beside(ending);
+        let path = self.sibling(ending);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }

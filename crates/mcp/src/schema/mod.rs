@@ -39,7 +39,7 @@ pub(crate) struct OfferedParameters {
     /// The schema, an object's.
     pub(crate) schema: Value,
     /// The omitted parts of the server's schema, with the reasons.
-    pub(crate) left_out: BTreeSet<String>,
+    pub(crate) omissions: BTreeSet<String>,
 }
 
 /// Converts the `inputSchema` of a server to the schema for a model.
@@ -48,15 +48,15 @@ pub(crate) struct OfferedParameters {
 /// No object fits, or the schema is too large.
 pub(crate) fn parameters(schema: &Value) -> Result<OfferedParameters, String> {
     for limits in ATTEMPTS {
-        let Some((written, mut left_out)) = SchemaWriter::new(schema, limits).whole() else { continue };
+        let Some((written, mut omissions)) = SchemaWriter::new(schema, limits).whole() else { continue };
         let kind = written.get("type").cloned();
-        let Some(mut fields) = top::merged(written, &mut left_out) else {
+        let Some(mut fields) = top::merged(written, &mut omissions) else {
             let found = kind.map_or_else(|| "what no object fits".to_owned(), |kind| kind.to_string());
             return Err(format!("invalid inputSchema: expected type \"object\", found {found}"));
         };
         fields.insert("type".to_owned(), json!("object"));
         fields.entry("properties").or_insert_with(|| Value::Object(Map::new()));
-        return Ok(OfferedParameters { schema: Value::Object(fields), left_out });
+        return Ok(OfferedParameters { schema: Value::Object(fields), omissions });
     }
     Err(format!("inputSchema too large: more than {MAX_PARTS} parts with its references written out"))
 }

@@ -20,9 +20,9 @@ fn check(name: &str, expected: expect_test::Expect) {
 fn told(schema: &Value) -> String {
     match parameters(schema) {
         Err(reason) => format!("refused: {reason}\n"),
-        Ok(OfferedParameters { schema, left_out }) => {
-            let left_out = left_out.iter().map(|what| format!("left out: {what}\n"));
-            [format!("{schema}\n")].into_iter().chain(left_out).collect::<Vec<_>>().concat()
+        Ok(OfferedParameters { schema, omissions }) => {
+            let omissions = omissions.iter().map(|what| format!("left out: {what}\n"));
+            [format!("{schema}\n")].into_iter().chain(omissions).collect::<Vec<_>>().concat()
         }
     }
 }
@@ -313,7 +313,7 @@ mod laws {
             let invalid = entry["invalid"].as_array().unwrap();
             if invalid.iter().any(|invalid| takes(&offered.schema, invalid)) {
                 server_only.push(format!("{name}\n"));
-                assert!(!offered.left_out.is_empty(), "{name} takes more, and nothing is said of it");
+                assert!(!offered.omissions.is_empty(), "{name} takes more, and nothing is said of it");
             }
         }
         // Their faults are told by the server alone.

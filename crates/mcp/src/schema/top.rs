@@ -10,8 +10,8 @@ use stepfold_state_core::json_schema::Kinds;
 
 type SchemaFields = Map<String, Value>;
 
-/// The object that a schema takes, with the properties of its alternatives; none if it takes no object.
-pub(super) fn merged(schema: Value, left_out: &mut BTreeSet<String>) -> Option<SchemaFields> {
+/// Merges a schema into one object with the properties of its alternatives; `None` if it accepts no object.
+pub(super) fn merged(schema: Value, omissions: &mut BTreeSet<String>) -> Option<SchemaFields> {
     let mut fields = match schema {
         Value::Object(fields) => fields,
         Value::Bool(true) => Map::new(),
@@ -20,7 +20,7 @@ pub(super) fn merged(schema: Value, left_out: &mut BTreeSet<String>) -> Option<S
     if fields.remove("type").is_some_and(|kinds| !Kinds::of_type_keyword(&kinds).contains(Kinds::OBJECT)) {
         return None;
     }
-    let mut left = |keyword: &str| left_out.insert(format!("{keyword} at the top, which providers refuse"));
+    let mut left = |keyword: &str| omissions.insert(format!("{keyword} at the top, which providers refuse"));
     let rules = ["not", "if", "then", "else", "anyOf", "oneOf", "allOf", "enum", "const"];
     let found = rules.map(|keyword| {
         let rule = fields.remove(keyword);
@@ -34,17 +34,17 @@ pub(super) fn merged(schema: Value, left_out: &mut BTreeSet<String>) -> Option<S
         left("unevaluatedProperties");
     }
     for branch in list(all) {
-        fields = both(fields, merged(branch, left_out)?);
+        fields = merge_both(fields, merged(branch, omissions)?);
     }
     for branches in [list(any), list(one), objects(values), objects(value.map(|value| json!([value])))] {
         if !branches.is_empty() {
-            fields = both(fields, either(branches, left_out)?);
+            fields = merge_both(fields, merge_alternatives(branches, omissions)?);
         }
     }
     if then.is_some() || otherwise.is_some() {
         let mut branches: Vec<Value> = then.into_iter().chain(otherwise).collect();
         branches.push(json!({}));
-        fields = both(fields, either(branches, left_out)?);
+        fields = merge_both(fields, merge_alternatives(branches, omissions)?);
     }
     Some(fields)
 }
@@ -69,7 +69,7 @@ fn objects(values: Option<Value>) -> Vec<Value> {
 }
 
 /// Merges two objects: the result accepts values that match both.
-fn both(mut first: SchemaFields, mut second: SchemaFields) -> SchemaFields {
+fn merge_both(mut first: SchemaFields, mut second: SchemaFields) -> SchemaFields {
     // NOTE: `additionalProperties` applies beside the patterns of its own schema only.
     if first.contains_key("patternProperties") && !first.contains_key("additionalProperties") {
         second.remove("additionalProperties");
@@ -98,9 +98,9 @@ fn both(mut first: SchemaFields, mut second: SchemaFields) -> SchemaFields {
 }
 
 /// Merges alternatives: the result accepts values that match one of them; `None` if no alternative accepts an object.
-fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<SchemaFields> {
+fn merge_alternatives(branches: Vec<Value>, omissions: &mut BTreeSet<String>) -> Option<SchemaFields> {
     let mut branches: Vec<SchemaFields> =
-        branches.into_iter().filter_map(|branch| merged(branch, left_out)).collect();
+        branches.into_iter().filter_map(|branch| merged(branch, omissions)).collect();
     if branches.len() <= 1 {
         return branches.pop();
     }
@@ -140,7 +140,7 @@ fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<Schem
     Some(together)
 }
 
-/// Any of these schemas: one list, where all of them list values and nothing else.
+/// Accepts any of these schemas: one list of values, if all of them only list values.
 fn any_of(schemas: Value) -> Value {
     let Value::Array(mut schemas) = schemas else { return schemas };
     if schemas.len() == 1 {

@@ -34,7 +34,7 @@ pub(super) struct SchemaWriter<'a> {
     /// The targets that are being inlined.
     open: Vec<&'a Value>,
     parts: usize,
-    left_out: BTreeSet<String>,
+    omissions: BTreeSet<String>,
 }
 
 /// A rewritten schema.
@@ -63,14 +63,14 @@ impl<'a> SchemaWriter<'a> {
             document: root,
             open: vec![root],
             parts: 0,
-            left_out: BTreeSet::new(),
+            omissions: BTreeSet::new(),
         }
     }
 
     /// Rewrites the whole schema. Returns it and the omissions; `None` if it has too many parts.
     pub(super) fn whole(mut self) -> Option<(Value, BTreeSet<String>)> {
         let written = self.schema(self.root, 0)?;
-        Some((written.schema, self.left_out))
+        Some((written.schema, self.omissions))
     }
 
     fn schema(&mut self, schema: &'a Value, depth: usize) -> Option<WrittenSchema> {
@@ -83,7 +83,7 @@ impl<'a> SchemaWriter<'a> {
                 WrittenSchema { schema: if *takes_all { json!({}) } else { json!(false) }, is_exact: true }
             }
             Value::Object(_) if depth >= MAX_DEPTH => {
-                self.leave_out(format!("what is nested deeper than {MAX_DEPTH} levels"));
+                self.omit(format!("what is nested deeper than {MAX_DEPTH} levels"));
                 Self::stand_in(schema)
             }
             Value::Object(fields) => {
@@ -96,7 +96,7 @@ impl<'a> SchemaWriter<'a> {
                 written?
             }
             other => {
-                self.leave_out(format!("`{}`, which is no schema", brief(other)));
+                self.omit(format!("`{}`, which is no schema", brief(other)));
                 WrittenSchema { schema: json!({}), is_exact: false }
             }
         })
@@ -124,7 +124,7 @@ impl<'a> SchemaWriter<'a> {
         let was_tuple = beside.get("items").is_some_and(Value::is_array);
         match (keyword, value) {
             ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference)) => {
-                let target = self.follow(reference, depth + 2)?;
+                let target = self.inline_reference(reference, depth + 2)?;
                 into.add_target(target);
             }
             ("type", names) => self.plain(keyword, names, types(names), into),
@@ -168,7 +168,7 @@ impl<'a> SchemaWriter<'a> {
         if let Some(kept) = kept {
             into.fields.insert(keyword.to_owned(), kept);
         } else if is_rule(keyword) {
-            self.leave_out(format!("{keyword} `{}`, which is invalid", brief(value)));
+            self.omit(format!("{keyword} `{}`, which is invalid", brief(value)));
             into.loose.insert(keyword.to_owned());
         }
     }
@@ -219,7 +219,7 @@ impl<'a> SchemaWriter<'a> {
         into.fields.entry(keyword).or_insert_with(|| json!({}));
         for (name, schema) in schemas {
             if keyword == "patternProperties" && !is_usable_pattern(name) {
-                self.leave_out(format!("the pattern `{name}`, which is invalid"));
+                self.omit(format!("the pattern `{name}`, which is invalid"));
                 into.loose.insert(keyword.to_owned());
                 continue;
             }
@@ -248,20 +248,20 @@ impl<'a> SchemaWriter<'a> {
         Some(())
     }
 
-    fn follow(&mut self, reference: &str, depth: usize) -> Option<WrittenSchema> {
+    fn inline_reference(&mut self, reference: &str, depth: usize) -> Option<WrittenSchema> {
         let Some((document, target)) = self.names.target(self.document, reference) else {
-            self.leave_out(format!("the reference `{reference}`, which leads out of this schema"));
+            self.omit(format!("the reference `{reference}`, which leads out of this schema"));
             return Some(WrittenSchema { schema: json!({}), is_exact: false });
         };
         let repeats = self.open.iter().filter(|open| std::ptr::eq(**open, target)).count();
         // NOTE: A recursive schema is followed to a depth, not refused: honest filters and trees are recursive. See
         // docs/decisions/mcp.md.
         if repeats > self.limits.repeats {
-            self.leave_out(format!("the recursion of `{reference}`, below {repeats} levels of it"));
+            self.omit(format!("the recursion of `{reference}`, below {repeats} levels of it"));
             return Some(Self::stand_in(target));
         }
         if self.open.len() > self.limits.references {
-            self.leave_out(format!("`{reference}`, below {} references", self.limits.references));
+            self.omit(format!("`{reference}`, below {} references", self.limits.references));
             return Some(Self::stand_in(target));
         }
         let outer = std::mem::replace(&mut self.document, document);
@@ -282,8 +282,8 @@ impl<'a> SchemaWriter<'a> {
         WrittenSchema { schema: stand_in, is_exact: false }
     }
 
-    fn leave_out(&mut self, what: String) {
-        self.left_out.insert(what);
+    fn omit(&mut self, what: String) {
+        self.omissions.insert(what);
     }
 }
 
@@ -407,7 +407,7 @@ fn is_of_schemas(keyword: &str) -> bool {
     IN_PLACE.contains(&keyword) || others.contains(&keyword)
 }
 
-/// The schema, or null: `nullable` as OpenAPI has it.
+/// Allows null in addition: `nullable` of OpenAPI.
 fn nullable(schema: Value) -> Value {
     let Value::Object(mut fields) = schema else { return schema };
     let is_plain = !IN_PLACE.iter().any(|name| fields.contains_key(*name)) && !fields.contains_key("const");

@@ -17,8 +17,7 @@ use crate::reply::{FinishState, ReplyDecoder, ReplyFault, parse_piece};
 #[derive(Debug)]
 pub struct AnthropicDecoder {
     choice: ToolChoice,
-    /// The blocks that are coming in, by index: one after the other from the provider, side by side from
-    /// some that speak like it.
+    /// The open blocks, by index: sequential from the provider, interleaved from some compatible servers.
     blocks: BTreeMap<u64, PartialBlock>,
     /// The names of the calls.
     calls: Vec<String>,
@@ -44,7 +43,7 @@ enum PartialBlock {
         input: Value,
         has_more: bool,
     },
-    /// A kind that we do not know, with the text of its input.
+    /// A block of an unknown kind, with the text of its input.
     Unknown {
         block: Value,
         input: String,
@@ -193,7 +192,7 @@ impl AnthropicDecoder {
                 self.calls.push(name.clone());
                 let arguments = String::new();
                 out.push(Chunk::ToolCall(ToolCallChunk::new(number, arguments).with_id(id).with_name(name)));
-                // Code that the server runs calls tools as well: what called goes back with the call.
+                // NOTE: Code that the server runs calls tools, too; the API requires its caller back with the call.
                 if let Some(caller) = block.get(message::CALLER).filter(|caller| !caller.is_null()) {
                     out.push(Chunk::PartExtras(Extras::from_iter([(message::CALLER, caller.clone())])));
                 }
@@ -207,7 +206,7 @@ impl AnthropicDecoder {
         self.blocks.insert(index, started);
     }
 
-    /// Hears of a call of a tool that the server runs, or of its result.
+    /// Tracks calls of tools that the server runs, and their results.
     fn track_server_call(&mut self, kind: &str, block: &Value) {
         if let Some(id) = block["id"].as_str().filter(|_| kind.ends_with("_tool_use")) {
             self.unanswered.push(id.to_owned());
@@ -240,7 +239,7 @@ impl AnthropicDecoder {
             ("input_json_delta", _) => {
                 return Err(ReplyFault::malformed("arguments of an unknown call"));
             }
-            // Of a block of a kind that we do not know, each field grows.
+            // Each field of an unknown block grows.
             (_, Some(PartialBlock::Unknown { block, .. })) => grow(block, delta),
             // Future kinds.
             _ => {}
@@ -318,7 +317,7 @@ fn stop(block: PartialBlock, out: &mut Vec<Chunk>) {
         PartialBlock::Thinking { signature } if !signature.is_empty() => {
             out.push(Chunk::PartExtras(Extras::from_iter([("signature", signature)])));
         }
-        // A server without fragments sends everything at once.
+        // NOTE: A server without fragments sends the input at once.
         PartialBlock::Call { number, input, has_more: false }
             if input.as_object().is_some_and(|input| !input.is_empty()) =>
         {

@@ -97,7 +97,7 @@ impl Dialect for Messages {
     }
 
     fn plan(&self, to: ModelAddress<'_>, request: &ChatRequest) -> MessagePlan {
-        // Adaptive thinking takes turns that began without it.
+        // NOTE: Adaptive thinking accepts turns that began without it.
         let thinking = request.params.extras.get("thinking").filter(|thinking| thinking["type"] == "enabled");
         let to = recipient(self, to.server);
         let bare_from = thinking.and_then(|_| message::unsigned_turn(&to, &request.messages));
@@ -110,7 +110,7 @@ impl Dialect for Messages {
     }
 
     fn url(&self, base: &str, _: &str) -> String {
-        // With and without the version, as people write it.
+        // NOTE: People write the base URL with and without the version.
         format!("{}/v1/messages", base.trim_end_matches("/v1"))
     }
 
@@ -185,7 +185,7 @@ fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
         ToolChoice::None => Some(json!({"type": "none"})),
         ToolChoice::Required => Some(json!({"type": "any"})),
         ToolChoice::Named(name) => Some(json!({"type": "tool", "name": name})),
-        other => return Err(wire::unknown_choice(other)),
+        other => return Err(wire::unsupported_choice(other)),
     })
 }
 

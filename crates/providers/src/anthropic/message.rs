@@ -45,7 +45,7 @@ pub(super) fn write(
     out: &mut Vec<u8>,
     changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
-    wire::no_name(message)?;
+    wire::reject_name(message)?;
     open.has_begun |= message.role() != Role::System;
     if message.role() == Role::Assistant && open.speaker.is_none() {
         changes.add(format!("a message of the user, `{}`, stands before it", rules::STAND_IN));
@@ -54,7 +54,9 @@ pub(super) fn write(
     match message.role() {
         // NOTE: Leading system messages are fields of the request.
         Role::System if !open.has_begun => Ok(()),
-        Role::System if keeps_system && open.speaker == Some("user") => all(message, open, "system", out),
+        Role::System if keeps_system && open.speaker == Some("user") => {
+            write_parts(message, open, "system", out)
+        }
         // NOTE: Most models refuse later ones; tags in a text of the user are the convention.
         Role::System => {
             changes.add("a later system message is a text of the user");
@@ -62,10 +64,10 @@ pub(super) fn write(
             block(open, "user", json!({"type": "text", "text": text}), &Extras::new(), out);
             Ok(())
         }
-        Role::User => all(message, open, "user", out),
-        Role::Assistant => all(message, open, "assistant", out),
+        Role::User => write_parts(message, open, "user", out),
+        Role::Assistant => write_parts(message, open, "assistant", out),
         Role::Tool => tool(message, open, out),
-        other => Err(wire::unknown_role(other)),
+        other => Err(wire::unsupported_role(other)),
     }
 }
 
@@ -92,7 +94,7 @@ fn stand_in(open: &mut AnthropicWriteState, out: &mut Vec<u8>) {
 /// turn began with, signed by its server.
 pub(super) fn unsigned_turn(to: &RecipientProfile<'_>, messages: &Transcript) -> Option<usize> {
     let start = turn_start(to, messages);
-    let is_reply = |message: &&Arc<Message>| message.role() == Role::Assistant && is_left(to, message);
+    let is_reply = |message: &&Arc<Message>| message.role() == Role::Assistant && is_sent(to, message);
     let mut replies = messages.iter_from(start).filter(is_reply);
     let is_signed = |message: &Message| {
         let first = message
@@ -106,7 +108,7 @@ pub(super) fn unsigned_turn(to: &RecipientProfile<'_>, messages: &Transcript) ->
     let first = replies.next()?;
     // Later replies of a turn have no thinking of their own, unless it is interleaved; those of other servers look
     // the same.
-    let is_whole = to.wrote(first) && is_signed(first);
+    let is_whole = to.has_extras_of(first) && is_signed(first);
     (!is_whole).then_some(start)
 }
 
@@ -117,12 +119,12 @@ fn turn_start(to: &RecipientProfile<'_>, messages: &Transcript) -> usize {
     let mut has_input = false;
     for (from_end, message) in messages.iter().rev().enumerate() {
         match message.role() {
-            Role::User | Role::System if !has_input && is_left(to, message) => {
+            Role::User | Role::System if !has_input && is_sent(to, message) => {
                 has_input = true;
                 start = messages.len() - from_end;
             }
             Role::Tool => has_input = false,
-            Role::Assistant if has_input && is_left(to, message) => return start,
+            Role::Assistant if has_input && is_sent(to, message) => return start,
             _ => {}
         }
     }
@@ -130,7 +132,7 @@ fn turn_start(to: &RecipientProfile<'_>, messages: &Transcript) -> usize {
 }
 
 /// Whether a message is sent to the server at all.
-fn is_left(to: &RecipientProfile<'_>, message: &Message) -> bool {
+fn is_sent(to: &RecipientProfile<'_>, message: &Message) -> bool {
     conform(message, to, true, &mut MessageChanges::default()).is_some()
 }
 
@@ -161,7 +163,7 @@ pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>, is_marked:
     blocks
 }
 
-fn all(
+fn write_parts(
     message: &Message,
     open: &mut AnthropicWriteState,
     speaker: &'static str,
@@ -238,7 +240,7 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
             Some(block) if block.as_object().is_some_and(|fields| !fields.is_empty()) => block.clone(),
             _ => return Ok(None),
         },
-        other => return Err(wire::cannot_send(role, other)),
+        other => return Err(wire::unsupported_part(role, other)),
     }))
 }
 
@@ -277,9 +279,9 @@ fn accepted_id(id: &str) -> Cow<'_, str> {
 }
 
 fn image(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
+    wire::reject_citations(media)?;
     if media.detail.is_some() {
-        return Err(wire::no_detail(media, "none, since this API decides it by the size"));
+        return Err(wire::unsupported_detail(media, "none, since this API decides it by the size"));
     }
     Ok(json!({"type": "image", "source": source(media, "image/png")}))
 }
@@ -298,7 +300,7 @@ fn source(media: &Media, media_type: &str) -> Value {
 
 /// A PDF, a text, or a file at a URL or at the provider.
 fn document(media: &Media, extras: &Extras) -> Result<Value, ModelError> {
-    wire::no_detail_of_file(media)?;
+    wire::reject_file_detail(media)?;
     let is_here = wire::base64(media).is_some();
     let source = match wire::text(media) {
         Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),

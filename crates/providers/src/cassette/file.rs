@@ -145,7 +145,7 @@ fn print_exchange(text: &mut String, contents: &CassetteContents, index: usize) 
 }
 
 /// The fields of a request except its messages, if they differ from the defaults. The order of the fields is
-/// fixed, whatever the features of `serde_json`.
+/// fixed, independent of the features of `serde_json`.
 #[derive(Serialize)]
 pub(super) struct RecordedOptions<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{RuleFaults, Server, is_blank, is_name, items, text};
+use super::tools::is_tool_name;
+use super::{RuleFaults, Server, is_blank, items, text};
 
 pub(super) fn check(server: Server, body: &Value, faults: &mut RuleFaults) {
     let messages = items(&body["messages"]);
@@ -59,15 +60,7 @@ fn reply(server: Server, at: usize, message: &Value, faults: &mut RuleFaults) {
     for (index, call) in items(&message["tool_calls"]).iter().enumerate() {
         let place = || format!("messages[{at}].tool_calls[{index}]");
         let (name, arguments) = (text(&call["function"], "name"), text(&call["function"], "arguments"));
-        let is_legal = match server {
-            Server::Kimi => {
-                is_name(name, "_-", 64)
-                    && name.len() > 2
-                    && !name.starts_with(|c: char| c.is_ascii_digit() || c == '-')
-            }
-            _ => is_name(name, "_-", 64),
-        };
-        faults.require(is_legal, "tool-name", || format!("{}: `{name}`", place()));
+        faults.require(is_tool_name(server, name), "tool-name", || format!("{}: `{name}`", place()));
         let is_object = serde_json::from_str::<Value>(arguments).is_ok_and(|value| value.is_object());
         faults.require(is_object || server == Server::OpenAiChat, "arguments", || {
             format!("{}: `{arguments}`", place())

@@ -43,7 +43,7 @@ pub enum Server {
     Kimi,
     /// DeepSeek's chat completions.
     DeepSeek,
-    /// vLLM with the chat template of Qwen, and with templates whose roles take turns.
+    /// vLLM with the chat template of Qwen, and with other templates of alternating roles.
     QwenTemplate,
 }
 

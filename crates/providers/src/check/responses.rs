@@ -53,7 +53,7 @@ fn message(at: usize, item: &Value, faults: &mut RuleFaults) {
     }
 }
 
-/// Reasoning stands directly before what it was for.
+/// Reasoning must directly precede the item that it belongs to.
 fn reasoning(at: usize, next: Option<&Value>, faults: &mut RuleFaults) {
     let is_followed = next.is_some_and(|next| match text(next, "type") {
         "message" => next["role"] == "assistant",

@@ -173,8 +173,9 @@ fn reply(server: Server, body: &Value, faults: &mut RuleFaults) {
 
 /// The keywords of JSON Schema that Gemini takes.
 //
+// NOTE: Not shared with `SchemaRules::GEMINI`: a fault in the writer must not be a fault in its checker.
 // pub.dev/documentation/googleapis, `responseJsonSchema`; `default` is ignored (hexdocs.pm/geminix, Schema).
-const GEMINI: &[&str] = &[
+const GEMINI_KEYWORDS: &[&str] = &[
     "$id",
     "$defs",
     "$ref",
@@ -320,7 +321,7 @@ impl SchemaChecker<'_> {
     }
 
     fn gemini(&mut self, fields: &Map<String, Value>, place: &str) {
-        for keyword in fields.keys().filter(|keyword| !GEMINI.contains(&keyword.as_str())) {
+        for keyword in fields.keys().filter(|keyword| !GEMINI_KEYWORDS.contains(&keyword.as_str())) {
             self.fault(place, format!("{keyword} is not supported"));
         }
         let is_word =
@@ -333,7 +334,7 @@ impl SchemaChecker<'_> {
         }
     }
 
-    /// github.com/vercel/ai/pull/18921 lists what the validator of Moonshot refuses.
+    /// The refusals of the validator of Moonshot, from github.com/vercel/ai/pull/18921.
     fn kimi(&mut self, fields: &Map<String, Value>, place: &str) {
         if fields.contains_key("anyOf") && fields.contains_key("type") {
             self.fault(

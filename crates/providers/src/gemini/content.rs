@@ -22,7 +22,7 @@ pub(super) const SIGNATURE: &str = "thought_signature";
 /// The extra of a call that holds the id that the server gave it.
 pub(super) const CALL_ID: &str = "function_call_id";
 
-/// The signature of a call that this API's models did not make, as its documentation has it ("Thought signatures", FAQ).
+/// The documented stand-in for the signature of a call by another model ("Thought signatures", FAQ).
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The field of an unknown part with a part of an unknown kind.
@@ -47,7 +47,7 @@ pub(super) fn write(
     out: &mut Vec<u8>,
     changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
-    wire::no_name(message)?;
+    wire::reject_name(message)?;
     open.has_begun |= message.role() != Role::System;
     if message.role() == Role::Assistant && open.speaker.is_none() {
         changes.add(format!("a message of the user, `{}`, stands before it", rules::STAND_IN));
@@ -61,21 +61,21 @@ pub(super) fn write(
             changes.add("a later system message is a text of the user");
             push("user", &json!({"text": rules::tagged(&message.text())}), open, out);
         }
-        Role::User => all(message, "user", false, open, out, changes)?,
+        Role::User => write_parts(message, "user", false, open, out, changes)?,
         Role::Assistant => {
             let given = message.parts().iter().filter_map(|part| match &part.content {
                 Content::ToolCall(call) => Some((call.id.clone(), part.extras.get(CALL_ID)?.clone())),
                 _ => None,
             });
             open.given = given.collect();
-            all(message, "model", signs_calls, open, out, changes)?;
+            write_parts(message, "model", signs_calls, open, out, changes)?;
         }
         Role::Tool => {
             if let Some(result) = message.tool_result() {
                 answer(result, open, out)?;
             }
         }
-        other => return Err(wire::unknown_role(other)),
+        other => return Err(wire::unsupported_role(other)),
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Val
     texts.collect()
 }
 
-fn all(
+fn write_parts(
     message: &Message,
     speaker: &'static str,
     signs_calls: bool,
@@ -159,7 +159,7 @@ fn wired(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
             Some(part) if part.is_object() => part.clone(),
             _ => return Ok(None),
         },
-        other => return Err(wire::cannot_send(role, other)),
+        other => return Err(wire::unsupported_part(role, other)),
     }))
 }
 
@@ -188,7 +188,7 @@ fn answer(result: &ToolResult, open: &mut GeminiWriteState, out: &mut Vec<u8>) -
             match &part.content {
                 Content::Text(_) | Content::Unknown(_) => {}
                 Content::Image(media) | Content::File(media) => push("user", &data(media)?, open, out),
-                other => return Err(wire::cannot_send(Role::Tool, other)),
+                other => return Err(wire::unsupported_part(Role::Tool, other)),
             }
         }
     }
@@ -196,7 +196,7 @@ fn answer(result: &ToolResult, open: &mut GeminiWriteState, out: &mut Vec<u8>) -
 }
 
 fn data(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
+    wire::reject_citations(media)?;
     let media_type = media.media_type.as_deref();
     let mut part = match &media.source {
         // A file that was uploaded is known by its address as well.
@@ -217,7 +217,7 @@ fn data(media: &Media) -> Result<Value, ModelError> {
         Some(ImageDetail::Low) => "MEDIA_RESOLUTION_LOW",
         Some(ImageDetail::Medium) => "MEDIA_RESOLUTION_MEDIUM",
         Some(ImageDetail::High) => "MEDIA_RESOLUTION_HIGH",
-        Some(_) => return Err(wire::no_detail(media, "low, medium or high")),
+        Some(_) => return Err(wire::unsupported_detail(media, "low, medium or high")),
     };
     part["mediaResolution"] = json!({"level": level});
     Ok(part)

@@ -1,4 +1,4 @@
-//! From responses to chunks: a pure machine. Each event is a whole response with the next parts in it.
+//! Decodes responses into chunks: a pure state machine. Each event is a whole response with the next parts in it.
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
@@ -30,7 +30,7 @@ impl ReplyDecoder for GeminiDecoder {
         };
         self.end.is_over = matches!(piece, ReplyPiece::Whole(_));
         match value {
-            // A server that was not asked for events sends a list.
+            // NOTE: Without `alt=sse` in the URL, servers send a list.
             Value::Array(responses) => responses.iter().try_for_each(|value| self.response(value, out)),
             value => self.response(&value, out),
         }
@@ -132,7 +132,7 @@ impl GeminiDecoder {
             | "IMAGE_SAFETY"
             | "IMAGE_PROHIBITED_CONTENT"
             | "IMAGE_RECITATION" => FinishReason::ContentFilter,
-            // The call is there, and is answered as one of an unknown tool.
+            // NOTE: The call has arrived, and the loop answers it as one of an unknown tool.
             "UNEXPECTED_TOOL_CALL" if !self.calls.is_empty() => FinishReason::Stop,
             "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "MALFORMED_RESPONSE" => {
                 let more =
@@ -149,7 +149,7 @@ impl GeminiDecoder {
         if let Some(text) = part["text"].as_str() {
             let text = text.to_owned();
             if text.is_empty() && signature.is_some() {
-                // A signature belongs to its part, also where that says nothing.
+                // NOTE: A signature belongs to its part, even to an empty one.
                 let mut part = if part["thought"] == true { Part::reasoning(text) } else { Part::text(text) };
                 part.extras = signature.unwrap_or_default();
                 out.push(Chunk::Part(part));
@@ -160,7 +160,7 @@ impl GeminiDecoder {
             self.call(&part["functionCall"], out)?;
         } else if part.as_object().is_some_and(|fields| fields.keys().any(|name| name != "thoughtSignature"))
         {
-            // Its signature is in it.
+            // NOTE: An unknown part contains its signature.
             out.extend(content::unknown(part).map(Chunk::Part));
             return Ok(());
         }

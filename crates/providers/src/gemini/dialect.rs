@@ -170,7 +170,7 @@ fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
         ToolChoice::None => json!({"mode": "NONE"}),
         ToolChoice::Required => json!({"mode": "ANY"}),
         ToolChoice::Named(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
-        other => return Err(wire::unknown_choice(other)),
+        other => return Err(wire::unsupported_choice(other)),
     };
     Ok(Some(json!({"functionCallingConfig": config})))
 }

@@ -42,7 +42,7 @@ pub(crate) fn client(connect: &ConnectOptions) -> Result<reqwest::Client, ModelE
     builder.tls_backend_preconfigured(tls).build().map_err(|error| unusable(&error))
 }
 
-/// A base URL without the slash at its end. Paths are appended to it, and nothing in it is a secret.
+/// Checks a base URL, and removes the slash at its end. It must not contain secrets: it shows in errors.
 pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
     let Some(url) = url else {
         return Err("missing base URL: this provider has no default; set one".to_owned());
@@ -97,8 +97,8 @@ pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> 
 }
 
 fn tls() -> Result<ClientConfig, ModelError> {
-    // NOTE: Built once: to read the certificates of the system takes longer than everything else. `ring`, since `aws-
-    // lc-rs` takes 40 seconds more to build on two cores.
+    // NOTE: Built once: to read the certificates of the system takes longer than everything else. `ring`, since
+    // `aws-lc-rs` takes 40 seconds more to build on two cores.
     static TLS: OnceLock<Result<ClientConfig, String>> = OnceLock::new();
     let made = TLS.get_or_init(|| {
         let provider = Arc::new(rustls::crypto::ring::default_provider());

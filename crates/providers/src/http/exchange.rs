@@ -123,7 +123,7 @@ pub(crate) async fn pieces(
         "application/json" => whole(bytes, context).await,
         // Some servers send no content type, or a wrong one: an error as JSON, say, in place of a stream.
         "" | "text/event-stream" | "text/plain" | "application/octet-stream" => {
-            sniffed(bytes, content_type, context).await
+            detect_kind(bytes, content_type, context).await
         }
         other => Err(unexpected(bytes, other, context).await),
     }
@@ -135,7 +135,7 @@ fn encoding(headers: &HeaderMap) -> Option<&HeaderValue> {
 }
 
 /// Detects the kind of a body by its first bytes, without a content type or with one that may be wrong.
-async fn sniffed(
+async fn detect_kind(
     mut bytes: ByteStream,
     content_type: &str,
     context: &ErrorContext,
@@ -239,7 +239,7 @@ impl EventReader {
             self.end = match self.bytes.next().await {
                 Some(Ok(bytes)) => self.read(&bytes).err().map(Err),
                 Some(Err(error)) => Some(Err(error)),
-                None if self.events.is_in_the_middle() => {
+                None if self.events.is_within_event() => {
                     let message = "the stream ended in the middle of an event";
                     Some(Err(self.context.error(ModelErrorKind::Truncated, message)))
                 }

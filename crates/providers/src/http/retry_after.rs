@@ -26,7 +26,7 @@ pub(super) fn retry_after(headers: &HeaderMap, now: impl Fn() -> SystemTime) -> 
         let remaining = header(&format!("x-ratelimit-remaining-{what}"))?.parse::<f64>().ok()?;
         let reset = header(&format!("x-ratelimit-reset-{what}"))?;
         // NOTE: A counter that is not exhausted also has a reset time, which is no reason to wait.
-        if remaining <= 0.0 { units(reset) } else { None }
+        if remaining <= 0.0 { parse_units(reset) } else { None }
     });
     waits.max()
 }
@@ -37,7 +37,7 @@ fn duration(seconds: f64) -> Option<Duration> {
 }
 
 /// A time such as `6m0s`, `1.5s` or `20ms`; a bare number is seconds.
-pub(super) fn units(text: &str) -> Option<Duration> {
+pub(super) fn parse_units(text: &str) -> Option<Duration> {
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {

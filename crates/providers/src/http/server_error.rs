@@ -8,7 +8,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 use stepfold_state_core::chat::{Chunk, FinishReason, ModelError, ModelErrorKind};
 
-use super::retry_after::{retry_after, units};
+use super::retry_after::{parse_units, retry_after};
 use crate::secret::Secret;
 
 /// The most characters of a server's text that go into an error.
@@ -58,7 +58,7 @@ impl ErrorContext {
     pub(crate) fn clean(&self, text: &str) -> String {
         let text = self.secrets.iter().fold(in_one_line(text), |text, secret| secret.redact(&text));
         // NOTE: The body may be truncated in the middle of a key.
-        let text = self.secrets.iter().fold(text, without_half_of);
+        let text = self.secrets.iter().fold(text, without_truncated_secret);
         match text.char_indices().nth(MAX_MESSAGE) {
             Some((end, _)) => format!("{}…", &text[..end]),
             None => text,
@@ -82,7 +82,7 @@ fn in_one_line(text: &str) -> String {
 }
 
 /// Removes the first part of a secret at the end of a text, which may have been truncated there.
-fn without_half_of(mut text: String, secret: &Secret) -> String {
+fn without_truncated_secret(mut text: String, secret: &Secret) -> String {
     let secret = secret.expose();
     let halves = (8..secret.len()).rev().filter_map(|length| secret.get(..length));
     if let Some(half) = { halves }.find(|half| text.ends_with(half)) {
@@ -238,7 +238,7 @@ impl ErrorBody {
     /// The wait in Google's format.
     fn wait(&self) -> Option<Duration> {
         let details = self.body.get("details")?.as_array()?;
-        units(details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?)
+        parse_units(details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?)
     }
 
     /// The number of tokens that fit.

@@ -37,7 +37,7 @@ pub(crate) struct SseParser {
 impl SseParser {
     /// Appends the events that these bytes complete.
     pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut Vec<SseEvent>) -> Result<(), SseFault> {
-        while let Some(end) = memchr(bytes) {
+        while let Some(end) = find_newline(bytes) {
             let (line, rest) = bytes.split_at(end);
             bytes = &rest[1..];
             if self.line.is_empty() {
@@ -56,7 +56,7 @@ impl SseParser {
 
     /// Whether an event has begun and not ended.
     // NOTE: An end within an event is a truncated reply, never a complete one: the libraries for events do not tell.
-    pub(crate) fn is_in_the_middle(&self) -> bool {
+    pub(crate) fn is_within_event(&self) -> bool {
         !self.line.is_empty() || self.has_data
     }
 
@@ -100,7 +100,7 @@ impl SseParser {
 }
 
 /// Finds the end of the line.
-fn memchr(bytes: &[u8]) -> Option<usize> {
+fn find_newline(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n')
 }
 
@@ -117,13 +117,13 @@ mod tests {
         for piece in pieces {
             events.push(piece, &mut out).unwrap();
         }
-        (out.into_iter().map(|event| (event.name, event.data)).collect(), events.is_in_the_middle())
+        (out.into_iter().map(|event| (event.name, event.data)).collect(), events.is_within_event())
     }
 
-    fn check(text: &str, expected: &[(&str, &str)], is_in_the_middle: bool) {
+    fn check(text: &str, expected: &[(&str, &str)], is_within_event: bool) {
         let expected: Vec<_> =
             expected.iter().map(|(name, data)| ((*name).to_owned(), (*data).to_owned())).collect();
-        assert_eq!(read(&[text.as_bytes()]), (expected, is_in_the_middle), "{text:?}");
+        assert_eq!(read(&[text.as_bytes()]), (expected, is_within_event), "{text:?}");
     }
 
     #[test]

@@ -98,7 +98,7 @@ async fn first_answer(
     for (index, model) in models.iter().enumerate() {
         let adapted = match index {
             0 => request.clone(),
-            _ => for_another(&request, models[0].id(), model.id()),
+            _ => adapt_request(&request, models[0].id(), model.id()),
         };
         let error = match opening(model.respond(adapted)).await {
             Ok(begun) if index == 0 => return Ok(begun),
@@ -118,8 +118,8 @@ async fn first_answer(
     Err(if failures.len() > 1 { all_failed(last, "all models failed", &failures) } else { last })
 }
 
-/// The request to another model, without what is addressed to the first one or to its provider.
-fn for_another(request: &ChatRequest, first: &str, other: &str) -> ChatRequest {
+/// Adapts the request to another model: removes the model name and extras for the first model and its provider.
+fn adapt_request(request: &ChatRequest, first: &str, other: &str) -> ChatRequest {
     let provider = |id: &str| id.split_once('/').map(|(provider, _)| provider.to_owned());
     let mut request = request.clone();
     request.model = None;
@@ -131,7 +131,7 @@ fn for_another(request: &ChatRequest, first: &str, other: &str) -> ChatRequest {
     request
 }
 
-/// Whether another model might do better.
+/// Whether another model might succeed.
 fn is_model_specific(kind: &ModelErrorKind) -> bool {
     kind.is_retryable()
         || matches!(

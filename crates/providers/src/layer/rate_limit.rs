@@ -40,12 +40,12 @@ pub struct RateLimit {
 type TokenEstimate = dyn Fn(&ChatRequest) -> u64 + Send + Sync;
 
 impl RateLimit {
-    /// Limits the requests a minute. Zero counts as one.
+    /// Limits requests per minute. Zero counts as one.
     pub fn per_minute(requests: u32) -> Self {
         RateLimit { requests: requests.max(1), tokens: None, estimate: Arc::new(estimate) }
     }
 
-    /// Limits the tokens a minute as well. Zero counts as one.
+    /// Limits tokens per minute as well. Zero counts as one.
     #[must_use]
     pub fn tokens_per_minute(mut self, tokens: u32) -> Self {
         self.tokens = Some(tokens.max(1));

@@ -217,7 +217,7 @@ async fn attempts(
         };
         failures.push(error.to_string());
         let pause = pauses.next().filter(|_| (retry.predicate)(&error));
-        // A wait of nothing is what servers say whose date has passed: it does not say that there is no hurry.
+        // NOTE: A wait of zero comes from a date that has passed; it does not mean that a retry may follow at once.
         let requested = error.retry_after().filter(|wait| !wait.is_zero());
         let pause = pause.map(|pause| requested.unwrap_or(pause));
         let spent = start.elapsed();

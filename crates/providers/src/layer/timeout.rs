@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout_at};
 use super::ModelLayer;
 use super::opening::is_content;
 
-/// Limits how long a reply may take. The clock begins when a stream is first polled; the time that its reader takes does
-/// not count. A reply that has finished is not lost to a limit.
+/// Limits the time of a reply. The clock starts when a stream is first polled; the time that its reader takes does not
+/// count. A reply that has finished is not lost to a limit.
 ///
-/// A layer sees the chunks of a model and nothing else: a server that only keeps the connection alive, while its model
-/// reasons without a word or a tool runs on the server, is silent to it. HTTP models know the difference: prefer their own
+/// A layer sees only the chunks of a model: a server that merely keeps the connection alive, while its model reasons
+/// silently or a tool runs on the server, looks idle to it. HTTP models know the difference: prefer their own
 /// `HttpModelBuilder::timeout`.
 ///
 /// A model over HTTP waits up to five seconds after the finish of a reply for its usage. Limits that are shorter than that

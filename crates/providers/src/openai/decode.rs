@@ -163,7 +163,7 @@ impl ChatDecoder {
     }
 
     fn choice(&mut self, choice: RawChoice, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
-        // Beside a delta stands the text so far, beside a whole message a delta without content.
+        // NOTE: Some servers send the text so far beside a delta, others an empty delta beside a whole message.
         let delta =
             if self.end.is_over { choice.message.or(choice.delta) } else { choice.delta.or(choice.message) };
         if let Some(delta) = delta {
@@ -249,7 +249,7 @@ impl ChatDecoder {
         }
     }
 
-    /// More of a call: of the one with its index, else with its id, else of the last one.
+    /// Adds a fragment to a call: the one with its index, else with its id, else the last one.
     fn call(&mut self, raw: RawCall, out: &mut Vec<Chunk>) {
         let RawCall { index, id, function: RawFunction { name, arguments }, extra_content } = raw;
         let index = index.as_u64();
@@ -278,7 +278,7 @@ impl ChatDecoder {
         }
     }
 
-    /// The call that this is more of, if it is of any.
+    /// Finds the call that a fragment continues, if any.
     fn position(&mut self, index: Option<u64>, id: Option<&str>, name: Option<&str>) -> Option<usize> {
         let position = match (index, id) {
             (Some(index), _) => self.by_index.get(&index).copied(),
@@ -303,7 +303,7 @@ impl ChatDecoder {
         (!is_another_call).then_some(position)
     }
 
-    /// The earlier call with this id, whose fragments take turns with those of another one under the same index.
+    /// Finds the earlier call with this id, whose fragments alternate with those of another call under the same index.
     fn interleaved(&mut self, id: &str, name: Option<&str>) -> Option<usize> {
         let position = *self.by_id.get(id)?;
         let call = &mut self.calls[position];

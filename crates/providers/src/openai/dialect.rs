@@ -194,7 +194,7 @@ fn tool_choice(preset: &Preset, choice: &ToolChoice) -> Result<Option<Value>, Mo
             let function = FunctionName { name: name.clone() };
             json!(ChatCompletionToolChoiceOption::Function(ChatCompletionNamedToolChoice { function }))
         }
-        other => return Err(wire::unknown_choice(other)),
+        other => return Err(wire::unsupported_choice(other)),
     }))
 }
 

@@ -56,7 +56,7 @@ pub(super) fn write(
     changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
     if !preset.rules.names || message.role() == Role::Tool {
-        wire::no_name(message)?;
+        wire::reject_name(message)?;
     }
     if let Some(name) = message.name()
         && !NameRules::OPENAI.accepts(name)
@@ -88,7 +88,7 @@ pub(super) fn write(
     }
 }
 
-/// The name of the participant, as the API takes it: letters, digits, `_` and `-`.
+/// Returns the name of the participant in the form of the API: letters, digits, `_` and `-`.
 fn participant(message: &Message) -> Option<Cow<'_, str>> {
     message.name().map(|name| wire_name(&NameRules::OPENAI, name))
 }
@@ -119,7 +119,7 @@ fn collect_system(
     text.push_str(&message.text());
     for part in message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_))) {
         let Content::Text(text) = &part.content else {
-            return Err(wire::cannot_send(Role::System, &part.content));
+            return Err(wire::unsupported_part(Role::System, &part.content));
         };
         parts.push(marked(preset, part, json!(text_part(text.clone()))));
     }
@@ -217,7 +217,7 @@ fn assistant(
             Content::Text(_) | Content::Unknown(_) => {}
             Content::Reasoning(text) => reasoning.push_str(text),
             Content::ToolCall(call) => tool_calls.push(tool_call(preset, call, &part.extras)),
-            other => return Err(wire::cannot_send(Role::Assistant, other)),
+            other => return Err(wire::unsupported_part(Role::Assistant, other)),
         }
     }
     let text = message.text();
@@ -355,7 +355,7 @@ fn content_part(preset: &Preset, role: Role, content: &Content) -> Result<Value,
         Content::Text(text) => Ok(json!(text_part(text.clone()))),
         Content::Image(media) => image(media),
         Content::File(media) => file(preset, media),
-        other => Err(wire::cannot_send(role, other)),
+        other => Err(wire::unsupported_part(role, other)),
     }
 }
 
@@ -364,7 +364,7 @@ fn text_part(text: String) -> UserPart {
 }
 
 fn image(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
+    wire::reject_citations(media)?;
     let url = wire::data_url(media);
     let url =
         url.ok_or_else(|| wire::unsupported("unsupported image by an id: send its content or its URL"))?;
@@ -373,7 +373,7 @@ fn image(media: &Media) -> Result<Value, ModelError> {
         Some(ImageDetail::Low) => Some(WiredDetail::Low),
         Some(ImageDetail::High) => Some(WiredDetail::High),
         Some(ImageDetail::Original) => Some(WiredDetail::Original),
-        Some(_) => return Err(wire::no_detail(media, "low, high or original")),
+        Some(_) => return Err(wire::unsupported_detail(media, "low, high or original")),
     };
     let image_url = ImageUrl { url: url.into_owned(), detail };
     Ok(json!(UserPart::ImageUrl(ChatCompletionRequestMessageContentPartImage {
@@ -383,8 +383,8 @@ fn image(media: &Media) -> Result<Value, ModelError> {
 }
 
 fn file(preset: &Preset, media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
-    wire::no_detail_of_file(media)?;
+    wire::reject_citations(media)?;
+    wire::reject_file_detail(media)?;
     let media_type = media.media_type.as_deref().unwrap_or("");
     if let (Some(format), Some(data)) = (media_type.strip_prefix("audio/"), wire::base64(media)) {
         // NOTE: The type of async-openai has two formats only; servers accept more.

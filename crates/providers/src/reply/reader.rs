@@ -1,4 +1,25 @@
 //! Reads a reply to its end, and decides whether it is complete: the same for all dialects.
+//!
+//! The phases of a reply. A reply is *finishing* once its finish reason has arrived: from then on no failure makes it
+//! incomplete.
+//!
+//! | phase | input | next phase |
+//! |---|---|---|
+//! | reading | a piece | reading |
+//! | reading | a piece with a finish reason | finishing |
+//! | reading | the last piece | over |
+//! | reading | an unreadable piece | failed |
+//! | reading | an error of the server | failed |
+//! | reading | an error of the connection | failed |
+//! | reading | the end of the body | failed |
+//! | finishing | a piece | finishing |
+//! | finishing | the last piece | over |
+//! | finishing | an unreadable piece | finishing |
+//! | finishing | an error of the server | failed |
+//! | finishing | an error of the connection | done |
+//! | finishing | the end of the body | done |
+//! | finishing | no data for five seconds | done |
+//! | over | no data for five seconds | done |
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -152,7 +173,7 @@ const fn is_server_specific(chunk: &Chunk) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
-    use stepfold_state_core::chat::FinishReason;
+    use stepfold_state_core::chat::{FinishReason, ModelErrorKind};
 
     use super::super::FinishState;
     use super::*;
@@ -179,17 +200,20 @@ mod tests {
         }
     }
 
-    fn reading(items: impl futures_util::Stream<Item = ()> + Send + 'static) -> ReplyStream {
-        let context = ErrorContext {
+    fn context() -> ErrorContext {
+        ErrorContext {
             provider: "test".to_owned(),
             model: "model".to_owned(),
             secrets: Vec::new(),
             request_id: None,
-        };
+        }
+    }
+
+    fn reading(items: impl futures_util::Stream<Item = ()> + Send + 'static) -> ReplyStream {
         let pieces = items.map(|()| Ok(ReplyPiece::Whole(String::new()))).boxed();
         let decoder = Finished(FinishState { reason: Some(FinishReason::Stop), is_over: false });
         let unread = UnreadFields::new(crate::reply::RawFields::Drop);
-        ReplyReader::new(pieces, decoder, unread, context, ReplyProgress::new(None)).into_stream()
+        ReplyReader::new(pieces, decoder, unread, context(), ReplyProgress::new(None)).into_stream()
     }
 
     /// Each keep-alive comes in time; all together they do not.
@@ -208,5 +232,84 @@ mod tests {
         });
         assert!(reading(at_once).into_reply().await.is_ok());
         assert_eq!(start.elapsed(), AFTER_FINISH * 2);
+    }
+
+    /// Reads each piece as an input of the table.
+    #[derive(Default)]
+    struct TableDecoder(FinishState);
+
+    impl ReplyDecoder for TableDecoder {
+        fn push(&mut self, piece: ReplyPiece, _: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+            let ReplyPiece::Whole(input) = piece else { return Ok(()) };
+            if matches!(&*input, "a piece with a finish reason" | "the last piece") {
+                self.0.reason = Some(FinishReason::Stop);
+            }
+            match &*input {
+                "the last piece" => self.0.is_over = true,
+                "an unreadable piece" => return Err(ReplyFault::Unreadable(input)),
+                "an error of the server" => return Err(ReplyFault::Reported(input)),
+                _ => {}
+            }
+            Ok(())
+        }
+
+        fn end(&self) -> &FinishState {
+            &self.0
+        }
+
+        fn objects(_: &Value, _: bool) -> Vec<(&Value, &'static [&'static str])> {
+            Vec::new()
+        }
+
+        fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+            out.push(Chunk::Finished(self.0.take()?));
+            Ok(())
+        }
+    }
+
+    /// The phase of a reply after this input.
+    async fn phase_after(phase: &str, input: &str) -> &'static str {
+        let first = match phase {
+            "reading" => None,
+            "finishing" => Some("a piece with a finish reason"),
+            "over" => Some("the last piece"),
+            other => panic!("unknown phase: {other}"),
+        };
+        let piece = |input: &str| Ok(ReplyPiece::Whole(input.to_owned()));
+        let next = match input {
+            "the end of the body" => stream::empty().boxed(),
+            "no data for five seconds" => stream::pending().boxed(),
+            "an error of the connection" => {
+                stream::iter([Err(context().error(ModelErrorKind::Truncated, input))]).boxed()
+            }
+            input => stream::iter([piece(input)]).chain(stream::pending()).boxed(),
+        };
+        let pieces = stream::iter(first.map(piece)).chain(next).boxed();
+        let unread = UnreadFields::new(crate::reply::RawFields::Drop);
+        let decoder = TableDecoder::default();
+        let mut reader = ReplyReader::new(pieces, decoder, unread, context(), ReplyProgress::new(None));
+        if first.is_some() {
+            assert!(reader.step(&mut Vec::new()).await.is_none(), "{phase}");
+        }
+        match reader.step(&mut Vec::new()).await {
+            Some(Ok(())) => "done",
+            Some(Err(_)) => "failed",
+            None if reader.decoder.is_over() => "over",
+            None if reader.decoder.is_finished() => "finishing",
+            None => "reading",
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_table_of_phases_is_that_of_the_code() {
+        let rows = include_str!("reader.rs").lines().filter_map(|line| line.strip_prefix("//! | "));
+        let mut count = 0;
+        for row in rows.skip(1) {
+            let cells: Vec<&str> = row.trim_end_matches('|').split('|').map(str::trim).collect();
+            let [phase, input, next] = cells[..] else { panic!("three cells: {row}") };
+            assert_eq!(phase_after(phase, input).await, next, "{row}");
+            count += 1;
+        }
+        assert_eq!(count, 15);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each message is made to conform to them before it is encoded, and the log keeps the original. Rules that hold for every
 //! server are not fields: a text part that is blank after trimming is left out, a reply without text and calls as well,
-//! and where a text has to stand there is a [stand-in](STAND_IN). [`check::RULES`](crate::check::RULES) has the source of
+//! and a missing text that is required becomes a [stand-in](STAND_IN). [`check::RULES`](crate::check::RULES) has the source of
 //! each rule, and checks bodies by it.
 
 pub(crate) mod names;
@@ -71,7 +71,7 @@ pub struct RequestRules {
 }
 
 impl RequestRules {
-    /// The strictest rules that chat completions of several servers have: what they take is taken by all.
+    /// The strictest rules of the chat completions of several servers: accepted by all of them.
     pub const COMPATIBLE: Self = RequestRules {
         system: SystemPlace::Leading,
         order: RoleOrder::UserFirst,
@@ -155,7 +155,7 @@ pub enum RoleOrder {
     UserFirst,
     /// The first message is one of the user, and none of the user follows a result.
     ReplyAfterResult,
-    /// Messages of the user and of the assistant take turns, and the first one is of the user.
+    /// Messages of the user and of the assistant alternate, and the first one is of the user.
     Alternating,
 }
 
@@ -204,12 +204,12 @@ impl CallIdForm {
     }
 }
 
-/// Whether nothing is left of a text after trimming.
+/// Whether a text is empty after trimming.
 pub(crate) fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-/// A system message that a server takes only as a text of the user.
+/// Writes a system message as a text of the user.
 pub(crate) fn tagged(text: &str) -> String {
     format!("<system>\n{text}\n</system>")
 }

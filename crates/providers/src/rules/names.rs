@@ -18,7 +18,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameRules {
-    /// The characters beside letters and digits.
+    /// The accepted characters other than letters and digits.
     punctuation: &'static str,
     /// The fewest and the most characters.
     lengths: (usize, usize),
@@ -61,7 +61,7 @@ impl NameRules {
     // github.com/beautyfree/appstore-connect-mcp/issues/2, github.com/ComposioHQ/composio/issues/3500.
     pub const ANTHROPIC_KEYS: Self = NameRules { punctuation: "_.-", ..NameRules::OPENAI };
 
-    /// Whether a name is legal as it is.
+    /// Whether a name is legal unchanged.
     pub fn accepts(&self, name: &str) -> bool {
         let (fewest, most) = self.lengths;
         let is_word = |c: char| c.is_ascii_alphanumeric() || self.punctuation.contains(c);

@@ -81,14 +81,14 @@ impl SchemaRules {
             "propertyOrdering",
         ]),
         needs_properties: false,
-        // The parser of its requests goes a hundred levels deep, and each level of a schema takes several.
+        // NOTE: Its parser accepts a hundred levels of JSON, and each level of a schema needs several.
         max_levels: 24,
         max_tools: 512,
         object_replies: false,
         ..SchemaRules::OPENAI
     };
 
-    /// Moonshot (Kimi), whose schemas are a subset: the types of alternatives stand in them, and every required property is
+    /// Moonshot (Kimi), which accepts a subset: types are inside of alternatives, and every required property is
     /// a known one.
     //
     // platform.kimi.ai/docs/api/tool-use: "The number of functions in tools currently cannot exceed 128."

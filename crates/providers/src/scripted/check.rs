@@ -16,7 +16,7 @@ pub(super) fn request(request: &ChatRequest) -> Result<(), String> {
     request.messages.check().map_err(|faults| format!("malformed conversation: {faults}"))?;
     let mut names = HashSet::new();
     for tool in request.tools.iter() {
-        tool_makes_sense(tool)?;
+        check_tool(tool)?;
         if !names.insert(tool.name.as_str()) {
             return Err(format!("duplicate tool `{}`", tool.name));
         }
@@ -32,7 +32,7 @@ pub(super) fn request(request: &ChatRequest) -> Result<(), String> {
     }
 }
 
-fn tool_makes_sense(tool: &ToolSpec) -> Result<(), String> {
+fn check_tool(tool: &ToolSpec) -> Result<(), String> {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_name_char) {
         return Err(format!(

@@ -133,9 +133,9 @@ impl Scripted {
     /// A model that replies with the assistant messages of a conversation; each request must end with the messages
     /// before the reply.
     ///
-    /// A conversation that an earlier process has begun continues where it is: if the first request has some of the replies
-    /// already, as its last ones and with what the text has before them, they count as given. One that was played to its
-    /// end begins again.
+    /// A conversation that an earlier process began is continued: if the first request already ends with some of the
+    /// replies, each after the messages before it in the text, these count as given. A conversation that was played to its
+    /// end starts again.
     ///
     /// # Errors
     /// The text is no [notation](stepfold_state_core::chat::notation).

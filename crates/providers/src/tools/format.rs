@@ -64,13 +64,13 @@ impl ReplyForm {
     }
 }
 
-/// Whether a schema is one of an object and nothing else.
+/// Whether a schema is a plain object, without alternatives.
 fn is_object(schema: &Value) -> bool {
     let refused = ["anyOf", "oneOf", "allOf", "not", "enum", "const"];
     schema["type"] == "object" && refused.iter().all(|name| schema.get(name).is_none())
 }
 
-/// The value in an object with nothing else.
+/// Unwraps the value of an object that has no other field.
 fn unwrapped(text: &str) -> Option<&str> {
     // NOTE: Raw values, so that numbers and spaces of the reply stay as the model wrote them.
     let fields: std::collections::BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;

@@ -14,8 +14,8 @@ const MAX_PARTS: usize = 10_000;
 // a depth that keeps the schema small.
 const DEPTHS: [(usize, usize); 7] = [(2, 32), (2, 12), (1, 8), (1, 6), (1, 4), (1, 2), (0, 0)];
 
-/// The schema with its local references written out. A recursive one is followed some levels deep; what is below, and what
-/// is elsewhere, may be any value. `None` if it is too large.
+/// Inlines the local references of a schema. A recursive reference is followed some levels deep; below that, and for
+/// references to other documents, any value is allowed. `None` if the result is too large.
 pub(super) fn without_references(root: &Value) -> Option<Value> {
     DEPTHS.into_iter().find_map(|(nested, open)| {
         let mut written = root.clone();
@@ -43,7 +43,7 @@ impl<'a> ReferenceInliner<'a> {
         }
         let Some(fields) = schema.as_object_mut() else { return Some(()) };
         let own = fields.get("$id").or_else(|| fields.get("id")).and_then(Value::as_str);
-        let base = own.and_then(|id| identified(self.root, id)).unwrap_or(base);
+        let base = own.and_then(|id| find_by_id(self.root, id)).unwrap_or(base);
         let reference =
             ["$ref", "$dynamicRef", "$recursiveRef"].into_iter().find_map(|name| fields.remove(name));
         fields.retain(|name, value| !is_definition(name, value));
@@ -52,7 +52,7 @@ impl<'a> ReferenceInliner<'a> {
         }
         if let Some(reference) = reference.as_ref().and_then(Value::as_str) {
             let meant = self.target(reference, base)?;
-            put_beside(fields, meant);
+            add_target(fields, meant);
         }
         Some(())
     }
@@ -83,7 +83,7 @@ fn is_definition(name: &str, value: &Value) -> bool {
 
 /// Adds the target of a reference to the schema that has it. Annotations of the schema take precedence; rules of both
 /// apply.
-fn put_beside(fields: &mut Map<String, Value>, meant: Value) {
+fn add_target(fields: &mut Map<String, Value>, meant: Value) {
     match meant {
         Value::Object(meant) if fields.keys().all(|name| is_annotation(name)) => {
             for (name, value) in meant {
@@ -108,11 +108,11 @@ fn put_beside(fields: &mut Map<String, Value>, meant: Value) {
 /// Returns the target of a reference, and the base of references in it.
 fn resolve<'a>(reference: &str, base: &'a Value, root: &'a Value) -> Option<(&'a Value, &'a Value)> {
     let (id, fragment) = reference.split_once('#').unwrap_or((reference, ""));
-    let base = if id.is_empty() { base } else { identified(root, id)? };
+    let base = if id.is_empty() { base } else { find_by_id(root, id)? };
     let found = match decoded(fragment) {
         whole if whole.is_empty() => base,
         pointer if pointer.starts_with('/') => target(base, &format!("#{pointer}"))?,
-        name => anchored(base, &name)?,
+        name => find_by_anchor(base, &name)?,
     };
     (found.is_object() || found.is_boolean()).then_some((found, base))
 }
@@ -136,7 +136,7 @@ fn decoded(fragment: &str) -> String {
 }
 
 /// The part with this id.
-fn identified<'a>(root: &'a Value, id: &str) -> Option<&'a Value> {
+fn find_by_id<'a>(root: &'a Value, id: &str) -> Option<&'a Value> {
     let id = id.trim_end_matches('#');
     let is_it = |text: &str| text.trim_end_matches('#') == id;
     find(root, &|fields| {
@@ -145,7 +145,7 @@ fn identified<'a>(root: &'a Value, id: &str) -> Option<&'a Value> {
 }
 
 /// The part with this name.
-fn anchored<'a>(base: &'a Value, name: &str) -> Option<&'a Value> {
+fn find_by_anchor<'a>(base: &'a Value, name: &str) -> Option<&'a Value> {
     find(base, &|fields| {
         let anchors = ["$anchor", "$dynamicAnchor"].iter().filter_map(|keyword| fields.get(*keyword));
         anchors.filter_map(Value::as_str).any(|anchor| anchor == name)

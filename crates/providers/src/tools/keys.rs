@@ -147,7 +147,7 @@ impl RenamedKeys {
         wired.collect()
     }
 
-    /// JSON with its own names, and every other byte of its values as it is. `None` if it is not JSON.
+    /// Restores the original names in a JSON text; all other bytes of its values stay. `None` if it is not JSON.
     pub(crate) fn restored(&self, text: &str) -> Option<String> {
         let mut out = String::with_capacity(text.len());
         self.write(text, &mut out)?;

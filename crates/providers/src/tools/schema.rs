@@ -152,11 +152,11 @@ fn update_older_drafts(fields: &mut Map<String, Value>) {
         }
     }
     if fields.remove("nullable") == Some(json!(true)) {
-        make_nullable(fields);
+        apply_nullable(fields);
     }
 }
 
-fn make_nullable(fields: &mut Map<String, Value>) {
+fn apply_nullable(fields: &mut Map<String, Value>) {
     match fields.get_mut("type") {
         Some(Value::Array(kinds)) if !kinds.contains(&json!("null")) => kinds.push(json!("null")),
         Some(kind @ Value::String(_)) if *kind != "null" => *kind = json!([kind.take(), "null"]),
@@ -210,7 +210,7 @@ fn is_valid(keyword: &str, value: &Value) -> bool {
 /// Removes patterns that are invalid regular expressions, if the schema library is compiled in to tell.
 fn remove_invalid_patterns(fields: &mut Map<String, Value>) {
     let is_pattern =
-        // NOTE: Without the feature for validation every pattern passes: then there is no library to tell.
+        // NOTE: Without the feature `validation` every pattern passes: the library that tells is not compiled in.
         |pattern: &str| ValueType::of_schema(json!({"type": "string", "pattern": pattern})).is_ok();
     if fields.get("pattern").and_then(Value::as_str).is_some_and(|pattern| !is_pattern(pattern)) {
         fields.remove("pattern");
@@ -494,7 +494,7 @@ fn list_values(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Moves a type beside alternatives into them; an object with alternatives becomes one.
+/// Moves the type beside alternatives into them. An object with other rules beside them is flattened.
 fn move_types(fields: &mut Map<String, Value>) {
     if !fields.contains_key("anyOf") {
         return;

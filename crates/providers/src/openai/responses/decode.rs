@@ -1,5 +1,16 @@
 //! Decodes events into chunks: a pure state machine. About a dozen of the API's event kinds matter; the event
-//! that ends an item has its final content, whatever was streamed before.
+//! that ends an item has its final content, even if parts of it were streamed before.
+//!
+//! The states of an item. Chunks of an item wait while an earlier item is open, since the extras at the end of an item
+//! belong to its last part.
+//!
+//! | state | event | next state |
+//! |---|---|---|
+//! | unknown | `output_item.added`, or a delta of it | open |
+//! | unknown | `output_item.done`, or listed in the final response | done |
+//! | open | a delta | open |
+//! | open | `output_item.done`, or listed in the final response | done |
+//! | done | any event | done |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

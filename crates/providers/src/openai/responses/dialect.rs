@@ -92,7 +92,7 @@ impl Dialect for Responses {
 
     fn plan(&self, to: ModelAddress<'_>, _: &ChatRequest) -> MessagePlan {
         // Models without reasoning refuse that of others, and the ids of items that belong to it.
-        let bare_from = (!thinks(to.model)).then_some(0);
+        let bare_from = (!supports_reasoning(to.model)).then_some(0);
         MessagePlan { bare_from, ..MessagePlan::default() }
     }
 
@@ -111,7 +111,7 @@ impl Dialect for Responses {
             let reason = "the Responses API does not have it; use chat completions";
             return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
-        let thoughts = thinks(to.model).then_some("reasoning.encrypted_content");
+        let thoughts = supports_reasoning(to.model).then_some("reasoning.encrypted_content");
         let logprobs = params.logprobs.map(|_| "message.output_text.logprobs");
         let include: Vec<&str> = thoughts.into_iter().chain(logprobs).collect();
         Ok(wire::fields([
@@ -153,7 +153,7 @@ impl Dialect for Responses {
 }
 
 /// Whether a model supports reasoning. OpenAI's other models reject requests for it.
-fn thinks(model: &str) -> bool {
+fn supports_reasoning(model: &str) -> bool {
     let families = ["gpt-3.5", "gpt-4", "chatgpt", "-chat"];
     !families.iter().any(|family| model.contains(family))
 }
@@ -178,7 +178,7 @@ fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
         ToolChoice::None => Some("none".into()),
         ToolChoice::Required => Some("required".into()),
         ToolChoice::Named(name) => Some(json!({"type": "function", "name": name})),
-        other => return Err(wire::unknown_choice(other)),
+        other => return Err(wire::unsupported_choice(other)),
     })
 }
 

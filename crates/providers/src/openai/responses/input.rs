@@ -26,7 +26,7 @@ pub(super) fn write(
     open: &mut ResponsesWriteState,
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
-    wire::no_name(message)?;
+    wire::reject_name(message)?;
     match message.role() {
         Role::Assistant => {
             for part in message.parts() {
@@ -74,7 +74,7 @@ fn reply_item(part: &Part) -> Result<Option<Value>, ModelError> {
         Content::Reasoning(_) => item.map(Value::Object),
         Content::ToolCall(call) => Some(function_call(call, item)),
         Content::Unknown(unknown) => unknown.fields().get(ITEM).filter(|item| item.is_object()).cloned(),
-        other => return Err(wire::cannot_send(Role::Assistant, other)),
+        other => return Err(wire::unsupported_part(Role::Assistant, other)),
     })
 }
 
@@ -121,16 +121,16 @@ fn content_part(role: Role, content: &Content) -> Result<Value, ModelError> {
         Content::Text(text) => Ok(json!({"type": "input_text", "text": text})),
         Content::Image(media) => image(media),
         Content::File(media) => file(media),
-        other => Err(wire::cannot_send(role, other)),
+        other => Err(wire::unsupported_part(role, other)),
     }
 }
 
 fn image(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
+    wire::reject_citations(media)?;
     let detail = match media.detail {
         None => "auto",
         Some(detail @ (ImageDetail::Low | ImageDetail::High | ImageDetail::Original)) => detail.as_str(),
-        Some(_) => return Err(wire::no_detail(media, "low, high or original")),
+        Some(_) => return Err(wire::unsupported_detail(media, "low, high or original")),
     };
     Ok(match &media.source {
         MediaSource::FileId(id) => json!({"type": "input_image", "file_id": id, "detail": detail}),
@@ -139,8 +139,8 @@ fn image(media: &Media) -> Result<Value, ModelError> {
 }
 
 fn file(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
-    wire::no_detail_of_file(media)?;
+    wire::reject_citations(media)?;
+    wire::reject_file_detail(media)?;
     Ok(match &media.source {
         MediaSource::Url(url) => json!({"type": "input_file", "file_url": url}),
         MediaSource::FileId(id) => json!({"type": "input_file", "file_id": id}),
