@@ -1,4 +1,15 @@
-//! A running server: requests to it, progress from it, and how a call ends when it does.
+//! A running server: requests to it, progress from it, and the outcome of a call when it ends.
+//!
+//! The outcomes of a call:
+//!
+//! | response | outcome |
+//! |---|---|
+//! | a result | the result |
+//! | questions, and the program answers them | the call is sent again, ten rounds at most |
+//! | questions, and no handler is set | questions of the run, which continues the call with the answers |
+//! | an error of the server | the tool failed: nothing was run |
+//! | a challenge, or no token to send | unauthorized, or the tool failed: nothing was run |
+//! | none: the connection ended | unknown, and never repeated |
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,45 +31,46 @@ use stepfold_state_core::ErrorChain;
 use stepfold_tools::{ToolContext, ToolError};
 use tokio::sync::Mutex;
 
-use crate::definition::{self, Definition};
+use crate::definition::{self, Definition, Refused};
 use crate::error::McpError;
-use crate::http::{self, Remote};
+use crate::http;
 use crate::listing;
-use crate::meter::Meter;
+use crate::meter::ByteMeter;
 use crate::oauth;
-use crate::offer::Refused;
-use crate::process::{Process, Program};
-use crate::question::{Answerer, Elicitations, Round, decline, questions};
+use crate::process::{ServerProcess, ServerProgram};
+use crate::question::{AnsweredRound, ElicitationRequests, QuestionHandler, decline, questions};
+use crate::remote::RemoteServer;
 
-/// How often a server may ask for further input before a call.
-const ROUNDS: usize = 10;
+/// The limit on rounds of questions before a call.
+const MAX_ROUNDS: usize = 10;
 
-/// How long a server may take to end by itself after its standard input is closed.
+/// The time that a server may take to exit after its standard input is closed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The field of a request's `_meta` that has the idempotency key of a call.
+// NOTE: The protocol has no field for it; servers that know the name can recognise a repeated call.
 const IDEMPOTENCY_KEY: &str = "stepfold/idempotencyKey";
 
-/// Where a server is.
+/// A server as a program to start, or at a URL.
 #[derive(Clone)]
-pub(crate) enum Launch {
-    Program(Program),
-    Remote(Remote),
+pub(crate) enum ServerLocation {
+    Program(ServerProgram),
+    Remote(RemoteServer),
 }
 
-/// All that a connection is made of.
-pub(crate) struct Plan<'a> {
+/// The parameters of a connection.
+pub(crate) struct ConnectionPlan<'a> {
     pub(crate) server: &'a str,
-    pub(crate) launch: &'a Launch,
-    pub(crate) answerer: Option<&'a Answerer>,
+    pub(crate) launch: &'a ServerLocation,
+    pub(crate) answerer: Option<&'a QuestionHandler>,
     pub(crate) initialize_only: bool,
     pub(crate) message_bytes: usize,
     pub(crate) start_timeout: Duration,
 }
 
-/// Why a call has no result.
+/// The reason why a call has no result.
 pub(crate) enum CallError {
-    /// The server wants another authorization, and did nothing; its challenge.
+    /// The server requires another authorization, with this challenge, and did nothing.
     Unauthorized(String),
     Tool(ToolError),
 }
@@ -70,36 +82,37 @@ impl From<ToolError> for CallError {
 }
 
 /// A connection to a running server. Dropping it ends the server, if it is a process.
-pub(crate) struct Connection {
+pub(crate) struct ServerConnection {
     server: String,
     peer: Peer<RoleClient>,
-    // Before the process, so that its input is closed first.
-    service: Mutex<Option<RunningService<RoleClient, Client>>>,
-    process: Option<Mutex<Process>>,
+    // NOTE: Before the process, so that its input is closed first when a connection is dropped.
+    service: Mutex<Option<RunningService<RoleClient, McpClient>>>,
+    process: Option<Mutex<ServerProcess>>,
     process_id: Option<u32>,
-    meter: Arc<Meter>,
-    client: Client,
-    remote: Option<Remote>,
-    unwatched: Arc<AtomicBool>,
+    meter: Arc<ByteMeter>,
+    client: McpClient,
+    remote: Option<RemoteServer>,
+    is_unwatched: Arc<AtomicBool>,
     pub(crate) since: tokio::time::Instant,
 }
 
-impl Connection {
+impl ServerConnection {
     /// Starts a server, or reaches it, and agrees on a revision of the protocol.
-    pub(crate) async fn start(plan: &Plan<'_>) -> Result<Self, McpError> {
-        let client = Client {
+    pub(crate) async fn start(plan: &ConnectionPlan<'_>) -> Result<Self, McpError> {
+        let client = McpClient {
             server: plan.server.into(),
-            routes: Routes::default(),
+            routes: ProgressRoutes::default(),
+            // NOTE: Stale from the start: the tools of a new process are unknown.
             is_stale: Arc::new(AtomicBool::new(true)),
             answerer: plan.answerer.cloned(),
         };
         let failed = |reason: String| plan.failed(reason);
-        let meter = Arc::new(Meter::new(plan.message_bytes));
+        let meter = Arc::new(ByteMeter::new(plan.message_bytes));
         let (service, process) = match plan.launch {
-            Launch::Program(program) => {
+            ServerLocation::Program(program) => {
                 let (mut process, pipes) =
                     program.start(&meter).map_err(|error| failed(error.to_string()))?;
-                // What is too long is refused before it gets there.
+                // NOTE: `MeteredLines` refuses a long line before it gets there.
                 let transport =
                     AsyncRwTransport::new_client(pipes.stdout, pipes.stdin).with_max_line_length(usize::MAX);
                 let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
@@ -109,33 +122,33 @@ impl Connection {
                         ClientInitializeError::ConnectionClosed(_)
                         | ClientInitializeError::TransportError { .. },
                     ) => {
-                        return Err(failed(process.post_mortem().await));
+                        return Err(failed(process.failure_reason().await));
                     }
                     Err(error) => return Err(failed(ErrorChain(&error).to_string())),
                 }
             }
-            Launch::Remote(remote) => {
+            ServerLocation::Remote(remote) => {
                 let service = start_remote(&client, remote, &meter, plan).await?;
                 close_when_broken(&service, &meter);
                 (service, None)
             }
         };
         let peer = service.peer().clone();
-        let unwatched = Arc::default();
-        watch(&peer, &client.is_stale, &unwatched);
-        Ok(Connection {
+        let is_unwatched = Arc::default();
+        watch_tool_changes(&peer, &client.is_stale, &is_unwatched);
+        Ok(ServerConnection {
             server: plan.server.to_owned(),
             peer,
             service: Mutex::new(Some(service)),
-            process_id: process.as_ref().and_then(Process::id),
+            process_id: process.as_ref().and_then(ServerProcess::id),
             meter,
             process: process.map(Mutex::new),
             client,
             remote: match plan.launch {
-                Launch::Program(_) => None,
-                Launch::Remote(remote) => Some(remote.clone()),
+                ServerLocation::Program(_) => None,
+                ServerLocation::Remote(remote) => Some(remote.clone()),
             },
-            unwatched,
+            is_unwatched,
             since: tokio::time::Instant::now(),
         })
     }
@@ -148,22 +161,22 @@ impl Connection {
         self.process_id
     }
 
-    /// What the server says about itself, for the model.
+    /// The instructions of the server for the model.
     pub(crate) fn instructions(&self) -> Option<String> {
         self.peer.peer_info()?.instructions.clone()
     }
 
-    /// Whether the server has said, since this was asked last, that its tools changed; or does not say such things.
+    /// Whether the tools may have changed since the last call: the server said so, or it sends no such notifications.
     pub(crate) fn take_stale(&self) -> bool {
-        self.client.is_stale.swap(false, Ordering::AcqRel) || self.unwatched.load(Ordering::Acquire)
+        self.client.is_stale.swap(false, Ordering::AcqRel) || self.is_unwatched.load(Ordering::Acquire)
     }
 
-    /// The list that was taken is not known after all.
+    /// Marks the tools as changed: the list could not be read.
     pub(crate) fn mark_stale(&self) {
         self.client.is_stale.store(true, Ordering::Release);
     }
 
-    /// Closes the server's input and waits a moment for its end. Dropping it ends what is left.
+    /// Closes the input of the server and waits a moment for its exit. Dropping the connection kills the rest.
     pub(crate) async fn stop(&self) {
         if let Some(mut service) = self.service.lock().await.take() {
             let _ = service.close_with_timeout(GRACE).await;
@@ -173,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// The tools that the server has, and what is no definition of one in its list.
+    /// Lists the tools of the server, with an error for each invalid definition.
     pub(crate) async fn tools(
         &self,
         limit: usize,
@@ -187,7 +200,7 @@ impl Connection {
         self.in_time("tools/list", timeout, self.pages("tools", "tools/list", limit, page)).await
     }
 
-    /// The resources that the server has.
+    /// Lists the resources of the server.
     pub(crate) async fn resources(
         &self,
         limit: usize,
@@ -205,7 +218,7 @@ impl Connection {
         self.in_time("resources/list", timeout, self.pages("resources", "resources/list", limit, page)).await
     }
 
-    /// The prompts that the server has.
+    /// Lists the prompts of the server.
     pub(crate) async fn prompts(
         &self,
         limit: usize,
@@ -223,14 +236,14 @@ impl Connection {
         self.in_time("prompts/list", timeout, self.pages("prompts", "prompts/list", limit, page)).await
     }
 
-    /// The contents of a resource.
+    /// Reads a resource.
     pub(crate) async fn resource(&self, uri: &str, timeout: Duration) -> Result<Value, McpError> {
         let params = wire::ReadResourceRequestParams::new(uri);
         let request = wire::ClientRequest::ReadResourceRequest(wire::ReadResourceRequest::new(params));
         self.raw("resources/read", request, timeout).await
     }
 
-    /// The messages of a prompt.
+    /// Gets the messages of a prompt.
     pub(crate) async fn prompt(
         &self,
         name: &str,
@@ -242,20 +255,20 @@ impl Connection {
         self.raw("prompts/get", request, timeout).await
     }
 
-    /// A result as the server sent it.
+    /// Sends a request and returns the result as the server sent it.
     async fn raw(
         &self,
         method: &'static str,
         request: wire::ClientRequest,
         timeout: Duration,
     ) -> Result<Value, McpError> {
-        self.asked();
+        self.start_request();
         let answer = async { Ok(self.peer.send_request(request).await) };
         let answer = self.in_time(method, timeout, answer).await?;
-        Ok(raw(self.or_failed(method, answer).await?))
+        Ok(raw(self.check_response(method, answer).await?))
     }
 
-    /// All pages of a list, at most so many items and pages.
+    /// Reads all pages of a list, at most `limit` items and pages.
     async fn pages<T, Page>(
         &self,
         what: &'static str,
@@ -268,10 +281,11 @@ impl Connection {
     {
         let mut items = Vec::new();
         let mut cursor = None;
+        // NOTE: Bounds empty pages, too: a server may return a next cursor for ever.
         for _ in 0..=limit {
-            self.asked();
+            self.start_request();
             let params = wire::PaginatedRequestParams::default().with_cursor(cursor);
-            let (more, next) = self.or_failed(method, page(Some(params)).await).await?;
+            let (more, next) = self.check_response(method, page(Some(params)).await).await?;
             items.extend(more);
             cursor = next;
             if items.len() > limit {
@@ -294,7 +308,7 @@ impl Connection {
         tokio::time::timeout(timeout, answer).await.map_err(late)?
     }
 
-    async fn or_failed<T>(
+    async fn check_response<T>(
         &self,
         method: &'static str,
         answer: Result<T, ServiceError>,
@@ -311,10 +325,10 @@ impl Connection {
         }
     }
 
-    /// Calls a tool, and tells the run of its progress. Dropping this cancels the call.
+    /// Calls a tool, and reports its progress to the run. Dropping the future cancels the call.
     ///
     /// # Errors
-    /// The server's message where it refuses the call; an unknown outcome where it did not answer.
+    /// The message of the server if it refuses the call; an unknown outcome if it did not answer.
     pub(crate) async fn call(
         &self,
         tool: &str,
@@ -322,15 +336,17 @@ impl Connection {
         context: &ToolContext,
     ) -> Result<Value, CallError> {
         let mut params = wire::CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        // The run was asked before, and continues with the answers.
-        let before = Round::answered(context.answered());
+        // NOTE: A call of the run that continues with answers to earlier questions.
+        let before = AnsweredRound::answered(context.answered());
         let first = before.as_ref().map_or(0, |round| round.number);
         if let Some(round) = before {
             params.request_state = round.request_state;
             params.input_responses = Some(round.responses);
         }
-        for number in first..ROUNDS {
-            match self.ask(params.clone(), context).await {
+        for number in first..MAX_ROUNDS {
+            match self.send_call(params.clone(), context).await {
+                // NOTE: Servers of the revision 2026-07-28 return their questions, and the call is repeated with the
+                // answers.
                 Ok(wire::ServerResult::InputRequiredResult(wanted)) => {
                     let requests = self.elicitations(wanted.input_requests.unwrap_or_default())?;
                     if self.client.answerer.is_none() && !requests.is_empty() {
@@ -339,44 +355,45 @@ impl Connection {
                         return Err(ToolError::input_required(questions).into());
                     }
                     params.request_state = wanted.request_state;
-                    params.input_responses = Some(self.input(requests).await?);
+                    params.input_responses = Some(self.answer_elicitations(requests).await?);
                 }
                 Ok(result) => return Ok(raw(result)),
                 Err(error) => return Err(self.failure(&error).await),
             }
         }
-        let words = format!("MCP server `{}` asked for input {ROUNDS} times and gave no result", self.server);
+        let words =
+            format!("MCP server `{}` asked for input {MAX_ROUNDS} times and gave no result", self.server);
         Err(ToolError::unknown(words).into())
     }
 
-    async fn ask(
+    async fn send_call(
         &self,
         params: wire::CallToolRequestParams,
         context: &ToolContext,
     ) -> Result<wire::ServerResult, ServiceError> {
-        self.asked();
+        self.start_request();
         let mut meta = wire::RequestMetaObject::new();
         meta.insert(IDEMPOTENCY_KEY.to_owned(), json!(context.idempotency_key()));
         let request = wire::ClientRequest::CallToolRequest(wire::CallToolRequest::new(params));
         let options = PeerRequestOptions::no_options().with_meta(meta);
-        // Progress may come as soon as the request is out: it waits until its route is known.
+        // NOTE: Progress may arrive as soon as the request is sent: the lock holds it back until its route is known.
         let mut routes = self.client.routes.lock().await;
         let handle = self.peer.send_cancellable_request(request, options).await?;
         routes.insert(handle.progress_token.clone(), context.clone());
         drop(routes);
-        let mut asked = Asked {
+        let mut guard = RequestGuard {
             peer: self.peer.clone(),
             id: Some(handle.id.clone()),
             token: handle.progress_token.clone(),
             routes: Arc::clone(&self.client.routes),
         };
         let answer = handle.await_response().await;
-        asked.end().await;
+        guard.end().await;
         answer
     }
 
-    /// What a server wants to know before it continues with a call: questions to the user, and nothing else.
-    fn elicitations(&self, requests: wire::InputRequests) -> Result<Elicitations, ToolError> {
+    /// Extracts the questions to the user that a server asks before it continues with a call. Other requests are refused.
+    fn elicitations(&self, requests: wire::InputRequests) -> Result<ElicitationRequests, ToolError> {
         let refused = || {
             let server = &self.server;
             let words = format!(
@@ -391,8 +408,11 @@ impl Connection {
         questions.collect()
     }
 
-    /// The program's answers to such questions.
-    async fn input(&self, requests: Elicitations) -> Result<wire::InputResponses, ToolError> {
+    /// Answers the questions by the handler of the program.
+    async fn answer_elicitations(
+        &self,
+        requests: ElicitationRequests,
+    ) -> Result<wire::InputResponses, ToolError> {
         let mut answers = wire::InputResponses::new();
         for (key, question) in requests {
             answers.insert(key, serde_json::to_value(self.client.answer(question).await)?);
@@ -403,18 +423,21 @@ impl Connection {
     async fn failure(&self, error: &ServiceError) -> CallError {
         let server = &self.server;
         if let ServiceError::McpError(refusal) = error {
-            let words = refused(&refusal.message, refusal.data.as_ref());
+            let words = refusal_text(&refusal.message, refusal.data.as_ref());
             return ToolError::new(format!("MCP server `{server}` refused the call: {words}")).into();
         }
         if let Some(challenge) = error.auth_challenge() {
             let challenge =
-                self.remote.as_ref().map_or_else(|| challenge.to_owned(), |remote| remote.shown(challenge));
+                self.remote.as_ref().map_or_else(|| challenge.to_owned(), |remote| remote.redact(challenge));
             return CallError::Unauthorized(challenge);
         }
         let reason = self.reason(error).await;
+        // NOTE: Without a token the request never left: a failure, not an unknown outcome.
         if oauth::not_sent(error).is_some() {
             return ToolError::new(format!("MCP server `{server}` was not called: {reason}")).into();
         }
+        // NOTE: The server may have acted before the connection ended, so the outcome is unknown, and the call is
+        // never repeated. See docs/decisions/mcp.md.
         let words = format!("the connection to MCP server `{server}` ended during the call: {reason}");
         ToolError::unknown(words).into()
     }
@@ -423,23 +446,23 @@ impl Connection {
         match (error, &self.process) {
             (ServiceError::McpError(refusal), _) => refusal.message.to_string(),
             (ServiceError::TransportClosed | ServiceError::TransportSend(_), Some(process)) => {
-                process.lock().await.post_mortem().await
+                process.lock().await.failure_reason().await
             }
             _ if let Some(broken) = self.meter.broken() => broken,
             _ => match &self.remote {
-                Some(remote) => remote.shown(&ErrorChain(error).to_string()),
+                Some(remote) => remote.redact(&ErrorChain(error).to_string()),
                 None => ErrorChain(error).to_string(),
             },
         }
     }
 
-    fn asked(&self) {
-        self.meter.asked();
+    fn start_request(&self) {
+        self.meter.start_request();
     }
 }
 
-/// The words of a refusal, and what it says beside them: some servers say all of it there.
-fn refused(message: &str, data: Option<&Value>) -> String {
+/// Joins the message and the data of a refusal: some servers have the reason in the data only.
+fn refusal_text(message: &str, data: Option<&Value>) -> String {
     let data = data.filter(|data| !data.is_null()).map(|data| match data {
         Value::String(words) => words.clone(),
         other => other.to_string(),
@@ -452,12 +475,12 @@ fn refused(message: &str, data: Option<&Value>) -> String {
     }
 }
 
-/// A page of a list of tools. The SDK reads one only if all of its definitions are valid: otherwise it is requested once more,
-/// as it is, so that an invalid one does not hide the others.
+/// Requests a page of tools. The SDK parses a page only if all of its definitions are valid: otherwise it is
+/// requested again in raw form, so that an invalid definition does not hide the others.
 async fn page_of_tools(
     peer: &Peer<RoleClient>,
     params: Option<wire::PaginatedRequestParams>,
-) -> Result<definition::Page, ServiceError> {
+) -> Result<definition::ToolPage, ServiceError> {
     match peer.list_tools(params.clone()).await {
         Err(ServiceError::UnexpectedResponse) => {}
         page => return page.map(definition::page),
@@ -469,7 +492,7 @@ async fn page_of_tools(
     }
 }
 
-/// The entries of a page that the SDK does not read, without those that are invalid.
+/// Requests a page that the SDK cannot parse, and returns its valid entries.
 async fn entries<T: DeserializeOwned>(
     peer: &Peer<RoleClient>,
     request: wire::ClientRequest,
@@ -479,18 +502,18 @@ async fn entries<T: DeserializeOwned>(
     listing::entries(page, field).ok_or(ServiceError::UnexpectedResponse)
 }
 
-/// A result as the server sent it. The SDK reads one by its fields, whatever was asked for, and keeps as it is what it does not
-/// know.
+/// Returns a result as the server sent it. The SDK chooses the type of a result by its fields, not by the request,
+/// and keeps unknown ones unchanged.
 fn raw(result: wire::ServerResult) -> Value {
     match result {
         wire::ServerResult::CustomResult(result) => result.0,
-        // Made of strings and values, it has a JSON form.
+        // NOTE: Cannot fail: results consist of strings and values.
         known => serde_json::to_value(known).unwrap_or_default(),
     }
 }
 
-/// Ends a connection whose server sends too much: its streams would be opened again.
-fn close_when_broken(service: &RunningService<RoleClient, Client>, meter: &Meter) {
+/// Closes a connection whose server exceeds a limit. Otherwise the transport would reopen its streams.
+fn close_when_broken(service: &RunningService<RoleClient, McpClient>, meter: &ByteMeter) {
     let (token, broken) = (service.cancellation_token(), meter.watch());
     tokio::spawn(async move {
         if broken.await.is_ok() {
@@ -499,28 +522,28 @@ fn close_when_broken(service: &RunningService<RoleClient, Client>, meter: &Meter
     });
 }
 
-/// Reaches a server at a URL.
+/// Connects to a server at a URL.
 async fn start_remote(
-    client: &Client,
-    remote: &Remote,
-    meter: &Arc<Meter>,
-    plan: &Plan<'_>,
-) -> Result<RunningService<RoleClient, Client>, McpError> {
+    client: &McpClient,
+    remote: &RemoteServer,
+    meter: &Arc<ByteMeter>,
+    plan: &ConnectionPlan<'_>,
+) -> Result<RunningService<RoleClient, McpClient>, McpError> {
     let http = http::client(plan.start_timeout).map_err(|reason| plan.failed(reason))?;
     let Some(authorization) = &remote.authorization else {
-        return start_over(http, client, remote, meter, plan).await;
+        return start_transport(http, client, remote, meter, plan).await;
     };
     let http = plan.in_time(authorization.client(http)).await?.map_err(|reason| plan.failed(reason))?;
-    start_over(http, client, remote, meter, plan).await
+    start_transport(http, client, remote, meter, plan).await
 }
 
-async fn start_over<C>(
+async fn start_transport<C>(
     http: C,
-    client: &Client,
-    remote: &Remote,
-    meter: &Arc<Meter>,
-    plan: &Plan<'_>,
-) -> Result<RunningService<RoleClient, Client>, McpError>
+    client: &McpClient,
+    remote: &RemoteServer,
+    meter: &Arc<ByteMeter>,
+    plan: &ConnectionPlan<'_>,
+) -> Result<RunningService<RoleClient, McpClient>, McpError>
 where
     C: StreamableHttpClient + Send + Sync + 'static,
 {
@@ -528,18 +551,18 @@ where
     let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
     plan.in_time(started).await?.map_err(|error| match error.auth_challenge() {
         Some(challenge) => unauthorized(plan.server, Some(remote), challenge),
-        None => plan.failed(remote.shown(&ErrorChain(&error).to_string())),
+        None => plan.failed(remote.redact(&ErrorChain(&error).to_string())),
     })
 }
 
-/// The server wants an authorization. By default nothing is known that would give it.
-fn unauthorized(server: &str, remote: Option<&Remote>, challenge: &str) -> McpError {
-    let challenge = remote.map_or_else(|| challenge.to_owned(), |remote| remote.shown(challenge));
+/// The error of a server that requires authorization.
+fn unauthorized(server: &str, remote: Option<&RemoteServer>, challenge: &str) -> McpError {
+    let challenge = remote.map_or_else(|| challenge.to_owned(), |remote| remote.redact(challenge));
     let reason = http::without_oauth(&challenge);
     McpError::Unauthorized { server: server.to_owned(), challenge, reason }
 }
 
-impl Plan<'_> {
+impl ConnectionPlan<'_> {
     fn failed(&self, reason: String) -> McpError {
         McpError::Start { server: self.server.to_owned(), reason }
     }
@@ -565,50 +588,51 @@ impl Plan<'_> {
     }
 }
 
-/// Learns of changed tools: a server of the revision without `initialize` says it only where it is listened to.
-fn watch(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, unwatched: &Arc<AtomicBool>) {
+/// Subscribes to changes of the tools: a server of the revision without `initialize` notifies subscribers only.
+fn watch_tool_changes(peer: &Peer<RoleClient>, is_stale: &Arc<AtomicBool>, is_unwatched: &Arc<AtomicBool>) {
     let Some(info) = peer.peer_info() else { return };
     let says_it = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed == Some(true));
     if info.protocol_version.has_initialize() || !says_it {
         return;
     }
-    let (peer, is_stale, unwatched) = (peer.clone(), Arc::clone(is_stale), Arc::clone(unwatched));
+    let (peer, is_stale, is_unwatched) = (peer.clone(), Arc::clone(is_stale), Arc::clone(is_unwatched));
     tokio::spawn(async move {
         let filter = wire::SubscriptionFilter::builder().tools_list_changed().build();
         if let Ok(mut changes) = peer.listen(filter).await {
-            // It may have changed between the first list and now.
+            // NOTE: The tools may have changed between the first list and the subscription.
             is_stale.store(true, Ordering::Release);
             while let Ok(Some(_)) = changes.next().await {
                 is_stale.store(true, Ordering::Release);
             }
         }
-        // No more notifications: the list is requested before each step.
-        unwatched.store(true, Ordering::Release);
+        // NOTE: Without notifications the list is requested before each step.
+        is_unwatched.store(true, Ordering::Release);
     });
 }
 
-/// Where progress goes, by its token.
-type Routes = Arc<Mutex<HashMap<wire::ProgressToken, ToolContext>>>;
+/// The contexts that receive progress, by its token.
+type ProgressRoutes = Arc<Mutex<HashMap<wire::ProgressToken, ToolContext>>>;
 
-/// A request under way. Dropped before its answer, it cancels the request.
-struct Asked {
+/// A pending request. Dropped before its response, it cancels the request.
+struct RequestGuard {
     peer: Peer<RoleClient>,
     id: Option<wire::RequestId>,
     token: wire::ProgressToken,
-    routes: Routes,
+    routes: ProgressRoutes,
 }
 
-impl Asked {
+impl RequestGuard {
     async fn end(&mut self) {
         self.id = None;
         self.routes.lock().await.remove(&self.token);
     }
 }
 
-impl Drop for Asked {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) else { return };
         let (peer, token, routes) = (self.peer.clone(), self.token.clone(), Arc::clone(&self.routes));
+        // NOTE: `drop` cannot wait, and the cancellation is a message to the server.
         runtime.spawn(async move {
             routes.lock().await.remove(&token);
             let reason = Some("the caller no longer waits".to_owned());
@@ -617,16 +641,16 @@ impl Drop for Asked {
     }
 }
 
-/// What we are to a server: someone who takes progress and answers questions, and gives nothing else.
+/// The client side of the protocol: receives progress and answers questions, and offers nothing else.
 #[derive(Clone)]
-struct Client {
+struct McpClient {
     server: Arc<str>,
-    routes: Routes,
+    routes: ProgressRoutes,
     is_stale: Arc<AtomicBool>,
-    answerer: Option<Answerer>,
+    answerer: Option<QuestionHandler>,
 }
 
-impl Client {
+impl McpClient {
     async fn answer(&self, question: wire::ElicitRequestParams) -> wire::ElicitResult {
         match &self.answerer {
             Some(answerer) => answerer.answer(&self.server, question).await,
@@ -635,7 +659,7 @@ impl Client {
     }
 }
 
-impl ClientHandler for Client {
+impl ClientHandler for McpClient {
     async fn create_elicitation(
         &self,
         request: wire::ElicitRequestParams,
@@ -673,11 +697,11 @@ impl ClientHandler for Client {
     }
 
     fn get_info(&self) -> wire::ClientConfig {
-        // What is asked and not answered here becomes a question of the run.
+        // NOTE: Offered even without a handler: unanswered questions become questions of the run.
         let capabilities = json!({"elicitation": {"form": {}, "url": {}}});
         let capabilities = serde_json::from_value(capabilities).unwrap_or_default();
         let name = wire::Implementation::new("stepfold", env!("CARGO_PKG_VERSION"));
-        // The newer revision is asked for otherwise; this one is for `initialize`.
+        // NOTE: This revision is for `initialize`; the newer one is probed by the lifecycle mode.
         wire::ClientConfig::new(capabilities, name)
             .with_protocol_version(wire::ProtocolVersion::LATEST_WITH_INITIALIZE)
     }

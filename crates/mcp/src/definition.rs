@@ -1,7 +1,7 @@
-//! What a server says of a tool, and which of it has been approved.
+//! Definitions of tools by their server, and the approved ones.
 //!
-//! A server may change what it says at any time. What was approved is kept as it was, so that a change is found and can be
-//! shown ("rug pull").
+//! A server may change a definition at any time ("rug pull"). Approved definitions are stored, so that a change is detected
+//! and can be shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,14 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use similar::TextDiff;
 
-use crate::offer::Refused;
-
 /// A tool as its server describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Definition {
-    /// The server's own name of it.
+    /// The name at the server.
     pub name: String,
     /// The title for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,7 +29,7 @@ pub struct Definition {
     /// The JSON Schema of the structured result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// What the server claims about the tool's effects.
+    /// The claims of the server about the effects of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<Value>,
 }
@@ -68,35 +66,47 @@ impl Definition {
     }
 }
 
+/// A tool of a server that is not offered to models, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The server's own name of the tool; for a definition without one, its place in the page of the list, such as `#2`.
+    pub tool: String,
+    /// Why it is not offered.
+    pub reason: String,
+}
+
 /// A page of a list: its entries in order, and where the next page begins.
-pub(crate) type Page = (Vec<Result<Definition, Refused>>, Option<String>);
+pub(crate) type ToolPage = (Vec<Result<Definition, Refused>>, Option<String>);
 
 /// A page whose definitions are all valid.
-pub(crate) fn page(page: wire::ListToolsResult) -> Page {
-    // An empty one counts as missing.
+pub(crate) fn page(page: wire::ListToolsResult) -> ToolPage {
+    // NOTE: Some servers end a list with an empty cursor.
     let next = page.next_cursor.filter(|next| !next.is_empty());
     (page.tools.iter().map(Definition::of).map(Ok).collect(), next)
 }
 
-/// A page as a server sent it, of which each invalid definition is named; none if it is no list.
-pub(crate) fn read_page(mut page: Value) -> Option<Page> {
+/// Parses a page as a server sent it, with an error for each invalid definition; `None` if it is no list.
+pub(crate) fn read_page(mut page: Value) -> Option<ToolPage> {
     let fields = page.as_object_mut()?;
     let next = match fields.remove("nextCursor") {
         Some(Value::String(next)) if !next.is_empty() => Some(next),
         Some(Value::Number(next)) => Some(next.to_string()),
-        // Of no use as a cursor: the list ends here.
+        // NOTE: Unusable as a cursor: the list ends here.
         _ => None,
     };
     let tools = match fields.remove("tools") {
         Some(Value::Array(tools)) => tools,
-        // A list without entries, in languages where that is null.
+        // NOTE: Some languages serialise an empty list as null.
         Some(Value::Null) => Vec::new(),
         None if next.is_none() => Vec::new(),
         _ => return None,
     };
+    // NOTE: One malformed definition must not hide the others: a user cannot repair a server. See
+    // docs/decisions/mcp.md.
     let entry = |(place, tool): (usize, Value)| {
         let name = tool["name"].as_str().map_or_else(|| format!("#{}", place + 1), str::to_owned);
-        let read = repaired(tool)
+        let read = without_invalid_fields(tool)
             .and_then(|tool| serde_json::from_value::<wire::Tool>(tool).map_err(|error| error.to_string()));
         read.map(|tool| Definition::of(&tool))
             .map_err(|reason| Refused { tool: name, reason: format!("invalid definition: {reason}") })
@@ -104,8 +114,8 @@ pub(crate) fn read_page(mut page: Value) -> Option<Page> {
     Some((tools.into_iter().enumerate().map(entry).collect(), next))
 }
 
-/// The definition without what is invalid in it and can be done without, as if the server had not sent it.
-fn repaired(mut tool: Value) -> Result<Value, String> {
+/// Removes invalid optional fields from a definition, as if the server had not sent them.
+fn without_invalid_fields(mut tool: Value) -> Result<Value, String> {
     let Value::Object(fields) = &mut tool else { return Ok(tool) };
     match fields.get("inputSchema") {
         Some(Value::Object(_)) => {}
@@ -123,6 +133,7 @@ fn repaired(mut tool: Value) -> Result<Value, String> {
     });
     if let Some(Value::Object(annotations)) = fields.get_mut("annotations") {
         annotations
+            // NOTE: The SDK refuses hints that are no booleans, and they are optional.
             .retain(|name, value| if name == "title" { value.is_string() } else { value.is_boolean() });
     }
     Ok(tool)
@@ -134,6 +145,7 @@ fn sorted(value: &Value) -> Value {
         Value::Object(fields) => {
             let fields: BTreeMap<&String, Value> =
                 fields.iter().map(|(key, value)| (key, sorted(value))).collect();
+            // NOTE: Sorted by the map before: the order of `Map` depends on a feature of `serde_json`.
             Value::Object(fields.into_iter().map(|(key, value)| (key.clone(), value)).collect::<Map<_, _>>())
         }
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
@@ -156,7 +168,7 @@ impl Approved {
         self.0.insert(definition.name.clone(), definition);
     }
 
-    /// What is different now from what was approved, if anything is.
+    /// Compares a definition with the approved one; `None` if they are equal.
     pub(crate) fn change(&self, now: &Definition) -> Option<Change> {
         let before = self.0.get(&now.name);
         (before != Some(now)).then(|| Change { before: before.cloned(), now: now.clone() })
@@ -168,14 +180,14 @@ impl Approved {
     }
 }
 
-/// A tool that is not as it was approved, or that is new. Its [`Display`](fmt::Display) form is the difference, line by
-/// line.
+/// A tool that differs from its approved definition, or is new. Its [`Display`](fmt::Display) form is the difference,
+/// line by line.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Change {
-    /// What was approved; none if the tool is new.
+    /// The approved definition; none if the tool is new.
     pub before: Option<Definition>,
-    /// What the server says now.
+    /// The current definition.
     pub now: Definition,
 }
 

@@ -1,19 +1,19 @@
-//! Why a server cannot be used.
+//! Errors of servers.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why a server cannot be used.
+/// An error of a server.
 #[derive(Error)]
 #[non_exhaustive]
 pub enum McpError {
-    /// The server was described in a way that cannot work.
+    /// The description of the server is invalid.
     #[error("invalid MCP server `{server}`: {reason}")]
     Invalid {
         /// The server.
         server: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The server could not be started or reached.
@@ -21,17 +21,17 @@ pub enum McpError {
     Start {
         /// The server.
         server: String,
-        /// Why not, with the end of what it wrote to its standard error.
+        /// The reason, with the end of its standard error.
         reason: String,
     },
-    /// The server wants an authorization that it was not given.
+    /// The server requires an authorization that is missing.
     #[error("MCP server `{server}` requires authorization: {reason}")]
     Unauthorized {
         /// The server.
         server: String,
-        /// What the server wants, as its `WWW-Authenticate` header says it.
+        /// The challenge, from its `WWW-Authenticate` header.
         challenge: String,
-        /// Why it was not given, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
     /// The server did not answer in time.
@@ -41,7 +41,7 @@ pub enum McpError {
     Timeout {
         /// The server.
         server: String,
-        /// What it was asked.
+        /// The method of the request.
         method: &'static str,
         /// The timeout.
         timeout: Duration,
@@ -51,9 +51,9 @@ pub enum McpError {
     Request {
         /// The server.
         server: String,
-        /// What it was asked.
+        /// The method of the request.
         method: &'static str,
-        /// Why there is no answer.
+        /// The reason.
         reason: String,
     },
     /// The server offers more than a bound allows.
@@ -61,7 +61,7 @@ pub enum McpError {
     TooMany {
         /// The server.
         server: String,
-        /// What it offers.
+        /// The kind of the items.
         what: &'static str,
         /// The bound.
         limit: usize,

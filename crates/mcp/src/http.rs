@@ -1,217 +1,11 @@
-//! A server at a URL: streamable HTTP, with headers of the user's.
+//! The HTTP client of servers and of authorization servers, and a denied authorization.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use http::{HeaderName, HeaderValue};
-use rmcp::model::ClientJsonRpcMessage;
-use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::common::client_side_sse::BoxedSseResponse;
-use rmcp::transport::streamable_http_client::{
-    SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
-    StreamableHttpPostResponse, StreamableHttpResponseLimits,
-};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 
-use crate::meter::Meter;
-use crate::oauth::Authorization;
-use crate::repair::repaired;
-
-/// What an event of a stream counts beside its data.
-const OF_EVENT: usize = 8;
-
-/// Where a server is, and what is sent along with each request. Headers may hold secrets and are never printed.
-#[derive(Clone)]
-pub(crate) struct Remote {
-    pub(crate) url: String,
-    pub(crate) token: Option<String>,
-    pub(crate) headers: HashMap<HeaderName, HeaderValue>,
-    pub(crate) authorization: Option<Arc<Authorization>>,
-}
-
-/// What to do about a challenge where there is no OAuth.
-pub(crate) fn without_oauth(challenge: &str) -> String {
-    format!("it answered `{challenge}`; set a valid bearer token, or OAuth")
-}
-
-/// Why there is no authorization.
-pub(crate) enum Denied {
-    /// No user can be asked here; names what a user may do.
-    NobodyAsked(String),
-    /// It failed.
-    Failed(String),
-}
-
-impl Remote {
-    pub(crate) fn new(url: String) -> Self {
-        Remote { url, token: None, headers: HashMap::new(), authorization: None }
-    }
-
-    /// Replaces secrets in a text: a server may send back what it was sent.
-    pub(crate) fn shown(&self, text: &str) -> String {
-        let text = match &self.authorization {
-            Some(authorization) => authorization.shown(text),
-            None => text.to_owned(),
-        };
-        match &self.token {
-            Some(token) if !token.is_empty() => text.replace(token.as_str(), "[secret]"),
-            _ => text,
-        }
-    }
-
-    /// The address, if it can be one.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let url = reqwest::Url::parse(&self.url).ok().filter(reqwest::Url::has_host);
-        if url.is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
-            return Err(format!("invalid URL `{}`: must begin with http:// or https://", self.url));
-        }
-        let token = self.token.as_ref().map(|token| HeaderValue::try_from(format!("Bearer {token}")));
-        match token {
-            Some(_) if self.authorization.is_some() => {
-                Err("a bearer token and OAuth exclude each other".to_owned())
-            }
-            Some(Err(_)) => {
-                Err("the token has a character that cannot be sent, such as a line break".to_owned())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// A connection over a client, which sends nothing yet.
-    pub(crate) fn transport<C>(
-        &self,
-        client: C,
-        meter: &Arc<Meter>,
-    ) -> StreamableHttpClientTransport<Bounded<C>>
-    where
-        C: StreamableHttpClient + Send + Sync + 'static,
-    {
-        let client = Bounded { client, meter: Arc::clone(meter) };
-        let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
-            .max_sse_event_size(meter.limit())
-            .max_json_response_size(meter.limit())
-            .custom_headers(self.headers.clone());
-        if let Some(token) = &self.token {
-            config = config.auth_header(token);
-        }
-        StreamableHttpClientTransport::with_client(client, config)
-    }
-}
-
-/// A client that counts the events of all streams of a connection, and closes it where there are too many. The size of
-/// each is bounded in the client itself.
-#[derive(Clone)]
-pub(crate) struct Bounded<C> {
-    client: C,
-    meter: Arc<Meter>,
-}
-
-impl<C: StreamableHttpClient> Bounded<C> {
-    fn counted(&self, events: BoxedSseResponse) -> BoxedSseResponse {
-        let meter = Arc::clone(&self.meter);
-        let counted = events.map(move |event| {
-            let mut event = event?;
-            if let Some(data) = event.data.as_ref().and_then(|data| repaired(data.as_bytes())) {
-                event.data = String::from_utf8(data).ok();
-            }
-            let bytes = event.data.as_ref().map_or(0, String::len) + OF_EVENT;
-            meter.count(bytes).map_err(|reason| SseError::Body(meter.broke(reason).into()))?;
-            Ok(event)
-        });
-        counted.boxed()
-    }
-
-    /// A stream that is opened again sends nothing more.
-    fn check(&self) -> Result<(), StreamableHttpError<C::Error>> {
-        let broken = self.meter.broken();
-        broken.map_or(Ok(()), |reason| Err(StreamableHttpError::UnexpectedServerResponse(reason.into())))
-    }
-}
-
-impl<C: StreamableHttpClient + Sync> StreamableHttpClient for Bounded<C> {
-    type Error = C::Error;
-
-    async fn post_message(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        token: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, StreamableHttpError<Self::Error>> {
-        let mut limits = StreamableHttpResponseLimits::default();
-        limits.max_sse_event_size = self.meter.limit();
-        limits.max_json_response_size = self.meter.limit();
-        self.post_message_with_response_limits(uri, message, session_id, token, headers, limits).await
-    }
-
-    async fn post_message_with_response_limits(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        token: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-        limits: StreamableHttpResponseLimits,
-    ) -> Result<StreamableHttpPostResponse, StreamableHttpError<Self::Error>> {
-        self.check()?;
-        let post =
-            self.client.post_message_with_response_limits(uri, message, session_id, token, headers, limits);
-        Ok(match post.await? {
-            StreamableHttpPostResponse::Sse(events, session) => {
-                StreamableHttpPostResponse::Sse(self.counted(events), session)
-            }
-            other => other,
-        })
-    }
-
-    async fn delete_session(
-        &self,
-        uri: Arc<str>,
-        session_id: Arc<str>,
-        token: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), StreamableHttpError<Self::Error>> {
-        self.client.delete_session(uri, session_id, token, headers).await
-    }
-
-    async fn get_stream(
-        &self,
-        uri: Arc<str>,
-        session_id: Option<Arc<str>>,
-        last_event_id: Option<String>,
-        token: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxedSseResponse, StreamableHttpError<Self::Error>> {
-        let limit = self.meter.limit();
-        self.get_stream_with_max_sse_event_size(uri, session_id, last_event_id, token, headers, limit).await
-    }
-
-    async fn get_stream_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        session_id: Option<Arc<str>>,
-        last_event_id: Option<String>,
-        token: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-        limit: usize,
-    ) -> Result<BoxedSseResponse, StreamableHttpError<Self::Error>> {
-        self.check()?;
-        let events = self.client.get_stream_with_max_sse_event_size(
-            uri,
-            session_id,
-            last_event_id,
-            token,
-            headers,
-            limit,
-        );
-        Ok(self.counted(events.await?))
-    }
-}
-
-/// A client that follows no redirects.
+/// Builds a client that follows no redirects.
 pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -222,10 +16,23 @@ pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
     reqwest::Client::builder()
         .connect_timeout(connect)
         .tcp_nodelay(true)
-        // A redirected request would carry the token to wherever it is sent.
+        // NOTE: A redirected request would carry the token to any host that the server names.
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
         .tls_backend_preconfigured(tls)
         .build()
         .map_err(|error| format!("the HTTP client could not be set up: {error}"))
+}
+
+/// Returns the remedy for a challenge where OAuth is not set.
+pub(crate) fn without_oauth(challenge: &str) -> String {
+    format!("it answered `{challenge}`; set a valid bearer token, or OAuth")
+}
+
+/// The reason why a request is not authorized.
+pub(crate) enum AuthorizationDenied {
+    /// No user can be asked here; the text is the remedy.
+    NoUserToAsk(String),
+    /// The sign-in failed.
+    Failed(String),
 }

@@ -1,12 +1,12 @@
 //! Tools of servers that speak the Model Context Protocol, as a toolset.
 //!
-//! In the facade: `stepfold::mcp` (feature `mcp`). A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_mcp`.
+//! In the facade: `stepfold::mcp` (feature `mcp`). A program that depends on `stepfold` writes this path where the
+//! examples here have `stepfold_mcp`.
 //!
 //! # The tour
 //!
-//! A [`Server`] is described once, by a command or a URL. Its [`toolset`](Server::toolset) is added to an agent like any other.
-//! The server is started when the first step lists the tools; then all runs share it.
+//! A [`Server`] is described once, by a command or a URL. Its [`toolset`](Server::toolset) is added to an agent like
+//! any other. The server is started when the first step lists the tools; then all runs share it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -30,12 +30,13 @@
 //!
 //! # Guarantees
 //!
-//! - A call whose effect is not declared runs at most once. `readOnlyHint` and `idempotentHint` are claims of the server and
-//!   count only if they are [trusted](ServerBuilder::trust_hints).
+//! - A call whose effect is not declared runs at most once. `readOnlyHint` and `idempotentHint` are claims of the
+//!   server and count only if they are [trusted](ServerBuilder::trust_hints).
 //! - A call that a server did not answer, because the server or its connection died, is
 //!   [reported as unknown](stepfold_tools::ToolError::unknown) and never repeated silently.
-//! - A tool whose description, schema or annotations differ from the approved ones requires approval before each call, whatever
-//!   the rules say; [`Server::changes`] shows the difference. A tool that changes between its offer and its call is not called.
+//! - A tool whose description, schema or annotations differ from the approved ones requires approval before each
+//!   call, whatever the rules say; [`Server::changes`] shows the difference. A tool that changes between its offer
+//!   and its call is not called.
 //! - The name of a tool depends only on its name at the server, is accepted by providers, and is unique.
 //! - A [question](Question) of a server is answered by the program while the call waits, or becomes a question of the run:
 //!   stored, answered in any process, and the call continues with the answer once. (Servers before 2026-07-28 push their
@@ -66,15 +67,15 @@ mod oauth;
 mod offer;
 mod process;
 mod question;
+mod remote;
 mod repair;
 mod schema;
 mod server;
 
-pub use crate::definition::{Approved, Change, Definition};
+pub use crate::definition::{Approved, Change, Definition, Refused};
 pub use crate::error::McpError;
 pub use crate::listing::{Prompt, Resource};
 #[cfg(feature = "oauth")]
 pub use crate::oauth::{CredentialFile, CredentialStore, Credentials, OAuth, SignIn};
-pub use crate::offer::Refused;
 pub use crate::question::{Answer, Question, Wants};
 pub use crate::server::{Server, ServerBuilder, ServerLimits};

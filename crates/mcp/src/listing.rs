@@ -4,8 +4,8 @@ use rmcp::model as wire;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The entries of a page as a server sent it, without those that are invalid, and where the next page begins; none if it is no
-/// list.
+/// Parses a page as a server sent it, without invalid entries. Returns the entries and the cursor of the next page;
+/// `None` if it is no list.
 pub(crate) fn entries<T: DeserializeOwned>(mut page: Value, field: &str) -> Option<(Vec<T>, Option<String>)> {
     let fields = page.as_object_mut()?;
     let next = fields.remove("nextCursor").and_then(|next| next.as_str().map(str::to_owned));
@@ -51,7 +51,7 @@ impl From<wire::Resource> for Resource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prompt {
-    /// The name, by which it is [asked for](crate::Server::prompt).
+    /// The name, which is used to [get](crate::Server::prompt) it.
     pub name: String,
     /// The description, if there is one.
     pub description: Option<String>,

@@ -1,75 +1,77 @@
-//! How much a server sends: a total after each request, whatever it is sent in.
+//! A meter of the bytes that a server sends: a total since each request, over all streams.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// How many messages of the longest length a server may send after one request.
+/// The limit on the bytes after one request, in messages of maximum length.
+// NOTE: More than one message, since progress and notifications come along with a response.
 const FLOOD: usize = 4;
 
-/// Counts what a server sends since the last request. Shared by all streams of a connection.
+/// Counts the bytes from a server since the last request. Shared by all streams of a connection.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct ByteMeter {
     limit: usize,
     since_request: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<MeterState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MeterState {
     broken: Option<String>,
-    told: Option<oneshot::Sender<()>>,
+    on_broken: Option<oneshot::Sender<()>>,
 }
 
-impl Meter {
-    /// Of a server whose messages have at most so many bytes.
+impl ByteMeter {
+    /// Creates a meter for messages of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Meter { limit, since_request: AtomicUsize::new(0), state: Mutex::default() }
+        ByteMeter { limit, since_request: AtomicUsize::new(0), state: Mutex::default() }
     }
 
-    /// The bytes that a message has at most.
+    /// The limit on the bytes of a message.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// A request is sent: what comes from now on answers it.
-    pub(crate) fn asked(&self) {
+    /// Resets the total: a request is sent.
+    pub(crate) fn start_request(&self) {
+        // NOTE: Relaxed: the total is a bound on memory, and needs no order with other data.
         self.since_request.store(0, Ordering::Relaxed);
     }
 
-    /// Adds to what was sent.
+    /// Adds to the total.
     ///
     /// # Errors
-    /// What the server did, if it is too much now.
+    /// The exceeded limit.
     pub(crate) fn count(&self, bytes: usize) -> Result<(), String> {
         let sent = self.since_request.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let most = self.limit.saturating_mul(FLOOD);
         if sent <= most { Ok(()) } else { Err(format!("it sent more than {most} bytes after one request")) }
     }
 
-    /// Keeps the first reason for which the server is no longer read, and returns it.
-    pub(crate) fn broke(&self, reason: String) -> String {
+    /// Marks the meter as broken: the server is no longer read. Keeps and returns the first reason.
+    pub(crate) fn mark_broken(&self, reason: String) -> String {
         let mut state = self.state();
-        if let Some(told) = state.told.take() {
-            let _ = told.send(());
+        if let Some(on_broken) = state.on_broken.take() {
+            let _ = on_broken.send(());
         }
         state.broken.get_or_insert(reason).clone()
     }
 
-    /// The bound that the server broke.
+    /// The limit that the server exceeded.
     pub(crate) fn broken(&self) -> Option<String> {
         self.state().broken.clone()
     }
 
-    /// Is told when the server breaks a bound; closed if it never will.
+    /// Returns a receiver that is notified when the server exceeds a limit; closed if it never does.
     pub(crate) fn watch(&self) -> oneshot::Receiver<()> {
-        let (told, watched) = oneshot::channel();
-        self.state().told = Some(told);
+        let (on_broken, watched) = oneshot::channel();
+        self.state().on_broken = Some(on_broken);
         watched
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, MeterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -80,16 +82,16 @@ mod tests {
 
     #[test]
     fn the_total_after_each_request_is_bounded() {
-        let meter = Meter::new(10);
+        let meter = ByteMeter::new(10);
         for _ in 0..3 {
-            meter.asked();
+            meter.start_request();
             assert_eq!(meter.count(40), Ok(()));
         }
         assert_eq!(meter.count(1), Err("it sent more than 40 bytes after one request".to_owned()));
         let mut watched = meter.watch();
         assert!(watched.try_recv().is_err());
-        assert_eq!(meter.broke("first".to_owned()), "first");
-        assert_eq!(meter.broke("second".to_owned()), "first");
+        assert_eq!(meter.mark_broken("first".to_owned()), "first");
+        assert_eq!(meter.mark_broken("second".to_owned()), "first");
         assert_eq!((watched.try_recv(), meter.broken().as_deref()), (Ok(()), Some("first")));
     }
 }

@@ -1,7 +1,7 @@
 //! Names: those of a server's tools in the alphabet that providers accept, and patterns over the server's own names.
 //!
-//! A mapped name depends on the tool's own name alone, never on what else is offered: a list that changes in a run renames
-//! nothing.
+//! A mapped name depends on the tool's own name alone, never on other tools: a list that changes during a run renames no
+//! tool.
 
 /// The longest name that providers accept, in bytes.
 const MAX_BYTES: usize = 64;
@@ -11,9 +11,9 @@ const DIGITS: usize = 12;
 
 /// The name by which a model calls a tool.
 ///
-/// It is the tool's own name after the prefix where providers accept that. Otherwise other characters are replaced, what is
-/// too long is left out, and a digest of the tool's own name follows. Names that look like this without need get a digest,
-/// too, so that no name of one kind is a name of the other.
+/// It is the prefix and the tool's own name if providers accept that. Otherwise other characters are replaced, the
+/// excess is cut, and a digest of the tool's own name follows. Valid names that look like that get a digest, too, so
+/// that no name of one kind equals a name of the other.
 pub(crate) fn mapped(prefix: &str, name: &str) -> String {
     let plain = format!("{prefix}{name}");
     let is_plain = !name.is_empty() && plain.bytes().all(is_accepted) && plain.len() <= MAX_BYTES;
@@ -22,6 +22,8 @@ pub(crate) fn mapped(prefix: &str, name: &str) -> String {
     }
     let room = MAX_BYTES.saturating_sub(prefix.len() + 1 + DIGITS);
     let readable: String = name.chars().map(accepted).take(room).collect();
+    // NOTE: A digest and not a number: a number would move to another tool when the list changes during a run. See
+    // docs/decisions/mcp.md.
     let digest = blake3::hash(name.as_bytes()).to_hex();
     format!("{prefix}{readable}_{}", &digest[..DIGITS])
 }
@@ -46,11 +48,11 @@ fn has_digest(name: &str) -> bool {
 
 /// Names of tools: `*` stands for any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern(String);
+pub(crate) struct NamePattern(String);
 
-impl Pattern {
+impl NamePattern {
     pub(crate) fn new(pattern: impl Into<String>) -> Self {
-        Pattern(pattern.into())
+        NamePattern(pattern.into())
     }
 
     pub(crate) fn matches(&self, name: &str) -> bool {
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn patterns_match_whole_names() {
-        let matches = |pattern: &str, name: &str| Pattern::new(pattern).matches(name);
+        let matches = |pattern: &str, name: &str| NamePattern::new(pattern).matches(name);
         assert!(matches("read", "read"));
         assert!(!matches("read", "read_file"));
         assert!(matches("read*", "read"));

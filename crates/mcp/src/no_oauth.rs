@@ -1,13 +1,13 @@
-//! What stands for OAuth without the feature: there is none.
+//! The stand-in for OAuth without its feature.
 
 use rmcp::service::ServiceError;
 
-use crate::http::Denied;
+use crate::http::AuthorizationDenied;
 
-/// Without the feature nothing is authorized.
-pub(crate) enum Authorization {}
+/// Has no value: without the feature, no server has an authorization.
+pub(crate) enum ServerAuthorization {}
 
-impl Authorization {
+impl ServerAuthorization {
     pub(crate) fn sign_ins(&self) -> u64 {
         match *self {}
     }
@@ -20,11 +20,11 @@ impl Authorization {
         match *self {}
     }
 
-    pub(crate) async fn authorize(&self, _: &str, _: u64) -> Result<(), Denied> {
+    pub(crate) async fn authorize(&self, _: &str, _: u64) -> Result<(), AuthorizationDenied> {
         match *self {}
     }
 
-    pub(crate) fn shown(&self, _: &str) -> String {
+    pub(crate) fn redact(&self, _: &str) -> String {
         match *self {}
     }
 }

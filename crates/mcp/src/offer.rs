@@ -1,4 +1,4 @@
-//! From what a server lists to what a model is offered: pure functions of the list and the rules.
+//! From the list of a server to the tools for a model: pure functions of the list and the rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,77 +6,68 @@ use std::time::Duration;
 
 use stepfold_tools::{Approval, Effect};
 
-use crate::definition::Definition;
-use crate::name::{Pattern, mapped};
+use crate::definition::{Definition, Refused};
+use crate::name::{NamePattern, mapped};
 
-/// What the user says about the tools of a server.
+/// The rules of the user for the tools of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct OfferRules {
     pub(crate) prefix: String,
-    /// All tools if there is none.
-    pub(crate) allow: Vec<Pattern>,
-    pub(crate) deny: Vec<Pattern>,
-    pub(crate) effects: Vec<(Pattern, Effect)>,
-    pub(crate) approvals: Vec<(Pattern, Approval)>,
+    /// Empty for all tools.
+    pub(crate) allow: Vec<NamePattern>,
+    pub(crate) deny: Vec<NamePattern>,
+    pub(crate) effects: Vec<(NamePattern, Effect)>,
+    pub(crate) approvals: Vec<(NamePattern, Approval)>,
     pub(crate) trusts_hints: bool,
     pub(crate) call_timeout: Duration,
 }
 
-impl Rules {
+impl OfferRules {
     fn is_offered(&self, name: &str) -> bool {
-        let is_in = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
+        let is_in = |patterns: &[NamePattern]| patterns.iter().any(|pattern| pattern.matches(name));
         (self.allow.is_empty() || is_in(&self.allow)) && !is_in(&self.deny)
     }
 
-    /// The effect of a tool: what the user says, then what a trusted server claims, else at most once.
+    /// The effect of a tool: by the rules, then by the claims of a trusted server, else at most once.
     pub(crate) fn effect(&self, definition: &Definition) -> Effect {
         match last(&self.effects, &definition.name) {
             Some(effect) => *effect,
             None if self.trusts_hints && definition.claims("readOnlyHint") => Effect::Pure,
             None if self.trusts_hints && definition.claims("idempotentHint") => Effect::Idempotent,
+            // NOTE: Hints are claims of the server: a wrong one would repeat an interrupted call.
             None => Effect::AtMostOnce,
         }
     }
 
-    /// Who has to agree, for a tool that is as it was approved.
+    /// The approval rule of an unchanged tool.
     pub(crate) fn approval(&self, name: &str) -> Approval {
         last(&self.approvals, name).cloned().unwrap_or_default()
     }
 }
 
-/// What the last matching pattern says.
-fn last<'a, T>(rules: &'a [(Pattern, T)], name: &str) -> Option<&'a T> {
+/// Returns the rule of the last matching pattern.
+fn last<'a, T>(rules: &'a [(NamePattern, T)], name: &str) -> Option<&'a T> {
     rules.iter().rev().find(|(pattern, _)| pattern.matches(name)).map(|(_, rule)| rule)
 }
 
-/// What a server offers now, after the rules.
+/// The current tools of a server that the rules allow.
 #[derive(Debug, Default)]
-pub(crate) struct Offer {
+pub(crate) struct ServerOffer {
     /// In the server's order, each with the name that the model calls it by.
     pub(crate) tools: Vec<(String, Arc<Definition>)>,
-    /// What is not offered although the rules allow it.
+    /// The tools that the rules allow, and that cannot be offered.
     pub(crate) refused: Vec<Refused>,
 }
 
-impl Offer {
+impl ServerOffer {
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<Definition>> {
         self.tools.iter().map(|(_, known)| known).find(|known| known.name == name)
     }
 }
 
-/// A tool of a server that models are not offered, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Refused {
-    /// The server's own name of the tool; for a definition without one, its place in the page of the list, such as `#2`.
-    pub tool: String,
-    /// Why it is not offered.
-    pub reason: String,
-}
-
-/// The tools of a list that are offered.
-pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &Rules) -> Offer {
-    let mut offer = Offer::default();
+/// Selects the tools to offer.
+pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &OfferRules) -> ServerOffer {
+    let mut offer = ServerOffer::default();
     let mut valid = Vec::with_capacity(listed.len());
     for entry in listed {
         match entry {
@@ -92,7 +83,7 @@ pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &Rules) -> 
         if same.is_empty() {
             order.push(definition.name.clone());
         }
-        // A list in pages may repeat a tool.
+        // NOTE: A list in pages may repeat a tool.
         if same.iter().all(|known| **known != definition) {
             same.push(Arc::new(definition));
         }
@@ -100,6 +91,8 @@ pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &Rules) -> 
     let mut taken: BTreeMap<String, String> = BTreeMap::new();
     for name in order {
         let same = same_name.remove(&name).unwrap_or_default();
+        // NOTE: A call names the tool only, so that it is unknown which definition would answer. See
+        // docs/decisions/mcp.md.
         let [definition] = same.as_slice() else {
             let reason = format!("the server offers {} different tools of this name", same.len());
             offer.refused.push(Refused { tool: name, reason });
@@ -122,8 +115,8 @@ mod tests {
 
     use super::*;
 
-    fn rules() -> Rules {
-        Rules {
+    fn rules() -> OfferRules {
+        OfferRules {
             prefix: "s_".to_owned(),
             allow: Vec::new(),
             deny: Vec::new(),
@@ -140,7 +133,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(listed: Vec<Definition>, rules: &Rules, offered: &[&str], refused: &[&str]) {
+    fn check(listed: Vec<Definition>, rules: &OfferRules, offered: &[&str], refused: &[&str]) {
         let offer = offer(listed.into_iter().map(Ok).collect(), rules);
         assert_eq!(offer.tools.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), offered);
         let lines: Vec<String> =
@@ -152,10 +145,13 @@ mod tests {
     fn allow_and_deny_are_about_the_servers_own_names() {
         let listed = || vec![tool("read", ""), tool("write", ""), tool("write_all", "")];
         check(listed(), &rules(), &["s_read", "s_write", "s_write_all"], &[]);
-        let deny = Rules { deny: vec![Pattern::new("write*")], ..rules() };
+        let deny = OfferRules { deny: vec![NamePattern::new("write*")], ..rules() };
         check(listed(), &deny, &["s_read"], &[]);
-        let both =
-            Rules { allow: vec![Pattern::new("write*")], deny: vec![Pattern::new("write")], ..rules() };
+        let both = OfferRules {
+            allow: vec![NamePattern::new("write*")],
+            deny: vec![NamePattern::new("write")],
+            ..rules()
+        };
         check(listed(), &both, &["s_write_all"], &[]);
     }
 
@@ -172,10 +168,10 @@ mod tests {
         let mut put = tool("put", "");
         put.annotations = Some(json!({"idempotentHint": true}));
         assert_eq!(rules().effect(&read), Effect::AtMostOnce);
-        let trusting = Rules { trusts_hints: true, ..rules() };
+        let trusting = OfferRules { trusts_hints: true, ..rules() };
         assert_eq!((trusting.effect(&read), trusting.effect(&put)), (Effect::Pure, Effect::Idempotent));
         assert_eq!(trusting.effect(&tool("other", "")), Effect::AtMostOnce);
-        let stricter = Rules { effects: vec![(Pattern::new("*"), Effect::AtMostOnce)], ..trusting };
+        let stricter = OfferRules { effects: vec![(NamePattern::new("*"), Effect::AtMostOnce)], ..trusting };
         assert_eq!(stricter.effect(&read), Effect::AtMostOnce);
     }
 }

@@ -13,66 +13,69 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::meter::Meter;
+use crate::meter::ByteMeter;
 use crate::repair::repaired;
 
-/// What is kept of standard error: its end, for the message when the server fails.
+/// The bytes at the end of standard error that are kept, for the message when the server fails.
 const ERROR_BYTES: usize = 4 * 1024;
 
-/// How much of a server's output is read at once.
+/// The bytes of the output that are read at once.
 const CHUNK: usize = 8 * 1024;
 
-/// Variables that a server inherits. No others: what a program has in its environment, keys among it, is not for servers.
+/// The variables that a server inherits. No others: the environment of a program may hold keys.
 const INHERITED: [&str; 9] =
     ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT"];
 
-/// How a server is started.
+/// The command of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Program {
+pub(crate) struct ServerProgram {
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) folder: Option<PathBuf>,
 }
 
 /// The two ends of a server's standard input and output.
-pub(crate) struct Pipes {
-    pub(crate) stdout: Bounded<ChildStdout>,
+pub(crate) struct ServerPipes {
+    pub(crate) stdout: MeteredLines<ChildStdout>,
     pub(crate) stdin: ChildStdin,
 }
 
-impl Program {
+impl ServerProgram {
     /// Starts it.
-    pub(crate) fn start(&self, meter: &Arc<Meter>) -> io::Result<(Process, Pipes)> {
+    pub(crate) fn start(&self, meter: &Arc<ByteMeter>) -> io::Result<(ServerProcess, ServerPipes)> {
         let (program, arguments) =
             self.argv.split_first().ok_or_else(|| io::Error::other("the command names no program"))?;
         let mut command = Command::new(program);
         command
             .args(arguments)
+            // NOTE: A server is a program of others: the environment may hold keys of providers. See
+            // docs/decisions/mcp.md.
             .env_clear()
             .envs(inherited())
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // NOTE: Ends the process if this function fails before `ServerProcess` owns it.
             .kill_on_drop(true);
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
         }
-        // A group of its own: it can be ended whole, and Ctrl-C in a terminal does not reach it.
+        // NOTE: A group of its own: it can be killed as a whole, and Ctrl-C in a terminal does not reach it.
         #[cfg(unix)]
         command.process_group(0);
         let mut child = command.spawn()?;
         let missing = || io::Error::other("it has no standard input and output");
         let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
         let meter = Arc::clone(meter);
-        let errors = Arc::new(Tail::default());
+        let errors = Arc::new(StderrTail::default());
         if let Some(stderr) = child.stderr.take() {
             tokio::spawn(Arc::clone(&errors).fill(stderr));
         }
-        let group = Group::of(&child);
-        let stdout = Bounded::new(stdout, Arc::clone(&meter), group);
-        let process = Process { child, group, errors, meter };
-        Ok((process, Pipes { stdout, stdin }))
+        let group = ProcessGroup::of(&child);
+        let stdout = MeteredLines::new(stdout, Arc::clone(&meter), group);
+        let process = ServerProcess { child, group, errors, meter };
+        Ok((process, ServerPipes { stdout, stdin }))
     }
 }
 
@@ -81,18 +84,18 @@ fn inherited() -> impl Iterator<Item = (&'static str, OsString)> {
     INHERITED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
-/// A process with all that it has started.
+/// The process group of a server: its process and all that it started.
 #[derive(Clone, Copy, Debug)]
-struct Group {
-    /// Read at the start: a child that was waited for has no id any more, while other processes of its group may run.
+struct ProcessGroup {
+    /// Read at the start: after the exit of the child its id is unknown, while other processes of its group may run.
     #[cfg(unix)]
     id: Option<rustix::process::Pid>,
 }
 
-impl Group {
+impl ProcessGroup {
     #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no process groups"))]
     fn of(child: &Child) -> Self {
-        Group {
+        ProcessGroup {
             #[cfg(unix)]
             id: child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?)),
         }
@@ -101,7 +104,7 @@ impl Group {
     fn kill(self) {
         #[cfg(unix)]
         if let Some(id) = self.id {
-            // If all of it has ended already, that is as well.
+            // NOTE: Fails if all of its processes have ended, which is fine.
             let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
         }
     }
@@ -109,28 +112,29 @@ impl Group {
 
 /// A running server. Dropping it ends its whole process group.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ServerProcess {
     child: Child,
-    group: Group,
-    errors: Arc<Tail>,
-    meter: Arc<Meter>,
+    group: ProcessGroup,
+    errors: Arc<StderrTail>,
+    meter: Arc<ByteMeter>,
 }
 
-impl Process {
+impl ServerProcess {
     /// The id of the process, if it still runs.
     pub(crate) fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Waits until it ends by itself, at most this long.
-    pub(crate) async fn wait(&mut self, patience: Duration) {
-        let _ = tokio::time::timeout(patience, self.child.wait()).await;
+    /// Waits for the exit of the process, at most this long.
+    pub(crate) async fn wait(&mut self, timeout: Duration) {
+        let _ = tokio::time::timeout(timeout, self.child.wait()).await;
     }
 
-    /// Why it can no longer be talked to: a bound that it broke, how it ended, and the end of its standard error.
-    pub(crate) async fn post_mortem(&mut self) -> String {
+    /// Describes why the server is unusable: the limit that it exceeded, its exit status, and the end of its standard
+    /// error.
+    pub(crate) async fn failure_reason(&mut self) -> String {
         let broken = self.meter.broken();
-        // A process that closed its output is about to end. One that does not is of no use any more.
+        // NOTE: A process that closed its output usually exits at once. One that does not is unusable, and is killed.
         let status = tokio::time::timeout(Duration::from_millis(500), self.child.wait()).await;
         if status.is_err() {
             self.group.kill();
@@ -147,38 +151,39 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.group.kill();
         let _ = self.child.start_kill();
     }
 }
 
-/// A stream of lines, each [repaired], that fails at one that is too long, and where too much comes unasked.
+/// A stream of lines, each [repaired]. It fails at a line that is too long, and when the server sends too much.
 #[derive(Debug)]
-pub(crate) struct Bounded<R> {
+pub(crate) struct MeteredLines<R> {
     source: R,
-    /// What has come since the last line break.
+    /// The bytes since the last line break.
     line: Vec<u8>,
     /// Whole lines that are not read yet, from `read` on.
     lines: Vec<u8>,
     read: usize,
-    meter: Arc<Meter>,
-    group: Group,
+    meter: Arc<ByteMeter>,
+    group: ProcessGroup,
 }
 
-impl<R> Bounded<R> {
-    fn new(source: R, meter: Arc<Meter>, group: Group) -> Self {
-        Bounded { source, line: Vec::new(), lines: Vec::new(), read: 0, meter, group }
+impl<R> MeteredLines<R> {
+    fn new(source: R, meter: Arc<ByteMeter>, group: ProcessGroup) -> Self {
+        MeteredLines { source, line: Vec::new(), lines: Vec::new(), read: 0, meter, group }
     }
 
-    /// Takes what has come.
+    /// Adds received bytes.
     fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend(piece);
             let (limit, ends) = (self.meter.limit(), piece.ends_with(b"\n"));
             if self.line.len() - usize::from(ends) > limit {
                 let reason = format!("it sent a message of more than {limit} bytes and was ended");
+                // NOTE: The SDK would drop such a line and wait, so that the call hangs until its timeout.
                 return Err(self.stop(reason));
             }
             if ends {
@@ -196,14 +201,14 @@ impl<R> Bounded<R> {
         self.line.clear();
     }
 
-    /// Ends the server, whose output is no longer read.
+    /// Kills the server, whose output is no longer read.
     fn stop(&self, reason: String) -> io::Error {
         self.group.kill();
-        io::Error::other(self.meter.broke(reason))
+        io::Error::other(self.meter.mark_broken(reason))
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for MeteredLines<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -229,17 +234,18 @@ impl<R: AsyncRead + Unpin> AsyncRead for Bounded<R> {
 
 /// The end of what a server writes to its standard error.
 #[derive(Debug, Default)]
-struct Tail {
+struct StderrTail {
     bytes: Mutex<VecDeque<u8>>,
-    /// Locked while more may come.
+    /// Locked until the stream ends.
     open: tokio::sync::Mutex<()>,
 }
 
-impl Tail {
+impl StderrTail {
     async fn fill(self: Arc<Self>, mut source: impl AsyncRead + Unpin) {
+        // NOTE: `text` waits for this lock, and so for the end of the stream.
         let _open = self.open.lock().await;
         let mut buffer = [0; 1024];
-        // What cannot be read is no part of the message.
+        // NOTE: A read error only shortens the message.
         while let Ok(read @ 1..) = source.read(&mut buffer).await {
             let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
             bytes.extend(&buffer[..read]);
@@ -248,7 +254,7 @@ impl Tail {
         }
     }
 
-    /// What there is, once no more comes or after a short while.
+    /// Returns the text at the end of the stream, or after a short timeout.
     async fn text(&self) -> String {
         let _ = tokio::time::timeout(Duration::from_millis(200), self.open.lock()).await;
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);

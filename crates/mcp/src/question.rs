@@ -1,5 +1,5 @@
-//! What a server asks the user while a call runs (elicitation): answered by the program while the call waits, or by the run,
-//! which stores the question and continues with the answer.
+//! Questions of a server to the user during a call (elicitation): answered by the program while the call waits, or by the
+//! run, which stores the question and continues with the answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_tools::{AnsweredRequest, InputRequest, InputResponse};
 
-/// Something that a server asks the user while a call runs.
+/// A question of a server to the user during a call (elicitation).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Question {
     /// The server that asks.
     pub server: String,
-    /// What it asks, for the user.
+    /// The question, for the user.
     pub message: String,
-    /// What it wants to be given.
+    /// The kind of the answer.
     pub wants: Wants,
 }
 
-/// What a question asks for.
+/// The kind of answer that a question requests.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Wants {
     /// An object that fits this JSON Schema.
     Form(Value),
-    /// The user is to open this address. What is done there the server learns by itself.
+    /// A visit to this address. The server learns the result by itself.
     Visit(String),
 }
 
@@ -36,30 +36,30 @@ pub enum Wants {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// The user agrees, with what the form asks for; null where it is an address.
+    /// The user agrees, with the content of the form; null for a visit.
     Accept(Value),
-    /// The user does not want to say it. The server may continue without.
+    /// The user refuses to answer. The server may continue without.
     Decline,
-    /// The user wants the whole call to end.
+    /// The user cancels the whole call.
     Cancel,
 }
 
-type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// Answers questions while a call waits.
 #[derive(Clone)]
-pub(crate) struct Answerer(Arc<dyn Fn(Question) -> Answering + Send + Sync>);
+pub(crate) struct QuestionHandler(Arc<dyn Fn(Question) -> AnswerFuture + Send + Sync>);
 
-impl Answerer {
+impl QuestionHandler {
     pub(crate) fn new<F, Fut>(answer: F) -> Self
     where
         F: Fn(Question) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Answer> + Send + 'static,
     {
-        Answerer(Arc::new(move |question| Box::pin(answer(question))))
+        QuestionHandler(Arc::new(move |question| Box::pin(answer(question))))
     }
 
-    /// The answer in the protocol's form. One that does not fit the form cancels.
+    /// Returns the answer in the form of the protocol. An answer that violates the schema of the form cancels the call.
     pub(crate) async fn answer(&self, server: &str, params: wire::ElicitRequestParams) -> wire::ElicitResult {
         let Some(question) = question(server, params) else { return decline() };
         let wants = question.wants.clone();
@@ -68,6 +68,7 @@ impl Answerer {
             (Answer::Accept(content), Wants::Form(schema)) => {
                 let checked = ValueType::of_schema(schema).map(|form| form.check(&content));
                 if let Ok(Err(faults)) = checked {
+                    // NOTE: Servers may not check the form themselves, so the answer must not reach them.
                     tracing::warn!(server, %faults, "the answer to a question of the server does not fit its form");
                     return wire::ElicitResult::new(wire::ElicitationAction::Cancel);
                 }
@@ -80,19 +81,20 @@ impl Answerer {
 }
 
 /// The questions of a result that requires input, by their keys there.
-pub(crate) type Elicitations = Vec<(String, wire::ElicitRequestParams)>;
+pub(crate) type ElicitationRequests = Vec<(String, wire::ElicitRequestParams)>;
 
-/// The questions of a round as questions of the run, each with what is sent to the server again.
+/// Converts the questions of a round to questions of the run, each with the state that is returned to the server.
 pub(crate) fn questions(
     server: &str,
     round: usize,
     request_state: Option<&str>,
-    requests: Elicitations,
+    requests: ElicitationRequests,
 ) -> Vec<InputRequest> {
     let ask = |(key, params): (String, wire::ElicitRequestParams)| {
         let Question { message, wants, .. } = question(server, params)?;
-        // A server may use its keys again.
+        // NOTE: A server may reuse its keys in a later round.
         let label = if round == 1 { key.clone() } else { format!("{key}.{round}") };
+        // NOTE: Stored with the question, so that any process can continue the call with the answer.
         let state = json!({"key": key, "round": round, "requestState": request_state});
         let request = InputRequest::new(label, message).state(state);
         Some(match wants {
@@ -103,10 +105,10 @@ pub(crate) fn questions(
     requests.into_iter().filter_map(ask).collect()
 }
 
-/// Where the state of a question says that it is about a sign-in.
+/// The field in the state of a question that marks it as one about a sign-in.
 const SIGN_IN: &str = "signIn";
 
-/// The question whether the user has signed in by now, as one of the run.
+/// Asks, as a question of the run, whether the user has signed in.
 pub(crate) fn sign_in(server: &str, reason: &str, answered: &[AnsweredRequest]) -> InputRequest {
     let number = answered.iter().filter(|answered| is_sign_in(answered)).count() + 1;
     let label = if number == 1 { "sign_in".to_owned() } else { format!("sign_in.{number}") };
@@ -118,7 +120,7 @@ pub(crate) fn sign_in(server: &str, reason: &str, answered: &[AnsweredRequest]) 
         .schema(false)
 }
 
-/// Whether the last question about a sign-in was answered by yes; none if there was none.
+/// Whether the last question about a sign-in was accepted; `None` if there was none.
 pub(crate) fn has_signed_in(answered: &[AnsweredRequest]) -> Option<bool> {
     let last = answered.iter().rfind(|answered| is_sign_in(answered))?;
     Some(matches!(last.response, InputResponse::Accept(_)))
@@ -129,13 +131,13 @@ fn is_sign_in(answered: &AnsweredRequest) -> bool {
 }
 
 /// The last round of questions of a call, answered.
-pub(crate) struct Round {
+pub(crate) struct AnsweredRound {
     pub(crate) number: usize,
     pub(crate) request_state: Option<String>,
     pub(crate) responses: wire::InputResponses,
 }
 
-impl Round {
+impl AnsweredRound {
     /// None before the first round.
     pub(crate) fn answered(answered: &[AnsweredRequest]) -> Option<Self> {
         let of = |answered: &AnsweredRequest| {
@@ -152,7 +154,7 @@ impl Round {
             let (_, key, _) = of(answered).filter(|(round, ..)| *round == number)?;
             Some((key, serde_json::to_value(response(answered)).ok()?))
         });
-        Some(Round { number, request_state, responses: responses.collect() })
+        Some(AnsweredRound { number, request_state, responses: responses.collect() })
     }
 }
 

@@ -1,16 +1,16 @@
-//! Messages that their writer alone takes for JSON-RPC: half a character where a text was cut, numbers that are none, errors
-//! that are words.
+//! Repairs messages that are almost JSON-RPC: half a character where a text was truncated, `NaN` for a number, a text
+//! for an error.
 //!
-//! Readers refuse such a message whole, and its call would end with its timeout.
+//! The SDK drops such a message, and its call would end with its timeout.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-/// The code of an error that has none: JSON-RPC leaves it to servers.
+/// The code of an error without one: JSON-RPC reserves it for servers.
 const NO_CODE: i32 = -32_000;
 
-/// The message as JSON-RPC, if something in it had to be repaired.
+/// Repairs a message; `None` if it is valid.
 pub(crate) fn repaired(message: &[u8]) -> Option<Vec<u8>> {
     match as_json(message) {
         Some(json) => Some(as_response(&json).unwrap_or(json)),
@@ -18,9 +18,9 @@ pub(crate) fn repaired(message: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The fields of a message beside its content.
+/// The fields of a message that decide whether it is valid.
 #[derive(Deserialize)]
-struct Envelope {
+struct RpcEnvelope {
     jsonrpc: Option<Value>,
     id: Option<Value>,
     method: Option<IgnoredAny>,
@@ -38,7 +38,7 @@ fn present_value<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Op
     Value::deserialize(deserializer).map(Some)
 }
 
-impl Envelope {
+impl RpcEnvelope {
     fn is_valid(&self) -> bool {
         let is_error = |error: &Value| code_of(error).is_some() && error["message"].is_string();
         self.jsonrpc.as_ref().is_some_and(|version| version == "2.0")
@@ -50,11 +50,12 @@ impl Envelope {
     }
 }
 
-/// The response in the form of JSON-RPC, if it is one in another: without its version, with the id as text, with an error that
-/// is null or has no code, with nothing at all.
+/// Repairs a response: one without its version, with the id as text, with an error that is null or has no code, or without
+/// both result and error. `None` if it is valid or no response.
 fn as_response(message: &[u8]) -> Option<Vec<u8>> {
-    let envelope: Envelope = serde_json::from_slice(message).ok()?;
+    let envelope: RpcEnvelope = serde_json::from_slice(message).ok()?;
     let is_response = envelope.method.is_none() && envelope.id.as_ref().is_some_and(|id| !id.is_null());
+    // NOTE: Valid responses, which are nearly all, are not parsed again as a whole.
     if !is_response || envelope.is_valid() {
         return None;
     }
@@ -73,7 +74,7 @@ fn as_response(message: &[u8]) -> Option<Vec<u8>> {
     Some(Value::Object(fields).to_string().into_bytes())
 }
 
-/// The number that an id is, if it is written as text. Ours are numbers.
+/// Parses an id that a server returned as text. Our ids are numbers.
 fn number_of(id: &Value) -> Option<u32> {
     id.as_str()?.parse().ok()
 }
@@ -102,8 +103,8 @@ fn as_error(error: Value) -> Value {
     }
 }
 
-/// The message as JSON, if it is that for its writer alone: a lone surrogate is U+FFFD, `NaN` and `Infinity` are null, a control
-/// character in a string is escaped, and bytes that are no text are U+FFFD.
+/// Repairs invalid JSON: a lone surrogate and bytes that are not UTF-8 become U+FFFD, `NaN` and `Infinity` become
+/// null, and a control character in a string is escaped. `None` if there is none of these.
 fn as_json(message: &[u8]) -> Option<Vec<u8>> {
     let is_text = std::str::from_utf8(message).is_ok();
     let text = if is_text { std::borrow::Cow::Borrowed(message) } else { lossy(message) };
@@ -120,6 +121,7 @@ fn lossy(message: &[u8]) -> std::borrow::Cow<'_, [u8]> {
 
 fn rewritten(text: &[u8]) -> Option<Vec<u8>> {
     let mut written: Option<Vec<u8>> = None;
+    // NOTE: A scanner of strings and escapes suffices: nothing else of JSON is repaired.
     let (mut place, mut is_in_string) = (0, false);
     while let Some(byte) = text.get(place) {
         let (length, replacement) = match byte {
@@ -129,7 +131,7 @@ fn rewritten(text: &[u8]) -> Option<Vec<u8>> {
             }
             b'\\' if is_in_string => escape(&text[place..]),
             control if is_in_string && *control < b' ' => (1, Some(format!("\\u{control:04x}"))),
-            b'N' | b'I' | b'-' if !is_in_string => no_number(&text[place..]),
+            b'N' | b'I' | b'-' if !is_in_string => invalid_number(&text[place..]),
             _ => (1, None),
         };
         let end = (place + length).min(text.len());
@@ -143,7 +145,7 @@ fn rewritten(text: &[u8]) -> Option<Vec<u8>> {
     written
 }
 
-/// The length of an escape, and what stands for it if it is half a character.
+/// Returns the length of an escape, and its replacement if it is half a character.
 fn escape(text: &[u8]) -> (usize, Option<String>) {
     let unit = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
@@ -156,8 +158,8 @@ fn escape(text: &[u8]) -> (usize, Option<String>) {
     }
 }
 
-/// The length of a word that some languages write for a number, and null in its place.
-fn no_number(text: &[u8]) -> (usize, Option<String>) {
+/// Returns the length of a word that some languages write for a number, and null as its replacement.
+fn invalid_number(text: &[u8]) -> (usize, Option<String>) {
     let words = ["NaN", "Infinity", "-Infinity", "-NaN"];
     let found = words.into_iter().find(|word| text.starts_with(word.as_bytes()));
     found.map_or((1, None), |word| (word.len(), Some("null".to_owned())))

@@ -1,4 +1,18 @@
-//! A server as its user sees it: described once, started when it is first needed, shared, restarted, ended.
+//! A server as its user sees it: described once, started on first use, shared, restarted, stopped.
+//!
+//! The phases of its connection:
+//!
+//! | phase | event | next phase |
+//! |---|---|---|
+//! | stopped | first use | starting, after a pause that grows with the failures |
+//! | starting | started | running |
+//! | starting | unauthorized, and a user signs in (twice at most) | starting |
+//! | starting | unauthorized otherwise, or the third sign-in | stopped, with an error |
+//! | starting | timeout, or the third failed attempt | stopped, with an error |
+//! | starting | another failure | starting, after a pause |
+//! | running | closed after a minute or more | stopped, with one failure |
+//! | running | closed earlier | stopped, with one more failure |
+//! | running | [`Server::stop`] | stopped |
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -18,33 +32,37 @@ use stepfold_tools::{
     Toolset,
 };
 
-use crate::connection::{CallError, Connection, Launch, Plan};
-use crate::content::{self, Odd};
-use crate::definition::{Approved, Change, Definition};
+use crate::connection::{CallError, ConnectionPlan, ServerConnection, ServerLocation};
+use crate::content::{self, ProtocolDeviations};
+use crate::definition::{Approved, Change, Definition, Refused};
 use crate::error::McpError;
-use crate::http::{Denied, Remote, without_oauth};
+use crate::http::{AuthorizationDenied, without_oauth};
 use crate::listing::{Prompt, Resource};
-use crate::name::{Pattern, is_identifier};
-use crate::oauth::Authorization;
-use crate::offer::{Offer, Refused, Rules, offer};
-use crate::process::Program;
-use crate::question::{self, Answer, Answerer, Question};
-use crate::schema::{self, Parameters};
+use crate::name::{NamePattern, is_identifier};
+use crate::oauth::ServerAuthorization;
+#[cfg(feature = "oauth")]
+use crate::oauth::{OAuth, SignIn};
+use crate::offer::{OfferRules, ServerOffer, offer};
+use crate::process::ServerProgram;
+use crate::question::{self, Answer, Question, QuestionHandler};
+use crate::remote::RemoteServer;
+use crate::schema::{self, OfferedParameters};
 
-/// The longest name of a server, in bytes: it stands before the names of its tools.
+/// The longest name of a server, in bytes: it is the prefix of the names of its tools.
 const MAX_NAME_BYTES: usize = 32;
 
-/// How often a start is attempted before the caller is told that it failed.
+/// The number of start attempts before an error is returned.
 const ATTEMPTS: usize = 3;
 
-/// How often a user signs in for one request.
-const SIGN_INS: usize = 2;
+/// The limit on sign-ins for one request.
+const MAX_SIGN_INS: usize = 2;
 
-/// A server that lived as long as this has not failed to start.
-const SETTLED: Duration = Duration::from_secs(60);
+/// A connection that lasted this long counts as a successful start.
+// NOTE: Without it, a server that exits right after each start would be restarted without a pause.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// How much of what is left out of a schema is told.
-const MAX_TOLD: usize = 8;
+/// The limit on the omissions of a schema in a trace.
+const MAX_TRACED: usize = 8;
 
 /// Limits on the resources that a server may use.
 #[derive(Clone, Debug)]
@@ -95,36 +113,36 @@ impl ServerLimits {
 /// pause, when it has died. When the last clone is dropped, and the last tool of it, it is ended with all that it has
 /// started; [`stop`](Server::stop) ends it politely.
 #[derive(Clone)]
-pub struct Server(Arc<Inner>);
+pub struct Server(Arc<McpServerInner>);
 
-struct Inner {
+struct McpServerInner {
     name: String,
-    launch: Launch,
-    rules: Rules,
+    launch: ServerLocation,
+    rules: OfferRules,
     limits: ServerLimits,
-    answerer: Option<Answerer>,
+    answerer: Option<QuestionHandler>,
     initialize_only: bool,
-    link: tokio::sync::Mutex<Link>,
-    /// Held while the tools are listed: all who ask meanwhile get the new list.
+    link: tokio::sync::Mutex<ConnectionSlot>,
+    /// Held while the tools are listed: concurrent callers get the new list.
     listing: tokio::sync::Mutex<()>,
-    known: Mutex<Known>,
+    known: Mutex<KnownTools>,
 }
 
-/// The connection, and how starts went before.
+/// The connection, and the number of failed starts before.
 #[derive(Default)]
-struct Link {
-    connection: Option<Arc<Connection>>,
-    /// In a row.
+struct ConnectionSlot {
+    connection: Option<Arc<ServerConnection>>,
+    /// Consecutive failures.
     failures: usize,
 }
 
-/// What is known of the tools.
+/// The last list of tools, and the approved definitions.
 #[derive(Default)]
-struct Known {
-    offer: Option<Arc<Offer>>,
+struct KnownTools {
+    offer: Option<Arc<ServerOffer>>,
     /// None before the first list, which is taken as approved.
     approved: Option<Approved>,
-    /// Grows with each change of the above.
+    /// Incremented with each change of the fields above.
     version: u64,
 }
 
@@ -136,29 +154,35 @@ impl Server {
         argv: impl IntoIterator<Item = S>,
     ) -> ServerBuilder {
         let argv = argv.into_iter().map(Into::into).collect();
-        ServerBuilder::new(name.into(), Launch::Program(Program { argv, env: Vec::new(), folder: None }))
+        ServerBuilder::new(
+            name.into(),
+            ServerLocation::Program(ServerProgram { argv, env: Vec::new(), folder: None }),
+        )
     }
 
     /// Describes a server at a URL, which speaks streamable HTTP.
     pub fn http(name: impl Into<String>, url: impl Into<String>) -> ServerBuilder {
-        ServerBuilder::new(name.into(), Launch::Remote(Remote::new(url.into())))
+        ServerBuilder::new(name.into(), ServerLocation::Remote(RemoteServer::new(url.into())))
     }
 
-    /// The name, by which errors call it.
+    /// The name, which errors mention.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The server's tools as a dynamic toolset: the list is requested again when the server says that it changed, and when it
-    /// was started again.
+    /// The server's tools as a dynamic toolset: the list is requested again when the server says that it changed, and
+    /// when it was started again.
     pub fn toolset(&self) -> Toolset {
-        Toolset::dynamic(self.0.name.as_str(), Offering { server: self.clone(), built: Mutex::default() })
+        Toolset::dynamic(
+            self.0.name.as_str(),
+            ServerToolSource { server: self.clone(), built: Mutex::default() },
+        )
     }
 
-    /// Starts the server unless it runs, and lists its tools: what else would happen before the first step.
+    /// Starts the server unless it runs, and lists its tools. Otherwise this happens before the first step.
     ///
     /// # Errors
-    /// Why it cannot be started or does not list its tools.
+    /// The server cannot be started or does not list its tools.
     pub async fn start(&self) -> Result<(), McpError> {
         self.offer().await.map(drop)
     }
@@ -178,7 +202,7 @@ impl Server {
     /// # Errors
     /// [`McpError::Unauthorized`]: why the sign-in failed; or the server has no [OAuth](ServerBuilder::oauth).
     #[cfg(feature = "oauth")]
-    pub async fn sign_in(&self, sign_in: &crate::SignIn) -> Result<(), McpError> {
+    pub async fn sign_in(&self, sign_in: &SignIn) -> Result<(), McpError> {
         let signed_in = match self.authorization() {
             Some(authorization) => authorization.sign_in(sign_in).await,
             None => Err("OAuth is not set".to_owned()),
@@ -189,7 +213,7 @@ impl Server {
     /// Forgets the credentials that are stored.
     ///
     /// # Errors
-    /// [`McpError::Unauthorized`]: why they cannot be forgotten.
+    /// [`McpError::Unauthorized`]: the credentials cannot be deleted.
     #[cfg(feature = "oauth")]
     pub async fn sign_out(&self) -> Result<(), McpError> {
         match self.authorization() {
@@ -239,8 +263,8 @@ impl Server {
         Ok(offer.tools.iter().filter_map(|(_, now)| approved?.change(now)).collect())
     }
 
-    /// What is different about a tool, by the name that the model calls it by, from what was approved of it. By the last list:
-    /// the server is asked only if it is missing, so that each approval may show it.
+    /// Compares a tool, by its name for the model, with its approved definition. Uses the last list, and requests one
+    /// only if there is none, so that each approval may show the difference.
     ///
     /// # Errors
     /// As [`start`](Server::start).
@@ -261,13 +285,13 @@ impl Server {
         self.known().approved.clone()
     }
 
-    /// Approves a tool as it is now. An approved call does so, too.
+    /// Approves the current definition of a tool. An approved call does so, too.
     pub fn approve(&self, change: &Change) {
         self.approve_definition(&change.now);
     }
 
-    /// What the server says about how it is best used, for an agent's instructions. It comes from the server: read it before
-    /// a model does.
+    /// The server's own instructions on its use, for the instructions of an agent. The text is untrusted: read it before a
+    /// model does.
     ///
     /// # Errors
     /// As [`start`](Server::start).
@@ -281,7 +305,7 @@ impl Server {
     /// As [`start`](Server::start); or the server has no resources.
     pub async fn resources(&self) -> Result<Vec<Resource>, McpError> {
         let limits = &self.0.limits;
-        let list = |connection: Arc<Connection>| async move {
+        let list = |connection: Arc<ServerConnection>| async move {
             connection.resources(limits.listed, limits.start_timeout).await
         };
         let resources = Box::pin(self.authorized(list)).await?;
@@ -294,14 +318,15 @@ impl Server {
     /// As [`start`](Server::start); or there is no such resource.
     pub async fn read_resource(&self, uri: &str) -> Result<Vec<Part>, McpError> {
         let timeout = self.0.limits.start_timeout;
-        let read = |connection: Arc<Connection>| async move { connection.resource(uri, timeout).await };
+        let read = |connection: Arc<ServerConnection>| async move { connection.resource(uri, timeout).await };
         let mut read = Box::pin(self.authorized(read)).await?;
-        let mut odd = Odd::default();
+        let mut deviations = ProtocolDeviations::default();
         let Some(Value::Array(contents)) = read.get_mut("contents").map(Value::take) else {
             return Err(self.unreadable("resources/read", "contents"));
         };
-        let parts = contents.into_iter().map(|contents| content::resource(contents, &mut odd)).collect();
-        self.trace_odd(uri, &odd);
+        let parts =
+            contents.into_iter().map(|contents| content::resource(contents, &mut deviations)).collect();
+        self.trace_deviations(uri, &deviations);
         Ok(parts)
     }
 
@@ -311,7 +336,7 @@ impl Server {
     /// As [`start`](Server::start); or the server has no prompts.
     pub async fn prompts(&self) -> Result<Vec<Prompt>, McpError> {
         let limits = &self.0.limits;
-        let list = |connection: Arc<Connection>| async move {
+        let list = |connection: Arc<ServerConnection>| async move {
             connection.prompts(limits.listed, limits.start_timeout).await
         };
         let prompts = Box::pin(self.authorized(list)).await?;
@@ -324,17 +349,17 @@ impl Server {
     /// As [`start`](Server::start); or there is no such prompt, or an argument is missing.
     pub async fn prompt(&self, name: &str, arguments: Map<String, Value>) -> Result<Vec<Message>, McpError> {
         let timeout = self.0.limits.start_timeout;
-        let get = |connection: Arc<Connection>| {
+        let get = |connection: Arc<ServerConnection>| {
             let arguments = arguments.clone();
             async move { connection.prompt(name, arguments, timeout).await }
         };
         let mut prompt = Box::pin(self.authorized(get)).await?;
-        let mut odd = Odd::default();
+        let mut deviations = ProtocolDeviations::default();
         let Some(Value::Array(messages)) = prompt.get_mut("messages").map(Value::take) else {
             return Err(self.unreadable("prompts/get", "messages"));
         };
-        let messages = messages.into_iter().map(|message| message_of(message, &mut odd)).collect();
-        self.trace_odd(name, &odd);
+        let messages = messages.into_iter().map(|message| message_of(message, &mut deviations)).collect();
+        self.trace_deviations(name, &deviations);
         Ok(messages)
     }
 
@@ -343,64 +368,64 @@ impl Server {
         McpError::Request { server: self.0.name.clone(), method, reason }
     }
 
-    /// Says what a server sent that the protocol does not say, and what of it.
-    fn trace_odd(&self, what: &str, odd: &Odd) {
-        if let Some(odd) = odd.text() {
-            tracing::warn!(server = self.0.name, what, odd, "an MCP server sent an odd result");
+    /// Logs the deviations of a result from the protocol.
+    fn trace_deviations(&self, what: &str, deviations: &ProtocolDeviations) {
+        if let Some(deviations) = deviations.text() {
+            tracing::warn!(server = self.0.name, what, odd = deviations, "an MCP server sent an odd result");
         }
     }
 
-    fn authorization(&self) -> Option<&Authorization> {
+    fn authorization(&self) -> Option<&ServerAuthorization> {
         match &self.0.launch {
-            Launch::Remote(remote) => remote.authorization.as_deref(),
-            Launch::Program(_) => None,
+            ServerLocation::Remote(remote) => remote.authorization.as_deref(),
+            ServerLocation::Program(_) => None,
         }
     }
 
     fn sign_ins(&self) -> u64 {
-        self.authorization().map_or(0, Authorization::sign_ins)
+        self.authorization().map_or(0, ServerAuthorization::sign_ins)
     }
 
-    /// Sends a request, and again after each sign-in that the server wants for it.
+    /// Sends a request, and repeats it after each sign-in that the server requires for it.
     async fn authorized<T, F, Fut>(&self, request: F) -> Result<T, McpError>
     where
-        F: Fn(Arc<Connection>) -> Fut,
+        F: Fn(Arc<ServerConnection>) -> Fut,
         Fut: Future<Output = Result<T, McpError>>,
     {
-        for _ in 0..SIGN_INS {
-            let seen = self.sign_ins();
+        for _ in 0..MAX_SIGN_INS {
+            let sign_ins_before = self.sign_ins();
             match request(self.connection().await?).await {
-                Err(error @ McpError::Unauthorized { .. }) => self.authorize(error, seen).await?,
+                Err(error @ McpError::Unauthorized { .. }) => self.authorize(error, sign_ins_before).await?,
                 answer => return answer,
             }
         }
         request(self.connection().await?).await
     }
 
-    /// Has the user sign in for what the server wants, where that is possible.
-    async fn authorize(&self, error: McpError, seen: u64) -> Result<(), McpError> {
+    /// Lets the user sign in for the required authorization, if possible.
+    async fn authorize(&self, error: McpError, sign_ins_before: u64) -> Result<(), McpError> {
         let (Some(authorization), McpError::Unauthorized { server, challenge, .. }) =
             (self.authorization(), &error)
         else {
             return Err(error);
         };
         let (server, challenge) = (server.clone(), challenge.clone());
-        authorization.authorize(&challenge, seen).await.map_err(|denied| {
-            let (Denied::NobodyAsked(reason) | Denied::Failed(reason)) = denied;
+        authorization.authorize(&challenge, sign_ins_before).await.map_err(|denied| {
+            let (AuthorizationDenied::NoUserToAsk(reason) | AuthorizationDenied::Failed(reason)) = denied;
             McpError::Unauthorized { server, challenge, reason }
         })
     }
 
-    /// The connection, made if there is none.
-    async fn connection(&self) -> Result<Arc<Connection>, McpError> {
+    /// Returns the connection; starts one if there is none.
+    async fn connection(&self) -> Result<Arc<ServerConnection>, McpError> {
         let mut link = self.0.link.lock().await;
         if let Some(connection) = link.connection.take_if(|connection| connection.is_closed()) {
-            link.failures = if connection.since.elapsed() < SETTLED { link.failures + 1 } else { 1 };
+            link.failures = if connection.since.elapsed() < STABLE_AFTER { link.failures + 1 } else { 1 };
         }
         if let Some(connection) = &link.connection {
             return Ok(Arc::clone(connection));
         }
-        let plan = Plan {
+        let plan = ConnectionPlan {
             server: &self.0.name,
             launch: &self.0.launch,
             answerer: self.0.answerer.as_ref(),
@@ -411,22 +436,23 @@ impl Server {
         let (mut attempt, mut sign_ins) = (1, 0);
         loop {
             tokio::time::sleep(pause_after(link.failures)).await;
-            let seen = self.sign_ins();
-            match Connection::start(&plan).await {
+            let sign_ins_before = self.sign_ins();
+            match ServerConnection::start(&plan).await {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     link.connection = Some(Arc::clone(&connection));
                     return Ok(connection);
                 }
-                Err(error @ McpError::Unauthorized { .. }) if sign_ins < SIGN_INS => {
+                // NOTE: A refused token is no failed start: it does not count for the pauses.
+                Err(error @ McpError::Unauthorized { .. }) if sign_ins < MAX_SIGN_INS => {
                     sign_ins += 1;
-                    self.authorize(error, seen).await?;
+                    self.authorize(error, sign_ins_before).await?;
                 }
                 Err(error @ McpError::Unauthorized { .. }) => return Err(error),
                 Err(error) => {
                     link.failures += 1;
                     tracing::warn!(server = self.0.name, %error, attempt, "an MCP server could not be started");
-                    // One that does not answer has had all the time that there is.
+                    // NOTE: A start that timed out has used all the time that a start may take.
                     if attempt == ATTEMPTS || matches!(error, McpError::Timeout { .. }) {
                         return Err(error);
                     }
@@ -436,12 +462,13 @@ impl Server {
         }
     }
 
-    /// What the server offers, asked for if it is not known. On the heap: its future would be part of each caller's.
-    async fn offer(&self) -> Result<Arc<Offer>, McpError> {
-        Box::pin(self.offer_here()).await
+    /// Returns the current tools, and lists them if needed. Boxed, so that its large future is not part of each caller's.
+    async fn offer(&self) -> Result<Arc<ServerOffer>, McpError> {
+        Box::pin(self.load_offer()).await
     }
 
-    async fn offer_here(&self) -> Result<Arc<Offer>, McpError> {
+    async fn load_offer(&self) -> Result<Arc<ServerOffer>, McpError> {
+        // NOTE: One list for all concurrent callers, which would otherwise each request it.
         let _listing = self.0.listing.lock().await;
         let mut has_asked_twice = false;
         loop {
@@ -453,14 +480,14 @@ impl Server {
                 return Ok(offer);
             }
             let limits = &self.0.limits;
-            let list = |connection: Arc<Connection>| async move {
+            let list = |connection: Arc<ServerConnection>| async move {
                 connection.tools(limits.listed, limits.start_timeout).await
             };
             match self.authorized(list).await {
-                Ok(listed) => return Ok(self.learn(offer(listed, &self.0.rules))),
+                Ok(listed) => return Ok(self.store_offer(offer(listed, &self.0.rules))),
                 Err(error) => {
                     connection.mark_stale();
-                    // To ask for a list has no effect: one that has died since is asked once more.
+                    // NOTE: Listing has no effect, so that it is repeated once if the server died meanwhile.
                     if !connection.is_closed() || std::mem::replace(&mut has_asked_twice, true) {
                         return Err(error);
                     }
@@ -469,10 +496,10 @@ impl Server {
         }
     }
 
-    fn learn(&self, mut offer: Offer) -> Arc<Offer> {
+    fn store_offer(&self, mut offer: ServerOffer) -> Arc<ServerOffer> {
         let refused = &mut offer.refused;
         offer.tools.retain(|(name, definition)| {
-            self.trace_left_out(name, definition);
+            self.trace_omissions(name, definition);
             let built = self.tool(name, definition, Approval::Never);
             let tool = &definition.name;
             built
@@ -486,6 +513,8 @@ impl Server {
         let definitions: Vec<Definition> =
             offer.tools.iter().map(|(_, definition)| (**definition).clone()).collect();
         let mut known = self.known();
+        // NOTE: The first list counts as approved: what matters is that nothing changes unnoticed afterwards. See
+        // docs/decisions/mcp.md.
         let approved = known.approved.get_or_insert_with(|| Approved::all(&definitions));
         for change in definitions.iter().filter_map(|now| approved.change(now)) {
             let tool = &change.now.name;
@@ -497,15 +526,18 @@ impl Server {
         offer
     }
 
-    /// Says what of a schema a model is not told, since it cannot be.
-    fn trace_left_out(&self, name: &str, definition: &Definition) {
-        let Ok(Parameters { left_out, .. }) = schema::parameters(&definition.input_schema) else { return };
-        if !left_out.is_empty() {
-            let left_out = left_out.iter().take(MAX_TOLD).map(String::as_str).collect::<Vec<_>>().join("; ");
+    /// Logs the parts of a schema that are not offered to the model.
+    fn trace_omissions(&self, name: &str, definition: &Definition) {
+        let Ok(OfferedParameters { omissions, .. }) = schema::parameters(&definition.input_schema) else {
+            return;
+        };
+        if !omissions.is_empty() {
+            let omissions =
+                omissions.iter().take(MAX_TRACED).map(String::as_str).collect::<Vec<_>>().join("; ");
             tracing::info!(
                 server = self.0.name,
                 tool = name,
-                left_out,
+                left_out = omissions,
                 "not all of an inputSchema is offered"
             );
         }
@@ -521,10 +553,12 @@ impl Server {
     }
 
     /// The tools of an offer, all of which can be built.
-    fn tools(&self, offer: &Offer) -> Vec<Tool> {
+    fn tools(&self, offer: &ServerOffer) -> Vec<Tool> {
         let approved = self.approved().unwrap_or_default();
         let built = offer.tools.iter().filter_map(|(name, definition)| {
             let approval = match approved.change(definition) {
+                // NOTE: Most changes are harmless: the call asks for approval with the difference beside it, and
+                // approves the new definition.
                 Some(_) => Approval::Always,
                 None => self.0.rules.approval(&definition.name),
             };
@@ -554,16 +588,18 @@ impl Server {
         };
         Tool::new(name, about, call)
             .parameters(parameters.schema)
+            // NOTE: An object that the server left open stays open: closing it made `args: {}` of proxies useless.
+            // See docs/decisions/mcp.md.
             .open_parameters()
             .effect(self.0.rules.effect(definition))
             .approval(approval)
             .timeout(self.0.rules.call_timeout)
-            .output_to_string(ResultText::content(Source::Whole, content::shown))
+            .output_to_string(ResultText::content(Source::Whole, content::to_tool_content))
             .build()
             .map_err(|error| error.to_string())
     }
 
-    /// Calls a tool as it was offered. One that is something else by now is not called.
+    /// Calls a tool as it was offered. A tool that changed since is not called.
     async fn call(
         &self,
         offered: &Definition,
@@ -575,6 +611,8 @@ impl Server {
         let not_called = |error: McpError| ToolError::new(format!("tool '{tool}' was not called: {error}"));
         let now = self.offer().await.map_err(not_called)?;
         match now.find(tool) {
+            // NOTE: A definition that changed after the offer was seen by neither the model nor an approver: it is
+            // not called.
             Some(now) if **now == *offered => {}
             Some(_) => {
                 let words = format!(
@@ -587,24 +625,26 @@ impl Server {
                 return Err(ToolError::permanent(words));
             }
         }
-        // It runs only if it was approved as it is, or a human was asked about this very call.
+        // NOTE: A call runs only if its definition is approved or a human approved this call: either approves it.
         self.approve_definition(offered);
         let arguments = if let Value::Object(arguments) = arguments { arguments } else { Map::new() };
         self.check_sign_in(context).await?;
-        for sign_ins in 0..=SIGN_INS {
+        for sign_ins in 0..=MAX_SIGN_INS {
             let connection = self.connection().await.map_err(not_called)?;
-            let seen = self.sign_ins();
+            let sign_ins_before = self.sign_ins();
             match connection.call(tool, arguments.clone(), context).await {
                 Ok(result) => {
-                    let mut odd = Odd::default();
-                    let value = content::value(result, output, &mut odd);
-                    self.trace_odd(tool, &odd);
+                    let mut deviations = ProtocolDeviations::default();
+                    // NOTE: The call has run: an error for the form of its result would make the model call again.
+                    // See docs/decisions/mcp.md.
+                    let value = content::value(result, output, &mut deviations);
+                    self.trace_deviations(tool, &deviations);
                     return value;
                 }
                 Err(CallError::Tool(error)) => return Err(error),
-                Err(CallError::Unauthorized(_)) if sign_ins == SIGN_INS => break,
+                Err(CallError::Unauthorized(_)) if sign_ins == MAX_SIGN_INS => break,
                 Err(CallError::Unauthorized(challenge)) => {
-                    self.authorize_call(&challenge, seen, context).await?;
+                    self.authorize_call(&challenge, sign_ins_before, context).await?;
                 }
             }
         }
@@ -613,7 +653,7 @@ impl Server {
         Err(ToolError::permanent(words))
     }
 
-    /// A call that was told to wait for a sign-in continues with what is stored by now.
+    /// Reloads the stored credentials for a call that waited for a sign-in.
     async fn check_sign_in(&self, context: &ToolContext) -> Result<(), ToolError> {
         let server = &self.0.name;
         match (question::has_signed_in(context.answered()), self.authorization()) {
@@ -630,11 +670,11 @@ impl Server {
         }
     }
 
-    /// Has the user sign in for a call. Where no user can be asked, the run asks, and continues in any process.
+    /// Lets the user sign in for a call. If no user can be asked here, the run asks, and continues in any process.
     async fn authorize_call(
         &self,
         challenge: &str,
-        seen: u64,
+        sign_ins_before: u64,
         context: &ToolContext,
     ) -> Result<(), ToolError> {
         let server = &self.0.name;
@@ -643,35 +683,38 @@ impl Server {
             let words = format!("MCP server `{server}` refused the call: {reason}");
             return Err(ToolError::permanent(words));
         };
-        match authorization.authorize(challenge, seen).await {
+        match authorization.authorize(challenge, sign_ins_before).await {
             Ok(()) => Ok(()),
-            Err(Denied::NobodyAsked(reason)) => {
+            Err(AuthorizationDenied::NoUserToAsk(reason)) => {
                 let asked = question::sign_in(server, &reason, context.answered());
                 Err(ToolError::input_required([asked]))
             }
-            Err(Denied::Failed(reason)) => {
+            Err(AuthorizationDenied::Failed(reason)) => {
                 Err(ToolError::new(format!("MCP server `{server}` requires authorization: {reason}")))
             }
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownTools> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The schema of results, if checking one takes bounded work.
+/// Compiles the schema of results, if a check against it takes bounded work.
 fn checked(schema: Value) -> Result<Arc<ValueType>, String> {
+    // NOTE: A check has no budget and cannot be interrupted: a recursive schema can take exponential time.
     check_bounded(&schema)?;
     ValueType::of_schema(schema).map(Arc::new).map_err(|error| error.to_string())
 }
 
 /// A message of a prompt.
-fn message_of(mut message: Value, odd: &mut Odd) -> Message {
+fn message_of(mut message: Value, deviations: &mut ProtocolDeviations) -> Message {
     let role = if message["role"] == "assistant" { Role::Assistant } else { Role::User };
     let parts = match message.get_mut("content").map(Value::take) {
-        Some(Value::Array(blocks)) => blocks.into_iter().map(|block| content::read(block, odd)).collect(),
-        block => vec![content::read(block.unwrap_or_default(), odd)],
+        Some(Value::Array(blocks)) => {
+            blocks.into_iter().map(|block| content::read(block, deviations)).collect()
+        }
+        block => vec![content::read(block.unwrap_or_default(), deviations)],
     };
     Message::from_parts(role, parts)
 }
@@ -688,12 +731,12 @@ fn pause_after(failures: usize) -> Duration {
 }
 
 /// A server as the source of a toolset. Tools are built once for each list.
-struct Offering {
+struct ServerToolSource {
     server: Server,
     built: Mutex<Option<(u64, Vec<Tool>)>>,
 }
 
-impl ToolSource for Offering {
+impl ToolSource for ServerToolSource {
     async fn tools(&self, _: &State) -> Result<Vec<Tool>, Box<dyn Error + Send + Sync>> {
         let offer = self.server.offer().await?;
         let version = self.server.known().version;
@@ -731,19 +774,19 @@ impl fmt::Debug for Server {
 #[must_use = "a builder does nothing until it is built"]
 pub struct ServerBuilder {
     name: String,
-    launch: Launch,
-    rules: Rules,
+    launch: ServerLocation,
+    rules: OfferRules,
     headers: Vec<(String, String)>,
     limits: ServerLimits,
     approved: Option<Approved>,
-    answerer: Option<Answerer>,
+    answerer: Option<QuestionHandler>,
     initialize_only: bool,
     faults: Vec<String>,
 }
 
 impl ServerBuilder {
-    fn new(name: String, launch: Launch) -> Self {
-        let rules = Rules {
+    fn new(name: String, launch: ServerLocation) -> Self {
+        let rules = OfferRules {
             prefix: format!("{name}_"),
             allow: Vec::new(),
             deny: Vec::new(),
@@ -768,8 +811,8 @@ impl ServerBuilder {
     /// Sets a variable of the program's environment. Beside those set here it has only `PATH`, `HOME` and a few like them.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         match &mut self.launch {
-            Launch::Program(program) => program.env.push((name.into(), value.into())),
-            Launch::Remote(_) => {
+            ServerLocation::Program(program) => program.env.push((name.into(), value.into())),
+            ServerLocation::Remote(_) => {
                 self.faults.push("`env` is for a command, and the server is at a URL".to_owned());
             }
         }
@@ -779,8 +822,8 @@ impl ServerBuilder {
     /// Sets the folder in which the program runs; that of this process by default.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         match &mut self.launch {
-            Launch::Program(program) => program.folder = Some(folder.into()),
-            Launch::Remote(_) => {
+            ServerLocation::Program(program) => program.folder = Some(folder.into()),
+            ServerLocation::Remote(_) => {
                 self.faults.push("`folder` is for a command, and the server is at a URL".to_owned());
             }
         }
@@ -796,8 +839,8 @@ impl ServerBuilder {
     /// Sets the bearer token of each request.
     pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
         match &mut self.launch {
-            Launch::Remote(remote) => remote.token = Some(token.into()),
-            Launch::Program(_) => {
+            ServerLocation::Remote(remote) => remote.token = Some(token.into()),
+            ServerLocation::Program(_) => {
                 self.faults.push("a token is for a server at a URL, and this is a command".to_owned());
             }
         }
@@ -806,19 +849,19 @@ impl ServerBuilder {
 
     /// Sets the OAuth client, which authorizes requests when the server requires it.
     #[cfg(feature = "oauth")]
-    pub fn oauth(mut self, oauth: crate::OAuth) -> Self {
+    pub fn oauth(mut self, oauth: OAuth) -> Self {
         match &mut self.launch {
-            Launch::Remote(remote) => {
-                remote.authorization = Some(Arc::new(Authorization::new(oauth, remote.url.clone())));
+            ServerLocation::Remote(remote) => {
+                remote.authorization = Some(Arc::new(ServerAuthorization::new(oauth, remote.url.clone())));
             }
-            Launch::Program(_) => {
+            ServerLocation::Program(_) => {
                 self.faults.push("OAuth is for a server at a URL, and this is a command".to_owned());
             }
         }
         self
     }
 
-    /// Sets what stands before the names of the tools; the server's name and `_` by default, so that the tools of two servers
+    /// Sets the prefix of the names of the tools; the server's name and `_` by default, so that the tools of two servers
     /// have different names.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.rules.prefix = prefix.into();
@@ -827,13 +870,13 @@ impl ServerBuilder {
 
     /// Offers the tools with these names, and no others. Names are the server's own; `*` stands for any characters.
     pub fn allow<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        self.rules.allow.extend(names.into_iter().map(Pattern::new));
+        self.rules.allow.extend(names.into_iter().map(NamePattern::new));
         self
     }
 
     /// Does not offer the tools with these names, even if they are allowed.
     pub fn deny<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        self.rules.deny.extend(names.into_iter().map(Pattern::new));
+        self.rules.deny.extend(names.into_iter().map(NamePattern::new));
         self
     }
 
@@ -844,7 +887,7 @@ impl ServerBuilder {
 
     /// Declares the effect of the tools with this name. The last declaration that matches holds.
     pub fn effect_of(mut self, name: impl Into<String>, effect: Effect) -> Self {
-        self.rules.effects.push((Pattern::new(name), effect));
+        self.rules.effects.push((NamePattern::new(name), effect));
         self
     }
 
@@ -855,13 +898,13 @@ impl ServerBuilder {
 
     /// Sets the approval rule of the tools with this name, which may have `*`. The last matching rule applies.
     pub fn approval_of(mut self, name: impl Into<String>, approval: Approval) -> Self {
-        self.rules.approvals.push((Pattern::new(name), approval));
+        self.rules.approvals.push((NamePattern::new(name), approval));
         self
     }
 
-    /// Believes what the server claims of its tools: `readOnlyHint` makes one [pure](Effect::Pure), `idempotentHint`
-    /// [idempotent](Effect::Idempotent). Only for a server whose author is trusted: a wrong hint makes an interrupted call run
-    /// again. What is declared with [`effect`](ServerBuilder::effect) is stronger.
+    /// Trusts the claims of the server about its tools: `readOnlyHint` makes one [pure](Effect::Pure), `idempotentHint`
+    /// [idempotent](Effect::Idempotent). Only for a server whose author is trusted: a wrong hint makes an interrupted
+    /// call run again. What is declared with [`effect`](ServerBuilder::effect) is stronger.
     pub fn trust_hints(mut self) -> Self {
         self.rules.trusts_hints = true;
         self
@@ -886,37 +929,37 @@ impl ServerBuilder {
         self
     }
 
-    /// Answers what the server asks the user while a call runs (elicitation); the call waits for the answer, within its
-    /// timeout. By default a question of the revision 2026-07-28 is one [of the run](ToolContext::ask), which stores it with
-    /// what is sent to the server again, and continues when it is answered, in any process. One of an older revision
-    /// cannot outlive its process, and is declined by default.
+    /// Answers questions of the server during a call (elicitation); the call waits for the answer, within its
+    /// timeout. By default a question of the revision 2026-07-28 becomes a question [of the run](ToolContext::ask),
+    /// which is stored with the state of the server, and the call continues with the answer, in any process. A
+    /// question of an older revision cannot outlive its process, and is declined by default.
     pub fn on_question<F, Fut>(mut self, answer: F) -> Self
     where
         F: Fn(Question) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Answer> + Send + 'static,
     {
-        self.answerer = Some(Answerer::new(answer));
+        self.answerer = Some(QuestionHandler::new(answer));
         self
     }
 
-    /// Begins with `initialize`, without asking first for a newer revision of the protocol: for a server that does not answer
-    /// what it does not know, which costs ten seconds at each start.
+    /// Skips the probe for a newer protocol revision: for servers that never answer unknown requests (saves ten seconds per
+    /// start).
     pub fn initialize_only(mut self) -> Self {
         self.initialize_only = true;
         self
     }
 
-    /// Checks all that can be checked without the server.
+    /// Builds the server; checks everything that needs no connection.
     ///
     /// # Errors
-    /// [`McpError::Invalid`] for a name or a prefix that cannot stand before a tool's name, an empty command, an invalid URL,
-    /// header or token, a timeout of zero.
+    /// [`McpError::Invalid`] for a name or a prefix that cannot stand before a tool's name, an empty command, an
+    /// invalid URL, header or token, a timeout of zero.
     pub fn build(mut self) -> Result<Server, McpError> {
         let fault = self.faults.pop().or_else(|| self.fault());
         if let Some(reason) = fault {
             return Err(McpError::Invalid { server: self.name, reason });
         }
-        Ok(Server(Arc::new(Inner {
+        Ok(Server(Arc::new(McpServerInner {
             name: self.name,
             launch: self.launch,
             rules: self.rules,
@@ -925,7 +968,7 @@ impl ServerBuilder {
             initialize_only: self.initialize_only,
             link: tokio::sync::Mutex::default(),
             listing: tokio::sync::Mutex::default(),
-            known: Mutex::new(Known { approved: self.approved, ..Known::default() }),
+            known: Mutex::new(KnownTools { approved: self.approved, ..KnownTools::default() }),
         })))
     }
 
@@ -949,19 +992,20 @@ impl ServerBuilder {
             return Some("a name in `allow` or `deny` is empty".to_owned());
         }
         match &mut self.launch {
-            Launch::Program(program) => {
+            ServerLocation::Program(program) => {
                 if !self.headers.is_empty() {
                     return Some("headers are for a server at a URL, and this is a command".to_owned());
                 }
                 let is_empty = program.argv.first().is_none_or(|first| first.is_empty());
                 is_empty.then(|| "the command names no program".to_owned())
             }
-            Launch::Remote(remote) => {
+            ServerLocation::Remote(remote) => {
                 for (name, value) in self.headers.drain(..) {
                     let header = (http::HeaderName::try_from(&name), http::HeaderValue::try_from(value));
                     let (Ok(known), Ok(mut value)) = header else {
                         return Some(format!("invalid header `{name}`"));
                     };
+                    // NOTE: Hides the value in `Debug` texts: headers hold tokens.
                     value.set_sensitive(true);
                     remote.headers.insert(known, value);
                 }

@@ -38,7 +38,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The collector never blocks the program, except in [`Guard::flush`] and at [shutdown](Guard). A failed
 /// export is a `tracing` event with the target `opentelemetry_sdk`.
 ///
-/// What is not set here is read from the environment variables of the OpenTelemetry specification:
+/// Unset options are read from the environment variables of the OpenTelemetry specification:
 /// `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_TRACES_SAMPLER`,
 /// `OTEL_BSP_*`.
 ///

@@ -17,7 +17,7 @@ use serde_json::json;
 use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
-use stepfold_providers::probe::{self, Response, anthropic_body, openai_body};
+use stepfold_providers::probe::{self, ProbeResponse, anthropic_body, openai_body};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Message, ReplyStream, Role, ToolCall, ToolResult, ToolSpec, Transcript,
 };
@@ -146,10 +146,12 @@ fn bytes_parsed(bencher: Bencher<'_, '_>, dialect: &str) {
     };
     let body = format!("{}data: {end}\n\n", format!("data: {chunk}\n\n").repeat(1_000));
     let pieces: Vec<Vec<u8>> = body.as_bytes().chunks(4_096).map(<[u8]>::to_vec).collect();
-    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+    let response =
+        ProbeResponse { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let reply =
-        |response: Response| runtime.block_on(read(dialect, response).into_reply()).expect("a good reply");
+    let reply = |response: ProbeResponse| {
+        runtime.block_on(read(dialect, response).into_reply()).expect("a good reply")
+    };
     bencher.counter(BytesCount::new(body.len())).with_inputs(|| response.clone()).bench_values(reply);
 }
 
@@ -197,9 +199,10 @@ fn calls(dialect: &str, count: usize) -> String {
 fn calls_in_one_reply(bencher: Bencher<'_, '_>, (dialect, count): (&str, usize)) {
     let body = calls(dialect, count);
     let pieces: Vec<Vec<u8>> = body.as_bytes().chunks(4_096).map(<[u8]>::to_vec).collect();
-    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+    let response =
+        ProbeResponse { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let reply = |response: Response| {
+    let reply = |response: ProbeResponse| {
         let reply = runtime.block_on(read(dialect, response).into_reply()).expect("a good reply");
         assert_eq!(reply.message.tool_calls().count(), count);
     };
@@ -207,7 +210,7 @@ fn calls_in_one_reply(bencher: Bencher<'_, '_>, (dialect, count): (&str, usize))
 }
 
 /// The reply that this dialect makes of a response.
-fn read(dialect: &str, response: Response) -> ReplyStream {
+fn read(dialect: &str, response: ProbeResponse) -> ReplyStream {
     match dialect {
         "openai" => {
             probe::reply(&OpenAi::at("http://127.0.0.1:1/v1", "m").build().expect("a model"), response)

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{ChatModel, ModelError};
 
+use crate::dialect::Dialect;
 use crate::http::without_password;
-use crate::model::{Dialect, HttpModelBuilder};
+use crate::model::HttpModelBuilder;
 #[cfg(feature = "openai")]
 use crate::openai::{Api, OpenAi, OpenAiResponses, PRESETS, Preset};
 
@@ -153,39 +154,44 @@ fn environment(variable: &str) -> Option<String> {
 }
 
 /// The compiled-in providers without a preset, with the variables of their keys.
-const OWN: &[(&str, &[&str])] = &[
+const NATIVE: &[(&str, &[&str])] = &[
     #[cfg(feature = "anthropic")]
     ("anthropic", crate::anthropic::KEYS),
     #[cfg(feature = "gemini")]
     ("gemini", crate::gemini::KEYS),
 ];
 
-type Built = Result<Arc<dyn ChatModel>, ModelError>;
+type ModelResult = Result<Arc<dyn ChatModel>, ModelError>;
 
 /// A model at `URL#MODEL`.
 #[cfg(feature = "openai")]
-fn at_url(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<Built, NameError> {
+fn at_url(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<ModelResult, NameError> {
     let (url, model) =
-        name.split_once('#').filter(|(_, model)| !model.is_empty()).ok_or_else(|| form(name))?;
-    Ok(built(settled(OpenAi::at(url, model), None, look_up(KEY_VARIABLE))))
+        name.split_once('#').filter(|(_, model)| !model.is_empty()).ok_or_else(|| invalid_form(name))?;
+    Ok(built(with_settings(OpenAi::at(url, model), None, look_up(KEY_VARIABLE))))
 }
 
 #[cfg(not(feature = "openai"))]
-fn at_url(name: &str, _: impl Fn(&str) -> Option<String>) -> Result<Built, NameError> {
-    Err(form(name))
+fn at_url(name: &str, _: impl Fn(&str) -> Option<String>) -> Result<ModelResult, NameError> {
+    Err(invalid_form(name))
 }
 
 /// A model at `PROVIDER:MODEL`.
-fn of_provider(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<Built, NameError> {
+fn of_provider(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<ModelResult, NameError> {
     let (provider, model) =
-        name.split_once(':').filter(|(_, model)| !model.is_empty()).ok_or_else(|| form(name))?;
+        name.split_once(':').filter(|(_, model)| !model.is_empty()).ok_or_else(|| invalid_form(name))?;
     #[cfg(feature = "anthropic")]
     if provider == "anthropic" {
-        return of_own(name, crate::anthropic::Anthropic::new(model, ""), "ANTHROPIC_BASE_URL", look_up);
+        return native_model(
+            name,
+            crate::anthropic::Anthropic::new(model, ""),
+            "ANTHROPIC_BASE_URL",
+            look_up,
+        );
     }
     #[cfg(feature = "gemini")]
     if provider == "gemini" {
-        return of_own(name, crate::gemini::Gemini::new(model, ""), "GEMINI_BASE_URL", look_up);
+        return native_model(name, crate::gemini::Gemini::new(model, ""), "GEMINI_BASE_URL", look_up);
     }
     #[cfg(feature = "openai")]
     if let Some((preset, api)) = preset_and_api(provider) {
@@ -198,13 +204,13 @@ fn of_provider(name: &str, look_up: impl Fn(&str) -> Option<String>) -> Result<B
 
 /// A model of a provider with its own API.
 #[cfg(any(feature = "anthropic", feature = "gemini"))]
-fn of_own<D: Dialect>(
+fn native_model<D: Dialect>(
     name: &str,
     builder: HttpModelBuilder<D>,
     base_url: &str,
     look_up: impl Fn(&str) -> Option<String>,
-) -> Result<Built, NameError> {
-    let key = needed(name, "key", builder.dialect.server().key_variables, &look_up)?;
+) -> Result<ModelResult, NameError> {
+    let key = required(name, "key", builder.dialect.server().key_variables, &look_up)?;
     let builder = builder.key(key);
     Ok(built(match look_up(base_url) {
         Some(url) => builder.base_url(url),
@@ -212,7 +218,7 @@ fn of_own<D: Dialect>(
     }))
 }
 
-fn built<D: Dialect>(builder: HttpModelBuilder<D>) -> Built {
+fn built<D: Dialect>(builder: HttpModelBuilder<D>) -> ModelResult {
     builder.build().map(|model| Arc::new(model) as Arc<dyn ChatModel>)
 }
 
@@ -231,34 +237,35 @@ fn of_preset(
     api: Option<Api>,
     model: &str,
     look_up: impl Fn(&str) -> Option<String>,
-) -> Result<Built, NameError> {
+) -> Result<ModelResult, NameError> {
     let url = preset.base_url_variables.iter().find_map(|variable| look_up(variable));
     if url.is_none() && preset.base_url.is_none() {
-        needed(name, "base URL", preset.base_url_variables, &look_up)?;
+        required(name, "base URL", preset.base_url_variables, &look_up)?;
     }
     let key = match preset.key_variables.iter().find_map(|variable| look_up(variable)) {
-        None if preset.needs_key => Some(needed(name, "key", preset.key_variables, &look_up)?),
+        None if preset.needs_key => Some(required(name, "key", preset.key_variables, &look_up)?),
         key => key,
     };
     // A custom address usually belongs to a server with chat completions.
     let by_default =
         if url.is_some() && preset.base_url.is_some() { Api::ChatCompletions } else { preset.api };
+    // NOTE: People write `OLLAMA_HOST` and the like without a scheme.
     let url = url.map(|url| base_url(&url, preset));
     let version = preset.api_version_variables.iter().find_map(|variable| look_up(variable));
     Ok(match api.unwrap_or(by_default) {
         Api::ChatCompletions => {
-            let builder = settled(OpenAi::preset(preset, model), url, key);
+            let builder = with_settings(OpenAi::preset(preset, model), url, key);
             built(match version {
                 Some(version) => builder.api_version(version),
                 None => builder,
             })
         }
-        Api::Responses => built(settled(OpenAiResponses::preset(preset, model), url, key)),
+        Api::Responses => built(with_settings(OpenAiResponses::preset(preset, model), url, key)),
     })
 }
 
 #[cfg(feature = "openai")]
-fn settled<D: Dialect>(
+fn with_settings<D: Dialect>(
     mut builder: HttpModelBuilder<D>,
     url: Option<String>,
     key: Option<String>,
@@ -310,7 +317,7 @@ fn port(url: &str) -> Option<u16> {
 }
 
 /// The first of these variables that is set.
-fn needed(
+fn required(
     name: &str,
     what: &'static str,
     variables: &[&str],
@@ -323,7 +330,7 @@ fn needed(
     })
 }
 
-fn form(name: &str) -> NameError {
+fn invalid_form(name: &str) -> NameError {
     NameError::Form { name: shown(name), known: known() }
 }
 
@@ -338,7 +345,7 @@ fn shown(name: &str) -> String {
 
 /// All providers by name.
 fn known() -> String {
-    let names = OWN.iter().map(|(name, _)| *name);
+    let names = NATIVE.iter().map(|(name, _)| *name);
     #[cfg(feature = "openai")]
     let names = names.chain(PRESETS.iter().map(|preset| preset.name));
     names.collect::<Vec<_>>().join(", ")
@@ -346,7 +353,7 @@ fn known() -> String {
 
 /// All variables that may hold a key.
 fn key_variables() -> Vec<&'static str> {
-    let variables = OWN.iter().flat_map(|(_, keys)| keys.iter().copied());
+    let variables = NATIVE.iter().flat_map(|(_, keys)| keys.iter().copied());
     #[cfg(feature = "openai")]
     let variables = variables.chain(PRESETS.iter().flat_map(|preset| preset.key_variables.iter().copied()));
     variables.collect()

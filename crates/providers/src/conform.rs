@@ -1,7 +1,7 @@
-//! Messages as a server takes them: pure functions from a stored message to one that obeys the server's
-//! [rules](crate::rules). The log keeps the original; each change is told.
+//! Makes messages conform to a server: pure functions from a stored message to one that follows the server's
+//! [rules](crate::rules). The log keeps the original; each change is reported.
 //!
-//! One thing would surprise: a reply of *another* server loses all extras. Signatures and encrypted reasoning are valid
+//! A reply of *another* server loses all extras. Signatures and encrypted reasoning are valid
 //! only where they were made, so each reply that has extras carries the [server](SERVER) that sent them.
 
 use std::borrow::Cow;
@@ -11,11 +11,14 @@ use stepfold_state_core::chat::{
     Content, Extras, Message, Part, Role, ToolCall, ToolContent, ToolResult, UnknownPart,
 };
 
-use crate::names::wire_name;
+use crate::rules::names::wire_name;
 use crate::rules::{RequestRules, SILENT_FAILURE, STAND_IN, is_blank};
 
 /// The extra of a message that names the server whose extras the message and its parts hold: a preset's name, or the
 /// origin of a base URL. Extras without it are of an unknown server.
+// NOTE: By server, not by dialect or model: OpenAI refuses encrypted reasoning of Azure, though both speak Responses.
+// Extras without a server are left out: that loses the reasoning of a turn, where the other choice may lose the
+// session. See docs/decisions/providers.md.
 pub(crate) const SERVER: &str = "server";
 
 /// The extra of a reply with the ids of calls of tools that the server runs, whose results did not come before it ended.
@@ -24,30 +27,30 @@ pub(crate) const UNANSWERED: &str = "unanswered";
 /// The extra of a part that the caller sets, for servers that know marks for their caches.
 const CACHE_CONTROL: &str = "cache_control";
 
-/// The server that a request goes to, as far as messages depend on it.
+/// The properties of a server that messages to it depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Recipient<'a> {
+pub(crate) struct RecipientProfile<'a> {
     /// Its name in [`SERVER`].
     pub(crate) server: &'a str,
     pub(crate) rules: &'a RequestRules,
-    /// The extra of a text or of reasoning that is a signature: such a part goes back even if it is blank.
+    /// The extra with the signature of a part: a signed part is sent back even if it is blank.
     pub(crate) signature: Option<&'static str>,
-    /// The field of the unknown parts that its dialect knows, if it knows some.
+    /// The field of the unknown parts that belong to its dialect, if there are some.
     pub(crate) unknown: Option<&'static str>,
 }
 
-impl Recipient<'_> {
+impl RecipientProfile<'_> {
     /// Whether the extras of a message are of this server.
-    pub(crate) fn wrote(&self, message: &Message) -> bool {
+    pub(crate) fn has_extras_of(&self, message: &Message) -> bool {
         message.extras().get(SERVER).and_then(|server| server.as_str()) == Some(self.server)
     }
 }
 
 /// The changes of messages for a server, in words.
 #[derive(Clone, Debug, Default)]
-pub struct Changes(Vec<String>);
+pub struct MessageChanges(Vec<String>);
 
-impl Changes {
+impl MessageChanges {
     pub(crate) fn add(&mut self, change: impl Into<String>) {
         self.0.push(change.into());
     }
@@ -65,23 +68,23 @@ impl Changes {
     }
 }
 
-/// The message as the server takes it; `None` if nothing of it is left. `keeps_extras` is whether what the server itself
-/// added to a reply goes back with it.
+/// Makes a message conform to the rules of its recipient; `None` if nothing of it is left. `keeps_extras` is whether
+/// a reply goes back with the extras that the server added to it.
 pub(crate) fn conform<'m>(
     message: &'m Message,
-    to: &Recipient<'_>,
+    to: &RecipientProfile<'_>,
     keeps_extras: bool,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Option<Cow<'m, Message>> {
     match message.role() {
-        Role::Assistant => reply(message, to, keeps_extras && to.wrote(message), changes),
-        Role::Tool => Some(result(message, to, changes)),
-        _ => said(message, to, changes),
+        Role::Assistant => reply_message(message, to, keeps_extras && to.has_extras_of(message), changes),
+        Role::Tool => Some(result_message(message, to, changes)),
+        _ => input_message(message, to, changes),
     }
 }
 
-/// Whether a part of an unknown kind is one of this server's dialect, which is sent as it is.
-fn is_of_dialect(part: &Part, to: &Recipient<'_>) -> bool {
+/// Whether an unknown part belongs to the dialect of this server: it is sent unchanged.
+fn is_of_dialect(part: &Part, to: &RecipientProfile<'_>) -> bool {
     match &part.content {
         Content::Unknown(unknown) => to.unknown.is_some_and(|name| unknown.fields().contains_key(name)),
         _ => false,
@@ -89,12 +92,17 @@ fn is_of_dialect(part: &Part, to: &Recipient<'_>) -> bool {
 }
 
 /// A message of the system or the user.
-fn said<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -> Option<Cow<'m, Message>> {
+fn input_message<'m>(
+    message: &'m Message,
+    to: &RecipientProfile<'_>,
+    changes: &mut MessageChanges,
+) -> Option<Cow<'m, Message>> {
     let is_left = |part: &Part| !matches!(&part.content, Content::Text(text) if is_blank(text));
     let is_shown = |part: &&Part| {
         is_left(part) && (!matches!(part.content, Content::Unknown(_)) || is_of_dialect(part, to))
     };
     let count = message.parts().iter().filter(is_shown).count();
+    // NOTE: A blank system message has no meaning, while a blank turn of the user must remain a turn.
     if count == 0 && message.role() == Role::System {
         changes.add("a blank system message is left out");
         return None;
@@ -112,25 +120,25 @@ fn said<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -> 
 }
 
 /// A message of the assistant.
-fn reply<'m>(
+fn reply_message<'m>(
     message: &'m Message,
-    to: &Recipient<'_>,
+    to: &RecipientProfile<'_>,
     is_own: bool,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Option<Cow<'m, Message>> {
-    let mut told = Changes::default();
+    let mut reply_changes = MessageChanges::default();
     let mut parts: Vec<Cow<'m, Part>> = Vec::with_capacity(message.parts().len());
     let unanswered = message.extras().get(UNANSWERED).filter(|_| is_own);
     for (at, part) in message.parts().iter().enumerate() {
         if is_unanswered(part, to, unanswered) {
-            told.add("a call of the server's own tool without its result is left out");
+            reply_changes.add("a call of the server's own tool without its result is left out");
             continue;
         }
         let follows_reasoning = at > 0 && matches!(message.parts()[at - 1].content, Content::Reasoning(_));
-        let Some(part) = reply_part(part, to, is_own, &mut told) else {
+        let Some(part) = reply_part(part, to, is_own, &mut reply_changes) else {
             if is_own && to.rules.pairs_reasoning && follows_reasoning {
-                // The reasoning was for this part: the reply goes as that of another server, which has none.
-                return reply(message, to, false, changes);
+                // NOTE: The reasoning belongs to this part: the reply is sent as one of another server, without reasoning.
+                return reply_message(message, to, false, changes);
             }
             continue;
         };
@@ -139,14 +147,15 @@ fn reply<'m>(
             && is_reasoning(&part)
             && parts.last().is_some_and(|part| is_reasoning(part))
         {
-            told.add("reasoning that no text or call follows is left out");
+            reply_changes.add("reasoning that no text or call follows is left out");
             parts.pop();
         }
         parts.push(part);
     }
+    // NOTE: Servers refuse reasoning without the text or the call that it was for.
     while !to.rules.ends_with_reasoning && parts.last().is_some_and(|part| is_reasoning(part)) {
         parts.pop();
-        told.add("reasoning that no text or call follows is left out");
+        reply_changes.add("reasoning that no text or call follows is left out");
     }
     if parts.iter().all(|part| is_reasoning(part)) {
         changes.add("a reply without text or calls is left out");
@@ -154,19 +163,19 @@ fn reply<'m>(
     }
     let extras = if is_own { message.extras().clone() } else { own_extras(message.extras(), &["name"]) };
     if !is_own && message.extras().get("reasoning_details").is_some() {
-        told.add("reasoning details of another server are left out");
+        reply_changes.add("reasoning details of another server are left out");
     }
-    let told = told.take();
-    if told.is_empty() && extras == *message.extras() {
+    let reply_changes = reply_changes.take();
+    if reply_changes.is_empty() && extras == *message.extras() {
         return Some(Cow::Borrowed(message));
     }
-    changes.0.extend(told);
+    changes.0.extend(reply_changes);
     let parts = parts.into_iter().map(Cow::into_owned).collect();
     Some(Cow::Owned(Message::from_parts(Role::Assistant, parts).with_extras(extras)))
 }
 
 /// Whether a part is a call of the server's own tool whose result did not come before the reply ended.
-fn is_unanswered(part: &Part, to: &Recipient<'_>, unanswered: Option<&Value>) -> bool {
+fn is_unanswered(part: &Part, to: &RecipientProfile<'_>, unanswered: Option<&Value>) -> bool {
     let (Some(Value::Array(unanswered)), Content::Unknown(unknown)) = (unanswered, &part.content) else {
         return false;
     };
@@ -181,9 +190,9 @@ fn is_reasoning(part: &Part) -> bool {
 /// A part of a reply; `None` if it is left out.
 fn reply_part<'p>(
     part: &'p Part,
-    to: &Recipient<'_>,
+    to: &RecipientProfile<'_>,
     is_own: bool,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Option<Cow<'p, Part>> {
     let is_signed = is_own && to.signature.is_some_and(|name| part.extras.get(name).is_some());
     match &part.content {
@@ -197,7 +206,7 @@ fn reply_part<'p>(
         }
         Content::Unknown(unknown) => {
             let fields = to.unknown.filter(|_| is_own).and_then(|name| unknown.fields().get(name));
-            // An empty one could not be marked.
+            // NOTE: An empty block could not be marked for the cache.
             if fields.and_then(Value::as_object).is_none_or(Map::is_empty) {
                 changes.add(format!("{} of another server is left out", kind_of(unknown)));
                 return None;
@@ -220,7 +229,7 @@ fn reply_part<'p>(
 }
 
 /// A part of another server's reply.
-fn without_extras<'p>(part: &'p Part, changes: &mut Changes) -> Cow<'p, Part> {
+fn without_extras<'p>(part: &'p Part, changes: &mut MessageChanges) -> Cow<'p, Part> {
     let extras = own_extras(&part.extras, &[CACHE_CONTROL]);
     if extras == part.extras {
         return Cow::Borrowed(part);
@@ -229,20 +238,24 @@ fn without_extras<'p>(part: &'p Part, changes: &mut Changes) -> Cow<'p, Part> {
     Cow::Owned(Part::from(part.content.clone()).with_extras(extras))
 }
 
-/// Those extras that callers set themselves.
+/// Selects the extras that callers set.
 fn own_extras(extras: &Extras, names: &[&str]) -> Extras {
     let kept = extras.iter().filter(|(name, _)| names.contains(name));
     kept.map(|(name, value)| (name, value.clone())).collect()
 }
 
-/// What an unknown part is called.
+/// Returns the name of an unknown part, for a person.
 fn kind_of(unknown: &UnknownPart) -> String {
     let kind = unknown.fields().values().find_map(|fields| fields.get("type")?.as_str());
     kind.map_or_else(|| "a part of an unknown kind".to_owned(), |kind| format!("`{kind}`"))
 }
 
 /// A message of a tool.
-fn result<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -> Cow<'m, Message> {
+fn result_message<'m>(
+    message: &'m Message,
+    to: &RecipientProfile<'_>,
+    changes: &mut MessageChanges,
+) -> Cow<'m, Message> {
     let Some(result) = message.tool_result() else {
         return Cow::Borrowed(message);
     };
@@ -258,8 +271,8 @@ fn result<'m>(message: &'m Message, to: &Recipient<'_>, changes: &mut Changes) -
 
 fn result_content<'r>(
     result: &'r ToolResult,
-    to: &Recipient<'_>,
-    changes: &mut Changes,
+    to: &RecipientProfile<'_>,
+    changes: &mut MessageChanges,
 ) -> Cow<'r, ToolContent> {
     let content = result.content();
     match content {

@@ -45,8 +45,8 @@
 //!
 //! # What is absent
 //!
-//! There is no loop and no tool here, and no model ever sees a `State`. Bedrock, which requires signed
-//! requests, is not supported.
+//! Loops and tools are in other crates, and no model ever sees a `State`. Bedrock, which requires signed requests, is not
+//! supported.
 //!
 //! # Features
 //!
@@ -59,14 +59,16 @@
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
 #[cfg(feature = "http")]
-mod by_name;
+mod body;
 #[cfg(feature = "http")]
-mod calls;
+mod by_name;
 pub mod cassette;
 #[cfg(feature = "check")]
 pub mod check;
 #[cfg(feature = "http")]
 mod conform;
+#[cfg(feature = "http")]
+mod dialect;
 #[cfg(feature = "gemini")]
 pub mod gemini;
 #[cfg(feature = "http")]
@@ -74,17 +76,13 @@ mod http;
 pub mod layer;
 #[cfg(feature = "http")]
 mod model;
-#[cfg(feature = "http")]
-mod names;
 #[cfg(feature = "openai")]
 pub mod openai;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
 #[doc(hidden)]
 pub mod probe;
 #[cfg(feature = "http")]
-mod raw;
-#[cfg(feature = "http")]
-mod reading;
+mod reply;
 #[cfg(feature = "http")]
 pub mod rules;
 pub mod scripted;
@@ -107,13 +105,11 @@ pub use crate::http::{RealRequests, forbid_real_requests};
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::model::{HttpModel, HttpModelBuilder};
-#[cfg(feature = "http")]
-pub use crate::names::NameRules;
 #[doc(inline)]
 #[cfg(feature = "http")]
-pub use crate::raw::RawFields;
+pub use crate::reply::RawFields;
+#[cfg(feature = "http")]
+pub use crate::rules::{names::NameRules, schemas::SchemaRules};
 #[doc(inline)]
 pub use crate::scripted::{Scripted, ScriptedReply};
 pub use crate::secret::Secret;
-#[cfg(feature = "http")]
-pub use crate::tools::SchemaRules;

@@ -1,5 +1,5 @@
-//! The HTTP model: a dialect, a key, a name, and the connection. A [`Dialect`] defines a provider's wire
-//! format; everything else is common, and here.
+//! The HTTP model: a dialect, a key, a name, and the connection. A [`Dialect`] defines the wire format of a
+//! provider; everything else is the same for all providers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,111 +9,20 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Request, Response, Url};
-use serde_json::{Map, Value};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec,
-    WireRequest,
+    ChatModel, ChatRequest, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec, WireRequest,
 };
 
-use crate::Secret;
-use crate::conform::Changes;
-use crate::http::{Connect, Progress, Target, base_url, client, pieces, secrets_of, send, sensitive};
-use crate::layer::{Timeout, watch};
-use crate::raw::{RawFields, Unread};
-use crate::reading::{Decode, Reading};
-use crate::rules::RequestRules;
-use crate::tools::{Form, Offer, Offers, Restored, Wired};
-use crate::wire::{Bodies, Destination, MessagePlan};
-
-/// A provider's wire format: URLs, requests, and replies.
-///
-/// Sealed: implemented only by the dialects of this crate. All methods are pure; the model calls
-/// [`server`](Self::server) and [`headers`](Self::headers) once when it is built, and for each request
-/// [`url`](Self::url), [`head`](Self::head), [`tools`](Self::tools), [`write`](Self::write) for each new
-/// message, [`close`](Self::close), and [`decoder`](Self::decoder).
-pub trait Dialect: Send + Sync + 'static {
-    /// Reads one reply.
-    type Decoder: Decode;
-    /// The state between two messages: elements to be closed by the next one, or by the end.
-    type Open: Clone + Default + Send;
-
-    /// The field of the conversation in the body.
-    const MESSAGES: &'static str;
-    /// Its name in [server tools](stepfold_state_core::chat::ServerTool).
-    const NAME: &'static str;
-    /// The fields that no extra parameter may set.
-    const RESERVED: &'static [&'static str];
-    /// The extra parameter that turns reasoning on, if a turn that another model began must be continued without.
-    const REASONING: Option<&'static str> = None;
-    /// The extra of a part that is its signature, if such a part goes back even if it is blank.
-    const SIGNATURE: Option<&'static str> = None;
-    /// The field of unknown parts that it knows.
-    const UNKNOWN: Option<&'static str> = None;
-
-    /// The provider, as far as every provider has it.
-    fn server(&self) -> Server;
-
-    /// The headers of the key, and those of every request of this dialect.
-    fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)>;
-
-    /// What its server takes in a conversation.
-    fn rules(&self) -> &RequestRules;
-
-    /// What a request decides about the messages in it.
-    fn plan(&self, _: Destination<'_>, _: &ChatRequest) -> MessagePlan {
-        MessagePlan::default()
-    }
-
-    /// The URL of requests to this model. The base URL has no trailing slash.
-    fn url(&self, base: &str, model: &str) -> String;
-
-    /// The fields of the body before tools and messages.
-    ///
-    /// # Errors
-    /// The provider does not support the request.
-    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError>;
-
-    /// Sets an extra parameter: by default it replaces the field with that name.
-    fn extra(&self, head: &mut Map<String, Value>, name: &str, value: &Value) {
-        head.insert(name.to_owned(), value.clone());
-    }
-
-    /// The field of the body that offers the tools.
-    fn tools(&self, tools: &[ToolSpec]) -> Value;
-
-    /// Appends a message that [conforms](crate::conform) to the rules, and says what stands beside it to keep the order of
-    /// roles.
-    ///
-    /// # Errors
-    /// The provider does not support the content.
-    fn write(
-        &self,
-        message: &Message,
-        plan: &MessagePlan,
-        open: &mut Self::Open,
-        out: &mut Vec<u8>,
-        changes: &mut Changes,
-    ) -> Result<(), ModelError>;
-
-    /// Closes the open elements at the end of the conversation.
-    fn close(&self, open: &Self::Open, out: &mut Vec<u8>);
-
-    /// The reader of the reply to this request.
-    fn decoder(&self, request: &ChatRequest) -> Self::Decoder;
-}
-
-/// A provider, as far as every provider has it.
-#[derive(Clone, Copy, Debug)]
-pub struct Server {
-    /// Its name in ids and errors.
-    pub name: &'static str,
-    /// Its address.
-    pub base_url: Option<&'static str>,
-    /// Whether a request without a key is pointless.
-    pub needs_key: bool,
-    /// The environment variables that usually hold the key.
-    pub key_variables: &'static [&'static str],
-}
+use crate::body::BodyWriter;
+use crate::dialect::{Dialect, ModelAddress, ProviderInfo};
+use crate::http::{
+    ConnectOptions, ErrorContext, ReplyProgress, base_url, client, pieces, secrets_of, send, sensitive,
+};
+use crate::layer::{Timeout, with_timeout};
+use crate::reply::ReplyReader;
+use crate::reply::{RawFields, UnreadFields};
+use crate::secret::Secret;
+use crate::tools::{OfferCache, PreparedRequest, ReplyForm, RestoringDecoder, ToolOffer};
 
 /// A model over HTTP. Cheap to clone; clones share their connections.
 ///
@@ -123,9 +32,9 @@ pub struct Server {
 ///
 /// The parameter is the wire format; each has its own alias, such as `openai::OpenAi` or
 /// `anthropic::Anthropic`.
-pub struct HttpModel<D: Dialect>(Arc<Inner<D>>);
+pub struct HttpModel<D: Dialect>(Arc<HttpModelInner<D>>);
 
-struct Inner<D: Dialect> {
+struct HttpModelInner<D: Dialect> {
     id: String,
     provider: &'static str,
     /// The server, as [extras](crate::conform::SERVER) name it.
@@ -140,8 +49,8 @@ struct Inner<D: Dialect> {
     secrets: Vec<Secret>,
     fresh_key: Option<FreshKey>,
     raw: RawFields,
-    offers: Offers,
-    bodies: Bodies<D::Open>,
+    offers: OfferCache,
+    bodies: BodyWriter<D::WriteState>,
 }
 
 /// Provides the key for the next request.
@@ -154,7 +63,9 @@ impl fmt::Debug for FreshKey {
     }
 }
 
-/// How many times the idle limit a server may only keep the connection alive.
+/// The multiple of the idle limit during which a server may send keep-alive data only.
+// NOTE: Some models reason for minutes while their server sends pings only. Pings alone must not keep a dead reply
+// alive for ever.
 const KEEP_ALIVES: u32 = 5;
 
 /// Builds an [`HttpModel`].
@@ -163,12 +74,12 @@ const KEEP_ALIVES: u32 = 5;
 pub struct HttpModelBuilder<D> {
     pub(crate) dialect: D,
     model: String,
-    /// It may hold a password, though that is refused.
+    /// A secret, since it may hold a password until `build` refuses it.
     base_url: Option<Secret>,
     key: Option<Secret>,
     fresh_key: Option<FreshKey>,
     headers: Vec<(String, Secret)>,
-    connect: Connect,
+    connect: ConnectOptions,
     timeout: Timeout,
     raw: RawFields,
 }
@@ -182,7 +93,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             key: None,
             fresh_key: None,
             headers: Vec::new(),
-            connect: Connect { timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() },
+            connect: ConnectOptions { timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() },
             timeout: Timeout::default(),
             raw: RawFields::Drop,
         }
@@ -255,7 +166,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
         self
     }
 
-    /// Keeps the fields of a reply that nothing reads, such as a tier of service or the details of a filter; by default
+    /// Keeps the unread fields of a reply, such as a tier of service or the details of a filter; by default
     /// they are dropped. Each piece of a reply is parsed once more for them.
     ///
     /// # Examples
@@ -293,7 +204,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
         let client = client(&self.connect).map_err(name)?;
         let secrets = self.key.iter().chain(self.headers.iter().map(|(_, value)| value)).cloned();
         let secrets = secrets.chain(self.connect.proxy.iter().flat_map(secrets_of)).collect();
-        Ok(HttpModel(Arc::new(Inner {
+        Ok(HttpModel(Arc::new(HttpModelInner {
             id: format!("{}/{}", server.name, self.model),
             provider: server.name,
             server: server_name(&server, &base).into(),
@@ -301,7 +212,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
             base,
             headers,
             idle: self.timeout.idle,
-            // The connection has the limit between any two pieces of data; this one is between two chunks.
+            // NOTE: The connection enforces the limit between any two pieces of data; this one is between two chunks.
             timeout: Timeout {
                 idle: self.timeout.idle.map(|idle| idle.saturating_mul(KEEP_ALIVES)),
                 ..self.timeout
@@ -309,8 +220,8 @@ impl<D: Dialect> HttpModelBuilder<D> {
             secrets,
             fresh_key: self.fresh_key,
             raw: self.raw,
-            offers: Offers::default(),
-            bodies: Bodies::new(),
+            offers: OfferCache::default(),
+            bodies: BodyWriter::new(),
             dialect: self.dialect,
             model: self.model,
         })))
@@ -319,6 +230,7 @@ impl<D: Dialect> HttpModelBuilder<D> {
     fn all_headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // NOTE: The client has no decompression, which would also hide the size of a reply from its limits.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let key = self.key.as_ref().filter(|_| self.fresh_key.is_none());
         for (name, value) in self.dialect.headers(key) {
@@ -346,48 +258,51 @@ impl<D: Dialect> ChatModel for HttpModel<D> {
     }
 
     fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
-        let target = self.0.target(request);
-        let to = Destination { server: &self.0.server, model: &target.model };
-        // What was written before would not say again what was changed in it.
-        let written = self.0.wired(request).and_then(|wired| Bodies::new().body(&self.0.dialect, to, &wired));
+        let context = self.0.context(request);
+        let to = ModelAddress { server: &self.0.server, model: &context.model };
+        // NOTE: A fresh writer: the cache of earlier messages does not report their changes again.
+        let written = self
+            .0
+            .prepare(request)
+            .and_then(|prepared| BodyWriter::new().body(&self.0.dialect, to, &prepared));
         let wired = written.map(|(body, changes)| WireRequest::new(String::from_utf8_lossy(&body), changes));
-        Some(wired.map_err(|error| target.name(error)))
+        Some(wired.map_err(|error| context.label(error)))
     }
 }
 
 impl<D: Dialect> HttpModel<D> {
-    /// The reply to a request: from the server, or from a given response.
+    /// Requests a reply from the server, or reads it from a given response.
     pub(crate) fn answer(&self, request: ChatRequest, given: Option<Response>) -> ReplyStream {
         let inner = Arc::clone(&self.0);
-        let target = inner.target(&request);
-        let named = target.clone();
-        let progress = Progress::new(inner.idle);
+        let context = inner.context(&request);
+        let named = context.clone();
+        let progress = ReplyProgress::new(inner.idle);
         let watched = progress.clone();
         let reply = async move {
-            inner.open(&request, given, target, progress).await.unwrap_or_else(ReplyStream::failed)
+            inner.open(&request, given, context, progress).await.unwrap_or_else(ReplyStream::failed)
         };
         let reply = ReplyStream::new(reply.flatten_stream());
         let holding = watched.clone();
-        watch(
+        with_timeout(
             reply,
             self.0.timeout,
             move || watched.is_whole(),
             move || holding.held(),
-            move |error| named.name(error),
+            move |error| named.label(error),
         )
     }
 
     /// The body of a request.
     #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]
     pub(crate) fn body(&self, request: &ChatRequest) -> Result<Vec<u8>, ModelError> {
-        let to = Destination { server: &self.0.server, model: &self.0.model };
-        Ok(self.0.bodies.body(&self.0.dialect, to, &self.0.wired(request)?)?.0)
+        let to = ModelAddress { server: &self.0.server, model: &self.0.model };
+        Ok(self.0.bodies.body(&self.0.dialect, to, &self.0.prepare(request)?)?.0)
     }
 }
 
-impl<D: Dialect> Inner<D> {
-    fn target(&self, request: &ChatRequest) -> Target {
-        Target {
+impl<D: Dialect> HttpModelInner<D> {
+    fn context(&self, request: &ChatRequest) -> ErrorContext {
+        ErrorContext {
             provider: self.provider.to_owned(),
             model: request.model.clone().unwrap_or_else(|| self.model.clone()),
             secrets: self.secrets.clone(),
@@ -399,56 +314,62 @@ impl<D: Dialect> Inner<D> {
         &self,
         request: &ChatRequest,
         given: Option<Response>,
-        mut target: Target,
-        progress: Progress,
+        mut context: ErrorContext,
+        progress: ReplyProgress,
     ) -> Result<ReplyStream, ModelError> {
-        let wired = self.wired(request).map_err(|error| target.name(error))?;
+        // NOTE: Prepared for a given response, too: the restoring decoder needs the names of its tools.
+        let prepared = self.prepare(request).map_err(|error| context.label(error))?;
         let pieces = if let Some(response) = given {
-            pieces(response, &progress, &mut target).await?
+            pieces(response, &progress, &mut context).await?
         } else {
-            let post = self.post(&wired, &mut target).await?;
-            send(&self.client, post, &progress, &mut target).await?
+            let post = self.post(&prepared, &mut context).await?;
+            send(&self.client, post, &progress, &mut context).await?
         };
-        let unread = Unread::new(self.raw);
-        let decoder = Restored::new(self.dialect.decoder(&wired.request), wired.offer, wired.form);
+        let unread = UnreadFields::new(self.raw);
+        let decoder =
+            RestoringDecoder::new(self.dialect.decoder(&prepared.request), prepared.offer, prepared.form);
         let server = Arc::clone(&self.server);
-        Ok(Reading::new(pieces, decoder, unread, target, progress).of_server(server).into_stream())
+        Ok(ReplyReader::new(pieces, decoder, unread, context, progress).with_server(server).into_stream())
     }
 
-    /// What the provider is offered of these tools.
-    fn offer(&self, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
+    /// Returns the tools in the form that the provider accepts.
+    fn offer(&self, tools: &Arc<[ToolSpec]>) -> Arc<ToolOffer> {
         self.offers.of(self.dialect.rules(), tools)
     }
 
     /// The request with the tools and the format of the reply that the provider takes.
-    fn wired(&self, request: &ChatRequest) -> Result<Wired, ModelError> {
+    fn prepare(&self, request: &ChatRequest) -> Result<PreparedRequest, ModelError> {
         let offer = self.offer(&request.tools);
-        let (format, form) = Form::of(&self.dialect.rules().schemas, request.response_format.as_ref())?;
+        let (format, form) = ReplyForm::of(&self.dialect.rules().schemas, request.response_format.as_ref())?;
         let mut request = offer.wire_request(request)?;
         request.response_format = format;
-        Ok(Wired { request, offer, form })
+        Ok(PreparedRequest { request, offer, form })
     }
 
-    async fn post(&self, wired: &Wired, target: &mut Target) -> Result<Request, ModelError> {
-        let to = Destination { server: &self.server, model: &target.model };
-        wired.offer.tell();
-        let body = self.bodies.body(&self.dialect, to, wired);
-        let (body, changes) = body.map_err(|error| target.name(error))?;
+    async fn post(
+        &self,
+        prepared: &PreparedRequest,
+        context: &mut ErrorContext,
+    ) -> Result<Request, ModelError> {
+        let to = ModelAddress { server: &self.server, model: &context.model };
+        prepared.offer.log_omitted();
+        let body = self.bodies.body(&self.dialect, to, prepared);
+        let (body, changes) = body.map_err(|error| context.label(error))?;
         for change in &changes {
-            tracing::debug!(provider = self.provider, model = target.model, %change, "the request was changed for its server");
+            tracing::debug!(provider = self.provider, model = context.model, %change, "the request was changed for its server");
         }
-        let url = Url::parse(&self.dialect.url(&self.base, &target.model));
-        let url = url.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error.to_string()))?;
+        let url = Url::parse(&self.dialect.url(&self.base, &context.model));
+        let url = url.map_err(|error| context.error(ModelErrorKind::InvalidRequest, error.to_string()))?;
         let mut post = Request::new(Method::POST, url);
         *post.headers_mut() = self.headers.clone();
         if let Some(FreshKey(key)) = &self.fresh_key {
-            let key = key().await.map_err(|error| target.name(error))?;
-            target.secrets.push(key.clone());
-            // Those of the caller stay, as they do with a fixed key.
+            let key = key().await.map_err(|error| context.label(error))?;
+            context.secrets.push(key.clone());
+            // NOTE: Headers of the caller take precedence, as they do with a fixed key.
             let all = self.dialect.headers(Some(&key)).into_iter();
             for (name, value) in all.filter(|(name, _)| !self.headers.contains_key(*name)) {
                 let value = sensitive("key", &value);
-                let value = value.map_err(|error| target.error(ModelErrorKind::InvalidRequest, error))?;
+                let value = value.map_err(|error| context.error(ModelErrorKind::InvalidRequest, error))?;
                 post.headers_mut().insert(name, value);
             }
         }
@@ -457,9 +378,9 @@ impl<D: Dialect> Inner<D> {
     }
 }
 
-/// The server at a base URL, as [extras](crate::conform::SERVER) name it: the preset's name at its own address, else the origin. A gateway
-/// counts as one server.
-fn server_name(server: &Server, base: &str) -> String {
+/// The server at a base URL, as [extras](crate::conform::SERVER) name it: the preset's name at its own address, else
+/// the origin. A gateway counts as one server.
+fn server_name(server: &ProviderInfo, base: &str) -> String {
     let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin().ascii_serialization());
     if server.base_url.and_then(origin) == origin(base) {
         return server.name.to_owned();

@@ -7,26 +7,27 @@ use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use stepfold_state_core::chat::{ChatRequest, ModelError, ReplyStream};
 
 use crate::anthropic::Anthropic;
+use crate::dialect::Dialect;
 use crate::gemini::Gemini;
-use crate::model::{Dialect, HttpModel};
+use crate::model::HttpModel;
 use crate::openai::{OpenAi, OpenAiResponses, Preset};
 
-/// A function that writes bodies of one model, and remembers what it wrote.
+/// Returns a function that writes bodies of one model, with a cache of messages.
 pub fn openai_body(preset: Preset) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(OpenAi::preset(&preset, "m").base_url("http://127.0.0.1").key("key").build())
 }
 
-/// A function that writes bodies of one model, and remembers what it wrote.
+/// Returns a function that writes bodies of one model, with a cache of messages.
 pub fn anthropic_body(marks_cache: bool) -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(Anthropic::new("m", "key").cache_prompts(marks_cache).build())
 }
 
-/// A function that writes bodies of one model, and remembers what it wrote.
+/// Returns a function that writes bodies of one model, with a cache of messages.
 pub fn responses_body() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(OpenAiResponses::new("m", "key"))
 }
 
-/// A function that writes bodies of one model, and remembers what it wrote.
+/// Returns a function that writes bodies of one model, with a cache of messages.
 pub fn gemini_body() -> impl Fn(&ChatRequest) -> Result<Vec<u8>, ModelError> {
     body(Gemini::new("m", "key").build())
 }
@@ -39,29 +40,33 @@ fn body<D: Dialect>(
 
 /// A response with its body in these pieces.
 #[derive(Clone, Debug)]
-pub struct Response {
+pub struct ProbeResponse {
     /// Its status. One that does not exist is taken for 500.
     pub status: u16,
     /// The content type; none if empty.
     pub content_type: &'static str,
     /// The body, in pieces.
     pub pieces: Vec<Vec<u8>>,
-    /// How long the server waits before each piece.
+    /// The pause of the server before each piece.
     pub pause: Duration,
 }
 
-/// A model's reply to a request, from a response: everything behind the socket.
-pub fn reply_to<D: Dialect>(model: &HttpModel<D>, request: ChatRequest, response: Response) -> ReplyStream {
+/// Reads a response to a request as the model would after the socket.
+pub fn reply_to<D: Dialect>(
+    model: &HttpModel<D>,
+    request: ChatRequest,
+    response: ProbeResponse,
+) -> ReplyStream {
     model.answer(request, Some(response.into()))
 }
 
-/// A model's reply to a response: everything behind the socket.
-pub fn reply<D: Dialect>(model: &HttpModel<D>, response: Response) -> ReplyStream {
+/// Reads a response as the model would after the socket.
+pub fn reply<D: Dialect>(model: &HttpModel<D>, response: ProbeResponse) -> ReplyStream {
     model.answer(ChatRequest::default(), Some(response.into()))
 }
 
-impl From<Response> for reqwest::Response {
-    fn from(Response { status, content_type, pieces, pause }: Response) -> Self {
+impl From<ProbeResponse> for reqwest::Response {
+    fn from(ProbeResponse { status, content_type, pieces, pause }: ProbeResponse) -> Self {
         let pieces = stream::iter(pieces).then(move |piece| async move {
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;

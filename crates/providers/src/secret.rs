@@ -1,4 +1,4 @@
-//! Keys that do not show.
+//! Secrets, which never print.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Keeps a text. White space around it, which is nearly always a slip of copying, is taken off.
+    /// Wraps a secret. White space around it, nearly always a copying mistake, is removed.
     pub fn new(text: impl AsRef<str>) -> Self {
         Secret(text.as_ref().trim().into())
     }
@@ -32,10 +32,10 @@ impl Secret {
         &self.0
     }
 
-    /// A text in which this one is replaced by `***`: also where its letters changed case, a line break or a space came
-    /// between them, or it stands in Base64.
+    /// Replaces the secret by `***` in a text, also in another case, with line breaks or spaces between its letters, or in
+    /// Base64.
     pub fn redact(&self, text: &str) -> String {
-        // Very short ones are not worth a secret, and would tear holes into everything.
+        // NOTE: Very short texts are no secrets, and their redaction would damage ordinary text.
         match self.0.len() {
             0..4 => text.to_owned(),
             4..8 => text.replace(&*self.0, "***"),
@@ -43,31 +43,31 @@ impl Secret {
         }
     }
 
-    /// The text and its Base64, wherever it begins in what was encoded; each [folded](Folded).
+    /// The text and its Base64 at each of the three alignments; each [folded](FoldedText).
     fn forms(&self) -> Vec<String> {
         let in_base64 = (0..3).map(|before| {
             let bytes = [&[0; 2][..before], self.0.as_bytes()].concat();
             let encoded = STANDARD_NO_PAD.encode(bytes);
-            // Letters at both ends stand for bits of what surrounds it as well.
+            // NOTE: The digits at both ends also encode bits of the surrounding text, so they are left out.
             let (from, to) = ((before * 8).div_ceil(6), (before + self.0.len()) * 8 / 6);
             encoded[from..to].to_owned()
         });
         let forms = [self.0.to_string()].into_iter().chain(in_base64);
-        forms.map(|form| Folded::new(&form).text).collect()
+        forms.map(|form| FoldedText::new(&form).text).collect()
     }
 }
 
-/// A text without its spaces and its case, and where its bytes are in it.
-struct Folded {
+/// A text without spaces and case, with the position of each byte in the original.
+struct FoldedText {
     text: String,
     places: Vec<usize>,
 }
 
-impl Folded {
+impl FoldedText {
     fn new(text: &str) -> Self {
-        let mut folded = Folded { text: String::new(), places: Vec::new() };
+        let mut folded = FoldedText { text: String::new(), places: Vec::new() };
         for (place, letter) in text.char_indices().filter(|(_, letter)| !letter.is_whitespace()) {
-            // Base64 has two alphabets.
+            // NOTE: Base64 has two alphabets.
             folded.text.push(match letter {
                 '-' => '+',
                 '_' => '/',
@@ -79,9 +79,9 @@ impl Folded {
     }
 }
 
-/// The text with `***` wherever this folded form is in it.
+/// Replaces each occurrence of a folded form by `***`.
 fn hide(text: &str, form: &str) -> String {
-    let folded = Folded::new(text);
+    let folded = FoldedText::new(text);
     let (mut hidden, mut copied) = (String::new(), 0);
     for (at, found) in folded.text.match_indices(form) {
         let last = folded.places[at + found.len() - 1];

@@ -1,7 +1,6 @@
-//! Strict forms of schemas, of tools and of replies: what a provider's strict mode accepts, and nothing that means
-//! something else.
+//! Strict forms of schemas, of tools and of replies: accepted by a provider's strict mode, and equal in meaning.
 //!
-//! Each provider has a taste of its own. OpenAI: every property is required, the optional ones are nullable. Anthropic:
+//! Strict modes differ. OpenAI: every property is required, the optional ones are nullable. Anthropic:
 //! properties may be optional, but numbers, texts and lists have no bounds. For both every object is closed, and
 //! alternatives are `anyOf`. Annotations that a strict mode refuses are left out; every rule that it refuses is a fault.
 
@@ -12,27 +11,27 @@ use stepfold_state_core::json_schema::{
 };
 use stepfold_state_core::state::{Issue, Issues};
 
-/// What a provider's strict mode accepts.
+/// The keywords and limits of a provider's strict mode.
 #[derive(Debug)]
-pub(crate) struct Taste {
+pub(crate) struct StrictDialect {
     /// The keywords that are rules.
     rules: &'static [&'static str],
     formats: &'static [&'static str],
-    /// The keywords that are none.
+    /// The keywords that are annotations.
     annotations: &'static [&'static str],
-    /// Whether every property has to be required, so that null stands for one that is left out.
+    /// Whether every property must be required, so that null replaces an omitted one.
     requires_all: bool,
-    /// How deep objects may nest, how many properties and listed values there may be in all.
+    /// The limits on the nesting of objects, and on all properties and listed values of a schema.
     max_levels: usize,
     max_properties: usize,
     max_literals: usize,
-    /// How many properties may be optional, and how many may be of several types.
+    /// The limits on optional properties and on properties of several types.
     max_optional: usize,
     max_unions: usize,
 }
 
 /// OpenAI's, by its description of structured outputs.
-pub(crate) const OPENAI: Taste = Taste {
+pub(crate) const OPENAI: StrictDialect = StrictDialect {
     rules: &[
         "type",
         "properties",
@@ -65,7 +64,7 @@ pub(crate) const OPENAI: Taste = Taste {
 
 /// Anthropic's, by its description of structured outputs. Its limits hold for all strict tools of a request; here each
 /// schema is held to them.
-pub(crate) const ANTHROPIC: Taste = Taste {
+pub(crate) const ANTHROPIC: StrictDialect = StrictDialect {
     rules: &[
         "type",
         "properties",
@@ -92,22 +91,23 @@ pub(crate) const ANTHROPIC: Taste = Taste {
 /// The strict form of a plain schema: closed, without references.
 ///
 /// # Errors
-/// Everything that the strict form cannot say.
-pub(crate) fn strict(taste: &'static Taste, schema: &Value) -> Result<Value, Issues> {
+/// Everything that the strict form cannot express.
+pub(crate) fn strict(dialect: &'static StrictDialect, schema: &Value) -> Result<Value, Issues> {
     let mut strict = schema.clone();
-    let mut form = Form { taste, faults: Vec::new(), properties: 0, literals: 0, optional: 0, unions: 0 };
+    let mut form =
+        StrictConverter { dialect, faults: Vec::new(), properties: 0, literals: 0, optional: 0, unions: 0 };
     form.convert(&mut strict, "$", 1);
     form.check_sizes();
     if form.faults.is_empty() { Ok(strict) } else { Err(form.faults.into_iter().collect()) }
 }
 
-/// The parameters of a tool in the strict form, if that is asked for and there is one. A schema that has none is sent as it
-/// is: one that means something else would be worse than one that is not strict.
-pub(crate) fn parameters(taste: &'static Taste, spec: &ToolSpec) -> Option<Value> {
+/// Converts the parameters of a tool to the strict form, if the tool asks for it. A schema without such a form is sent
+/// unchanged: a strict schema of another meaning would be worse than none.
+pub(crate) fn parameters(dialect: &'static StrictDialect, spec: &ToolSpec) -> Option<Value> {
     if !spec.strict {
         return None;
     }
-    match strict(taste, &spec.parameters) {
+    match strict(dialect, &spec.parameters) {
         Ok(strict) => Some(strict),
         Err(faults) => {
             tracing::warn!(tool = spec.name, %faults, "no strict form: the schema is sent unchanged");
@@ -116,9 +116,9 @@ pub(crate) fn parameters(taste: &'static Taste, spec: &ToolSpec) -> Option<Value
     }
 }
 
-/// The schema of a reply in the form that Anthropic takes, which holds every reply to its schema: objects are closed, and
-/// bounds that it refuses are told in descriptions, since who reads the reply checks them. A schema that has no such form
-/// is sent as it is, and the API says why not.
+/// Converts the schema of a reply for Anthropic, which holds every reply to its schema: objects are closed, and
+/// refused bounds are moved into descriptions, since the reader of the reply checks them. A schema without such a form
+/// is sent unchanged, and the API rejects it with its reason.
 #[cfg(feature = "anthropic")]
 pub(crate) fn reply_schema(schema: &Value) -> Value {
     let mut loose = schema.clone();
@@ -129,8 +129,8 @@ pub(crate) fn reply_schema(schema: &Value) -> Value {
     })
 }
 
-/// The schema of a reply in the form that OpenAI's strict mode takes, if each value of that form is one of the schema. A
-/// property that may be left out is null there, which a reader of the reply may not take: such a schema has no form.
+/// Converts the schema of a reply for OpenAI's strict mode, if each value of that form is one of the schema. An
+/// optional property is null there, which a reader of the reply may not accept: such a schema has no form.
 #[cfg(feature = "openai")]
 pub(crate) fn exact_reply_schema(schema: &Value) -> Option<Value> {
     let mut loose = schema.clone();
@@ -157,7 +157,7 @@ fn has_optional(schema: &mut Value) -> bool {
     is_optional || subschemas_mut(fields).into_iter().any(|(_, inside)| has_optional(inside))
 }
 
-/// The rules that only narrow what a value may be. Without them a schema takes more, and never less.
+/// The rules that only narrow the values. Without them a schema accepts more, and never less.
 const BOUNDS: &[&str] = &[
     "exclusiveMaximum",
     "exclusiveMinimum",
@@ -176,7 +176,7 @@ const BOUNDS: &[&str] = &[
 ];
 
 /// Closes objects that name their properties, and moves the bounds that are refused into descriptions.
-fn loosen(taste: &Taste, schema: &mut Value) {
+fn loosen(dialect: &StrictDialect, schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     let is_open = fields.get("additionalProperties").is_none_or(|more| *more == json!(true));
     let names_some = fields.get("properties").and_then(Value::as_object).is_some_and(|all| !all.is_empty());
@@ -189,9 +189,9 @@ fn loosen(taste: &Taste, schema: &mut Value) {
         fields.insert("anyOf".to_owned(), branches);
     }
     let is_refused = |name: &str, value: &Value| match name {
-        "format" => !value.as_str().is_some_and(|format| taste.formats.contains(&format)),
+        "format" => !value.as_str().is_some_and(|format| dialect.formats.contains(&format)),
         "minItems" => value.as_u64().is_none_or(|count| count > 1),
-        name => !taste.rules.contains(&name),
+        name => !dialect.rules.contains(&name),
     };
     let refused =
         BOUNDS.iter().filter(|name| fields.get(**name).is_some_and(|value| is_refused(name, value)));
@@ -204,12 +204,12 @@ fn loosen(taste: &Taste, schema: &mut Value) {
         fields.insert("description".to_owned(), description.trim_start().into());
     }
     for (_, inside) in subschemas_mut(fields) {
-        loosen(taste, inside);
+        loosen(dialect, inside);
     }
 }
 
-struct Form {
-    taste: &'static Taste,
+struct StrictConverter {
+    dialect: &'static StrictDialect,
     faults: Vec<Issue>,
     properties: usize,
     literals: usize,
@@ -217,17 +217,17 @@ struct Form {
     unions: usize,
 }
 
-impl Form {
+impl StrictConverter {
     fn fault(&mut self, path: &str, message: impl Into<String>) {
         self.faults.push(Issue::new(path, message));
     }
 
     fn check_sizes(&mut self) {
         let counts = [
-            (self.properties, self.taste.max_properties, "properties"),
-            (self.literals, self.taste.max_literals, "listed values"),
-            (self.optional, self.taste.max_optional, "optional properties"),
-            (self.unions, self.taste.max_unions, "properties of several types"),
+            (self.properties, self.dialect.max_properties, "properties"),
+            (self.literals, self.dialect.max_literals, "listed values"),
+            (self.optional, self.dialect.max_optional, "optional properties"),
+            (self.unions, self.dialect.max_unions, "properties of several types"),
         ];
         for (_, limit, what) in counts.into_iter().filter(|(count, limit, _)| count > limit) {
             self.fault("$", format!("more than {limit} {what}"));
@@ -244,7 +244,7 @@ impl Form {
             return self.fault(path, message);
         };
         self.check_rules(fields, path);
-        let kept = self.taste.annotations;
+        let kept = self.dialect.annotations;
         fields.retain(|name, _| !is_annotation(name) || kept.contains(&name.as_str()));
         self.name_type_of_literals(fields, path);
         self.merge_alternatives(fields, path);
@@ -271,16 +271,16 @@ impl Form {
 
     fn check_rules(&mut self, fields: &Map<String, Value>, path: &str) {
         for (keyword, value) in fields {
-            let is_known = self.taste.rules.contains(&keyword.as_str()) || is_annotation(keyword);
+            let is_known = self.dialect.rules.contains(&keyword.as_str()) || is_annotation(keyword);
             if !is_known {
                 self.fault(path, format!("keyword {keyword} has no strict form"));
             }
             if keyword == "format"
-                && !value.as_str().is_some_and(|format| self.taste.formats.contains(&format))
+                && !value.as_str().is_some_and(|format| self.dialect.formats.contains(&format))
             {
                 self.fault(path, format!("format {value} has no strict form"));
             }
-            let is_bound = !self.taste.rules.contains(&"maxItems");
+            let is_bound = !self.dialect.rules.contains(&"maxItems");
             if keyword == "minItems" && is_bound && value.as_u64().is_none_or(|count| count > 1) {
                 self.fault(path, format!("keyword minItems has no strict form for {value}"));
             }
@@ -324,19 +324,20 @@ impl Form {
         if let Some(branches) = fields.remove("oneOf") {
             fields.insert("anyOf".to_owned(), branches);
         }
-        if says_type_only(fields) {
+        if has_redundant_type(fields) {
             fields.remove("type");
         }
         let rules = fields.keys().find(|name| *name != "anyOf" && !is_annotation(name)).cloned();
         if let Some(rule) = rules {
             self.fault(path, format!("keyword {rule} together with alternatives has no strict form"));
         }
-        as_plain_enum(fields);
+        merge_into_enum(fields);
     }
 
     fn convert_object(&mut self, fields: &mut Map<String, Value>, path: &str, level: usize) {
-        if level > self.taste.max_levels {
-            return self.fault(path, format!("objects nested deeper than {} levels", self.taste.max_levels));
+        if level > self.dialect.max_levels {
+            return self
+                .fault(path, format!("objects nested deeper than {} levels", self.dialect.max_levels));
         }
         let is_closed = fields.get("additionalProperties") == Some(&json!(false));
         let Some(Value::Object(mut properties)) = fields.remove("properties").filter(|_| is_closed) else {
@@ -356,7 +357,7 @@ impl Form {
         for (name, property) in &mut properties {
             let path = format!("{path}.{name}");
             self.unions += usize::from(is_union(property));
-            if !self.taste.requires_all {
+            if !self.dialect.requires_all {
                 self.optional += usize::from(!is_required(fields, name));
                 self.convert(property, &path, level + 1);
                 continue;
@@ -372,12 +373,14 @@ impl Form {
             }
             self.convert(property, &path, level + 1);
             if is_optional {
+                // NOTE: Strict mode of OpenAI requires each property; the tool reads null as an omitted one. See
+                // docs/decisions/providers.md.
                 make_nullable(property);
             }
         }
         let names = properties.keys().cloned().map(Value::String).collect();
         fields.insert("properties".to_owned(), Value::Object(properties));
-        if self.taste.requires_all {
+        if self.dialect.requires_all {
             fields.insert("required".to_owned(), Value::Array(names));
         }
         split_nullable_object(fields);
@@ -389,8 +392,8 @@ fn is_union(schema: &Value) -> bool {
     schema["type"].is_array() || schema["anyOf"].is_array() || schema["oneOf"].is_array()
 }
 
-/// Whether the type together with alternatives adds nothing to them.
-fn says_type_only(fields: &Map<String, Value>) -> bool {
+/// Whether the type beside alternatives is redundant.
+fn has_redundant_type(fields: &Map<String, Value>) -> bool {
     let (Some(outer), Some(Value::Array(branches))) = (kinds(fields), fields.get("anyOf")) else {
         return false;
     };
@@ -400,7 +403,7 @@ fn says_type_only(fields: &Map<String, Value>) -> bool {
 }
 
 /// Merges alternatives that only list values of one type into one list, unless any has an annotation.
-fn as_plain_enum(fields: &mut Map<String, Value>) {
+fn merge_into_enum(fields: &mut Map<String, Value>) {
     let Some(Value::Array(branches)) = fields.get("anyOf") else { return };
     let mut values = Vec::new();
     let mut kind = None;
@@ -486,8 +489,8 @@ mod tests {
         expected.assert_eq(&shown(&OPENAI, &plain));
     }
 
-    fn shown(taste: &'static Taste, plain: &Value) -> String {
-        match strict(taste, plain) {
+    fn shown(dialect: &'static StrictDialect, plain: &Value) -> String {
+        match strict(dialect, plain) {
             Ok(mut strict) => {
                 let properties = strict["properties"].take();
                 strict.as_object_mut().unwrap().remove("properties");

@@ -1,84 +1,97 @@
-//! Bytes that a provider will take, or a note in place of them: base64 in the alphabet of the standard, and a media type.
+//! Bytes that a provider accepts, or a note in place of them: base64 in the standard alphabet, and a media type.
 
 use serde_json::{Map, Value, json};
 
-use super::Odd;
-use super::block::text;
+use super::deviations::ProtocolDeviations;
+use super::text::{kind, text_block};
 
-/// The media type of bytes of which nothing is known.
+/// The media type of unknown bytes.
 const UNKNOWN: &str = "application/octet-stream";
 
-/// An image or a sound in the form of the protocol, or a note.
-pub(super) fn settled(block_type: &str, mut fields: Map<String, Value>, odd: &mut Odd) -> Value {
+/// Normalizes an image or a sound; invalid data becomes a note.
+pub(super) fn normalized(
+    block_type: &str,
+    mut fields: Map<String, Value>,
+    deviations: &mut ProtocolDeviations,
+) -> Value {
     let data = match fields.remove("data") {
         Some(Value::String(data)) => data,
         _ => String::new(),
     };
-    let (stated, data) = parsed(fields.remove("mimeType"), data, odd);
-    let data = match base64(data, odd) {
+    let (stated, data) = parsed(fields.remove("mimeType"), data, deviations);
+    let data = match base64(data, deviations) {
         Ok(data) => data,
-        Err(fault) => return omitted(stated.as_deref().unwrap_or(block_type), fault, odd),
+        Err(fault) => return omitted(stated.as_deref().unwrap_or(block_type), fault, deviations),
     };
-    match of_bytes(stated, block_type == "image", &data, odd) {
+    match detected_type(stated, block_type == "image", &data, deviations) {
         Some(media_type) if media_type.starts_with(&format!("{block_type}/")) => {
             json!({"type": block_type, "data": data, "mimeType": media_type})
         }
-        // It is a file of what it is said to be.
+        // NOTE: A file of its stated media type.
         Some(media_type) if media_type != UNKNOWN => {
-            odd.add(format!("{block_type} of the media type {media_type}"));
+            deviations.add(format!("{block_type} of the media type {media_type}"));
             json!({"type": "resource", "resource": {"uri": "", "blob": data, "mimeType": media_type}})
         }
-        _ => omitted(block_type, "without a media type", odd),
+        _ => omitted(block_type, "without a media type", deviations),
     }
 }
 
-/// The bytes of a resource in the form of the protocol, or a note.
-pub(super) fn settled_blob(uri: &str, mut fields: Map<String, Value>, odd: &mut Odd) -> Value {
+/// Normalizes the bytes of a resource; invalid data becomes a note.
+pub(super) fn normalized_blob(
+    uri: &str,
+    mut fields: Map<String, Value>,
+    deviations: &mut ProtocolDeviations,
+) -> Value {
     let blob = match fields.remove("blob") {
         Some(Value::String(blob)) => blob,
         _ => String::new(),
     };
-    let (stated, blob) = parsed(fields.remove("mimeType"), blob, odd);
-    match base64(blob, odd) {
+    let (stated, blob) = parsed(fields.remove("mimeType"), blob, deviations);
+    match base64(blob, deviations) {
         Ok(blob) => {
             let is_image = stated.as_ref().is_some_and(|stated| stated.starts_with("image/"));
-            let media_type = of_bytes(stated, is_image, &blob, odd).unwrap_or_else(|| UNKNOWN.to_owned());
+            let media_type =
+                detected_type(stated, is_image, &blob, deviations).unwrap_or_else(|| UNKNOWN.to_owned());
             json!({"type": "resource", "resource": {"uri": uri, "blob": blob, "mimeType": media_type}})
         }
-        Err(fault) => omitted(stated.as_deref().unwrap_or(UNKNOWN), fault, odd),
+        Err(fault) => omitted(stated.as_deref().unwrap_or(UNKNOWN), fault, deviations),
     }
 }
 
-fn omitted(media_type: &str, fault: &str, odd: &mut Odd) -> Value {
-    odd.add(format!("{media_type} {fault}"));
-    text(format!("[omitted: {media_type} {fault}]"))
+fn omitted(media_type: &str, fault: &str, deviations: &mut ProtocolDeviations) -> Value {
+    deviations.add(format!("{media_type} {fault}"));
+    text_block(format!("[omitted: {media_type} {fault}]"))
 }
 
 /// The media type and the data, which may be a data URL with a type of its own.
-fn parsed(stated: Option<Value>, data: String, odd: &mut Odd) -> (Option<String>, String) {
+fn parsed(
+    stated: Option<Value>,
+    data: String,
+    deviations: &mut ProtocolDeviations,
+) -> (Option<String>, String) {
     let stated = match stated {
         None | Some(Value::Null) => None,
         Some(Value::String(stated)) => {
             let found = media_type(&stated);
             if found.as_deref() != Some(stated.as_str()) {
-                odd.add(format!("the media type `{}`", stated.chars().take(64).collect::<String>()));
+                deviations.add(format!("the media type `{}`", stated.chars().take(64).collect::<String>()));
             }
             found
         }
         Some(other) => {
-            odd.add(format!("a media type that is {}", super::block::kind(&other)));
+            deviations.add(format!("a media type that is {}", kind(&other)));
             None
         }
     };
     let Some((head, rest)) = data.strip_prefix("data:").and_then(|url| url.split_once(',')) else {
         return (stated, data);
     };
-    odd.add("a data URL in place of base64");
+    deviations.add("a data URL in place of base64");
     let of_url = media_type(head);
     (stated.or(of_url), rest.to_owned())
 }
 
-/// A media type as providers know it: in small letters, without parameters, under its registered name.
+/// Normalizes a media type for providers: lower case, without parameters, under its registered name.
 fn media_type(stated: &str) -> Option<String> {
     let essence = stated.split(';').next().unwrap_or_default().trim().to_lowercase();
     let (family, name) = essence.split_once('/')?;
@@ -96,11 +109,18 @@ fn media_type(stated: &str) -> Option<String> {
     })
 }
 
-/// The media type; of an image that of its first bytes, which providers compare with it.
-fn of_bytes(stated: Option<String>, is_image: bool, data: &str, odd: &mut Odd) -> Option<String> {
+/// Returns the media type. For an image it is that of its first bytes: providers compare both.
+fn detected_type(
+    stated: Option<String>,
+    is_image: bool,
+    data: &str,
+    deviations: &mut ProtocolDeviations,
+) -> Option<String> {
+    // NOTE: Providers compare both and refuse a conversation with a wrong type, in each later request. See
+    // docs/decisions/mcp.md.
     let Some(found) = sniffed(data).filter(|_| is_image) else { return stated };
     if stated.as_deref() != Some(found) {
-        odd.add(format!("{found} said to be {}", stated.as_deref().unwrap_or("of no media type")));
+        deviations.add(format!("{found} said to be {}", stated.as_deref().unwrap_or("of no media type")));
     }
     Some(found.to_owned())
 }
@@ -115,7 +135,7 @@ fn sniffed(base64: &str) -> Option<&'static str> {
 }
 
 /// Base64 in the standard alphabet, with its padding and without line breaks.
-fn base64(data: String, odd: &mut Odd) -> Result<String, &'static str> {
+fn base64(data: String, deviations: &mut ProtocolDeviations) -> Result<String, &'static str> {
     if data.is_empty() {
         return Err("without data");
     }
@@ -134,7 +154,7 @@ fn base64(data: String, odd: &mut Odd) -> Result<String, &'static str> {
         repaired.push('=');
     }
     if is_base64(&repaired) {
-        odd.add("base64 with line breaks, in another alphabet or without its padding");
+        deviations.add("base64 with line breaks, in another alphabet or without its padding");
         Ok(repaired)
     } else {
         Err("with invalid base64")

@@ -8,17 +8,17 @@ use super::*;
 /// What the model reads, a part a line, and what was odd.
 fn told(result: Value, output: Option<Value>) -> String {
     let output = output.map(|schema| ValueType::of_schema(schema).unwrap());
-    let mut odd = Odd::default();
-    let read = value(result, output.as_ref(), &mut odd);
+    let mut deviations = ProtocolDeviations::default();
+    let read = value(result, output.as_ref(), &mut deviations);
     let mut lines = match read {
         Err(error) => format!("failed: {error}\n"),
-        Ok(value) => match shown(&value).unwrap() {
+        Ok(value) => match to_tool_content(&value).unwrap() {
             ToolContent::Value(value) => format!("{value}\n"),
             ToolContent::Parts(parts) => parts.iter().map(line).collect(),
             other => panic!("{other:?}"),
         },
     };
-    lines.extend(odd.0.iter().map(|odd| format!("odd: {odd}\n")));
+    lines.extend(deviations.0.iter().map(|odd| format!("odd: {odd}\n")));
     lines
 }
 
@@ -537,13 +537,13 @@ mod laws {
                     .collect(),
                 _ => Vec::new(),
             };
-            let mut odd = Odd::default();
-            let read = match value(result.clone(), None, &mut odd) {
+            let mut deviations = ProtocolDeviations::default();
+            let read = match value(result.clone(), None, &mut deviations) {
                 Err(error) => {
                     prop_assert!(!error.to_string().trim().is_empty());
                     error.to_string()
                 }
-                Ok(value) => match shown(&value).unwrap() {
+                Ok(value) => match to_tool_content(&value).unwrap() {
                     ToolContent::Value(Value::String(text)) => text,
                     // What says the same as the structured content stands for it.
                     ToolContent::Value(value) => format!("{value}{}", texts.concat()),
@@ -562,10 +562,10 @@ mod laws {
         /// What was brought into the form of the protocol is in it.
         #[test]
         fn a_settled_block_is_settled(block in anything()) {
-            let settled = block::settled(block, &mut Odd::default());
-            let mut odd = Odd::default();
-            prop_assert_eq!(&block::settled(settled.clone(), &mut odd), &settled);
-            prop_assert_eq!(odd.text(), None);
+            let normalized = block::normalized(block, &mut ProtocolDeviations::default());
+            let mut deviations = ProtocolDeviations::default();
+            prop_assert_eq!(&block::normalized(normalized.clone(), &mut deviations), &normalized);
+            prop_assert_eq!(deviations.text(), None);
         }
     }
 }

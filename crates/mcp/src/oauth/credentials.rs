@@ -1,4 +1,4 @@
-//! What a sign-in gave, and where it is kept: secrets, which are never shown.
+//! The credentials from a sign-in, and their stores. Secrets are never shown.
 
 use std::any::Any;
 use std::error::Error;
@@ -38,7 +38,7 @@ pub struct Credentials {
     /// In seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     received_at: Option<u64>,
-    /// Those that were granted.
+    /// The granted scopes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) scopes: Vec<String>,
 }
@@ -49,9 +49,9 @@ impl Credentials {
         self.scopes.iter().map(String::as_str)
     }
 
-    /// None if there is no token.
+    /// Converts the credentials of the SDK; `None` if there is no token.
     fn of(stored: &StoredCredentials, client_secret: Option<String>) -> Option<Self> {
-        // The SDK's form of a token response is that of RFC 6749.
+        // NOTE: The fields of a token response are private in the SDK; its JSON form is that of RFC 6749.
         let token = serde_json::to_value(stored.token_response.as_ref()?).ok()?;
         let text = |name: &str| token[name].as_str().map(str::to_owned);
         Some(Credentials {
@@ -89,7 +89,7 @@ impl Credentials {
         Ok(stored.with_issuer(self.issuer.clone()))
     }
 
-    /// All that must not be shown.
+    /// The secret values, to redact them.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         [Some(&self.access_token), self.refresh_token.as_ref(), self.client_secret.as_ref()]
             .into_iter()
@@ -108,26 +108,26 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Where the credentials of a user at one server are kept. It is implemented by programs, and called before each request and
+/// A store of the credentials of a user at one server. Implemented by programs, and called before each request and
 /// after each sign-in and refresh.
 pub trait CredentialStore: Send + Sync {
     /// The credentials; none before a sign-in.
     ///
     /// # Errors
-    /// Why they cannot be read.
+    /// The credentials cannot be read.
     fn load(&self) -> Result<Option<Credentials>, Box<dyn Error + Send + Sync>>;
 
-    /// Keeps the credentials instead of those before; none forgets them.
+    /// Replaces the stored credentials; `None` deletes them.
     ///
     /// # Errors
-    /// Why they cannot be kept.
+    /// The credentials cannot be saved.
     fn save(&self, credentials: Option<&Credentials>) -> Result<(), Box<dyn Error + Send + Sync>>;
 
-    /// Waits until no other process refreshes these credentials, and keeps others waiting until the result is dropped: most
-    /// authorization servers take a refresh token once. By default other processes are not waited for.
+    /// Locks the credentials against refreshes by other processes until the result is dropped: most authorization servers
+    /// accept a refresh token once. By default there is no lock.
     ///
     /// # Errors
-    /// Why there is no lock.
+    /// The lock cannot be acquired.
     fn lock(&self) -> Result<Box<dyn Any + Send>, Box<dyn Error + Send + Sync>> {
         Ok(Box::new(()))
     }
@@ -148,20 +148,20 @@ impl CredentialStore for MemoryCredentials {
     }
 }
 
-/// Credentials in a JSON file that only its owner can read, shared by all processes that name it. Its name with `.lock` is a
-/// lock while a token is refreshed.
+/// Credentials in a JSON file that only its owner can read, shared by all processes that name it. Its name with
+/// `.lock` is a lock while a token is refreshed.
 #[derive(Clone, Debug)]
 pub struct CredentialFile {
     path: PathBuf,
 }
 
 impl CredentialFile {
-    /// Keeps them at this path. Its folder is made if it is missing.
+    /// Stores credentials at this path. A missing folder is created.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         CredentialFile { path: path.into() }
     }
 
-    /// Keeps them in a folder, in a file of this server's own.
+    /// Stores credentials in a folder, in a file per server.
     pub fn in_folder(folder: impl AsRef<Path>, url: &str) -> Self {
         let host = reqwest::Url::parse(url).ok().and_then(|url| Some(url.host_str()?.to_owned()));
         let host = host.unwrap_or_default().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
@@ -169,25 +169,26 @@ impl CredentialFile {
         CredentialFile::new(folder.as_ref().join(format!("{host}-{digest}.json")))
     }
 
-    /// Where they are.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    fn beside(&self, ending: &str) -> PathBuf {
+    fn sibling(&self, ending: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(ending);
         name.into()
     }
 
     fn create(&self, ending: &str) -> io::Result<(PathBuf, File)> {
-        let path = self.beside(ending);
+        let path = self.sibling(ending);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
         let mut options = File::options();
         options.write(true).create(true).truncate(true);
         #[cfg(unix)]
+        // NOTE: Set when the file is created: a later change would leave a moment for others to read it.
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&path)?;
         Ok((path, file))
@@ -205,7 +206,7 @@ impl CredentialStore for CredentialFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(self.failed("read", &error)),
         };
-        // An error of JSON could show what is there.
+        // NOTE: The text of a JSON error could contain a secret.
         let read = serde_json::from_slice(&text).map(Some);
         read.map_err(|_| self.failed("read", &"invalid JSON; delete the file and sign in again"))
     }
@@ -221,6 +222,7 @@ impl CredentialStore for CredentialFile {
             let (path, mut file) = self.create(&format!(".{}", std::process::id()))?;
             file.write_all(&serde_json::to_vec(credentials)?)?;
             file.sync_all()?;
+            // NOTE: A rename is atomic: a crash or another process never leaves half a file.
             fs::rename(path, &self.path)
         };
         written().map_err(|error| self.failed("written", &error))
@@ -236,8 +238,8 @@ impl CredentialStore for CredentialFile {
     }
 }
 
-/// A store as the SDK sees it.
-pub(super) struct Kept {
+/// The adapter of a store to the trait of the SDK.
+pub(super) struct SdkCredentialStore {
     pub(super) store: Arc<dyn CredentialStore>,
     /// Of the client that the tokens are given to.
     pub(super) client_secret: Option<String>,
@@ -248,7 +250,7 @@ fn unusable(error: &BoxError) -> AuthError {
 }
 
 #[async_trait::async_trait]
-impl RmcpCredentialStore for Kept {
+impl RmcpCredentialStore for SdkCredentialStore {
     async fn load(&self) -> Result<Option<StoredCredentials>, AuthError> {
         let known = self.store.load().map_err(|error| unusable(&error))?;
         known.map(|known| known.stored().map_err(|error| unusable(&error))).transpose()
@@ -265,6 +267,7 @@ impl RmcpCredentialStore for Kept {
 
     async fn acquire_refresh_guard(&self) -> Result<Option<CredentialRefreshGuard>, AuthError> {
         let store = Arc::clone(&self.store);
+        // NOTE: A file lock blocks its thread until another process has refreshed.
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
         let lock = lock.map_err(|error| AuthError::CredentialStoreError(error.to_string()))?;
         Ok(Some(CredentialRefreshGuard::new(lock.map_err(|error| unusable(&error))?)))

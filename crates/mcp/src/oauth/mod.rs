@@ -1,7 +1,7 @@
-//! OAuth for servers at a URL: who the client is, where its credentials are kept, and how the user signs in.
+//! OAuth for servers at a URL: the client, the store of its credentials, and the sign-in of the user.
 //!
-//! What the protocol asks for (metadata of RFC 9728 and RFC 8414, registration, PKCE, refreshing) is the SDK's. Requests are
-//! sent without a token until the server wants one.
+//! The SDK implements the protocol (metadata of RFC 9728 and RFC 8414, registration, PKCE, refreshing). Requests are sent
+//! without a token until the server requires one.
 
 mod authorization;
 mod credentials;
@@ -9,16 +9,16 @@ mod sign_in;
 
 use std::sync::Arc;
 
-pub(crate) use self::authorization::{Authorization, not_sent};
+pub(crate) use self::authorization::{ServerAuthorization, not_sent};
 use self::credentials::MemoryCredentials;
 pub use self::credentials::{CredentialFile, CredentialStore, Credentials};
 pub use self::sign_in::SignIn;
 
-/// How this program is authorized at a server, by OAuth 2.1.
+/// The OAuth 2.1 client of a server.
 ///
-/// Without a [`sign_in`](OAuth::sign_in) it uses the credentials that are stored, and refreshes them. A start that needs others
-/// is an [error](crate::McpError::Unauthorized); a call becomes a question of the run, which waits until a user has
-/// [signed in](crate::Server::sign_in), in whatever process.
+/// Without a [`sign_in`](OAuth::sign_in) it uses and refreshes the stored credentials. A start that needs others is an
+/// [error](crate::McpError::Unauthorized); a call becomes a question of the run, which waits until a user has
+/// [signed in](crate::Server::sign_in), in any process.
 ///
 /// # Examples
 /// ```
@@ -80,20 +80,20 @@ impl OAuth {
         self
     }
 
-    /// Sets where credentials are kept; in memory by default.
+    /// Sets the store of credentials; memory by default.
     pub fn credentials(mut self, store: impl CredentialStore + 'static) -> Self {
         self.credentials = Arc::new(store);
         self
     }
 
-    /// Has the user sign in whenever the server wants it: at the start, and during a call that needs more scopes. What needs
-    /// it waits, beyond its timeout.
+    /// Lets the user sign in whenever the server requires it: at the start, and during a call that needs more scopes. The
+    /// request waits for the sign-in, beyond its timeout.
     pub fn sign_in(mut self, sign_in: SignIn) -> Self {
         self.sign_in = Some(sign_in);
         self
     }
 
-    /// Sets what errors and questions tell a user who is not signed in to do.
+    /// Sets the advice in errors and questions for a user who is not signed in.
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = advice.into();
         self

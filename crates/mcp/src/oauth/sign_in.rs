@@ -1,4 +1,4 @@
-//! How a user signs in: a page is shown, and the browser is sent back to an address with a code.
+//! The sign-in of a user: a page is shown, and the browser is redirected to an address with a code.
 
 use std::future::Future;
 use std::net::Ipv4Addr;
@@ -11,35 +11,36 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 /// The longest head of a request that is read.
+// NOTE: Any local process may connect.
 const HEAD_BYTES: u64 = 16 * 1024;
 
-/// How long a browser may take to send a request.
+/// The timeout of a request of a browser.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-type Visiting = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+type VisitFuture = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
-/// How the page of an authorization server is opened for a user, and how the redirect is received.
+/// The method to open the page of an authorization server for a user, and to receive the redirect.
 #[derive(Clone)]
 pub struct SignIn {
-    way: Way,
+    method: SignInMethod,
     timeout: Duration,
 }
 
 #[derive(Clone)]
-enum Way {
+enum SignInMethod {
     Browser { port: u16, show: Arc<dyn Fn(&str) + Send + Sync> },
-    Redirect { address: String, visit: Arc<dyn Fn(String) -> Visiting + Send + Sync> },
+    Redirect { address: String, visit: Arc<dyn Fn(String) -> VisitFuture + Send + Sync> },
 }
 
 impl SignIn {
-    /// Signs in by a browser on this machine: `show` is given the page to open. The browser is sent back to a port of the
-    /// loopback interface, where it is waited for; any free port by default.
+    /// Signs in by a browser on this machine: `show` is given the page to open. The browser is redirected to a port of the
+    /// loopback interface, any free port by default.
     pub fn browser(show: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        SignIn::by(Way::Browser { port: 0, show: Arc::new(show) })
+        SignIn::by(SignInMethod::Browser { port: 0, show: Arc::new(show) })
     }
 
-    /// Signs in by means of the program's own. The browser is sent back to `address`; `visit` gets the page and gives the whole
-    /// address of the way back, or none if the user does not want to.
+    /// Signs in by a function of the program. The browser is redirected to `address`; `visit` gets the page and returns the
+    /// whole redirect address, or `None` if the user refuses.
     ///
     /// # Examples
     /// ```
@@ -56,20 +57,20 @@ impl SignIn {
         F: Fn(String) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Option<String>> + Send + 'static,
     {
-        SignIn::by(Way::Redirect {
+        SignIn::by(SignInMethod::Redirect {
             address: address.into(),
             visit: Arc::new(move |page| Box::pin(visit(page))),
         })
     }
 
-    fn by(way: Way) -> Self {
-        SignIn { way, timeout: Duration::from_secs(300) }
+    fn by(method: SignInMethod) -> Self {
+        SignIn { method, timeout: Duration::from_secs(300) }
     }
 
-    /// Sets the port that a browser is sent back to, for clients that are registered with it.
+    /// Sets the port of the redirect address, for clients that are registered with it.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
-        if let Way::Browser { port: known, .. } = &mut self.way {
+        if let SignInMethod::Browser { port: known, .. } = &mut self.method {
             *known = port;
         }
         self
@@ -82,19 +83,20 @@ impl SignIn {
         self
     }
 
-    /// Prepares the way back, so that its address is known before the page is.
-    pub(super) async fn begin(&self) -> Result<Visit, String> {
-        match &self.way {
-            Way::Redirect { address, .. } => {
-                Ok(Visit { sign_in: self.clone(), listener: None, redirect: address.clone() })
+    /// Prepares the redirect, whose address is part of the page's.
+    pub(super) async fn begin(&self) -> Result<PendingSignIn, String> {
+        match &self.method {
+            SignInMethod::Redirect { address, .. } => {
+                Ok(PendingSignIn { sign_in: self.clone(), listener: None, redirect: address.clone() })
             }
-            Way::Browser { port, .. } => {
+            SignInMethod::Browser { port, .. } => {
+                // NOTE: Loopback only: the code in the redirect must not be reachable from other machines (RFC 8252).
                 let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).await;
                 let listener =
                     bound.map_err(|error| format!("port {port} of 127.0.0.1 cannot be opened: {error}"))?;
                 let address = listener.local_addr().map_err(|error| error.to_string())?;
                 let redirect = format!("http://{address}/callback");
-                Ok(Visit { sign_in: self.clone(), listener: Some(listener), redirect })
+                Ok(PendingSignIn { sign_in: self.clone(), listener: Some(listener), redirect })
             }
         }
     }
@@ -106,27 +108,27 @@ impl std::fmt::Debug for SignIn {
     }
 }
 
-/// A sign-in whose way back is open.
-pub(super) struct Visit {
+/// A sign-in that is ready to receive its redirect.
+pub(super) struct PendingSignIn {
     sign_in: SignIn,
     listener: Option<TcpListener>,
-    /// Where the browser is sent back to.
+    /// The redirect address.
     pub(super) redirect: String,
 }
 
-impl Visit {
-    /// Shows the page, and waits for the whole address of the way back.
+impl PendingSignIn {
+    /// Shows the page, and waits for the whole redirect address.
     pub(super) async fn finish(self, page: String) -> Result<String, String> {
-        let Visit { sign_in, listener, redirect } = self;
+        let PendingSignIn { sign_in, listener, redirect } = self;
         let back = async {
-            match (&sign_in.way, listener) {
-                (Way::Browser { show, .. }, Some(listener)) => {
+            match (&sign_in.method, listener) {
+                (SignInMethod::Browser { show, .. }, Some(listener)) => {
                     let state = query(&page, "state");
                     show(&page);
-                    Some(returned(&listener, &redirect, state.as_deref()).await)
+                    Some(wait_for_redirect(&listener, &redirect, state.as_deref()).await)
                 }
-                (Way::Redirect { visit, .. }, _) => visit(page).await,
-                (Way::Browser { .. }, None) => None,
+                (SignInMethod::Redirect { visit, .. }, _) => visit(page).await,
+                (SignInMethod::Browser { .. }, None) => None,
             }
         };
         let late = |_| format!("no sign-in within {:?}; try again", sign_in.timeout);
@@ -141,18 +143,18 @@ pub(super) fn query(address: &str, name: &str) -> Option<String> {
     address.query_pairs().find(|(known, _)| known == name).map(|(_, value)| value.into_owned())
 }
 
-/// Waits until a browser comes back with this state. Whatever else asks is sent away: any page could.
-async fn returned(listener: &TcpListener, redirect: &str, state: Option<&str>) -> String {
+/// Waits for the redirect with this state. Other requests are rejected: any page could send one.
+async fn wait_for_redirect(listener: &TcpListener, redirect: &str, state: Option<&str>) -> String {
     let (sender, mut receiver) = tokio::sync::mpsc::channel(1);
     loop {
         tokio::select! {
             Some(address) = receiver.recv() => return address,
             Ok((stream, _)) = listener.accept() => {
                 let (sender, redirect, state) = (sender.clone(), redirect.to_owned(), state.map(str::to_owned));
-                // One that sends nothing must not keep others waiting.
+                // NOTE: A connection that sends nothing must not block others.
                 tokio::spawn(async move {
-                    let served = served(stream, &redirect, state.as_deref());
-                    if let Ok(Some(address)) = tokio::time::timeout(REQUEST_TIMEOUT, served).await {
+                    let serve_browser = serve_browser(stream, &redirect, state.as_deref());
+                    if let Ok(Some(address)) = tokio::time::timeout(REQUEST_TIMEOUT, serve_browser).await {
                         let _ = sender.send(address).await;
                     }
                 });
@@ -161,8 +163,8 @@ async fn returned(listener: &TcpListener, redirect: &str, state: Option<&str>) -
     }
 }
 
-/// Answers a browser; its address if it is the one that is waited for.
-async fn served(mut stream: TcpStream, redirect: &str, state: Option<&str>) -> Option<String> {
+/// Answers a browser; returns the address if it is the expected redirect.
+async fn serve_browser(mut stream: TcpStream, redirect: &str, state: Option<&str>) -> Option<String> {
     let mut head = Vec::new();
     let mut limited = (&mut stream).take(HEAD_BYTES);
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {

@@ -1,8 +1,8 @@
-//! From the schema of a server's tool to one that a model can be told: written out, an object at the top, and never narrower
-//! than what the server takes.
+//! From the schema of a server's tool to one for a model: references inlined, an object at the top, and never narrower than
+//! the original.
 //!
-//! Servers write JSON Schema of every draft, and invalid schemas. The server checks arguments itself: a rule that cannot be told is
-//! left out here, and an object that the server left open stays open. Only what takes no object at all cannot be offered.
+//! Servers use JSON Schema of every draft, and invalid schemas. The server checks arguments itself: a rule that cannot be
+//! expressed is omitted here, and an open object stays open. Only a schema that accepts no object cannot be offered.
 
 mod references;
 mod rules;
@@ -13,50 +13,50 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use self::write::{Limits, Writer};
+use self::write::{InlineLimits, SchemaWriter};
 
-/// The parts that a schema has at most with its references written out.
+/// The limit on the parts of a schema with its references inlined.
 const MAX_PARTS: usize = 10_000;
 
-/// The parts that a recursive schema has at most: what it repeats says nothing new.
+/// The limit on the parts of a recursive schema: repetitions have no new information.
 const MAX_REPEATED: usize = 1_000;
 
-/// How far references are written out, from the most to the least. A model that is told less may be told wrong, and one that
-/// is told all of a schema that doubles with each level reads for ever.
-const ATTEMPTS: [Limits; 7] = [
-    Limits { repeats: 3, references: 64, parts: MAX_REPEATED },
-    Limits { repeats: 2, references: 64, parts: MAX_REPEATED },
-    Limits { repeats: 1, references: 64, parts: MAX_REPEATED },
-    Limits { repeats: 0, references: 64, parts: MAX_PARTS },
-    Limits { repeats: 0, references: 8, parts: MAX_PARTS },
-    Limits { repeats: 0, references: 4, parts: MAX_PARTS },
-    Limits { repeats: 0, references: 2, parts: MAX_PARTS },
+/// The limits on inlined references, from the widest to the narrowest. A schema with less detail may mislead a model, and a
+/// schema that doubles with each level may become endless.
+const ATTEMPTS: [InlineLimits; 7] = [
+    InlineLimits { repeats: 3, references: 64, parts: MAX_REPEATED },
+    InlineLimits { repeats: 2, references: 64, parts: MAX_REPEATED },
+    InlineLimits { repeats: 1, references: 64, parts: MAX_REPEATED },
+    InlineLimits { repeats: 0, references: 64, parts: MAX_PARTS },
+    InlineLimits { repeats: 0, references: 8, parts: MAX_PARTS },
+    InlineLimits { repeats: 0, references: 4, parts: MAX_PARTS },
+    InlineLimits { repeats: 0, references: 2, parts: MAX_PARTS },
 ];
 
 /// The schema of a tool's arguments for a model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Parameters {
+pub(crate) struct OfferedParameters {
     /// The schema, an object's.
     pub(crate) schema: Value,
-    /// What of the server's schema is not in it, and why.
-    pub(crate) left_out: BTreeSet<String>,
+    /// The omitted parts of the server's schema, with the reasons.
+    pub(crate) omissions: BTreeSet<String>,
 }
 
-/// The schema for a model of what a server lists as its `inputSchema`.
+/// Converts the `inputSchema` of a server to the schema for a model.
 ///
 /// # Errors
-/// Why there is none: no object fits, or it is too large.
-pub(crate) fn parameters(schema: &Value) -> Result<Parameters, String> {
+/// No object fits, or the schema is too large.
+pub(crate) fn parameters(schema: &Value) -> Result<OfferedParameters, String> {
     for limits in ATTEMPTS {
-        let Some((written, mut left_out)) = Writer::new(schema, limits).whole() else { continue };
+        let Some((written, mut omissions)) = SchemaWriter::new(schema, limits).whole() else { continue };
         let kind = written.get("type").cloned();
-        let Some(mut fields) = top::merged(written, &mut left_out) else {
+        let Some(mut fields) = top::merged(written, &mut omissions) else {
             let found = kind.map_or_else(|| "what no object fits".to_owned(), |kind| kind.to_string());
             return Err(format!("invalid inputSchema: expected type \"object\", found {found}"));
         };
         fields.insert("type".to_owned(), json!("object"));
         fields.entry("properties").or_insert_with(|| Value::Object(Map::new()));
-        return Ok(Parameters { schema: Value::Object(fields), left_out });
+        return Ok(OfferedParameters { schema: Value::Object(fields), omissions });
     }
     Err(format!("inputSchema too large: more than {MAX_PARTS} parts with its references written out"))
 }

@@ -1,20 +1,20 @@
-//! Where the references of a server's schema lead: pointers, anchors, and ids within the same document.
+//! The targets of references in a server's schema: pointers, anchors, and ids within the same document.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The names that parts of a schema have given themselves: ids and anchors.
-pub(super) struct Names<'a>(BTreeMap<String, &'a Value>);
+/// The names of parts of a schema: ids and anchors.
+pub(super) struct ReferenceNames<'a>(BTreeMap<String, &'a Value>);
 
-impl<'a> Names<'a> {
+impl<'a> ReferenceNames<'a> {
     pub(super) fn of(root: &'a Value) -> Self {
         let mut names = BTreeMap::new();
         collect(root, &mut names);
-        Names(names)
+        ReferenceNames(names)
     }
 
-    /// The target of a reference in a document, after the document that it is in. Nothing is fetched.
+    /// Returns the document of a reference and its target. No document is fetched.
     pub(super) fn target(&self, document: &'a Value, reference: &str) -> Option<(&'a Value, &'a Value)> {
         let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let document = if address.is_empty() { document } else { *self.0.get(address)? };
@@ -45,7 +45,7 @@ fn collect<'a>(value: &'a Value, names: &mut BTreeMap<String, &'a Value>) {
     }
 }
 
-/// A fragment without its percent signs; none if that is no text.
+/// Decodes the percent escapes of a fragment; `None` if it is not UTF-8.
 fn decoded(fragment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.bytes();

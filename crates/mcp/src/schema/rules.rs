@@ -1,9 +1,9 @@
-//! The keywords whose values are no schemas: what each may be, so that one with another value is left out.
+//! The keywords whose values are not schemas, and their valid values. A keyword with another value is omitted.
 
 use serde_json::{Map, Value};
 use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation};
 
-/// What a keyword's value has to be.
+/// Whether the value of a keyword is valid.
 pub(super) fn is_valid(keyword: &str, value: &Value) -> bool {
     match keyword {
         "title" | "description" | "format" | "contentEncoding" | "contentMediaType" => value.is_string(),
@@ -24,7 +24,7 @@ pub(super) fn is_valid(keyword: &str, value: &Value) -> bool {
     }
 }
 
-/// Whether a keyword is about the document, or is read with another one: it says nothing in a schema that is written out.
+/// Whether a keyword is about the document, or is read with another one: it is meaningless in an inlined schema.
 pub(super) fn is_about_document(keyword: &str, value: &Value) -> bool {
     match keyword {
         "$schema" | "$id" | "$anchor" | "$dynamicAnchor" | "$recursiveAnchor" | "$vocabulary"
@@ -37,12 +37,12 @@ pub(super) fn is_about_document(keyword: &str, value: &Value) -> bool {
     }
 }
 
-/// Whether a keyword, left out, lets more values pass.
+/// Whether the omission of a keyword lets more values pass.
 pub(super) fn is_rule(keyword: &str) -> bool {
     !is_annotation(keyword) && !matches!(keyword, "format" | "contentEncoding" | "contentMediaType")
 }
 
-/// Whether a pattern can be checked: it may be in a dialect of its own.
+/// Whether a pattern is valid here: servers use regular expressions of other dialects.
 pub(super) fn is_usable_pattern(pattern: &str) -> bool {
     ValueType::of_schema(serde_json::json!({ "pattern": pattern })).is_ok()
 }

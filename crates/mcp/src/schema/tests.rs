@@ -1,4 +1,5 @@
-//! What a model is told of the schemas that servers write, by the corpus beside the integration tests and by generated ones.
+//! What a model is told of the schemas that servers write, by the corpus beside the integration tests and by
+//! generated ones.
 
 use expect_test::expect;
 
@@ -19,9 +20,9 @@ fn check(name: &str, expected: expect_test::Expect) {
 fn told(schema: &Value) -> String {
     match parameters(schema) {
         Err(reason) => format!("refused: {reason}\n"),
-        Ok(Parameters { schema, left_out }) => {
-            let left_out = left_out.iter().map(|what| format!("left out: {what}\n"));
-            [format!("{schema}\n")].into_iter().chain(left_out).collect::<Vec<_>>().concat()
+        Ok(OfferedParameters { schema, omissions }) => {
+            let omissions = omissions.iter().map(|what| format!("left out: {what}\n"));
+            [format!("{schema}\n")].into_iter().chain(omissions).collect::<Vec<_>>().concat()
         }
     }
 }
@@ -48,7 +49,7 @@ fn every_schema_of_the_corpus_is_offered_as_one_object_without_references() {
     assert!(corpus.len() >= 60);
     for entry in &corpus {
         let name = &entry["name"];
-        let Parameters { schema, .. } = parameters(&entry["input_schema"]).unwrap();
+        let OfferedParameters { schema, .. } = parameters(&entry["input_schema"]).unwrap();
         assert_eq!(schema["type"], "object", "{name}");
         assert!(schema["properties"].is_object() && !has_reference(&schema), "{name}: {schema}");
         for keyword in ["anyOf", "oneOf", "allOf", "not", "if", "enum", "const"] {
@@ -312,7 +313,7 @@ mod laws {
             let invalid = entry["invalid"].as_array().unwrap();
             if invalid.iter().any(|invalid| takes(&offered.schema, invalid)) {
                 server_only.push(format!("{name}\n"));
-                assert!(!offered.left_out.is_empty(), "{name} takes more, and nothing is said of it");
+                assert!(!offered.omissions.is_empty(), "{name} takes more, and nothing is said of it");
             }
         }
         // Their faults are told by the server alone.
@@ -337,8 +338,8 @@ mod laws {
         }
     }
 
-    /// A schema of 2020-12 with all that is not monotonous. References stand below a property or an item only, where each step
-    /// takes a part of the value.
+    /// A schema of 2020-12 with all that is not monotonous. References stand below a property or an item only, where
+    /// each step takes a part of the value.
     fn schema(luck: &mut Luck<'_>, depth: usize, is_below: bool) -> Value {
         if depth == 0 {
             return leaf(luck, is_below);
@@ -426,8 +427,8 @@ mod laws {
                 "$defs": {"A": schema(luck, 2, false), "B": schema(luck, 2, false)},
             });
             let Ok(server) = ValueType::of_schema(whole.clone()) else { return Ok(()) };
-            for limits in [ATTEMPTS[0], ATTEMPTS[3], ATTEMPTS[6], Limits { repeats: 0, references: 0, parts: MAX_PARTS }] {
-                let Some((written, _)) = Writer::new(&whole, limits).whole() else { continue };
+            for limits in [ATTEMPTS[0], ATTEMPTS[3], ATTEMPTS[6], InlineLimits { repeats: 0, references: 0, parts: MAX_PARTS }] {
+                let Some((written, _)) = SchemaWriter::new(&whole, limits).whole() else { continue };
                 let offered = ValueType::of_schema(written.clone()).unwrap();
                 for _ in 0..8 {
                     let value = json!({"v": value(luck, 4)});

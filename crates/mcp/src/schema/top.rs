@@ -1,17 +1,17 @@
-//! One object at the top of a schema, without alternatives: providers refuse them there, and servers write them.
+//! One object at the top of a schema, without alternatives: servers use them there, and providers refuse them.
 //!
-//! A property that one alternative lists has the schema that it has there. Which properties belong together is no longer said:
-//! the server checks it.
+//! A property keeps its schema from the alternative that lists it. The combinations of properties are no longer
+//! expressed: the server checks them.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::json_schema::Kinds;
 
-type Fields = Map<String, Value>;
+type SchemaFields = Map<String, Value>;
 
-/// The object that a schema takes, with the properties of its alternatives; none if it takes no object.
-pub(super) fn merged(schema: Value, left_out: &mut BTreeSet<String>) -> Option<Fields> {
+/// Merges a schema into one object with the properties of its alternatives; `None` if it accepts no object.
+pub(super) fn merged(schema: Value, omissions: &mut BTreeSet<String>) -> Option<SchemaFields> {
     let mut fields = match schema {
         Value::Object(fields) => fields,
         Value::Bool(true) => Map::new(),
@@ -20,7 +20,7 @@ pub(super) fn merged(schema: Value, left_out: &mut BTreeSet<String>) -> Option<F
     if fields.remove("type").is_some_and(|kinds| !Kinds::of_type_keyword(&kinds).contains(Kinds::OBJECT)) {
         return None;
     }
-    let mut left = |keyword: &str| left_out.insert(format!("{keyword} at the top, which providers refuse"));
+    let mut left = |keyword: &str| omissions.insert(format!("{keyword} at the top, which providers refuse"));
     let rules = ["not", "if", "then", "else", "anyOf", "oneOf", "allOf", "enum", "const"];
     let found = rules.map(|keyword| {
         let rule = fields.remove(keyword);
@@ -34,17 +34,17 @@ pub(super) fn merged(schema: Value, left_out: &mut BTreeSet<String>) -> Option<F
         left("unevaluatedProperties");
     }
     for branch in list(all) {
-        fields = both(fields, merged(branch, left_out)?);
+        fields = merge_both(fields, merged(branch, omissions)?);
     }
     for branches in [list(any), list(one), objects(values), objects(value.map(|value| json!([value])))] {
         if !branches.is_empty() {
-            fields = both(fields, either(branches, left_out)?);
+            fields = merge_both(fields, merge_alternatives(branches, omissions)?);
         }
     }
     if then.is_some() || otherwise.is_some() {
         let mut branches: Vec<Value> = then.into_iter().chain(otherwise).collect();
         branches.push(json!({}));
-        fields = both(fields, either(branches, left_out)?);
+        fields = merge_both(fields, merge_alternatives(branches, omissions)?);
     }
     Some(fields)
 }
@@ -61,16 +61,16 @@ fn objects(values: Option<Value>) -> Vec<Value> {
     let of_value = |value: Value| {
         let Value::Object(fields) = value else { return json!(false) };
         let required: Vec<String> = fields.keys().cloned().collect();
-        let properties: Fields =
+        let properties: SchemaFields =
             fields.into_iter().map(|(name, value)| (name, json!({"enum": [value]}))).collect();
         json!({"properties": properties, "required": required, "additionalProperties": false})
     };
     list(values).into_iter().map(of_value).collect()
 }
 
-/// An object that fits both.
-fn both(mut first: Fields, mut second: Fields) -> Fields {
-    // What is refused of one side is said beside its own patterns only.
+/// Merges two objects: the result accepts values that match both.
+fn merge_both(mut first: SchemaFields, mut second: SchemaFields) -> SchemaFields {
+    // NOTE: `additionalProperties` applies beside the patterns of its own schema only.
     if first.contains_key("patternProperties") && !first.contains_key("additionalProperties") {
         second.remove("additionalProperties");
     }
@@ -97,14 +97,14 @@ fn both(mut first: Fields, mut second: Fields) -> Fields {
     first
 }
 
-/// An object that fits one of them; none if none of them takes an object.
-fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<Fields> {
-    let mut branches: Vec<Fields> =
-        branches.into_iter().filter_map(|branch| merged(branch, left_out)).collect();
+/// Merges alternatives: the result accepts values that match one of them; `None` if no alternative accepts an object.
+fn merge_alternatives(branches: Vec<Value>, omissions: &mut BTreeSet<String>) -> Option<SchemaFields> {
+    let mut branches: Vec<SchemaFields> =
+        branches.into_iter().filter_map(|branch| merged(branch, omissions)).collect();
     if branches.len() <= 1 {
         return branches.pop();
     }
-    let is_closed = |branch: &Fields| {
+    let is_closed = |branch: &SchemaFields| {
         branch.get("additionalProperties") == Some(&json!(false)) && !branch.contains_key("patternProperties")
     };
     let mut together = Map::new();
@@ -120,7 +120,7 @@ fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<Field
             Some(known) => known.into_iter().filter(|name| names.contains(name)).collect(),
         });
         for (name, schema) in take_properties(branch) {
-            // An alternative without the property says nothing of its value.
+            // NOTE: An alternative that forbids the property does not limit its value in the others.
             if schema == json!(false) {
                 continue;
             }
@@ -131,7 +131,8 @@ fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<Field
             }
         }
     }
-    let properties: Fields = properties.into_iter().map(|(name, schemas)| (name, any_of(schemas))).collect();
+    let properties: SchemaFields =
+        properties.into_iter().map(|(name, schemas)| (name, any_of(schemas))).collect();
     together.insert("properties".to_owned(), Value::Object(properties));
     if let Some(required) = required.filter(|required| !required.is_empty()) {
         together.insert("required".to_owned(), Value::Array(required));
@@ -139,7 +140,7 @@ fn either(branches: Vec<Value>, left_out: &mut BTreeSet<String>) -> Option<Field
     Some(together)
 }
 
-/// Any of these schemas: one list, where all of them list values and nothing else.
+/// Accepts any of these schemas: one list of values, if all of them only list values.
 fn any_of(schemas: Value) -> Value {
     let Value::Array(mut schemas) = schemas else { return schemas };
     if schemas.len() == 1 {
@@ -160,13 +161,13 @@ fn any_of(schemas: Value) -> Value {
     }
 }
 
-fn take_properties(fields: &mut Fields) -> Fields {
+fn take_properties(fields: &mut SchemaFields) -> SchemaFields {
     match fields.remove("properties") {
         Some(Value::Object(properties)) => properties,
         _ => Map::new(),
     }
 }
 
-fn take_required(fields: &mut Fields) -> Vec<Value> {
+fn take_required(fields: &mut SchemaFields) -> Vec<Value> {
     list(fields.remove("required"))
 }

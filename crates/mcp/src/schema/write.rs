@@ -1,89 +1,89 @@
-//! The walk: references written out to a bounded depth, keywords of older drafts in the form of 2020-12, and what is no rule of
-//! JSON Schema left out.
+//! Rewrites a schema: references inlined to a bounded depth, keywords of older drafts in the form of 2020-12, and invalid
+//! rules omitted.
 //!
-//! What is written takes at least the values that the server's schema takes. Where a part takes more, because something was left
-//! out of it, the rules around it that would then take less are loosened as well: `not`, `oneOf`, `if`.
+//! The result accepts at least the values of the server's schema. Where a part accepts more, because a rule was
+//! omitted, the rules around it that would then accept less are loosened as well: `not`, `oneOf`, `if`.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::references::Names;
+use super::references::ReferenceNames;
 use super::rules::{is_about_document, is_rule, is_usable_pattern, is_valid, names_of, number_bounds, types};
 
 /// The nesting of a schema as JSON, below that of what can be stored.
 const MAX_DEPTH: usize = 90;
 
-/// How far references are written out.
+/// The limits on inlined references.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// How often a reference is written out inside of itself.
+pub(super) struct InlineLimits {
+    /// The repetitions of a reference inside itself.
     pub(super) repeats: usize,
-    /// How many references are written out inside of each other.
+    /// The nested references.
     pub(super) references: usize,
     /// The parts of the whole.
     pub(super) parts: usize,
 }
 
-pub(super) struct Writer<'a> {
+pub(super) struct SchemaWriter<'a> {
     root: &'a Value,
-    names: Names<'a>,
-    limits: Limits,
-    /// What references are relative to.
+    names: ReferenceNames<'a>,
+    limits: InlineLimits,
+    /// The base of references.
     document: &'a Value,
-    /// The targets that are being written out.
+    /// The targets that are being inlined.
     open: Vec<&'a Value>,
     parts: usize,
-    left_out: BTreeSet<String>,
+    omissions: BTreeSet<String>,
 }
 
-/// A schema that is written out.
-struct Written {
+/// A rewritten schema.
+struct WrittenSchema {
     schema: Value,
-    /// Whether it takes no more than the server's.
+    /// Whether it accepts exactly the values of the server's schema.
     is_exact: bool,
 }
 
 /// The keywords of a schema while it is written.
 #[derive(Default)]
-struct Keywords {
+struct SchemaKeywords {
     fields: Map<String, Value>,
     /// The targets of its references.
     targets: Vec<Value>,
-    /// The keywords that take more than the server's, or are left out.
+    /// The keywords that accept more than the server's, or are omitted.
     loose: BTreeSet<String>,
 }
 
-impl<'a> Writer<'a> {
-    pub(super) fn new(root: &'a Value, limits: Limits) -> Self {
-        Writer {
+impl<'a> SchemaWriter<'a> {
+    pub(super) fn new(root: &'a Value, limits: InlineLimits) -> Self {
+        SchemaWriter {
             root,
-            names: Names::of(root),
+            names: ReferenceNames::of(root),
             limits,
             document: root,
             open: vec![root],
             parts: 0,
-            left_out: BTreeSet::new(),
+            omissions: BTreeSet::new(),
         }
     }
 
-    /// The whole schema, and what was left out of it; none if it has too many parts.
+    /// Rewrites the whole schema. Returns it and the omissions; `None` if it has too many parts.
     pub(super) fn whole(mut self) -> Option<(Value, BTreeSet<String>)> {
         let written = self.schema(self.root, 0)?;
-        Some((written.schema, self.left_out))
+        Some((written.schema, self.omissions))
     }
 
-    fn schema(&mut self, schema: &'a Value, depth: usize) -> Option<Written> {
+    fn schema(&mut self, schema: &'a Value, depth: usize) -> Option<WrittenSchema> {
         self.parts += 1;
         if self.parts > self.limits.parts {
             return None;
         }
         Some(match schema {
             Value::Bool(takes_all) => {
-                Written { schema: if *takes_all { json!({}) } else { json!(false) }, is_exact: true }
+                WrittenSchema { schema: if *takes_all { json!({}) } else { json!(false) }, is_exact: true }
             }
             Value::Object(_) if depth >= MAX_DEPTH => {
-                self.leave_out(format!("what is nested deeper than {MAX_DEPTH} levels"));
+                self.omit(format!("what is nested deeper than {MAX_DEPTH} levels"));
                 Self::stand_in(schema)
             }
             Value::Object(fields) => {
@@ -96,14 +96,14 @@ impl<'a> Writer<'a> {
                 written?
             }
             other => {
-                self.leave_out(format!("`{}`, which is no schema", brief(other)));
-                Written { schema: json!({}), is_exact: false }
+                self.omit(format!("`{}`, which is no schema", brief(other)));
+                WrittenSchema { schema: json!({}), is_exact: false }
             }
         })
     }
 
-    fn object(&mut self, fields: &'a Map<String, Value>, depth: usize) -> Option<Written> {
-        let mut keywords = Keywords::default();
+    fn object(&mut self, fields: &'a Map<String, Value>, depth: usize) -> Option<WrittenSchema> {
+        let mut keywords = SchemaKeywords::default();
         for (keyword, value) in fields {
             if !is_about_document(keyword, value) {
                 self.keyword(keyword, value, fields, depth, &mut keywords)?;
@@ -119,12 +119,12 @@ impl<'a> Writer<'a> {
         value: &'a Value,
         beside: &'a Map<String, Value>,
         depth: usize,
-        into: &mut Keywords,
+        into: &mut SchemaKeywords,
     ) -> Option<()> {
         let was_tuple = beside.get("items").is_some_and(Value::is_array);
         match (keyword, value) {
             ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference)) => {
-                let target = self.follow(reference, depth + 2)?;
+                let target = self.inline_reference(reference, depth + 2)?;
                 into.add_target(target);
             }
             ("type", names) => self.plain(keyword, names, types(names), into),
@@ -164,18 +164,24 @@ impl<'a> Writer<'a> {
     }
 
     /// A keyword without schemas, if it is usable.
-    fn plain(&mut self, keyword: &str, value: &Value, kept: Option<Value>, into: &mut Keywords) {
+    fn plain(&mut self, keyword: &str, value: &Value, kept: Option<Value>, into: &mut SchemaKeywords) {
         if let Some(kept) = kept {
             into.fields.insert(keyword.to_owned(), kept);
         } else if is_rule(keyword) {
-            self.leave_out(format!("{keyword} `{}`, which is invalid", brief(value)));
+            self.omit(format!("{keyword} `{}`, which is invalid", brief(value)));
             into.loose.insert(keyword.to_owned());
         }
     }
 
-    fn one(&mut self, keyword: &str, schema: &'a Value, depth: usize, into: &mut Keywords) -> Option<()> {
+    fn one(
+        &mut self,
+        keyword: &str,
+        schema: &'a Value,
+        depth: usize,
+        into: &mut SchemaKeywords,
+    ) -> Option<()> {
         let is_answer = keyword.starts_with("additional") || keyword.starts_with("unevaluated");
-        // Boolean values of these keywords say whether there may be more, in the form that all readers know.
+        // NOTE: All readers know the boolean form of these keywords.
         if is_answer && schema.is_boolean() {
             into.fields.insert(keyword.to_owned(), schema.clone());
             return Some(());
@@ -185,7 +191,13 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    fn list(&mut self, keyword: &str, schemas: &'a [Value], depth: usize, into: &mut Keywords) -> Option<()> {
+    fn list(
+        &mut self,
+        keyword: &str,
+        schemas: &'a [Value],
+        depth: usize,
+        into: &mut SchemaKeywords,
+    ) -> Option<()> {
         let mut list = Vec::with_capacity(schemas.len());
         let mut is_exact = true;
         for schema in schemas {
@@ -193,7 +205,7 @@ impl<'a> Writer<'a> {
             is_exact &= written.is_exact;
             list.push(written.schema);
         }
-        into.insert(keyword, Written { schema: Value::Array(list), is_exact });
+        into.insert(keyword, WrittenSchema { schema: Value::Array(list), is_exact });
         Some(())
     }
 
@@ -202,12 +214,12 @@ impl<'a> Writer<'a> {
         keyword: &str,
         schemas: &'a Map<String, Value>,
         depth: usize,
-        into: &mut Keywords,
+        into: &mut SchemaKeywords,
     ) -> Option<()> {
         into.fields.entry(keyword).or_insert_with(|| json!({}));
         for (name, schema) in schemas {
             if keyword == "patternProperties" && !is_usable_pattern(name) {
-                self.leave_out(format!("the pattern `{name}`, which is invalid"));
+                self.omit(format!("the pattern `{name}`, which is invalid"));
                 into.loose.insert(keyword.to_owned());
                 continue;
             }
@@ -217,16 +229,18 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    /// A keyword of draft 7 that is two by now.
+    /// Splits a keyword of draft 7 into its two successors.
     fn dependencies(
         &mut self,
         both: &'a Map<String, Value>,
         depth: usize,
-        into: &mut Keywords,
+        into: &mut SchemaKeywords,
     ) -> Option<()> {
         for (name, value) in both {
             let (keyword, written) = match names_of(value) {
-                Some(names) => ("dependentRequired", Written { schema: Value::Array(names), is_exact: true }),
+                Some(names) => {
+                    ("dependentRequired", WrittenSchema { schema: Value::Array(names), is_exact: true })
+                }
                 None => ("dependentSchemas", self.schema(value, depth + 2)?),
             };
             into.insert_in(keyword, name, written);
@@ -234,18 +248,20 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    fn follow(&mut self, reference: &str, depth: usize) -> Option<Written> {
+    fn inline_reference(&mut self, reference: &str, depth: usize) -> Option<WrittenSchema> {
         let Some((document, target)) = self.names.target(self.document, reference) else {
-            self.leave_out(format!("the reference `{reference}`, which leads out of this schema"));
-            return Some(Written { schema: json!({}), is_exact: false });
+            self.omit(format!("the reference `{reference}`, which leads out of this schema"));
+            return Some(WrittenSchema { schema: json!({}), is_exact: false });
         };
         let repeats = self.open.iter().filter(|open| std::ptr::eq(**open, target)).count();
+        // NOTE: A recursive schema is followed to a depth, not refused: honest filters and trees are recursive. See
+        // docs/decisions/mcp.md.
         if repeats > self.limits.repeats {
-            self.leave_out(format!("the recursion of `{reference}`, below {repeats} levels of it"));
+            self.omit(format!("the recursion of `{reference}`, below {repeats} levels of it"));
             return Some(Self::stand_in(target));
         }
         if self.open.len() > self.limits.references {
-            self.leave_out(format!("`{reference}`, below {} references", self.limits.references));
+            self.omit(format!("`{reference}`, below {} references", self.limits.references));
             return Some(Self::stand_in(target));
         }
         let outer = std::mem::replace(&mut self.document, document);
@@ -256,30 +272,30 @@ impl<'a> Writer<'a> {
         written
     }
 
-    /// What stands for a schema that is not written out any more.
-    fn stand_in(schema: &Value) -> Written {
+    /// The stand-in for a schema beyond the limits.
+    fn stand_in(schema: &Value) -> WrittenSchema {
         let mut stand_in = json!({"description": "More of the same, nested deeper."});
         let kind = schema.get("type").filter(|_| schema.get("nullable").is_none()).and_then(types);
         if let Some(kind) = kind {
             stand_in["type"] = kind;
         }
-        Written { schema: stand_in, is_exact: false }
+        WrittenSchema { schema: stand_in, is_exact: false }
     }
 
-    fn leave_out(&mut self, what: String) {
-        self.left_out.insert(what);
+    fn omit(&mut self, what: String) {
+        self.omissions.insert(what);
     }
 }
 
-impl Keywords {
-    fn insert(&mut self, keyword: &str, written: Written) {
+impl SchemaKeywords {
+    fn insert(&mut self, keyword: &str, written: WrittenSchema) {
         if !written.is_exact {
             self.loose.insert(keyword.to_owned());
         }
         self.fields.insert(keyword.to_owned(), written.schema);
     }
 
-    fn insert_in(&mut self, keyword: &str, name: &str, written: Written) {
+    fn insert_in(&mut self, keyword: &str, name: &str, written: WrittenSchema) {
         if !written.is_exact {
             self.loose.insert(keyword.to_owned());
         }
@@ -289,26 +305,27 @@ impl Keywords {
         }
     }
 
-    fn add_target(&mut self, target: Written) {
+    fn add_target(&mut self, target: WrittenSchema) {
         if !target.is_exact {
             self.loose.insert("allOf".to_owned());
         }
         self.targets.push(target.schema);
     }
 
-    fn finish(mut self, is_nullable: bool) -> Written {
+    fn finish(mut self, is_nullable: bool) -> WrittenSchema {
         number_bounds(&mut self.fields);
         self.loosen();
         self.close();
         let is_exact = self.loose.is_empty();
         let schema = self.with_targets();
-        Written { schema: if is_nullable { nullable(schema) } else { schema }, is_exact }
+        WrittenSchema { schema: if is_nullable { nullable(schema) } else { schema }, is_exact }
     }
 
-    /// Rules that take less where a part of them takes more.
+    /// Removes rules that would accept less because a part of them accepts more.
     fn loosen(&mut self) {
         let is_loose = |keyword: &str| self.loose.contains(keyword);
         let mut removed = Vec::new();
+        // NOTE: The negation of a wider schema is narrower than the original.
         if is_loose("not") {
             removed.push("not");
         }
@@ -318,7 +335,7 @@ impl Keywords {
         if is_loose("contains") {
             removed.push("maxContains");
         }
-        // What is not listed any more may be what was not to be refused.
+        // NOTE: A property that is no longer listed would be refused as an additional one.
         if is_loose("properties") && !self.fields.contains_key("properties") || is_loose("patternProperties")
         {
             removed.push("additionalProperties");
@@ -390,7 +407,7 @@ fn is_of_schemas(keyword: &str) -> bool {
     IN_PLACE.contains(&keyword) || others.contains(&keyword)
 }
 
-/// The schema, or null: `nullable` as OpenAPI has it.
+/// Allows null in addition: `nullable` of OpenAPI.
 fn nullable(schema: Value) -> Value {
     let Value::Object(mut fields) = schema else { return schema };
     let is_plain = !IN_PLACE.iter().any(|name| fields.contains_key(*name)) && !fields.contains_key("const");

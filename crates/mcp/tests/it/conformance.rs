@@ -1,7 +1,8 @@
-//! The conformance suites of the protocol: which scenarios are expected to pass, and the table of `docs/mcp-conformance.md`.
+//! The conformance suites of the protocol: which scenarios are expected to pass, and the table of
+//! `docs/mcp-conformance.md`.
 //!
-//! `cargo xtask interop` installs the suites. A scenario that is expected to fail has its reason, and fails the test as soon as
-//! it passes.
+//! `cargo xtask interop` installs the suites. A scenario that is expected to fail has its reason, and fails the test
+//! as soon as it passes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,8 +29,8 @@ impl Suite {
         Some(Suite { program, node, version, scenarios })
     }
 
-    /// Runs every scenario against a side, `client` or `server`, with these arguments, and compares the results with what is
-    /// expected and with the page.
+    /// Runs every scenario against a side, `client` or `server`, with these arguments, and compares the results with
+    /// what is expected and with the page.
     pub(crate) fn check(&self, side: &str, arguments: &[&str]) {
         let folder = tempfile::tempdir().unwrap();
         let results: BTreeMap<_, _> = self

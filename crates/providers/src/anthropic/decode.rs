@@ -8,30 +8,29 @@ use stepfold_state_core::chat::{
 };
 
 use super::message;
-use crate::calls::{self, CallIds};
 use crate::conform::UNANSWERED;
-use crate::http::{Event, Piece};
-use crate::reading::{self, Bad, Decode, End};
+use crate::http::{ReplyPiece, SseEvent};
+use crate::reply::calls::{self, ReplyCallIds};
+use crate::reply::{FinishState, ReplyDecoder, ReplyFault, parse_piece};
 
 /// Reads the events of one reply.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct AnthropicDecoder {
     choice: ToolChoice,
-    /// The blocks that are coming in, by index: one after the other from the provider, side by side from
-    /// some that speak like it.
-    blocks: BTreeMap<u64, Block>,
+    /// The open blocks, by index: sequential from the provider, interleaved from some compatible servers.
+    blocks: BTreeMap<u64, PartialBlock>,
     /// The names of the calls.
     calls: Vec<String>,
-    ids: CallIds,
+    ids: ReplyCallIds,
     usage: Map<String, Value>,
-    end: End,
+    end: FinishState,
     has_blocks: bool,
     /// The ids of calls of tools that the server runs, as long as their results did not follow.
     unanswered: Vec<String>,
 }
 
 #[derive(Debug)]
-enum Block {
+enum PartialBlock {
     Text {
         citations: Vec<Value>,
     },
@@ -44,25 +43,25 @@ enum Block {
         input: Value,
         has_more: bool,
     },
-    /// A kind that we do not know, with the text of its input.
+    /// A block of an unknown kind, with the text of its input.
     Unknown {
         block: Value,
         input: String,
     },
 }
 
-impl Decode for Decoder {
-    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let Some(value) = reading::json::<Value>(&piece)? else {
+impl ReplyDecoder for AnthropicDecoder {
+    fn push(&mut self, piece: ReplyPiece, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+        let Some(value) = parse_piece::<Value>(&piece)? else {
             return Ok(());
         };
         match piece {
-            Piece::Event(event) => self.event(&event, &value, out),
-            Piece::Whole(_) => self.whole(&value, out),
+            ReplyPiece::Event(event) => self.event(&event, &value, out),
+            ReplyPiece::Whole(_) => self.whole(&value, out),
         }
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &FinishState {
         &self.end
     }
 
@@ -76,7 +75,7 @@ impl Decode for Decoder {
         }
     }
 
-    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         while let Some((_, block)) = self.blocks.pop_first() {
             stop(block, out);
         }
@@ -93,30 +92,30 @@ impl Decode for Decoder {
     }
 }
 
-impl Decoder {
+impl AnthropicDecoder {
     pub(super) fn new(request: &ChatRequest) -> Self {
-        Decoder {
+        AnthropicDecoder {
             choice: request.tool_choice.clone(),
             blocks: BTreeMap::new(),
             calls: Vec::new(),
-            ids: CallIds::default(),
+            ids: ReplyCallIds::default(),
             usage: Map::new(),
-            end: End::default(),
+            end: FinishState::default(),
             has_blocks: false,
             unanswered: Vec::new(),
         }
     }
 
     /// Reads an event of a stream.
-    fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn event(&mut self, event: &SseEvent, value: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if !value.is_object() {
-            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
+            return Err(ReplyFault::Unreadable("expected a JSON object as the event".to_owned()));
         }
         let index = value["index"].as_u64().unwrap_or(0);
         // The kind is in two places; some servers send only one.
         match value["type"].as_str().unwrap_or(&event.name) {
             "message_start" if self.has_blocks => {
-                return Err(Bad::malformed("a second message began before the first one ended"));
+                return Err(ReplyFault::malformed("a second message began before the first one ended"));
             }
             "message_start" => self.start(&value["message"], out),
             "content_block_start" => {
@@ -131,9 +130,9 @@ impl Decoder {
                 self.stop_reason(&value["delta"]["stop_reason"]);
             }
             "message_stop" => self.end.is_over = true,
-            "error" => return Err(Bad::Said(value.to_string())),
+            "error" => return Err(ReplyFault::Reported(value.to_string())),
             _ if value.get("error").is_some_and(|error| !error.is_null()) => {
-                return Err(Bad::Said(value.to_string()));
+                return Err(ReplyFault::Reported(value.to_string()));
             }
             // Pings, and future kinds.
             _ => {}
@@ -142,12 +141,12 @@ impl Decoder {
     }
 
     /// Reads a reply in one piece.
-    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if value["type"] != "message" {
             return Err(if value.get("error").is_some_and(|error| !error.is_null()) {
-                Bad::Said(value.to_string())
+                ReplyFault::Reported(value.to_string())
             } else {
-                Bad::malformed("expected a message as the reply")
+                ReplyFault::malformed("expected a message as the reply")
             });
         }
         self.start(value, out);
@@ -176,11 +175,11 @@ impl Decoder {
         let started = match block["type"].as_str() {
             Some("text") => {
                 out.push(Chunk::Text(text("text")));
-                Block::Text { citations: block["citations"].as_array().cloned().unwrap_or_default() }
+                PartialBlock::Text { citations: block["citations"].as_array().cloned().unwrap_or_default() }
             }
             Some("thinking") => {
                 out.push(Chunk::Reasoning(text("thinking")));
-                Block::Thinking { signature: text("signature") }
+                PartialBlock::Thinking { signature: text("signature") }
             }
             Some("redacted_thinking") => {
                 let part = Part::reasoning("").with_extra("redacted_thinking", block["data"].clone());
@@ -193,22 +192,22 @@ impl Decoder {
                 self.calls.push(name.clone());
                 let arguments = String::new();
                 out.push(Chunk::ToolCall(ToolCallChunk::new(number, arguments).with_id(id).with_name(name)));
-                // Code that the server runs calls tools as well: what called goes back with the call.
+                // NOTE: Code that the server runs calls tools, too; the API requires its caller back with the call.
                 if let Some(caller) = block.get(message::CALLER).filter(|caller| !caller.is_null()) {
                     out.push(Chunk::PartExtras(Extras::from_iter([(message::CALLER, caller.clone())])));
                 }
-                Block::Call { number, input: block["input"].clone(), has_more: false }
+                PartialBlock::Call { number, input: block["input"].clone(), has_more: false }
             }
             kind => {
-                self.runs_itself(kind.unwrap_or_default(), block);
-                Block::Unknown { block: block.clone(), input: String::new() }
+                self.track_server_call(kind.unwrap_or_default(), block);
+                PartialBlock::Unknown { block: block.clone(), input: String::new() }
             }
         };
         self.blocks.insert(index, started);
     }
 
-    /// Hears of a call of a tool that the server runs, or of its result.
-    fn runs_itself(&mut self, kind: &str, block: &Value) {
+    /// Tracks calls of tools that the server runs, and their results.
+    fn track_server_call(&mut self, kind: &str, block: &Value) {
         if let Some(id) = block["id"].as_str().filter(|_| kind.ends_with("_tool_use")) {
             self.unanswered.push(id.to_owned());
         }
@@ -217,27 +216,31 @@ impl Decoder {
         }
     }
 
-    fn delta(&mut self, index: u64, delta: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn delta(&mut self, index: u64, delta: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         let block = self.blocks.get_mut(&index);
         let text = |name: &str| delta[name].as_str().unwrap_or_default().to_owned();
         match (delta["type"].as_str().unwrap_or_default(), block) {
             ("text_delta", _) => out.push(Chunk::Text(text("text"))),
             ("thinking_delta", _) => out.push(Chunk::Reasoning(text("thinking"))),
-            ("citations_delta", Some(Block::Text { citations })) => citations.push(delta["citation"].clone()),
-            ("signature_delta", Some(Block::Thinking { signature })) => {
+            ("citations_delta", Some(PartialBlock::Text { citations })) => {
+                citations.push(delta["citation"].clone())
+            }
+            ("signature_delta", Some(PartialBlock::Thinking { signature })) => {
                 signature.push_str(&text("signature"));
             }
-            ("input_json_delta", Some(Block::Call { number, has_more, .. })) => {
+            ("input_json_delta", Some(PartialBlock::Call { number, has_more, .. })) => {
                 let arguments = text("partial_json");
                 *has_more |= !arguments.is_empty();
                 out.push(Chunk::ToolCall(ToolCallChunk::new(*number, arguments)));
             }
-            ("input_json_delta", Some(Block::Unknown { input, .. })) => input.push_str(&text("partial_json")),
-            ("input_json_delta", _) => {
-                return Err(Bad::malformed("arguments of an unknown call"));
+            ("input_json_delta", Some(PartialBlock::Unknown { input, .. })) => {
+                input.push_str(&text("partial_json"))
             }
-            // Of a block of a kind that we do not know, each field grows.
-            (_, Some(Block::Unknown { block, .. })) => grow(block, delta),
+            ("input_json_delta", _) => {
+                return Err(ReplyFault::malformed("arguments of an unknown call"));
+            }
+            // Each field of an unknown block grows.
+            (_, Some(PartialBlock::Unknown { block, .. })) => grow(block, delta),
             // Future kinds.
             _ => {}
         }
@@ -284,9 +287,9 @@ impl Decoder {
 }
 
 /// The container in which the server runs code, which the rest of the turn continues with.
-fn container(said: &Value, out: &mut Vec<Chunk>) {
-    if said[message::CONTAINER].is_object() {
-        let container = said[message::CONTAINER].clone();
+fn container(message: &Value, out: &mut Vec<Chunk>) {
+    if message[message::CONTAINER].is_object() {
+        let container = message[message::CONTAINER].clone();
         out.push(Chunk::MessageExtras(Extras::from_iter([(message::CONTAINER, container)])));
     }
 }
@@ -306,22 +309,22 @@ fn grow(block: &mut Value, delta: &Value) {
 }
 
 /// The remaining chunks of a block at its end.
-fn stop(block: Block, out: &mut Vec<Chunk>) {
+fn stop(block: PartialBlock, out: &mut Vec<Chunk>) {
     match block {
-        Block::Text { citations } if !citations.is_empty() => {
+        PartialBlock::Text { citations } if !citations.is_empty() => {
             out.push(Chunk::PartExtras(Extras::from_iter([(CITATIONS, citations)])));
         }
-        Block::Thinking { signature } if !signature.is_empty() => {
+        PartialBlock::Thinking { signature } if !signature.is_empty() => {
             out.push(Chunk::PartExtras(Extras::from_iter([("signature", signature)])));
         }
-        // A server without fragments sends everything at once.
-        Block::Call { number, input, has_more: false }
+        // NOTE: A server without fragments sends the input at once.
+        PartialBlock::Call { number, input, has_more: false }
             if input.as_object().is_some_and(|input| !input.is_empty()) =>
         {
             let arguments = input.to_string();
             out.push(Chunk::ToolCall(ToolCallChunk::new(number, arguments)));
         }
-        Block::Unknown { mut block, input } => {
+        PartialBlock::Unknown { mut block, input } => {
             if let Ok(input) = serde_json::from_str::<Value>(&input) {
                 block["input"] = input;
             }
@@ -338,16 +341,16 @@ mod tests {
     use stepfold_state_core::chat::ReplyBuilder;
 
     use super::*;
-    use crate::http::Events;
+    use crate::http::SseParser;
 
     /// Decodes a body.
-    fn read(body: &[u8]) -> Result<Vec<Chunk>, Bad> {
+    fn read(body: &[u8]) -> Result<Vec<Chunk>, ReplyFault> {
         let mut events = Vec::new();
-        Events::default().push(body, &mut events).map_err(|_| Bad::malformed("no events"))?;
-        let mut decoder = Decoder::new(&ChatRequest::default());
+        SseParser::default().push(body, &mut events).map_err(|_| ReplyFault::malformed("no events"))?;
+        let mut decoder = AnthropicDecoder::new(&ChatRequest::default());
         let mut out = Vec::new();
         for event in events {
-            decoder.push(Piece::Event(event), &mut out)?;
+            decoder.push(ReplyPiece::Event(event), &mut out)?;
         }
         decoder.finish(&mut out)?;
         Ok(out)
@@ -423,12 +426,12 @@ mod tests {
 
         #[test]
         fn no_json_makes_it_panic(items in prop::collection::vec(nonsense(), 0..8)) {
-            let mut decoder = Decoder::new(&ChatRequest::default());
+            let mut decoder = AnthropicDecoder::new(&ChatRequest::default());
             let mut out = Vec::new();
             for item in items {
-                let event = Event { name: String::new(), data: item.to_string() };
-                let _ = decoder.push(Piece::Event(event), &mut out);
-                let _ = decoder.push(Piece::Whole(item.to_string()), &mut out);
+                let event = SseEvent { name: String::new(), data: item.to_string() };
+                let _ = decoder.push(ReplyPiece::Event(event), &mut out);
+                let _ = decoder.push(ReplyPiece::Whole(item.to_string()), &mut out);
             }
             let _ = decoder.finish(&mut out);
             let mut reply = ReplyBuilder::new();

@@ -3,13 +3,14 @@
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat, ToolChoice, ToolSpec};
 
-use super::decode::Decoder;
-use super::message::{self, Open};
-use crate::conform::Changes;
-use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use super::decode::AnthropicDecoder;
+use super::message::{self, AnthropicWriteState};
+use crate::conform::MessageChanges;
+use crate::dialect::{Dialect, MessagePlan, ModelAddress, ProviderInfo, recipient};
+use crate::model::{HttpModel, HttpModelBuilder};
 use crate::rules::RequestRules;
-use crate::wire::{Destination, MessagePlan};
-use crate::{Secret, strict, wire};
+use crate::secret::Secret;
+use crate::{strict, wire};
 
 /// Anthropic's Messages API, the dialect of an [`Anthropic`].
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +74,8 @@ impl HttpModelBuilder<Messages> {
 }
 
 impl Dialect for Messages {
-    type Decoder = Decoder;
-    type Open = Open;
+    type Decoder = AnthropicDecoder;
+    type WriteState = AnthropicWriteState;
 
     const NAME: &'static str = "anthropic";
     const MESSAGES: &'static str = "messages";
@@ -82,8 +83,8 @@ impl Dialect for Messages {
     const REASONING: Option<&'static str> = Some("thinking");
     const UNKNOWN: Option<&'static str> = Some(message::BLOCK);
 
-    fn server(&self) -> Server {
-        Server {
+    fn server(&self) -> ProviderInfo {
+        ProviderInfo {
             name: "anthropic",
             base_url: Some("https://api.anthropic.com"),
             needs_key: true,
@@ -95,10 +96,10 @@ impl Dialect for Messages {
         &RequestRules::ANTHROPIC
     }
 
-    fn plan(&self, to: Destination<'_>, request: &ChatRequest) -> MessagePlan {
-        // Adaptive thinking takes turns that began without it.
+    fn plan(&self, to: ModelAddress<'_>, request: &ChatRequest) -> MessagePlan {
+        // NOTE: Adaptive thinking accepts turns that began without it.
         let thinking = request.params.extras.get("thinking").filter(|thinking| thinking["type"] == "enabled");
-        let to = wire::recipient(self, to.server);
+        let to = recipient(self, to.server);
         let bare_from = thinking.and_then(|_| message::unsigned_turn(&to, &request.messages));
         MessagePlan { bare_from, ..MessagePlan::default() }
     }
@@ -109,11 +110,11 @@ impl Dialect for Messages {
     }
 
     fn url(&self, base: &str, _: &str) -> String {
-        // With and without the version, as people write it.
+        // NOTE: People write the base URL with and without the version.
         format!("{}/v1/messages", base.trim_end_matches("/v1"))
     }
 
-    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, to: ModelAddress<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
         let missing = [("seed", params.seed.is_some()), ("logprobs", params.logprobs.is_some())];
         if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
@@ -145,19 +146,19 @@ impl Dialect for Messages {
         &self,
         message: &Message,
         _: &MessagePlan,
-        open: &mut Open,
+        open: &mut AnthropicWriteState,
         out: &mut Vec<u8>,
-        changes: &mut Changes,
+        changes: &mut MessageChanges,
     ) -> Result<(), ModelError> {
         message::write(message, self.keeps_system, open, out, changes)
     }
 
-    fn close(&self, open: &Open, out: &mut Vec<u8>) {
+    fn close(&self, open: &AnthropicWriteState, out: &mut Vec<u8>) {
         message::close(open, self.marks_cache, out);
     }
 
-    fn decoder(&self, request: &ChatRequest) -> Decoder {
-        Decoder::new(request)
+    fn decoder(&self, request: &ChatRequest) -> AnthropicDecoder {
+        AnthropicDecoder::new(request)
     }
 }
 
@@ -184,13 +185,15 @@ fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
         ToolChoice::None => Some(json!({"type": "none"})),
         ToolChoice::Required => Some(json!({"type": "any"})),
         ToolChoice::Named(name) => Some(json!({"type": "tool", "name": name})),
-        other => return Err(wire::unknown_choice(other)),
+        other => return Err(wire::unsupported_choice(other)),
     })
 }
 
 fn output_config(format: &ResponseFormat) -> Result<Value, ModelError> {
     match format {
         ResponseFormat::JsonSchema { schema, .. } => {
+            // NOTE: Anthropic rejects a request whose schema it cannot enforce, so refused bounds move into
+            // descriptions. See docs/decisions/providers.md.
             let schema = strict::reply_schema(schema);
             Ok(json!({"format": {"type": "json_schema", "schema": schema}}))
         }

@@ -13,16 +13,16 @@ use stepfold_state_core::chat::{
     UnknownPart,
 };
 
-use crate::conform::{Changes, Recipient, SERVER, conform};
+use crate::conform::{MessageChanges, RecipientProfile, SERVER, conform};
 use crate::rules::{self, RequestRules, is_blank};
 use crate::wire;
 
-/// What is open between two messages.
+/// The open elements between two messages.
 #[derive(Clone, Copy, Default)]
-pub struct Open {
+pub struct AnthropicWriteState {
     /// The role of the open message; `None` before the first one.
     speaker: Option<&'static str>,
-    /// Whether a message came that is not of the system: only those before are fields of the request.
+    /// Whether a message other than a system message was written: the system messages before it are fields of the request.
     has_begun: bool,
     /// Whether the last block may be marked for the cache, and is not yet.
     can_be_marked: bool,
@@ -31,7 +31,7 @@ pub struct Open {
 /// The field of an unknown part with a block of an unknown kind.
 pub(super) const BLOCK: &str = "anthropic";
 
-/// The extra of a call that says what called it: code that the server runs, say.
+/// The extra of a call that names its caller: code that the server runs, for example.
 pub(super) const CALLER: &str = "caller";
 
 /// The extra of a message that holds the container in which the server ran code.
@@ -41,56 +41,60 @@ pub(super) const CONTAINER: &str = "container";
 pub(super) fn write(
     message: &Message,
     keeps_system: bool,
-    open: &mut Open,
+    open: &mut AnthropicWriteState,
     out: &mut Vec<u8>,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
-    wire::no_name(message)?;
+    wire::reject_name(message)?;
     open.has_begun |= message.role() != Role::System;
     if message.role() == Role::Assistant && open.speaker.is_none() {
         changes.add(format!("a message of the user, `{}`, stands before it", rules::STAND_IN));
         stand_in(open, out);
     }
     match message.role() {
-        // Those at the beginning are fields of the request.
+        // NOTE: Leading system messages are fields of the request.
         Role::System if !open.has_begun => Ok(()),
-        Role::System if keeps_system && open.speaker == Some("user") => all(message, open, "system", out),
-        // Most models take none later; the users of the API say it like this.
+        Role::System if keeps_system && open.speaker == Some("user") => {
+            write_parts(message, open, "system", out)
+        }
+        // NOTE: Most models refuse later ones; tags in a text of the user are the convention.
         Role::System => {
             changes.add("a later system message is a text of the user");
             let text = rules::tagged(&message.text());
             block(open, "user", json!({"type": "text", "text": text}), &Extras::new(), out);
             Ok(())
         }
-        Role::User => all(message, open, "user", out),
-        Role::Assistant => all(message, open, "assistant", out),
+        Role::User => write_parts(message, open, "user", out),
+        Role::Assistant => write_parts(message, open, "assistant", out),
         Role::Tool => tool(message, open, out),
-        other => Err(wire::unknown_role(other)),
+        other => Err(wire::unsupported_role(other)),
     }
 }
 
 /// Appends the end of the message that is open, with a mark for the cache or not. A conversation has a message.
-pub(super) fn close(open: &Open, is_marked: bool, out: &mut Vec<u8>) {
+pub(super) fn close(open: &AnthropicWriteState, is_marked: bool, out: &mut Vec<u8>) {
     let mut open = *open;
     if open.speaker.is_none() {
         stand_in(&mut open, out);
     }
+    // NOTE: The mark moves with the end of the conversation, so it is added at the end, and never part of the cached
+    // bytes.
     if is_marked && open.can_be_marked {
         out.extend_from_slice(br#","cache_control":{"type":"ephemeral"}"#);
     }
     out.extend_from_slice(b"}]}");
 }
 
-/// Appends a message of the user with a text that says nothing.
-fn stand_in(open: &mut Open, out: &mut Vec<u8>) {
+/// Appends a message of the user with a stand-in text.
+fn stand_in(open: &mut AnthropicWriteState, out: &mut Vec<u8>) {
     block(open, "user", json!({"type": "text", "text": rules::STAND_IN}), &Extras::new(), out);
 }
 
-/// Where the turn begins that the conversation is in, if it cannot be continued with reasoning: the API wants the reasoning
-/// that a turn began with, signed by its server.
-pub(super) fn unsigned_turn(to: &Recipient<'_>, messages: &Transcript) -> Option<usize> {
+/// Returns the start of the current turn if it cannot be continued with reasoning: the API requires the reasoning that the
+/// turn began with, signed by its server.
+pub(super) fn unsigned_turn(to: &RecipientProfile<'_>, messages: &Transcript) -> Option<usize> {
     let start = turn_start(to, messages);
-    let is_reply = |message: &&Arc<Message>| message.role() == Role::Assistant && is_left(to, message);
+    let is_reply = |message: &&Arc<Message>| message.role() == Role::Assistant && is_sent(to, message);
     let mut replies = messages.iter_from(start).filter(is_reply);
     let is_signed = |message: &Message| {
         let first = message
@@ -102,37 +106,38 @@ pub(super) fn unsigned_turn(to: &Recipient<'_>, messages: &Transcript) -> Option
         })
     };
     let first = replies.next()?;
-    // Later replies of a turn have no thinking of their own, unless it is interleaved; those of other servers look the same.
-    let is_whole = to.wrote(first) && is_signed(first);
+    // Later replies of a turn have no thinking of their own, unless it is interleaved; those of other servers look
+    // the same.
+    let is_whole = to.has_extras_of(first) && is_signed(first);
     (!is_whole).then_some(start)
 }
 
-/// Where the turn begins that the conversation is in, as the API sees it: what the user says directly after results is one
-/// message with them, and begins none.
-fn turn_start(to: &Recipient<'_>, messages: &Transcript) -> usize {
+/// Returns the start of the current turn as the API sees it: a message of the user directly after results is one message
+/// with them, and begins no turn.
+fn turn_start(to: &RecipientProfile<'_>, messages: &Transcript) -> usize {
     let mut start = messages.len();
-    let mut has_said = false;
-    for (behind, message) in messages.iter().rev().enumerate() {
+    let mut has_input = false;
+    for (from_end, message) in messages.iter().rev().enumerate() {
         match message.role() {
-            Role::User | Role::System if !has_said && is_left(to, message) => {
-                has_said = true;
-                start = messages.len() - behind;
+            Role::User | Role::System if !has_input && is_sent(to, message) => {
+                has_input = true;
+                start = messages.len() - from_end;
             }
-            Role::Tool => has_said = false,
-            Role::Assistant if has_said && is_left(to, message) => return start,
+            Role::Tool => has_input = false,
+            Role::Assistant if has_input && is_sent(to, message) => return start,
             _ => {}
         }
     }
-    if has_said { start } else { 0 }
+    if has_input { start } else { 0 }
 }
 
-/// Whether something of a message is left on the way to the server.
-fn is_left(to: &Recipient<'_>, message: &Message) -> bool {
-    conform(message, to, true, &mut Changes::default()).is_some()
+/// Whether a message is sent to the server at all.
+fn is_sent(to: &RecipientProfile<'_>, message: &Message) -> bool {
+    conform(message, to, true, &mut MessageChanges::default()).is_some()
 }
 
-/// The id of the container in which the server runs code, as long as the turn continues: the API wants it with the results
-/// of calls that the code waits for.
+/// The id of the container in which the server runs code, as long as the turn continues: the API requires it with the
+/// results of calls that the code waits for.
 pub(super) fn container(server: &str, messages: &Transcript) -> Option<Value> {
     let before = |message: &&Message| message.role() == Role::Tool;
     let last = messages.iter().rev().map(|message| &**message).find(|message| !before(message))?;
@@ -158,9 +163,9 @@ pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>, is_marked:
     blocks
 }
 
-fn all(
+fn write_parts(
     message: &Message,
-    open: &mut Open,
+    open: &mut AnthropicWriteState,
     speaker: &'static str,
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
@@ -173,7 +178,13 @@ fn all(
 }
 
 /// Appends a block without its closing brace.
-fn block(open: &mut Open, speaker: &'static str, mut wired: Value, extras: &Extras, out: &mut Vec<u8>) {
+fn block(
+    open: &mut AnthropicWriteState,
+    speaker: &'static str,
+    mut wired: Value,
+    extras: &Extras,
+    out: &mut Vec<u8>,
+) {
     mark(&mut wired, extras);
     match open.speaker {
         Some(last) if last == speaker => out.extend_from_slice(b"},"),
@@ -183,11 +194,12 @@ fn block(open: &mut Open, speaker: &'static str, mut wired: Value, extras: &Extr
         }
     }
     let can_be_marked = wired.get("cache_control").is_none()
+        // NOTE: The API refuses marks on thinking blocks.
         && wired["type"] != "thinking"
         && wired["type"] != "redacted_thinking";
     wire::json(&wired, out);
     out.pop();
-    *open = Open { speaker: Some(speaker), can_be_marked, ..*open };
+    *open = AnthropicWriteState { speaker: Some(speaker), can_be_marked, ..*open };
 }
 
 fn mark(block: &mut Value, extras: &Extras) {
@@ -201,7 +213,7 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
     Ok(Some(match &part.content {
         Content::Text(text) => {
             let mut wired = json!({"type": "text", "text": text});
-            // Those of its own; what another provider named has another form.
+            // NOTE: Citations of other providers have another form.
             let is_own =
                 |citation: &Value| citation["type"].as_str().is_some_and(|kind| kind.ends_with("_location"));
             if let Some(Value::Array(citations)) = part.extras.get(CITATIONS)
@@ -228,7 +240,7 @@ fn part_block(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
             Some(block) if block.as_object().is_some_and(|fields| !fields.is_empty()) => block.clone(),
             _ => return Ok(None),
         },
-        other => return Err(wire::cannot_send(role, other)),
+        other => return Err(wire::unsupported_part(role, other)),
     }))
 }
 
@@ -241,7 +253,7 @@ fn thinking(text: &str, extras: &Extras) -> Option<Value> {
     Some(json!({"type": "thinking", "thinking": text, "signature": signature}))
 }
 
-fn tool(message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+fn tool(message: &Message, open: &mut AnthropicWriteState, out: &mut Vec<u8>) -> Result<(), ModelError> {
     let Some(result) = message.tool_result() else {
         return Ok(());
     };
@@ -267,14 +279,14 @@ fn accepted_id(id: &str) -> Cow<'_, str> {
 }
 
 fn image(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
+    wire::reject_citations(media)?;
     if media.detail.is_some() {
-        return Err(wire::no_detail(media, "none, since this API decides it by the size"));
+        return Err(wire::unsupported_detail(media, "none, since this API decides it by the size"));
     }
     Ok(json!({"type": "image", "source": source(media, "image/png")}))
 }
 
-/// Where a document is, or its content.
+/// The location of a document, or its content.
 fn source(media: &Media, media_type: &str) -> Value {
     match &media.source {
         MediaSource::Url(url) => json!({"type": "url", "url": url}),
@@ -288,7 +300,7 @@ fn source(media: &Media, media_type: &str) -> Value {
 
 /// A PDF, a text, or a file at a URL or at the provider.
 fn document(media: &Media, extras: &Extras) -> Result<Value, ModelError> {
-    wire::no_detail_of_file(media)?;
+    wire::reject_file_detail(media)?;
     let is_here = wire::base64(media).is_some();
     let source = match wire::text(media) {
         Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
@@ -306,14 +318,14 @@ fn document(media: &Media, extras: &Extras) -> Result<Value, ModelError> {
     if media.has_citations {
         block["citations"] = json!({"enabled": true});
     }
-    // What the model is to know of it, and not to cite.
+    // NOTE: Context for the model, which it does not cite.
     if let Some(context) = extras.get("context") {
         block["context"] = context.clone();
     }
     Ok(block)
 }
 
-/// A block of a kind that we do not know, as a part.
+/// Keeps a block of an unknown kind as a part.
 pub(super) fn unknown(block: Value) -> Option<Part> {
     let fields: Map<String, Value> = [(BLOCK.to_owned(), block)].into_iter().collect();
     UnknownPart::new(fields).map(|part| Content::Unknown(part).into())

@@ -1,6 +1,6 @@
 //! Anthropic's models, by their own Messages API.
 //!
-//! In the order one meets them: an [`AnthropicBuilder`] is given a key and a model; an [`Anthropic`] is the
+//! In order: an [`AnthropicBuilder`] is given a key and a model; an [`Anthropic`] is the
 //! [`ChatModel`](stepfold_state_core::chat::ChatModel). Their dialect, [`Messages`], is pure functions.
 //!
 //! Data that the provider needs back unchanged is stored in extras of parts: `signature` and
@@ -14,11 +14,12 @@ mod message;
 pub(crate) use self::dialect::KEYS;
 pub use self::dialect::{Anthropic, AnthropicBuilder, Messages};
 
-/// The form of a tool's parameters that Anthropic's strict mode takes. A tool whose parameters have none is sent as it is, without
-/// `strict`; this says why. The schema is a plain one, closed and without references, as a tool's `parameters` are.
+/// Converts the parameters of a tool to the form that Anthropic's strict mode accepts. A tool whose parameters have no such
+/// form is sent unchanged, without `strict`; the error says why. The schema is closed and without references, as a tool's
+/// `parameters` are.
 ///
 /// # Errors
-/// Everything that the strict form cannot say.
+/// Everything that the strict form cannot express.
 ///
 /// # Examples
 /// ```

@@ -1,4 +1,4 @@
-//! How two texts differ, for a person to read: the lines in the middle that are not the same.
+//! A readable diff of two texts: the differing lines between a common start and a common end.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use stepfold_state_core::chat::ChatRequest;
 /// The most lines of either side that are shown.
 const SHOWN: usize = 12;
 
-/// A request as text, one thing a line.
+/// Writes a request as text, one item per line.
 pub(super) fn text(request: &ChatRequest) -> String {
-    let options = serde_json::to_string_pretty(&file::Options::of(request)).unwrap_or_default();
+    let options = serde_json::to_string_pretty(&file::RecordedOptions::of(request)).unwrap_or_default();
     format!("{options}\n{}", request.messages)
 }
 
@@ -20,10 +20,10 @@ pub(super) fn common(left: &str, right: &str) -> usize {
 }
 
 /// The difference, with the line before it.
-pub(super) fn diff(recorded: &str, asked: &str) -> String {
-    let start = common(recorded, asked);
+pub(super) fn diff(recorded: &str, requested: &str) -> String {
+    let start = common(recorded, requested);
     let left: Vec<&str> = recorded.lines().skip(start).collect();
-    let right: Vec<&str> = asked.lines().skip(start).collect();
+    let right: Vec<&str> = requested.lines().skip(start).collect();
     let end = left.iter().rev().zip(right.iter().rev()).take_while(|(left, right)| left == right).count();
     let mut text = String::new();
     // Writing to a string cannot fail.

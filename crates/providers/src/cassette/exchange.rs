@@ -9,26 +9,26 @@ use stepfold_state_core::chat::{
 
 /// A request and its answer.
 #[derive(Clone, Debug)]
-pub(super) struct Exchange {
+pub(super) struct RecordedExchange {
     pub(super) request: ChatRequest,
-    pub(super) answer: Answer,
+    pub(super) answer: RecordedAnswer,
 }
 
 /// The model's answer.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct RecordedAnswer {
     pub(super) message: Message,
-    pub(super) end: End,
+    pub(super) end: RecordedEnd,
 }
 
 /// The end of an answer, with its metadata.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct End {
+pub(super) struct RecordedEnd {
     /// `None` if it did not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) finish_reason: Option<FinishReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<Failure>,
+    pub(super) error: Option<RecordedError>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<Usage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,9 +37,9 @@ pub(super) struct End {
     pub(super) model: Option<String>,
 }
 
-/// An error, as far as it can be written down.
+/// The serialisable fields of an error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Failure {
+pub(super) struct RecordedError {
     kind: String,
     message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,20 +56,24 @@ pub(super) struct Failure {
     used: Option<u64>,
 }
 
-impl Answer {
+impl RecordedAnswer {
     /// The result of a stream: its content and its end.
-    pub(super) fn new(said: PartialReply, reason: Option<FinishReason>, error: Option<&ModelError>) -> Self {
-        let end = End {
+    pub(super) fn new(
+        partial: PartialReply,
+        reason: Option<FinishReason>,
+        error: Option<&ModelError>,
+    ) -> Self {
+        let end = RecordedEnd {
             finish_reason: reason,
-            error: error.map(Failure::of),
-            usage: Some(said.usage).filter(|usage| *usage != Usage::default()),
-            id: said.id,
-            model: said.model,
+            error: error.map(RecordedError::of),
+            usage: Some(partial.usage).filter(|usage| *usage != Usage::default()),
+            id: partial.id,
+            model: partial.model,
         };
-        Answer { message: said.message, end }
+        RecordedAnswer { message: partial.message, end }
     }
 
-    /// The stream again.
+    /// Returns the results of the recorded stream.
     pub(super) fn results(&self) -> Vec<Result<Chunk, ModelError>> {
         let mut chunks = Vec::new();
         if self.end.id.is_some() || self.end.model.is_some() {
@@ -82,13 +86,13 @@ impl Answer {
         chunks.into_iter().map(Ok).chain(error).collect()
     }
 
-    /// An answer of which nothing is known yet.
-    pub(super) fn with_end(end: End) -> Self {
-        Answer { message: Message::new(Role::Assistant), end }
+    /// An answer without content.
+    pub(super) fn with_end(end: RecordedEnd) -> Self {
+        RecordedAnswer { message: Message::new(Role::Assistant), end }
     }
 }
 
-impl Failure {
+impl RecordedError {
     fn of(error: &ModelError) -> Self {
         let (limit, used) = match error.kind() {
             ModelErrorKind::TooLong { limit, used } => (*limit, *used),
@@ -96,7 +100,7 @@ impl Failure {
             _ => (None, None),
         };
         let milliseconds = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        Failure {
+        RecordedError {
             kind: error.kind().name().to_owned(),
             message: error.message().to_owned(),
             provider: error.provider().map(str::to_owned),
@@ -118,7 +122,7 @@ impl Failure {
                 let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
                 ModelErrorKind::ReplyTooLarge { limit: limit.unwrap_or_default() }
             }
-            // Of a newer version's kinds we know that they are errors.
+            // NOTE: A kind of a newer version is at least an error.
             kind => kind.unwrap_or(ModelErrorKind::Transient),
         };
         let mut error = ModelError::new(kind, self.message.clone());

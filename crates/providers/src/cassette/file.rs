@@ -26,7 +26,7 @@ use stepfold_state_core::chat::{
     ChatRequest, Message, ModelError, ModelParams, ResponseFormat, ToolChoice, ToolSpec, Transcript,
 };
 
-use super::exchange::{Answer, End, Exchange};
+use super::exchange::{RecordedAnswer, RecordedEnd, RecordedExchange};
 
 /// The header of every cassette.
 const HEADER: &str = "# stepfold cassette 1, ";
@@ -72,40 +72,40 @@ impl From<ModelError> for CassetteError {
     }
 }
 
-/// All that is on a cassette.
+/// The model and all exchanges of a cassette.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Contents {
+pub(super) struct CassetteContents {
     pub(super) id: String,
-    pub(super) exchanges: Vec<Exchange>,
+    pub(super) exchanges: Vec<RecordedExchange>,
 }
 
-/// The beginning of a request that an earlier one has as well.
+/// A prefix that a request shares with an earlier one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct After {
+struct SharedPrefix {
     exchange: usize,
     messages: usize,
 }
 
-pub(super) fn read(path: &Path) -> Result<Contents, CassetteError> {
+pub(super) fn read(path: &Path) -> Result<CassetteContents, CassetteError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| CassetteError::Read { path: path.to_owned(), source })?;
     parse(&text).map_err(|(line, message)| CassetteError::Format { path: path.to_owned(), line, message })
 }
 
-pub(super) fn write(path: &Path, contents: &Contents) -> Result<(), CassetteError> {
+pub(super) fn write(path: &Path, contents: &CassetteContents) -> Result<(), CassetteError> {
     let wrong = |source| CassetteError::Write { path: path.to_owned(), source };
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(wrong)?;
     }
     // Atomic: a reader may read at any time.
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    std::fs::write(&beside, print(contents)).map_err(wrong)?;
-    std::fs::rename(&beside, path).map_err(wrong)
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    std::fs::write(&temporary, print(contents)).map_err(wrong)?;
+    std::fs::rename(&temporary, path).map_err(wrong)
 }
 
 /// Adds the last exchange to the file of the others, with one write.
-pub(super) fn append(path: &Path, contents: &Contents) -> Result<(), CassetteError> {
+pub(super) fn append(path: &Path, contents: &CassetteContents) -> Result<(), CassetteError> {
     let mut text = String::new();
     print_exchange(&mut text, contents, contents.exchanges.len().saturating_sub(1));
     let file = std::fs::OpenOptions::new().append(true).open(path);
@@ -113,7 +113,7 @@ pub(super) fn append(path: &Path, contents: &Contents) -> Result<(), CassetteErr
     written.map_err(|source| CassetteError::Write { path: path.to_owned(), source })
 }
 
-fn print(contents: &Contents) -> String {
+fn print(contents: &CassetteContents) -> String {
     let mut text = format!("{HEADER}{}\n", contents.id);
     for index in 0..contents.exchanges.len() {
         print_exchange(&mut text, contents, index);
@@ -121,16 +121,16 @@ fn print(contents: &Contents) -> String {
     text
 }
 
-fn print_exchange(text: &mut String, contents: &Contents, index: usize) {
+fn print_exchange(text: &mut String, contents: &CassetteContents, index: usize) {
     let Some(exchange) = contents.exchanges.get(index) else {
         return;
     };
     let after = longest_beginning(&exchange.request.messages, &contents.exchanges[..index]);
-    let options = Options { after, ..Options::of(&exchange.request) };
+    let options = RecordedOptions { after, ..RecordedOptions::of(&exchange.request) };
     let options = serde_json::to_string(&options).unwrap_or_default();
     let new = exchange.request.messages.iter_from(after.map_or(0, |after| after.messages));
     let new: Transcript = new.map(Arc::clone).collect();
-    let said: Transcript = [exchange.answer.message.clone()].into_iter().collect();
+    let answer: Transcript = [exchange.answer.message.clone()].into_iter().collect();
     let kind = if exchange.answer.end.error.is_some() { "error" } else { "reply" };
     let end = serde_json::to_string(&exchange.answer.end).unwrap_or_default();
     // Writing to a string cannot fail.
@@ -140,16 +140,16 @@ fn print_exchange(text: &mut String, contents: &Contents, index: usize) {
     }
     let _ = writeln!(text, "== {kind} {end}");
     if !exchange.answer.message.parts().is_empty() || !exchange.answer.message.extras().is_empty() {
-        let _ = writeln!(text, "{}", said.to_string().trim_end());
+        let _ = writeln!(text, "{}", answer.to_string().trim_end());
     }
 }
 
 /// The fields of a request except its messages, if they differ from the defaults. The order of the fields is
-/// fixed, whatever the features of `serde_json`.
+/// fixed, independent of the features of `serde_json`.
 #[derive(Serialize)]
-pub(super) struct Options<'a> {
+pub(super) struct RecordedOptions<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    after: Option<After>,
+    after: Option<SharedPrefix>,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<&'a str>,
     #[serde(skip_serializing_if = "<[ToolSpec]>::is_empty")]
@@ -172,9 +172,9 @@ fn is_default(params: &&ModelParams) -> bool {
     **params == ModelParams::default()
 }
 
-impl<'a> Options<'a> {
+impl<'a> RecordedOptions<'a> {
     pub(super) fn of(request: &'a ChatRequest) -> Self {
-        Options {
+        RecordedOptions {
             after: None,
             model: request.model.as_deref(),
             tools: &request.tools,
@@ -185,55 +185,55 @@ impl<'a> Options<'a> {
     }
 }
 
-fn longest_beginning(messages: &Transcript, earlier: &[Exchange]) -> Option<After> {
+fn longest_beginning(messages: &Transcript, earlier: &[RecordedExchange]) -> Option<SharedPrefix> {
     let mut best = None;
     for (index, exchange) in earlier.iter().enumerate() {
         let same = |(ours, theirs): &(&Arc<Message>, &Arc<Message>)| ours == theirs;
         let shared = messages.iter().zip(&exchange.request.messages).take_while(same).count();
-        if shared > 0 && best.is_none_or(|best: After| shared >= best.messages) {
-            best = Some(After { exchange: index + 1, messages: shared });
+        if shared > 0 && best.is_none_or(|best: SharedPrefix| shared >= best.messages) {
+            best = Some(SharedPrefix { exchange: index + 1, messages: shared });
         }
     }
     best
 }
 
 /// A fault, and its line.
-type Fault = (usize, String);
+type CassetteFault = (usize, String);
 
-fn parse(text: &str) -> Result<Contents, Fault> {
+fn parse(text: &str) -> Result<CassetteContents, CassetteFault> {
     let id = text.lines().next().and_then(|line| line.strip_prefix(HEADER));
     let id = id.ok_or_else(|| (1, format!("expected `{}`", HEADER.trim_end_matches(", "))))?;
-    let mut contents = Contents { id: id.to_owned(), exchanges: Vec::new() };
-    let mut asked: Option<ChatRequest> = None;
+    let mut contents = CassetteContents { id: id.to_owned(), exchanges: Vec::new() };
+    let mut pending: Option<ChatRequest> = None;
     for section in sections(text) {
-        match (section.kind, asked.take()) {
-            ("request", None) => asked = Some(section.request(&contents.exchanges)?),
+        match (section.kind, pending.take()) {
+            ("request", None) => pending = Some(section.request(&contents.exchanges)?),
             ("reply" | "error", Some(request)) => {
-                contents.exchanges.push(Exchange { request, answer: section.answer()? });
+                contents.exchanges.push(RecordedExchange { request, answer: section.answer()? });
             }
             _ => return Err((section.line, format!("unexpected section `{}`", section.kind))),
         }
     }
-    match asked {
+    match pending {
         None => Ok(contents),
         Some(_) => Err((text.lines().count(), "missing reply to the last request".to_owned())),
     }
 }
 
 /// A section, which begins with a line of `==`.
-struct Section<'a> {
+struct CassetteSection<'a> {
     line: usize,
     kind: &'a str,
     json: &'a str,
     body: String,
 }
 
-fn sections(text: &str) -> Vec<Section<'_>> {
-    let mut sections: Vec<Section<'_>> = Vec::new();
+fn sections(text: &str) -> Vec<CassetteSection<'_>> {
+    let mut sections: Vec<CassetteSection<'_>> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
         if let Some(head) = content.strip_prefix("== ") {
             let (kind, json) = head.split_once(' ').unwrap_or((head, "{}"));
-            sections.push(Section { line, kind, json, body: String::new() });
+            sections.push(CassetteSection { line, kind, json, body: String::new() });
         } else if let Some(section) = sections.last_mut() {
             section.body.push_str(content);
             section.body.push('\n');
@@ -242,15 +242,15 @@ fn sections(text: &str) -> Vec<Section<'_>> {
     sections
 }
 
-impl Section<'_> {
-    fn request(&self, earlier: &[Exchange]) -> Result<ChatRequest, Fault> {
+impl CassetteSection<'_> {
+    fn request(&self, earlier: &[RecordedExchange]) -> Result<ChatRequest, CassetteFault> {
         let mut options: Value = self.read(self.json)?;
         let after = options.as_object_mut().and_then(|options| options.remove("after"));
         options["messages"] = Value::Array(Vec::new());
         let mut request: ChatRequest = self.read(&options.to_string())?;
         let new = self.messages()?;
         if let Some(after) = after {
-            let after: After = self.read(&after.to_string())?;
+            let after: SharedPrefix = self.read(&after.to_string())?;
             let base = after.exchange.checked_sub(1).and_then(|index| earlier.get(index));
             let base =
                 base.ok_or_else(|| (self.line, format!("unknown earlier exchange {}", after.exchange)))?;
@@ -260,22 +260,22 @@ impl Section<'_> {
         Ok(request)
     }
 
-    fn answer(&self) -> Result<Answer, Fault> {
-        let end: End = self.read(self.json)?;
-        let mut answer = Answer::with_end(end);
+    fn answer(&self) -> Result<RecordedAnswer, CassetteFault> {
+        let end: RecordedEnd = self.read(self.json)?;
+        let mut answer = RecordedAnswer::with_end(end);
         if let Some(message) = self.messages()?.first() {
             answer.message = Message::clone(message);
         }
         Ok(answer)
     }
 
-    fn messages(&self) -> Result<Transcript, Fault> {
+    fn messages(&self) -> Result<Transcript, CassetteFault> {
         self.body.parse().map_err(|error: stepfold_state_core::chat::NotationError| {
             (self.line + error.line, format!("column {}: {}", error.column, error.message))
         })
     }
 
-    fn read<T: for<'de> Deserialize<'de>>(&self, json: &str) -> Result<T, Fault> {
+    fn read<T: for<'de> Deserialize<'de>>(&self, json: &str) -> Result<T, CassetteFault> {
         serde_json::from_str(json).map_err(|error| (self.line, error.to_string()))
     }
 }

@@ -1,4 +1,4 @@
-//! Real conversations, recorded once and replayed for ever.
+//! Real conversations, recorded and replayed.
 //!
 //! A [`Cassette`] wraps a model and records its requests and replies in a text file that a person can read,
 //! diff and review. Replayed, it answers from the file, without a network or a key, and rejects an unrecorded
@@ -7,7 +7,7 @@
 mod diff;
 mod exchange;
 mod file;
-mod tape;
+mod model;
 
 pub use self::file::CassetteError;
-pub use self::tape::Cassette;
+pub use self::model::Cassette;

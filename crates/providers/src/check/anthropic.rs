@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{Faults, is_blank, is_name, items, text};
+use super::{RuleFaults, is_blank, is_name, items, text};
 
-pub(super) fn check(body: &Value, faults: &mut Faults) {
+pub(super) fn check(body: &Value, faults: &mut RuleFaults) {
     for (at, block) in items(&body["system"]).iter().enumerate() {
         faults.require(!is_blank(text(block, "text")), "text", || format!("system[{at}]: the text is blank"));
     }
@@ -39,7 +39,7 @@ fn is_thinking(block: &Value) -> bool {
     matches!(text(block, "type"), "thinking" | "redacted_thinking")
 }
 
-fn block(place: &str, block: &Value, faults: &mut Faults) {
+fn block(place: &str, block: &Value, faults: &mut RuleFaults) {
     match text(block, "type") {
         "text" => {
             faults.require(!is_blank(text(block, "text")), "text", || format!("{place}: the text is blank"));
@@ -59,7 +59,7 @@ fn block(place: &str, block: &Value, faults: &mut Faults) {
     }
 }
 
-fn result(place: &str, block: &Value, faults: &mut Faults) {
+fn result(place: &str, block: &Value, faults: &mut RuleFaults) {
     let content = &block["content"];
     let is_empty = content.as_str().map_or_else(|| items(content).is_empty(), is_blank);
     let is_error = block["is_error"] == true;
@@ -70,7 +70,7 @@ fn result(place: &str, block: &Value, faults: &mut Faults) {
 }
 
 /// The calls of a message are answered by the first blocks of the next one.
-fn answered(at: usize, message: &Value, next: Option<&Value>, faults: &mut Faults) {
+fn answered(at: usize, message: &Value, next: Option<&Value>, faults: &mut RuleFaults) {
     let of = |message: &Value, kind: &str, name: &str| -> Vec<String> {
         let blocks = items(&message["content"]).iter().filter(|block| block["type"] == kind);
         blocks.map(|block| text(block, name).to_owned()).collect()
@@ -90,7 +90,7 @@ fn answered(at: usize, message: &Value, next: Option<&Value>, faults: &mut Fault
 }
 
 /// Tools that the server runs have their results in the same turn.
-fn answered_by_server(messages: &[Value], faults: &mut Faults) {
+fn answered_by_server(messages: &[Value], faults: &mut RuleFaults) {
     let mut open: Vec<&str> = Vec::new();
     for (at, message) in messages.iter().enumerate() {
         let blocks = items(&message["content"]);
@@ -110,7 +110,7 @@ fn answered_by_server(messages: &[Value], faults: &mut Faults) {
 }
 
 /// With thinking on, the reply that a turn begins with begins with thinking.
-fn thinking(body: &Value, messages: &[Value], faults: &mut Faults) {
+fn thinking(body: &Value, messages: &[Value], faults: &mut RuleFaults) {
     if body["thinking"]["type"] != "enabled" {
         return;
     }

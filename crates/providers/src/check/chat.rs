@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{Faults, Server, is_blank, is_name, items, text};
+use super::tools::is_tool_name;
+use super::{RuleFaults, Server, is_blank, items, text};
 
-pub(super) fn check(server: Server, body: &Value, faults: &mut Faults) {
+pub(super) fn check(server: Server, body: &Value, faults: &mut RuleFaults) {
     let messages = items(&body["messages"]);
     order(server, messages, faults);
     calls(server, messages, faults);
@@ -14,7 +15,7 @@ pub(super) fn check(server: Server, body: &Value, faults: &mut Faults) {
         match text(message, "role") {
             "assistant" => reply(server, at, message, faults),
             "tool" => result(server, at, message, faults),
-            "system" | "developer" | "user" => said(at, message, faults),
+            "system" | "developer" | "user" => input_message(at, message, faults),
             other => faults.add("text", format!("messages[{at}]: unknown role `{other}`")),
         }
     }
@@ -31,7 +32,7 @@ fn content(message: &Value) -> (String, bool) {
     }
 }
 
-fn said(at: usize, message: &Value, faults: &mut Faults) {
+fn input_message(at: usize, message: &Value, faults: &mut RuleFaults) {
     let (text, has_media) = content(message);
     faults.require(!is_blank(&text) || has_media, "text", || format!("messages[{at}]: the message is empty"));
     for (part, wired) in items(&message["content"]).iter().enumerate() {
@@ -42,12 +43,13 @@ fn said(at: usize, message: &Value, faults: &mut Faults) {
     }
 }
 
-fn reply(server: Server, at: usize, message: &Value, faults: &mut Faults) {
+fn reply(server: Server, at: usize, message: &Value, faults: &mut RuleFaults) {
     let has_calls = !items(&message["tool_calls"]).is_empty();
-    let (said, has_media) = content(message);
+    let (words, has_media) = content(message);
     faults.require(!has_media, "text", || format!("messages[{at}]: media of the assistant"));
-    faults.require(has_calls || !is_blank(&said), "text", || format!("messages[{at}]: the message is empty"));
-    faults.require(said.is_empty() || !is_blank(&said), "text", || {
+    faults
+        .require(has_calls || !is_blank(&words), "text", || format!("messages[{at}]: the message is empty"));
+    faults.require(words.is_empty() || !is_blank(&words), "text", || {
         format!("messages[{at}]: blank text beside calls")
     });
     if matches!(server, Server::Kimi | Server::DeepSeek) {
@@ -58,15 +60,7 @@ fn reply(server: Server, at: usize, message: &Value, faults: &mut Faults) {
     for (index, call) in items(&message["tool_calls"]).iter().enumerate() {
         let place = || format!("messages[{at}].tool_calls[{index}]");
         let (name, arguments) = (text(&call["function"], "name"), text(&call["function"], "arguments"));
-        let is_legal = match server {
-            Server::Kimi => {
-                is_name(name, "_-", 64)
-                    && name.len() > 2
-                    && !name.starts_with(|c: char| c.is_ascii_digit() || c == '-')
-            }
-            _ => is_name(name, "_-", 64),
-        };
-        faults.require(is_legal, "tool-name", || format!("{}: `{name}`", place()));
+        faults.require(is_tool_name(server, name), "tool-name", || format!("{}: `{name}`", place()));
         let is_object = serde_json::from_str::<Value>(arguments).is_ok_and(|value| value.is_object());
         faults.require(is_object || server == Server::OpenAiChat, "arguments", || {
             format!("{}: `{arguments}`", place())
@@ -74,16 +68,16 @@ fn reply(server: Server, at: usize, message: &Value, faults: &mut Faults) {
     }
 }
 
-fn result(server: Server, at: usize, message: &Value, faults: &mut Faults) {
-    let (said, has_media) = content(message);
+fn result(server: Server, at: usize, message: &Value, faults: &mut RuleFaults) {
+    let (words, has_media) = content(message);
     faults.require(!has_media, "text", || format!("messages[{at}]: media in the result of a call"));
     // OpenAI takes an empty result.
-    faults.require(server == Server::OpenAiChat || !is_blank(&said), "text", || {
+    faults.require(server == Server::OpenAiChat || !is_blank(&words), "text", || {
         format!("messages[{at}]: the message is empty")
     });
 }
 
-fn order(server: Server, messages: &[Value], faults: &mut Faults) {
+fn order(server: Server, messages: &[Value], faults: &mut RuleFaults) {
     let role = |at: usize| messages.get(at).map_or("", |message: &Value| text(message, "role"));
     let is_system = |role: &str| matches!(role, "system" | "developer");
     if server == Server::OpenAiChat {
@@ -107,7 +101,7 @@ fn order(server: Server, messages: &[Value], faults: &mut Faults) {
     }
 }
 
-fn calls(server: Server, messages: &[Value], faults: &mut Faults) {
+fn calls(server: Server, messages: &[Value], faults: &mut RuleFaults) {
     let mut open: Vec<String> = Vec::new();
     let mut seen = HashSet::new();
     for (at, message) in messages.iter().enumerate() {

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::{Faults, is_blank, is_name, items, text};
+use super::{RuleFaults, is_blank, is_name, items, text};
 
-pub(super) fn check(body: &Value, faults: &mut Faults) {
+pub(super) fn check(body: &Value, faults: &mut RuleFaults) {
     for (at, part) in items(&body["systemInstruction"]["parts"]).iter().enumerate() {
         faults.require(!is_blank(text(part, "text")), "text", || format!("systemInstruction[{at}]: blank"));
     }
@@ -34,7 +34,7 @@ pub(super) fn unsigned(body: &Value) -> Option<String> {
     })
 }
 
-fn part(place: &str, part: &Value, faults: &mut Faults) {
+fn part(place: &str, part: &Value, faults: &mut RuleFaults) {
     let has_content = part.as_object().is_some_and(|fields| {
         fields.keys().any(|name| !matches!(name.as_str(), "thought" | "thoughtSignature"))
     });
@@ -62,7 +62,7 @@ fn part(place: &str, part: &Value, faults: &mut Faults) {
 }
 
 /// As many answers as calls, in the next content.
-fn answered(at: usize, content: &Value, next: Option<&Value>, faults: &mut Faults) {
+fn answered(at: usize, content: &Value, next: Option<&Value>, faults: &mut RuleFaults) {
     let names = |content: &Value, kind: &str| -> Vec<String> {
         let parts = items(&content["parts"]).iter().filter(|part| part[kind].is_object());
         let mut names: Vec<String> = parts.map(|part| text(&part[kind], "name").to_owned()).collect();

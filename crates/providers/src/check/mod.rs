@@ -1,7 +1,7 @@
 //! Checkers of requests by the documented rules of each server, for authors of models and their tests.
 //!
-//! [`faults`] takes the body of a request and says which rules of a [`Server`] it breaks. The rules are written down from
-//! documentation and public reports, apart from the code that writes requests; [`RULES`] lists them with their sources.
+//! [`faults`] returns the rules of a [`Server`] that the body of a request breaks. The rules come from documentation and
+//! public reports, independent of the code that writes requests; [`RULES`] lists them with their sources.
 //!
 //! ```
 //! use serde_json::json;
@@ -43,7 +43,7 @@ pub enum Server {
     Kimi,
     /// DeepSeek's chat completions.
     DeepSeek,
-    /// vLLM with the chat template of Qwen, and with templates whose roles take turns.
+    /// vLLM with the chat template of Qwen, and with other templates of alternating roles.
     QwenTemplate,
 }
 
@@ -60,7 +60,7 @@ impl Server {
         Server::QwenTemplate,
     ];
 
-    /// Its name, for people.
+    /// The name, for people.
     pub const fn name(self) -> &'static str {
         match self {
             Server::OpenAiChat => "OpenAI chat completions",
@@ -83,11 +83,11 @@ pub struct Rule {
     pub name: &'static str,
     /// The servers that have it.
     pub servers: &'static [Server],
-    /// What the servers require.
+    /// The requirement.
     pub requires: &'static str,
-    /// What a request of this crate has where the conversation breaks the rule.
+    /// The substitute in requests of this crate for a conversation that breaks the rule.
     pub instead: &'static str,
-    /// Where it is documented, or was reported.
+    /// The documentation or the report.
     pub source: &'static str,
 }
 
@@ -97,7 +97,7 @@ pub struct Rule {
 pub struct Fault {
     /// The name of the [rule](Rule::name).
     pub rule: &'static str,
-    /// Where, and why.
+    /// The place and the reason.
     pub reason: String,
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for Fault {
 
 /// The rules of a server that the body of a request breaks.
 pub fn faults(server: Server, body: &Value) -> Vec<Fault> {
-    let mut faults = Faults(Vec::new());
+    let mut faults = RuleFaults(Vec::new());
     match server {
         Server::OpenAiResponses => responses::check(body, &mut faults),
         Server::Anthropic => anthropic::check(body, &mut faults),
@@ -127,14 +127,14 @@ pub fn unsigned_call(body: &Value) -> Option<Fault> {
 }
 
 /// Collects faults.
-struct Faults(Vec<Fault>);
+struct RuleFaults(Vec<Fault>);
 
-impl Faults {
+impl RuleFaults {
     fn add(&mut self, rule: &'static str, reason: impl Into<String>) {
         self.0.push(Fault { rule, reason: reason.into() });
     }
 
-    /// Adds a fault unless something holds.
+    /// Adds a fault unless `holds`.
     fn require(&mut self, holds: bool, rule: &'static str, reason: impl FnOnce() -> String) {
         if !holds {
             self.add(rule, reason());
@@ -163,6 +163,7 @@ fn is_name(text: &str, more: &str, most: usize) -> bool {
 }
 
 /// All rules.
+// NOTE: Written from documentation and reports, independent of `rules`: a fault in one must not be a fault in both.
 pub const RULES: &[Rule] = &[
     Rule {
         name: "text",

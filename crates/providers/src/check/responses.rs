@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{Faults, is_blank, is_name, items, text};
+use super::{RuleFaults, is_blank, is_name, items, text};
 
-pub(super) fn check(body: &Value, faults: &mut Faults) {
+pub(super) fn check(body: &Value, faults: &mut RuleFaults) {
     let input = items(&body["input"]);
     let mut open: Vec<String> = Vec::new();
     let (mut seen, mut ids) = (HashSet::new(), HashSet::new());
@@ -42,7 +42,7 @@ pub(super) fn check(body: &Value, faults: &mut Faults) {
     faults.require(open.is_empty(), "answered", || format!("input: {open:?} is not answered"));
 }
 
-fn message(at: usize, item: &Value, faults: &mut Faults) {
+fn message(at: usize, item: &Value, faults: &mut RuleFaults) {
     let parts = items(&item["content"]);
     faults.require(!parts.is_empty(), "text", || format!("input[{at}]: the message is empty"));
     for (index, part) in parts.iter().enumerate() {
@@ -53,8 +53,8 @@ fn message(at: usize, item: &Value, faults: &mut Faults) {
     }
 }
 
-/// Reasoning stands directly before what it was for.
-fn reasoning(at: usize, next: Option<&Value>, faults: &mut Faults) {
+/// Reasoning must directly precede the item that it belongs to.
+fn reasoning(at: usize, next: Option<&Value>, faults: &mut RuleFaults) {
     let is_followed = next.is_some_and(|next| match text(next, "type") {
         "message" => next["role"] == "assistant",
         "function_call_output" | "reasoning" => false,

@@ -1,15 +1,14 @@
 //! Tools, the choice among them, and schemas of replies.
 //!
-//! Schemas are read as any server reads them: by the draft of 2020-12, and by what each refuses beside. What is not known to
-//! be refused is no fault.
+//! Schemas are checked by the draft of 2020-12, and by the known refusals of each server. Everything else is accepted.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::{Faults, Server, is_name, items, text};
+use super::{RuleFaults, Server, is_name, items, text};
 
-pub(super) fn check(server: Server, body: &Value, faults: &mut Faults) {
+pub(super) fn check(server: Server, body: &Value, faults: &mut RuleFaults) {
     let tools = offered(server, body);
     let mut names = HashSet::new();
     for tool in &tools {
@@ -18,11 +17,11 @@ pub(super) fn check(server: Server, body: &Value, faults: &mut Faults) {
         faults.require(names.insert(name), "tool-name", || format!("{}: a second tool `{name}`", tool.place));
         let place = format!("{} (`{name}`)", tool.place);
         root(server, tool.schema, &place, faults);
-        let mut reader = Reader { server, is_strict: tool.is_strict, is_reply: false, faults };
+        let mut reader = SchemaChecker { server, is_strict: tool.is_strict, is_reply: false, faults };
         reader.schema(tool.schema, &place);
     }
-    // The API references of OpenAI and DeepSeek: "A max of 128 functions are supported."; platform.kimi.ai/docs/api/tool-use
-    // says the same.
+    // The API references of OpenAI and DeepSeek: "A max of 128 functions are supported.";
+    // platform.kimi.ai/docs/api/tool-use says the same.
     let most = match server {
         Server::OpenAiChat | Server::OpenAiResponses | Server::DeepSeek | Server::Kimi => 128,
         _ => usize::MAX,
@@ -38,21 +37,21 @@ pub(super) fn check(server: Server, body: &Value, faults: &mut Faults) {
 }
 
 /// A tool that the caller runs.
-struct Tool<'v> {
+struct OfferedTool<'v> {
     place: String,
     name: &'v str,
     schema: &'v Value,
     is_strict: bool,
 }
 
-fn offered(server: Server, body: &Value) -> Vec<Tool<'_>> {
+fn offered(server: Server, body: &Value) -> Vec<OfferedTool<'_>> {
     let mut found = Vec::new();
     for (at, wired) in items(&body["tools"]).iter().enumerate() {
         let place = format!("tools[{at}]");
         match server {
             Server::Gemini => {
                 for (inner, function) in items(&wired["functionDeclarations"]).iter().enumerate() {
-                    found.push(Tool {
+                    found.push(OfferedTool {
                         place: format!("{place}.functionDeclarations[{inner}]"),
                         name: text(function, "name"),
                         schema: &function["parametersJsonSchema"],
@@ -62,7 +61,7 @@ fn offered(server: Server, body: &Value) -> Vec<Tool<'_>> {
             }
             Server::Anthropic if wired.get("input_schema").is_some() => {
                 let is_strict = wired["strict"] == true;
-                found.push(Tool {
+                found.push(OfferedTool {
                     place,
                     name: text(wired, "name"),
                     schema: &wired["input_schema"],
@@ -72,7 +71,7 @@ fn offered(server: Server, body: &Value) -> Vec<Tool<'_>> {
             Server::OpenAiResponses if wired["type"] == "function" => {
                 // Here a tool is strict unless it says otherwise.
                 let is_strict = wired["strict"] != false;
-                found.push(Tool {
+                found.push(OfferedTool {
                     place,
                     name: text(wired, "name"),
                     schema: &wired["parameters"],
@@ -82,7 +81,7 @@ fn offered(server: Server, body: &Value) -> Vec<Tool<'_>> {
             _ if wired["function"].is_object() => {
                 let function = &wired["function"];
                 let is_strict = function["strict"] == true;
-                found.push(Tool {
+                found.push(OfferedTool {
                     place,
                     name: text(function, "name"),
                     schema: &function["parameters"],
@@ -121,7 +120,7 @@ pub(super) fn is_tool_name(server: Server, name: &str) -> bool {
 const UNIONS: &[&str] = &["anyOf", "oneOf", "allOf", "not", "enum", "const"];
 
 /// The root of parameters.
-fn root(server: Server, schema: &Value, place: &str, faults: &mut Faults) {
+fn root(server: Server, schema: &Value, place: &str, faults: &mut RuleFaults) {
     faults.require(schema["type"] == "object", "parameters", || format!("{place}: its root is no object"));
     let refused: &[&str] = match server {
         // github.com/langchain-ai/langchainjs/issues/9804, github.com/goruck/home-generative-agent/pull/545
@@ -141,7 +140,7 @@ fn root(server: Server, schema: &Value, place: &str, faults: &mut Faults) {
 }
 
 /// The schema of a reply.
-fn reply(server: Server, body: &Value, faults: &mut Faults) {
+fn reply(server: Server, body: &Value, faults: &mut RuleFaults) {
     let (format, place) = match server {
         Server::OpenAiResponses => (&body["text"]["format"], "text.format"),
         Server::Anthropic => (&body["output_config"]["format"], "output_config.format"),
@@ -169,13 +168,14 @@ fn reply(server: Server, body: &Value, faults: &mut Faults) {
             schema["type"] == "object" && UNIONS.iter().all(|keyword| schema.get(*keyword).is_none());
         faults.require(is_plain, "reply-schema", || format!("{place}: the root is no object"));
     }
-    Reader { server, is_strict, is_reply: true, faults }.schema(schema, place);
+    SchemaChecker { server, is_strict, is_reply: true, faults }.schema(schema, place);
 }
 
 /// The keywords of JSON Schema that Gemini takes.
 //
+// NOTE: Not shared with `SchemaRules::GEMINI`: a fault in the writer must not be a fault in its checker.
 // pub.dev/documentation/googleapis, `responseJsonSchema`; `default` is ignored (hexdocs.pm/geminix, Schema).
-const GEMINI: &[&str] = &[
+const GEMINI_KEYWORDS: &[&str] = &[
     "$id",
     "$defs",
     "$ref",
@@ -207,14 +207,14 @@ const GEMINI: &[&str] = &[
 const NOT_STRICT: &[&str] =
     &["allOf", "not", "dependentRequired", "dependentSchemas", "if", "then", "else", "patternProperties"];
 
-struct Reader<'f> {
+struct SchemaChecker<'f> {
     server: Server,
     is_strict: bool,
     is_reply: bool,
-    faults: &'f mut Faults,
+    faults: &'f mut RuleFaults,
 }
 
-impl Reader<'_> {
+impl SchemaChecker<'_> {
     fn fault(&mut self, place: &str, reason: impl std::fmt::Display) {
         let rule = if self.is_reply { "reply-schema" } else { "parameters" };
         self.faults.add(rule, format!("{place}: {reason}"));
@@ -244,8 +244,8 @@ impl Reader<'_> {
         self.inside(fields, place);
     }
 
-    /// The form of a keyword, by json-schema.org/draft/2020-12/schema. Anthropic: "JSON schema is invalid. It must match JSON
-    /// Schema draft 2020-12" (github.com/anthropics/claude-code/issues/63673).
+    /// The form of a keyword, by json-schema.org/draft/2020-12/schema. Anthropic: "JSON schema is invalid. It must
+    /// match JSON Schema draft 2020-12" (github.com/anthropics/claude-code/issues/63673).
     fn keyword(&mut self, keyword: &str, value: &Value, place: &str) {
         const TYPES: &[&str] = &["null", "boolean", "object", "array", "number", "string", "integer"];
         let is_type = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
@@ -321,7 +321,7 @@ impl Reader<'_> {
     }
 
     fn gemini(&mut self, fields: &Map<String, Value>, place: &str) {
-        for keyword in fields.keys().filter(|keyword| !GEMINI.contains(&keyword.as_str())) {
+        for keyword in fields.keys().filter(|keyword| !GEMINI_KEYWORDS.contains(&keyword.as_str())) {
             self.fault(place, format!("{keyword} is not supported"));
         }
         let is_word =
@@ -334,7 +334,7 @@ impl Reader<'_> {
         }
     }
 
-    /// github.com/vercel/ai/pull/18921 lists what the validator of Moonshot refuses.
+    /// The refusals of the validator of Moonshot, from github.com/vercel/ai/pull/18921.
     fn kimi(&mut self, fields: &Map<String, Value>, place: &str) {
         if fields.contains_key("anyOf") && fields.contains_key("type") {
             self.fault(

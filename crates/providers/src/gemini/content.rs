@@ -12,7 +12,7 @@ use stepfold_state_core::chat::{
     ToolResult, UnknownPart,
 };
 
-use crate::conform::Changes;
+use crate::conform::MessageChanges;
 use crate::rules::{self, is_blank};
 use crate::wire;
 
@@ -22,20 +22,20 @@ pub(super) const SIGNATURE: &str = "thought_signature";
 /// The extra of a call that holds the id that the server gave it.
 pub(super) const CALL_ID: &str = "function_call_id";
 
-/// The signature of a call that this API's models did not make, as its documentation has it ("Thought signatures", FAQ).
+/// The documented stand-in for the signature of a call by another model ("Thought signatures", FAQ).
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The field of an unknown part with a part of an unknown kind.
 pub(super) const PART: &str = "gemini";
 
-/// What is open between two messages.
+/// The open elements between two messages.
 #[derive(Clone, Default)]
-pub struct Open {
+pub struct GeminiWriteState {
     /// The role of the open content; `None` before the first one.
     speaker: Option<&'static str>,
-    /// Whether a message came that is not of the system: only those before are a field of the request.
+    /// Whether a message other than a system message was written: the system messages before it are a field of the request.
     has_begun: bool,
-    /// The ids of the last calls, and those that the server gave them.
+    /// The ids of the last calls, each with the id that the server gave it.
     given: Arc<[(String, Value)]>,
 }
 
@@ -43,53 +43,53 @@ pub struct Open {
 pub(super) fn write(
     message: &Message,
     signs_calls: bool,
-    open: &mut Open,
+    open: &mut GeminiWriteState,
     out: &mut Vec<u8>,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
-    wire::no_name(message)?;
+    wire::reject_name(message)?;
     open.has_begun |= message.role() != Role::System;
     if message.role() == Role::Assistant && open.speaker.is_none() {
         changes.add(format!("a message of the user, `{}`, stands before it", rules::STAND_IN));
         stand_in(open, out);
     }
     match message.role() {
-        // Those at the beginning are a field of the request.
+        // NOTE: Leading system messages are a field of the request.
         Role::System if !open.has_begun => {}
         // Later system messages are not supported.
         Role::System => {
             changes.add("a later system message is a text of the user");
             push("user", &json!({"text": rules::tagged(&message.text())}), open, out);
         }
-        Role::User => all(message, "user", false, open, out, changes)?,
+        Role::User => write_parts(message, "user", false, open, out, changes)?,
         Role::Assistant => {
             let given = message.parts().iter().filter_map(|part| match &part.content {
                 Content::ToolCall(call) => Some((call.id.clone(), part.extras.get(CALL_ID)?.clone())),
                 _ => None,
             });
             open.given = given.collect();
-            all(message, "model", signs_calls, open, out, changes)?;
+            write_parts(message, "model", signs_calls, open, out, changes)?;
         }
         Role::Tool => {
             if let Some(result) = message.tool_result() {
                 answer(result, open, out)?;
             }
         }
-        other => return Err(wire::unknown_role(other)),
+        other => return Err(wire::unsupported_role(other)),
     }
     Ok(())
 }
 
 /// Appends the end of the content that is open. A conversation has a content.
-pub(super) fn close(open: &Open, out: &mut Vec<u8>) {
+pub(super) fn close(open: &GeminiWriteState, out: &mut Vec<u8>) {
     if open.speaker.is_none() {
         stand_in(&mut open.clone(), out);
     }
     out.extend_from_slice(b"]}");
 }
 
-/// Appends a content of the user with a text that says nothing.
-fn stand_in(open: &mut Open, out: &mut Vec<u8>) {
+/// Appends a content of the user with a stand-in text.
+fn stand_in(open: &mut GeminiWriteState, out: &mut Vec<u8>) {
     push("user", &json!({"text": rules::STAND_IN}), open, out);
 }
 
@@ -103,15 +103,15 @@ pub(super) fn system<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<Val
     texts.collect()
 }
 
-fn all(
+fn write_parts(
     message: &Message,
     speaker: &'static str,
     signs_calls: bool,
-    open: &mut Open,
+    open: &mut GeminiWriteState,
     out: &mut Vec<u8>,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
-    // Of calls side by side the first one is signed.
+    // NOTE: Of parallel calls only the first one is signed.
     let mut is_unsigned = signs_calls;
     for part in message.parts() {
         let Some(mut wired) = wired(message.role(), part)? else {
@@ -131,7 +131,7 @@ fn all(
 }
 
 /// Appends a part.
-fn push(speaker: &'static str, part: &Value, open: &mut Open, out: &mut Vec<u8>) {
+fn push(speaker: &'static str, part: &Value, open: &mut GeminiWriteState, out: &mut Vec<u8>) {
     match open.speaker {
         Some(last) if last == speaker => out.push(b','),
         last => {
@@ -159,7 +159,7 @@ fn wired(role: Role, part: &Part) -> Result<Option<Value>, ModelError> {
             Some(part) if part.is_object() => part.clone(),
             _ => return Ok(None),
         },
-        other => return Err(wire::cannot_send(role, other)),
+        other => return Err(wire::unsupported_part(role, other)),
     }))
 }
 
@@ -171,7 +171,7 @@ fn with_id(id: Option<&Value>, mut call: Value) -> Value {
 }
 
 /// The result of a call, and its media.
-fn answer(result: &ToolResult, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+fn answer(result: &ToolResult, open: &mut GeminiWriteState, out: &mut Vec<u8>) -> Result<(), ModelError> {
     let text = result.text();
     let response = match result.content() {
         ToolContent::Value(Value::Object(fields)) => Value::Object(fields.clone()),
@@ -179,6 +179,7 @@ fn answer(result: &ToolResult, open: &mut Open, out: &mut Vec<u8>) -> Result<(),
         _ if result.is_error() => json!({"error": text}),
         _ => json!({"result": text}),
     };
+    // NOTE: A generated id is unknown to the server, which matches results by name and order then.
     let id = open.given.iter().find(|(id, _)| id == result.call_id()).map(|(_, given)| given);
     let response = with_id(id, json!({"name": result.name(), "response": response}));
     push("user", &json!({"functionResponse": response}), open, out);
@@ -187,7 +188,7 @@ fn answer(result: &ToolResult, open: &mut Open, out: &mut Vec<u8>) -> Result<(),
             match &part.content {
                 Content::Text(_) | Content::Unknown(_) => {}
                 Content::Image(media) | Content::File(media) => push("user", &data(media)?, open, out),
-                other => return Err(wire::cannot_send(Role::Tool, other)),
+                other => return Err(wire::unsupported_part(Role::Tool, other)),
             }
         }
     }
@@ -195,7 +196,7 @@ fn answer(result: &ToolResult, open: &mut Open, out: &mut Vec<u8>) -> Result<(),
 }
 
 fn data(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
+    wire::reject_citations(media)?;
     let media_type = media.media_type.as_deref();
     let mut part = match &media.source {
         // A file that was uploaded is known by its address as well.
@@ -216,7 +217,7 @@ fn data(media: &Media) -> Result<Value, ModelError> {
         Some(ImageDetail::Low) => "MEDIA_RESOLUTION_LOW",
         Some(ImageDetail::Medium) => "MEDIA_RESOLUTION_MEDIUM",
         Some(ImageDetail::High) => "MEDIA_RESOLUTION_HIGH",
-        Some(_) => return Err(wire::no_detail(media, "low, medium or high")),
+        Some(_) => return Err(wire::unsupported_detail(media, "low, medium or high")),
     };
     part["mediaResolution"] = json!({"level": level});
     Ok(part)
@@ -228,7 +229,7 @@ pub(super) fn signature(part: &Value) -> Option<Extras> {
     Some(Extras::from_iter([(SIGNATURE, signature.clone())]))
 }
 
-/// A part of a kind that we do not know.
+/// Keeps a part of an unknown kind.
 pub(super) fn unknown(part: &Value) -> Option<Part> {
     let fields: Map<String, Value> = [(PART.to_owned(), part.clone())].into_iter().collect();
     UnknownPart::new(fields).map(|part| Content::Unknown(part).into())

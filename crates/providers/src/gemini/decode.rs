@@ -1,4 +1,4 @@
-//! From responses to chunks: a pure machine. Each event is a whole response with the next parts in it.
+//! Decodes responses into chunks: a pure state machine. Each event is a whole response with the next parts in it.
 
 use serde_json::Value;
 use stepfold_state_core::chat::{
@@ -7,36 +7,36 @@ use stepfold_state_core::chat::{
 };
 
 use super::content::{self, CALL_ID};
-use crate::calls::{self, CallIds};
-use crate::http::Piece;
-use crate::reading::{Bad, Decode, End, json};
+use crate::http::ReplyPiece;
+use crate::reply::calls::{self, ReplyCallIds};
+use crate::reply::{FinishState, ReplyDecoder, ReplyFault, parse_piece};
 
 /// Reads the responses of one reply.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct GeminiDecoder {
     choice: ToolChoice,
     is_identified: bool,
     /// The names of the calls.
     calls: Vec<String>,
-    ids: CallIds,
+    ids: ReplyCallIds,
     logprobs: Vec<Value>,
-    end: End,
+    end: FinishState,
 }
 
-impl Decode for Decoder {
-    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        let Some(value) = json::<Value>(&piece)? else {
+impl ReplyDecoder for GeminiDecoder {
+    fn push(&mut self, piece: ReplyPiece, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+        let Some(value) = parse_piece::<Value>(&piece)? else {
             return Ok(());
         };
-        self.end.is_over = matches!(piece, Piece::Whole(_));
+        self.end.is_over = matches!(piece, ReplyPiece::Whole(_));
         match value {
-            // A server that was not asked for events sends a list.
+            // NOTE: Without `alt=sse` in the URL, servers send a list.
             Value::Array(responses) => responses.iter().try_for_each(|value| self.response(value, out)),
             value => self.response(&value, out),
         }
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &FinishState {
         &self.end
     }
 
@@ -45,7 +45,7 @@ impl Decode for Decoder {
         vec![(body, &["candidates", "modelVersion", "responseId", "error"]), (&body["candidates"][0], read)]
     }
 
-    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         let reason = self.end.take()?;
         let reason = match reason {
             FinishReason::Stop if !self.calls.is_empty() => FinishReason::ToolCalls,
@@ -58,24 +58,24 @@ impl Decode for Decoder {
     }
 }
 
-impl Decoder {
+impl GeminiDecoder {
     pub(super) fn new(request: &ChatRequest) -> Self {
-        Decoder {
+        GeminiDecoder {
             choice: request.tool_choice.clone(),
             is_identified: false,
             calls: Vec::new(),
-            ids: CallIds::default(),
+            ids: ReplyCallIds::default(),
             logprobs: Vec::new(),
-            end: End::default(),
+            end: FinishState::default(),
         }
     }
 
-    fn response(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn response(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if !value.is_object() {
-            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
+            return Err(ReplyFault::Unreadable("expected a JSON object as the event".to_owned()));
         }
         if value.get("error").is_some_and(|error| !error.is_null()) {
-            return Err(Bad::Said(value.to_string()));
+            return Err(ReplyFault::Reported(value.to_string()));
         }
         let text = |name: &str| value[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         let (id, model) = (text("responseId"), text("modelVersion"));
@@ -85,7 +85,10 @@ impl Decoder {
         }
         out.extend(usage(&value["usageMetadata"]).map(Chunk::Usage));
         if let Some(reason) = value.pointer("/promptFeedback/blockReason").and_then(Value::as_str) {
-            return Err(Bad::Kind(ModelErrorKind::Refused, format!("the prompt was blocked: {reason}")));
+            return Err(ReplyFault::Kind(
+                ModelErrorKind::Refused,
+                format!("the prompt was blocked: {reason}"),
+            ));
         }
         let first = |candidate: &&Value| candidate["index"].as_u64().unwrap_or(0) == 0;
         let candidate = value["candidates"].as_array().into_iter().flatten().find(first);
@@ -100,7 +103,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn candidate(&mut self, candidate: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn candidate(&mut self, candidate: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         for part in candidate.pointer("/content/parts").and_then(Value::as_array).into_iter().flatten() {
             self.part(part, out)?;
         }
@@ -110,6 +113,8 @@ impl Decoder {
             out.push(Chunk::MessageExtras(Extras::from_iter([(CITATIONS, sources.clone())])));
         }
         self.logprobs.extend(logprobs(&candidate["logprobsResult"]));
+        // NOTE: Old models send `STOP` in each chunk: the last reason counts, and a stream that breaks after one is
+        // complete. See docs/decisions/providers.md.
         let Some(reason) = candidate["finishReason"].as_str().filter(|reason| !reason.is_empty()) else {
             return Ok(());
         };
@@ -127,24 +132,24 @@ impl Decoder {
             | "IMAGE_SAFETY"
             | "IMAGE_PROHIBITED_CONTENT"
             | "IMAGE_RECITATION" => FinishReason::ContentFilter,
-            // The call is there, and is answered as one of an unknown tool.
+            // NOTE: The call has arrived, and the loop answers it as one of an unknown tool.
             "UNEXPECTED_TOOL_CALL" if !self.calls.is_empty() => FinishReason::Stop,
             "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "MALFORMED_RESPONSE" => {
                 let more =
                     candidate["finishMessage"].as_str().unwrap_or("the model made an invalid tool call");
-                return Err(Bad::malformed(format!("{reason}: {more}")));
+                return Err(ReplyFault::malformed(format!("{reason}: {more}")));
             }
             other => FinishReason::Other(other.to_owned()),
         });
         Ok(())
     }
 
-    fn part(&mut self, part: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn part(&mut self, part: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         let signature = content::signature(part);
         if let Some(text) = part["text"].as_str() {
             let text = text.to_owned();
             if text.is_empty() && signature.is_some() {
-                // A signature belongs to its part, also where that says nothing.
+                // NOTE: A signature belongs to its part, even to an empty one.
                 let mut part = if part["thought"] == true { Part::reasoning(text) } else { Part::text(text) };
                 part.extras = signature.unwrap_or_default();
                 out.push(Chunk::Part(part));
@@ -155,7 +160,7 @@ impl Decoder {
             self.call(&part["functionCall"], out)?;
         } else if part.as_object().is_some_and(|fields| fields.keys().any(|name| name != "thoughtSignature"))
         {
-            // Its signature is in it.
+            // NOTE: An unknown part contains its signature.
             out.extend(content::unknown(part).map(Chunk::Part));
             return Ok(());
         }
@@ -163,11 +168,11 @@ impl Decoder {
         Ok(())
     }
 
-    fn call(&mut self, call: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn call(&mut self, call: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if call.get("partialArgs").is_some() || call["willContinue"] == true {
             let reason = "omit `streamFunctionCallArguments`";
             let message = format!("unsupported arguments in pieces of a function call: {reason}");
-            return Err(Bad::Kind(ModelErrorKind::Unsupported, message));
+            return Err(ReplyFault::Kind(ModelErrorKind::Unsupported, message));
         }
         let (index, name) = (self.calls.len(), call["name"].as_str().unwrap_or_default().to_owned());
         let given = call["id"].as_str().filter(|id| !id.is_empty());

@@ -3,13 +3,14 @@
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat, ToolChoice, ToolSpec};
 
-use super::content::{self, Open};
-use super::decode::Decoder;
-use crate::conform::Changes;
-use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use super::content::{self, GeminiWriteState};
+use super::decode::GeminiDecoder;
+use crate::conform::MessageChanges;
+use crate::dialect::{Dialect, MessagePlan, ModelAddress, ProviderInfo};
+use crate::model::{HttpModel, HttpModelBuilder};
 use crate::rules::RequestRules;
-use crate::wire::{Destination, MessagePlan};
-use crate::{Secret, wire};
+use crate::secret::Secret;
+use crate::wire;
 
 /// Gemini's generateContent, the dialect of a [`Gemini`].
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +45,8 @@ impl HttpModel<GenerateContent> {
 }
 
 impl Dialect for GenerateContent {
-    type Decoder = Decoder;
-    type Open = Open;
+    type Decoder = GeminiDecoder;
+    type WriteState = GeminiWriteState;
 
     const NAME: &'static str = "gemini";
     const MESSAGES: &'static str = "contents";
@@ -53,8 +54,8 @@ impl Dialect for GenerateContent {
     const SIGNATURE: Option<&'static str> = Some(content::SIGNATURE);
     const UNKNOWN: Option<&'static str> = Some(content::PART);
 
-    fn server(&self) -> Server {
-        Server {
+    fn server(&self) -> ProviderInfo {
+        ProviderInfo {
             name: "gemini",
             base_url: Some("https://generativelanguage.googleapis.com/v1beta"),
             needs_key: true,
@@ -66,7 +67,7 @@ impl Dialect for GenerateContent {
         &RequestRules::GEMINI
     }
 
-    fn plan(&self, to: Destination<'_>, _: &ChatRequest) -> MessagePlan {
+    fn plan(&self, to: ModelAddress<'_>, _: &ChatRequest) -> MessagePlan {
         MessagePlan { signs_calls: signs_calls(to.model), ..MessagePlan::default() }
     }
 
@@ -79,7 +80,7 @@ impl Dialect for GenerateContent {
         format!("{base}/models/{model}:streamGenerateContent?alt=sse")
     }
 
-    fn head(&self, _: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, _: ModelAddress<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
         let (media_type, schema) = match &request.response_format {
             None => (None, None),
@@ -136,19 +137,19 @@ impl Dialect for GenerateContent {
         &self,
         message: &Message,
         plan: &MessagePlan,
-        open: &mut Open,
+        open: &mut GeminiWriteState,
         out: &mut Vec<u8>,
-        changes: &mut Changes,
+        changes: &mut MessageChanges,
     ) -> Result<(), ModelError> {
         content::write(message, plan.signs_calls, open, out, changes)
     }
 
-    fn close(&self, open: &Open, out: &mut Vec<u8>) {
+    fn close(&self, open: &GeminiWriteState, out: &mut Vec<u8>) {
         content::close(open, out);
     }
 
-    fn decoder(&self, request: &ChatRequest) -> Decoder {
-        Decoder::new(request)
+    fn decoder(&self, request: &ChatRequest) -> GeminiDecoder {
+        GeminiDecoder::new(request)
     }
 }
 
@@ -169,7 +170,7 @@ fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
         ToolChoice::None => json!({"mode": "NONE"}),
         ToolChoice::Required => json!({"mode": "ANY"}),
         ToolChoice::Named(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
-        other => return Err(wire::unknown_choice(other)),
+        other => return Err(wire::unsupported_choice(other)),
     };
     Ok(Some(json!({"functionCallingConfig": config})))
 }

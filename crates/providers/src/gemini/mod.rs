@@ -1,6 +1,6 @@
 //! Google's Gemini models, by their own generateContent API.
 //!
-//! In the order one meets them: a [`GeminiBuilder`] is given a key and a model; a [`Gemini`] is the
+//! In order: a [`GeminiBuilder`] is given a key and a model; a [`Gemini`] is the
 //! [`ChatModel`](stepfold_state_core::chat::ChatModel). Their dialect, [`GenerateContent`], is pure functions.
 //!
 //! Data that the provider needs back unchanged is stored in extras of parts: `thought_signature`, and

@@ -12,11 +12,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls_platform_verifier::{BuilderVerifierExt as _, Verifier};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 
-use crate::Secret;
+use crate::secret::Secret;
 
-/// How connections are made.
+/// The options of connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Connect {
+pub(crate) struct ConnectOptions {
     pub(crate) timeout: Duration,
     /// The address of a proxy, which may hold a password.
     pub(crate) proxy: Option<Secret>,
@@ -24,12 +24,13 @@ pub(crate) struct Connect {
     pub(crate) roots: Vec<Vec<u8>>,
 }
 
-/// A client that connects like this.
-pub(crate) fn client(connect: &Connect) -> Result<reqwest::Client, ModelError> {
+/// Builds a client with these options.
+pub(crate) fn client(connect: &ConnectOptions) -> Result<reqwest::Client, ModelError> {
     let mut builder = reqwest::Client::builder()
         .connect_timeout(connect.timeout)
+        // NOTE: Nagle's algorithm would delay the small writes of a request.
         .tcp_nodelay(true)
-        // A redirected request would carry the key to wherever it is sent.
+        // NOTE: A redirected request would carry the key to any host that the server names.
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")));
     if let Some(proxy) = &connect.proxy {
@@ -41,7 +42,7 @@ pub(crate) fn client(connect: &Connect) -> Result<reqwest::Client, ModelError> {
     builder.tls_backend_preconfigured(tls).build().map_err(|error| unusable(&error))
 }
 
-/// A base URL without the slash at its end. Paths are appended to it, and nothing in it is a secret.
+/// Checks a base URL, and removes the slash at its end. It must not contain secrets: it shows in errors.
 pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
     let Some(url) = url else {
         return Err("missing base URL: this provider has no default; set one".to_owned());
@@ -52,7 +53,7 @@ pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
         let url = without_password(url);
         return Err(format!("invalid base URL `{url}`: must begin with http:// or https://"));
     };
-    // They would not be sent, and would show in errors.
+    // NOTE: A user and a password would not be sent, and would show in errors.
     if !parsed.username().is_empty() || parsed.password().is_some() {
         let url = without_password(url);
         return Err(format!(
@@ -65,7 +66,7 @@ pub(crate) fn base_url(url: Option<&str>) -> Result<String, String> {
     Ok(url.to_owned())
 }
 
-/// A URL, or what should be one, without the name and the password that it may begin with.
+/// Removes the user and the password from a URL, valid or not.
 pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => Cow::Owned(format!("{scheme}://***@{host}")),
@@ -74,11 +75,11 @@ pub(crate) fn without_password(url: &str) -> Cow<'_, str> {
     }
 }
 
-/// What of a proxy's address is secret: all of it, and its password, also where its characters are escaped.
+/// Returns the secrets in the address of a proxy: all of it, and its password, with and without escapes.
 pub(crate) fn secrets_of(proxy: &Secret) -> Vec<Secret> {
     let parsed = reqwest::Url::parse(proxy.expose()).ok();
     let password = parsed.as_ref().and_then(reqwest::Url::password).map(str::to_owned);
-    // A query is where the library decodes.
+    // NOTE: The library decodes escapes only in a query.
     let query = password.as_ref().map(|password| format!("http://x/?x={}", password.replace('+', "%2B")));
     let decoded =
         query.and_then(|url| Some(reqwest::Url::parse(&url).ok()?.query_pairs().next()?.1.into_owned()));
@@ -86,7 +87,7 @@ pub(crate) fn secrets_of(proxy: &Secret) -> Vec<Secret> {
     [proxy.clone()].into_iter().chain(password.map(Secret::from)).collect()
 }
 
-/// A header's value that does not show. Some characters cannot be sent in one.
+/// Makes the value of a header that `Debug` hides. Some characters are invalid in a header.
 pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::try_from(value).map_err(|_| {
         format!("invalid {what}: contains a character that cannot be sent, such as a line break")
@@ -96,6 +97,8 @@ pub(crate) fn sensitive(what: &str, value: &str) -> Result<HeaderValue, String> 
 }
 
 fn tls() -> Result<ClientConfig, ModelError> {
+    // NOTE: Built once: to read the certificates of the system takes longer than everything else. `ring`, since
+    // `aws-lc-rs` takes 40 seconds more to build on two cores.
     static TLS: OnceLock<Result<ClientConfig, String>> = OnceLock::new();
     let made = TLS.get_or_init(|| {
         let provider = Arc::new(rustls::crypto::ring::default_provider());

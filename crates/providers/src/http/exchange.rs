@@ -1,4 +1,4 @@
-//! One request and its answer. Whatever goes wrong on the way has become an error of a kind here.
+//! One request and its response. Every failure of the transport becomes an error with a kind here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,32 +13,33 @@ use reqwest::{Client, Request, Response};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, TimeoutKind};
 use tokio::time::timeout;
 
-use super::events::{BadEvent, Event, Events, MAX_EVENT};
-use super::fault::{Target, classify, request_id};
 use super::guard;
+use super::server_error::{ErrorContext, classify, request_id};
+use super::sse::{MAX_EVENT, SseEvent, SseFault, SseParser};
 
-/// The most bytes that are read of a body that should be an error, and how long that may take.
+/// The limits on the bytes of the body of an error, and on the time to read it.
 const MAX_ERROR: usize = 64 << 10;
 const MAX_ERROR_TIME: Duration = Duration::from_secs(10);
 
 /// The maximum bytes of a reply, including its protocol.
+// NOTE: Counts comments and pings, too, so that endless keep-alive data is bounded as well.
 const MAX_REPLY: usize = 64 << 20;
 
 /// The progress of a reply, and its limit on idle time. Before the first chunk another limit applies.
 #[derive(Clone, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ReplyProgress {
     idle: Option<Duration>,
     has_begun: Arc<AtomicBool>,
     is_whole: Arc<AtomicBool>,
     held: Arc<AtomicUsize>,
 }
 
-impl Progress {
+impl ReplyProgress {
     pub(crate) fn new(idle: Option<Duration>) -> Self {
-        Progress { idle, has_begun: Arc::default(), is_whole: Arc::default(), held: Arc::default() }
+        ReplyProgress { idle, has_begun: Arc::default(), is_whole: Arc::default(), held: Arc::default() }
     }
 
-    /// Says that the reply has begun.
+    /// Marks the reply as begun.
     pub(crate) fn begin(&self) {
         self.has_begun.store(true, Ordering::Relaxed);
     }
@@ -48,17 +49,17 @@ impl Progress {
         self.is_whole.store(true, Ordering::Relaxed);
     }
 
-    /// Says how much of the reply is held back.
+    /// Sets the amount of the reply that is held back.
     pub(crate) fn hold(&self, held: usize) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// How much of the reply is held back.
+    /// The amount of the reply that is held back.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether it is whole.
+    /// Whether the reply is complete.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Relaxed)
     }
@@ -66,15 +67,15 @@ impl Progress {
 
 /// A piece of a reply.
 #[derive(Clone, Debug)]
-pub enum Piece {
+pub enum ReplyPiece {
     /// An event of a stream.
-    Event(Event),
+    Event(SseEvent),
     /// All of it, as JSON: from a server that does not stream, or an error with status 200.
     Whole(String),
 }
 
 /// The pieces of a reply. An error is the last item; a stream without one ended between two events.
-pub(crate) type Pieces = BoxStream<'static, Result<Piece, ModelError>>;
+pub(crate) type PieceStream = BoxStream<'static, Result<ReplyPiece, ModelError>>;
 
 /// The bytes of a body. An error is the last item.
 type ByteStream = BoxStream<'static, Result<Bytes, ModelError>>;
@@ -83,23 +84,23 @@ type ByteStream = BoxStream<'static, Result<Bytes, ModelError>>;
 pub(crate) async fn send(
     client: &Client,
     request: Request,
-    progress: &Progress,
-    target: &mut Target,
-) -> Result<Pieces, ModelError> {
-    guard::check(request.url()).map_err(|error| target.name(error))?;
+    progress: &ReplyProgress,
+    context: &mut ErrorContext,
+) -> Result<PieceStream, ModelError> {
+    guard::check(request.url()).map_err(|error| context.label(error))?;
     let address = request.url().origin().ascii_serialization();
     let sent = client.execute(request).await;
-    let response = sent.map_err(|error| not_sent(target, &address, error))?;
-    pieces(response, progress, target).await
+    let response = sent.map_err(|error| not_sent(context, &address, error))?;
+    pieces(response, progress, context).await
 }
 
 /// The pieces of a response. Notes the id that the server gave to the request.
 pub(crate) async fn pieces(
     response: Response,
-    progress: &Progress,
-    target: &mut Target,
-) -> Result<Pieces, ModelError> {
-    target.request_id = request_id(response.headers());
+    progress: &ReplyProgress,
+    context: &mut ErrorContext,
+) -> Result<PieceStream, ModelError> {
+    context.request_id = request_id(response.headers());
     let status = response.status();
     if !status.is_success() {
         let headers = response.headers().clone();
@@ -108,33 +109,37 @@ pub(crate) async fn pieces(
         let read = read(response.bytes_stream().boxed(), MAX_ERROR, &mut body);
         let _ = timeout(MAX_ERROR_TIME, read).await;
         let text = if encoding(&headers).is_some() { "".into() } else { String::from_utf8_lossy(&body) };
-        return Err(classify(target, Some(status), &headers, &text));
+        return Err(classify(context, Some(status), &headers, &text));
     }
     if let Some(encoding) = encoding(response.headers()) {
         let message = format!("unsupported content encoding {encoding:?}: the request did not accept one");
-        return Err(target.error(ModelErrorKind::Unsupported, message));
+        return Err(context.error(ModelErrorKind::Unsupported, message));
     }
     let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or("").to_lowercase();
     let content_type = content_type.split(';').next().unwrap_or("").trim();
-    let bytes = response_bytes(response, progress, target);
+    let bytes = response_bytes(response, progress, context);
     match content_type {
-        "application/json" => whole(bytes, target).await,
+        "application/json" => whole(bytes, context).await,
         // Some servers send no content type, or a wrong one: an error as JSON, say, in place of a stream.
         "" | "text/event-stream" | "text/plain" | "application/octet-stream" => {
-            sniffed(bytes, content_type, target).await
+            detect_kind(bytes, content_type, context).await
         }
-        other => Err(unexpected(bytes, other, target).await),
+        other => Err(unexpected(bytes, other, context).await),
     }
 }
 
-/// How a body is encoded that should not be.
+/// Returns the encoding of a body, which the request did not accept.
 fn encoding(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get("content-encoding").filter(|name| *name != "identity")
 }
 
 /// Detects the kind of a body by its first bytes, without a content type or with one that may be wrong.
-async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> Result<Pieces, ModelError> {
+async fn detect_kind(
+    mut bytes: ByteStream,
+    content_type: &str,
+    context: &ErrorContext,
+) -> Result<PieceStream, ModelError> {
     let is_stream = content_type == "text/event-stream";
     let least = if is_stream { 1 } else { 6 };
     let mut head = Vec::new();
@@ -143,7 +148,7 @@ async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> 
     {
         head.extend_from_slice(&more?);
         if start_of(&head).is_empty() && head.len() > BOM.len() {
-            // White space says nothing, however much of it comes.
+            // NOTE: White space does not tell the kind, and endless white space must not fill the memory.
             head.clear();
         }
     }
@@ -155,32 +160,33 @@ async fn sniffed(mut bytes: ByteStream, content_type: &str, target: &Target) -> 
         || (is_stream && !is_json);
     let all = stream::iter([Ok(Bytes::from(head))]).chain(bytes).boxed();
     match (is_events, is_json) {
-        (true, _) => Ok(events(all, target.clone())),
-        (_, true) => whole(all, target).await,
+        (true, _) => Ok(events(all, context.clone())),
+        (_, true) => whole(all, context).await,
         _ => {
-            Err(unexpected(all, if content_type.is_empty() { "no type" } else { content_type }, target).await)
+            Err(unexpected(all, if content_type.is_empty() { "no type" } else { content_type }, context)
+                .await)
         }
     }
 }
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// What a body begins with, behind a byte order mark, or a part of one, and white space.
+/// Returns the start of a body after a byte order mark (or a part of one) and white space.
 fn start_of(head: &[u8]) -> &[u8] {
     if BOM.starts_with(head) { &[] } else { head.strip_prefix(BOM).unwrap_or(head).trim_ascii_start() }
 }
 
 /// The error of a body that is not a reply.
-async fn unexpected(bytes: ByteStream, content_type: &str, target: &Target) -> ModelError {
+async fn unexpected(bytes: ByteStream, content_type: &str, context: &ErrorContext) -> ModelError {
     let mut body = Vec::new();
     let _ = timeout(MAX_ERROR_TIME, read(bytes, MAX_ERROR, &mut body)).await;
     let body = String::from_utf8_lossy(&body);
     let message = format!("expected text/event-stream, found {content_type}: {body}");
-    target.error(ModelErrorKind::Malformed, message)
+    context.error(ModelErrorKind::Malformed, message)
 }
 
 /// A body in one piece.
-async fn whole(mut bytes: ByteStream, target: &Target) -> Result<Pieces, ModelError> {
+async fn whole(mut bytes: ByteStream, context: &ErrorContext) -> Result<PieceStream, ModelError> {
     let mut body = Vec::new();
     while let Some(more) = bytes.next().await {
         body.extend_from_slice(&more?);
@@ -188,13 +194,13 @@ async fn whole(mut bytes: ByteStream, target: &Target) -> Result<Pieces, ModelEr
     match String::from_utf8(body) {
         Ok(text) => {
             let text = text.trim_start_matches('\u{feff}').to_owned();
-            Ok(stream::iter([Ok(Piece::Whole(text))]).boxed())
+            Ok(stream::iter([Ok(ReplyPiece::Whole(text))]).boxed())
         }
-        Err(_) => Err(target.error(ModelErrorKind::Malformed, "expected UTF-8 in the reply")),
+        Err(_) => Err(context.error(ModelErrorKind::Malformed, "expected UTF-8 in the reply")),
     }
 }
 
-/// Reads a body until it ends, fails, or is larger than that.
+/// Reads a body until it ends, fails, or reaches the limit.
 async fn read<E>(mut bytes: impl Stream<Item = Result<Bytes, E>> + Unpin, limit: usize, body: &mut Vec<u8>) {
     while let Some(Ok(more)) = bytes.next().await {
         body.extend_from_slice(&more[..more.len().min(limit - body.len())]);
@@ -205,24 +211,24 @@ async fn read<E>(mut bytes: impl Stream<Item = Result<Bytes, E>> + Unpin, limit:
 }
 
 /// The events of a body.
-fn events(bytes: ByteStream, target: Target) -> Pieces {
-    let (events, ready) = (Events::default(), VecDeque::new());
-    let reader = Reader { bytes, events, ready, target, end: None };
+fn events(bytes: ByteStream, context: ErrorContext) -> PieceStream {
+    let (events, ready) = (SseParser::default(), VecDeque::new());
+    let reader = EventReader { bytes, events, ready, context, end: None };
     let events = stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
-    events.map(|event| event.map(Piece::Event)).boxed()
+    events.map(|event| event.map(ReplyPiece::Event)).boxed()
 }
 
-struct Reader {
+struct EventReader {
     bytes: ByteStream,
-    events: Events,
-    ready: VecDeque<Event>,
-    target: Target,
+    events: SseParser,
+    ready: VecDeque<SseEvent>,
+    context: ErrorContext,
     /// The result at the end, once it is known. Buffered data comes first.
     end: Option<Result<(), ModelError>>,
 }
 
-impl Reader {
-    async fn next(&mut self) -> Option<Result<Event, ModelError>> {
+impl EventReader {
+    async fn next(&mut self) -> Option<Result<SseEvent, ModelError>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(Ok(event));
@@ -233,9 +239,9 @@ impl Reader {
             self.end = match self.bytes.next().await {
                 Some(Ok(bytes)) => self.read(&bytes).err().map(Err),
                 Some(Err(error)) => Some(Err(error)),
-                None if self.events.is_in_the_middle() => {
+                None if self.events.is_within_event() => {
                     let message = "the stream ended in the middle of an event";
-                    Some(Err(self.target.error(ModelErrorKind::Truncated, message)))
+                    Some(Err(self.context.error(ModelErrorKind::Truncated, message)))
                 }
                 None => Some(Ok(())),
             };
@@ -248,34 +254,34 @@ impl Reader {
         self.ready.extend(events);
         read.map_err(|fault| {
             let (kind, message) = match fault {
-                BadEvent::TooLarge => {
+                SseFault::TooLarge => {
                     (ModelErrorKind::ReplyTooLarge { limit: MAX_EVENT }, "in one event of the stream")
                 }
-                BadEvent::NotUtf8 => (ModelErrorKind::Malformed, "the stream is not UTF-8"),
+                SseFault::NotUtf8 => (ModelErrorKind::Malformed, "the stream is not UTF-8"),
             };
-            self.target.error(kind, message)
+            self.context.error(kind, message)
         })
     }
 }
 
 /// The bytes of a response, limited in idle time and size.
-fn response_bytes(response: Response, progress: &Progress, target: &Target) -> ByteStream {
+fn response_bytes(response: Response, progress: &ReplyProgress, context: &ErrorContext) -> ByteStream {
     let bytes = response.bytes_stream().boxed();
-    let incoming = Incoming { bytes, progress: progress.clone(), target: target.clone(), count: 0 };
+    let incoming = LimitedBytes { bytes, progress: progress.clone(), context: context.clone(), count: 0 };
     stream::unfold(incoming, |mut incoming| async move { Some((incoming.next().await?, incoming)) })
         .fuse()
         .boxed()
 }
 
-struct Incoming {
+struct LimitedBytes {
     bytes: BoxStream<'static, reqwest::Result<Bytes>>,
-    progress: Progress,
-    target: Target,
-    /// How many bytes came, comments and pings included.
+    progress: ReplyProgress,
+    context: ErrorContext,
+    /// The number of received bytes, comments and pings included.
     count: usize,
 }
 
-impl Incoming {
+impl LimitedBytes {
     async fn next(&mut self) -> Option<Result<Bytes, ModelError>> {
         let next = loop {
             let Some(limit) = self.progress.idle else {
@@ -283,6 +289,7 @@ impl Incoming {
             };
             match timeout(limit, self.bytes.next()).await {
                 Ok(next) => break next,
+                // NOTE: Before the first piece of the reply the limit for the first token applies.
                 Err(_) if !self.progress.has_begun.load(Ordering::Relaxed) => {}
                 Err(_) => {
                     let kind = ModelErrorKind::TimedOut(TimeoutKind::Idle);
@@ -308,15 +315,16 @@ impl Incoming {
     /// The last error: the connection is released.
     fn fail(&mut self, kind: ModelErrorKind, message: &str) -> ModelError {
         self.bytes = stream::empty().boxed();
-        self.target.error(kind, message)
+        self.context.error(kind, message)
     }
 }
 
 /// The error for a request that got no response.
-fn not_sent(target: &Target, address: &str, error: reqwest::Error) -> ModelError {
+fn not_sent(context: &ErrorContext, address: &str, error: reqwest::Error) -> ModelError {
     let (kind, what) = if error.is_builder() {
         (ModelErrorKind::InvalidRequest, "could not write a request to")
     } else if is_untrusted(&error) {
+        // NOTE: A kind of its own: a retry does not help, and neither the key nor the request is wrong.
         (ModelErrorKind::Untrusted, "invalid certificate of")
     } else if error.is_connect() && error.is_timeout() {
         (ModelErrorKind::TimedOut(TimeoutKind::Connect), "could not connect to")
@@ -326,12 +334,12 @@ fn not_sent(target: &Target, address: &str, error: reqwest::Error) -> ModelError
         (ModelErrorKind::Transient, "no response from")
     };
     let message = format!("{what} {address}: {}", cause(&error));
-    target.error(kind, message).with_source(error.without_url())
+    context.error(kind, message).with_source(error.without_url())
 }
 
-/// Whether the other side of a connection could not show who it is. Sent again, the request fails again.
+/// Whether the certificate of the server is invalid: a retry fails again.
 fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
-    // An error of input or output names the causes of what is in it, and not that itself.
+    // NOTE: `io::Error::source` skips the wrapped error and returns that error's source, so `get_ref` is asked first.
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) =

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 
-/// How many guards there are.
+/// The number of live guards.
 static FORBIDDEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Forbids HTTP models to connect to other machines as long as the guard lives, in the whole process.
@@ -24,7 +24,7 @@ pub fn forbid_real_requests() -> RealRequests {
     RealRequests(())
 }
 
-/// Real requests are forbidden while this lives; see [`forbid_real_requests`].
+/// Blocks real requests until dropped; see [`forbid_real_requests`].
 #[derive(Debug)]
 pub struct RealRequests(());
 
@@ -34,10 +34,11 @@ impl Drop for RealRequests {
     }
 }
 
-/// Whether a request may go there.
+/// Checks that a request to this URL is allowed.
 pub(super) fn check(url: &reqwest::Url) -> Result<(), ModelError> {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    // NOTE: Names are not resolved: a lookup would be a request to another machine.
     let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
     if is_here || (FORBIDDEN.load(Ordering::SeqCst) == 0 && !is_forbidden_by_environment()) {
         return Ok(());

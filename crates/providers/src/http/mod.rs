@@ -1,17 +1,17 @@
 //! Common code of HTTP models: one client, one error parser, one stream reader.
 
 mod client;
-mod events;
 mod exchange;
-mod fault;
 mod guard;
 mod retry_after;
+mod server_error;
+mod sse;
 
-pub(crate) use self::client::{Connect, base_url, client, secrets_of, sensitive, without_password};
-pub(crate) use self::events::Event;
+pub(crate) use self::client::{ConnectOptions, base_url, client, secrets_of, sensitive, without_password};
+pub(crate) use self::sse::SseEvent;
 #[cfg(test)]
-pub(crate) use self::events::Events;
+pub(crate) use self::sse::SseParser;
 
-pub(crate) use self::exchange::{Piece, Pieces, Progress, pieces, send};
-pub(crate) use self::fault::{Target, classify};
+pub(crate) use self::exchange::{PieceStream, ReplyPiece, ReplyProgress, pieces, send};
 pub use self::guard::{RealRequests, forbid_real_requests};
+pub(crate) use self::server_error::{ErrorContext, classify};

@@ -11,7 +11,7 @@ use reqwest::header::HeaderMap;
 pub(super) fn retry_after(headers: &HeaderMap, now: impl Fn() -> SystemTime) -> Option<Duration> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let milliseconds = header("retry-after-ms").and_then(|text| duration(text.parse::<f64>().ok()? / 1000.0));
-    let told = milliseconds.or_else(|| {
+    let requested = milliseconds.or_else(|| {
         let text = header("retry-after")?;
         if let Ok(seconds) = text.parse::<f64>() {
             return duration(seconds);
@@ -19,13 +19,14 @@ pub(super) fn retry_after(headers: &HeaderMap, now: impl Fn() -> SystemTime) -> 
         let date = httpdate::parse_http_date(text).ok()?;
         Some(date.duration_since(now()).unwrap_or_default())
     });
-    if told.is_some() {
-        return told;
+    if requested.is_some() {
+        return requested;
     }
     let waits = ["requests", "tokens"].into_iter().filter_map(|what| {
         let remaining = header(&format!("x-ratelimit-remaining-{what}"))?.parse::<f64>().ok()?;
         let reset = header(&format!("x-ratelimit-reset-{what}"))?;
-        if remaining <= 0.0 { units(reset) } else { None }
+        // NOTE: A counter that is not exhausted also has a reset time, which is no reason to wait.
+        if remaining <= 0.0 { parse_units(reset) } else { None }
     });
     waits.max()
 }
@@ -36,7 +37,7 @@ fn duration(seconds: f64) -> Option<Duration> {
 }
 
 /// A time such as `6m0s`, `1.5s` or `20ms`; a bare number is seconds.
-pub(super) fn units(text: &str) -> Option<Duration> {
+pub(super) fn parse_units(text: &str) -> Option<Duration> {
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {

@@ -33,16 +33,16 @@ impl ConcurrencyLimit {
 
 impl ModelLayer for ConcurrencyLimit {
     fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
-        Arc::new(Limited { inner: model, permits: Arc::new(Semaphore::new(self.0)) })
+        Arc::new(ConcurrencyLimitedModel { inner: model, permits: Arc::new(Semaphore::new(self.0)) })
     }
 }
 
-struct Limited {
+struct ConcurrencyLimitedModel {
     inner: Arc<dyn ChatModel>,
     permits: Arc<Semaphore>,
 }
 
-impl ChatModel for Limited {
+impl ChatModel for ConcurrencyLimitedModel {
     fn id(&self) -> &str {
         self.inner.id()
     }

@@ -10,7 +10,7 @@ use stepfold_state_core::chat::{
 };
 
 use super::ModelLayer;
-use super::opening::{Begun, all_failed, opening};
+use super::opening::{BegunReply, all_failed, opening};
 
 /// Falls back to other models when the first one cannot answer.
 ///
@@ -53,16 +53,16 @@ impl Fallback {
 impl ModelLayer for Fallback {
     fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
         let models = [model].into_iter().chain(self.0.iter().cloned()).collect();
-        Arc::new(FirstAnswer { models })
+        Arc::new(FallbackModel { models })
     }
 }
 
 /// Never empty.
-struct FirstAnswer {
+struct FallbackModel {
     models: Arc<[Arc<dyn ChatModel>]>,
 }
 
-impl ChatModel for FirstAnswer {
+impl ChatModel for FallbackModel {
     /// The id of the first model.
     fn id(&self) -> &str {
         self.models.first().map_or("", |model| model.id())
@@ -70,7 +70,7 @@ impl ChatModel for FirstAnswer {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let reply = first_answer(Arc::clone(&self.models), request);
-        let reply = reply.map(|begun| begun.map_or_else(ReplyStream::failed, Begun::into_stream));
+        let reply = reply.map(|begun| begun.map_or_else(ReplyStream::failed, BegunReply::into_stream));
         ReplyStream::new(reply.flatten_stream())
     }
 
@@ -89,15 +89,18 @@ impl ChatModel for FirstAnswer {
     }
 }
 
-async fn first_answer(models: Arc<[Arc<dyn ChatModel>]>, request: ChatRequest) -> Result<Begun, ModelError> {
+async fn first_answer(
+    models: Arc<[Arc<dyn ChatModel>]>,
+    request: ChatRequest,
+) -> Result<BegunReply, ModelError> {
     let mut failures = Vec::new();
     let mut last = None;
     for (index, model) in models.iter().enumerate() {
-        let asked = match index {
+        let adapted = match index {
             0 => request.clone(),
-            _ => for_another(&request, models[0].id(), model.id()),
+            _ => adapt_request(&request, models[0].id(), model.id()),
         };
-        let error = match opening(model.respond(asked)).await {
+        let error = match opening(model.respond(adapted)).await {
             Ok(begun) if index == 0 => return Ok(begun),
             // The id of the layer is that of the first model.
             Ok(begun) => return Ok(begun.answered_by(model.id())),
@@ -105,9 +108,9 @@ async fn first_answer(models: Arc<[Arc<dyn ChatModel>]>, request: ChatRequest) -
         };
         tracing::debug!(model = model.id(), %error, "a model cannot answer");
         failures.push(format!("{}: {error}", model.id()));
-        let goes_on = is_of_one_model(error.kind());
+        let may_fall_back = is_model_specific(error.kind());
         last = Some(error);
-        if !goes_on {
+        if !may_fall_back {
             break;
         }
     }
@@ -115,19 +118,21 @@ async fn first_answer(models: Arc<[Arc<dyn ChatModel>]>, request: ChatRequest) -
     Err(if failures.len() > 1 { all_failed(last, "all models failed", &failures) } else { last })
 }
 
-/// The request to another model, without what is addressed to the first one or to its provider.
-fn for_another(request: &ChatRequest, first: &str, other: &str) -> ChatRequest {
+/// Adapts the request to another model: removes the model name and extras for the first model and its provider.
+fn adapt_request(request: &ChatRequest, first: &str, other: &str) -> ChatRequest {
     let provider = |id: &str| id.split_once('/').map(|(provider, _)| provider.to_owned());
     let mut request = request.clone();
     request.model = None;
     if provider(first) != provider(other) {
+        // NOTE: Extras of another API would make each fallback fail as an invalid request. See
+        // docs/decisions/providers.md.
         request.params.extras = Extras::new();
     }
     request
 }
 
-/// Whether another model might do better.
-fn is_of_one_model(kind: &ModelErrorKind) -> bool {
+/// Whether another model might succeed.
+fn is_model_specific(kind: &ModelErrorKind) -> bool {
     kind.is_retryable()
         || matches!(
             kind,

@@ -2,8 +2,9 @@
 //!
 //! [`ChatModelExt::layer`] puts one layer around a model, innermost first; [`Layers`] is a stack that can be kept and
 //! put around several models. A good order, from the inside: [`Timeout`], so that a request that hangs becomes an
-//! error, for models without timeouts of their own (HTTP models have them); [`Trace`], to see each attempt; [`RateLimit`] and [`ConcurrencyLimit`], so that a retry counts as a request;
-//! [`Retry`]; and outermost [`Fallback`], to another model when all attempts have failed.
+//! error, for models without timeouts of their own (HTTP models have them); [`Trace`], to see each attempt;
+//! [`RateLimit`] and [`ConcurrencyLimit`], so that a retry counts as a request; [`Retry`]; and outermost
+//! [`Fallback`], to another model when all attempts have failed.
 //!
 //! No layer repeats a request after a part of its reply was passed on: the reader of the stream would see the
 //! beginning twice.
@@ -28,7 +29,7 @@ pub use self::retry::{FailedAttempt, Retry};
 pub use self::timeout::Timeout;
 pub use self::trace::{Trace, TraceContent};
 #[cfg(feature = "http")]
-pub(crate) use self::{opening::is_content, timeout::watch};
+pub(crate) use self::{opening::is_content, timeout::with_timeout};
 
 /// A wrapper of a model: it changes when and how often the model is called.
 ///

@@ -5,7 +5,7 @@ use futures_util::{StreamExt, stream};
 use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind, ReplyStream};
 
 /// A reply after its opening: the chunks until then, and the rest of the stream.
-pub(super) struct Begun {
+pub(super) struct BegunReply {
     held: Vec<Chunk>,
     rest: ReplyStream,
 }
@@ -14,20 +14,20 @@ pub(super) struct Begun {
 ///
 /// # Errors
 /// The error before that.
-pub(super) async fn opening(mut reply: ReplyStream) -> Result<Begun, ModelError> {
+pub(super) async fn opening(mut reply: ReplyStream) -> Result<BegunReply, ModelError> {
     let mut held = Vec::new();
     while let Some(chunk) = reply.next().await {
         let chunk = chunk?;
         let has_begun = is_content(&chunk);
         held.push(chunk);
         if has_begun {
-            return Ok(Begun { held, rest: reply });
+            return Ok(BegunReply { held, rest: reply });
         }
     }
     Err(ModelError::new(ModelErrorKind::Truncated, "the stream ended before the first chunk"))
 }
 
-impl Begun {
+impl BegunReply {
     /// Names the model that answers, where its provider does not.
     pub(super) fn answered_by(mut self, model: &str) -> Self {
         self.held.insert(0, Chunk::Identity { id: None, model: Some(model.to_owned()) });
@@ -45,6 +45,7 @@ impl Begun {
 pub(crate) fn is_content(chunk: &Chunk) -> bool {
     match chunk {
         Chunk::Identity { .. } | Chunk::Usage(_) | Chunk::MessageExtras(_) | Chunk::Raw(_) => false,
+        // NOTE: Some servers send empty text for minutes while a model reasons.
         Chunk::Text(text) | Chunk::Reasoning(text) => !text.is_empty(),
         _ => true,
     }

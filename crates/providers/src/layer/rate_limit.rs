@@ -34,18 +34,18 @@ const MINUTE: Duration = Duration::from_secs(60);
 pub struct RateLimit {
     requests: u32,
     tokens: Option<u32>,
-    estimate: Arc<Estimate>,
+    estimate: Arc<TokenEstimate>,
 }
 
-type Estimate = dyn Fn(&ChatRequest) -> u64 + Send + Sync;
+type TokenEstimate = dyn Fn(&ChatRequest) -> u64 + Send + Sync;
 
 impl RateLimit {
-    /// Limits the requests a minute. Zero counts as one.
+    /// Limits requests per minute. Zero counts as one.
     pub fn per_minute(requests: u32) -> Self {
         RateLimit { requests: requests.max(1), tokens: None, estimate: Arc::new(estimate) }
     }
 
-    /// Limits the tokens a minute as well. Zero counts as one.
+    /// Limits tokens per minute as well. Zero counts as one.
     #[must_use]
     pub fn tokens_per_minute(mut self, tokens: u32) -> Self {
         self.tokens = Some(tokens.max(1));
@@ -84,33 +84,36 @@ fn estimate(request: &ChatRequest) -> u64 {
 
 impl ModelLayer for RateLimit {
     fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
-        let gates = Gates { requests: Gate::new(self.requests), tokens: self.tokens.map(Gate::new) };
+        let gates = RateBuckets {
+            requests: RateBucket::new(self.requests),
+            tokens: self.tokens.map(RateBucket::new),
+        };
         let (estimate, gates) = (Arc::clone(&self.estimate), Arc::new(Mutex::new(gates)));
-        Arc::new(RateLimited { inner: model, estimate, gates })
+        Arc::new(RateLimitedModel { inner: model, estimate, gates })
     }
 }
 
-struct RateLimited {
+struct RateLimitedModel {
     inner: Arc<dyn ChatModel>,
-    estimate: Arc<Estimate>,
+    estimate: Arc<TokenEstimate>,
     /// Held by the waiting request, so that others wait in order.
-    gates: Arc<Mutex<Gates>>,
+    gates: Arc<Mutex<RateBuckets>>,
 }
 
 /// The limits of a request.
-struct Gates {
-    requests: Gate,
-    tokens: Option<Gate>,
+struct RateBuckets {
+    requests: RateBucket,
+    tokens: Option<RateBucket>,
 }
 
 /// A bucket that fills up in a minute.
-struct Gate {
+struct RateBucket {
     size: u32,
     /// When it will be full again.
     full_at: Instant,
 }
 
-impl ChatModel for RateLimited {
+impl ChatModel for RateLimitedModel {
     fn id(&self) -> &str {
         self.inner.id()
     }
@@ -139,14 +142,16 @@ impl ChatModel for RateLimited {
     }
 }
 
-impl Gate {
+impl RateBucket {
     fn new(per_minute: u32) -> Self {
-        Gate { size: per_minute, full_at: Instant::now() }
+        RateBucket { size: per_minute, full_at: Instant::now() }
     }
 
     /// Waits until this many are available, or the bucket is full, and takes them.
     async fn pass(&mut self, count: u64) {
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.size);
+        // NOTE: Requests wait in order behind one lock, so that a bucket is one line of arithmetic and needs no
+        // library.
         let full_at = self.full_at.max(Instant::now()) + MINUTE * count / self.size;
         if let Some(there_at) = full_at.checked_sub(MINUTE) {
             sleep_until(there_at).await;

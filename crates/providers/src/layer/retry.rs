@@ -12,7 +12,7 @@ use stepfold_state_core::chat::{
 use tokio::time::{Instant, sleep};
 
 use super::ModelLayer;
-use super::opening::{Begun, all_failed, opening};
+use super::opening::{BegunReply, all_failed, opening};
 
 /// Repeats failed requests.
 ///
@@ -42,12 +42,12 @@ pub struct Retry {
     max_pause: Duration,
     max_total: Duration,
     seed: Option<u64>,
-    predicate: Arc<Predicate>,
-    listener: Option<Arc<Listener>>,
+    predicate: Arc<RetryPredicate>,
+    listener: Option<Arc<RetryListener>>,
 }
 
-type Predicate = dyn Fn(&ModelError) -> bool + Send + Sync;
-type Listener = dyn Fn(&FailedAttempt<'_>) + Send + Sync;
+type RetryPredicate = dyn Fn(&ModelError) -> bool + Send + Sync;
+type RetryListener = dyn Fn(&FailedAttempt<'_>) + Send + Sync;
 
 /// Four attempts within two minutes, with pauses of half a second to 20 seconds.
 impl Default for Retry {
@@ -133,6 +133,7 @@ impl Retry {
             .with_min_delay(self.min_pause)
             .with_max_delay(self.max_pause)
             .with_max_times(self.attempts.saturating_sub(1))
+            // NOTE: Without jitter, clients that failed together would return together.
             .with_jitter();
         match self.seed {
             Some(seed) => builder.with_jitter_seed(seed).build(),
@@ -143,7 +144,7 @@ impl Retry {
 
 impl ModelLayer for Retry {
     fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
-        Arc::new(Retried { inner: model, retry: self.clone() })
+        Arc::new(RetryingModel { inner: model, retry: self.clone() })
     }
 }
 
@@ -174,19 +175,19 @@ pub struct FailedAttempt<'a> {
     pub pause: Duration,
 }
 
-struct Retried {
+struct RetryingModel {
     inner: Arc<dyn ChatModel>,
     retry: Retry,
 }
 
-impl ChatModel for Retried {
+impl ChatModel for RetryingModel {
     fn id(&self) -> &str {
         self.inner.id()
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let attempts = attempts(Arc::clone(&self.inner), self.retry.clone(), request);
-        let reply = attempts.map(|begun| begun.map_or_else(ReplyStream::failed, Begun::into_stream));
+        let reply = attempts.map(|begun| begun.map_or_else(ReplyStream::failed, BegunReply::into_stream));
         ReplyStream::new(reply.flatten_stream())
     }
 
@@ -204,20 +205,21 @@ async fn attempts(
     model: Arc<dyn ChatModel>,
     retry: Retry,
     request: ChatRequest,
-) -> Result<Begun, ModelError> {
+) -> Result<BegunReply, ModelError> {
     let start = Instant::now();
     let mut pauses = retry.all_pauses();
     let mut failures = Vec::new();
     loop {
+        // NOTE: After the first content the caller has seen a part of the reply: a repetition would show it twice.
         let error = match opening(model.respond(request.clone())).await {
             Ok(begun) => return Ok(begun),
             Err(error) => error,
         };
         failures.push(error.to_string());
         let pause = pauses.next().filter(|_| (retry.predicate)(&error));
-        // A wait of nothing is what servers say whose date has passed: it does not say that there is no hurry.
-        let asked = error.retry_after().filter(|wait| !wait.is_zero());
-        let pause = pause.map(|pause| asked.unwrap_or(pause));
+        // NOTE: A wait of zero comes from a date that has passed; it does not mean that a retry may follow at once.
+        let requested = error.retry_after().filter(|wait| !wait.is_zero());
+        let pause = pause.map(|pause| requested.unwrap_or(pause));
         let spent = start.elapsed();
         let Some(pause) = pause.filter(|pause| spent.saturating_add(*pause) <= retry.max_total) else {
             let what = format!("{} attempts in {spent:.1?}", failures.len());

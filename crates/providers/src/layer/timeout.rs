@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout_at};
 use super::ModelLayer;
 use super::opening::is_content;
 
-/// Limits how long a reply may take. The clock begins when a stream is first polled; the time that its reader takes does
-/// not count. A reply that has finished is not lost to a limit.
+/// Limits the time of a reply. The clock starts when a stream is first polled; the time that its reader takes does not
+/// count. A reply that has finished is not lost to a limit.
 ///
-/// A layer sees the chunks of a model and nothing else: a server that only keeps the connection alive, while its model
-/// reasons without a word or a tool runs on the server, is silent to it. HTTP models know the difference: prefer their own
+/// A layer sees only the chunks of a model: a server that merely keeps the connection alive, while its model reasons
+/// silently or a tool runs on the server, looks idle to it. HTTP models know the difference: prefer their own
 /// `HttpModelBuilder::timeout`.
 ///
 /// A model over HTTP waits up to five seconds after the finish of a reply for its usage. Limits that are shorter than that
@@ -75,16 +75,16 @@ impl Timeout {
 
 impl ModelLayer for Timeout {
     fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
-        Arc::new(TimedOut { inner: model, timeout: *self })
+        Arc::new(TimeoutModel { inner: model, timeout: *self })
     }
 }
 
-struct TimedOut {
+struct TimeoutModel {
     inner: Arc<dyn ChatModel>,
     timeout: Timeout,
 }
 
-impl ChatModel for TimedOut {
+impl ChatModel for TimeoutModel {
     fn id(&self) -> &str {
         self.inner.id()
     }
@@ -97,7 +97,7 @@ impl ChatModel for TimedOut {
             let error = error.with_provider(&provider);
             if model.is_empty() { error } else { error.with_model(&model) }
         };
-        watch(self.inner.respond(request), self.timeout, || false, || 0, name)
+        with_timeout(self.inner.respond(request), self.timeout, || false, || 0, name)
     }
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
@@ -109,45 +109,45 @@ impl ChatModel for TimedOut {
     }
 }
 
-/// Adds limits to a reply. They end when the reply is complete. `held` is how much has come and is held back.
-pub(crate) fn watch(
+/// Adds limits to a reply. They end when the reply is complete. `held` returns the amount that is held back.
+pub(crate) fn with_timeout(
     reply: ReplyStream,
     timeout: Timeout,
     is_whole: impl Fn() -> bool + Send + 'static,
     held: impl Fn() -> usize + Send + 'static,
     name: impl Fn(ModelError) -> ModelError + Send + 'static,
 ) -> ReplyStream {
-    let (is_whole, held) = (Box::new(is_whole), Held { now: Box::new(held), before: 0 });
+    let (is_whole, held) = (Box::new(is_whole), BufferedProgress { now: Box::new(held), before: 0 });
     let (spent, idle) = (Duration::ZERO, Duration::ZERO);
     let watched =
-        Watched { reply, timeout, is_whole, held, has_begun: false, is_finished: false, spent, idle };
+        TimedReply { reply, timeout, is_whole, held, has_begun: false, is_finished: false, spent, idle };
     ReplyStream::new(stream::unfold((watched, name), |(mut watched, name)| async move {
         let item = watched.next().await?;
         Some((item.map_err(|fault| fault.into_error(&name)), (watched, name)))
     }))
 }
 
-struct Watched {
+struct TimedReply {
     reply: ReplyStream,
     is_whole: Box<dyn Fn() -> bool + Send>,
-    held: Held,
+    held: BufferedProgress,
     timeout: Timeout,
     has_begun: bool,
     /// Whether the last chunk of the reply was passed on. Usage may follow.
     is_finished: bool,
-    /// How long the reply has been waited for.
+    /// The time waited for the reply.
     spent: Duration,
-    /// How long the reply has been waited for since it last got on.
+    /// The time waited since the last progress.
     idle: Duration,
 }
 
-/// How much of the reply has come and is held back: more of it is progress as well.
-struct Held {
+/// The amount of the reply that is held back: its growth is progress, too.
+struct BufferedProgress {
     now: Box<dyn Fn() -> usize + Send>,
     before: usize,
 }
 
-impl Held {
+impl BufferedProgress {
     fn has_grown(&mut self) -> bool {
         let now = (self.now)();
         now > std::mem::replace(&mut self.before, now)
@@ -155,24 +155,24 @@ impl Held {
 }
 
 /// An error of the model, or ours.
-enum Fault {
+enum TimedReplyError {
     Theirs(ModelError),
     TooLong(TimeoutKind, Duration),
 }
 
-impl Fault {
+impl TimedReplyError {
     fn into_error(self, name: impl Fn(ModelError) -> ModelError) -> ModelError {
         match self {
-            Fault::Theirs(error) => error,
-            Fault::TooLong(kind, limit) => {
+            TimedReplyError::Theirs(error) => error,
+            TimedReplyError::TooLong(kind, limit) => {
                 name(ModelError::new(ModelErrorKind::TimedOut(kind), format!("the limit is {limit:?}")))
             }
         }
     }
 }
 
-impl Watched {
-    async fn next(&mut self) -> Option<Result<Chunk, Fault>> {
+impl TimedReply {
+    async fn next(&mut self) -> Option<Result<Chunk, TimedReplyError>> {
         let now = Instant::now();
         let until = |limit: Option<Duration>, waited: Duration, kind| {
             let limit = limit?;
@@ -190,10 +190,12 @@ impl Watched {
             Some((deadline, kind, limit)) => {
                 let in_time = match now < deadline {
                     true => timeout_at(deadline, self.reply.next()).await.ok(),
-                    // Without this, a stream that is always ready would never check the timeout.
+                    // NOTE: Without this, a stream that is always ready would never check the timeout.
                     false => None,
                 };
                 let item = match in_time {
+                    // NOTE: A limit must not throw a complete reply away because its usage is late. See
+                    // docs/decisions/providers.md.
                     None if self.is_finished => Some(None),
                     None if (self.is_whole)() => Some(self.reply.next().await),
                     in_time => in_time,
@@ -201,18 +203,18 @@ impl Watched {
                 let Some(item) = item else {
                     // An error is the last item; the rest is dropped with its connection.
                     self.reply = ReplyStream::from_chunks([]);
-                    return Some(Err(Fault::TooLong(kind, limit)));
+                    return Some(Err(TimedReplyError::TooLong(kind, limit)));
                 };
                 item
             }
         };
         let has_grown = self.held.has_grown();
-        let gets_on = has_grown || !matches!(&item, Some(Ok(chunk)) if !is_content(chunk));
-        self.has_begun |= gets_on;
+        let is_progress = has_grown || !matches!(&item, Some(Ok(chunk)) if !is_content(chunk));
+        self.has_begun |= is_progress;
         self.is_finished |= matches!(item, Some(Ok(Chunk::Finished(_))));
         let waited = now.elapsed();
         self.spent = self.spent.saturating_add(waited);
-        self.idle = if gets_on { Duration::ZERO } else { self.idle.saturating_add(waited) };
-        Some(item?.map_err(Fault::Theirs))
+        self.idle = if is_progress { Duration::ZERO } else { self.idle.saturating_add(waited) };
+        Some(item?.map_err(TimedReplyError::Theirs))
     }
 }

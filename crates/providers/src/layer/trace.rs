@@ -52,16 +52,16 @@ impl Trace {
 
 impl ModelLayer for Trace {
     fn layer(&self, model: Arc<dyn ChatModel>) -> Arc<dyn ChatModel> {
-        Arc::new(Traced { inner: model, content: self.0 })
+        Arc::new(TracedModel { inner: model, content: self.0 })
     }
 }
 
-struct Traced {
+struct TracedModel {
     inner: Arc<dyn ChatModel>,
     content: TraceContent,
 }
 
-impl ChatModel for Traced {
+impl ChatModel for TracedModel {
     fn id(&self) -> &str {
         self.inner.id()
     }
@@ -69,8 +69,8 @@ impl ChatModel for Traced {
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         let span = span(self.inner.id(), &request, self.content);
         let reply = span.in_scope(|| self.inner.respond(request));
-        let record = Record { reply: Some(ReplyBuilder::new()), content: self.content };
-        ReplyStream::new(Spanned { reply, span, record })
+        let record = SpanRecord { reply: Some(ReplyBuilder::new()), content: self.content };
+        ReplyStream::new(SpannedReply { reply, span, record })
     }
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
@@ -116,17 +116,18 @@ fn span(id: &str, request: &ChatRequest, content: TraceContent) -> Span {
 }
 
 /// A stream whose work is done in a span.
-struct Spanned {
+struct SpannedReply {
     reply: ReplyStream,
     span: Span,
-    record: Record,
+    record: SpanRecord,
 }
 
-impl Stream for Spanned {
+impl Stream for SpannedReply {
     type Item = Result<Chunk, ModelError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        // NOTE: Entered for each poll only: a guard must not live across an await.
         let _entered = this.span.enter();
         let polled = Pin::new(&mut this.reply).poll_next(cx);
         match &polled {
@@ -140,13 +141,13 @@ impl Stream for Spanned {
 }
 
 /// The recorded fields of a reply, after its end.
-struct Record {
+struct SpanRecord {
     /// `None` after it was recorded.
     reply: Option<ReplyBuilder>,
     content: TraceContent,
 }
 
-impl Record {
+impl SpanRecord {
     fn chunk(&mut self, chunk: &Chunk) {
         let is_content =
             matches!(chunk, Chunk::Text(_) | Chunk::Reasoning(_) | Chunk::ToolCall(_) | Chunk::Part(_));

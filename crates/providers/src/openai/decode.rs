@@ -10,22 +10,22 @@ use stepfold_state_core::chat::{
 };
 
 use super::chunk::{RawCall, RawChoice, RawChunk, RawDelta, RawFunction};
-use crate::calls::{self, CallIds};
-use crate::http::Piece;
-use crate::reading::{Bad, Decode, End, json};
+use crate::http::ReplyPiece;
+use crate::reply::calls::{self, ReplyCallIds};
+use crate::reply::{FinishState, ReplyDecoder, ReplyFault, parse_piece};
 
 /// Reads the chunks of one reply.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing that came, or may be missing")]
-pub struct Decoder {
+pub struct ChatDecoder {
     choice: ToolChoice,
     /// Whether the server ends streams with `[DONE]` alone.
     ends_without_reason: bool,
     has_id: bool,
     has_model: bool,
-    has_said: bool,
-    calls: Vec<Call>,
-    ids: CallIds,
+    has_content: bool,
+    calls: Vec<ChatCallDraft>,
+    ids: ReplyCallIds,
     /// The last call with each of the server's numbers.
     by_index: HashMap<u64, usize>,
     /// The last call with each of the server's ids.
@@ -34,12 +34,12 @@ pub struct Decoder {
     reasoning_details: Vec<Value>,
     citations: Vec<Value>,
     logprobs: Vec<Value>,
-    end: End,
+    end: FinishState,
 }
 
 /// A tool call that has begun.
 #[derive(Debug)]
-struct Call {
+struct ChatCallDraft {
     /// The server's id.
     id: Option<String>,
     name: Option<String>,
@@ -48,19 +48,21 @@ struct Call {
     our_id: String,
 }
 
-impl Decode for Decoder {
-    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        if matches!(&piece, Piece::Event(event) if event.data.trim() == "[DONE]") {
+impl ReplyDecoder for ChatDecoder {
+    fn push(&mut self, piece: ReplyPiece, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+        if matches!(&piece, ReplyPiece::Event(event) if event.data.trim() == "[DONE]") {
             self.end.is_over = true;
-            if self.ends_without_reason && self.has_said {
+            // NOTE: `[DONE]` counts as an end only for servers whose preset says so: proxies send it for failures,
+            // too.
+            if self.ends_without_reason && self.has_content {
                 self.end.reason.get_or_insert(FinishReason::Stop);
             }
             return Ok(());
         }
-        let Some(chunk) = json::<RawChunk>(&piece)? else {
+        let Some(chunk) = parse_piece::<RawChunk>(&piece)? else {
             return Ok(());
         };
-        self.end.is_over = matches!(piece, Piece::Whole(_));
+        self.end.is_over = matches!(piece, ReplyPiece::Whole(_));
         let has_choice = !chunk.choices.is_empty();
         self.chunk(chunk, out)?;
         if self.end.is_over && has_choice {
@@ -70,7 +72,7 @@ impl Decode for Decoder {
         Ok(())
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &FinishState {
         &self.end
     }
 
@@ -82,7 +84,7 @@ impl Decode for Decoder {
         ]
     }
 
-    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         let reason = self.end.take()?;
         if !self.reasoning_details.is_empty() {
             let details = std::mem::take(&mut self.reasoning_details);
@@ -95,18 +97,18 @@ impl Decode for Decoder {
             out.push(Chunk::MessageExtras(Extras::from_iter([(CITATIONS, citations)])));
         }
         out.extend(calls::logprobs(std::mem::take(&mut self.logprobs)));
-        let reason = self.natural(reason);
+        let reason = self.actual_reason(reason);
         let called = self.calls.iter().filter_map(|call| call.name.as_deref());
         out.push(calls::finished(&self.choice, called, reason)?);
         Ok(())
     }
 }
 
-impl Decoder {
+impl ChatDecoder {
     /// Reads a chunk, or a whole reply.
-    fn chunk(&mut self, raw: RawChunk, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        if let Some(said) = error(&raw) {
-            return Err(Bad::Said(said));
+    fn chunk(&mut self, raw: RawChunk, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+        if let Some(message) = error(&raw) {
+            return Err(ReplyFault::Reported(message));
         }
         self.identity(&raw, out);
         for sources in [&raw.search_results, &raw.citations] {
@@ -123,26 +125,26 @@ impl Decoder {
     }
 
     pub(super) fn new(request: &ChatRequest, ends_without_reason: bool) -> Self {
-        Decoder {
+        ChatDecoder {
             choice: request.tool_choice.clone(),
             ends_without_reason,
             has_id: false,
             has_model: false,
-            has_said: false,
+            has_content: false,
             calls: Vec::new(),
-            ids: CallIds::default(),
+            ids: ReplyCallIds::default(),
             by_index: HashMap::new(),
             by_id: HashMap::new(),
             has_refusal: false,
             reasoning_details: Vec::new(),
             citations: Vec::new(),
             logprobs: Vec::new(),
-            end: End::default(),
+            end: FinishState::default(),
         }
     }
 
     /// The actual finish reason: some servers send `stop` after calls.
-    fn natural(&self, reason: FinishReason) -> FinishReason {
+    fn actual_reason(&self, reason: FinishReason) -> FinishReason {
         match reason {
             FinishReason::Stop if !self.calls.is_empty() => FinishReason::ToolCalls,
             FinishReason::Stop if self.has_refusal => FinishReason::Refusal,
@@ -160,19 +162,19 @@ impl Decoder {
         }
     }
 
-    fn choice(&mut self, choice: RawChoice, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        // Beside a delta stands the text so far, beside a whole message a delta without content.
-        let said =
+    fn choice(&mut self, choice: RawChoice, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+        // NOTE: Some servers send the text so far beside a delta, others an empty delta beside a whole message.
+        let delta =
             if self.end.is_over { choice.message.or(choice.delta) } else { choice.delta.or(choice.message) };
-        if let Some(said) = said {
-            self.delta(said, out);
+        if let Some(delta) = delta {
+            self.delta(delta, out);
         }
         // A refusal is text of the reply as well.
         for name in ["content", "refusal"] {
             self.logprobs.extend(choice.logprobs[name].as_array().into_iter().flatten().cloned());
         }
         if !choice.error.is_null() {
-            return Err(Bad::Said(choice.error.to_string()));
+            return Err(ReplyFault::Reported(choice.error.to_string()));
         }
         let Some(reason) = string(&choice.finish_reason) else {
             return Ok(());
@@ -184,11 +186,11 @@ impl Decoder {
             "sensitive" => FinishReason::ContentFilter,
             "insufficient_system_resource" => {
                 let message = "the server ran out of resources during the reply".to_owned();
-                return Err(Bad::Kind(ModelErrorKind::Overloaded, message));
+                return Err(ReplyFault::Kind(ModelErrorKind::Overloaded, message));
             }
             "error" => {
                 let message = "the server reports that the reply ended with an error".to_owned();
-                return Err(Bad::Kind(ModelErrorKind::Transient, message));
+                return Err(ReplyFault::Kind(ModelErrorKind::Transient, message));
             }
             other => FinishReason::from(other),
         });
@@ -222,7 +224,7 @@ impl Decoder {
         if let Some(function) = delta.function_call {
             self.call(RawCall { index: 0.into(), function, ..RawCall::default() }, out);
         }
-        self.has_said |= out.len() > before;
+        self.has_content |= out.len() > before;
     }
 
     /// Text, or a list of parts: some servers think in one of those.
@@ -231,23 +233,23 @@ impl Decoder {
         match content {
             Value::Array(parts) => {
                 for part in &parts {
-                    let said = said(part);
+                    let text = part_text(part);
                     let is_thought = part["type"] == "thinking" || part["type"] == "reasoning";
-                    if !said.is_empty() {
-                        out.push(if is_thought { Chunk::Reasoning(said) } else { Chunk::Text(said) });
+                    if !text.is_empty() {
+                        out.push(if is_thought { Chunk::Reasoning(text) } else { Chunk::Text(text) });
                     }
                 }
             }
             content => {
-                let said = text(&content);
-                if !said.is_empty() {
-                    out.push(Chunk::Text(said));
+                let text = text(&content);
+                if !text.is_empty() {
+                    out.push(Chunk::Text(text));
                 }
             }
         }
     }
 
-    /// More of a call: of the one with its index, else with its id, else of the last one.
+    /// Adds a fragment to a call: the one with its index, else with its id, else the last one.
     fn call(&mut self, raw: RawCall, out: &mut Vec<Chunk>) {
         let RawCall { index, id, function: RawFunction { name, arguments }, extra_content } = raw;
         let index = index.as_u64();
@@ -276,11 +278,12 @@ impl Decoder {
         }
     }
 
-    /// The call that this is more of, if it is of any.
+    /// Finds the call that a fragment continues, if any.
     fn position(&mut self, index: Option<u64>, id: Option<&str>, name: Option<&str>) -> Option<usize> {
         let position = match (index, id) {
             (Some(index), _) => self.by_index.get(&index).copied(),
             (None, Some(id)) => self.by_id.get(id).copied(),
+            // NOTE: Some servers send neither index nor id with later fragments.
             (None, None) => self.calls.len().checked_sub(1),
         }?;
         let call = &self.calls[position];
@@ -293,14 +296,14 @@ impl Decoder {
         }
         let call = &mut self.calls[position];
         let has_same_id = id.is_some() && call.id.as_deref() == id;
-        let is_named_anew = match (call.name.as_deref(), name) {
+        let is_another_call = match (call.name.as_deref(), name) {
             (Some(ours), Some(theirs)) => !has_same_id && (ours != theirs || call.arguments.is_complete()),
             _ => false,
         };
-        (!is_named_anew).then_some(position)
+        (!is_another_call).then_some(position)
     }
 
-    /// The earlier call with this id, whose fragments take turns with those of another one under the same index.
+    /// Finds the earlier call with this id, whose fragments alternate with those of another call under the same index.
     fn interleaved(&mut self, id: &str, name: Option<&str>) -> Option<usize> {
         let position = *self.by_id.get(id)?;
         let call = &mut self.calls[position];
@@ -314,7 +317,7 @@ impl Decoder {
         self.by_index.extend(index.map(|index| (index, position)));
         self.by_id.extend(id.map(|id| (id.to_owned(), position)));
         let (id, arguments) = (id.map(str::to_owned), ArgumentsBuilder::new());
-        self.calls.push(Call { id, name: None, arguments, our_id });
+        self.calls.push(ChatCallDraft { id, name: None, arguments, our_id });
         position
     }
 }
@@ -363,9 +366,9 @@ fn string(value: &Value) -> Option<String> {
 }
 
 /// The text of a content part. Reasoning may be a list of parts.
-fn said(part: &Value) -> String {
+fn part_text(part: &Value) -> String {
     match part.get("text").or_else(|| part.get("thinking")).unwrap_or(part) {
-        Value::Array(parts) => parts.iter().map(said).collect(),
+        Value::Array(parts) => parts.iter().map(part_text).collect(),
         other => text(other),
     }
 }
@@ -428,17 +431,17 @@ mod tests {
     use stepfold_state_core::chat::{ModelError, ReplyBuilder};
 
     use super::*;
-    use crate::http::Events;
+    use crate::http::SseParser;
 
     /// The result of a whole body, wherever it is truncated.
     fn read(body: &[u8]) -> Result<String, String> {
         let mut events = Vec::new();
-        Events::default().push(body, &mut events).map_err(|fault| format!("{fault:?}"))?;
-        let mut decoder = Decoder::new(&ChatRequest::default(), false);
+        SseParser::default().push(body, &mut events).map_err(|fault| format!("{fault:?}"))?;
+        let mut decoder = ChatDecoder::new(&ChatRequest::default(), false);
         let mut reply = ReplyBuilder::new();
         let mut out = Vec::new();
         for event in events {
-            decoder.push(Piece::Event(event), &mut out).map_err(|bad| format!("{bad:?}"))?;
+            decoder.push(ReplyPiece::Event(event), &mut out).map_err(|bad| format!("{bad:?}"))?;
         }
         decoder.finish(&mut out).map_err(|bad| format!("{bad:?}"))?;
         for chunk in out {
@@ -520,10 +523,10 @@ mod tests {
 
         #[test]
         fn no_json_makes_it_panic(items in prop::collection::vec(nonsense(), 0..8)) {
-            let mut decoder = Decoder::new(&ChatRequest::default(), false);
+            let mut decoder = ChatDecoder::new(&ChatRequest::default(), false);
             let mut out = Vec::new();
             for item in items {
-                let _ = decoder.push(Piece::Whole(item.to_string()), &mut out);
+                let _ = decoder.push(ReplyPiece::Whole(item.to_string()), &mut out);
             }
             let _ = decoder.finish(&mut out);
             let mut reply = ReplyBuilder::new();

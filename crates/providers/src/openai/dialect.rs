@@ -11,14 +11,15 @@ use stepfold_state_core::chat::{
     ChatRequest, Message, ModelError, ModelErrorKind, ResponseFormat, ToolChoice, ToolSpec,
 };
 
-use super::decode::Decoder;
-use super::message::{self, Open};
+use super::decode::ChatDecoder;
+use super::message::{self, ChatWriteState};
 use super::{Preset, ReasoningBack};
-use crate::conform::Changes;
-use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
+use crate::conform::MessageChanges;
+use crate::dialect::{Dialect, MessagePlan, ModelAddress, ProviderInfo};
+use crate::model::{HttpModel, HttpModelBuilder};
 use crate::rules::RequestRules;
-use crate::wire::{Destination, MessagePlan};
-use crate::{Secret, strict, wire};
+use crate::secret::Secret;
+use crate::{strict, wire};
 
 /// OpenAI's chat completions, the dialect of an [`OpenAi`].
 #[derive(Clone, Debug)]
@@ -104,14 +105,14 @@ impl HttpModelBuilder<ChatCompletions> {
 }
 
 impl Dialect for ChatCompletions {
-    type Decoder = Decoder;
-    type Open = Open;
+    type Decoder = ChatDecoder;
+    type WriteState = ChatWriteState;
 
     const NAME: &'static str = "openai-chat";
     const MESSAGES: &'static str = "messages";
     const RESERVED: &'static [&'static str] = &["messages", "model", "stream", "tools"];
 
-    fn server(&self) -> Server {
+    fn server(&self) -> ProviderInfo {
         self.preset.server()
     }
 
@@ -133,7 +134,7 @@ impl Dialect for ChatCompletions {
         }
     }
 
-    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, to: ModelAddress<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let (preset, params) = (&self.preset, &request.params);
         let asks = ChatCompletionStreamOptions { include_usage: Some(true), include_obfuscation: None };
         let choice = tool_choice(preset, wire::tool_choice(request))?;
@@ -167,19 +168,19 @@ impl Dialect for ChatCompletions {
         &self,
         message: &Message,
         _: &MessagePlan,
-        open: &mut Open,
+        open: &mut ChatWriteState,
         out: &mut Vec<u8>,
-        changes: &mut Changes,
+        changes: &mut MessageChanges,
     ) -> Result<(), ModelError> {
         message::write(&self.preset, message, open, out, changes)
     }
 
-    fn close(&self, open: &Open, out: &mut Vec<u8>) {
+    fn close(&self, open: &ChatWriteState, out: &mut Vec<u8>) {
         message::close(&self.preset, open, out);
     }
 
-    fn decoder(&self, request: &ChatRequest) -> Decoder {
-        Decoder::new(request, self.preset.ends_without_reason)
+    fn decoder(&self, request: &ChatRequest) -> ChatDecoder {
+        ChatDecoder::new(request, self.preset.ends_without_reason)
     }
 }
 
@@ -193,7 +194,7 @@ fn tool_choice(preset: &Preset, choice: &ToolChoice) -> Result<Option<Value>, Mo
             let function = FunctionName { name: name.clone() };
             json!(ChatCompletionToolChoiceOption::Function(ChatCompletionNamedToolChoice { function }))
         }
-        other => return Err(wire::unknown_choice(other)),
+        other => return Err(wire::unsupported_choice(other)),
     }))
 }
 

@@ -18,15 +18,14 @@ use stepfold_state_core::chat::{
 };
 
 use super::{Preset, ReasoningBack};
-use crate::NameRules;
-use crate::conform::Changes;
-use crate::names::wire_name;
+use crate::conform::MessageChanges;
+use crate::rules::names::{NameRules, wire_name};
 use crate::rules::{self, ArgumentForm, RoleOrder, SystemPlace};
 use crate::wire;
 
-/// What is open between two messages.
+/// The open elements between two messages.
 #[derive(Clone, Default)]
-pub struct Open {
+pub struct ChatWriteState {
     has_messages: bool,
     /// The role of the last message that is not of the system.
     last: Option<Role>,
@@ -39,7 +38,7 @@ pub struct Open {
 /// A message of the assistant. Its content is null next to calls, which the library's type omits and some
 /// servers require.
 #[derive(Serialize)]
-struct Assistant<'a> {
+struct ChatAssistantMessage<'a> {
     role: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
@@ -52,12 +51,12 @@ struct Assistant<'a> {
 pub(super) fn write(
     preset: &Preset,
     message: &Message,
-    open: &mut Open,
+    open: &mut ChatWriteState,
     out: &mut Vec<u8>,
-    changes: &mut Changes,
+    changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
     if !preset.rules.names || message.role() == Role::Tool {
-        wire::no_name(message)?;
+        wire::reject_name(message)?;
     }
     if let Some(name) = message.name()
         && !NameRules::OPENAI.accepts(name)
@@ -73,31 +72,31 @@ pub(super) fn write(
         show_images(preset, open, out, changes);
     }
     if is_one_system {
-        turn_to(preset, Role::User, open, out, changes);
+        write_bridge(preset, Role::User, open, out, changes);
         changes.add("a later system message is a text of the user");
         let text = rules::tagged(&message.text());
         push(&json!({"role": "user", "content": text}), open, out);
         return Ok(());
     }
     if message.role() != Role::System {
-        turn_to(preset, message.role(), open, out, changes);
+        write_bridge(preset, message.role(), open, out, changes);
     }
     match message.role() {
         Role::Tool => tool(preset, message, open, out),
         Role::Assistant => assistant(preset, message, open, out),
-        _ => said(preset, message, open, out),
+        _ => input_message(preset, message, open, out),
     }
 }
 
-/// The name of the participant, as the API takes it: letters, digits, `_` and `-`.
+/// Returns the name of the participant in the form of the API: letters, digits, `_` and `-`.
 fn participant(message: &Message) -> Option<Cow<'_, str>> {
     message.name().map(|name| wire_name(&NameRules::OPENAI, name))
 }
 
-/// Appends what is open at the end of the conversation.
-pub(super) fn close(preset: &Preset, open: &Open, out: &mut Vec<u8>) {
+/// Appends the open elements at the end of the conversation.
+pub(super) fn close(preset: &Preset, open: &ChatWriteState, out: &mut Vec<u8>) {
     let mut open = open.clone();
-    let mut changes = Changes::default();
+    let mut changes = MessageChanges::default();
     write_system(preset, &mut open, out);
     show_images(preset, &mut open, out, &mut changes);
     if open.last.is_none() && preset.rules.order != RoleOrder::Any {
@@ -109,8 +108,8 @@ pub(super) fn close(preset: &Preset, open: &Open, out: &mut Vec<u8>) {
 fn collect_system(
     preset: &Preset,
     message: &Message,
-    open: &mut Open,
-    changes: &mut Changes,
+    open: &mut ChatWriteState,
+    changes: &mut MessageChanges,
 ) -> Result<(), ModelError> {
     let (text, parts) = &mut open.system;
     if !parts.is_empty() {
@@ -120,7 +119,7 @@ fn collect_system(
     text.push_str(&message.text());
     for part in message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_))) {
         let Content::Text(text) = &part.content else {
-            return Err(wire::cannot_send(Role::System, &part.content));
+            return Err(wire::unsupported_part(Role::System, &part.content));
         };
         parts.push(marked(preset, part, json!(text_part(text.clone()))));
     }
@@ -128,7 +127,7 @@ fn collect_system(
 }
 
 /// Appends the leading system message.
-fn write_system(preset: &Preset, open: &mut Open, out: &mut Vec<u8>) {
+fn write_system(preset: &Preset, open: &mut ChatWriteState, out: &mut Vec<u8>) {
     let (text, parts) = std::mem::take(&mut open.system);
     if parts.is_empty() {
         return;
@@ -138,8 +137,14 @@ fn write_system(preset: &Preset, open: &mut Open, out: &mut Vec<u8>) {
     push(&json!({"role": preset.system_role, "content": content}), open, out);
 }
 
-/// Appends what has to stand between the last message and one of this role.
-fn turn_to(preset: &Preset, role: Role, open: &mut Open, out: &mut Vec<u8>, changes: &mut Changes) {
+/// Appends the message that the server requires between the last message and one of this role.
+fn write_bridge(
+    preset: &Preset,
+    role: Role,
+    open: &mut ChatWriteState,
+    out: &mut Vec<u8>,
+    changes: &mut MessageChanges,
+) {
     let order = preset.rules.order;
     let between = match (open.last, role) {
         _ if order == RoleOrder::Any => None,
@@ -168,14 +173,14 @@ fn turn_to(preset: &Preset, role: Role, open: &mut Open, out: &mut Vec<u8>, chan
     open.last = Some(role);
 }
 
-fn push<T: Serialize>(message: &T, open: &mut Open, out: &mut Vec<u8>) {
+fn push<T: Serialize>(message: &T, open: &mut ChatWriteState, out: &mut Vec<u8>) {
     if std::mem::replace(&mut open.has_messages, true) {
         out.push(b',');
     }
     wire::json(message, out);
 }
 
-/// The mark for the cache that a part has, where the server knows such marks.
+/// Returns the cache mark of a part, for servers that support it.
 fn mark<'a>(preset: &Preset, part: &'a Part) -> Option<&'a Value> {
     part.extras.get("cache_control").filter(|_| preset.cache_control)
 }
@@ -202,7 +207,7 @@ fn marked(preset: &Preset, part: &Part, mut wired: Value) -> Value {
 fn assistant(
     preset: &Preset,
     message: &Message,
-    open: &mut Open,
+    open: &mut ChatWriteState,
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
     let mut reasoning = String::new();
@@ -212,21 +217,21 @@ fn assistant(
             Content::Text(_) | Content::Unknown(_) => {}
             Content::Reasoning(text) => reasoning.push_str(text),
             Content::ToolCall(call) => tool_calls.push(tool_call(preset, call, &part.extras)),
-            other => return Err(wire::cannot_send(Role::Assistant, other)),
+            other => return Err(wire::unsupported_part(Role::Assistant, other)),
         }
     }
     let text = message.text();
     let content = match preset.reasoning_back {
         Some(ReasoningBack::Part) if !reasoning.is_empty() => {
             let thought = json!({"type": "thinking", "thinking": [text_part(reasoning.clone())]});
-            let said = (!text.is_empty()).then(|| json!(text_part(text.into_owned())));
-            Value::Array([thought].into_iter().chain(said).collect())
+            let text = (!text.is_empty()).then(|| json!(text_part(text.into_owned())));
+            Value::Array([thought].into_iter().chain(text).collect())
         }
         _ if text.is_empty() && !tool_calls.is_empty() => Value::Null,
         _ => text_of(preset, message.parts(), text),
     };
     let name = participant(message);
-    push(&Assistant { role: "assistant", name: name.as_deref(), content, tool_calls }, open, out);
+    push(&ChatAssistantMessage { role: "assistant", name: name.as_deref(), content, tool_calls }, open, out);
     if let Some(ReasoningBack::Field(field)) = preset.reasoning_back {
         if !reasoning.is_empty() || preset.rules.needs_reasoning {
             add_field(field, &Value::String(reasoning), out);
@@ -268,16 +273,21 @@ fn add_field(name: &str, value: &Value, out: &mut Vec<u8>) {
 }
 
 /// A system or a user message.
-fn said(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
+fn input_message(
+    preset: &Preset,
+    message: &Message,
+    open: &mut ChatWriteState,
+    out: &mut Vec<u8>,
+) -> Result<(), ModelError> {
     let is_text = |part: &Part| matches!(part.content, Content::Text(_) | Content::Unknown(_));
     let content = if message.parts().iter().all(is_text) {
         text_of(preset, message.parts(), message.text())
     } else {
         let parts = message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_)));
-        let shown = parts.map(|part| {
-            shown(preset, message.role(), &part.content).map(|wired| marked(preset, part, wired))
+        let parts = parts.map(|part| {
+            content_part(preset, message.role(), &part.content).map(|wired| marked(preset, part, wired))
         });
-        Value::Array(shown.collect::<Result<_, _>>()?)
+        Value::Array(parts.collect::<Result<_, _>>()?)
     };
     let role = if message.role() == Role::System { preset.system_role } else { message.role().as_str() };
     let fields = [
@@ -289,8 +299,13 @@ fn said(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
     Ok(())
 }
 
-fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) -> Result<(), ModelError> {
-    // A well-formed conversation has one result in each tool message.
+fn tool(
+    preset: &Preset,
+    message: &Message,
+    open: &mut ChatWriteState,
+    out: &mut Vec<u8>,
+) -> Result<(), ModelError> {
+    // NOTE: A well-formed conversation has one result in each tool message.
     let Some(result) = message.tool_result() else {
         return Ok(());
     };
@@ -300,11 +315,11 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
             if matches!(part.content, Content::Text(_) | Content::Unknown(_)) {
                 continue;
             }
-            let shown = shown(preset, Role::Tool, &part.content)?;
+            let wired = content_part(preset, Role::Tool, &part.content)?;
             open.images.extend_from_slice(if open.images.is_empty() { b"" } else { b"," });
             wire::json(&text_part(format!("From tool call {call_id}:")), &mut open.images);
             open.images.push(b',');
-            wire::json(&shown, &mut open.images);
+            wire::json(&wired, &mut open.images);
         }
     }
     let text = match result.text() {
@@ -322,25 +337,25 @@ fn tool(preset: &Preset, message: &Message, open: &mut Open, out: &mut Vec<u8>) 
 }
 
 /// Appends a user message with the tools' media, which tool messages cannot hold.
-fn show_images(preset: &Preset, open: &mut Open, out: &mut Vec<u8>, changes: &mut Changes) {
+fn show_images(preset: &Preset, open: &mut ChatWriteState, out: &mut Vec<u8>, changes: &mut MessageChanges) {
     let images = std::mem::take(&mut open.images);
     if images.is_empty() {
         return;
     }
-    turn_to(preset, Role::User, open, out, changes);
+    write_bridge(preset, Role::User, open, out, changes);
     open.has_messages = true;
     out.extend_from_slice(br#",{"role":"user","content":["#);
     out.extend_from_slice(&images);
     out.extend_from_slice(b"]}");
 }
 
-/// A part that a person could see or hear.
-fn shown(preset: &Preset, role: Role, content: &Content) -> Result<Value, ModelError> {
+/// Writes a text, an image or a file.
+fn content_part(preset: &Preset, role: Role, content: &Content) -> Result<Value, ModelError> {
     match content {
         Content::Text(text) => Ok(json!(text_part(text.clone()))),
         Content::Image(media) => image(media),
         Content::File(media) => file(preset, media),
-        other => Err(wire::cannot_send(role, other)),
+        other => Err(wire::unsupported_part(role, other)),
     }
 }
 
@@ -349,7 +364,7 @@ fn text_part(text: String) -> UserPart {
 }
 
 fn image(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
+    wire::reject_citations(media)?;
     let url = wire::data_url(media);
     let url =
         url.ok_or_else(|| wire::unsupported("unsupported image by an id: send its content or its URL"))?;
@@ -358,7 +373,7 @@ fn image(media: &Media) -> Result<Value, ModelError> {
         Some(ImageDetail::Low) => Some(WiredDetail::Low),
         Some(ImageDetail::High) => Some(WiredDetail::High),
         Some(ImageDetail::Original) => Some(WiredDetail::Original),
-        Some(_) => return Err(wire::no_detail(media, "low, high or original")),
+        Some(_) => return Err(wire::unsupported_detail(media, "low, high or original")),
     };
     let image_url = ImageUrl { url: url.into_owned(), detail };
     Ok(json!(UserPart::ImageUrl(ChatCompletionRequestMessageContentPartImage {
@@ -368,11 +383,11 @@ fn image(media: &Media) -> Result<Value, ModelError> {
 }
 
 fn file(preset: &Preset, media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
-    wire::no_detail_of_file(media)?;
+    wire::reject_citations(media)?;
+    wire::reject_file_detail(media)?;
     let media_type = media.media_type.as_deref().unwrap_or("");
     if let (Some(format), Some(data)) = (media_type.strip_prefix("audio/"), wire::base64(media)) {
-        // The library knows two formats; servers know more.
+        // NOTE: The type of async-openai has two formats only; servers accept more.
         let format = if format == "mpeg" { "mp3" } else { format.trim_start_matches("x-") };
         return Ok(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}));
     }

@@ -12,16 +12,16 @@ mod message;
 mod preset;
 mod responses;
 
-pub(crate) use self::decode::usage;
 pub use self::dialect::{ChatCompletions, OpenAi, OpenAiBuilder};
 pub use self::preset::{Api, Auth, PRESETS, Preset, ReasoningBack};
 pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};
 
-/// The form of a tool's parameters that OpenAI's strict mode takes. A tool whose parameters have none is sent as it is, without
-/// `strict`; this says why. The schema is a plain one, closed and without references, as a tool's `parameters` are.
+/// Converts the parameters of a tool to the form that OpenAI's strict mode accepts. A tool whose parameters have no such
+/// form is sent unchanged, without `strict`; the error says why. The schema is closed and without references, as a tool's
+/// `parameters` are.
 ///
 /// # Errors
-/// Everything that the strict form cannot say.
+/// Everything that the strict form cannot express.
 ///
 /// # Examples
 /// ```

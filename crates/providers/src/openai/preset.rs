@@ -1,8 +1,10 @@
 //! Known servers, as data. A server's deviations are fields here, not branches elsewhere.
 
-use crate::model::Server;
+use crate::dialect::ProviderInfo;
+use crate::rules::names::NameRules;
+use crate::rules::schemas::SchemaRules;
 use crate::rules::{CallIdForm, RequestRules, RoleOrder};
-use crate::{NameRules, SchemaRules, Secret};
+use crate::secret::Secret;
 
 /// A server's address, and its deviations from OpenAI.
 ///
@@ -38,7 +40,7 @@ pub struct Preset {
     pub key_variables: &'static [&'static str],
     /// Whether requests need a key.
     pub needs_key: bool,
-    /// How the key is sent.
+    /// The header of the key.
     pub auth: Auth,
     /// The name of the field that limits the tokens of a reply.
     pub max_tokens_field: &'static str,
@@ -52,11 +54,11 @@ pub struct Preset {
     pub json_schema: bool,
     /// The word for "at least one tool".
     pub required: &'static str,
-    /// How it takes its reasoning back, if it does.
+    /// The form in which it accepts its reasoning back, if it does.
     pub reasoning_back: Option<ReasoningBack>,
-    /// What it calls the role of instructions.
+    /// Its name of the role of instructions.
     pub system_role: &'static str,
-    /// What it takes in a conversation.
+    /// Its rules for conversations.
     pub rules: RequestRules,
     /// Whether parts may be marked for its cache, by extras named `cache_control`.
     pub cache_control: bool,
@@ -90,7 +92,7 @@ pub enum Api {
     Responses,
 }
 
-/// How a key is sent.
+/// The header of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Auth {
@@ -100,11 +102,11 @@ pub enum Auth {
     Header(&'static str),
 }
 
-/// The rules of templates whose roles take turns.
+/// The rules of templates with alternating roles.
 const ALTERNATING: RequestRules =
     RequestRules { order: RoleOrder::Alternating, call_ids: CallIdForm::Any, ..RequestRules::COMPATIBLE };
 
-/// Those of servers on one's own machine.
+/// The rules of servers on this machine.
 const LOCAL: RequestRules = RequestRules { schemas: SchemaRules::LOCAL, ..ALTERNATING };
 
 impl Preset {
@@ -115,7 +117,7 @@ impl Preset {
         preset
     }
 
-    /// A server of which nothing is known but that it is compatible.
+    /// An unknown compatible server.
     pub const COMPATIBLE: Self = Preset {
         name: "openai-compatible",
         base_url: None,
@@ -132,7 +134,7 @@ impl Preset {
         required: "required",
         reasoning_back: None,
         system_role: "system",
-        // It is unknown which model answers there, so the request has what most servers take.
+        // NOTE: The model behind a gateway is unknown, so that requests follow the rules of most servers.
         rules: RequestRules { order: RoleOrder::ReplyAfterResult, ..RequestRules::COMPATIBLE },
         cache_control: false,
         file_urls: false,
@@ -223,7 +225,7 @@ impl Preset {
         reasoning_back: Some(ReasoningBack::Field("reasoning_content")),
         rules: RequestRules {
             tool_names: NameRules::MOONSHOT,
-            // Its own have a colon.
+            // NOTE: Its own ids have a colon.
             call_ids: CallIdForm::Any,
             schemas: SchemaRules::MOONSHOT,
             needs_reasoning: true,
@@ -252,7 +254,7 @@ impl Preset {
         key_variables: &["MISTRAL_API_KEY"],
         needs_key: true,
         seed_field: "random_seed",
-        // It sends usage without a request, and rejects unknown fields.
+        // NOTE: It sends usage without a request, and rejects unknown fields.
         asks_for_usage: false,
         required: "any",
         reasoning_back: Some(ReasoningBack::Part),
@@ -306,7 +308,7 @@ impl Preset {
         base_url_variables: &["PERPLEXITY_BASE_URL"],
         key_variables: &["PERPLEXITY_API_KEY"],
         needs_key: true,
-        // It sends usage in each chunk.
+        // NOTE: It sends usage in each chunk.
         asks_for_usage: false,
         rules: ALTERNATING,
         ..Preset::COMPATIBLE
@@ -420,9 +422,9 @@ impl Preset {
         ..Preset::COMPATIBLE
     };
 
-    pub(crate) fn server(&self) -> Server {
+    pub(crate) fn server(&self) -> ProviderInfo {
         let Preset { name, base_url, needs_key, key_variables, .. } = *self;
-        Server { name, base_url, needs_key, key_variables }
+        ProviderInfo { name, base_url, needs_key, key_variables }
     }
 
     pub(crate) fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stepfold_state_core::chat::{ChatRequest, Content, Message, Role, ToolChoice, ToolSpec};
 
 use super::ScriptedReply;
-use super::model::{Exchange, Line};
+use super::model::{ScriptLine, ScriptedExchange};
 
 /// Whether the request is valid by itself.
 pub(super) fn request(request: &ChatRequest) -> Result<(), String> {
@@ -16,7 +16,7 @@ pub(super) fn request(request: &ChatRequest) -> Result<(), String> {
     request.messages.check().map_err(|faults| format!("malformed conversation: {faults}"))?;
     let mut names = HashSet::new();
     for tool in request.tools.iter() {
-        tool_makes_sense(tool)?;
+        check_tool(tool)?;
         if !names.insert(tool.name.as_str()) {
             return Err(format!("duplicate tool `{}`", tool.name));
         }
@@ -32,7 +32,7 @@ pub(super) fn request(request: &ChatRequest) -> Result<(), String> {
     }
 }
 
-fn tool_makes_sense(tool: &ToolSpec) -> Result<(), String> {
+fn check_tool(tool: &ToolSpec) -> Result<(), String> {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_name_char) {
         return Err(format!(
@@ -48,9 +48,9 @@ fn tool_makes_sense(tool: &ToolSpec) -> Result<(), String> {
 
 /// Whether a reply of this model is sent back unchanged, directly after its own request, with the same tools.
 /// A conversation whose last reply is not from this model is not checked.
-pub(super) fn history(request: &ChatRequest, exchanges: &[Exchange]) -> Result<(), String> {
-    let is_behind_reply = |message: &&Arc<Message>| message.role() == Role::Tool;
-    let results = request.messages.iter().rev().take_while(is_behind_reply).count();
+pub(super) fn history(request: &ChatRequest, exchanges: &[ScriptedExchange]) -> Result<(), String> {
+    let is_result = |message: &&Arc<Message>| message.role() == Role::Tool;
+    let results = request.messages.iter().rev().take_while(is_result).count();
     let Some(position) = request.messages.len().checked_sub(results + 1) else {
         return Ok(());
     };
@@ -58,11 +58,12 @@ pub(super) fn history(request: &ChatRequest, exchanges: &[Exchange]) -> Result<(
         return Ok(());
     };
     let mut fault = Ok(());
+    // NOTE: Found by the reply itself: one model may serve several conversations at once.
     for (index, exchange) in exchanges.iter().enumerate().rev() {
         if exchange.reply.as_ref().is_none_or(|reply| !is_same_reply(reply, last)) {
             continue;
         }
-        let verdict = goes_on(request, position, index + 1, exchange);
+        let verdict = check_continuation(request, position, index + 1, exchange);
         if verdict.is_ok() {
             return Ok(());
         }
@@ -72,7 +73,12 @@ pub(super) fn history(request: &ChatRequest, exchanges: &[Exchange]) -> Result<(
 }
 
 /// Whether `request`, with the reply of the exchange at `position`, continues that exchange.
-fn goes_on(request: &ChatRequest, position: usize, number: usize, earlier: &Exchange) -> Result<(), String> {
+fn check_continuation(
+    request: &ChatRequest,
+    position: usize,
+    number: usize,
+    earlier: &ScriptedExchange,
+) -> Result<(), String> {
     let before = &earlier.request.messages;
     let changed = before.iter().zip(&request.messages).position(|(theirs, ours)| theirs != ours);
     if let Some(index) = changed {
@@ -119,14 +125,14 @@ pub(super) fn ending(request: &ChatRequest, expects: &[Arc<Message>]) -> Result<
     }
 }
 
-/// How many of these replies a conversation has already, as its last ones, each after the messages that are expected
-/// before it. Not all of them: what was played to its end begins again.
-pub(super) fn given(request: &ChatRequest, lines: &[Line]) -> usize {
+/// Counts the replies that a conversation already has at its end, each after the messages that are expected before
+/// it. Never all of them: a script that was played to its end starts again.
+pub(super) fn count_given(request: &ChatRequest, lines: &[ScriptLine]) -> usize {
     let messages: Vec<&Arc<Message>> = request.messages.iter().collect();
     (1..lines.len()).rev().find(|count| ends_with(&messages, &lines[..*count])).unwrap_or(0)
 }
 
-fn ends_with(messages: &[&Arc<Message>], lines: &[Line]) -> bool {
+fn ends_with(messages: &[&Arc<Message>], lines: &[ScriptLine]) -> bool {
     let mut before = messages;
     lines.iter().rev().all(|line| {
         let last = before.iter().rposition(|message| message.role() == Role::Assistant);
@@ -138,7 +144,7 @@ fn ends_with(messages: &[&Arc<Message>], lines: &[Line]) -> bool {
     })
 }
 
-/// What a request ends with, for an error.
+/// Describes the last message of a request, for an error.
 pub(super) fn last(request: &ChatRequest) -> String {
     let last = request.messages.last().map(one_line);
     last.map(|line| format!("\n  it ends with: {line}")).unwrap_or_default()

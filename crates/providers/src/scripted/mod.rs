@@ -7,7 +7,7 @@
 mod check;
 mod model;
 mod reply;
-mod show;
+mod request_text;
 
 pub use self::model::{BrokenRule, Scripted};
 pub use self::reply::ScriptedReply;

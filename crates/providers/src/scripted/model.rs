@@ -1,4 +1,4 @@
-//! The scripted model: returns the script's replies, and keeps its requests.
+//! The scripted model: returns the replies of its script, and records its requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,7 +8,7 @@ use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, NotationError, ReplyStream, Role, Transcript,
 };
 
-use super::{ScriptedReply, check, show};
+use super::{ScriptedReply, check, request_text};
 
 /// A model with scripted replies that checks its requests.
 ///
@@ -61,32 +61,32 @@ pub struct Scripted {
     checks_prefix: bool,
     /// `None` for whole replies.
     seed: Option<u64>,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ScriptState>>,
 }
 
 /// The state shared by all handles.
-struct Shared {
-    script: Script,
-    exchanges: Vec<Exchange>,
+struct ScriptState {
+    script: ReplySource,
+    exchanges: Vec<ScriptedExchange>,
     broken: Vec<String>,
 }
 
 /// The source of replies.
-enum Script {
-    List(VecDeque<Line>),
-    /// A conversation that no request has come for: the first one says where it continues.
-    Conversation(VecDeque<Line>),
+enum ReplySource {
+    List(VecDeque<ScriptLine>),
+    /// A conversation before its first request, which decides where it continues.
+    Conversation(VecDeque<ScriptLine>),
     Function(Box<dyn FnMut(&ChatRequest) -> ScriptedReply + Send>),
 }
 
 /// A reply, and the messages that the request has to end with.
-pub(super) struct Line {
+pub(super) struct ScriptLine {
     pub(super) expects: Vec<Arc<Message>>,
     pub(super) reply: ScriptedReply,
 }
 
 /// A request, and the message of its reply.
-pub(super) struct Exchange {
+pub(super) struct ScriptedExchange {
     pub(super) request: ChatRequest,
     pub(super) reply: Option<Message>,
 }
@@ -106,8 +106,8 @@ impl std::error::Error for BrokenRule {}
 impl Scripted {
     /// A model with these replies, in this order.
     pub fn new<R: Into<ScriptedReply>>(replies: impl IntoIterator<Item = R>) -> Self {
-        let lines = replies.into_iter().map(|reply| Line { expects: Vec::new(), reply: reply.into() });
-        Scripted::of(Script::List(lines.collect()))
+        let lines = replies.into_iter().map(|reply| ScriptLine { expects: Vec::new(), reply: reply.into() });
+        Scripted::of(ReplySource::List(lines.collect()))
     }
 
     /// A model that answers with a function of each request.
@@ -127,15 +127,15 @@ impl Scripted {
         F: FnMut(&ChatRequest) -> R + Send + 'static,
         R: Into<ScriptedReply>,
     {
-        Scripted::of(Script::Function(Box::new(move |request| function(request).into())))
+        Scripted::of(ReplySource::Function(Box::new(move |request| function(request).into())))
     }
 
     /// A model that replies with the assistant messages of a conversation; each request must end with the messages
     /// before the reply.
     ///
-    /// A conversation that an earlier process has begun continues where it is: if the first request has some of the replies
-    /// already, as its last ones and with what the text has before them, they count as given. One that was played to its
-    /// end begins again.
+    /// A conversation that an earlier process began is continued: if the first request already ends with some of the
+    /// replies, each after the messages before it in the text, these count as given. A conversation that was played to its
+    /// end starts again.
     ///
     /// # Errors
     /// The text is no [notation](stepfold_state_core::chat::notation).
@@ -160,16 +160,16 @@ impl Scripted {
         for message in &transcript {
             if message.role() == Role::Assistant {
                 let reply = Message::clone(message).into();
-                lines.push_back(Line { expects: std::mem::take(&mut expects), reply });
+                lines.push_back(ScriptLine { expects: std::mem::take(&mut expects), reply });
             } else {
                 expects.push(Arc::clone(message));
             }
         }
-        Ok(Scripted::of(Script::Conversation(lines)))
+        Ok(Scripted::of(ReplySource::Conversation(lines)))
     }
 
-    fn of(script: Script) -> Self {
-        let shared = Shared { script, exchanges: Vec::new(), broken: Vec::new() };
+    fn of(script: ReplySource) -> Self {
+        let shared = ScriptState { script, exchanges: Vec::new(), broken: Vec::new() };
         Scripted {
             id: "scripted".into(),
             checks_prefix: true,
@@ -181,8 +181,8 @@ impl Scripted {
     /// Adds a reply at the end of the list. It has no effect on a model that answers with a function.
     #[must_use]
     pub fn then(self, reply: impl Into<ScriptedReply>) -> Self {
-        if let Script::List(lines) | Script::Conversation(lines) = &mut self.lock().script {
-            lines.push_back(Line { expects: Vec::new(), reply: reply.into() });
+        if let ReplySource::List(lines) | ReplySource::Conversation(lines) = &mut self.lock().script {
+            lines.push_back(ScriptLine { expects: Vec::new(), reply: reply.into() });
         }
         self
     }
@@ -202,8 +202,9 @@ impl Scripted {
         self
     }
 
-    /// A handle that cuts its replies by another seed, 0 by default. Each reply streams in pieces, which follow from the seed
-    /// and the number of the request; those that set their own pieces, or are [`whole`](ScriptedReply::whole), do not change.
+    /// A handle that divides its replies by another seed, 0 by default. Each reply streams in pieces, which follow
+    /// from the seed and the number of the request; replies that set their own pieces, or are
+    /// [`whole`](ScriptedReply::whole), do not change.
     #[must_use]
     pub const fn with_seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -253,14 +254,14 @@ impl Scripted {
     /// # }).unwrap();
     /// ```
     pub fn asked(&self) -> String {
-        show::asked(&self.lock().exchanges)
+        request_text::render(&self.lock().exchanges)
     }
 
     /// The number of unused replies; zero for a function.
     pub fn remaining(&self) -> usize {
         match &self.lock().script {
-            Script::List(lines) | Script::Conversation(lines) => lines.len(),
-            Script::Function(_) => 0,
+            ReplySource::List(lines) | ReplySource::Conversation(lines) => lines.len(),
+            ReplySource::Function(_) => 0,
         }
     }
 
@@ -277,8 +278,8 @@ impl Scripted {
         if broken.is_empty() { Ok(()) } else { Err(BrokenRule(broken)) }
     }
 
-    /// A panic elsewhere leaves nothing half-done here.
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    /// Locks the state. A poisoned lock is usable: no operation on the state panics halfway.
+    fn lock(&self) -> MutexGuard<'_, ScriptState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -294,34 +295,35 @@ impl ChatModel for Scripted {
         let answer = shared.answer(&request, self.checks_prefix);
         let reply = answer.as_ref().ok().filter(|reply| reply.is_whole());
         let reply = reply.and_then(|reply| reply.message.clone().ok());
-        shared.exchanges.push(Exchange { request, reply });
+        shared.exchanges.push(ScriptedExchange { request, reply });
         match answer {
             Ok(reply) => reply.into_stream(self.seed.map(|seed| seed.wrapping_add(number as u64))),
             Err(fault) => {
                 let fault = format!("request {number}: {fault}");
                 shared.broken.push(fault.clone());
+                // NOTE: An error and not a panic: a panic in a task is easily lost. `verify` reports it again.
                 ReplyStream::failed(failure(fault))
             }
         }
     }
 }
 
-impl Shared {
-    /// The reply that is due, or the rule that the request breaks. A broken request uses up no reply.
+impl ScriptState {
+    /// Returns the next reply, or the rule that the request breaks. An invalid request consumes no reply.
     fn answer(&mut self, request: &ChatRequest, checks_prefix: bool) -> Result<ScriptedReply, String> {
         check::request(request)?;
         if checks_prefix {
             check::history(request, &self.exchanges)?;
         }
-        if let Script::Conversation(lines) = &mut self.script {
+        if let ReplySource::Conversation(lines) = &mut self.script {
             let mut lines = std::mem::take(lines);
-            let given = check::given(request, lines.make_contiguous());
+            let given = check::count_given(request, lines.make_contiguous());
             lines.drain(..given);
-            self.script = Script::List(lines);
+            self.script = ReplySource::List(lines);
         }
         let reply = match &mut self.script {
-            Script::Function(function) => function(request),
-            Script::List(lines) | Script::Conversation(lines) => {
+            ReplySource::Function(function) => function(request),
+            ReplySource::List(lines) | ReplySource::Conversation(lines) => {
                 let ended =
                     || format!("the script has ended: no reply to this request{}", check::last(request));
                 let line = lines.front().ok_or_else(ended)?;
@@ -331,7 +333,7 @@ impl Shared {
             }
         };
         check::reply(request, &reply)?;
-        if let Script::List(lines) = &mut self.script {
+        if let ReplySource::List(lines) = &mut self.script {
             lines.pop_front();
         }
         Ok(reply)

@@ -35,14 +35,14 @@ pub struct ScriptedReply {
     usage: Option<Usage>,
     id: Option<String>,
     model: Option<String>,
-    end: End,
-    pieces: Pieces,
+    end: ScriptedEnd,
+    pieces: ChunkSplit,
     pub(super) may_call_unknown_tools: bool,
 }
 
-/// How a reply is cut into chunks.
+/// The division of a reply into chunks.
 #[derive(Clone, Copy, Debug)]
-enum Pieces {
+enum ChunkSplit {
     /// As a server streams it.
     Streamed,
     /// Text and reasoning in chunks of at most this many characters.
@@ -51,16 +51,16 @@ enum Pieces {
     Whole,
 }
 
-/// How a reply ends.
+/// The end of a reply.
 #[derive(Clone, Debug)]
-enum End {
-    /// As a whole one.
+enum ScriptedEnd {
+    /// The reply is complete.
     Finished,
     /// The stream just ends.
     Truncated,
-    /// With an error.
+    /// The reply ends with an error.
     Failed(ModelError),
-    /// Never.
+    /// The stream never ends.
     Hangs,
 }
 
@@ -96,7 +96,7 @@ impl ScriptedReply {
         self
     }
 
-    /// Splits text and reasoning into chunks of exactly this many characters, and what is left.
+    /// Splits text and reasoning into chunks of exactly this many characters, and the rest.
     ///
     /// # Examples
     /// ```
@@ -114,7 +114,7 @@ impl ScriptedReply {
     /// ```
     #[must_use]
     pub fn in_pieces(mut self, characters: usize) -> Self {
-        self.pieces = Pieces::OfAtMost(characters.max(1));
+        self.pieces = ChunkSplit::OfAtMost(characters.max(1));
         self
     }
 
@@ -136,40 +136,41 @@ impl ScriptedReply {
     /// ```
     #[must_use]
     pub fn whole(mut self) -> Self {
-        self.pieces = Pieces::Whole;
+        self.pieces = ChunkSplit::Whole;
         self
     }
 
     /// This reply, whose stream ends without being finished.
     #[must_use]
     pub fn truncated(mut self) -> Self {
-        self.end = End::Truncated;
+        self.end = ScriptedEnd::Truncated;
         self
     }
 
     /// Ends the reply with an error after its content.
     #[must_use]
     pub fn failing(mut self, error: ModelError) -> Self {
-        self.end = End::Failed(error);
+        self.end = ScriptedEnd::Failed(error);
         self
     }
 
     /// Makes the stream hang after its content.
     #[must_use]
     pub fn hanging(mut self) -> Self {
-        self.end = End::Hangs;
+        self.end = ScriptedEnd::Hangs;
         self
     }
 
-    /// This reply, which may call tools that the request does not offer. Without it that is taken for a
-    /// slip of the pen, and the request fails.
+    /// Allows calls of tools that the request does not offer. By default such a call counts as a mistake in the
+    /// script, and the request fails.
     #[must_use]
     pub fn calling_unknown_tools(mut self) -> Self {
         self.may_call_unknown_tools = true;
         self
     }
 
-    /// The stream of this reply. The seed cuts it, unless it says how itself; without one, it is whole.
+    /// Returns the stream of this reply. The seed divides it into chunks unless the reply sets its own; without a
+    /// seed it has one chunk for each part.
     pub(super) fn into_stream(self, seed: Option<u64>) -> ReplyStream {
         let message = match &self.message {
             Ok(message) => message,
@@ -180,11 +181,11 @@ impl ScriptedReply {
             chunks.push(Chunk::Identity { id: self.id.clone(), model: self.model.clone() });
         }
         chunks.extend(match self.pieces {
-            Pieces::Streamed => {
+            ChunkSplit::Streamed => {
                 seed.map_or_else(|| Chunk::of(message), |seed| Chunk::streamed(message, seed))
             }
-            Pieces::Whole => Chunk::of(message),
-            Pieces::OfAtMost(characters) => {
+            ChunkSplit::Whole => Chunk::of(message),
+            ChunkSplit::OfAtMost(characters) => {
                 Chunk::of(message).into_iter().flat_map(|chunk| split(chunk, characters)).collect()
             }
         });
@@ -192,26 +193,26 @@ impl ScriptedReply {
         let reason = self.finish_reason.unwrap_or_else(|| natural_end(message));
         let mut results: Vec<Result<Chunk, ModelError>> = chunks.into_iter().map(Ok).collect();
         match self.end {
-            End::Finished => results.push(Ok(Chunk::Finished(reason))),
-            End::Truncated => {}
-            End::Failed(error) => results.push(Err(error)),
-            End::Hangs => return ReplyStream::new(stream::iter(results).chain(stream::pending())),
+            ScriptedEnd::Finished => results.push(Ok(Chunk::Finished(reason))),
+            ScriptedEnd::Truncated => {}
+            ScriptedEnd::Failed(error) => results.push(Err(error)),
+            ScriptedEnd::Hangs => return ReplyStream::new(stream::iter(results).chain(stream::pending())),
         }
         ReplyStream::from_results(results)
     }
 
     /// Whether the message counts as an answer that the conversation continues.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.end, End::Finished)
+        matches!(self.end, ScriptedEnd::Finished)
     }
 }
 
-/// Why a model ends a reply such as this.
+/// Returns the finish reason that a model would give.
 fn natural_end(message: &Message) -> FinishReason {
     if message.has_tool_calls() { FinishReason::ToolCalls } else { FinishReason::Stop }
 }
 
-/// A chunk in pieces of at most so many characters, if it is text.
+/// Splits text into chunks of at most `piece` characters.
 fn split(chunk: Chunk, piece: usize) -> Vec<Chunk> {
     match chunk {
         Chunk::Text(text) => pieces(&text, piece).map(Chunk::Text).collect(),
@@ -236,7 +237,7 @@ impl From<Message> for ScriptedReply {
     }
 }
 
-/// A whole reply that says this.
+/// A complete reply with this message.
 const fn of(message: Result<Message, NotationError>) -> ScriptedReply {
     ScriptedReply {
         message,
@@ -244,15 +245,15 @@ const fn of(message: Result<Message, NotationError>) -> ScriptedReply {
         usage: None,
         id: None,
         model: None,
-        end: End::Finished,
-        pieces: Pieces::Streamed,
+        end: ScriptedEnd::Finished,
+        pieces: ChunkSplit::Streamed,
         may_call_unknown_tools: false,
     }
 }
 
 impl From<&str> for ScriptedReply {
-    /// Reads an assistant message in the [notation](stepfold_state_core::chat::notation). What is no
-    /// notation fails the request that it would have answered.
+    /// Reads an assistant message in the [notation](stepfold_state_core::chat::notation). An invalid
+    /// text fails the request that it would have answered.
     fn from(text: &str) -> Self {
         of(parse(text))
     }
@@ -264,10 +265,10 @@ impl From<String> for ScriptedReply {
     }
 }
 
-/// What a reply's text is put behind, to be read as a conversation.
+/// The prefix that makes the text of a reply a conversation in notation.
 const HEADER: &str = "assistant: ";
 
-/// The assistant message that `text` is the body of. Plain text is taken to the letter.
+/// Parses the body of an assistant message. Plain text is taken literally.
 fn parse(text: &str) -> Result<Message, NotationError> {
     let body = text.trim_start().strip_prefix("assistant:").unwrap_or(text).trim();
     let lines: Vec<&str> = body.lines().map(str::trim).collect();

@@ -1,4 +1,4 @@
-//! References of a schema, written out: what servers accept of references differs, and of schemas without them it does not.
+//! Inlines the references of a schema: servers differ in the references that they accept, and not in schemas without.
 
 use std::ptr;
 
@@ -8,22 +8,24 @@ use stepfold_state_core::json_schema::{is_annotation, subschemas_mut, target};
 /// The limit on the parts of a schema with its references written out.
 const MAX_PARTS: usize = 10_000;
 
-/// How often a definition may stand in itself, and how many references may be followed inside of each other. The first pair
-/// that does not make the schema too large is taken.
+/// Limits on the repetitions of a definition inside itself, and on nested references. The first pair that keeps the schema
+/// small enough is used.
+// NOTE: Servers differ in the references that they accept, and recursion has no form without them: it is followed to
+// a depth that keeps the schema small.
 const DEPTHS: [(usize, usize); 7] = [(2, 32), (2, 12), (1, 8), (1, 6), (1, 4), (1, 2), (0, 0)];
 
-/// The schema with its local references written out. A recursive one is followed some levels deep; what is below, and what
-/// is elsewhere, may be any value. `None` if it is too large.
+/// Inlines the local references of a schema. A recursive reference is followed some levels deep; below that, and for
+/// references to other documents, any value is allowed. `None` if the result is too large.
 pub(super) fn without_references(root: &Value) -> Option<Value> {
     DEPTHS.into_iter().find_map(|(nested, open)| {
         let mut written = root.clone();
-        let mut inliner = Inliner { root, nested, most: open, open: Vec::new(), parts: 0 };
+        let mut inliner = ReferenceInliner { root, nested, most: open, open: Vec::new(), parts: 0 };
         inliner.write_out(&mut written, root)?;
         Some(written)
     })
 }
 
-struct Inliner<'a> {
+struct ReferenceInliner<'a> {
     root: &'a Value,
     nested: usize,
     most: usize,
@@ -32,7 +34,7 @@ struct Inliner<'a> {
     parts: usize,
 }
 
-impl<'a> Inliner<'a> {
+impl<'a> ReferenceInliner<'a> {
     /// Writes out a schema whose references are relative to `base`. `None` if it is too large.
     fn write_out(&mut self, schema: &mut Value, base: &'a Value) -> Option<()> {
         self.parts += 1;
@@ -41,7 +43,7 @@ impl<'a> Inliner<'a> {
         }
         let Some(fields) = schema.as_object_mut() else { return Some(()) };
         let own = fields.get("$id").or_else(|| fields.get("id")).and_then(Value::as_str);
-        let base = own.and_then(|id| identified(self.root, id)).unwrap_or(base);
+        let base = own.and_then(|id| find_by_id(self.root, id)).unwrap_or(base);
         let reference =
             ["$ref", "$dynamicRef", "$recursiveRef"].into_iter().find_map(|name| fields.remove(name));
         fields.retain(|name, value| !is_definition(name, value));
@@ -50,12 +52,12 @@ impl<'a> Inliner<'a> {
         }
         if let Some(reference) = reference.as_ref().and_then(Value::as_str) {
             let meant = self.target(reference, base)?;
-            put_beside(fields, meant);
+            add_target(fields, meant);
         }
         Some(())
     }
 
-    /// What a reference stands for: any value if that is not known, or nested too often.
+    /// Resolves a reference; to any value if its target is unknown or nested too deeply.
     fn target(&mut self, reference: &str, base: &'a Value) -> Option<Value> {
         let Some((found, base)) = resolve(reference, base, self.root) else { return Some(json!({})) };
         let nested = self.open.iter().filter(|open| ptr::eq(**open, found)).count();
@@ -70,7 +72,7 @@ impl<'a> Inliner<'a> {
     }
 }
 
-/// Whether a field says where a schema is found, and nothing of its values.
+/// Whether a field is about the location of a schema, not about its values.
 fn is_definition(name: &str, value: &Value) -> bool {
     let is_place = matches!(
         name,
@@ -79,8 +81,9 @@ fn is_definition(name: &str, value: &Value) -> bool {
     matches!(name, "$defs" | "definitions") || (is_place && !value.is_object())
 }
 
-/// Adds to a schema what a reference in it stands for. Its own words come first; with rules of its own, both hold.
-fn put_beside(fields: &mut Map<String, Value>, meant: Value) {
+/// Adds the target of a reference to the schema that has it. Annotations of the schema take precedence; rules of both
+/// apply.
+fn add_target(fields: &mut Map<String, Value>, meant: Value) {
     match meant {
         Value::Object(meant) if fields.keys().all(|name| is_annotation(name)) => {
             for (name, value) in meant {
@@ -102,14 +105,14 @@ fn put_beside(fields: &mut Map<String, Value>, meant: Value) {
     }
 }
 
-/// The schema that a reference means, and what references in it are relative to.
+/// Returns the target of a reference, and the base of references in it.
 fn resolve<'a>(reference: &str, base: &'a Value, root: &'a Value) -> Option<(&'a Value, &'a Value)> {
     let (id, fragment) = reference.split_once('#').unwrap_or((reference, ""));
-    let base = if id.is_empty() { base } else { identified(root, id)? };
+    let base = if id.is_empty() { base } else { find_by_id(root, id)? };
     let found = match decoded(fragment) {
         whole if whole.is_empty() => base,
         pointer if pointer.starts_with('/') => target(base, &format!("#{pointer}"))?,
-        name => anchored(base, &name)?,
+        name => find_by_anchor(base, &name)?,
     };
     (found.is_object() || found.is_boolean()).then_some((found, base))
 }
@@ -133,7 +136,7 @@ fn decoded(fragment: &str) -> String {
 }
 
 /// The part with this id.
-fn identified<'a>(root: &'a Value, id: &str) -> Option<&'a Value> {
+fn find_by_id<'a>(root: &'a Value, id: &str) -> Option<&'a Value> {
     let id = id.trim_end_matches('#');
     let is_it = |text: &str| text.trim_end_matches('#') == id;
     find(root, &|fields| {
@@ -142,7 +145,7 @@ fn identified<'a>(root: &'a Value, id: &str) -> Option<&'a Value> {
 }
 
 /// The part with this name.
-fn anchored<'a>(base: &'a Value, name: &str) -> Option<&'a Value> {
+fn find_by_anchor<'a>(base: &'a Value, name: &str) -> Option<&'a Value> {
     find(base, &|fields| {
         let anchors = ["$anchor", "$dynamicAnchor"].iter().filter_map(|keyword| fields.get(*keyword));
         anchors.filter_map(Value::as_str).any(|anchor| anchor == name)

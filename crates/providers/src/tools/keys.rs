@@ -1,4 +1,4 @@
-//! Names of properties on the wire, there and back: where a schema names a property that the server refuses, and only there.
+//! Names of properties on the wire, and back: only those that the server refuses are renamed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,35 +10,35 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::json_schema::subschemas_mut;
 
-use crate::names::{NameRules, wire_name};
+use crate::rules::names::{NameRules, wire_name};
 
-/// Renames the properties of a schema that the server refuses, at every depth, and returns their names. Its descriptions say
-/// how they are called.
-pub(super) fn rename(rules: &NameRules, schema: &mut Value) -> Keys {
-    let keys = Keys::of(rules, schema);
+/// Renames the properties of a schema that the server refuses, at every depth, and returns their names. Descriptions
+/// mention the original names.
+pub(super) fn rename(rules: &NameRules, schema: &mut Value) -> RenamedKeys {
+    let keys = RenamedKeys::of(rules, schema);
     if !keys.is_plain() {
         keys.rename(rules, schema);
     }
     keys
 }
 
-/// The names of properties that are others on the wire, by where they are.
+/// The names of properties that differ on the wire, by their places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Keys {
+pub(crate) struct RenamedKeys {
     /// The names of this object, by those on the wire.
     names: BTreeMap<String, String>,
     /// In its properties, by their names.
-    properties: BTreeMap<String, Keys>,
+    properties: BTreeMap<String, RenamedKeys>,
     /// In its other properties.
-    others: Option<Box<Keys>>,
+    others: Option<Box<RenamedKeys>>,
     /// In the items of a list.
-    items: Option<Box<Keys>>,
+    items: Option<Box<RenamedKeys>>,
 }
 
-impl Keys {
-    /// Those of a schema without references.
+impl RenamedKeys {
+    /// Collects the names of a schema without references.
     fn of(rules: &NameRules, schema: &Value) -> Self {
-        let mut keys = Keys::default();
+        let mut keys = RenamedKeys::default();
         let Some(fields) = schema.as_object() else { return keys };
         let names = |keyword: &str| fields.get(keyword).and_then(Value::as_array).into_iter().flatten();
         names("required").filter_map(Value::as_str).for_each(|name| keys.name(rules, name));
@@ -55,28 +55,28 @@ impl Keys {
         for (name, inside) in fields.get("dependentSchemas").and_then(Value::as_object).into_iter().flatten()
         {
             keys.name(rules, name);
-            keys.merge(Keys::of(rules, inside));
+            keys.merge(RenamedKeys::of(rules, inside));
         }
         for (name, inside) in fields.get("properties").and_then(Value::as_object).into_iter().flatten() {
             keys.name(rules, name);
-            keys.properties.entry(name.clone()).or_default().merge(Keys::of(rules, inside));
+            keys.properties.entry(name.clone()).or_default().merge(RenamedKeys::of(rules, inside));
         }
         for inside in
             fields.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::values)
         {
-            keys.add_other(Keys::of(rules, inside));
+            keys.add_other(RenamedKeys::of(rules, inside));
         }
         for keyword in ["additionalProperties", "unevaluatedProperties"] {
-            fields.get(keyword).into_iter().for_each(|inside| keys.add_other(Keys::of(rules, inside)));
+            fields.get(keyword).into_iter().for_each(|inside| keys.add_other(RenamedKeys::of(rules, inside)));
         }
         let one =
             ["items", "contains", "unevaluatedItems"].into_iter().filter_map(|keyword| fields.get(keyword));
         for inside in one.chain(names("prefixItems")) {
-            keys.add_item(Keys::of(rules, inside));
+            keys.add_item(RenamedKeys::of(rules, inside));
         }
         let same = ["not", "if", "then", "else"].into_iter().filter_map(|keyword| fields.get(keyword));
         for inside in same.chain(["anyOf", "oneOf", "allOf"].into_iter().flat_map(names)) {
-            keys.merge(Keys::of(rules, inside));
+            keys.merge(RenamedKeys::of(rules, inside));
         }
         keys
     }
@@ -87,19 +87,19 @@ impl Keys {
         }
     }
 
-    fn add_other(&mut self, keys: Keys) {
+    fn add_other(&mut self, keys: RenamedKeys) {
         if !keys.is_plain() {
             self.others.get_or_insert_default().merge(keys);
         }
     }
 
-    fn add_item(&mut self, keys: Keys) {
+    fn add_item(&mut self, keys: RenamedKeys) {
         if !keys.is_plain() {
             self.items.get_or_insert_default().merge(keys);
         }
     }
 
-    fn merge(&mut self, more: Keys) {
+    fn merge(&mut self, more: RenamedKeys) {
         self.names.extend(more.names);
         for (name, keys) in more.properties {
             self.properties.entry(name).or_default().merge(keys);
@@ -111,18 +111,18 @@ impl Keys {
     /// Whether all names are the same on the wire.
     pub(crate) fn is_plain(&self) -> bool {
         self.names.is_empty()
-            && self.properties.values().all(Keys::is_plain)
+            && self.properties.values().all(RenamedKeys::is_plain)
             && self.others.is_none()
             && self.items.is_none()
     }
 
     /// The names in the value of a property.
-    fn inside(&self, name: &str) -> Option<&Keys> {
+    fn inside(&self, name: &str) -> Option<&RenamedKeys> {
         self.properties.get(name).or(self.others.as_deref()).filter(|keys| !keys.is_plain())
     }
 
-    fn wired<'a>(&'a self, name: &'a str) -> &'a str {
-        // Few are renamed.
+    fn wire_key<'a>(&'a self, name: &'a str) -> &'a str {
+        // NOTE: A linear search: few names differ.
         self.names.iter().find(|(_, original)| *original == name).map_or(name, |(wired, _)| wired)
     }
 
@@ -142,12 +142,12 @@ impl Keys {
     pub(crate) fn fields_to_wire(&self, fields: &Map<String, Value>) -> Map<String, Value> {
         let wired = fields.iter().map(|(name, value)| {
             let value = self.inside(name).map_or_else(|| value.clone(), |keys| keys.to_wire(value));
-            (self.wired(name).to_owned(), value)
+            (self.wire_key(name).to_owned(), value)
         });
         wired.collect()
     }
 
-    /// JSON with its own names, and every other byte of its values as it is. `None` if it is not JSON.
+    /// Restores the original names in a JSON text; all other bytes of its values stay. `None` if it is not JSON.
     pub(crate) fn restored(&self, text: &str) -> Option<String> {
         let mut out = String::with_capacity(text.len());
         self.write(text, &mut out)?;
@@ -159,7 +159,7 @@ impl Keys {
         match (text.as_bytes().first()?, &self.items) {
             (b'{', _) => {
                 let mut json = serde_json::Deserializer::from_str(text);
-                let fields = json.deserialize_map(Fields).ok()?;
+                let fields = json.deserialize_map(FieldVisitor).ok()?;
                 json.end().ok()?;
                 out.push('{');
                 for (at, (name, value)) in fields.into_iter().enumerate() {
@@ -176,7 +176,7 @@ impl Keys {
             }
             (b'[', Some(keys)) => {
                 let mut json = serde_json::Deserializer::from_str(text);
-                let items = json.deserialize_seq(Items).ok()?;
+                let items = json.deserialize_seq(ItemVisitor).ok()?;
                 json.end().ok()?;
                 out.push('[');
                 for (at, item) in items.into_iter().enumerate() {
@@ -205,12 +205,12 @@ impl Keys {
             }
         }
         if !self.names.is_empty() {
-            // It is about the names that the tool has.
+            // NOTE: It is about the original names.
             fields.remove("propertyNames");
         }
         rename_lists(rules, fields);
         for (keyword, inside) in subschemas_mut(fields) {
-            // Those of properties follow with their names.
+            // Properties are renamed below, with their names.
             if keyword != "properties" {
                 self.keys_of(keyword).rename(rules, inside);
             }
@@ -231,7 +231,7 @@ impl Keys {
     }
 
     /// The names in a subschema other than a property.
-    fn keys_of(&self, keyword: &str) -> &Keys {
+    fn keys_of(&self, keyword: &str) -> &RenamedKeys {
         match keyword {
             "additionalProperties" | "unevaluatedProperties" | "patternProperties" => {
                 self.others.as_deref().unwrap_or(&PLAIN)
@@ -244,7 +244,8 @@ impl Keys {
     }
 }
 
-static PLAIN: Keys = Keys { names: BTreeMap::new(), properties: BTreeMap::new(), others: None, items: None };
+static PLAIN: RenamedKeys =
+    RenamedKeys { names: BTreeMap::new(), properties: BTreeMap::new(), others: None, items: None };
 
 /// Renames properties in lists of names.
 fn rename_lists(rules: &NameRules, fields: &mut Map<String, Value>) {
@@ -267,7 +268,7 @@ fn rename_lists(rules: &NameRules, fields: &mut Map<String, Value>) {
     }
 }
 
-/// Says how a renamed property is called.
+/// Adds the original name of a renamed property to its description.
 fn describe(name: &str, schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     let description = match fields.get("description").and_then(Value::as_str) {
@@ -278,9 +279,9 @@ fn describe(name: &str, schema: &mut Value) {
 }
 
 /// Reads an object without reading its values.
-struct Fields;
+struct FieldVisitor;
 
-impl<'de> Visitor<'de> for Fields {
+impl<'de> Visitor<'de> for FieldVisitor {
     type Value = Vec<(String, &'de RawValue)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -297,9 +298,9 @@ impl<'de> Visitor<'de> for Fields {
 }
 
 /// Reads a list without reading its items.
-struct Items;
+struct ItemVisitor;
 
-impl<'de> Visitor<'de> for Items {
+impl<'de> Visitor<'de> for ItemVisitor {
     type Value = Vec<&'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,19 +1,19 @@
-//! Tools and schemas as a server takes them, and back: between a request and its dialect, so that no dialect knows of it.
+//! Tools and schemas in the form that a server accepts, and back: between a request and its dialect, so that no dialect
+//! knows of it.
 //!
-//! In order: [`SchemaRules`] are the rules, as data; [`schema`] makes schemas that conform to them; [`Keys`] are the renamed
-//! properties; an [`Offer`] is what a server is offered of some tools, and what is left out; a [`Form`] is that of a reply; and
-//! a [`Restored`] decoder gives calls and replies their own names again.
+//! In order: [`schema`] makes schemas conform to the [rules](crate::SchemaRules); [`RenamedKeys`] are the renamed
+//! properties; a [`ToolOffer`] has the tools for a server, and those that are left out; a [`ReplyForm`] is the form
+//! of a reply; a [`PreparedRequest`] has both; and a [`RestoringDecoder`] restores the original names of calls and
+//! replies.
 
 mod format;
 mod inline;
 mod keys;
 mod offer;
-mod restore;
+mod restoring;
 mod schema;
-mod schema_rules;
 
-pub(crate) use self::format::Form;
-pub(crate) use self::keys::Keys;
-pub(crate) use self::offer::{Offer, Offers, Wired};
-pub(crate) use self::restore::Restored;
-pub use self::schema_rules::SchemaRules;
+pub(crate) use self::format::ReplyForm;
+pub(crate) use self::keys::RenamedKeys;
+pub(crate) use self::offer::{OfferCache, PreparedRequest, ToolOffer};
+pub(crate) use self::restoring::RestoringDecoder;

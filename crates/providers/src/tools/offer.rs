@@ -1,4 +1,4 @@
-//! What a server is offered of some tools: each in a form that it takes, or left out alone, with the reason.
+//! The tools of a request for a server: each in a form that it accepts, or left out alone, with the reason.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,39 +10,39 @@ use stepfold_state_core::chat::{
 };
 
 use super::keys::rename;
-use super::{Form, Keys, schema};
-use crate::names::wire_name;
+use super::{RenamedKeys, ReplyForm, schema};
 use crate::rules::RequestRules;
+use crate::rules::names::wire_name;
 use crate::wire;
 
-/// The tools of a request as a server takes them.
+/// The tools of a request in the form that a server accepts.
 #[derive(Debug)]
-pub(crate) struct Offer {
+pub(crate) struct ToolOffer {
     /// The tools as they are given.
     given: Arc<[ToolSpec]>,
-    /// Those that are offered, with their names and parameters on the wire.
+    /// The offered tools, with their names and parameters on the wire.
     wired: Arc<[ToolSpec]>,
-    /// The names that are others on the wire, by those.
+    /// The names that differ on the wire, by the names on the wire.
     names: HashMap<String, String>,
-    /// The properties that are others on the wire, by the names of the tools.
-    keys: HashMap<String, Keys>,
+    /// The properties that differ on the wire, by the names of the tools.
+    keys: HashMap<String, RenamedKeys>,
     omitted: Vec<OmittedTool>,
     /// The tools as the dialect of the model writes them.
     written: OnceLock<Box<[u8]>>,
-    /// Told in a trace with the first request.
-    told: Once,
+    /// Logs omitted tools once.
+    logged: Once,
 }
 
-impl Offer {
+impl ToolOffer {
     pub(crate) fn new(rules: &RequestRules, given: &Arc<[ToolSpec]>) -> Self {
-        let mut offer = Offer {
+        let mut offer = ToolOffer {
             given: Arc::clone(given),
             wired: Arc::clone(given),
             names: HashMap::new(),
             keys: HashMap::new(),
             omitted: Vec::new(),
             written: OnceLock::new(),
-            told: Once::new(),
+            logged: Once::new(),
         };
         let mut wired: Vec<ToolSpec> = Vec::with_capacity(given.len());
         for spec in given.iter() {
@@ -74,6 +74,8 @@ impl Offer {
             return Err(format!("this provider takes at most {} tools", schemas.max_tools));
         }
         let name = wire_name(&rules.tool_names, &spec.name);
+        // NOTE: Two names may be equal after mapping only if they are equal before: providers refuse a request with
+        // both.
         if others.iter().any(|other| other.name == name) {
             return Err("another tool has its name".to_owned());
         }
@@ -100,9 +102,9 @@ impl Offer {
         &self.omitted
     }
 
-    /// Tells in a trace, once, which tools are left out.
-    pub(crate) fn tell(&self) {
-        self.told.call_once(|| {
+    /// Logs, once, the tools that are left out.
+    pub(crate) fn log_omitted(&self) {
+        self.logged.call_once(|| {
             for OmittedTool { name, reason, .. } in &self.omitted {
                 tracing::warn!(
                     tool = name,
@@ -113,7 +115,7 @@ impl Offer {
         });
     }
 
-    /// What a server is not offered as it is, in words.
+    /// Describes the tools that are left out or changed.
     pub(crate) fn changes(&self) -> impl Iterator<Item = String> {
         let omitted =
             self.omitted.iter().map(|tool| format!("tool `{}` is left out: {}", tool.name, tool.reason));
@@ -129,17 +131,17 @@ impl Offer {
         self.names.get(wired).map_or(wired, String::as_str)
     }
 
-    /// The names that are others on the wire, with those.
+    /// Returns the names that differ on the wire, each as the name on the wire and the original.
     pub(crate) fn renamed(&self) -> impl Iterator<Item = (&str, &str)> {
         self.names.iter().map(|(wired, name)| (wired.as_str(), name.as_str()))
     }
 
-    /// The properties of a tool that are others on the wire, if there are some.
-    pub(crate) fn keys(&self, name: &str) -> Option<&Keys> {
+    /// Returns the renamed properties of a tool, if there are some.
+    pub(crate) fn keys(&self, name: &str) -> Option<&RenamedKeys> {
         self.keys.get(name)
     }
 
-    /// Whether a call is the same on the wire, but for its name.
+    /// Whether some tools have renamed properties.
     pub(crate) fn has_keys(&self) -> bool {
         !self.keys.is_empty()
     }
@@ -226,18 +228,19 @@ const MAX_OFFERS: usize = 16;
 
 /// The last offers of a model: the tools of a request are mostly those of one before, of the same agent or of another one.
 #[derive(Debug, Default)]
-pub(crate) struct Offers(Mutex<Vec<Arc<Offer>>>);
+pub(crate) struct OfferCache(Mutex<Vec<Arc<ToolOffer>>>);
 
-impl Offers {
-    pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<Offer> {
+impl OfferCache {
+    pub(crate) fn of(&self, rules: &RequestRules, tools: &Arc<[ToolSpec]>) -> Arc<ToolOffer> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |offer: &Arc<Offer>| Arc::ptr_eq(&offer.given, tools);
+        // NOTE: Identity first: the steps of a run share one list of tools, and a comparison reads all schemas.
+        let is_it = |offer: &Arc<ToolOffer>| Arc::ptr_eq(&offer.given, tools);
         let place =
             last.iter().position(is_it).or_else(|| last.iter().position(|offer| offer.given == *tools));
         let offer = match place {
             Some(0) => return Arc::clone(&last[0]),
             Some(place) => last.remove(place),
-            None => Arc::new(Offer::new(rules, tools)),
+            None => Arc::new(ToolOffer::new(rules, tools)),
         };
         last.insert(0, Arc::clone(&offer));
         last.truncate(MAX_OFFERS);
@@ -245,10 +248,10 @@ impl Offers {
     }
 }
 
-/// A request on the wire, and what its reply is read by.
+/// A request in the form for the wire, with the data to restore its reply.
 #[derive(Debug)]
-pub(crate) struct Wired {
+pub(crate) struct PreparedRequest {
     pub(crate) request: ChatRequest,
-    pub(crate) offer: Arc<Offer>,
-    pub(crate) form: Form,
+    pub(crate) offer: Arc<ToolOffer>,
+    pub(crate) form: ReplyForm,
 }

@@ -1,22 +1,22 @@
-//! Schemas as a server takes them: the same values, or more, in a form that none refuses.
+//! Schemas in the form that a server accepts: the same values, or more.
 //!
-//! Who reads the arguments or the reply checks them against the schema itself; what a form cannot say is told in words, in
-//! the description. In order: references are written out, keywords of older drafts and invalid ones are mended, the root
-//! becomes one plain object, and keywords that the server does not take become words.
+//! The reader of the arguments or the reply checks them against the original schema; a rule that a form cannot express is
+//! added to the description in words. In order: references are inlined, keywords of older drafts and invalid ones are
+//! repaired, the root becomes one plain object, and keywords that the server refuses become words.
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation, literals, subschemas_mut};
 
 use super::inline::without_references;
-use super::schema_rules::SchemaRules;
+use crate::rules::schemas::SchemaRules;
 
-/// The most bytes of a rule that is told in words.
+/// The limit on the bytes of a rule in words.
 const MAX_WORDS: usize = 1_000;
 
-/// The parameters of a tool in the form that the server takes, with their own names of properties.
+/// Converts the parameters of a tool to the form that the server accepts; names of properties stay.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no such form.
 pub(super) fn parameters(rules: &SchemaRules, schema: &Value) -> Result<Value, String> {
     let Value::Object(mut fields) = plain(rules, schema)? else {
         return Err("its schema allows no arguments".to_owned());
@@ -34,10 +34,10 @@ pub(super) fn parameters(rules: &SchemaRules, schema: &Value) -> Result<Value, S
     Ok(Value::Object(fields))
 }
 
-/// The schema of a reply in the form that the server takes, with its own names of properties.
+/// Converts the schema of a reply to the form that the server accepts; names of properties stay.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no such form.
 pub(super) fn reply(rules: &SchemaRules, schema: &Value) -> Result<Value, String> {
     match plain(rules, schema)? {
         Value::Object(mut fields) => {
@@ -57,27 +57,27 @@ fn plain(rules: &SchemaRules, schema: &Value) -> Result<Value, String> {
         ));
     }
     let mut plain = without_references(schema).ok_or_else(|| "its schema is too large".to_owned())?;
-    mend(rules, &mut plain, 1);
+    repair(rules, &mut plain, 1);
     Ok(plain)
 }
 
 /// Makes a schema one of the current draft; only `false` stays a boolean.
-fn mend(rules: &SchemaRules, schema: &mut Value, level: usize) {
+fn repair(rules: &SchemaRules, schema: &mut Value, level: usize) {
     let is_too_deep = level > rules.max_levels;
     let fields = match schema {
         Value::Object(fields) if !is_too_deep => fields,
         Value::Bool(false) => return,
         _ => return *schema = json!({}),
     };
-    mend_types(fields);
-    mend_older_drafts(fields);
+    repair_types(fields);
+    update_older_drafts(fields);
     fields.retain(|name, value| is_valid(name, value));
-    leave_patterns(fields);
-    mend_names(fields);
+    remove_invalid_patterns(fields);
+    repair_names(fields);
     for (_, inside) in subschemas_mut(fields) {
-        mend(rules, inside, level + 1);
+        repair(rules, inside, level + 1);
     }
-    mend_nothing(fields);
+    replace_false(fields);
     if Kinds::of_type(fields).contains(Kinds::ARRAY) && fields.contains_key("type") {
         fields.entry("items").or_insert_with(|| json!({}));
     }
@@ -98,7 +98,7 @@ fn type_name(name: &str) -> Option<&'static str> {
 }
 
 /// Types by their names. One that is unknown may be any.
-fn mend_types(fields: &mut Map<String, Value>) {
+fn repair_types(fields: &mut Map<String, Value>) {
     let named = match fields.get("type") {
         None => return,
         Some(Value::String(name)) => type_name(name).map(|name| json!(name)),
@@ -125,7 +125,7 @@ fn mend_types(fields: &mut Map<String, Value>) {
 }
 
 /// Keywords of older drafts, and of OpenAPI.
-fn mend_older_drafts(fields: &mut Map<String, Value>) {
+fn update_older_drafts(fields: &mut Map<String, Value>) {
     for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
         if fields.get(exclusive) == Some(&json!(true))
             && let Some(value) = fields.remove(bound)
@@ -152,11 +152,11 @@ fn mend_older_drafts(fields: &mut Map<String, Value>) {
         }
     }
     if fields.remove("nullable") == Some(json!(true)) {
-        make_nullable(fields);
+        apply_nullable(fields);
     }
 }
 
-fn make_nullable(fields: &mut Map<String, Value>) {
+fn apply_nullable(fields: &mut Map<String, Value>) {
     match fields.get_mut("type") {
         Some(Value::Array(kinds)) if !kinds.contains(&json!("null")) => kinds.push(json!("null")),
         Some(kind @ Value::String(_)) if *kind != "null" => *kind = json!([kind.take(), "null"]),
@@ -207,9 +207,10 @@ fn is_valid(keyword: &str, value: &Value) -> bool {
     }
 }
 
-/// Leaves out patterns that are no regular expressions, as far as the library that checks schemas is there to tell.
-fn leave_patterns(fields: &mut Map<String, Value>) {
+/// Removes patterns that are invalid regular expressions, if the schema library is compiled in to tell.
+fn remove_invalid_patterns(fields: &mut Map<String, Value>) {
     let is_pattern =
+        // NOTE: Without the feature `validation` every pattern passes: the library that tells is not compiled in.
         |pattern: &str| ValueType::of_schema(json!({"type": "string", "pattern": pattern})).is_ok();
     if fields.get("pattern").and_then(Value::as_str).is_some_and(|pattern| !is_pattern(pattern)) {
         fields.remove("pattern");
@@ -220,7 +221,7 @@ fn leave_patterns(fields: &mut Map<String, Value>) {
 }
 
 /// Lists of names: each once. In the third draft a property says itself that it is required.
-fn mend_names(fields: &mut Map<String, Value>) {
+fn repair_names(fields: &mut Map<String, Value>) {
     let mut required = Vec::new();
     if let Some(Value::Object(properties)) = fields.get("properties") {
         let says_so = properties.iter().filter(|(_, schema)| schema["required"] == true);
@@ -252,8 +253,8 @@ fn distinct_names(names: &mut Vec<Value>) {
     names.retain(|name| name.as_str().is_some_and(|name| seen.insert(name.to_owned())));
 }
 
-/// Schemas that allow no value, where a server takes no boolean.
-fn mend_nothing(fields: &mut Map<String, Value>) {
+/// Replaces schemas that allow no value, where a server accepts no boolean.
+fn replace_false(fields: &mut Map<String, Value>) {
     let nothing = json!(false);
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
         properties.retain(|_, schema| *schema != nothing);
@@ -286,9 +287,9 @@ fn mend_nothing(fields: &mut Map<String, Value>) {
 /// Makes one plain object of a root with alternatives: it has the properties of all, and requires what all require.
 //
 // OpenAI: "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level"
-// (github.com/langchain-ai/langchainjs/issues/9804), with 'const' as well (github.com/goruck/home-generative-agent/pull/545).
-// Anthropic: "input_schema does not support oneOf, allOf, or anyOf at the top level" (github.com/anthropics/claude-code/
-// issues/5319).
+// (github.com/langchain-ai/langchainjs/issues/9804), with 'const' as well
+// (github.com/goruck/home-generative-agent/pull/545). Anthropic: "input_schema does not support oneOf, allOf, or
+// anyOf at the top level" (github.com/anthropics/claude-code/ issues/5319).
 fn flatten(fields: &mut Map<String, Value>) {
     if let Some(Value::Array(all)) = fields.remove("allOf") {
         for part in all {
@@ -312,17 +313,17 @@ fn flatten(fields: &mut Map<String, Value>) {
             if branches.is_empty() {
                 fields.insert("type".to_owned(), json!("null"));
             } else {
-                unite(fields, branches);
+                merge_alternatives(fields, branches);
             }
         }
     }
     let refused = ["not", "enum", "const"];
     let refused = refused.into_iter().filter_map(|name| Some((name, fields.remove(name)?)));
     let refused: Vec<(&str, Value)> = refused.collect();
-    say(fields, refused.iter().map(|(name, value)| format!("{name}: {value}")));
+    describe(fields, refused.iter().map(|(name, value)| format!("{name}: {value}")));
 }
 
-/// Adds the rules of a schema to another one, so that both hold as far as one object can say it.
+/// Adds the rules of a schema to another one: both apply as far as one object can express it.
 fn merge(fields: &mut Map<String, Value>, more: Map<String, Value>) {
     for (name, value) in more {
         let Some(known) = fields.get_mut(&name) else {
@@ -346,14 +347,14 @@ fn merge(fields: &mut Map<String, Value>, more: Map<String, Value>) {
                 distinct_names(known);
             }
             ("items", Value::Object(known), Value::Object(more)) => merge(known, more),
-            // One of both holds: fewer rules, and never others.
+            // NOTE: One of both applies: fewer rules, and never others.
             _ => {}
         }
     }
 }
 
 /// Adds alternatives to an object: the properties of all, and what all require.
-fn unite(fields: &mut Map<String, Value>, branches: Vec<Map<String, Value>>) {
+fn merge_alternatives(fields: &mut Map<String, Value>, branches: Vec<Map<String, Value>>) {
     let required = |branch: &Map<String, Value>| -> Vec<Value> {
         branch.get("required").and_then(Value::as_array).cloned().unwrap_or_default()
     };
@@ -365,7 +366,7 @@ fn unite(fields: &mut Map<String, Value>, branches: Vec<Map<String, Value>>) {
     let mut words = Vec::new();
     for branch in branches {
         words.extend(branch.get("description").and_then(Value::as_str).map(str::to_owned));
-        // Other rules of one alternative are not those of all.
+        // NOTE: Other rules of one alternative do not apply to the others.
         let Some(Value::Object(properties)) = branch.get("properties") else { continue };
         for (name, schema) in properties {
             let all = variants.entry(name.clone()).or_insert_with(|| json!([]));
@@ -401,7 +402,7 @@ fn unite(fields: &mut Map<String, Value>, branches: Vec<Map<String, Value>>) {
         let groups: Vec<String> = groups.iter().map(names).collect();
         words.insert(0, format!("requires {}", groups.join(", or ")));
     }
-    say(fields, words.into_iter());
+    describe(fields, words.into_iter());
 }
 
 /// A schema for each of these: one list of values for tags, else alternatives.
@@ -427,7 +428,7 @@ fn one_of_all(all: Value) -> Value {
 }
 
 /// Adds rules in words to the description.
-fn say(fields: &mut Map<String, Value>, words: impl Iterator<Item = String>) {
+fn describe(fields: &mut Map<String, Value>, words: impl Iterator<Item = String>) {
     let words: Vec<String> = words.filter(|words| words.len() <= MAX_WORDS).collect();
     if !words.is_empty() {
         let description = fields.get("description").and_then(Value::as_str).unwrap_or_default();
@@ -436,7 +437,7 @@ fn say(fields: &mut Map<String, Value>, words: impl Iterator<Item = String>) {
     }
 }
 
-/// Leaves the keywords that the server takes; the others become words.
+/// Keeps the keywords that the server accepts; the others become words.
 fn restrict(rules: &SchemaRules, fields: &mut Map<String, Value>) {
     let Some(keywords) = rules.keywords else { return };
     if let Some(Value::Array(all)) = fields.remove("allOf") {
@@ -447,7 +448,7 @@ fn restrict(rules: &SchemaRules, fields: &mut Map<String, Value>) {
         }
     }
     list_values(fields);
-    // With fewer rules, several of them may hold.
+    // NOTE: With fewer rules, several alternatives may match.
     if let Some(branches) = fields.remove("oneOf") {
         fields.entry("anyOf").or_insert(branches);
     }
@@ -467,8 +468,8 @@ fn restrict(rules: &SchemaRules, fields: &mut Map<String, Value>) {
         (!is_annotation(&name)).then(|| format!("{name}: {value}"))
     });
     let refused: Vec<String> = refused.collect();
-    say(fields, refused.into_iter());
-    leave_known_names(fields);
+    describe(fields, refused.into_iter());
+    remove_unknown_required(fields);
     for (_, inside) in subschemas_mut(fields) {
         if let Value::Object(inside) = inside {
             restrict(rules, inside);
@@ -489,11 +490,11 @@ fn list_values(fields: &mut Map<String, Value>) {
             fields.insert("type".to_owned(), json!(kind));
         }
     } else if let Some(values) = fields.remove("enum") {
-        say(fields, std::iter::once(format!("one of {values}")));
+        describe(fields, std::iter::once(format!("one of {values}")));
     }
 }
 
-/// Moves a type beside alternatives into them; an object with alternatives becomes one.
+/// Moves the type beside alternatives into them. An object with other rules beside them is flattened.
 fn move_types(fields: &mut Map<String, Value>) {
     if !fields.contains_key("anyOf") {
         return;
@@ -510,10 +511,10 @@ fn move_types(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Requires properties that are described only.
+/// Removes required properties that have no schema.
 //
 // github.com/MoonshotAI/kimi-code/issues/1610: "required property 'codecType' is not defined in properties".
-fn leave_known_names(fields: &mut Map<String, Value>) {
+fn remove_unknown_required(fields: &mut Map<String, Value>) {
     let properties = fields.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
     let Some(Value::Array(names)) = fields.get_mut("required") else { return };
     let is_known = |name: &Value| name.as_str().is_some_and(|name| properties.contains_key(name));
@@ -522,5 +523,5 @@ fn leave_known_names(fields: &mut Map<String, Value>) {
     if names.is_empty() {
         fields.remove("required");
     }
-    say(fields, unknown.iter().map(|name| format!("required: {name}")));
+    describe(fields, unknown.iter().map(|name| format!("required: {name}")));
 }

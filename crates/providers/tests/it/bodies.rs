@@ -10,7 +10,9 @@ use stepfold_providers::check::{RULES, Server as Checked};
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAiResponses, OpenAiResponsesBuilder, Preset};
-use stepfold_providers::probe::{self, Response, anthropic_body, gemini_body, openai_body, responses_body};
+use stepfold_providers::probe::{
+    self, ProbeResponse, anthropic_body, gemini_body, openai_body, responses_body,
+};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Content, ImageDetail, Media, Message, ModelError, ModelErrorKind, ModelParams,
     Part, ResponseFormat, Role, ServerTool, ToolCall, ToolChoice, ToolContent, ToolResult, ToolSpec,
@@ -266,7 +268,7 @@ fn no_tool_choice_is_sent_without_tools() {
 fn came(folder: &str, name: &str) -> (String, Transcript) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(folder).join(name);
     let body = std::fs::read_to_string(path).unwrap();
-    let response = Response {
+    let response = ProbeResponse {
         status: 200,
         content_type: "text/event-stream",
         pieces: vec![body.clone().into_bytes()],
@@ -565,7 +567,8 @@ fn what_came_without_text_goes_back_as_a_part_of_its_own() {
 /// The reply in a dialect to a stream with this body.
 fn reply_to(dialect: &str, body: &str) -> Message {
     let pieces = vec![body.as_bytes().to_vec()];
-    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+    let response =
+        ProbeResponse { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
     let wire = WIRES.iter().find(|wire| wire.name == dialect).unwrap();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::OpenAi;
-use stepfold_providers::probe::Response;
+use stepfold_providers::probe::ProbeResponse;
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, Reply};
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ const MIB: usize = 1 << 20;
 /// What a server does, and the kinds of errors that may come of it; "reply" for a reply.
 struct Attack {
     name: &'static str,
-    response: Response,
+    response: ProbeResponse,
     kinds: &'static [&'static str],
 }
 
@@ -31,7 +31,8 @@ fn attack(
     kinds: &'static [&'static str],
 ) -> Attack {
     let pieces = pieces.into_iter().map(Into::into).collect();
-    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+    let response =
+        ProbeResponse { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
     Attack { name, response, kinds }
 }
 
@@ -194,7 +195,7 @@ async fn no_error_echoes_the_key_in_any_form() {
                 (500, "text/plain", format!("wrong key {echo} here")),
             ] {
                 let pieces = vec![body.into_bytes()];
-                let response = Response { status, content_type, pieces, pause: Duration::ZERO };
+                let response = ProbeResponse { status, content_type, pieces, pause: Duration::ZERO };
                 let error = (wire.read)(Timeout::default(), response).into_reply().await.unwrap_err();
                 let shown = format!("{error} {error:?}");
                 assert!(shown.contains("***"), "{}: {shown}", wire.name);
@@ -219,7 +220,7 @@ async fn an_unknown_finish_reason_is_a_short_name() {
         };
         let pieces = vec![(wire.begin.to_owned() + &events([finish])).into_bytes()];
         let response =
-            Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+            ProbeResponse { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
         let reply = (wire.read)(Timeout::default(), response).into_reply().await.unwrap();
         let reason = reply.finish_reason.as_str();
         assert!(reason.starts_with("*** x") && reason.len() < 1_100, "{}: {} bytes", wire.name, reason.len());
@@ -267,7 +268,7 @@ async fn twenty_thousand_calls_without_ids() {
         let calls = (0..20_000).map(|index| (wire.call)(json!(index), Value::Null));
         let pieces = vec![events(calls).into_bytes(), wire.finish.as_bytes().to_vec()];
         let response =
-            Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+            ProbeResponse { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
         let reply = (wire.read)(Timeout::default(), response).into_reply().await.unwrap();
         let ids: HashSet<&str> = reply.message.tool_calls().map(|call| call.id.as_str()).collect();
         assert_eq!(ids.len(), 20_000, "{}", wire.name);
@@ -309,14 +310,14 @@ async fn a_key_is_no_reason_to_finish() {
 async fn half_a_key_is_not_shown() {
     for length in [9, 20, KEY.len() - 1] {
         let body = format!("{}{KEY}", " ".repeat((64 << 10) - length));
-        let response = Response { status: 500, content_type: "text/plain", ..stream(body) };
+        let response = ProbeResponse { status: 500, content_type: "text/plain", ..stream(body) };
         let error = (WIRES[0].read)(Timeout::default(), response).into_reply().await.unwrap_err();
         assert_eq!(error.message(), "status 500: ***");
     }
 }
 
-fn stream(body: String) -> Response {
-    Response {
+fn stream(body: String) -> ProbeResponse {
+    ProbeResponse {
         status: 200,
         content_type: "text/event-stream",
         pieces: vec![body.into_bytes()],

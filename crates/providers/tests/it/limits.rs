@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfold_providers::layer::Timeout;
-use stepfold_providers::probe::Response;
+use stepfold_providers::probe::ProbeResponse;
 use stepfold_state_core::chat::{ModelError, ModelErrorKind, Reply, TimeoutKind};
 use tokio::time::Instant;
 
@@ -16,7 +16,7 @@ async fn read(
     pieces: Vec<Vec<u8>>,
     pause: Duration,
 ) -> (Result<Reply, ModelError>, Duration) {
-    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause };
+    let response = ProbeResponse { status: 200, content_type: "text/event-stream", pieces, pause };
     let start = Instant::now();
     let reply = (wire.read)(timeouts, response).into_reply().await;
     (reply, start.elapsed())

@@ -12,7 +12,7 @@ use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
-use stepfold_providers::probe::{self, Response};
+use stepfold_providers::probe::{self, ProbeResponse};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Content, ImageDetail, Media, Message, ModelError, ModelErrorKind, ModelParams,
     Part, Reply, Role, ToolCall, ToolResult, ToolSpec, Transcript,
@@ -311,7 +311,8 @@ async fn a_deployment_of_azure_is_asked_at_its_own_address() {
 
 async fn read(body: &str) -> Reply {
     let pieces = vec![body.as_bytes().to_vec()];
-    let response = Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+    let response =
+        ProbeResponse { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
     probe::reply(&Anthropic::new("m", KEY).build().unwrap(), response).into_reply().await.unwrap()
 }
 
@@ -372,8 +373,12 @@ async fn fields_that_nothing_reads_are_kept_where_it_is_asked_for() {
     for wire in &WIRES {
         for kept in [RawFields::Drop, RawFields::Reply, RawFields::Message] {
             let pieces = vec![with_unread(wire.name).into_bytes()];
-            let response =
-                Response { status: 200, content_type: "text/event-stream", pieces, pause: Duration::ZERO };
+            let response = ProbeResponse {
+                status: 200,
+                content_type: "text/event-stream",
+                pieces,
+                pause: Duration::ZERO,
+            };
             let at = "http://127.0.0.1:1/v1";
             let reply = match wire.name {
                 "openai" => probe::reply(&OpenAi::at(at, "m").raw_fields(kept).build().unwrap(), response),

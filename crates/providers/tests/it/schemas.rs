@@ -10,7 +10,7 @@ use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::check::{Server, faults};
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
-use stepfold_providers::probe::{self, Response};
+use stepfold_providers::probe::{self, ProbeResponse};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, Message, ModelErrorKind, Reply, ReplyStream, ResponseFormat, ToolCall,
     ToolChoice, ToolResult, ToolSpec, Transcript,
@@ -33,7 +33,7 @@ static CORPUS: LazyLock<Vec<Case>> = LazyLock::new(|| {
     serde_json::from_str(text).unwrap()
 });
 
-type Read = Box<dyn Fn(ChatRequest, Response) -> ReplyStream + Send + Sync>;
+type Read = Box<dyn Fn(ChatRequest, ProbeResponse) -> ReplyStream + Send + Sync>;
 
 struct Served {
     server: Server,
@@ -116,13 +116,13 @@ fn said_call(server: Server, body: &Value) -> (String, Value) {
     }
 }
 
-fn whole(body: &Value) -> Response {
+fn whole(body: &Value) -> ProbeResponse {
     let pieces = vec![body.to_string().into_bytes()];
-    Response { status: 200, content_type: "application/json", pieces, pause: Duration::ZERO }
+    ProbeResponse { status: 200, content_type: "application/json", pieces, pause: Duration::ZERO }
 }
 
 /// The server's reply with a call.
-fn calls(server: Server, name: &str, arguments: &Value) -> Response {
+fn calls(server: Server, name: &str, arguments: &Value) -> ProbeResponse {
     let text = arguments.to_string();
     whole(&match server {
         Server::Anthropic => json!({"type": "message", "role": "assistant", "stop_reason": "tool_use",
@@ -137,7 +137,7 @@ fn calls(server: Server, name: &str, arguments: &Value) -> Response {
 }
 
 /// The server's reply with a text.
-fn says(server: Server, text: &str) -> Response {
+fn says(server: Server, text: &str) -> ProbeResponse {
     whole(&match server {
         Server::Anthropic => json!({"type": "message", "role": "assistant", "stop_reason": "end_turn",
             "content": [{"type": "text", "text": text}]}),
@@ -152,7 +152,7 @@ fn says(server: Server, text: &str) -> Response {
     })
 }
 
-fn reply(served: &Served, request: &ChatRequest, response: Response) -> Reply {
+fn reply(served: &Served, request: &ChatRequest, response: ProbeResponse) -> Reply {
     block_on((served.read)(request.clone(), response).into_reply()).unwrap()
 }
 
@@ -435,7 +435,7 @@ fn arguments_in_fragments_are_mapped_once_they_are_whole() {
     }
     text += &event(json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}));
     text += &event(json!({"type": "message_stop"}));
-    let response = || Response {
+    let response = || ProbeResponse {
         status: 200,
         content_type: "text/event-stream",
         pieces: vec![text.clone().into_bytes()],
@@ -459,7 +459,7 @@ fn arguments_in_fragments_are_mapped_once_they_are_whole() {
     assert_eq!(arguments, r#"{"$top":1.0,"big":18446744073709551615}"#);
     // What breaks off is not lost.
     let half = text.split_once("content_block_stop").unwrap().0.rsplit_once("data:").unwrap().0;
-    let cut = Response { pieces: vec![half.as_bytes().to_vec()], ..response() };
+    let cut = ProbeResponse { pieces: vec![half.as_bytes().to_vec()], ..response() };
     let error = block_on((served.read)(request, cut).into_reply()).unwrap_err();
     let partial = error.partial().unwrap();
     assert!(partial.message.tool_calls().next().unwrap().arguments.to_text().contains("$top"));

@@ -7,7 +7,7 @@ use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses};
-use stepfold_providers::probe::{self, Response};
+use stepfold_providers::probe::{self, ProbeResponse};
 use stepfold_state_core::chat::{ChatModel, ReplyStream};
 
 /// A key that must not be seen anywhere.
@@ -28,7 +28,7 @@ pub(crate) struct Wire {
     /// An event with this error.
     pub(crate) error: fn(&str) -> Value,
     /// The reply to a response.
-    pub(crate) read: fn(Timeout, Response) -> ReplyStream,
+    pub(crate) read: fn(Timeout, ProbeResponse) -> ReplyStream,
     /// A model behind this address.
     pub(crate) model: fn(&str, Timeout) -> Arc<dyn ChatModel>,
 }

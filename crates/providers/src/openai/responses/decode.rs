@@ -1,5 +1,16 @@
 //! Decodes events into chunks: a pure state machine. About a dozen of the API's event kinds matter; the event
-//! that ends an item has its final content, whatever was streamed before.
+//! that ends an item has its final content, even if parts of it were streamed before.
+//!
+//! The states of an item. Chunks of an item wait while an earlier item is open, since the extras at the end of an item
+//! belong to its last part.
+//!
+//! | state | event | next state |
+//! |---|---|---|
+//! | unknown | `output_item.added`, or a delta of it | open |
+//! | unknown | `output_item.done`, or listed in the final response | done |
+//! | open | a delta | open |
+//! | open | `output_item.done`, or listed in the final response | done |
+//! | done | any event | done |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,17 +20,17 @@ use stepfold_state_core::chat::{
 };
 
 use super::input;
-use crate::calls::{self, CallIds};
-use crate::http::{Event, Piece};
-use crate::openai::usage;
-use crate::reading::{Bad, Decode, End, json};
+use crate::http::{ReplyPiece, SseEvent};
+use crate::openai::decode::usage;
+use crate::reply::calls::{self, ReplyCallIds};
+use crate::reply::{FinishState, ReplyDecoder, ReplyFault, parse_piece};
 
 /// Reads the events of one response.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct ResponsesDecoder {
     choice: ToolChoice,
     /// The items that have begun, by their index in the output.
-    items: BTreeMap<u64, Item>,
+    items: BTreeMap<u64, OutputItem>,
     /// The indexes of those that have not ended.
     open: BTreeSet<u64>,
     /// The number of chunks that waited for the end of an item.
@@ -28,47 +39,47 @@ pub struct Decoder {
     places: HashMap<String, Vec<u64>>,
     /// The names of the calls.
     calls: Vec<String>,
-    ids: CallIds,
+    ids: ReplyCallIds,
     has_refusal: bool,
     logprobs: Vec<Value>,
-    end: End,
+    end: FinishState,
 }
 
 /// The received part of an item.
 #[derive(Debug, Default)]
-struct Item {
+struct OutputItem {
     has_begun: bool,
     /// The number of the call that it is.
     call: Option<usize>,
     /// Whether part of its text, or of its arguments, was streamed.
     is_streamed: bool,
     is_done: bool,
-    /// What waits for the end of an item before it: what ends an item belongs to its last part.
+    /// The chunks that wait for the end of an earlier item: the extras at the end of an item belong to its last part.
     held: Vec<Chunk>,
 }
 
-impl Decode for Decoder {
-    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        if matches!(&piece, Piece::Event(event) if event.data.trim() == "[DONE]") {
+impl ReplyDecoder for ResponsesDecoder {
+    fn push(&mut self, piece: ReplyPiece, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+        if matches!(&piece, ReplyPiece::Event(event) if event.data.trim() == "[DONE]") {
             self.end.is_over = true;
             return Ok(());
         }
-        let Some(value) = json::<Value>(&piece)? else {
+        let Some(value) = parse_piece::<Value>(&piece)? else {
             return Ok(());
         };
         match piece {
-            Piece::Event(event) => self.event(&event, &value, out),
-            Piece::Whole(_) => self.whole(&value, out),
+            ReplyPiece::Event(event) => self.event(&event, &value, out),
+            ReplyPiece::Whole(_) => self.whole(&value, out),
         }
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &FinishState {
         &self.end
     }
 
     fn objects(body: &Value, is_whole: bool) -> Vec<(&Value, &'static [&'static str])> {
         let response = if is_whole { body } else { &body["response"] };
-        // Much of the request is said again.
+        // NOTE: The response repeats much of the request; these fields count as read.
         let read =
             &["id", "model", "object", "output", "status", "error", "instructions", "tools", "text", "input"];
         vec![(response, read)]
@@ -82,7 +93,7 @@ impl Decode for Decoder {
         self.held
     }
 
-    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         self.flush(out);
         let reason = self.end.take()?;
         out.extend(calls::logprobs(std::mem::take(&mut self.logprobs)));
@@ -92,26 +103,26 @@ impl Decode for Decoder {
     }
 }
 
-impl Decoder {
+impl ResponsesDecoder {
     pub(super) fn new(request: &ChatRequest) -> Self {
-        Decoder {
+        ResponsesDecoder {
             choice: request.tool_choice.clone(),
             items: BTreeMap::new(),
             open: BTreeSet::new(),
             held: 0,
             places: HashMap::new(),
             calls: Vec::new(),
-            ids: CallIds::default(),
+            ids: ReplyCallIds::default(),
             has_refusal: false,
             logprobs: Vec::new(),
-            end: End::default(),
+            end: FinishState::default(),
         }
     }
 
     /// Reads an event of a stream.
-    fn event(&mut self, event: &Event, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn event(&mut self, event: &SseEvent, value: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if !value.is_object() {
-            return Err(Bad::Unreadable("expected a JSON object as the event".to_owned()));
+            return Err(ReplyFault::Unreadable("expected a JSON object as the event".to_owned()));
         }
         let place = self.place(value);
         let delta = || value["delta"].as_str().unwrap_or_default().to_owned();
@@ -124,7 +135,7 @@ impl Decoder {
                 self.streamed(place, Chunk::Text(delta()), out);
             }
             "response.reasoning_summary_part.added" if self.is_streamed(place) => {
-                self.say(place, Chunk::Reasoning("\n\n".to_owned()), out);
+                self.emit(place, Chunk::Reasoning("\n\n".to_owned()), out);
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 self.streamed(place, Chunk::Reasoning(delta()), out);
@@ -136,10 +147,10 @@ impl Decoder {
             }
             "error" => {
                 self.flush(out);
-                return Err(Bad::Said(value.to_string()));
+                return Err(ReplyFault::Reported(value.to_string()));
             }
             _ if value.get("error").is_some_and(|error| !error.is_null()) => {
-                return Err(Bad::Said(value.to_string()));
+                return Err(ReplyFault::Reported(value.to_string()));
             }
             // Progress of server-side tools, and future kinds.
             _ => {}
@@ -148,26 +159,26 @@ impl Decoder {
     }
 
     /// Reads a response in one piece.
-    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn whole(&mut self, value: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if let Some(status @ ("queued" | "in_progress")) = value["status"].as_str() {
             let reason = "responses in the background are not supported; omit `background`";
             let message = format!("unsupported response with the status `{status}`: {reason}");
-            return Err(Bad::Kind(ModelErrorKind::Unsupported, message));
+            return Err(ReplyFault::Kind(ModelErrorKind::Unsupported, message));
         }
         if value["output"].is_array() {
             self.response(value, out)
         } else if value.get("error").is_some_and(|error| !error.is_null()) {
-            Err(Bad::Said(value.to_string()))
+            Err(ReplyFault::Reported(value.to_string()))
         } else {
-            Err(Bad::malformed("expected a response as the reply"))
+            Err(ReplyFault::malformed("expected a response as the reply"))
         }
     }
 
     /// The end of a response: content that was not streamed, usage, and the finish reason.
-    fn response(&mut self, response: &Value, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn response(&mut self, response: &Value, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         if response["error"].is_object() {
             self.flush(out);
-            return Err(Bad::Said(response.to_string()));
+            return Err(ReplyFault::Reported(response.to_string()));
         }
         identity(response, out);
         let mut seen: HashMap<&str, usize> = HashMap::new();
@@ -188,7 +199,7 @@ impl Decoder {
         let cause = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
         self.end.reason = Some(match (response["status"].as_str(), cause) {
             (Some("failed" | "cancelled"), _) => {
-                return Err(Bad::Kind(ModelErrorKind::Transient, "the response failed".to_owned()));
+                return Err(ReplyFault::Kind(ModelErrorKind::Transient, "the response failed".to_owned()));
             }
             (_, Some("max_output_tokens" | "max_tokens")) => FinishReason::Length,
             (_, Some(cause)) => FinishReason::from(cause),
@@ -199,8 +210,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// The index of the item that an event is about. Some servers omit it: then the id of the item tells, or else
-    /// it is the last one, unless that is done or another one begins.
+    /// Returns the index of the item of an event. Some servers omit it: then the item is found by its id, or else it is the
+    /// last one, unless that is done or another one begins.
     fn place(&self, value: &Value) -> u64 {
         if let Some(place) = value["output_index"].as_u64() {
             return place;
@@ -219,8 +230,8 @@ impl Decoder {
         self.places.get(id?)?.last().copied()
     }
 
-    /// The index in the stream of an item of the whole output, `count` of whose predecessors have its id. Not all servers
-    /// count the items of a stream from zero.
+    /// Returns the index in the stream of an item of the whole output; `count` earlier items have the same id. Not
+    /// all servers count the items of a stream from zero.
     fn place_in_output(&self, index: u64, id: Option<&str>, count: usize) -> u64 {
         match id.and_then(|id| self.places.get(id)) {
             Some(places) => places.get(count).copied().unwrap_or_else(|| {
@@ -230,7 +241,7 @@ impl Decoder {
         }
     }
 
-    /// Passes on everything that waits: nothing more comes.
+    /// Passes on all waiting chunks at the end of the reply.
     fn flush(&mut self, out: &mut Vec<Chunk>) {
         for item in self.items.values_mut() {
             out.append(&mut item.held);
@@ -243,26 +254,26 @@ impl Decoder {
     }
 
     /// The item at an index, which begins if it has not yet.
-    fn item(&mut self, place: u64) -> &mut Item {
+    fn item(&mut self, place: u64) -> &mut OutputItem {
         self.items.entry(place).or_insert_with(|| {
             self.open.insert(place);
-            Item::default()
+            OutputItem::default()
         })
     }
 
     /// Passes a chunk of an item on, once all items before it have ended.
-    fn say(&mut self, place: u64, chunk: Chunk, out: &mut Vec<Chunk>) {
+    fn emit(&mut self, place: u64, chunk: Chunk, out: &mut Vec<Chunk>) {
         if self.is_next(place) {
             out.push(chunk);
         } else {
             self.item(place).held.push(chunk);
             self.held += 1;
-            // Something has come, though nothing of it can be told.
+            // NOTE: An empty chunk shows progress: the reply must not look idle while its text is held back.
             out.push(Chunk::Raw(Extras::new()));
         }
     }
 
-    /// Passes on what waited for the end of an item: that of the items after it, up to one that has not ended.
+    /// Passes on the chunks that waited for the end of an item: those of later items, up to one that has not ended.
     fn release(&mut self, place: u64, out: &mut Vec<Chunk>) {
         if !self.is_next(place) {
             return;
@@ -289,7 +300,7 @@ impl Decoder {
             self.item(place).call = Some(index);
             self.calls.push(name.clone());
             let id = self.ids.unique(item["call_id"].as_str());
-            self.say(place, Chunk::ToolCall(ToolCallChunk::new(index, "").with_id(id).with_name(name)), out);
+            self.emit(place, Chunk::ToolCall(ToolCallChunk::new(index, "").with_id(id).with_name(name)), out);
         }
     }
 
@@ -304,13 +315,13 @@ impl Decoder {
             _ => false,
         };
         self.item(place).is_streamed |= !is_empty;
-        self.say(place, chunk, out);
+        self.emit(place, chunk, out);
     }
 
-    fn arguments(&mut self, place: u64, arguments: String, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+    fn arguments(&mut self, place: u64, arguments: String, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         let call = self.items.get(&place).and_then(|item| item.call);
         let Some(index) = call else {
-            return Err(Bad::malformed("arguments of an unknown call"));
+            return Err(ReplyFault::malformed("arguments of an unknown call"));
         };
         self.streamed(place, Chunk::ToolCall(ToolCallChunk::new(index, arguments)), out);
         Ok(())
@@ -325,14 +336,14 @@ impl Decoder {
         let mut last = Vec::new();
         self.last_chunks(place, item, &mut last);
         for chunk in last {
-            self.say(place, chunk, out);
+            self.emit(place, chunk, out);
         }
         self.item(place).is_done = true;
         self.open.remove(&place);
         self.release(place, out);
     }
 
-    /// What the event says that ends an item.
+    /// Appends the chunks of the event that ends an item.
     fn last_chunks(&mut self, place: u64, item: &Value, out: &mut Vec<Chunk>) {
         let is_streamed = self.is_streamed(place);
         let call = self.items.get(&place).and_then(|item| item.call);
@@ -340,12 +351,12 @@ impl Decoder {
         match (item["type"].as_str(), call) {
             (Some("message"), _) => {
                 if !is_streamed {
-                    // Also a message without content is a part of its own.
+                    // NOTE: A message without content is a part, too: its extras need one.
                     out.push(Chunk::Text(String::new()));
                     for part in item["content"].as_array().into_iter().flatten() {
                         self.has_refusal |= part["type"] == "refusal";
-                        let said = part["text"].as_str().or_else(|| part["refusal"].as_str());
-                        out.push(Chunk::Text(said.unwrap_or_default().to_owned()));
+                        let text = part["text"].as_str().or_else(|| part["refusal"].as_str());
+                        out.push(Chunk::Text(text.unwrap_or_default().to_owned()));
                     }
                 }
                 let annotations = item["content"].as_array().into_iter().flatten();
@@ -368,16 +379,16 @@ impl Decoder {
             (_, Some(index)) => {
                 let arguments = if is_streamed { String::new() } else { text("arguments") };
                 out.push(Chunk::ToolCall(ToolCallChunk::new(index, arguments)));
-                let said = ["type", "call_id", "name", "arguments"];
-                out.push(Chunk::PartExtras(input::rest(item, &said)));
+                let known = ["type", "call_id", "name", "arguments"];
+                out.push(Chunk::PartExtras(input::rest(item, &known)));
             }
-            // Searches and the like, which the server ran itself.
+            // Results of tools that the server ran, such as searches.
             _ => out.extend(input::unknown(item).map(Chunk::Part)),
         }
     }
 }
 
-/// The id of the response and its model, as far as they are said here.
+/// Passes on the id of the response and its model, if they are known.
 fn identity(response: &Value, out: &mut Vec<Chunk>) {
     let text = |name: &str| response[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let (id, model) = (text("id"), text("model"));

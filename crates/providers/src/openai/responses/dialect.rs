@@ -3,14 +3,15 @@
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{ChatRequest, Message, ModelError, ResponseFormat, ToolChoice, ToolSpec};
 
-use super::decode::Decoder;
-use super::input::{self, Open};
-use crate::conform::Changes;
-use crate::model::{Dialect, HttpModel, HttpModelBuilder, Server};
-use crate::openai::{Api, Preset};
+use super::decode::ResponsesDecoder;
+use super::input::{self, ResponsesWriteState};
+use crate::conform::MessageChanges;
+use crate::dialect::{Dialect, MessagePlan, ModelAddress, ProviderInfo};
+use crate::model::{HttpModel, HttpModelBuilder};
+use crate::openai::preset::{Api, Preset};
 use crate::rules::RequestRules;
-use crate::wire::{Destination, MessagePlan};
-use crate::{Secret, strict, wire};
+use crate::secret::Secret;
+use crate::{strict, wire};
 
 /// OpenAI's Responses API, the dialect of an [`OpenAiResponses`].
 #[derive(Clone, Debug)]
@@ -73,15 +74,15 @@ impl HttpModelBuilder<Responses> {
 }
 
 impl Dialect for Responses {
-    type Decoder = Decoder;
-    type Open = Open;
+    type Decoder = ResponsesDecoder;
+    type WriteState = ResponsesWriteState;
 
     const NAME: &'static str = "openai";
     const MESSAGES: &'static str = "input";
     const RESERVED: &'static [&'static str] = &["input", "model", "stream", "tools"];
     const UNKNOWN: Option<&'static str> = Some(input::ITEM);
 
-    fn server(&self) -> Server {
+    fn server(&self) -> ProviderInfo {
         self.preset.server()
     }
 
@@ -89,9 +90,9 @@ impl Dialect for Responses {
         &self.rules
     }
 
-    fn plan(&self, to: Destination<'_>, _: &ChatRequest) -> MessagePlan {
+    fn plan(&self, to: ModelAddress<'_>, _: &ChatRequest) -> MessagePlan {
         // Models without reasoning refuse that of others, and the ids of items that belong to it.
-        let bare_from = (!thinks(to.model)).then_some(0);
+        let bare_from = (!supports_reasoning(to.model)).then_some(0);
         MessagePlan { bare_from, ..MessagePlan::default() }
     }
 
@@ -103,19 +104,21 @@ impl Dialect for Responses {
         format!("{base}/responses")
     }
 
-    fn head(&self, to: Destination<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
+    fn head(&self, to: ModelAddress<'_>, request: &ChatRequest) -> Result<Map<String, Value>, ModelError> {
         let params = &request.params;
         let missing = [("stop", !params.stop.is_empty()), ("seed", params.seed.is_some())];
         if let Some((name, _)) = missing.iter().find(|(_, is_asked)| *is_asked) {
             let reason = "the Responses API does not have it; use chat completions";
             return Err(wire::unsupported(format!("unsupported parameter `{name}`: {reason}")));
         }
-        let thoughts = thinks(to.model).then_some("reasoning.encrypted_content");
+        let thoughts = supports_reasoning(to.model).then_some("reasoning.encrypted_content");
         let logprobs = params.logprobs.map(|_| "message.output_text.logprobs");
         let include: Vec<&str> = thoughts.into_iter().chain(logprobs).collect();
         Ok(wire::fields([
             ("model", Some(to.model.into())),
             ("stream", Some(true.into())),
+            // NOTE: The record is ours: a fork or a rewind has no counterpart in a chain of stored responses. See
+            // docs/decisions/providers.md.
             ("store", Some(false.into())),
             ("include", (!include.is_empty()).then(|| json!(include))),
             ("tool_choice", tool_choice(wire::tool_choice(request))?),
@@ -135,22 +138,22 @@ impl Dialect for Responses {
         &self,
         message: &Message,
         _: &MessagePlan,
-        open: &mut Open,
+        open: &mut ResponsesWriteState,
         out: &mut Vec<u8>,
-        _: &mut Changes,
+        _: &mut MessageChanges,
     ) -> Result<(), ModelError> {
         input::write(self.preset.system_role, message, open, out)
     }
 
-    fn close(&self, _: &Open, _: &mut Vec<u8>) {}
+    fn close(&self, _: &ResponsesWriteState, _: &mut Vec<u8>) {}
 
-    fn decoder(&self, request: &ChatRequest) -> Decoder {
-        Decoder::new(request)
+    fn decoder(&self, request: &ChatRequest) -> ResponsesDecoder {
+        ResponsesDecoder::new(request)
     }
 }
 
 /// Whether a model supports reasoning. OpenAI's other models reject requests for it.
-fn thinks(model: &str) -> bool {
+fn supports_reasoning(model: &str) -> bool {
     let families = ["gpt-3.5", "gpt-4", "chatgpt", "-chat"];
     !families.iter().any(|family| model.contains(family))
 }
@@ -175,7 +178,7 @@ fn tool_choice(choice: &ToolChoice) -> Result<Option<Value>, ModelError> {
         ToolChoice::None => Some("none".into()),
         ToolChoice::Required => Some("required".into()),
         ToolChoice::Named(name) => Some(json!({"type": "function", "name": name})),
-        other => return Err(wire::unknown_choice(other)),
+        other => return Err(wire::unsupported_choice(other)),
     })
 }
 

@@ -15,7 +15,7 @@ pub(super) const ITEM: &str = "openai";
 
 /// Whether an item precedes the next one.
 #[derive(Clone, Copy, Default)]
-pub struct Open {
+pub struct ResponsesWriteState {
     has_items: bool,
 }
 
@@ -23,14 +23,14 @@ pub struct Open {
 pub(super) fn write(
     system_role: &str,
     message: &Message,
-    open: &mut Open,
+    open: &mut ResponsesWriteState,
     out: &mut Vec<u8>,
 ) -> Result<(), ModelError> {
-    wire::no_name(message)?;
+    wire::reject_name(message)?;
     match message.role() {
         Role::Assistant => {
             for part in message.parts() {
-                if let Some(item) = said(part)? {
+                if let Some(item) = reply_item(part)? {
                     push(&item, open, out);
                 }
             }
@@ -42,7 +42,8 @@ pub(super) fn write(
         }
         role => {
             let parts = message.parts().iter().filter(|part| !matches!(part.content, Content::Unknown(_)));
-            let content = parts.map(|part| shown(role, &part.content)).collect::<Result<Vec<_>, _>>()?;
+            let content =
+                parts.map(|part| content_part(role, &part.content)).collect::<Result<Vec<_>, _>>()?;
             let role = if role == Role::System { system_role } else { role.as_str() };
             push(&json!({"type": "message", "role": role, "content": content}), open, out);
         }
@@ -50,7 +51,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn push(item: &Value, open: &mut Open, out: &mut Vec<u8>) {
+fn push(item: &Value, open: &mut ResponsesWriteState, out: &mut Vec<u8>) {
     if std::mem::replace(&mut open.has_items, true) {
         out.push(b',');
     }
@@ -58,7 +59,7 @@ fn push(item: &Value, open: &mut Open, out: &mut Vec<u8>) {
 }
 
 /// A part of the assistant as an item; `None` if it is empty.
-fn said(part: &Part) -> Result<Option<Value>, ModelError> {
+fn reply_item(part: &Part) -> Result<Option<Value>, ModelError> {
     let item = part.extras.get(ITEM).and_then(Value::as_object).cloned();
     Ok(match &part.content {
         Content::Text(text) if text.is_empty() && item.is_none() => None,
@@ -73,7 +74,7 @@ fn said(part: &Part) -> Result<Option<Value>, ModelError> {
         Content::Reasoning(_) => item.map(Value::Object),
         Content::ToolCall(call) => Some(function_call(call, item)),
         Content::Unknown(unknown) => unknown.fields().get(ITEM).filter(|item| item.is_object()).cloned(),
-        other => return Err(wire::cannot_send(Role::Assistant, other)),
+        other => return Err(wire::unsupported_part(Role::Assistant, other)),
     })
 }
 
@@ -105,7 +106,7 @@ fn output(message: &Message) -> Result<Option<Value>, ModelError> {
     let output = match result.content() {
         ToolContent::Parts(parts) => {
             let parts = parts.iter().filter(|part| !matches!(part.content, Content::Unknown(_)));
-            Value::Array(parts.map(|part| shown(Role::Tool, &part.content)).collect::<Result<_, _>>()?)
+            Value::Array(parts.map(|part| content_part(Role::Tool, &part.content)).collect::<Result<_, _>>()?)
         }
         _ => Value::String(result.text().into_owned()),
     };
@@ -115,21 +116,21 @@ fn output(message: &Message) -> Result<Option<Value>, ModelError> {
 }
 
 /// A part that the model reads.
-fn shown(role: Role, content: &Content) -> Result<Value, ModelError> {
+fn content_part(role: Role, content: &Content) -> Result<Value, ModelError> {
     match content {
         Content::Text(text) => Ok(json!({"type": "input_text", "text": text})),
         Content::Image(media) => image(media),
         Content::File(media) => file(media),
-        other => Err(wire::cannot_send(role, other)),
+        other => Err(wire::unsupported_part(role, other)),
     }
 }
 
 fn image(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
+    wire::reject_citations(media)?;
     let detail = match media.detail {
         None => "auto",
         Some(detail @ (ImageDetail::Low | ImageDetail::High | ImageDetail::Original)) => detail.as_str(),
-        Some(_) => return Err(wire::no_detail(media, "low, high or original")),
+        Some(_) => return Err(wire::unsupported_detail(media, "low, high or original")),
     };
     Ok(match &media.source {
         MediaSource::FileId(id) => json!({"type": "input_image", "file_id": id, "detail": detail}),
@@ -138,8 +139,8 @@ fn image(media: &Media) -> Result<Value, ModelError> {
 }
 
 fn file(media: &Media) -> Result<Value, ModelError> {
-    wire::no_citations(media)?;
-    wire::no_detail_of_file(media)?;
+    wire::reject_citations(media)?;
+    wire::reject_file_detail(media)?;
     Ok(match &media.source {
         MediaSource::Url(url) => json!({"type": "input_file", "file_url": url}),
         MediaSource::FileId(id) => json!({"type": "input_file", "file_id": id}),
@@ -151,9 +152,9 @@ fn file(media: &Media) -> Result<Value, ModelError> {
 }
 
 /// The other fields of an item, as the extras of its part.
-pub(super) fn rest(item: &Value, said: &[&str]) -> Extras {
+pub(super) fn rest(item: &Value, known: &[&str]) -> Extras {
     let fields = item.as_object().into_iter().flatten();
-    let rest = fields.filter(|(name, _)| !said.contains(&name.as_str()));
+    let rest = fields.filter(|(name, _)| !known.contains(&name.as_str()));
     let rest: Map<String, Value> = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
     Extras::from_iter([(ITEM, Value::Object(rest))])
 }

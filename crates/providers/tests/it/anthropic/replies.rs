@@ -187,7 +187,8 @@ async fn twenty_thousand_streamed_calls_without_ids() {
     assert_eq!(shown.matches("> call-").count(), 20_000);
 }
 
-/// The results of what the server runs itself follow in the same turn, or never. The checker refuses a request without them.
+/// The results of what the server runs itself follow in the same turn, or never. The checker refuses a request
+/// without them.
 #[tokio::test]
 async fn a_call_that_the_server_itself_did_not_end_is_left_out_of_later_requests() {
     let call = || {

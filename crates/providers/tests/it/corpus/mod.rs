@@ -16,7 +16,7 @@ use stepfold_providers::anthropic::Anthropic;
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses};
-use stepfold_providers::probe::{self, Response};
+use stepfold_providers::probe::{self, ProbeResponse};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Message, ModelError, Reply, Transcript};
 use tokio::runtime::Runtime;
 
@@ -131,7 +131,7 @@ impl Reader {
     /// The result of a body that arrives in these pieces.
     fn read(&self, entry: &Entry, pieces: Vec<Vec<u8>>) -> Result<Reply, ModelError> {
         let Entry { status, content_type, .. } = *entry;
-        let response = Response { status, content_type, pieces, pause: Duration::ZERO };
+        let response = ProbeResponse { status, content_type, pieces, pause: Duration::ZERO };
         self.runtime.block_on(async {
             let reply = match entry.dialect {
                 Dialect::OpenAi => probe::reply(&self.models.openai, response),

@@ -1,7 +1,7 @@
-//! A decoder that gives calls and replies their own names again, for all dialects.
+//! A decoder that restores the original names of calls and replies, for all dialects.
 //!
-//! Arguments and texts that have another form on the wire are held back until they are whole; an empty chunk stands for each
-//! fragment, so that a slow reply does not look like a silent one. All others stream as they come.
+//! Arguments and texts that have another form on the wire are held back until they are whole; an empty chunk stands
+//! for each fragment, so that a slow reply does not look like a silent one. All others stream as they come.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use std::sync::Arc;
 use serde_json::Value;
 use stepfold_state_core::chat::{Chunk, ModelErrorKind, ToolCallChunk};
 
-use super::{Form, Offer};
-use crate::http::Piece;
-use crate::reading::{Bad, Decode, End};
+use super::{ReplyForm, ToolOffer};
+use crate::http::ReplyPiece;
+use crate::reply::{FinishState, ReplyDecoder, ReplyFault};
 
-/// Reads one reply as its request was meant.
-pub(crate) struct Restored<D> {
+/// Reads one reply and restores the names of the request.
+pub(crate) struct RestoringDecoder<D> {
     decoder: D,
-    offer: Arc<Offer>,
-    form: Form,
+    offer: Arc<ToolOffer>,
+    form: ReplyForm,
     /// The calls by index, as far as their arguments are held back.
-    calls: BTreeMap<usize, Call>,
+    calls: BTreeMap<usize, HeldCall>,
     /// The text that is held back.
     text: String,
 }
 
 #[derive(Default)]
-struct Call {
-    /// Its own name, once it is known.
+struct HeldCall {
+    /// The original name, once it is known.
     name: Option<String>,
     arguments: String,
 }
 
-impl<D: Decode> Restored<D> {
-    pub(crate) fn new(decoder: D, offer: Arc<Offer>, form: Form) -> Self {
-        Restored { decoder, offer, form, calls: BTreeMap::new(), text: String::new() }
+impl<D: ReplyDecoder> RestoringDecoder<D> {
+    pub(crate) fn new(decoder: D, offer: Arc<ToolOffer>, form: ReplyForm) -> Self {
+        RestoringDecoder { decoder, offer, form, calls: BTreeMap::new(), text: String::new() }
     }
 
     fn is_plain(&self) -> bool {
@@ -46,6 +46,8 @@ impl<D: Decode> Restored<D> {
             match chunk {
                 Chunk::Text(text) if !self.form.is_plain() => {
                     self.text.push_str(&text);
+                    // NOTE: Whether the value is wrapped is known at the last brace. The empty chunk keeps the idle
+                    // timeout from ending a slow reply.
                     out.push(Chunk::Text(String::new()));
                 }
                 Chunk::ToolCall(call) => {
@@ -67,7 +69,7 @@ impl<D: Decode> Restored<D> {
         }
     }
 
-    /// A fragment of a call under its own name, without arguments that are held back.
+    /// Restores the name of a call, and holds back arguments that may differ.
     fn call(&mut self, mut chunk: ToolCallChunk) -> ToolCallChunk {
         if let Some(name) = &mut chunk.name {
             *name = self.offer.name(name).to_owned();
@@ -81,17 +83,17 @@ impl<D: Decode> Restored<D> {
             if may_differ {
                 call.arguments.push_str(&std::mem::take(&mut chunk.arguments));
             } else {
-                // What came before the name.
+                // Arguments that arrived before the name.
                 chunk.arguments.insert_str(0, &std::mem::take(&mut call.arguments));
             }
         }
         chunk
     }
 
-    /// Passes on what is held back.
+    /// Passes on the text and the arguments that are held back.
     fn release(&mut self, out: &mut Vec<Chunk>) {
         self.end_text(out);
-        for (index, Call { name, arguments }) in std::mem::take(&mut self.calls) {
+        for (index, HeldCall { name, arguments }) in std::mem::take(&mut self.calls) {
             if !arguments.is_empty() {
                 let keys = name.and_then(|name| self.offer.keys(&name));
                 let own = keys.and_then(|keys| keys.restored(&arguments));
@@ -107,14 +109,14 @@ impl<D: Decode> Restored<D> {
         }
     }
 
-    /// A fault under the names of the tools.
-    fn own(&self, bad: Bad) -> Bad {
+    /// Restores the names of tools in a fault.
+    fn own(&self, bad: ReplyFault) -> ReplyFault {
         match bad {
-            Bad::Kind(ModelErrorKind::ToolChoiceIgnored, mut message) => {
+            ReplyFault::Kind(ModelErrorKind::ToolChoiceIgnored, mut message) => {
                 for (wired, name) in self.offer.renamed() {
                     message = message.replace(&format!("`{wired}`"), &format!("`{name}`"));
                 }
-                Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message)
+                ReplyFault::Kind(ModelErrorKind::ToolChoiceIgnored, message)
             }
             bad => bad,
         }
@@ -123,8 +125,8 @@ impl<D: Decode> Restored<D> {
     fn read(
         &mut self,
         out: &mut Vec<Chunk>,
-        read: impl FnOnce(&mut D, &mut Vec<Chunk>) -> Result<(), Bad>,
-    ) -> Result<(), Bad> {
+        read: impl FnOnce(&mut D, &mut Vec<Chunk>) -> Result<(), ReplyFault>,
+    ) -> Result<(), ReplyFault> {
         if self.is_plain() {
             return read(&mut self.decoder, out);
         }
@@ -138,12 +140,12 @@ impl<D: Decode> Restored<D> {
     }
 }
 
-impl<D: Decode> Decode for Restored<D> {
-    fn push(&mut self, piece: Piece, out: &mut Vec<Chunk>) -> Result<(), Bad> {
+impl<D: ReplyDecoder> ReplyDecoder for RestoringDecoder<D> {
+    fn push(&mut self, piece: ReplyPiece, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
         self.read(out, |decoder, out| decoder.push(piece, out))
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &FinishState {
         self.decoder.end()
     }
 
@@ -159,8 +161,8 @@ impl<D: Decode> Decode for Restored<D> {
         D::objects(body, is_whole)
     }
 
-    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), Bad> {
-        self.read(out, Decode::finish)
+    fn finish(&mut self, out: &mut Vec<Chunk>) -> Result<(), ReplyFault> {
+        self.read(out, ReplyDecoder::finish)
     }
 
     fn abandon(&mut self, out: &mut Vec<Chunk>) {

@@ -3,13 +3,13 @@
 use serde_json::Value;
 use stepfold_state_core::chat::{Chunk, Extras};
 
-use crate::http::Piece;
-use crate::reading::{Decode, json};
+use super::decoder::{ReplyDecoder, parse_piece};
+use crate::http::ReplyPiece;
 
 /// The most bytes of JSON of such fields that are kept of a reply. A field that does not fit is left out.
 const MAX_BYTES: usize = 16 << 10;
 
-/// Where unread fields of a reply are kept: a tier of service, filters, details of usage. At most 16 KiB of them are
+/// The destination of unread fields of a reply: a tier of service, filters, details of usage. At most 16 KiB of them are
 /// kept; a cassette does not record those beside the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -25,25 +25,27 @@ pub enum RawFields {
 
 /// Collects unread fields.
 #[derive(Debug)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadFields {
     kept: RawFields,
     fields: Extras,
 }
 
-impl Unread {
+impl UnreadFields {
     pub(crate) const fn new(kept: RawFields) -> Self {
-        Unread { kept, fields: Extras::new() }
+        UnreadFields { kept, fields: Extras::new() }
     }
 
-    /// Collects those of a piece. The decoder reports what is not JSON.
-    pub(crate) fn read<D: Decode>(&mut self, piece: &Piece) {
+    /// Collects the unread fields of a piece. A piece that is not JSON is left to the decoder, which reports it.
+    pub(crate) fn read<D: ReplyDecoder>(&mut self, piece: &ReplyPiece) {
         if self.kept == RawFields::Drop {
             return;
         }
-        let Ok(Some(body)) = json::<Value>(piece) else {
+        // NOTE: A second parse of each piece, so that replies without raw fields cost nothing more. See
+        // docs/decisions/providers.md.
+        let Ok(Some(body)) = parse_piece::<Value>(piece) else {
             return;
         };
-        for (object, read) in D::objects(&body, matches!(piece, Piece::Whole(_))) {
+        for (object, read) in D::objects(&body, matches!(piece, ReplyPiece::Whole(_))) {
             let fields = object.as_object().into_iter().flatten();
             for (name, value) in fields.filter(|(name, _)| !read.contains(&name.as_str())) {
                 self.keep(name, value);
@@ -51,7 +53,7 @@ impl Unread {
         }
     }
 
-    /// A later value takes the place of an earlier one; of objects, field by field.
+    /// Replaces an earlier value by a later one; objects are merged by field.
     fn keep(&mut self, name: &str, value: &Value) {
         let value = match (self.fields.get(name), value) {
             (_, Value::Null) => return,

@@ -1,4 +1,4 @@
-//! Server-sent events out of bytes, however these are cut.
+//! Server-sent events from bytes, in pieces of any size.
 //!
 //! An own parser, for three features: it detects an end in the middle of an event, limits the size of events,
 //! and looks at each byte once even if a large event arrives in small pieces.
@@ -10,7 +10,7 @@ pub(crate) const MAX_EVENT: usize = 16 << 20;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct SseEvent {
     /// The kind; often empty.
     pub name: String,
     /// Its data, the lines joined.
@@ -19,25 +19,25 @@ pub struct Event {
 
 /// A fault of an event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BadEvent {
+pub(crate) enum SseFault {
     TooLarge,
     NotUtf8,
 }
 
-/// Reads events.
+/// Parses server-sent events.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
-    /// The line that is not whole yet.
+pub(crate) struct SseParser {
+    /// The incomplete last line.
     line: Vec<u8>,
-    event: Event,
+    event: SseEvent,
     has_data: bool,
     is_begun: bool,
 }
 
-impl Events {
-    /// The events that are whole once these bytes have come.
-    pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut Vec<Event>) -> Result<(), BadEvent> {
-        while let Some(end) = memchr(bytes) {
+impl SseParser {
+    /// Appends the events that these bytes complete.
+    pub(crate) fn push(&mut self, mut bytes: &[u8], out: &mut Vec<SseEvent>) -> Result<(), SseFault> {
+        while let Some(end) = find_newline(bytes) {
             let (line, rest) = bytes.split_at(end);
             bytes = &rest[1..];
             if self.line.is_empty() {
@@ -54,14 +54,15 @@ impl Events {
         self.check_size()
     }
 
-    /// Whether something of an event has come that has not ended.
-    pub(crate) fn is_in_the_middle(&self) -> bool {
+    /// Whether an event has begun and not ended.
+    // NOTE: An end within an event is a truncated reply, never a complete one: the libraries for events do not tell.
+    pub(crate) fn is_within_event(&self) -> bool {
         !self.line.is_empty() || self.has_data
     }
 
-    fn whole_line(&mut self, line: &[u8], out: &mut Vec<Event>) -> Result<(), BadEvent> {
+    fn whole_line(&mut self, line: &[u8], out: &mut Vec<SseEvent>) -> Result<(), SseFault> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let line = std::str::from_utf8(line).map_err(|_| BadEvent::NotUtf8)?;
+        let line = std::str::from_utf8(line).map_err(|_| SseFault::NotUtf8)?;
         let line = if mem::replace(&mut self.is_begun, true) {
             line
         } else {
@@ -71,7 +72,7 @@ impl Events {
             if mem::take(&mut self.has_data) {
                 out.push(mem::take(&mut self.event));
             } else {
-                self.event = Event::default();
+                self.event = SseEvent::default();
             }
             return Ok(());
         }
@@ -92,13 +93,14 @@ impl Events {
         self.check_size()
     }
 
-    fn check_size(&self) -> Result<(), BadEvent> {
-        if self.line.len() + self.event.data.len() > MAX_EVENT { Err(BadEvent::TooLarge) } else { Ok(()) }
+    // NOTE: Bounds the memory for one event: a server may send a line without an end.
+    fn check_size(&self) -> Result<(), SseFault> {
+        if self.line.len() + self.event.data.len() > MAX_EVENT { Err(SseFault::TooLarge) } else { Ok(()) }
     }
 }
 
-/// Where the line ends.
-fn memchr(bytes: &[u8]) -> Option<usize> {
+/// Finds the end of the line.
+fn find_newline(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n')
 }
 
@@ -110,18 +112,18 @@ mod tests {
 
     /// All events, and whether the end was in the middle of one.
     fn read(pieces: &[&[u8]]) -> (Vec<(String, String)>, bool) {
-        let mut events = Events::default();
+        let mut events = SseParser::default();
         let mut out = Vec::new();
         for piece in pieces {
             events.push(piece, &mut out).unwrap();
         }
-        (out.into_iter().map(|event| (event.name, event.data)).collect(), events.is_in_the_middle())
+        (out.into_iter().map(|event| (event.name, event.data)).collect(), events.is_within_event())
     }
 
-    fn check(text: &str, expected: &[(&str, &str)], is_in_the_middle: bool) {
+    fn check(text: &str, expected: &[(&str, &str)], is_within_event: bool) {
         let expected: Vec<_> =
             expected.iter().map(|(name, data)| ((*name).to_owned(), (*data).to_owned())).collect();
-        assert_eq!(read(&[text.as_bytes()]), (expected, is_in_the_middle), "{text:?}");
+        assert_eq!(read(&[text.as_bytes()]), (expected, is_within_event), "{text:?}");
     }
 
     #[test]
@@ -140,11 +142,11 @@ mod tests {
 
     #[test]
     fn what_is_no_text_or_too_large_is_refused() {
-        let push = |bytes: &[u8]| Events::default().push(bytes, &mut Vec::new());
-        assert_eq!(push(b"data: \xff\n\n"), Err(BadEvent::NotUtf8));
-        assert_eq!(push(&vec![b'x'; MAX_EVENT + 1]), Err(BadEvent::TooLarge));
+        let push = |bytes: &[u8]| SseParser::default().push(bytes, &mut Vec::new());
+        assert_eq!(push(b"data: \xff\n\n"), Err(SseFault::NotUtf8));
+        assert_eq!(push(&vec![b'x'; MAX_EVENT + 1]), Err(SseFault::TooLarge));
         let lines = b"data: 0123456789\n".repeat(MAX_EVENT / 8);
-        assert_eq!(push(&lines), Err(BadEvent::TooLarge));
+        assert_eq!(push(&lines), Err(SseFault::TooLarge));
         assert_eq!(push(&vec![b'x'; MAX_EVENT]), Ok(()));
     }
 
@@ -164,7 +166,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Events::default().push(&bytes, &mut Vec::new());
+            let _ = SseParser::default().push(&bytes, &mut Vec::new());
         }
     }
 }

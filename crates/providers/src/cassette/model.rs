@@ -1,4 +1,4 @@
-//! The cassette as a model: it replays recorded exchanges, or records a model's.
+//! The cassette as a model: replays recorded exchanges, or records those of another model.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use stepfold_state_core::chat::{
 };
 
 use super::diff;
-use super::exchange::{Answer, Exchange};
-use super::file::{self, CassetteError, Contents};
-use crate::Secret;
+use super::exchange::{RecordedAnswer, RecordedExchange};
+use super::file::{self, CassetteContents, CassetteError};
+use crate::secret::Secret;
 
 /// A model that replays a file, or records another model into it.
 ///
@@ -46,24 +46,24 @@ use crate::Secret;
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct Cassette(Arc<Inner>);
+pub struct Cassette(Arc<CassetteInner>);
 
-struct Inner {
+struct CassetteInner {
     id: String,
     path: PathBuf,
     /// The model for unrecorded requests.
     model: Option<Arc<dyn ChatModel>>,
     secrets: Vec<Secret>,
-    tape: Mutex<Tape>,
+    tape: Mutex<CassetteState>,
 }
 
 #[derive(Default)]
-struct Tape {
-    contents: Contents,
-    /// How many exchanges were there, and which of them were used.
+struct CassetteState {
+    contents: CassetteContents,
+    /// Whether each exchange was used.
     used: Vec<bool>,
-    /// Whether the file is as we wrote it, so that it is enough to add to it.
-    is_ours: bool,
+    /// Whether the file is as this cassette wrote it, so that appending suffices.
+    can_append: bool,
 }
 
 impl Cassette {
@@ -80,7 +80,7 @@ impl Cassette {
     /// # Errors
     /// The file cannot be written.
     pub fn record(path: impl AsRef<Path>, model: impl ChatModel + 'static) -> Result<Self, CassetteError> {
-        let contents = Contents { id: model.id().to_owned(), exchanges: Vec::new() };
+        let contents = CassetteContents { id: model.id().to_owned(), exchanges: Vec::new() };
         file::write(path.as_ref(), &contents)?;
         Ok(Cassette::of(path.as_ref(), contents, Some(Arc::new(model))))
     }
@@ -103,15 +103,15 @@ impl Cassette {
         Cassette::record(path, make()?)
     }
 
-    fn of(path: &Path, contents: Contents, model: Option<Arc<dyn ChatModel>>) -> Self {
+    fn of(path: &Path, contents: CassetteContents, model: Option<Arc<dyn ChatModel>>) -> Self {
         let used = vec![false; contents.exchanges.len()];
-        let is_ours = contents.exchanges.is_empty();
-        Cassette(Arc::new(Inner {
+        let can_append = contents.exchanges.is_empty();
+        Cassette(Arc::new(CassetteInner {
             id: contents.id.clone(),
             path: path.to_owned(),
             model,
             secrets: Vec::new(),
-            tape: Mutex::new(Tape { contents, used, is_ours }),
+            tape: Mutex::new(CassetteState { contents, used, can_append }),
         }))
     }
 
@@ -122,8 +122,12 @@ impl Cassette {
         let mut secrets = inner.secrets.clone();
         secrets.push(secret.into());
         let tape = inner.tape.lock().unwrap_or_else(PoisonError::into_inner);
-        let tape = Tape { contents: tape.contents.clone(), used: tape.used.clone(), is_ours: tape.is_ours };
-        Cassette(Arc::new(Inner {
+        let tape = CassetteState {
+            contents: tape.contents.clone(),
+            used: tape.used.clone(),
+            can_append: tape.can_append,
+        };
+        Cassette(Arc::new(CassetteInner {
             id: inner.id.clone(),
             path: inner.path.clone(),
             model: inner.model.clone(),
@@ -165,9 +169,9 @@ impl ChatModel for Cassette {
     }
 }
 
-impl Inner {
+impl CassetteInner {
     /// The next answer that was recorded for this request.
-    fn find(&self, request: &ChatRequest) -> Option<Answer> {
+    fn find(&self, request: &ChatRequest) -> Option<RecordedAnswer> {
         let mut tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
         let unused = tape.used.iter().enumerate().filter(|(_, used)| !**used).map(|(index, _)| index);
         let found = { unused }.find(|index| tape.contents.exchanges[*index].request == *request)?;
@@ -175,36 +179,36 @@ impl Inner {
         Some(tape.contents.exchanges[found].answer.clone())
     }
 
-    fn keep(&self, exchange: Exchange) -> Result<(), CassetteError> {
+    fn store(&self, exchange: RecordedExchange) -> Result<(), CassetteError> {
         let mut tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
         tape.contents.exchanges.push(exchange);
         // A new recording is not replayed.
         tape.used.push(true);
-        if std::mem::replace(&mut tape.is_ours, true) {
+        if std::mem::replace(&mut tape.can_append, true) {
             file::append(&self.path, &tape.contents)
         } else {
             file::write(&self.path, &tape.contents)
         }
     }
 
-    /// How the request differs from the one that comes closest to it.
+    /// The error of an unrecorded request: its diff to the closest recorded one.
     fn mismatch(&self, request: &ChatRequest) -> ModelError {
         let tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = diff::text(request);
+        let requested = diff::text(request);
         let all = tape.contents.exchanges.iter().zip(&tape.used).enumerate();
         let all = all.map(|(index, (exchange, used))| (index + 1, *used, diff::text(&exchange.request)));
         let closest = all.max_by_key(|(index, used, text)| {
-            (text == &asked, !used, diff::common(text, &asked), std::cmp::Reverse(*index))
+            (text == &requested, !used, diff::common(text, &requested), std::cmp::Reverse(*index))
         });
         let path = self.path.display();
         let message = match closest {
             None => format!("cassette {path} is empty"),
-            Some((index, _, text)) if text == asked => {
+            Some((index, _, text)) if text == requested => {
                 format!("cassette {path}: request {index} was already replayed")
             }
             Some((index, _, text)) => format!(
                 "unknown request in cassette {path}; closest is number {index} (- recorded, + requested):{}",
-                diff::diff(&text, &asked)
+                diff::diff(&text, &requested)
             ),
         };
         ModelError::new(ModelErrorKind::InvalidRequest, message)
@@ -213,6 +217,7 @@ impl Inner {
     }
 
     /// The request without secrets.
+    // NOTE: A cassette records above HTTP, where no key of a provider is; other secrets are hidden here.
     fn hide(&self, request: &ChatRequest) -> ChatRequest {
         if self.secrets.is_empty() {
             return request.clone();
@@ -235,63 +240,71 @@ impl Inner {
         }
     }
 
-    fn hide_answer(&self, mut answer: Answer) -> Answer {
+    fn hide_answer(&self, mut answer: RecordedAnswer) -> RecordedAnswer {
         let message = serde_json::to_value(&answer.message).map(|value| self.hide_in(value));
         let end = serde_json::to_value(&answer.end).map(|value| self.hide_in(value));
         if let (Ok(message), Ok(end)) =
             (message.and_then(serde_json::from_value), end.and_then(serde_json::from_value))
         {
-            answer = Answer { message, end };
+            answer = RecordedAnswer { message, end };
         }
         answer
     }
 }
 
 /// A reply that is recorded at its end. A reply dropped before is not recorded.
-fn recorded(reply: ReplyStream, request: ChatRequest, inner: Arc<Inner>) -> ReplyStream {
-    let recorder =
-        Recorder { reply, request, inner, said: ReplyBuilder::new(), reason: None, is_kept: false };
+fn recorded(reply: ReplyStream, request: ChatRequest, inner: Arc<CassetteInner>) -> ReplyStream {
+    let recorder = ReplyRecorder {
+        reply,
+        request,
+        inner,
+        reply_so_far: ReplyBuilder::new(),
+        reason: None,
+        is_recorded: false,
+    };
     ReplyStream::new(stream::unfold(recorder, |mut recorder| async move {
         let item = recorder.next().await?;
         Some((item, recorder))
     }))
 }
 
-struct Recorder {
+struct ReplyRecorder {
     reply: ReplyStream,
     request: ChatRequest,
-    inner: Arc<Inner>,
-    said: ReplyBuilder,
+    inner: Arc<CassetteInner>,
+    reply_so_far: ReplyBuilder,
     reason: Option<FinishReason>,
-    is_kept: bool,
+    is_recorded: bool,
 }
 
-impl Recorder {
+impl ReplyRecorder {
     async fn next(&mut self) -> Option<Result<Chunk, ModelError>> {
+        // NOTE: Only the reply is recorded, not its chunks: no program should depend on their boundaries.
         let item = self.reply.next().await;
         match &item {
             Some(Ok(chunk)) => {
                 if let Chunk::Finished(reason) = chunk {
                     self.reason = Some(reason.clone());
                 }
-                self.said.push(chunk.clone());
+                self.reply_so_far.push(chunk.clone());
                 item
             }
             Some(Err(error)) => {
                 let error = error.clone();
-                self.keep(Some(&error)).err().or(Some(error)).map(Err)
+                self.store(Some(&error)).err().or(Some(error)).map(Err)
             }
-            None => self.keep(None).err().map(Err),
+            None => self.store(None).err().map(Err),
         }
     }
 
-    fn keep(&mut self, error: Option<&ModelError>) -> Result<(), ModelError> {
-        if std::mem::replace(&mut self.is_kept, true) {
+    fn store(&mut self, error: Option<&ModelError>) -> Result<(), ModelError> {
+        if std::mem::replace(&mut self.is_recorded, true) {
             return Ok(());
         }
-        let answer = Answer::new(self.said.partial(), self.reason.clone(), error);
-        let exchange = Exchange { request: self.request.clone(), answer: self.inner.hide_answer(answer) };
-        self.inner.keep(exchange).map_err(|error| {
+        let answer = RecordedAnswer::new(self.reply_so_far.partial(), self.reason.clone(), error);
+        let exchange =
+            RecordedExchange { request: self.request.clone(), answer: self.inner.hide_answer(answer) };
+        self.inner.store(exchange).map_err(|error| {
             ModelError::new(ModelErrorKind::InvalidRequest, error.to_string())
                 .with_provider("cassette")
                 .with_source(error)

@@ -7,16 +7,16 @@ use stepfold_state_core::chat::{
     Chunk, Extras, FinishReason, LOGPROBS, ModelErrorKind, ToolChoice, fresh_call_id,
 };
 
-use crate::reading::Bad;
+use super::decoder::ReplyFault;
 
 /// The ids of the calls of a reply.
 #[derive(Debug, Default)]
-pub(crate) struct CallIds {
+pub(crate) struct ReplyCallIds {
     taken: HashSet<String>,
     calls: usize,
 }
 
-impl CallIds {
+impl ReplyCallIds {
     /// Makes the id of the next call: the server's, or a fresh one if it is missing or taken.
     pub(crate) fn unique(&mut self, id: Option<&str>) -> String {
         let is_free = |id: &str| !self.taken.contains(id);
@@ -38,14 +38,14 @@ pub(crate) fn logprobs(tokens: Vec<Value>) -> Option<Chunk> {
 /// The last chunk of a reply that has all its calls.
 ///
 /// # Errors
-/// When the choice of tools was not followed.
+/// The choice of tools was not followed.
 pub(crate) fn finished<'a>(
     choice: &ToolChoice,
     called: impl Iterator<Item = &'a str>,
     reason: FinishReason,
-) -> Result<Chunk, Bad> {
+) -> Result<Chunk, ReplyFault> {
     match ignored(choice, called, &reason) {
-        Some(message) => Err(Bad::Kind(ModelErrorKind::ToolChoiceIgnored, message)),
+        Some(message) => Err(ReplyFault::Kind(ModelErrorKind::ToolChoiceIgnored, message)),
         None => Ok(Chunk::Finished(reason)),
     }
 }
@@ -56,6 +56,7 @@ fn ignored<'a>(
     mut called: impl Iterator<Item = &'a str>,
     reason: &FinishReason,
 ) -> Option<String> {
+    // NOTE: A truncated or filtered reply may lack its call for another reason.
     if !matches!(reason, FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Other(_)) {
         return None;
     }

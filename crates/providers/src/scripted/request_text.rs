@@ -1,13 +1,13 @@
-//! What was asked, as text: for each request only what is new, so that a test can be read.
+//! The requests of a scripted model as text: for each request its new messages only, so that tests are readable.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use stepfold_state_core::chat::{ChatRequest, Message, ToolChoice, Transcript};
 
-use super::model::Exchange;
+use super::model::ScriptedExchange;
 
-pub(super) fn asked(exchanges: &[Exchange]) -> String {
+pub(super) fn render(exchanges: &[ScriptedExchange]) -> String {
     let mut text = String::new();
     for (index, exchange) in exchanges.iter().enumerate() {
         let request = &exchange.request;
@@ -27,9 +27,9 @@ pub(super) fn asked(exchanges: &[Exchange]) -> String {
     text
 }
 
-/// How many messages the request begins with that an earlier one began with, and the number of that one;
+/// Returns the length of the longest prefix that the request shares with an earlier one, and the number of that request;
 /// of several the last.
-fn longest_prefix(request: &ChatRequest, earlier: &[Exchange]) -> (usize, usize) {
+fn longest_prefix(request: &ChatRequest, earlier: &[ScriptedExchange]) -> (usize, usize) {
     let mut best = (0, 0);
     for (index, exchange) in earlier.iter().enumerate() {
         let same = |(ours, theirs): &(&Arc<Message>, &Arc<Message>)| ours == theirs;
@@ -41,7 +41,7 @@ fn longest_prefix(request: &ChatRequest, earlier: &[Exchange]) -> (usize, usize)
     best
 }
 
-/// What a request asks beside the conversation, one line each.
+/// Describes the options of a request, one line each.
 fn options(request: &ChatRequest) -> String {
     let mut lines = Vec::new();
     if !request.tools.is_empty() {

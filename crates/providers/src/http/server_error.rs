@@ -8,15 +8,15 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 use stepfold_state_core::chat::{Chunk, FinishReason, ModelError, ModelErrorKind};
 
-use super::retry_after::{retry_after, units};
-use crate::Secret;
+use super::retry_after::{parse_units, retry_after};
+use crate::secret::Secret;
 
 /// The most characters of a server's text that go into an error.
 const MAX_MESSAGE: usize = 1_000;
 
-/// Whom a request goes to, for the errors about it.
+/// The provider and the model of a request, for its errors.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct ErrorContext {
     pub(crate) provider: String,
     pub(crate) model: String,
     /// The secrets to remove from texts.
@@ -24,14 +24,14 @@ pub(crate) struct Target {
     pub(crate) request_id: Option<String>,
 }
 
-impl Target {
+impl ErrorContext {
     /// An error about this request.
     pub(crate) fn error(&self, kind: ModelErrorKind, message: impl AsRef<str>) -> ModelError {
-        self.name(ModelError::new(kind, self.clean(message.as_ref())))
+        self.label(ModelError::new(kind, self.clean(message.as_ref())))
     }
 
-    /// The error, with whom it is about.
-    pub(crate) fn name(&self, error: ModelError) -> ModelError {
+    /// Adds the provider, the model and the request id to an error.
+    pub(crate) fn label(&self, error: ModelError) -> ModelError {
         let error = error.with_provider(&self.provider).with_model(&self.model);
         match &self.request_id {
             Some(request_id) => error.with_request_id(self.clean(request_id)),
@@ -39,8 +39,8 @@ impl Target {
         }
     }
 
-    /// The chunk, without keys and bounded in the names that the server gives: ids and finish reasons are logged and
-    /// stored everywhere.
+    /// Removes keys from the names that a server gives, and bounds them: ids and finish reasons are logged and stored
+    /// everywhere.
     pub(crate) fn clean_names(&self, chunk: Chunk) -> Chunk {
         match chunk {
             Chunk::Identity { id, model } => Chunk::Identity {
@@ -54,10 +54,11 @@ impl Target {
         }
     }
 
-    /// A server's text: without keys, without line breaks, and not endless.
+    /// Cleans a text of a server: no keys, no line breaks, bounded length.
     pub(crate) fn clean(&self, text: &str) -> String {
         let text = self.secrets.iter().fold(in_one_line(text), |text, secret| secret.redact(&text));
-        let text = self.secrets.iter().fold(text, without_half_of);
+        // NOTE: The body may be truncated in the middle of a key.
+        let text = self.secrets.iter().fold(text, without_truncated_secret);
         match text.char_indices().nth(MAX_MESSAGE) {
             Some((end, _)) => format!("{}…", &text[..end]),
             None => text,
@@ -65,7 +66,7 @@ impl Target {
     }
 }
 
-/// The beginning of a text, from which a message is made, without line breaks.
+/// Returns the beginning of a text in one line.
 fn in_one_line(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {
@@ -80,8 +81,8 @@ fn in_one_line(text: &str) -> String {
     line
 }
 
-/// The text without the first half of a secret at its end, where what was read of it ends.
-fn without_half_of(mut text: String, secret: &Secret) -> String {
+/// Removes the first part of a secret at the end of a text, which may have been truncated there.
+fn without_truncated_secret(mut text: String, secret: &Secret) -> String {
     let secret = secret.expose();
     let halves = (8..secret.len()).rev().filter_map(|length| secret.get(..length));
     if let Some(half) = { halves }.find(|half| text.ends_with(half)) {
@@ -100,15 +101,15 @@ pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
 
 /// The error of a response with this status, or of an error inside a stream.
 pub(crate) fn classify(
-    target: &Target,
+    context: &ErrorContext,
     status: Option<StatusCode>,
     headers: &HeaderMap,
     body: &str,
 ) -> ModelError {
-    let said = Said::read(body);
-    let wait = retry_after(headers, now).or_else(|| said.wait());
-    let by_status = || status.map(|status| of_status(status.as_u16(), &said));
-    let kind = match said.kind() {
+    let parsed = ErrorBody::read(body);
+    let wait = retry_after(headers, now).or_else(|| parsed.wait());
+    let by_status = || status.map(|status| kind_of_status(status.as_u16(), &parsed));
+    let kind = match parsed.kind() {
         // Some use `api_error` for everything; a wrong key is still classified as such.
         Some(ModelErrorKind::Transient) if status.is_some_and(|status| status.is_client_error()) => {
             by_status()
@@ -116,13 +117,13 @@ pub(crate) fn classify(
         kind => kind.or_else(by_status),
     };
     let message = match status {
-        _ if !said.message.is_empty() => said.message.as_str(),
+        _ if !parsed.message.is_empty() => parsed.message.as_str(),
         Some(status) if status.is_redirection() => "redirects are not followed, since they would get the key",
         _ => "the server gave no reason",
     };
     let status = status.map_or_else(String::new, |status| format!("status {}: ", status.as_u16()));
-    let code = said.code.first().map_or_else(String::new, |code| format!(" [{code}]"));
-    let error = target.error(kind.unwrap_or(ModelErrorKind::Transient), format!("{status}{message}{code}"));
+    let code = parsed.code.first().map_or_else(String::new, |code| format!(" [{code}]"));
+    let error = context.error(kind.unwrap_or(ModelErrorKind::Transient), format!("{status}{message}{code}"));
     match wait {
         Some(wait) => error.with_retry_after(wait),
         None => error,
@@ -135,13 +136,17 @@ fn now() -> SystemTime {
 }
 
 /// The kind of a status without further information.
-fn of_status(status: u16, said: &Said) -> ModelErrorKind {
+fn kind_of_status(status: u16, parsed: &ErrorBody) -> ModelErrorKind {
     match status {
+        // NOTE: These kinds decide about retries and fallbacks: only errors that may pass are retryable. See
+        // docs/decisions/providers.md.
         402 => ModelErrorKind::QuotaExceeded,
         401 | 403 | 407 => ModelErrorKind::Authentication,
         404 | 405 | 300..=399 => ModelErrorKind::NotFound,
-        413 => ModelErrorKind::TooLong { limit: said.limit(), used: said.used() },
+        413 => ModelErrorKind::TooLong { limit: parsed.limit(), used: parsed.used() },
         451 => ModelErrorKind::Refused,
+        // NOTE: Servers send 429 for an empty account, too; codes and phrases tell the difference before the status
+        // does.
         429 => ModelErrorKind::RateLimited,
         503 | 529 => ModelErrorKind::Overloaded,
         501 => ModelErrorKind::Unsupported,
@@ -153,7 +158,7 @@ fn of_status(status: u16, said: &Said) -> ModelErrorKind {
 
 /// The content of an error's body.
 #[derive(Debug, Default)]
-struct Said {
+struct ErrorBody {
     message: String,
     /// Codes and types, if they are words or numbers.
     code: Vec<String>,
@@ -161,11 +166,11 @@ struct Said {
     body: Value,
 }
 
-impl Said {
+impl ErrorBody {
     fn read(body: &str) -> Self {
         let body = body.trim_start_matches('\u{feff}');
         let Ok(value) = serde_json::from_str::<Value>(body) else {
-            return Said { message: body.to_owned(), ..Said::default() };
+            return ErrorBody { message: body.to_owned(), ..ErrorBody::default() };
         };
         // Some wrap it in a list, some in `error`, some not at all.
         let outer = value.get(0).unwrap_or(&value);
@@ -187,7 +192,7 @@ impl Said {
         // OpenRouter puts the provider's own error here.
         let raw = inner.pointer("/metadata/raw").and_then(Value::as_str);
         let raw = raw.map_or_else(String::new, |raw| format!(": {raw}"));
-        Said { message: text(message) + &raw, code: code.collect(), body: inner.clone() }
+        ErrorBody { message: text(message) + &raw, code: code.collect(), body: inner.clone() }
     }
 
     /// The kind by codes and text, independent of the status.
@@ -201,10 +206,11 @@ impl Said {
         }
         let by_code = KINDS.iter().find(|(names, _)| has_code(names)).map(|(_, kind)| kind.clone());
         let number = codes.iter().find_map(|code| code.parse::<u16>().ok());
-        let by_number = || number.filter(|code| (400..600).contains(code)).map(|code| of_status(code, self));
+        let by_number =
+            || number.filter(|code| (400..600).contains(code)).map(|code| kind_of_status(code, self));
         let is_no_model = text.contains("model") && says(&["does not exist", "not found"]);
-        // No code says so.
-        if says(EXHAUSTED_PHRASES) || self.is_spent() {
+        // NOTE: Servers have no code for it.
+        if says(EXHAUSTED_PHRASES) || self.is_quota_exhausted() {
             return Some(ModelErrorKind::QuotaExceeded);
         }
         if says(&["api key not valid"]) {
@@ -217,12 +223,13 @@ impl Said {
         by_code.or_else(|| is_no_model.then_some(ModelErrorKind::NotFound)).or_else(by_number)
     }
 
-    /// Whether a quota of Google's is spent for longer than a moment: one of a day, or one that the account does not have. Its
+    /// Whether a quota of Google is exhausted for long: a daily one, or one that the account does not have. Its
     /// status and code are those of a rate limit.
-    fn is_spent(&self) -> bool {
+    fn is_quota_exhausted(&self) -> bool {
         let details = self.body.get("details").and_then(Value::as_array).into_iter().flatten();
         let violations = details.filter_map(|detail| detail.get("violations")?.as_array()).flatten();
         violations.into_iter().any(|violation| {
+            // NOTE: Quotas per minute pass by waiting; daily ones and those of zero do not.
             let is_of_day = violation["quotaId"].as_str().is_some_and(|id| id.contains("PerDay"));
             is_of_day || violation["quotaValue"].as_str() == Some("0")
         })
@@ -231,7 +238,7 @@ impl Said {
     /// The wait in Google's format.
     fn wait(&self) -> Option<Duration> {
         let details = self.body.get("details")?.as_array()?;
-        units(details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?)
+        parse_units(details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?)
     }
 
     /// The number of tokens that fit.
@@ -242,7 +249,7 @@ impl Said {
                 &[
                     "maximum context length is ",
                     "tokens > ",
-                    // Behind a sum that has a limit's name before it.
+                    // After a sum that has the name of a limit before it.
                     "> ",
                     "limit: ",
                     "limit is ",
@@ -255,7 +262,7 @@ impl Said {
         })
     }
 
-    /// The number of tokens that there were.
+    /// The number of tokens in the request.
     fn used(&self) -> Option<u64> {
         self.field(&["n_prompt_tokens"]).or_else(|| {
             number_after(
@@ -285,11 +292,11 @@ const TOO_LONG_PHRASES: &[&str] = &[
     "range of input length",
     "reduce the length of the messages",
     "too large for model with",
-    // More than the rate limit lets through at once: no waiting helps.
+    // NOTE: More than the rate limit lets through at once: waiting does not help.
     "request too large for",
 ];
 
-/// What servers say of an empty account under a code of something else.
+/// Phrases of servers about an empty account, sent under the code of another error.
 const EXHAUSTED_PHRASES: &[&str] = &[
     "credit balance is too low",
     "credits are depleted",
@@ -315,7 +322,7 @@ const KINDS: &[(&[&str], ModelErrorKind)] = &[
         ModelErrorKind::Refused,
     ),
     (&["model_not_found", "not_found_error", "model_not_available"], ModelErrorKind::NotFound),
-    // No waiting helps when the account is empty.
+    // NOTE: Waiting does not help when the account is empty.
     (
         &[
             "insufficient_quota",
@@ -369,14 +376,14 @@ mod tests {
     use super::*;
 
     fn check(status: u16, body: &str, expected: &Expect) {
-        let target = Target {
+        let context = ErrorContext {
             provider: "openai".to_owned(),
             model: "m".to_owned(),
             secrets: vec![Secret::new("sk-secret")],
             request_id: Some("r1".to_owned()),
         };
         let status = StatusCode::from_u16(status).ok();
-        let error = classify(&target, status, &HeaderMap::new(), body);
+        let error = classify(&context, status, &HeaderMap::new(), body);
         expected.assert_eq(&format!("{error}"));
     }
 
@@ -474,13 +481,13 @@ mod tests {
     #[test]
     fn an_exhausted_quota_is_neither_a_wrong_key_nor_a_rate() {
         let kind = |status: u16, body: &str| {
-            let target = Target {
+            let context = ErrorContext {
                 provider: String::new(),
                 model: String::new(),
                 secrets: Vec::new(),
                 request_id: None,
             };
-            let error = classify(&target, StatusCode::from_u16(status).ok(), &HeaderMap::new(), body);
+            let error = classify(&context, StatusCode::from_u16(status).ok(), &HeaderMap::new(), body);
             assert!(!error.to_string().contains("not authorized"), "{error}");
             error.kind().clone()
         };
@@ -554,9 +561,13 @@ mod tests {
 
     #[test]
     fn no_text_is_endless() {
-        let target =
-            Target { provider: String::new(), model: String::new(), secrets: Vec::new(), request_id: None };
-        let error = classify(&target, None, &HeaderMap::new(), &"ä".repeat(3_000));
+        let context = ErrorContext {
+            provider: String::new(),
+            model: String::new(),
+            secrets: Vec::new(),
+            request_id: None,
+        };
+        let error = classify(&context, None, &HeaderMap::new(), &"ä".repeat(3_000));
         assert_eq!(error.message().chars().count(), MAX_MESSAGE + 1);
     }
 }

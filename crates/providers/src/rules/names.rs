@@ -1,7 +1,7 @@
-//! Names on the wire: which ones a server takes, and the one in place of a name that it refuses.
+//! Names on the wire: rules of the names that a server accepts, and a substitute for each name that it refuses.
 //!
-//! A name is mapped by itself, whatever is beside it in a request, so that the tools that are offered and the calls in
-//! the conversation agree. The map is one to one: a legal name that looks like a mapped one is mapped as well.
+//! The mapping of a name depends on that name alone, so that the tools on offer and the calls in the conversation
+//! agree. The map is one to one: a legal name that looks like a mapped one is mapped as well.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,7 +18,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameRules {
-    /// The characters beside letters and digits.
+    /// The accepted characters other than letters and digits.
     punctuation: &'static str,
     /// The fewest and the most characters.
     lengths: (usize, usize),
@@ -45,7 +45,8 @@ impl NameRules {
 
     /// Names of tools at Anthropic: `^[a-zA-Z0-9_-]{1,128}$`.
     //
-    // github.com/home-assistant/core/issues/147760; up to 64 in early 2025 (github.com/cyanheads/atlas-mcp-server/issues/14).
+    // github.com/home-assistant/core/issues/147760; up to 64 in early 2025
+    // (github.com/cyanheads/atlas-mcp-server/issues/14).
     pub const ANTHROPIC: Self = NameRules { lengths: (1, 128), ..NameRules::OPENAI };
 
     /// Names of tools at Gemini: they begin with a letter or an underscore, and may have dots, colons and dashes.
@@ -60,7 +61,7 @@ impl NameRules {
     // github.com/beautyfree/appstore-connect-mcp/issues/2, github.com/ComposioHQ/composio/issues/3500.
     pub const ANTHROPIC_KEYS: Self = NameRules { punctuation: "_.-", ..NameRules::OPENAI };
 
-    /// Whether a name is legal as it is.
+    /// Whether a name is legal unchanged.
     pub fn accepts(&self, name: &str) -> bool {
         let (fewest, most) = self.lengths;
         let is_word = |c: char| c.is_ascii_alphanumeric() || self.punctuation.contains(c);
@@ -74,7 +75,7 @@ fn begins_word(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_'
 }
 
-/// What a mapped name ends with: this, letters that stand for the name, and letters that stand for all before them.
+/// The mark in a mapped name. A digest of the original name and a checksum follow it.
 const MARK: &str = "_x";
 const NAME_LETTERS: usize = 10;
 const CHECK_LETTERS: usize = 4;
@@ -82,10 +83,12 @@ const CHECK_LETTERS: usize = 4;
 /// The most characters of a mapped name: what all servers take.
 const MAX_MAPPED: usize = 64;
 
-/// The name on the wire: the name itself if it is legal, else a legal one that is always the same, and no other name's.
+/// Returns the name on the wire: the name itself if it is legal, else a substitute that is unique and always the same.
 ///
-/// The names of calls in a conversation are mapped by it as well: it depends on nothing else.
+/// Names of calls in a conversation are mapped by this function, too.
 pub(crate) fn wire_name<'a>(rules: &NameRules, name: &'a str) -> Cow<'a, str> {
+    // NOTE: A legal name that looks like a mapped one is mapped, too, so that two tools never share a name on the
+    // wire.
     if rules.accepts(name) && !is_mapped(name) {
         return Cow::Borrowed(name);
     }
@@ -116,8 +119,10 @@ fn is_mapped(name: &str) -> bool {
     mark.is_some_and(|mark| mark.starts_with(MARK)) && digest(body, CHECK_LETTERS) == check
 }
 
-/// So many letters and digits that stand for a text.
+/// Hashes a text to `length` letters and digits.
 pub(crate) fn digest(text: &str, length: usize) -> String {
+    // NOTE: `DefaultHasher::new()` has fixed keys, so the digest is the same in each process. A change of its
+    // algorithm is harmless: names are stored unmapped, and mapped again for each request.
     const LETTERS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
     let letter = |place: usize| {
         let mut hasher = DefaultHasher::new();

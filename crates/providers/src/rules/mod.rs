@@ -1,14 +1,17 @@
-//! The rules of requests, as data: what a server takes in a conversation, where it differs from others.
+//! The rules of requests, as data: conversations that a server accepts, where it differs from others.
 //!
 //! Each message is made to conform to them before it is encoded, and the log keeps the original. Rules that hold for every
 //! server are not fields: a text part that is blank after trimming is left out, a reply without text and calls as well,
-//! and where a text has to stand there is a [stand-in](STAND_IN). [`check::RULES`](crate::check::RULES) has the source of
+//! and a missing text that is required becomes a [stand-in](STAND_IN). [`check::RULES`](crate::check::RULES) has the source of
 //! each rule, and checks bodies by it.
+
+pub(crate) mod names;
+pub(crate) mod schemas;
 
 use std::borrow::Cow;
 
-use crate::names::digest;
-use crate::{NameRules, SchemaRules};
+use self::names::{NameRules, digest};
+use self::schemas::SchemaRules;
 
 /// The text in place of one that is blank, where the server requires a text.
 pub const STAND_IN: &str = "(no text)";
@@ -22,10 +25,10 @@ pub const MEDIA_FOLLOW: &str = "(see the media below)";
 /// The text of an assistant message between two messages that may not follow each other.
 pub const BRIDGE: &str = "(continued)";
 
-/// What a server takes in a conversation.
+/// The rules of a server for conversations.
 ///
 /// # Examples
-/// A server whose template takes roles in turns only:
+/// A server whose template requires alternating roles:
 /// ```
 /// use stepfold_providers::openai::{OpenAi, Preset};
 /// use stepfold_providers::rules::RoleOrder;
@@ -43,17 +46,17 @@ pub const BRIDGE: &str = "(continued)";
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing that a server takes or does not take")]
 #[non_exhaustive]
 pub struct RequestRules {
-    /// Where system messages may stand.
+    /// The places where system messages may stand.
     pub system: SystemPlace,
-    /// Which role may follow which.
+    /// The order of roles.
     pub order: RoleOrder,
-    /// Which names of tools it accepts. Others are mapped, and mapped back in replies.
+    /// The names of tools that it accepts. Others are mapped, and mapped back in replies.
     pub tool_names: NameRules,
-    /// Which schemas it accepts, of the parameters of tools and of replies. Others are mapped.
+    /// The schemas that it accepts, of the parameters of tools and of replies. Others are mapped.
     pub schemas: SchemaRules,
-    /// Which ids of calls it accepts.
+    /// The ids of calls that it accepts.
     pub call_ids: CallIdForm,
-    /// What the arguments of a call in the history must be.
+    /// The form of the arguments of a call in the history.
     pub arguments: ArgumentForm,
     /// Whether the result of a call may be an empty text.
     pub empty_results: bool,
@@ -68,7 +71,7 @@ pub struct RequestRules {
 }
 
 impl RequestRules {
-    /// The strictest rules that chat completions of several servers have: what they take is taken by all.
+    /// The strictest rules of the chat completions of several servers: accepted by all of them.
     pub const COMPATIBLE: Self = RequestRules {
         system: SystemPlace::Leading,
         order: RoleOrder::UserFirst,
@@ -130,7 +133,7 @@ impl RequestRules {
     };
 }
 
-/// Where a server takes system messages.
+/// The places where a server accepts system messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SystemPlace {
@@ -142,7 +145,7 @@ pub enum SystemPlace {
     Field,
 }
 
-/// Which role a server takes after which, besides the results that follow their calls.
+/// The order of roles that a server accepts, besides the results that follow their calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RoleOrder {
@@ -152,7 +155,7 @@ pub enum RoleOrder {
     UserFirst,
     /// The first message is one of the user, and none of the user follows a result.
     ReplyAfterResult,
-    /// Messages of the user and of the assistant take turns, and the first one is of the user.
+    /// Messages of the user and of the assistant alternate, and the first one is of the user.
     Alternating,
 }
 
@@ -173,13 +176,13 @@ pub enum ArgumentForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallIdForm {
-    /// All.
+    /// All ids.
     Any,
-    /// Those of at most so many characters.
+    /// Ids of at most this many characters.
     AtMost(usize),
-    /// Those of exactly so many letters and digits.
+    /// Ids of exactly this many letters and digits.
     Alphanumeric(usize),
-    /// Those of letters, digits, `_` and `-`, at most so many.
+    /// Ids of letters, digits, `_` and `-`, at most this many.
     Word(usize),
 }
 
@@ -201,12 +204,12 @@ impl CallIdForm {
     }
 }
 
-/// Whether nothing is left of a text after trimming.
+/// Whether a text is empty after trimming.
 pub(crate) fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-/// A system message that a server takes only as a text of the user.
+/// Writes a system message as a text of the user.
 pub(crate) fn tagged(text: &str) -> String {
     format!("<system>\n{text}\n</system>")
 }

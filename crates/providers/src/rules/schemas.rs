@@ -1,6 +1,6 @@
 //! The schemas that a server accepts, as data.
 
-use crate::NameRules;
+use super::names::NameRules;
 
 /// The schemas that a server accepts, of the parameters of tools and of replies. Others are sent in a form that it accepts,
 /// which says the same or less, and never more.
@@ -14,9 +14,9 @@ pub struct SchemaRules {
     pub(crate) needs_properties: bool,
     /// Whether alternatives name their types themselves, as `anyOf` only.
     pub(crate) types_in_alternatives: bool,
-    /// How deep schemas may nest.
+    /// The limit on the nesting of a schema.
     pub(crate) max_levels: usize,
-    /// How many tools a request may offer.
+    /// The limit on the tools of a request.
     pub(crate) max_tools: usize,
     /// Whether the schema of a reply has to be one of an object.
     pub(crate) object_replies: bool,
@@ -37,7 +37,7 @@ impl SchemaRules {
         object_replies: true,
     };
 
-    /// A server on one's own machine, which writes replies by a grammar: any JSON.
+    /// A server on this machine, which generates replies by a grammar: any JSON.
     pub const LOCAL: Self = SchemaRules {
         needs_properties: false,
         max_tools: usize::MAX,
@@ -45,8 +45,8 @@ impl SchemaRules {
         ..SchemaRules::OPENAI
     };
 
-    /// What every server accepts, for gateways and unknown servers: as OpenAI's, with the names of properties that Anthropic
-    /// accepts.
+    /// The common subset of all servers, for gateways and unknown servers: as OpenAI, with the names of properties that
+    /// Anthropic accepts.
     pub const COMMON: Self =
         SchemaRules { keys: Some(NameRules::ANTHROPIC_KEYS), max_tools: usize::MAX, ..SchemaRules::OPENAI };
 
@@ -81,14 +81,14 @@ impl SchemaRules {
             "propertyOrdering",
         ]),
         needs_properties: false,
-        // The parser of its requests goes a hundred levels deep, and each level of a schema takes several.
+        // NOTE: Its parser accepts a hundred levels of JSON, and each level of a schema needs several.
         max_levels: 24,
         max_tools: 512,
         object_replies: false,
         ..SchemaRules::OPENAI
     };
 
-    /// Moonshot (Kimi), whose schemas are a subset: the types of alternatives stand in them, and every required property is
+    /// Moonshot (Kimi), which accepts a subset: types are inside of alternatives, and every required property is
     /// a known one.
     //
     // platform.kimi.ai/docs/api/tool-use: "The number of functions in tools currently cannot exceed 128."
