@@ -1,15 +1,14 @@
 //! Merges writes with stored values, inside a store's transaction.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use stepfold_state_core::state::{Handler, StoredValue, Write};
 
 use crate::error::SessionError;
-use crate::ids::{EventId, SessionId};
+use crate::ids::SessionId;
 use crate::schema::{Adopted, SessionSchema};
 use crate::session::Held;
-use crate::store::ScopeKey;
+use crate::store::WriteOrigin;
 use crate::time::Timestamp;
 
 /// Merges a write with the stored value of its key. Returns `None` if the key is removed.
@@ -17,7 +16,7 @@ pub(crate) fn merge_write(
     schema: &SessionSchema,
     held: Option<&Held>,
     write: &Write,
-    what: WritesOf<'_>,
+    what: WriteOrigin<'_>,
 ) -> Result<Option<StoredValue>, SessionError> {
     guarded(|| {
         let converted;
@@ -54,32 +53,12 @@ pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Resul
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(SessionError::Panicked))
 }
 
-/// The origin of writes, for errors.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum WritesOf<'a> {
-    /// A new session.
-    NewSession,
-    Event(&'a EventId),
-    /// Writes to a scope outside of any session.
-    Scope(&'a ScopeKey),
-}
-
-impl fmt::Display for WritesOf<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WritesOf::NewSession => f.write_str("initial values of a session"),
-            WritesOf::Event(event) => write!(f, "delta of event {event}"),
-            WritesOf::Scope(scope) => write!(f, "writes to {scope}"),
-        }
-    }
-}
-
 /// The writes of a new session.
 pub(crate) fn initial(
     schema: &SessionSchema,
     values: &serde_json::Map<String, serde_json::Value>,
 ) -> Result<Vec<Write>, SessionError> {
-    schema.initial_writes(values).map_err(SessionError::state(WritesOf::NewSession))
+    schema.initial_writes(values).map_err(SessionError::state(WriteOrigin::NewSession))
 }
 
 /// The id of a session without one: readable, and as unique as the store's number.

@@ -15,7 +15,7 @@ use stepfold_state_core::state::{Handler, HandlerError, Issues, Schema, StateErr
 use crate::error::SessionError;
 use crate::scope::{Scope, split};
 
-type Convert = dyn Fn(Value) -> Result<Option<Value>, HandlerError> + Send + Sync;
+type ValueConverter = dyn Fn(Value) -> Result<Option<Value>, HandlerError> + Send + Sync;
 
 /// A [`Schema`] with migrations for values that were stored under an earlier one. Cloning is O(1): make it
 /// once and hand it to every operation.
@@ -33,15 +33,15 @@ type Convert = dyn Fn(Value) -> Result<Option<Value>, HandlerError> + Send + Syn
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
 #[derive(Clone)]
-pub struct SessionSchema(Arc<Inner>);
+pub struct SessionSchema(Arc<SchemaInner>);
 
 #[derive(Clone)]
-struct Inner {
+struct SchemaInner {
     schema: Schema,
     text: Arc<str>,
-    migrations: BTreeMap<String, Arc<Convert>>,
+    migrations: BTreeMap<String, Arc<ValueConverter>>,
     /// The parsed schemas of stored values, most recently used first.
-    stored: Arc<Mutex<Vec<Stored>>>,
+    stored: Arc<Mutex<Vec<ParsedSchema>>>,
 }
 
 /// How many schemas that values were written under are kept.
@@ -49,7 +49,7 @@ const KNOWN_SCHEMAS: usize = 8;
 
 /// A schema that values were written under.
 #[derive(Clone)]
-struct Stored {
+struct ParsedSchema {
     text: Arc<str>,
     schema: Arc<Value>,
 }
@@ -60,7 +60,7 @@ impl SessionSchema {
         // A schema has string keys and plain values: it always has a JSON form.
         let text = serde_json::to_string(&schema).unwrap_or_default();
         let (migrations, stored) = (BTreeMap::new(), Arc::default());
-        SessionSchema(Arc::new(Inner { schema, text: text.into(), migrations, stored }))
+        SessionSchema(Arc::new(SchemaInner { schema, text: text.into(), migrations, stored }))
     }
 
     /// Converts the value of a key that was stored under another type and does not fit the one declared
@@ -147,7 +147,7 @@ impl SessionSchema {
         } else {
             let schema = Arc::new(serde_json::from_str(text).ok()?);
             known.truncate(KNOWN_SCHEMAS - 1);
-            known.insert(0, Stored { text: text.into(), schema });
+            known.insert(0, ParsedSchema { text: text.into(), schema });
         }
         known.first().map(|stored| Arc::clone(&stored.schema))
     }

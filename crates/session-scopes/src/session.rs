@@ -11,14 +11,12 @@ use stepfold_state_core::List;
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{State, StoredValue, ValueRef};
 
-use crate::changes::ScopeVersions;
 use crate::digest::Digest;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
-use crate::ids::{LifeId, SessionId, SessionKey};
+use crate::ids::{LifeId, SessionId, SessionKey, WorkerId};
 use crate::schema::{Adopted, SessionSchema};
-use crate::scope::{ByScope, Scope, merged};
-use crate::store::Claim;
+use crate::scope::{ByScope, Scope, ScopeVersions, merged};
 use crate::time::Timestamp;
 
 /// A session at one version, as returned by a store. State and events are present if they were requested, and
@@ -60,6 +58,26 @@ pub struct Session {
     /// The requested events, in order; including those hidden by a rewind, unless [only visible
     /// ones](crate::GetSession::visible) were requested.
     pub events: Vec<CommittedEvent>,
+}
+
+/// A worker's claim on a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The owner.
+    pub owner: WorkerId,
+    /// The fencing token: larger than that of any claim before, also if the session was deleted and made again.
+    pub token: u64,
+    /// When others may take it without asking. By the clock of the database, where it has one that counts. Before 1970 if its
+    /// holder has [given it up](crate::ReleaseClaim::unfinished): others may take it whatever a clock says that is set back.
+    pub expires: Timestamp,
+}
+
+impl Claim {
+    /// A claim of this worker.
+    pub const fn new(owner: WorkerId, token: u64, expires: Timestamp) -> Self {
+        Claim { owner, token, expires }
+    }
 }
 
 /// The origin of a fork.

@@ -32,28 +32,28 @@ fn with_values(bytes: u64, values: usize) -> u64 {
 
 /// A sum of sizes, which is not counted on beyond the most that is asked for.
 #[cfg(feature = "sqlite")]
-pub(crate) struct Weighing {
+pub(crate) struct SizeCounter {
     pub(crate) sum: u64,
     pub(crate) most: u64,
 }
 
 #[cfg(feature = "sqlite")]
-impl Weighing {
+impl SizeCounter {
     pub(crate) fn add(&mut self, bytes: u64) {
         self.sum = self.sum.saturating_add(bytes);
     }
 
     /// Adds stored bytes if that is enough, so that what has them need not be read for its values.
-    pub(crate) fn is_enough_with(&mut self, stored: u64) -> bool {
-        let is_enough = self.sum.saturating_add(stored) > self.most;
-        if is_enough {
+    pub(crate) fn is_exceeded_with(&mut self, stored: u64) -> bool {
+        let is_exceeded = self.sum.saturating_add(stored) > self.most;
+        if is_exceeded {
             self.add(stored);
         }
-        is_enough
+        is_exceeded
     }
 
     /// Whether the rest does not matter.
-    pub(crate) fn is_enough(&self) -> bool {
+    pub(crate) fn is_exceeded(&self) -> bool {
         self.sum > self.most
     }
 }

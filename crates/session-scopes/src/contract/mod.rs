@@ -25,12 +25,12 @@
 //! this crate cover those for its own stores.
 
 mod cases;
-mod room;
+mod context;
 
 use std::fmt;
 
-use self::room::Fault;
-pub(crate) use self::room::Room;
+pub(crate) use self::context::CaseContext;
+use self::context::CaseFault;
 use crate::error::SessionError;
 use crate::store::{AnyStore, SessionStore};
 
@@ -84,9 +84,9 @@ impl<F> Exam<F> {
             let result = match (self.factory)().await {
                 Ok(store) => {
                     let app = format!("{}-{}", self.name, case.name);
-                    (case.run)(Room::new(AnyStore::new(store), app)).await
+                    (case.run)(CaseContext::new(AnyStore::new(store), app)).await
                 }
-                Err(error) => Err(Fault::from(error)),
+                Err(error) => Err(CaseFault::from(error)),
             };
             match result {
                 Ok(()) => report.passed.push(case.name),

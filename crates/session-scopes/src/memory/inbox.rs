@@ -12,7 +12,7 @@ use crate::store::{
 
 /// What waits, and what is remembered of what waited.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct MemoryInbox {
     /// By position, with the bytes of their bodies.
     waiting: BTreeMap<u64, (InboxEntry, usize)>,
     /// Position and content of what waits, and of what was taken last.
@@ -23,7 +23,7 @@ pub(super) struct Inbox {
     last: u64,
 }
 
-impl Inbox {
+impl MemoryInbox {
     /// The position of the newest entry that waits; 0 if none does.
     pub(super) fn newest(&self) -> u64 {
         self.waiting.last_key_value().map_or(0, |(position, _)| *position)
@@ -48,7 +48,7 @@ impl Inbox {
         match self.known.get(&idempotency_key) {
             Some((position, known)) if *known == digest => return Ok(enqueued(*position, true)),
             Some(_) => return Err(SessionError::input_reused(&key, &idempotency_key)),
-            None if self.waiting.len() >= MAX_INBOX => return Err(SessionError::inbox_full(&key)),
+            None if self.waiting.len() >= MAX_INBOX => return Err(SessionError::inbox_full(&key, MAX_INBOX)),
             None => {}
         }
         self.last += 1;

@@ -1,11 +1,11 @@
 //! Lists across users.
 
-use super::Inner;
+use super::MemoryInner;
 use crate::error::SessionError;
 use crate::ids::{SessionKey, UserId};
 use crate::store::{ListUnattended, ListUsers, Unattended, free_since};
 
-impl Inner {
+impl MemoryInner {
     pub(super) fn users(&self, request: &ListUsers) -> Vec<UserId> {
         let app = self.apps.get(&request.app);
         let users = app.into_iter().flat_map(|app| &app.users);

@@ -6,13 +6,13 @@
 
 mod at_version;
 mod branches;
+mod change_statements;
 mod claims;
 mod error;
 mod inbox;
-mod listed;
+mod list_entry;
 mod lists;
 mod notices;
-mod plan;
 mod pooler;
 mod read;
 mod rows;
@@ -37,13 +37,13 @@ use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::error::{failed, no_connection};
-use self::notices::Board;
-use self::rows::Cache;
-use self::transaction::{Idle, within};
+use self::notices::PostgresNotifier;
+use self::rows::StoreCache;
+use self::transaction::{IdleTimeout, within};
 use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
-use crate::rows::{check_size, delta_body};
+use crate::rows::values::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
@@ -55,10 +55,10 @@ use crate::store::{
 };
 
 /// A connection that was idle for longer than this is tested before use.
-const TRUSTED_FOR: Duration = Duration::from_secs(5);
+const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
-/// before it has answered: so this is no less than [`TRUSTED_FOR`].
+/// before it has answered: so this is no less than [`TRUSTED_IDLE_TIME`].
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How a PostgreSQL database is reached.
@@ -200,17 +200,17 @@ impl PostgresOptions {
         if config.get_application_name().is_none() {
             config.application_name("stepfold");
         }
-        let patience = self.limits.statement.saturating_add(GRACE);
+        let answer_timeout = self.limits.statement.saturating_add(GRACE);
         let idle = self.limits.idle_in_transaction;
-        let limits = tables::Patience { connecting: self.timeout, answer: patience, idle };
+        let limits = tables::SetUpTimeouts { connecting: self.timeout, answer: answer_timeout, idle };
         tables::set_up(&config, tls.clone(), limits).await?;
         let is_pooled = pooler::is_found(&config, &tls, self.timeout).await?;
         let pool = |connections| self.pool(config.clone(), tls.clone(), connections, is_pooled);
         let (pool, heartbeat) = (pool(self.connections)?, pool(1)?);
         let local = if is_pooled { self.limits.local() } else { String::new() };
-        let cache = Cache::new(Idle::new(self.limits.idle_in_transaction, local));
-        let board = Board::new(pool.clone(), config, tls, is_pooled);
-        Ok(PostgresStore(Arc::new(Inner { pool, heartbeat, patience, cache, board })))
+        let cache = StoreCache::new(IdleTimeout::new(self.limits.idle_in_transaction, local));
+        let notifier = PostgresNotifier::new(pool.clone(), config, tls, is_pooled);
+        Ok(PostgresStore(Arc::new(PostgresInner { pool, heartbeat, answer_timeout, cache, notifier })))
     }
 
     fn pool(
@@ -223,10 +223,10 @@ impl PostgresOptions {
         let manager =
             Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let settings: Arc<str> = self.limits.statements().into();
-        let patience = self.timeout;
+        let answer_timeout = self.timeout;
         let prepare = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, _| {
             let settings = Arc::clone(&settings);
-            Box::pin(answered(patience, async move {
+            Box::pin(answered(answer_timeout, async move {
                 if is_pooled {
                     return Ok(());
                 }
@@ -237,9 +237,9 @@ impl PostgresOptions {
                 Ok(())
             }))
         });
-        let look_after = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, metrics| {
-            let is_trusted = metrics.last_used() <= TRUSTED_FOR;
-            Box::pin(answered(patience, async move {
+        let recycle = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, metrics| {
+            let is_trusted = metrics.last_used() <= TRUSTED_IDLE_TIME;
+            Box::pin(answered(answer_timeout, async move {
                 if !is_trusted {
                     connection.simple_query("").await?;
                 }
@@ -253,7 +253,7 @@ impl PostgresOptions {
             .runtime(Runtime::Tokio1)
             .timeouts(timeouts)
             .post_create(prepare)
-            .pre_recycle(look_after)
+            .pre_recycle(recycle)
             .build()
             .map_err(|error| SessionError::Store {
                 what: "create a connection pool",
@@ -264,10 +264,10 @@ impl PostgresOptions {
 
 /// Tests a connection before use. The pool does not limit this wait.
 async fn answered(
-    patience: Duration,
+    answer_timeout: Duration,
     answers: impl Future<Output = Result<(), tokio_postgres::Error>>,
 ) -> Result<(), HookError> {
-    match timeout(patience, answers).await {
+    match timeout(answer_timeout, answers).await {
         Ok(answer) => answer.map_err(HookError::Backend),
         Err(_) => Err(HookError::message("the server does not answer")),
     }
@@ -295,16 +295,16 @@ impl fmt::Debug for PostgresOptions {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct PostgresStore(Arc<Inner>);
+pub struct PostgresStore(Arc<PostgresInner>);
 
-struct Inner {
+struct PostgresInner {
     pool: Pool,
     /// The connection of heartbeats: operations that wait, for the lock of a row for example, may have all others.
     heartbeat: Pool,
     /// How long an operation waits for the server.
-    patience: Duration,
-    cache: Cache,
-    board: Board,
+    answer_timeout: Duration,
+    cache: StoreCache,
+    notifier: PostgresNotifier,
 }
 
 impl PostgresStore {
@@ -331,7 +331,7 @@ impl PostgresStore {
         &self,
         operation: impl Future<Output = Result<T, SessionError>>,
     ) -> Result<T, SessionError> {
-        within(self.0.patience, operation).await
+        within(self.0.answer_timeout, operation).await
     }
 
     async fn connection(&self) -> Result<Object, SessionError> {
@@ -363,7 +363,7 @@ impl SessionStore for PostgresStore {
         let connection = self.connection().await?;
         let create = write::create(connection, &self.0.cache, request, &delta, &events);
         let key = self.within(Box::pin(create)).await?;
-        self.0.board.tell(&key, false);
+        self.0.notifier.notify(&key, false);
         // Other sessions may write to shared scopes meanwhile; the read is a snapshot.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);
@@ -393,7 +393,7 @@ impl SessionStore for PostgresStore {
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
         let connection = self.connection().await?;
         let deleted = self.within(Box::pin(write::delete(connection, &self.0.cache.idle, &request))).await?;
-        self.0.board.tell(&request.key, false);
+        self.0.notifier.notify(&request.key, false);
         Ok(deleted)
     }
 
@@ -403,14 +403,14 @@ impl SessionStore for PostgresStore {
         let connection = self.connection().await?;
         let receipt =
             self.within(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await?;
-        self.0.board.tell(&request.key, false);
+        self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
         let fork = self.within(Box::pin(write::fork(connection, &self.0.cache, request))).await?;
-        self.0.board.tell(&fork.key, false);
+        self.0.notifier.notify(&fork.key, false);
         Ok(fork)
     }
 
@@ -420,7 +420,7 @@ impl SessionStore for PostgresStore {
         let connection = self.connection().await?;
         let receipt =
             self.within(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body))).await?;
-        self.0.board.tell(&request.key, false);
+        self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }
 
@@ -473,7 +473,7 @@ impl SessionStore for PostgresStore {
 
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(verify::verify(connection, &self.0.cache, self.0.patience, &request)).await
+        Box::pin(verify::verify(connection, &self.0.cache, self.0.answer_timeout, &request)).await
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
@@ -501,14 +501,14 @@ impl SessionStore for PostgresStore {
         let connection = self.connection().await?;
         self.within(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
         match request.unfinished {
-            Some(_) => self.0.board.tell_now(&request.key, true).await,
-            None => self.0.board.tell(&request.key, false),
+            Some(_) => self.0.notifier.notify_now(&request.key, true).await,
+            None => self.0.notifier.notify(&request.key, false),
         }
         Ok(())
     }
 
     async fn notices(&self, _: WatchStore) -> Result<StoreNotices, SessionError> {
-        self.0.board.listen()
+        self.0.notifier.listen()
     }
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
@@ -516,7 +516,7 @@ impl SessionStore for PostgresStore {
         let connection = self.connection().await?;
         let enqueued =
             self.within(Box::pin(inbox::enqueue(connection, &self.0.cache.idle, &prepared))).await?;
-        self.0.board.tell(&prepared.input.key, true);
+        self.0.notifier.notify(&prepared.input.key, true);
         Ok(enqueued)
     }
 

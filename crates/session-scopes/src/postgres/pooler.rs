@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Config, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
-use super::transaction::{Given, within};
+use super::transaction::{SqlParameters, within};
 use crate::error::SessionError;
 
 /// How often two connections are compared. A pooler mostly gives the connection that was used last.
@@ -71,7 +71,7 @@ pub(super) fn is_between(connection: &Object) -> bool {
 }
 
 /// Values with their types, which a statement without a name does not know.
-pub(super) fn typed(given: Given<'_>) -> Result<Vec<(&(dyn ToSql + Sync), Type)>, SessionError> {
+pub(super) fn typed(given: SqlParameters<'_>) -> Result<Vec<(&(dyn ToSql + Sync), Type)>, SessionError> {
     given.iter().map(|value| type_of(*value).map(|kind| (*value, kind))).collect()
 }
 

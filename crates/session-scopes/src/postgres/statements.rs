@@ -2,9 +2,9 @@
 
 /// A statement of the list below.
 #[derive(Clone, Copy)]
-pub(super) struct Sql(&'static str);
+pub(super) struct SqlStatement(&'static str);
 
-impl Sql {
+impl SqlStatement {
     pub(super) const fn text(self) -> &'static str {
         self.0
     }
@@ -12,9 +12,9 @@ impl Sql {
 
 macro_rules! statements {
     ($($name:ident = $text:expr;)*) => {
-        $(pub(super) const $name: Sql = Sql($text);)*
+        $(pub(super) const $name: SqlStatement = SqlStatement($text);)*
         /// All statements.
-        pub(super) const ALL: &[Sql] = &[$($name),*];
+        pub(super) const ALL: &[SqlStatement] = &[$($name),*];
     };
 }
 

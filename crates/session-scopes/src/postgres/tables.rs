@@ -8,11 +8,11 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
-use super::listed::list_all;
+use super::list_entry::list_all;
 use super::tags;
 use super::transaction::within;
 use crate::error::SessionError;
-use crate::rows::from_db;
+use crate::rows::lineage::from_db;
 
 /// The version of the tables that this crate makes.
 const FORMAT: u64 = 3;
@@ -30,7 +30,7 @@ const WAIT_FOR_OTHERS: Duration = Duration::from_secs(60);
 
 /// The limits of a set-up.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct SetUpTimeouts {
     /// Of the connection.
     pub(super) connecting: Duration,
     /// Of each of the server's answers, in addition to waiting for others.
@@ -43,12 +43,12 @@ pub(super) struct Patience {
 pub(super) async fn set_up(
     config: &Config,
     tls: MakeRustlsConnect,
-    patience: Patience,
+    answer_timeout: SetUpTimeouts,
 ) -> Result<(), SessionError> {
     let connect = async { config.connect(tls).await.map_err(failed("connect")) };
-    let (mut client, connection) = within(patience.connecting, connect).await?;
+    let (mut client, connection) = within(answer_timeout.connecting, connect).await?;
     let driver = tokio::spawn(connection);
-    let result = migrate(&mut client, patience).await;
+    let result = migrate(&mut client, answer_timeout).await;
     drop(client);
     if result.is_err() {
         // It would wait for what was not answered.
@@ -59,22 +59,22 @@ pub(super) async fn set_up(
     result
 }
 
-async fn migrate(client: &mut Client, patience: Patience) -> Result<(), SessionError> {
+async fn migrate(client: &mut Client, answer_timeout: SetUpTimeouts) -> Result<(), SessionError> {
     // Tables of this version need no lock, whichever process has it.
-    if within(patience.answer, format_of(client)).await? == FORMAT {
+    if within(answer_timeout.answer, format_of(client)).await? == FORMAT {
         return Ok(());
     }
-    let waits = patience.answer.saturating_add(WAIT_FOR_OTHERS);
-    let transaction = within(waits, lock(client, patience.idle)).await?;
-    let found = within(patience.answer, make_tables(&transaction)).await?;
+    let waits = answer_timeout.answer.saturating_add(WAIT_FOR_OTHERS);
+    let transaction = within(waits, lock(client, answer_timeout.idle)).await?;
+    let found = within(answer_timeout.answer, make_tables(&transaction)).await?;
     if found == 1 {
-        tags::add_all(&transaction, patience.answer).await?;
+        tags::add_all(&transaction, answer_timeout.answer).await?;
     }
     if (1..3).contains(&found) {
-        list_all(&transaction, patience.answer).await?;
+        list_all(&transaction, answer_timeout.answer).await?;
     }
     let failed = failed("set up its tables");
-    within(patience.answer, async {
+    within(answer_timeout.answer, async {
         if found < FORMAT {
             let update = format!("UPDATE stepfold_meta SET format = {FORMAT}");
             transaction.batch_execute(&update).await.map_err(failed)?;

@@ -2,7 +2,7 @@
 //!
 //! The driver sends a statement when its future is first polled and does not wait for the previous one. So
 //! statements that are polled in order, including `BEGIN` and `COMMIT`, share one round trip. They must be
-//! prepared: preparing is a separate round trip, which later statements would overtake. Hence a [`Sql`] can
+//! prepared: preparing is a separate round trip, which later statements would overtake. Hence a [`SqlStatement`] can
 //! only come from the list in `statements`, which is prepared completely when a connection is created.
 
 use std::future::poll_fn;
@@ -18,19 +18,19 @@ use tokio_postgres::types::ToSql;
 
 use super::error::failed;
 use super::pooler;
-use super::statements::Sql;
+use super::statements::SqlStatement;
 use crate::error::SessionError;
 
 /// What a statement is given.
-pub(super) type Given<'a> = &'a [&'a (dyn ToSql + Sync)];
+pub(super) type SqlParameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// A connection in a transaction. If it is dropped before [`end`](Transaction::end), the connection is
+/// A connection in a transaction. If it is dropped before [`end`](PooledTransaction::end), the connection is
 /// closed, and the server rolls back.
-pub(super) struct Transaction {
+pub(super) struct PooledTransaction {
     connection: Option<Object>,
 }
 
-impl Drop for Transaction {
+impl Drop for PooledTransaction {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             drop(Object::take(connection));
@@ -38,9 +38,9 @@ impl Drop for Transaction {
     }
 }
 
-impl Transaction {
+impl PooledTransaction {
     pub(super) fn new(connection: Object) -> Self {
-        Transaction { connection: Some(connection) }
+        PooledTransaction { connection: Some(connection) }
     }
 
     /// The connection, to run statements on.
@@ -72,7 +72,7 @@ impl Transaction {
 /// How long a transaction may wait for its worker, as the claims of that demand: one that is frozen in a transaction keeps
 /// the rows locked until its connection is closed, and the worker that takes over needs them when the claim has expired.
 #[derive(Debug)]
-pub(super) struct Idle {
+pub(super) struct IdleTimeout {
     /// As it is for each connection.
     usual: Duration,
     /// A third of the shortest claim that was asked for, in milliseconds.
@@ -81,12 +81,12 @@ pub(super) struct Idle {
     local: String,
 }
 
-impl Idle {
+impl IdleTimeout {
     /// Below this, a worker on a busy machine would lose transactions in vain.
     const LEAST: Duration = Duration::from_millis(50);
 
     pub(super) fn new(usual: Duration, local: String) -> Self {
-        Idle { usual, shortest: AtomicU64::new(u64::MAX), local }
+        IdleTimeout { usual, shortest: AtomicU64::new(u64::MAX), local }
     }
 
     /// The settings of a transaction that waits for its worker as long as usual.
@@ -106,17 +106,17 @@ impl Idle {
     fn idle(&self, claim: Option<Duration>) -> Option<Duration> {
         // One that expires at once is no claim that a worker continues under.
         let asked = claim.filter(|claim| !claim.is_zero()).map_or(u64::MAX, |claim| {
-            u64::try_from((claim / 3).max(Idle::LEAST).as_millis()).unwrap_or(u64::MAX)
+            u64::try_from((claim / 3).max(IdleTimeout::LEAST).as_millis()).unwrap_or(u64::MAX)
         });
         let shortest = Duration::from_millis(self.shortest.fetch_min(asked, Ordering::Relaxed).min(asked));
         (shortest < self.usual).then_some(shortest)
     }
 }
 
-/// Runs `$body` in a transaction with these [settings](Idle); commits its value, and rolls back after an error.
+/// Runs `$body` in a transaction with these [settings](IdleTimeout); commits its value, and rolls back after an error.
 macro_rules! in_transaction {
     ($connection:expr, $settings:expr, |$inside:ident| $body:expr) => {{
-        let transaction = Transaction::new($connection);
+        let transaction = PooledTransaction::new($connection);
         let result = {
             let $inside = transaction.connection()?;
             let body = async { $body };
@@ -136,7 +136,7 @@ macro_rules! in_transaction {
 }
 pub(super) use in_transaction;
 
-/// Begins a transaction that writes, with these [settings](Idle): each statement sees what was committed before it.
+/// Begins a transaction that writes, with these [settings](IdleTimeout): each statement sees what was committed before it.
 pub(super) async fn begin(connection: &Object, settings: String) -> Result<(), SessionError> {
     let begin = String::from("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE") + &settings;
     connection.batch_execute(&begin).await.map_err(failed("begin"))
@@ -155,17 +155,21 @@ pub(super) async fn commit(connection: &Object) -> Result<(), SessionError> {
 
 /// Waits for a server's answer for at most this time: a frozen server does not enforce its own timeouts.
 pub(super) async fn within<T>(
-    patience: Duration,
+    answer_timeout: Duration,
     answers: impl Future<Output = Result<T, SessionError>>,
 ) -> Result<T, SessionError> {
-    timeout(patience, answers).await.unwrap_or_else(|_| {
-        let source = format!("the server has not answered for {patience:?}").into();
+    timeout(answer_timeout, answers).await.unwrap_or_else(|_| {
+        let source = format!("the server has not answered for {answer_timeout:?}").into();
         Err(SessionError::Unavailable { what: "read or write", source })
     })
 }
 
 /// Runs a statement for its rows.
-pub(super) async fn query(connection: &Object, sql: Sql, given: Given<'_>) -> Result<Vec<Row>, SessionError> {
+pub(super) async fn query(
+    connection: &Object,
+    sql: SqlStatement,
+    given: SqlParameters<'_>,
+) -> Result<Vec<Row>, SessionError> {
     let failed = failed("read or write");
     if pooler::is_between(connection) {
         return connection.query_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
@@ -175,7 +179,11 @@ pub(super) async fn query(connection: &Object, sql: Sql, given: Given<'_>) -> Re
 }
 
 /// Runs a statement for the number of rows that it changed.
-pub(super) async fn execute(connection: &Object, sql: Sql, given: Given<'_>) -> Result<u64, SessionError> {
+pub(super) async fn execute(
+    connection: &Object,
+    sql: SqlStatement,
+    given: SqlParameters<'_>,
+) -> Result<u64, SessionError> {
     let failed = failed("write");
     if pooler::is_between(connection) {
         return connection.execute_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
@@ -185,10 +193,10 @@ pub(super) async fn execute(connection: &Object, sql: Sql, given: Given<'_>) -> 
 }
 
 /// A statement that is on its way.
-pub(super) type Sent<'a> = Pin<Box<dyn Future<Output = Result<u64, SessionError>> + Send + 'a>>;
+pub(super) type SentStatement<'a> = Pin<Box<dyn Future<Output = Result<u64, SessionError>> + Send + 'a>>;
 
 /// Runs statements in this order, in one round trip. The first error is the result, once all have ended.
-pub(super) async fn in_order(mut statements: Vec<Sent<'_>>) -> Result<Vec<u64>, SessionError> {
+pub(super) async fn in_order(mut statements: Vec<SentStatement<'_>>) -> Result<Vec<u64>, SessionError> {
     let mut results: Vec<Option<Result<u64, SessionError>>> = statements.iter().map(|_| None).collect();
     poll_fn(|context| {
         for (statement, result) in statements.iter_mut().zip(&mut results) {

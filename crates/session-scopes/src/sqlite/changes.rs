@@ -8,19 +8,19 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Deserialize;
 
 use super::error::failed;
-use super::history::{History, SessionRow};
+use super::history::{SqliteHistory, SqliteSessionRow};
 use super::seal::ScopeSeal;
-use super::threads::Desk;
+use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
-use crate::rows::{from_db, to_db};
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::shared::{ScopeRow, SharedScopes};
 use crate::scope::Scope;
-use crate::shared::{ScopeRow, Scopes};
 use crate::store::REMEMBERED_REMOVALS;
 
 /// The part of an event's body that is of interest here.
 #[derive(Deserialize)]
-struct Written<'a> {
+struct WrittenKeys<'a> {
     #[serde(borrow, default)]
     delta: Vec<WrittenKey<'a>>,
 }
@@ -36,8 +36,8 @@ struct WrittenKey<'a> {
 /// Its events tell, as long as none of them is a rewind: then the rows of all keys are looked at.
 pub(super) fn session_keys(
     connection: &Connection,
-    row: &SessionRow,
-    history: &History,
+    row: &SqliteSessionRow,
+    history: &SqliteHistory,
     version: u64,
 ) -> Result<Option<BTreeSet<Arc<str>>>, SessionError> {
     let first = history.lineage.first().map_or(0, |own| own.after);
@@ -54,13 +54,13 @@ pub(super) fn session_keys(
 
 fn written(
     connection: &Connection,
-    row: &SessionRow,
-    history: &History,
+    row: &SqliteSessionRow,
+    history: &SqliteHistory,
     version: u64,
 ) -> Result<BTreeSet<Arc<str>>, SessionError> {
     let mut keys = BTreeSet::new();
     history.bodies(connection, row, version, |body| {
-        let written: Written<'_> = serde_json::from_str(body)
+        let written: WrittenKeys<'_> = serde_json::from_str(body)
             .map_err(|source| SessionError::Stored { what: "event".to_owned(), source })?;
         let own = written.delta.into_iter().filter(|write| Scope::of(&write.key) == Scope::Session);
         keys.extend(own.map(|write| Arc::from(write.key)));
@@ -83,19 +83,23 @@ pub(super) fn read_scopes(
     row: &Row<'_>,
     first: usize,
     key: &SessionKey,
-) -> rusqlite::Result<Result<Scopes, SessionError>> {
+) -> rusqlite::Result<Result<SharedScopes, SessionError>> {
     let scope = |first: usize, user: Option<&UserId>| match row.get::<_, Option<i64>>(first)? {
         Some(_) => ScopeRow::read(row, first, &key.app, user),
         None => Ok(Err(missing_scope(&key.app, user))),
     };
     let (app, user) = (scope(first, None)?, scope(first + 4, Some(&key.user))?);
-    Ok(app.and_then(|app| Ok(Scopes { app, user: user? })))
+    Ok(app.and_then(|app| Ok(SharedScopes { app, user: user? })))
 }
 
 /// The scopes of the sessions of a user who has some.
-pub(super) fn scopes_of(connection: &Connection, app: &AppId, user: &UserId) -> Result<Scopes, SessionError> {
+pub(super) fn scopes_of(
+    connection: &Connection,
+    app: &AppId,
+    user: &UserId,
+) -> Result<SharedScopes, SessionError> {
     let scope = |user| ScopeRow::find(connection, app, user)?.ok_or_else(|| missing_scope(app, user));
-    Ok(Scopes { app: scope(None)?, user: scope(Some(user))? })
+    Ok(SharedScopes { app: scope(None)?, user: scope(Some(user))? })
 }
 
 /// That a scope is gone which was there.
@@ -171,8 +175,8 @@ impl ScopeRow {
     }
 
     /// Checks that all rows of keys are there, without reading what they hold.
-    pub(super) fn check_keys(&self, desk: &Desk) -> Result<(), SessionError> {
-        let sums = desk.connection.prepare_cached("SELECT checksum FROM stepfold_shared WHERE scope = ?1");
+    pub(super) fn check_keys(&self, sqlite: &SqliteConnection) -> Result<(), SessionError> {
+        let sums = sqlite.connection.prepare_cached("SELECT checksum FROM stepfold_shared WHERE scope = ?1");
         let sum = sums.and_then(|mut sums| {
             let mut sums = sums.query_map([self.scope], |row| row.get::<_, i64>(0))?;
             sums.try_fold(0, |sum, next| Ok(sum ^ next?))

@@ -23,7 +23,7 @@ use crate::error::SessionError;
 
 /// What is at the path of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FoundFile {
     Nothing,
     /// A database, of ours or with room for our tables.
     Database {
@@ -33,18 +33,18 @@ pub(super) enum Found {
 }
 
 /// A file that is open, as the system knows it whatever its name becomes.
-pub(super) struct Opened {
+pub(super) struct OpenedFile {
     path: PathBuf,
-    identity: Identity,
+    identity: FileIdentity,
 }
 
 #[cfg(unix)]
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 #[cfg(not(unix))]
-type Identity = ();
+type FileIdentity = ();
 
 #[cfg(unix)]
-fn identity(found: &fs::Metadata) -> Identity {
+fn identity(found: &fs::Metadata) -> FileIdentity {
     use std::os::unix::fs::MetadataExt as _;
 
     (found.dev(), found.ino())
@@ -52,13 +52,13 @@ fn identity(found: &fs::Metadata) -> Identity {
 
 /// That a file is there is all that is known elsewhere.
 #[cfg(not(unix))]
-fn identity(_: &fs::Metadata) -> Identity {}
+fn identity(_: &fs::Metadata) -> FileIdentity {}
 
-impl Opened {
+impl OpenedFile {
     /// The file that was opened at a path; none of a database without one.
     pub(super) fn at(path: &str) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
-        Some(Opened { path: path.into(), identity: identity(&found) })
+        Some(OpenedFile { path: path.into(), identity: identity(&found) })
     }
 
     /// Whether it still has its name.
@@ -76,10 +76,10 @@ const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Inspects the file at a path, and rejects one that cannot be opened as a store. `accepts_loss`: even
 /// without the log that it needs.
-pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<Found, SessionError> {
+pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<FoundFile, SessionError> {
     let mut file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FoundFile::Nothing),
         Err(error) => return Err(cannot_open(error)),
     };
     let mut start = Vec::new();
@@ -99,7 +99,7 @@ pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<Found, SessionErro
     if is_ours && !accepts_loss && is_logged(&connection)? && !has_content(&beside(path, "-wal")) {
         return Err(SessionError::LogMissing { path: path.display().to_string() });
     }
-    Ok(Found::Database { is_ours })
+    Ok(FoundFile::Database { is_ours })
 }
 
 /// A connection that changes nothing and, if no other process has the file open, creates no other file.

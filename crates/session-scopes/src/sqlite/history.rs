@@ -13,31 +13,31 @@ use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 use super::changes::read_scopes;
 use super::claims;
 use super::error::failed;
-use super::seal::{self, EventSeal, SessionSeal, State};
-use crate::chain::{Chain, gap, pieces};
-use crate::changes::ScopeVersions;
-use crate::digest::{Content, Digest};
+use super::seal::{self, EventSeal, SealedState, SessionSeal};
+use crate::digest::{ContentDigest, Digest};
 use crate::error::SessionError;
-use crate::event::{CommittedEvent, Event, Recent};
+use crate::event::{CommittedEvent, Event, RecentTexts};
 use crate::ids::{EventId, SessionKey};
-use crate::rewinds::{RewindRow, Rewinds};
-use crate::rows::{Segment, from_db, to_db};
-use crate::seal::{SessionRecord, row_number, version_of};
+use crate::rows::chain::{EventChain, gap, pieces};
+use crate::rows::lineage::{HistorySegment, from_db, to_db};
+use crate::rows::rewinds::{RewindChain, RewindRow};
+use crate::rows::seal::{SessionRecord, row_number, version_of};
+use crate::rows::shared::SharedScopes;
+use crate::rows::work::WorkState;
+use crate::scope::ScopeVersions;
 use crate::session::{Rewound, Session, Visible};
-use crate::shared::Scopes;
 use crate::store::{EventRange, page_of};
 use crate::time::Timestamp;
 use crate::weight;
-use crate::work::Work;
 
 /// The row of a session, and of its newest event.
 #[derive(Debug)]
-pub(super) struct SessionRow {
+pub(super) struct SqliteSessionRow {
     pub(super) record: SessionRecord,
-    pub(super) work: Work,
+    pub(super) work: WorkState,
 }
 
-impl Deref for SessionRow {
+impl Deref for SqliteSessionRow {
     type Target = SessionRecord;
 
     fn deref(&self) -> &SessionRecord {
@@ -45,7 +45,7 @@ impl Deref for SessionRow {
     }
 }
 
-/// The columns of a session, as `s`, that [`SessionRow::read`] expects behind the first seven.
+/// The columns of a session, as `s`, that [`SqliteSessionRow::read`] expects behind the first seven.
 macro_rules! work_columns {
     () => {
         "s.life, s.claims, s.claim_owner, s.claim_expires, s.inbox, s.inbox_last, s.waiting, s.work"
@@ -53,7 +53,7 @@ macro_rules! work_columns {
 }
 pub(super) use work_columns;
 
-/// A query for the row of the session ?1, ?2, ?3 and of its newest event, as [`SessionRow::read_newest`] takes them, with
+/// A query for the row of the session ?1, ?2, ?3 and of its newest event, as [`SqliteSessionRow::read_newest`] takes them, with
 /// more columns of other tables.
 macro_rules! session_query {
     ($columns:literal, $tables:literal) => {
@@ -71,7 +71,7 @@ macro_rules! session_query {
     };
 }
 
-impl SessionRow {
+impl SqliteSessionRow {
     /// Reads `number, version, oldest, created, updated, parent_id, parent_version`, the [`work_columns`]
     /// and the seal, and checks that they are those of the key.
     pub(super) fn read(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
@@ -94,7 +94,7 @@ impl SessionRow {
         };
         Ok(record.opened(seal, key).and_then(|record| {
             work.check(record.number, sum, key)?;
-            Ok(SessionRow { record, work })
+            Ok(SqliteSessionRow { record, work })
         }))
     }
 
@@ -109,14 +109,14 @@ impl SessionRow {
         let failed = failed("find a session");
         let mut query = connection.prepare_cached(session_query!("", "")).map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
-        let read = |row: &Row<'_>| SessionRow::read_newest(row, key);
+        let read = |row: &Row<'_>| SqliteSessionRow::read_newest(row, key);
         query.query_row(parts, read).optional().map_err(failed)?.transpose()
     }
 
     /// Reads what a [`session_query`] begins with.
     fn read_newest(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
         let newest: Option<i64> = row.get(16)?;
-        let (found, newest) = match (SessionRow::read(row, key)?, newest) {
+        let (found, newest) = match (SqliteSessionRow::read(row, key)?, newest) {
             (Ok(found), Some(newest)) if version_of(newest) > found.version => (found, newest),
             (found, _) => return Ok(found),
         };
@@ -124,7 +124,7 @@ impl SessionRow {
         let missing = || SessionError::damaged(format!("session {key}"), "missing seal of its newest event");
         let state = seal.ok_or_else(missing).and_then(|seal| seal.open(newest, at));
         let (version, updated) = (version_of(newest), Timestamp::from_micros(at));
-        Ok(state.map(|state| SessionRow {
+        Ok(state.map(|state| SqliteSessionRow {
             record: SessionRecord { version, updated, state, ..found.record },
             work: found.work,
         }))
@@ -132,7 +132,7 @@ impl SessionRow {
 
     /// The row of a session that has to be there.
     pub(super) fn get(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
-        SessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
+        SqliteSessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
     }
 
     /// Checks that the list of sessions has the same newest event: no other check detects a missing one.
@@ -169,10 +169,10 @@ impl SessionRow {
 }
 
 /// All that an operation on a session begins with, read by one statement.
-pub(super) struct Opened {
-    pub(super) row: SessionRow,
+pub(super) struct OpenedSession {
+    pub(super) row: SqliteSessionRow,
     /// The scopes that it shares.
-    pub(super) scopes: Scopes,
+    pub(super) scopes: SharedScopes,
     /// The number of the row of the event that was looked for.
     pub(super) event: Option<i64>,
 }
@@ -185,7 +185,7 @@ const OPENED: &str = session_query!(
      LEFT JOIN stepfold_scopes u ON u.app = ?1 AND u.user = ?2"
 );
 
-impl Opened {
+impl OpenedSession {
     /// A session that has to be there, and one of its events, if an id is given.
     pub(super) fn read(
         connection: &Connection,
@@ -196,9 +196,9 @@ impl Opened {
         let mut query = connection.prepare_cached(OPENED).map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str(), event.map(EventId::as_str)];
         let read = |row: &Row<'_>| {
-            let (found, scopes) = (SessionRow::read_newest(row, key)?, read_scopes(row, 19, key)?);
+            let (found, scopes) = (SqliteSessionRow::read_newest(row, key)?, read_scopes(row, 19, key)?);
             let event = row.get(27)?;
-            Ok(found.and_then(|row| Ok(Opened { row, scopes: scopes?, event })))
+            Ok(found.and_then(|row| Ok(OpenedSession { row, scopes: scopes?, event })))
         };
         let found = query.query_row(parts, read).optional().map_err(failed)?;
         found.unwrap_or_else(|| Err(SessionError::not_found(key)))
@@ -211,7 +211,7 @@ pub(super) fn not_newest(key: &SessionKey, version: u64) -> SessionError {
     SessionError::damaged(format!("session {key}"), why)
 }
 
-impl Segment {
+impl HistorySegment {
     /// The rows of events of this part behind a version: those above the first number, up to the second.
     pub(super) fn rows_after(&self, version: u64) -> (i64, i64) {
         self.rows_between(version, u64::MAX)
@@ -225,22 +225,22 @@ impl Segment {
 
 /// The history of a session.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct SqliteHistory {
     /// Newest first.
-    pub(super) lineage: Vec<Segment>,
+    pub(super) lineage: Vec<HistorySegment>,
 }
 
-impl History {
+impl SqliteHistory {
     /// The history of a session, checked against its row.
-    pub(super) fn read(connection: &Connection, row: &SessionRow) -> Result<Self, SessionError> {
-        Ok(History { lineage: lineage_of(connection, row)? })
+    pub(super) fn read(connection: &Connection, row: &SqliteSessionRow) -> Result<Self, SessionError> {
+        Ok(SqliteHistory { lineage: lineage_of(connection, row)? })
     }
 
     /// What counts at a version.
     pub(super) fn visible(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         version: u64,
     ) -> Result<Visible, SessionError> {
         let newest = self.rewound(connection, row, version)?;
@@ -251,7 +251,7 @@ impl History {
     pub(super) fn rewound(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         version: u64,
     ) -> Result<u64, SessionError> {
         match version {
@@ -266,7 +266,7 @@ impl History {
     pub(super) fn digest(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         version: u64,
     ) -> Result<Digest, SessionError> {
         if version == row.oldest {
@@ -279,7 +279,7 @@ impl History {
     }
 
     /// What held after an event that retention has not taken.
-    pub(super) fn state(&self, connection: &Connection, version: u64) -> Result<State, SessionError> {
+    pub(super) fn state(&self, connection: &Connection, version: u64) -> Result<SealedState, SessionError> {
         let failed = failed("read an event");
         let number = self.row_of(version);
         let found: Option<(i64, Option<EventSeal>)> = connection
@@ -312,7 +312,7 @@ impl History {
     pub(super) fn events(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         ranges: &[(u64, u64)],
         range: EventRange,
     ) -> Result<Vec<CommittedEvent>, SessionError> {
@@ -340,12 +340,12 @@ impl History {
     fn chained(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         (after, last): (u64, u64),
         events: &mut Vec<CommittedEvent>,
     ) -> Result<(), SessionError> {
         let expected = self.digest(connection, row, last)?;
-        let mut chain = Chain::ending(last, expected);
+        let mut chain = EventChain::ending(last, expected);
         for segment in &self.lineage {
             segment_events(connection, segment.rows_between(after, last), &mut chain, events)?;
         }
@@ -389,7 +389,7 @@ impl History {
     pub(super) fn bodies(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         after: u64,
         mut each: impl FnMut(&str) -> Result<(), SessionError>,
     ) -> Result<(), SessionError> {
@@ -414,7 +414,7 @@ impl History {
             if version_of(number) != version {
                 return Err(gap(version));
             }
-            digest = Content::new(version, &id, Timestamp::from_micros(at), body).after(digest);
+            digest = ContentDigest::new(version, &id, Timestamp::from_micros(at), body).after(digest);
             if digest != seal.state.head {
                 let what = format!("event of version {version}");
                 return Err(SessionError::damaged(what, "digest mismatch"));
@@ -449,7 +449,7 @@ impl History {
     }
 }
 
-fn lineage_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Segment>, SessionError> {
+fn lineage_of(connection: &Connection, row: &SqliteSessionRow) -> Result<Vec<HistorySegment>, SessionError> {
     let failed = failed("read the history of a session");
     let mut query = connection
         .prepare_cached(
@@ -457,9 +457,9 @@ fn lineage_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Segment>,
         )
         .map_err(failed)?;
     let segments = query.query_map([row.number], |row| {
-        Ok(Segment { stream: row.get(0)?, after: from_db(row.get(1)?), upto: from_db(row.get(2)?) })
+        Ok(HistorySegment { stream: row.get(0)?, after: from_db(row.get(1)?), upto: from_db(row.get(2)?) })
     });
-    let lineage: Vec<Segment> = segments.and_then(Iterator::collect).map_err(failed)?;
+    let lineage: Vec<HistorySegment> = segments.and_then(Iterator::collect).map_err(failed)?;
     seal::compare(seal::of_lineage(&lineage), row.lineage, || "history of a session".to_owned())?;
     Ok(lineage)
 }
@@ -479,7 +479,7 @@ pub(super) fn visible_at(
 }
 
 /// The rewinds of a session that count at a version, and the newest one of each part of its history.
-fn rewinds_at(connection: &Connection, number: i64, version: u64) -> Result<Rewinds, SessionError> {
+fn rewinds_at(connection: &Connection, number: i64, version: u64) -> Result<RewindChain, SessionError> {
     read_rewinds(
         connection,
         "WITH RECURSIVE w (stream, version, target, previous, visible, checksum) AS ( \
@@ -497,7 +497,7 @@ fn rewinds_at(connection: &Connection, number: i64, version: u64) -> Result<Rewi
 }
 
 /// All rewinds of a session.
-pub(super) fn all_rewinds(connection: &Connection, number: i64) -> Result<Rewinds, SessionError> {
+pub(super) fn all_rewinds(connection: &Connection, number: i64) -> Result<RewindChain, SessionError> {
     read_rewinds(
         connection,
         "SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum \
@@ -511,7 +511,7 @@ fn read_rewinds(
     connection: &Connection,
     query: &str,
     given: &[&dyn rusqlite::ToSql],
-) -> Result<Rewinds, SessionError> {
+) -> Result<RewindChain, SessionError> {
     let failed = failed("read the history of a session");
     let mut query = connection.prepare_cached(query).map_err(failed)?;
     let rows = query.query_map(given, read_rewind);
@@ -533,7 +533,7 @@ pub(super) fn read_rewind(row: &Row<'_>) -> rusqlite::Result<RewindRow> {
 fn segment_events(
     connection: &Connection,
     (from, to): (i64, i64),
-    chain: &mut Chain,
+    chain: &mut EventChain,
     events: &mut Vec<CommittedEvent>,
 ) -> Result<(), SessionError> {
     let failed = failed("read events");
@@ -548,16 +548,16 @@ fn segment_events(
     if usize::try_from(to - from).is_ok_and(|rows| rows >= LONG) {
         return side_by_side(&mut rows, chain, events);
     }
-    let mut recent = Recent::default();
+    let mut recent = RecentTexts::default();
     while let Some(row) = rows.next().map_err(failed)? {
-        let row = EventRow::read(row).map_err(failed)?;
+        let row = BorrowedEventRow::read(row).map_err(failed)?;
         row.open(&mut recent, None).add_to(chain, events)?;
     }
     Ok(())
 }
 
 /// The row of an event.
-struct EventRow<'a> {
+struct BorrowedEventRow<'a> {
     version: u64,
     id: &'a str,
     at: Timestamp,
@@ -566,22 +566,23 @@ struct EventRow<'a> {
     head: Digest,
 }
 
-impl<'a> EventRow<'a> {
+impl<'a> BorrowedEventRow<'a> {
     /// Reads `number, id, at, body, seal`.
     fn read(row: &'a Row<'_>) -> rusqlite::Result<Self> {
         let (number, at): (i64, i64) = (row.get(0)?, row.get(2)?);
         let (id, body) = (row.get_ref(1)?.as_str()?, row.get_ref(3)?.as_str()?);
         let seal: EventSeal = row.get(4)?;
         let (version, at) = (version_of(number), Timestamp::from_micros(at));
-        Ok(EventRow { version, id, at, body, head: seal.state.head })
+        Ok(BorrowedEventRow { version, id, at, body, head: seal.state.head })
     }
 
     /// `before`: the digest of the history before it, if it is known.
-    fn open(&self, recent: &mut Recent, before: Option<Digest>) -> OpenedEvent {
-        let content = Content::new(self.version, self.id, self.at, self.body);
+    fn open(&self, recent: &mut RecentTexts, before: Option<Digest>) -> OpenedEvent {
+        let content = ContentDigest::new(self.version, self.id, self.at, self.body);
         let content = before.map_or(content, |before| content.expecting(before));
-        let event =
-            EventId::new(self.id).and_then(|id| Event::beside(recent, id, self.at, self.body)).map(Arc::new);
+        let event = EventId::new(self.id)
+            .and_then(|id| Event::from_body_sharing(recent, id, self.at, self.body))
+            .map(Arc::new);
         OpenedEvent { version: self.version, head: self.head, content, event }
     }
 }
@@ -590,12 +591,12 @@ impl<'a> EventRow<'a> {
 struct OpenedEvent {
     version: u64,
     head: Digest,
-    content: Content,
+    content: ContentDigest,
     event: Result<Arc<Event>, SessionError>,
 }
 
 impl OpenedEvent {
-    fn add_to(self, chain: &mut Chain, events: &mut Vec<CommittedEvent>) -> Result<(), SessionError> {
+    fn add_to(self, chain: &mut EventChain, events: &mut Vec<CommittedEvent>) -> Result<(), SessionError> {
         chain.add(self.version, self.content, self.head)?;
         events.push(CommittedEvent { version: self.version, event: self.event? });
         Ok(())
@@ -615,11 +616,11 @@ const SHARE: usize = 32 * 1024;
 /// Adds the events of many rows, newest first: this thread reads the rows, and others open them meanwhile.
 fn side_by_side(
     rows: &mut Rows<'_>,
-    chain: &mut Chain,
+    chain: &mut EventChain,
     events: &mut Vec<CommittedEvent>,
 ) -> Result<(), SessionError> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(READERS);
-    let (sender, receiver) = mpsc::sync_channel::<(usize, Share)>(threads);
+    let (sender, receiver) = mpsc::sync_channel::<(usize, RowBatch)>(threads);
     let receiver = Mutex::new(receiver);
     let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let open_all = || -> Vec<(usize, Vec<OpenedEvent>)> {
@@ -631,7 +632,7 @@ fn side_by_side(
             (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, open_all).ok()).collect();
         let mut read = Ok(());
         for place in 0.. {
-            let mut share = Share::default();
+            let mut share = RowBatch::default();
             read = share.fill(rows);
             let is_last = read.is_err() || !share.is_full();
             // The others have enough to do.
@@ -659,14 +660,14 @@ fn side_by_side(
 
 /// Rows that one thread opens.
 #[derive(Default)]
-struct Share {
-    rows: Vec<Taken>,
+struct RowBatch {
+    rows: Vec<BatchedRow>,
     /// The ids and bodies.
     texts: String,
 }
 
 /// A row, with the ends of its texts.
-struct Taken {
+struct BatchedRow {
     version: u64,
     id: usize,
     at: Timestamp,
@@ -674,18 +675,18 @@ struct Taken {
     head: Digest,
 }
 
-impl Share {
+impl RowBatch {
     /// Takes rows until it is full.
     fn fill(&mut self, rows: &mut Rows<'_>) -> rusqlite::Result<()> {
         self.texts.reserve(SHARE + SHARE / 4);
         while !self.is_full()
             && let Some(row) = rows.next()?
         {
-            let EventRow { version, id, at, body, head } = EventRow::read(row)?;
+            let BorrowedEventRow { version, id, at, body, head } = BorrowedEventRow::read(row)?;
             self.texts.push_str(id);
             let id = self.texts.len();
             self.texts.push_str(body);
-            self.rows.push(Taken { version, id, at, body: self.texts.len(), head });
+            self.rows.push(BatchedRow { version, id, at, body: self.texts.len(), head });
         }
         Ok(())
     }
@@ -695,14 +696,14 @@ impl Share {
     }
 
     fn open(&self) -> Vec<OpenedEvent> {
-        let (mut recent, mut start) = (Recent::default(), 0);
+        let (mut recent, mut start) = (RecentTexts::default(), 0);
         // The next row is that of the event before.
         let before = self.rows.iter().skip(1).map(|row| Some(row.head)).chain([None]);
-        let open = |(row, before): (&Taken, _)| {
+        let open = |(row, before): (&BatchedRow, _)| {
             let (id, body) = (&self.texts[start..row.id], &self.texts[row.id..row.body]);
             start = row.body;
-            let &Taken { version, at, head, .. } = row;
-            EventRow { version, id, at, body, head }.open(&mut recent, before)
+            let &BatchedRow { version, at, head, .. } = row;
+            BorrowedEventRow { version, id, at, body, head }.open(&mut recent, before)
         };
         self.rows.iter().zip(before).map(open).collect()
     }

@@ -5,61 +5,61 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::error::failed;
-use super::threads::{Desk, Readers, WeakReaders, spawn};
+use super::threads::{SqliteConnection, SqliteReaders, WeakReaders, spawn};
 use crate::error::SessionError;
-use crate::store::{StoreNotice, StoreNotices, Subscribers};
+use crate::store::{NoticeSubscribers, StoreNotice, StoreNotices};
 
 /// How often the number is read while anybody listens.
-const LOOK: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The notices of a store.
 #[derive(Default)]
-pub(super) struct Board {
-    subscribers: Subscribers,
+pub(super) struct SqliteNotifier {
+    subscribers: NoticeSubscribers,
     is_watched: Arc<Mutex<bool>>,
 }
 
 /// The thread that looks.
-struct Watching(Arc<Mutex<bool>>);
+struct PollerGuard(Arc<Mutex<bool>>);
 
-impl Drop for Watching {
+impl Drop for PollerGuard {
     fn drop(&mut self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
 
-impl Board {
-    pub(super) fn listen(&self, readers: &Readers) -> Result<StoreNotices, SessionError> {
+impl SqliteNotifier {
+    pub(super) fn listen(&self, readers: &SqliteReaders) -> Result<StoreNotices, SessionError> {
         let notices = self.subscribers.subscribe();
         let mut is_watched = self.is_watched.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_watched {
-            let watching = Watching(Arc::clone(&self.is_watched));
+            let guard = PollerGuard(Arc::clone(&self.is_watched));
             let (readers, subscribers) = (readers.downgrade(), self.subscribers.clone());
             // A thread of its own: who drops the store waits for the readers, and must not wait for a task of its runtime.
-            spawn("stepfold-sqlite-notices", move || watch(&watching, &readers, &subscribers))?;
+            spawn("stepfold-sqlite-notices", move || poll_until_unused(&guard, &readers, &subscribers))?;
             *is_watched = true;
         }
         Ok(notices)
     }
 }
 
-fn watch(_watching: &Watching, readers: &WeakReaders, subscribers: &Subscribers) {
-    while subscribers.are_there() && !readers.are_closed() {
+fn poll_until_unused(_guard: &PollerGuard, readers: &WeakReaders, subscribers: &NoticeSubscribers) {
+    while subscribers.has_any() && !readers.are_closed() {
         match readers.run(has_changed) {
-            Some(Ok(true)) => drop(subscribers.tell(&StoreNotice::anything())),
+            Some(Ok(true)) => drop(subscribers.notify(&StoreNotice::anything())),
             Some(Ok(false)) | None => {}
             // Those who listen look by themselves, too.
             Some(Err(error)) => tracing::debug!(%error, "the version of the file could not be read"),
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Whether anything was committed since this desk was asked last.
-fn has_changed(desk: &mut Desk) -> Result<bool, SessionError> {
-    let version: i64 = desk
+fn has_changed(sqlite: &mut SqliteConnection) -> Result<bool, SessionError> {
+    let version: i64 = sqlite
         .connection
         .query_row("PRAGMA data_version", [], |row| row.get(0))
         .map_err(failed("read the version of its file"))?;
-    Ok(desk.version.replace(version) != Some(version))
+    Ok(sqlite.version.replace(version) != Some(version))
 }

@@ -11,12 +11,12 @@ use crate::error::SessionError;
 
 /// What a connection remembers of the table of schemas.
 #[derive(Default)]
-pub(super) struct Schemas {
+pub(super) struct SqliteSchemas {
     numbers: HashMap<Arc<str>, i64>,
     texts: HashMap<i64, Arc<str>>,
 }
 
-impl Schemas {
+impl SqliteSchemas {
     /// The number of a schema, which is stored if it is new.
     pub(super) fn number(&mut self, connection: &Connection, text: &Arc<str>) -> Result<i64, SessionError> {
         if let Some(number) = self.numbers.get(text) {
@@ -30,7 +30,7 @@ impl Schemas {
         let number = match found {
             Some(number) => number,
             // No other writer is active, so it is stored once.
-            None => Schemas::insert(connection, text).map_err(failed)?,
+            None => SqliteSchemas::insert(connection, text).map_err(failed)?,
         };
         self.numbers.insert(Arc::clone(text), number);
         self.texts.insert(number, Arc::clone(text));

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::error::failed;
-use super::listed::list_all;
+use super::list_entry::list_all;
 use super::tags;
-use crate::digest::Check;
+use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
 
 /// The version of the tables that this crate makes.
@@ -39,15 +39,15 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     }
     if found < FORMAT {
         let newest = newest_number(&transaction)?;
-        let checksum = Meta { format: crate::rows::to_db(FORMAT), newest }.checksum();
+        let checksum = MetaRow { format: crate::rows::lineage::to_db(FORMAT), newest }.checksum();
         transaction
             .execute(
                 "UPDATE stepfold_meta SET format = ?1, checksum = ?2",
-                [crate::rows::to_db(FORMAT), checksum],
+                [crate::rows::lineage::to_db(FORMAT), checksum],
             )
             .map_err(&failed)?;
     } else {
-        Meta::read(&transaction)?;
+        MetaRow::read(&transaction)?;
     }
     // The process that had set it has ended, or sets it again.
     transaction.execute("UPDATE stepfold_meta SET logged = 0 WHERE logged <> 0", []).map_err(&failed)?;
@@ -61,7 +61,7 @@ pub(super) fn check(connection: &Connection) -> Result<bool, SessionError> {
         found if found > FORMAT => {
             Err(SessionError::NewerFormat { what: "session tables", found, supported: FORMAT })
         }
-        FORMAT => check_layout(connection).and_then(|()| Meta::read(connection)).map(|_| true),
+        FORMAT => check_layout(connection).and_then(|()| MetaRow::read(connection)).map(|_| true),
         _ => Ok(true),
     }
 }
@@ -74,16 +74,16 @@ fn newest_number(connection: &Connection) -> Result<i64, SessionError> {
 
 /// The row about the tables.
 #[derive(Clone, Copy)]
-pub(super) struct Meta {
+pub(super) struct MetaRow {
     format: i64,
     /// The number of the newest session.
     pub(super) newest: i64,
 }
 
-impl Meta {
+impl MetaRow {
     pub(super) fn read(connection: &Connection) -> Result<Self, SessionError> {
         let read = |row: &rusqlite::Row<'_>| {
-            Ok((Meta { format: row.get(0)?, newest: row.get(1)? }, row.get::<_, i64>(2)?))
+            Ok((MetaRow { format: row.get(0)?, newest: row.get(1)? }, row.get::<_, i64>(2)?))
         };
         let (meta, checksum) = connection
             .prepare_cached("SELECT format, newest, checksum FROM stepfold_meta")
@@ -97,7 +97,7 @@ impl Meta {
 
     /// With another newest session.
     pub(super) fn set_newest(self, connection: &Connection, newest: i64) -> Result<(), SessionError> {
-        let checksum = Meta { newest, ..self }.checksum();
+        let checksum = MetaRow { newest, ..self }.checksum();
         connection
             .prepare_cached("UPDATE stepfold_meta SET newest = ?1, checksum = ?2")
             .and_then(|mut update| update.execute([newest, checksum]))
@@ -106,7 +106,7 @@ impl Meta {
     }
 
     fn checksum(self) -> i64 {
-        Check::new(META).int(self.format).int(self.newest).sum()
+        ChecksumEncoder::new(META).int(self.format).int(self.newest).sum()
     }
 }
 
@@ -128,7 +128,7 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
         })
         .optional();
     match format {
-        Ok(Some(format)) => Ok(crate::rows::from_db(format)),
+        Ok(Some(format)) => Ok(crate::rows::lineage::from_db(format)),
         Ok(None) => Err(SessionError::ForeignTable { table: META.to_owned() }),
         // No such column.
         Err(rusqlite::Error::SqlInputError { .. }) => {

@@ -11,27 +11,8 @@ use std::time::Duration;
 use super::requests::{AppendEvent, RewindSession};
 use crate::error::SessionError;
 use crate::ids::{SessionKey, WorkerId};
+use crate::session::Claim;
 use crate::time::Timestamp;
-
-/// A worker's claim on a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Claim {
-    /// The owner.
-    pub owner: WorkerId,
-    /// The fencing token: larger than that of any claim before, also if the session was deleted and made again.
-    pub token: u64,
-    /// When others may take it without asking. By the clock of the database, where it has one that counts. Before 1970 if its
-    /// holder has [given it up](ReleaseClaim::unfinished): others may take it whatever a clock says that is set back.
-    pub expires: Timestamp,
-}
-
-impl Claim {
-    /// A claim of this worker.
-    pub const fn new(owner: WorkerId, token: u64, expires: Timestamp) -> Self {
-        Claim { owner, token, expires }
-    }
-}
 
 /// Whether an unexpired claim is taken from its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,7 +213,7 @@ pub enum AppendClaim {
 /// The claim and inbox part of an append or a rewind request.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct WorkRequest<'a> {
     pub(crate) key: &'a SessionKey,
     pub(crate) claim: Option<&'a AppendClaim>,
     pub(crate) taken: &'a [u64],
@@ -241,10 +222,10 @@ pub(crate) struct Asked<'a> {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl<'a> From<&'a AppendEvent> for Asked<'a> {
+impl<'a> From<&'a AppendEvent> for WorkRequest<'a> {
     fn from(append: &'a AppendEvent) -> Self {
         let AppendEvent { key, claim, taken, .. } = append;
-        Asked {
+        WorkRequest {
             key,
             claim: claim.as_ref(),
             taken,
@@ -255,10 +236,10 @@ impl<'a> From<&'a AppendEvent> for Asked<'a> {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl<'a> From<&'a RewindSession> for Asked<'a> {
+impl<'a> From<&'a RewindSession> for WorkRequest<'a> {
     fn from(rewind: &'a RewindSession) -> Self {
         let RewindSession { key, claim, taken, .. } = rewind;
-        Asked {
+        WorkRequest {
             key,
             claim: claim.as_ref(),
             taken,
@@ -270,21 +251,21 @@ impl<'a> From<&'a RewindSession> for Asked<'a> {
 
 /// The claim of a session as stores keep it: the newest token, and its holder if it was not released.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fence {
+pub(crate) struct ClaimFence {
     pub(crate) token: u64,
     pub(crate) holder: Option<(WorkerId, Timestamp)>,
     /// Until when it was released. There is none while a worker holds it.
     pub(crate) due: Option<Timestamp>,
 }
 
-impl Fence {
+impl ClaimFence {
     /// How many tokens one life of a session may give: a session's number times this comes before its first. Numbers
     /// are never used again, so neither are tokens.
     pub(crate) const TOKENS: u64 = 1 << 24;
 
     /// That of a new session, by its number in the store.
-    pub(crate) fn of_new(number: i64) -> Self {
-        Fence { token: number.unsigned_abs().saturating_mul(Self::TOKENS), holder: None, due: None }
+    pub(crate) fn for_new_session(number: i64) -> Self {
+        ClaimFence { token: number.unsigned_abs().saturating_mul(Self::TOKENS), holder: None, due: None }
     }
 
     /// That of a session with this number, which was claimed so often, from its columns: an owner that is stored has the
@@ -296,14 +277,14 @@ impl Fence {
         owner: Option<impl Into<std::sync::Arc<str>>>,
         expires: Option<i64>,
     ) -> Result<Self, SessionError> {
-        let token = Fence::of_new(number).token.saturating_add(claims.unsigned_abs());
+        let token = ClaimFence::for_new_session(number).token.saturating_add(claims.unsigned_abs());
         let expires = expires.map(Timestamp::from_micros);
         Ok(match owner {
             Some(owner) => {
                 let holder = (WorkerId::new(owner)?, expires.unwrap_or(Timestamp::from_micros(0)));
-                Fence { token, holder: Some(holder), due: None }
+                ClaimFence { token, holder: Some(holder), due: None }
             }
-            None => Fence { token, holder: None, due: expires },
+            None => ClaimFence { token, holder: None, due: expires },
         })
     }
 
@@ -319,7 +300,7 @@ impl Fence {
     /// How often the session with this number was claimed.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn claims(&self, number: i64) -> i64 {
-        crate::rows::to_db(self.token.saturating_sub(Fence::of_new(number).token))
+        crate::rows::lineage::to_db(self.token.saturating_sub(ClaimFence::for_new_session(number).token))
     }
 
     /// The claim, whether or not it has expired.
@@ -329,7 +310,7 @@ impl Fence {
     }
 
     /// The claim that was just made.
-    pub(crate) fn held(&self, key: &SessionKey) -> Result<Claim, SessionError> {
+    pub(crate) fn current_claim(&self, key: &SessionKey) -> Result<Claim, SessionError> {
         let lost = || SessionError::ClaimLost { key: Box::new(key.clone()), token: self.token, owner: None };
         self.claim().ok_or_else(lost)
     }
@@ -345,9 +326,9 @@ impl Fence {
     }
 
     /// The claim, if it belongs to the requesting worker: for the receipt of a repeated append.
-    pub(crate) fn of_asker(&self, asked: Option<&AppendClaim>) -> Option<Claim> {
+    pub(crate) fn claim_of_requester(&self, request: Option<&AppendClaim>) -> Option<Claim> {
         let claim = self.claim()?;
-        let is_its = match asked? {
+        let is_its = match request? {
             AppendClaim::Take { owner, .. } => claim.owner == *owner,
             AppendClaim::Hold { token, .. } => claim.token == *token,
             AppendClaim::Once { .. } | AppendClaim::Release { .. } => false,
@@ -359,17 +340,17 @@ impl Fence {
     pub(crate) fn after(
         &self,
         key: &SessionKey,
-        asked: Option<&AppendClaim>,
+        request: Option<&AppendClaim>,
         now: Timestamp,
     ) -> Result<Self, SessionError> {
-        match asked {
+        match request {
             None => Ok(self.clone()),
             Some(AppendClaim::Take { owner, duration, take_over }) => {
-                self.taken(key, owner, *duration, *take_over, now)
+                self.claimed(key, owner, *duration, *take_over, now)
             }
             Some(AppendClaim::Once { take_over }) => {
                 self.check_free(key, *take_over, Some(now))?;
-                Ok(Fence { holder: None, ..self.clone() })
+                Ok(ClaimFence { holder: None, ..self.clone() })
             }
             Some(AppendClaim::Hold { token, duration }) => {
                 let is_fresh = |expires: Timestamp| expires >= now.after(*duration / 2);
@@ -383,7 +364,7 @@ impl Fence {
     }
 
     /// The stored data after the worker has claimed the session.
-    pub(crate) fn taken(
+    pub(crate) fn claimed(
         &self,
         key: &SessionKey,
         owner: &WorkerId,
@@ -395,7 +376,11 @@ impl Fence {
         if !is_own {
             self.check_free(key, take_over, Some(now))?;
         }
-        Ok(Fence { token: self.token + 1, holder: Some((owner.clone(), now.after(duration))), due: None })
+        Ok(ClaimFence {
+            token: self.token + 1,
+            holder: Some((owner.clone(), now.after(duration))),
+            due: None,
+        })
     }
 
     /// Rejects operations that are not allowed while a worker holds the claim, unless it is taken over.
@@ -428,28 +413,28 @@ impl Fence {
         let (owner, expires) = self.holder_of(key, token)?;
         let renewed = now.after(duration);
         let expires = if *expires > renewed.after(duration) { renewed } else { renewed.max(*expires) };
-        Ok(Fence { token, holder: Some((owner.clone(), expires)), due: None })
+        Ok(ClaimFence { token, holder: Some((owner.clone(), expires)), due: None })
     }
 
     /// The stored data after a release.
     pub(crate) fn released(&self, key: &SessionKey, token: u64) -> Result<Self, SessionError> {
         self.holder_of(key, token)?;
-        Ok(Fence { token, holder: None, due: None })
+        Ok(ClaimFence { token, holder: None, due: None })
     }
 
     /// The stored data after a release on request; `now` by the clock that counts.
-    pub(crate) fn given_up(
+    pub(crate) fn released_by(
         &self,
         request: &ReleaseClaim,
         now: Option<Timestamp>,
     ) -> Result<Self, SessionError> {
         let (key, token) = (&request.key, request.token);
         let Some(at) = request.unfinished else {
-            return Ok(Fence { due: request.due, ..self.released(key, token)? });
+            return Ok(ClaimFence { due: request.due, ..self.released(key, token)? });
         };
         let (owner, expires) = self.holder_of(key, token)?;
-        let holder = (owner.clone(), given_up((*expires).min(now.unwrap_or(at))));
-        Ok(Fence { token, holder: Some(holder), due: None })
+        let holder = (owner.clone(), passed_expiry((*expires).min(now.unwrap_or(at))));
+        Ok(ClaimFence { token, holder: Some(holder), due: None })
     }
 
     /// Refuses a token that is not the current one.
@@ -469,7 +454,7 @@ impl Fence {
 }
 
 /// The expiry of a claim that was given up at this time: one that has passed by every clock, also one that is set back.
-fn given_up(at: Timestamp) -> Timestamp {
+fn passed_expiry(at: Timestamp) -> Timestamp {
     let at = at.as_micros();
     Timestamp::from_micros(if at < 0 { at } else { !at })
 }
@@ -498,14 +483,14 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn held_by_a() -> Fence {
-        Fence::of_new(7).taken(&key(), &worker("a"), MINUTE, TakeOver::Never, at(0)).unwrap()
+    fn held_by_a() -> ClaimFence {
+        ClaimFence::for_new_session(7).claimed(&key(), &worker("a"), MINUTE, TakeOver::Never, at(0)).unwrap()
     }
 
     #[test]
     fn a_claim_is_taken_when_it_is_free_expired_or_to_be_taken_over() {
         let held = held_by_a();
-        let refused = held.taken(&key(), &worker("b"), MINUTE, TakeOver::Never, at(59)).unwrap_err();
+        let refused = held.claimed(&key(), &worker("b"), MINUTE, TakeOver::Never, at(59)).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "session app/alice/s is claimed by worker a until 1970-01-01T00:01:00.000000Z; wait until the claim is \
@@ -519,7 +504,7 @@ mod tests {
             (&held, "b", TakeOver::Never, 60),
             (&released, "b", TakeOver::Never, 1),
         ] {
-            let taken = fence.taken(&key(), &worker(owner), MINUTE, take_over, at(now)).unwrap();
+            let taken = fence.claimed(&key(), &worker(owner), MINUTE, take_over, at(now)).unwrap();
             assert!(taken.token > fence.token);
             assert_eq!(taken.unexpired(at(now)).unwrap().owner, worker(owner));
         }
@@ -528,7 +513,7 @@ mod tests {
     #[test]
     fn a_token_that_is_not_current_is_refused() {
         let first = held_by_a();
-        let second = first.taken(&key(), &worker("b"), MINUTE, TakeOver::Always, at(1)).unwrap();
+        let second = first.claimed(&key(), &worker("b"), MINUTE, TakeOver::Always, at(1)).unwrap();
         let released = second.released(&key(), second.token).unwrap();
         for (fence, token, said) in [
             (&second, first.token, "worker b holds it now, not token"),
@@ -536,8 +521,8 @@ mod tests {
             (&released, second.token, "no worker holds token"),
         ] {
             let hold = AppendClaim::Hold { token, duration: MINUTE };
-            for asked in [hold, AppendClaim::Release { token }] {
-                let error = fence.after(&key(), Some(&asked), at(2)).unwrap_err();
+            for request in [hold, AppendClaim::Release { token }] {
+                let error = fence.after(&key(), Some(&request), at(2)).unwrap_err();
                 assert!(matches!(error, SessionError::ClaimLost { .. }), "{error:?}");
                 assert!(error.to_string().contains(said), "{error}");
             }
@@ -564,19 +549,19 @@ mod tests {
     #[test]
     fn what_was_given_up_is_free_by_every_clock() {
         let held = held_by_a();
-        let left = held.given_up(&ReleaseClaim::new(key(), held.token).unfinished(at(30)), None).unwrap();
+        let left = held.released_by(&ReleaseClaim::new(key(), held.token).unfinished(at(30)), None).unwrap();
         for now in [at(0), at(30), at(7_200)] {
             assert_eq!(left.unexpired(now), None);
-            left.taken(&key(), &worker("b"), MINUTE, TakeOver::Never, now).unwrap();
+            left.claimed(&key(), &worker("b"), MINUTE, TakeOver::Never, now).unwrap();
         }
         assert_eq!(free_since(left.claim().unwrap().expires), at(30));
-        let again = left.given_up(&ReleaseClaim::new(key(), held.token).unfinished(at(50)), None).unwrap();
+        let again = left.released_by(&ReleaseClaim::new(key(), held.token).unfinished(at(50)), None).unwrap();
         assert_eq!(again, left);
     }
 
     #[test]
     fn tokens_of_another_life_are_others() {
-        let (first, second) = (held_by_a(), Fence::of_new(8));
+        let (first, second) = (held_by_a(), ClaimFence::for_new_session(8));
         assert!(second.token > first.token);
         assert!(second.renewed(&key(), first.token, MINUTE, at(1)).is_err());
     }

@@ -20,18 +20,18 @@ use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
 use crate::session::{Session, Values};
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
+type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
 
 macro_rules! erase {
     ($($method:ident: $request:ty => $answer:ty;)*) => {
-        trait Erased: Send + Sync {
-            $(fn $method(&self, request: $request) -> Answer<'_, $answer>;)*
+        trait ErasedStore: Send + Sync {
+            $(fn $method(&self, request: $request) -> StoreFuture<'_, $answer>;)*
 
             fn connections(&self) -> StoreConnections;
         }
 
-        impl<S: SessionStore> Erased for S {
-            $(fn $method(&self, request: $request) -> Answer<'_, $answer> {
+        impl<S: SessionStore> ErasedStore for S {
+            $(fn $method(&self, request: $request) -> StoreFuture<'_, $answer> {
                 Box::pin(SessionStore::$method(self, request))
             })*
 
@@ -66,18 +66,18 @@ macro_rules! erase {
 }
 
 /// A request about a session: an error names it.
-trait About {
+trait SessionRequest {
     fn session(&self) -> Option<&SessionKey>;
 }
 
 macro_rules! about {
     ($($request:ty),*; $($other:ty),*) => {
-        $(impl About for $request {
+        $(impl SessionRequest for $request {
             fn session(&self) -> Option<&SessionKey> {
                 Some(&self.key)
             }
         })*
-        $(impl About for $other {
+        $(impl SessionRequest for $other {
             fn session(&self) -> Option<&SessionKey> {
                 None
             }
@@ -133,7 +133,7 @@ erase! {
 /// let same = store.clone();
 /// ```
 #[derive(Clone)]
-pub struct AnyStore(Arc<dyn Erased>);
+pub struct AnyStore(Arc<dyn ErasedStore>);
 
 impl AnyStore {
     /// Erases the kind of a store. One that has none already stays as it is: its requests are not boxed twice.

@@ -11,10 +11,10 @@ use serde_json::Value;
 use stepfold_state_core::MAX_DEPTH;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::claims::Claim;
 use crate::error::SessionError;
 use crate::event::exceeds;
 use crate::ids::{IdempotencyKey, SessionKey};
+use crate::session::Claim;
 use crate::time::Timestamp;
 
 /// How many entries wait in an inbox at most.

@@ -6,6 +6,7 @@ mod erased;
 mod inbox;
 mod lists;
 mod notices;
+mod origin;
 mod past;
 mod requests;
 mod verify;
@@ -14,11 +15,9 @@ use std::future::Future;
 
 pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::claims::Asked;
-pub use self::claims::{
-    AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver,
-};
-pub(crate) use self::claims::{Fence, free_since};
+pub(crate) use self::claims::WorkRequest;
+pub use self::claims::{AppendClaim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver};
+pub(crate) use self::claims::{ClaimFence, free_since};
 pub use self::erased::AnyStore;
 pub use self::inbox::{
     DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, MAX_INPUT_BYTES,
@@ -27,18 +26,20 @@ pub use self::inbox::{
 pub(crate) use self::inbox::{InputDigest, PreparedInput};
 pub use self::lists::{ListUnattended, ListUsers, Unattended};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::notices::Subscribers;
+pub(crate) use self::notices::NoticeSubscribers;
 pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
+pub(crate) use self::origin::WriteOrigin;
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, EventSizes, Expected,
     FindEvent, FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned,
     REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, StateSize,
     WriteScope,
 };
-pub(crate) use self::requests::{Kept, first_events, page_of};
+pub(crate) use self::requests::{RetentionBound, first_events, page_of};
 pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
+pub use crate::session::Claim;
 use crate::session::{Session, Values};
 
 /// The connections of a store to its database: see [`SessionStore::connections`]. A store begins with the default, all zero.

@@ -134,17 +134,17 @@ mod subscribers {
 
     /// Those who get the notices of a store.
     #[derive(Clone, Default)]
-    pub(crate) struct Subscribers(Arc<Mutex<Vec<mpsc::Sender<StoreNotice>>>>);
+    pub(crate) struct NoticeSubscribers(Arc<Mutex<Vec<mpsc::Sender<StoreNotice>>>>);
 
-    impl Subscribers {
+    impl NoticeSubscribers {
         pub(crate) fn subscribe(&self) -> StoreNotices {
             let (sender, receiver) = mpsc::channel(KEPT);
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-            StoreNotices::new(Subscription(receiver))
+            StoreNotices::new(NoticeSubscription(receiver))
         }
 
         /// Tells all; whether anybody is left.
-        pub(crate) fn tell(&self, notice: &StoreNotice) -> bool {
+        pub(crate) fn notify(&self, notice: &StoreNotice) -> bool {
             let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             senders.retain(|sender| {
                 !matches!(sender.try_send(notice.clone()), Err(mpsc::error::TrySendError::Closed(_)))
@@ -153,16 +153,16 @@ mod subscribers {
         }
 
         /// Whether anybody is left.
-        pub(crate) fn are_there(&self) -> bool {
+        pub(crate) fn has_any(&self) -> bool {
             let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             senders.retain(|sender| !sender.is_closed());
             !senders.is_empty()
         }
     }
 
-    struct Subscription(mpsc::Receiver<StoreNotice>);
+    struct NoticeSubscription(mpsc::Receiver<StoreNotice>);
 
-    impl Notices for Subscription {
+    impl Notices for NoticeSubscription {
         fn poll_notice(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<StoreNotice>> {
             self.0.poll_recv(context)
         }
@@ -170,4 +170,4 @@ mod subscribers {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::subscribers::Subscribers;
+pub(crate) use self::subscribers::NoticeSubscribers;

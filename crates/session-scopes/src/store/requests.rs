@@ -9,17 +9,17 @@ use serde_json::{Map, Value};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{Delta, StateError};
 
-use super::claims::{AppendClaim, Claim, TakeOver};
-use crate::apply::WritesOf;
-use crate::changes::{ScopeVersions, Seen};
+use super::claims::{AppendClaim, TakeOver};
+use super::origin::WriteOrigin;
+use crate::changes::Seen;
 use crate::error::SessionError;
 use crate::event::{Event, EventKind, lower};
 use crate::ids::{
     AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, SessionId, SessionKey, UserId,
 };
 use crate::schema::SessionSchema;
-use crate::scope::{Scope, check_keys, drop_temp, has_temp};
-use crate::session::{Session, is_known};
+use crate::scope::{Scope, ScopeVersions, check_keys, drop_temp, has_temp};
+use crate::session::{Claim, Session, is_known};
 use crate::time::Timestamp;
 
 /// A session to be made.
@@ -105,7 +105,7 @@ impl CreateSession {
             Value::Object(values) => values,
             other => decode(&other)
                 .map_err(|source| StateError::Json { what: "initial values", source })
-                .map_err(SessionError::state(WritesOf::NewSession))?,
+                .map_err(SessionError::state(WriteOrigin::NewSession))?,
         };
         Ok(self)
     }
@@ -152,7 +152,7 @@ pub(crate) fn first_events(events: Vec<Arc<Event>>) -> Result<Vec<Arc<Event>>, S
     let prepared = events.into_iter().map(|mut event| {
         event.check()?;
         let Event { id, actions, .. } = &*event;
-        check_keys(&actions.delta).map_err(SessionError::state(WritesOf::Event(id)))?;
+        check_keys(&actions.delta).map_err(SessionError::state(WriteOrigin::Event(id)))?;
         if has_temp(&actions.delta) {
             drop_temp(&mut Arc::make_mut(&mut event).actions.delta);
         }
@@ -807,7 +807,7 @@ impl AppendEvent {
     pub fn prepare(mut self) -> Result<Self, SessionError> {
         self.event.check()?;
         let Event { id, actions, .. } = &*self.event;
-        check_keys(&actions.delta).map_err(SessionError::state(WritesOf::Event(id)))?;
+        check_keys(&actions.delta).map_err(SessionError::state(WriteOrigin::Event(id)))?;
         if actions.rewound_to.is_some() || has_temp(&actions.delta) {
             let actions = &mut Arc::make_mut(&mut self.event).actions;
             drop_temp(&mut actions.delta);
@@ -1073,7 +1073,7 @@ impl WriteScope {
     /// [`SessionError::State`], [`SessionError::WrongScope`].
     pub fn check(&self) -> Result<(), SessionError> {
         let scope = self.scope.scope();
-        check_keys(&self.delta).map_err(SessionError::state(WritesOf::Scope(&self.scope)))?;
+        check_keys(&self.delta).map_err(SessionError::state(WriteOrigin::Scope(&self.scope)))?;
         match self.delta.iter().find(|write| Scope::of(write.key()) != scope) {
             None => Ok(()),
             Some(write) => {
@@ -1100,19 +1100,19 @@ impl PruneSession {
     }
 
     /// What decides about the oldest version that is left of a session of these versions.
-    pub(crate) fn kept(&self, oldest: u64, newest: u64) -> Result<Kept, SessionError> {
+    pub(crate) fn kept(&self, oldest: u64, newest: u64) -> Result<RetentionBound, SessionError> {
         match self.before {
             Before::Version(version) if version > newest => {
                 Err(SessionError::no_such_version(&self.key, version, oldest, newest))
             }
-            Before::Version(version) => Ok(Kept::From(version.max(oldest))),
-            Before::Time(time) => Ok(Kept::Since(time)),
+            Before::Version(version) => Ok(RetentionBound::From(version.max(oldest))),
+            Before::Time(time) => Ok(RetentionBound::Since(time)),
         }
     }
 }
 
 /// What retention leaves of a session.
-pub(crate) enum Kept {
+pub(crate) enum RetentionBound {
     /// The session can go back to this version, and no further.
     From(u64),
     /// The events from the first one on that is as new as this, which the store has to find.

@@ -10,14 +10,14 @@ use rusqlite::{Connection, OptionalExtension};
 use serde::Deserialize;
 
 use super::error::failed;
-use super::history::History;
-use super::trail::{self, CellRow, Replaced};
+use super::history::SqliteHistory;
+use super::undo_log::{self, ReplacedRow, ValueRow};
 use crate::error::SessionError;
-use crate::rows::from_db;
+use crate::rows::lineage::from_db;
 
 /// A version of a key's chain from which the next rung is as far below as the rank says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rung {
+struct LadderRung {
     version: u32,
     /// There are 2^(rank + 1) - 1 versions from this one down to above the next rung.
     rank: u8,
@@ -25,18 +25,18 @@ struct Rung {
 
 /// The rungs from a key's newest version down, of which there are as many as the chain's length has bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ladder {
+pub(super) struct VersionLadder {
     /// The newest is the last.
-    rungs: Vec<Rung>,
+    rungs: Vec<LadderRung>,
 }
 
 /// The bytes of a rung.
 const RUNG: usize = 5;
 
-impl Ladder {
+impl VersionLadder {
     /// The ladder of a value that nothing is known of but the version that gave it.
     pub(super) fn at(version: u32) -> Self {
-        Ladder { rungs: vec![Rung { version, rank: 0 }] }
+        VersionLadder { rungs: vec![LadderRung { version, rank: 0 }] }
     }
 
     /// Adds the next version; the one that its event keeps beside that of the value which it replaces, or 0.
@@ -50,7 +50,7 @@ impl Ladder {
             self.rungs.truncate(self.rungs.len() - 2);
         }
         let far = self.rungs.last().filter(|_| rank.is_some()).map_or(0, |rung| rung.version);
-        self.rungs.push(Rung { version, rank: rank.unwrap_or(0) });
+        self.rungs.push(LadderRung { version, rank: rank.unwrap_or(0) });
         far
     }
 
@@ -67,8 +67,8 @@ impl Ladder {
     pub(super) fn from_bytes(bytes: &[u8]) -> FromSqlResult<Self> {
         let (rungs, []) = bytes.as_chunks::<RUNG>() else { return Err(FromSqlError::InvalidType) };
         let rung =
-            |&[a, b, c, d, rank]: &[u8; RUNG]| Rung { version: u32::from_le_bytes([a, b, c, d]), rank };
-        Ok(Ladder { rungs: rungs.iter().map(rung).collect() })
+            |&[a, b, c, d, rank]: &[u8; RUNG]| LadderRung { version: u32::from_le_bytes([a, b, c, d]), rank };
+        Ok(VersionLadder { rungs: rungs.iter().map(rung).collect() })
     }
 }
 
@@ -76,13 +76,13 @@ impl Ladder {
 /// no row then, which is to say that it never had a value.
 pub(super) fn row_at(
     connection: &Connection,
-    history: &History,
-    now: &CellRow,
+    history: &SqliteHistory,
+    now: &ValueRow,
     version: u64,
-) -> Result<Option<CellRow>, SessionError> {
+) -> Result<Option<ValueRow>, SessionError> {
     let mut newer = from_db(now.version);
     loop {
-        let Some(Replaced { row, far }) = replaced_by(connection, history, newer, &now.key)? else {
+        let Some(ReplacedRow { row, far }) = replaced_by(connection, history, newer, &now.key)? else {
             return Ok(None);
         };
         let before = from_db(row.version);
@@ -101,15 +101,15 @@ pub(super) fn row_at(
 /// What an event replaced of a key; none if it gave the key its first value.
 fn replaced_by(
     connection: &Connection,
-    history: &History,
+    history: &SqliteHistory,
     version: u64,
     key: &str,
-) -> Result<Option<Replaced>, SessionError> {
+) -> Result<Option<ReplacedRow>, SessionError> {
     /// The part of a trail that is of interest here.
     #[derive(Default, Deserialize)]
-    struct Values {
+    struct ReplacedValues {
         #[serde(default)]
-        replaced: Vec<Replaced>,
+        replaced: Vec<ReplacedRow>,
     }
 
     let failed = failed("read past values");
@@ -121,7 +121,8 @@ fn replaced_by(
     let (Some(number), Some(text)) = (number, text) else {
         return Err(broken(key, "the event that wrote a value is missing"));
     };
-    let values: Values = text.map(|text| trail::parse(number, &text)).transpose()?.unwrap_or_default();
+    let values: ReplacedValues =
+        text.map(|text| undo_log::parse(number, &text)).transpose()?.unwrap_or_default();
     Ok(values.replaced.into_iter().find(|replaced| replaced.row.key == key))
 }
 
@@ -136,8 +137,8 @@ mod tests {
     use super::*;
 
     /// A chain of so many versions, with gaps: what each version's event keeps, and the ladder.
-    fn chain(length: u32) -> (HashMap<u32, (u32, u32)>, Ladder) {
-        let mut ladder = Ladder::at(1);
+    fn chain(length: u32) -> (HashMap<u32, (u32, u32)>, VersionLadder) {
+        let mut ladder = VersionLadder::at(1);
         let kept = (2..=length).map(|place| (place * 3 - 2, (place * 3 - 5, ladder.push(place * 3 - 2))));
         (kept.collect(), ladder)
     }
@@ -166,8 +167,8 @@ mod tests {
     fn a_ladder_is_stored_whole() {
         for length in [1, 2, 3, 7, 100] {
             let (_, ladder) = chain(length);
-            assert_eq!(Ladder::from_bytes(&ladder.to_bytes()).unwrap(), ladder);
+            assert_eq!(VersionLadder::from_bytes(&ladder.to_bytes()).unwrap(), ladder);
         }
-        assert!(Ladder::from_bytes(&[1, 2, 3]).is_err());
+        assert!(VersionLadder::from_bytes(&[1, 2, 3]).is_err());
     }
 }

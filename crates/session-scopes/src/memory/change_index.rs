@@ -10,7 +10,7 @@ use crate::store::REMEMBERED_REMOVALS;
 
 /// The newest write of each key of a scope.
 #[derive(Debug, Default)]
-pub(super) struct Changed {
+pub(super) struct ChangeIndex {
     /// How often the scope was written.
     version: u64,
     /// What was removed up to this version is forgotten.
@@ -20,15 +20,15 @@ pub(super) struct Changed {
     removed: BTreeSet<(u64, Arc<str>)>,
 }
 
-impl Changed {
+impl ChangeIndex {
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
     /// For a scope that replaces a deleted one: earlier readers are invalid.
-    pub(super) fn after(erased: &Changed) -> Self {
+    pub(super) fn after(erased: &ChangeIndex) -> Self {
         let version = erased.version + 1;
-        Changed { version, known: version, ..Changed::default() }
+        ChangeIndex { version, known: version, ..ChangeIndex::default() }
     }
 
     /// Counts a write.

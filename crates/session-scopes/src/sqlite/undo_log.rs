@@ -16,9 +16,10 @@ use stepfold_state_core::List;
 use super::error::failed;
 use super::seal;
 use crate::error::SessionError;
-use crate::rows::{Assembly, Extent, Head, from_db, read_json};
-use crate::seal::MAX_VERSION;
-use crate::weight::{self, Weighing};
+use crate::rows::lineage::from_db;
+use crate::rows::seal::MAX_VERSION;
+use crate::rows::values::{ListAssembly, ListExtent, ValueHead, read_json};
+use crate::weight::{self, SizeCounter};
 
 /// Refuses the event that no row's number has room for.
 pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
@@ -31,7 +32,7 @@ pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
 
 /// The row of a key, as it is or as it was. It has a value or a list, or the key was removed.
 #[derive(Debug)]
-pub(super) struct CellRow {
+pub(super) struct ValueRow {
     pub(super) key: String,
     /// The event that gave the key this value, or took it away.
     pub(super) version: i64,
@@ -52,8 +53,8 @@ pub(super) struct ListHead {
 }
 
 impl ListHead {
-    pub(super) fn extent(&self) -> Extent {
-        Extent {
+    pub(super) fn extent(&self) -> ListExtent {
+        ListExtent {
             generation: from_db(self.generation),
             start: from_db(self.start),
             length: from_db(self.length),
@@ -64,7 +65,7 @@ impl ListHead {
 /// What holds of the rows of keys that were not removed.
 pub(super) const IS_VALUE: &str = "(value IS NOT NULL OR generation IS NOT NULL)";
 
-impl CellRow {
+impl ValueRow {
     /// Reads `key, version, schema, value, generation, start, length, last`.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let generation: Option<i64> = row.get(4)?;
@@ -76,14 +77,14 @@ impl CellRow {
             None => None,
         };
         let (key, version, schema) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(CellRow { key, version, schema, value: row.get(3)?, list })
+        Ok(ValueRow { key, version, schema, value: row.get(3)?, list })
     }
 
     /// The new row of a key, copied from another row, or empty.
-    pub(super) fn again(was: Option<CellRow>, key: String, version: i64) -> Self {
+    pub(super) fn again(was: Option<ValueRow>, key: String, version: i64) -> Self {
         match was {
-            Some(was) => CellRow { key, version, ..was },
-            None => CellRow { key, version, schema: 0, value: None, list: None },
+            Some(was) => ValueRow { key, version, ..was },
+            None => ValueRow { key, version, schema: 0, value: None, list: None },
         }
     }
 
@@ -93,10 +94,10 @@ impl CellRow {
     }
 
     /// What the key has; none if it was removed.
-    pub(super) fn head(&self) -> Result<Option<Head>, SessionError> {
+    pub(super) fn head(&self) -> Result<Option<ValueHead>, SessionError> {
         match (&self.value, &self.list) {
-            (Some(text), _) => read_json("value", text).map(|value| Some(Head::Json(value))),
-            (None, list) => Ok(list.as_ref().map(|list| Head::List(list.extent()))),
+            (Some(text), _) => read_json("value", text).map(|value| Some(ValueHead::Json(value))),
+            (None, list) => Ok(list.as_ref().map(|list| ValueHead::List(list.extent()))),
         }
     }
 
@@ -129,27 +130,27 @@ impl CellRow {
 /// The row of a key that an event replaced. In a trail it is an array: key, version, schema, value, the four
 /// numbers of a list, and a version further back or 0.
 #[derive(Debug)]
-pub(super) struct Replaced {
-    pub(super) row: CellRow,
-    /// A version that also gave the key a value, long before, or 0: see [`Ladder`](super::past::Ladder).
+pub(super) struct ReplacedRow {
+    pub(super) row: ValueRow,
+    /// A version that also gave the key a value, long before, or 0: see [`VersionLadder`](super::past_values::VersionLadder).
     pub(super) far: u32,
 }
 
-impl Serialize for Replaced {
+impl Serialize for ReplacedRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Replaced { row: CellRow { key, version, schema, value, list }, far } = self;
+        let ReplacedRow { row: ValueRow { key, version, schema, value, list }, far } = self;
         let list = list.map(|list| (list.generation, list.start, list.length, list.last));
         (key, version, schema, value, list, far).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Replaced {
+impl<'de> Deserialize<'de> for ReplacedRow {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         type List = (i64, i64, i64, Option<i64>);
         let (key, version, schema, value, list, far): (_, _, _, _, Option<List>, _) =
             Deserialize::deserialize(deserializer)?;
         let list = list.map(|(generation, start, length, last)| ListHead { generation, start, length, last });
-        Ok(Replaced { row: CellRow { key, version, schema, value, list }, far })
+        Ok(ReplacedRow { row: ValueRow { key, version, schema, value, list }, far })
     }
 }
 
@@ -180,14 +181,14 @@ impl<'de> Deserialize<'de> for ItemsRow {
 
 /// What an event leaves beside itself.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Trail {
+pub(super) struct UndoLog {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) replaced: Vec<Replaced>,
+    pub(super) replaced: Vec<ReplacedRow>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) items: Vec<ItemsRow>,
 }
 
-impl Trail {
+impl UndoLog {
     /// Reads the trail of the row of a number, and checks it.
     pub(super) fn parse(number: i64, text: &str) -> Result<Self, SessionError> {
         parse(number, text)
@@ -232,13 +233,13 @@ pub(super) fn items(
     let failed = failed("read the items of a list");
     let mut query =
         connection.prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1").map_err(failed)?;
-    let mut assembly = Assembly::new(head.extent());
+    let mut assembly = ListAssembly::new(head.extent());
     let mut next = head.last;
     while let Some(number) = next.filter(|_| !assembly.is_whole()) {
         let text: Option<String> =
             query.query_row([number], |row| row.get(0)).optional().map_err(failed)?.flatten();
         next = None;
-        let trail = text.map(|text| Trail::parse(number, &text)).transpose()?.unwrap_or_default();
+        let trail = text.map(|text| UndoLog::parse(number, &text)).transpose()?.unwrap_or_default();
         let is_ours = |row: &ItemsRow| row.key == key && row.generation == head.generation;
         for row in trail.items.into_iter().rev().filter(is_ours) {
             next = row.before;
@@ -253,11 +254,11 @@ pub(super) fn weigh(
     connection: &Connection,
     key: &str,
     head: &ListHead,
-    (weighed, size): (&mut BTreeSet<i64>, &mut Weighing),
+    (weighed, size): (&mut BTreeSet<i64>, &mut SizeCounter),
 ) -> Result<(), SessionError> {
     /// The part of a trail that leads to earlier items.
     #[derive(Default, Deserialize)]
-    struct Chain {
+    struct ItemChain {
         #[serde(default)]
         items: Vec<(String, i64, u64, Option<i64>, IgnoredAny)>,
     }
@@ -269,21 +270,21 @@ pub(super) fn weigh(
         .prepare_cached("SELECT octet_length(trail) FROM stepfold_events WHERE number = ?1")
         .map_err(failed)?;
     let mut next = head.last;
-    while let Some(number) = next.filter(|_| !size.is_enough()) {
+    while let Some(number) = next.filter(|_| !size.is_exceeded()) {
         let stored: Option<Option<i64>> =
             length.query_row([number], |row| row.get(0)).optional().map_err(failed)?;
-        if !weighed.contains(&number) && size.is_enough_with(stored.flatten().map_or(0, from_db)) {
+        if !weighed.contains(&number) && size.is_exceeded_with(stored.flatten().map_or(0, from_db)) {
             return Ok(());
         }
         // The text may be large: it is not copied.
         let chain = query.query_row([number], |row| {
-            let Some(text) = row.get_ref(0)?.as_str_or_null()? else { return Ok(Ok(Chain::default())) };
+            let Some(text) = row.get_ref(0)?.as_str_or_null()? else { return Ok(Ok(ItemChain::default())) };
             if weighed.insert(number) {
                 size.add(weight::of_json(text));
             }
             Ok(parse(number, text))
         });
-        let chain: Chain = chain.optional().map_err(failed)?.transpose()?.unwrap_or_default();
+        let chain: ItemChain = chain.optional().map_err(failed)?.transpose()?.unwrap_or_default();
         let ours =
             chain.items.iter().find(|(of, generation, ..)| of == key && *generation == head.generation);
         next = ours.and_then(|(.., before, _)| *before);

@@ -91,7 +91,7 @@ pub(crate) fn searched_of(id: &SessionId, first: &[CommittedEvent]) -> String {
 /// A session's entry in the list of a store.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListEntry {
     /// Whether a run is unfinished.
     pub(crate) is_unfinished: bool,
     /// The searched text, by [`searched_of`].
@@ -99,11 +99,11 @@ pub(crate) struct Listed {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Listed {
+impl ListEntry {
     /// A session by its first events and its newest one, without those that a rewind has hidden.
     pub(crate) fn of(key: &SessionKey, first: &[CommittedEvent], newest: Option<&Event>) -> Self {
         let is_unfinished = newest.is_some_and(Event::is_unfinished);
-        Listed { is_unfinished, searched: searched_of(&key.id, first) }
+        ListEntry { is_unfinished, searched: searched_of(&key.id, first) }
     }
 
     /// Whether the searched text has a message.
@@ -113,12 +113,12 @@ impl Listed {
 
     /// One whose events cannot be read: it is looked at.
     pub(crate) fn unknown(key: &SessionKey) -> Self {
-        Listed { is_unfinished: true, searched: searched_of(&key.id, &[]) }
+        ListEntry { is_unfinished: true, searched: searched_of(&key.id, &[]) }
     }
 
     /// Checks what is stored by what the events tell. A first message that is not among the first events any more may still be
     /// searched.
-    pub(crate) fn check(&self, stored: &Listed, key: &SessionKey) -> Result<(), SessionError> {
+    pub(crate) fn check(&self, stored: &ListEntry, key: &SessionKey) -> Result<(), SessionError> {
         let is_searched = stored.searched == self.searched
             || !self.has_message() && stored.searched.starts_with(&self.searched);
         if stored.is_unfinished == self.is_unfinished && is_searched {

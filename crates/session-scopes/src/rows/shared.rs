@@ -1,14 +1,15 @@
 //! The rows of scopes that sessions share, as databases keep them: computes what a write changes, as a list of operations
 //! that each store performs in its way.
 
-use crate::changes::ScopeVersions;
+use super::lineage::to_db;
+use super::seal::{ScopeSeal, of_item, of_shared, shared};
+use super::values::{ListExtent, RowChange};
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
-use crate::rows::{Change, Extent, to_db};
-use crate::seal::{ScopeSeal, of_item, of_shared, shared};
+use crate::scope::ScopeVersions;
 
 /// The generation of a shared list that starts over. A stored one has generation 0.
-pub(crate) const ANEW: u64 = 1;
+pub(crate) const RECREATED: u64 = 1;
 
 /// The row of a scope.
 #[derive(Clone, Debug)]
@@ -26,12 +27,12 @@ pub(crate) struct ScopeRow {
 
 /// The scopes of a session.
 #[derive(Clone, Debug)]
-pub(crate) struct Scopes {
+pub(crate) struct SharedScopes {
     pub(crate) app: ScopeRow,
     pub(crate) user: ScopeRow,
 }
 
-impl Scopes {
+impl SharedScopes {
     pub(crate) fn versions(&self) -> ScopeVersions {
         ScopeVersions { app: self.app.version, user: self.user.version }
     }
@@ -90,9 +91,9 @@ impl ScopeRow {
         schema: i64,
         key: &str,
         before: Option<SharedHead>,
-        change: Change,
+        change: RowChange,
     ) -> Vec<ScopeOperation> {
-        if change == Change::Nothing {
+        if change == RowChange::Nothing {
             return Vec::new();
         }
         self.cells ^= before.map_or(0, |before| before.checksum);
@@ -105,12 +106,12 @@ impl ScopeRow {
         let changed = list.filter(|(extent, _)| change.only_appends(*extent));
         let changed = changed.map_or(version, |(_, changed)| changed);
         let (value, extent, rows) = match change {
-            Change::Nothing | Change::Remove => {
+            RowChange::Nothing | RowChange::Remove => {
                 operations.push(ScopeOperation::Remove { key: key.to_owned() });
                 return operations;
             }
-            Change::Json(value) => (Some(value.to_string()), None, Vec::new()),
-            Change::List(extent, rows) => (None, Some(extent), rows),
+            RowChange::Json(value) => (Some(value.to_string()), None, Vec::new()),
+            RowChange::List(extent, rows) => (None, Some(extent), rows),
         };
         let row = SharedRow { key: key.to_owned(), version, changed, schema, value, extent };
         self.cells ^= row.sum(self.scope);
@@ -128,9 +129,9 @@ impl ScopeRow {
 }
 
 /// The index of the first item that a list keeps, if a change drops any.
-fn first_kept(before: Extent, change: &Change) -> Option<i64> {
+fn first_kept(before: ListExtent, change: &RowChange) -> Option<i64> {
     let kept = match change {
-        Change::List(extent, _) if extent.generation != ANEW => extent.start,
+        RowChange::List(extent, _) if extent.generation != RECREATED => extent.start,
         _ => return Some(i64::MAX),
     };
     (kept > before.start).then(|| to_db(kept))
@@ -140,7 +141,7 @@ fn first_kept(before: Extent, change: &Change) -> Option<i64> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedHead {
     /// The extent, if it is a list.
-    pub(crate) extent: Option<Extent>,
+    pub(crate) extent: Option<ListExtent>,
     pub(crate) changed: i64,
     pub(crate) checksum: i64,
 }
@@ -155,7 +156,7 @@ pub(crate) struct SharedRow {
     pub(crate) schema: i64,
     /// The JSON of a value that is not a list.
     pub(crate) value: Option<String>,
-    pub(crate) extent: Option<Extent>,
+    pub(crate) extent: Option<ListExtent>,
 }
 
 impl SharedRow {
@@ -190,12 +191,13 @@ mod tests {
 
     #[test]
     fn a_shared_list_that_only_grows_drops_no_items() {
-        let extent = |start, length| Extent { generation: 0, start, length };
+        let extent = |start, length| ListExtent { generation: 0, start, length };
         let dropped = |change| first_kept(extent(3, 10), &change);
-        let grown = |start| Change::List(extent(start, 11), vec![(13, vec![json!("item")])]);
+        let grown = |start| RowChange::List(extent(start, 11), vec![(13, vec![json!("item")])]);
         assert_eq!(dropped(grown(3)), None);
         assert_eq!(dropped(grown(4)), Some(4));
-        let anew = Change::List(Extent { generation: ANEW, start: 0, length: 0 }, Vec::new());
-        assert_eq!([dropped(anew), dropped(Change::Remove)], [Some(i64::MAX); 2]);
+        let recreated =
+            RowChange::List(ListExtent { generation: RECREATED, start: 0, length: 0 }, Vec::new());
+        assert_eq!([dropped(recreated), dropped(RowChange::Remove)], [Some(i64::MAX); 2]);
     }
 }
