@@ -22,7 +22,7 @@ pub(crate) fn merge_write(
         let converted;
         let current = match held {
             Some(held) if held.schema == *schema.text() => Some(&held.cell),
-            // The current value is replaced, so it need not match the schema.
+            // NOTE: the write replaces the current value, which therefore need not match the schema.
             Some(_) if is_blind(write) => None,
             Some(held) => {
                 converted = adopted(schema, write.key(), held)?;
@@ -34,7 +34,7 @@ pub(crate) fn merge_write(
     })
 }
 
-/// Whether a write makes the same of whatever is there.
+/// Whether the result of a write does not depend on the current value.
 pub(crate) fn is_blind(write: &Write) -> bool {
     write.handler().is_none_or(|handler| *handler == Handler::replace_values())
 }
@@ -50,6 +50,8 @@ fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<Stor
 
 /// Runs code that may call a custom handler or a migration. A panic only fails its own operation.
 pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Result<T, SessionError> {
+    // NOTE: handlers and migrations are code of the application. A panic in one must not end the writer's thread, nor
+    // poison the lock of the memory store.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(SessionError::Panicked))
 }
 
@@ -61,7 +63,9 @@ pub(crate) fn initial(
     schema.initial_writes(values).map_err(SessionError::state(WriteOrigin::NewSession))
 }
 
-/// The id of a session without one: readable, and as unique as the store's number.
+/// Generates the id of a session: readable, and as unique as the store's number.
 pub(crate) fn made_id(at: Timestamp, number: i64) -> Result<SessionId, SessionError> {
+    // NOTE: no randomness below the runner: the time and the store's own number are unique. The id can be guessed, which
+    // opens nothing: a session is reached by app, user and id together (docs/decisions/sessions.md).
     SessionId::new(format!("{:x}-{number:x}", at.as_micros() / 1000))
 }

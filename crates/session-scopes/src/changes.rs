@@ -79,6 +79,7 @@ impl Session {
             [(Scope::App, &values.app), (Scope::User, &values.user), (Scope::Session, &values.session)];
         let mut cells: Vec<(Box<str>, Option<StoredValue>)> = Vec::new();
         for (scope, values) in scopes {
+            // NOTE: a complete read names no removed keys: those that the earlier state has and the read lacks are gone.
             if values.is_whole() {
                 let before = state.iter().map(|(key, _)| key).filter(|key| *key != "messages");
                 let gone = before.filter(|key| Scope::of(key) == scope && values.get(key).is_none());

@@ -127,6 +127,7 @@ impl ContentDigest {
         {
             return after;
         }
+        // NOTE: two digests of fixed length need no field encoding, and one block of BLAKE3 holds both.
         let mut both = [0; 2 * Digest::LENGTH];
         both[..Digest::LENGTH].copy_from_slice(&before.0);
         both[Digest::LENGTH..].copy_from_slice(&self.own.0);
@@ -229,6 +230,8 @@ impl DigestEncoder {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl<S: FieldSink> FieldEncoder<S> {
     pub(crate) fn int(&mut self, number: i64) -> &mut Self {
+        // NOTE: each field begins with its kind and, for bytes, its length, so that `ab, c` and `a, bc` differ. The
+        // encoding is part of every stored checksum and never changes.
         let mut field = [1; 9];
         field[1..].copy_from_slice(&number.to_le_bytes());
         self.0.write(&field);

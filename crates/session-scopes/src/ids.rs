@@ -155,9 +155,9 @@ ids! {
     EventId, "event";
     /// One invocation of an agent: the events from a user's message to the reply.
     InvocationId, "invocation";
-    /// Who wrote an event: the user, or an agent by its name.
+    /// The author of an event: the user, or an agent by its name.
     Author, "author";
-    /// What a caller names an input or a write to a scope, so that a repeated one counts once.
+    /// The name that a caller gives an input or a write to a scope, so that a repeated one counts once.
     IdempotencyKey, "idempotency key";
     /// One life of a session: from when it was made, or forked, until it is deleted. A session that is made again
     /// under the same key has another one, so that whatever is named after a life is never named twice.

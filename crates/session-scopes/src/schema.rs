@@ -44,10 +44,10 @@ struct SchemaInner {
     stored: Arc<Mutex<Vec<ParsedSchema>>>,
 }
 
-/// How many schemas that values were written under are kept.
+/// The number of parsed schemas of stored values that are cached.
 const KNOWN_SCHEMAS: usize = 8;
 
-/// A schema that values were written under.
+/// The parsed schema of stored values.
 #[derive(Clone)]
 struct ParsedSchema {
     text: Arc<str>,
@@ -57,7 +57,7 @@ struct ParsedSchema {
 impl SessionSchema {
     /// A schema without migrations.
     pub fn new(schema: Schema) -> Self {
-        // A schema has string keys and plain values: it always has a JSON form.
+        // NOTE: a schema has string keys and plain values, so its serialization does not fail.
         let text = serde_json::to_string(&schema).unwrap_or_default();
         let (migrations, stored) = (BTreeMap::new(), Arc::default());
         SessionSchema(Arc::new(SchemaInner { schema, text: text.into(), migrations, stored }))
@@ -123,6 +123,8 @@ impl SessionSchema {
             return Ok(Adopted::Same);
         }
         let value = cell.view().to_json();
+        // NOTE: a value that happens to fit is kept even if its type has changed: most changes of a schema only widen
+        // types.
         let Err(misfit) = declared.check(&value) else { return Ok(Adopted::Same) };
         let mismatch = |misfit| mismatch(key, &value, stored_type.as_ref(), misfit);
         let Some(convert) = self.0.migrations.get(key) else { return Err(mismatch(misfit)) };
@@ -143,6 +145,8 @@ impl SessionSchema {
     fn read_stored(&self, text: &str) -> Option<Arc<Value>> {
         let mut known = self.0.stored.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = known.iter().position(|stored| *stored.text == *text) {
+            // NOTE: most recently used first: the values of a session were mostly written with few schemas, so a search of
+            // eight entries suffices.
             known[..=place].rotate_right(1);
         } else {
             let schema = Arc::new(serde_json::from_str(text).ok()?);
@@ -179,6 +183,8 @@ impl SessionSchema {
         for (key, value) in values {
             let write = match Scope::of(key) {
                 Scope::Session => self.schema().write_with(key.as_str(), value.clone(), &replace)?,
+                // NOTE: other sessions may have written these scopes, so a new session merges its values by the handlers
+                // and does not replace theirs.
                 Scope::App | Scope::User | Scope::Temp => self.schema().write(key.as_str(), value.clone())?,
             };
             writes.push(write);

@@ -11,7 +11,7 @@ pub const KEY_PREFIX_USER: &str = "user:";
 /// The prefix of keys that live as long as one invocation and are never stored.
 pub const KEY_PREFIX_TEMP: &str = "temp:";
 
-/// Whose a key is.
+/// The owner of a key.
 ///
 /// # Examples
 /// ```
@@ -78,8 +78,7 @@ pub struct ByScope<T> {
 
 /// The versions of the scopes that a session shares with others: how often each was written. A write is an
 /// event, the values of a new session or a write to the scope, however many keys it has; also one that changes
-/// nothing. As long as a session is there, no version
-/// comes again, not even after the values of its user were erased.
+/// nothing. As long as a session exists, no version is reused, not even after the values of its user were erased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScopeVersions {
     /// Of `app:`.

@@ -200,6 +200,7 @@ fn rewind(key: &SessionKey, id: &str, to: u64) -> Result<RewindSession, SessionE
 
 /// Seconds after a day that all cases begin with.
 pub(crate) fn at(seconds: i64) -> Timestamp {
+    // NOTE: a fixed day: a store that used the time of its host instead of the request's would fail the cases.
     Timestamp::from_micros(1_700_000_000_000_000 + seconds * 1_000_000)
 }
 
@@ -218,6 +219,7 @@ pub(crate) fn schema() -> Result<SessionSchema, StateError> {
         |builder: stepfold_state_core::state::SchemaBuilder, key: &str, kind: &str, handler: Handler| {
             builder.key_schema(key, json!({ "type": kind })).handler(handler)
         };
+    // NOTE: open, so that cases may write keys of their own.
     let mut builder = Schema::builder().open();
     for prefix in ["", "user:", "app:"] {
         for (key, kind, handler) in [
@@ -235,6 +237,7 @@ pub(crate) fn schema() -> Result<SessionSchema, StateError> {
             builder = any(builder, &format!("{prefix}{key}"), kind, handler);
         }
     }
+    // NOTE: a custom handler as well: stores must call handlers that they cannot interpret.
     let reverse = Handler::custom("longest", |current, new| {
         let length = |value: &Value| value.as_str().map_or(0, str::len);
         Ok(current.filter(|current| length(current) >= length(&new)).cloned().unwrap_or(new))

@@ -34,7 +34,7 @@ use self::context::CaseFault;
 use crate::error::SessionError;
 use crate::store::{AnyStore, SessionStore};
 
-/// The exam, and who takes it.
+/// A run of the test suite over the stores of a factory.
 pub struct Exam<F> {
     name: String,
     factory: F,
@@ -83,6 +83,7 @@ impl<F> Exam<F> {
         for case in cases::all().chain(of_claims).chain(of_branches) {
             let result = match (self.factory)().await {
                 Ok(store) => {
+                    // NOTE: an app for each case, so that cases of one database do not see each other's sessions.
                     let app = format!("{}-{}", self.name, case.name);
                     (case.run)(CaseContext::new(AnyStore::new(store), app)).await
                 }
@@ -97,7 +98,7 @@ impl<F> Exam<F> {
     }
 }
 
-/// How an exam went.
+/// The result of an exam.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {

@@ -9,21 +9,21 @@ use crate::ids::SessionId;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::ids::SessionKey;
 
-/// The number of events among which the first message is looked for.
+/// The number of first events that are searched for the first message.
 pub(crate) const FIRST: usize = 16;
 
 /// As many bytes of the first message are searched, but for the last character.
 const SEARCHED: usize = 256;
 
 impl Event {
-    /// The metadata in which the last event of a run says how the run ended.
+    /// The metadata with which the last event of a run reports how the run ended.
     pub const EXIT: &'static str = "exit";
 
-    /// The kind of an event without a record that says that a run failed, and the metadata with the reason.
+    /// The kind of an event without a record that reports that a run failed, and the metadata with the reason.
     pub const FAILED: &'static str = "failed";
 
-    /// Whether a run is unfinished in a session whose newest event this is: the event has a record, and does not [end](Event::EXIT)
-    /// the run, or says that the run [failed](Event::FAILED).
+    /// Whether a run is unfinished in a session whose newest event this is: the event has a record and does not
+    /// [end](Event::EXIT) the run, or reports that the run [failed](Event::FAILED).
     ///
     /// # Examples
     /// ```
@@ -43,7 +43,7 @@ impl Event {
         }
     }
 
-    /// The reason, if the event says that a run [failed](Event::FAILED). It does not end the run, which can be resumed.
+    /// The reason, if the event reports that a run [failed](Event::FAILED). It does not end the run, which can be resumed.
     ///
     /// # Examples
     /// ```
@@ -71,6 +71,8 @@ impl Event {
 /// The beginning of a text, in lower case and without control characters.
 fn folded(text: &str) -> String {
     let begin = text.char_indices().take_while(|(at, _)| *at < SEARCHED).map(|(_, character)| character);
+    // NOTE: the stored text has one line for the id and one for the message, so a line break in the message would end it
+    // early.
     let shown = begin.map(|character| if character.is_control() { ' ' } else { character });
     lower(shown).trim().to_owned()
 }
@@ -80,8 +82,8 @@ pub(crate) fn lower(text: impl Iterator<Item = char>) -> String {
     text.flat_map(char::to_lowercase).collect()
 }
 
-/// The searched text of a session: its id and the beginning of its first message of a user, in lower case and a line each. The
-/// second one is empty if no such message is among its first events.
+/// The searched text of a session: its id and the beginning of its first message of a user, in lower case, a line each. The
+/// second line is empty if no such message is among its first events.
 pub(crate) fn searched_of(id: &SessionId, first: &[CommittedEvent]) -> String {
     let mut searched = first.iter().map(|committed| committed.event.searched());
     let begin = searched.find(|text| !text.is_empty()).unwrap_or_default();
@@ -111,13 +113,12 @@ impl ListEntry {
         !self.searched.ends_with('\n')
     }
 
-    /// One whose events cannot be read: it is looked at.
+    /// The entry of a session whose events cannot be read: it is listed as unfinished, so that a reader opens it.
     pub(crate) fn unknown(key: &SessionKey) -> Self {
         ListEntry { is_unfinished: true, searched: searched_of(&key.id, &[]) }
     }
 
-    /// Checks what is stored by what the events tell. A first message that is not among the first events any more may still be
-    /// searched.
+    /// Checks the stored entry against the events. A first message that retention has deleted may still be in the stored text.
     pub(crate) fn check(&self, stored: &ListEntry, key: &SessionKey) -> Result<(), SessionError> {
         let is_searched = stored.searched == self.searched
             || !self.has_message() && stored.searched.starts_with(&self.searched);

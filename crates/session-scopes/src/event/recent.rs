@@ -38,13 +38,14 @@ const COMMON: [&str; 24] = [
 
 /// A text, borrowed from the program if it is a common one.
 pub(super) fn common(text: Cow<'_, str>) -> Cow<'static, str> {
+    // NOTE: a name that is missing in the list costs an allocation and nothing else.
     match COMMON.iter().find(|common| **common == text) {
         Some(common) => Cow::Borrowed(common),
         None => Cow::Owned(text.into_owned()),
     }
 }
 
-/// What the last events that were read had.
+/// The texts and values of the events that were read last.
 #[derive(Debug, Default)]
 pub(crate) struct RecentTexts {
     authors: RecentValues<Author>,

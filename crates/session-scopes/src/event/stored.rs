@@ -42,6 +42,8 @@ use crate::time::Timestamp;
 /// The format that this version writes.
 const EVENT_FORMAT: u64 = 1;
 
+// NOTE: the order of the fields is that of the stored text, which digests cover and repeated appends are compared by. It
+// never changes within a format.
 #[derive(Serialize)]
 struct EventOut<'a> {
     v: u64,
@@ -140,7 +142,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for MetadataIn<'a> {
     }
 }
 
-/// Reads each message to where it stays. A shared pointer that is read as such is a box first.
+/// Deserializes each message into its final place. A shared pointer that serde reads is allocated as a box first.
 fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Message>>, D::Error> {
     struct MessagesVisitor;
 
@@ -242,6 +244,8 @@ impl Event {
     }
 
     fn out(&self) -> EventOut<'_> {
+        // NOTE: runners build event ids from the invocation's id, so that most events need not store it
+        // (docs/decisions/sessions.md).
         let is_implied = self.invocation.as_str() == implied_invocation(&self.id);
         EventOut {
             v: EVENT_FORMAT,
@@ -268,6 +272,8 @@ impl Event {
 
 fn read(text: &str) -> Result<EventIn<'_>, SessionError> {
     match serde_json::from_str::<EventIn<'_>>(text) {
+        // NOTE: the format is read with the event and not before it: parsing twice would double the cost of each event, and
+        // a newer format is rare.
         Ok(stored) if stored.v <= EVENT_FORMAT => Ok(stored),
         other => Err(fault_of(text, other.err())),
     }

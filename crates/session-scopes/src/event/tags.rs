@@ -18,6 +18,7 @@ pub(crate) type TagDigest = [u8; TAG_BYTES];
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn tag_digest(tag: &str) -> TagDigest {
     let mut digest = TagDigest::default();
+    // NOTE: 128 bits: a collision is so unlikely that a hit is not compared with the tag itself.
     digest.copy_from_slice(&blake3::hash(tag.as_bytes()).as_bytes()[..TAG_BYTES]);
     digest
 }
@@ -44,6 +45,7 @@ impl Event {
 /// The digests of the tags of a stored event. Those of most are found out without reading it.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn tags_of_body(id: &str, at: crate::time::Timestamp, body: &str) -> Vec<TagDigest> {
+    // NOTE: a search of the text is much cheaper than parsing, and few events have tags.
     if !MARKS.iter().any(|mark| body.contains(mark)) {
         return Vec::new();
     }
@@ -51,12 +53,12 @@ pub(crate) fn tags_of_body(id: &str, at: crate::time::Timestamp, body: &str) -> 
     event.map(|event| event.tag_digests()).unwrap_or_default()
 }
 
-/// What the bodies of events with tags contain, one of these: the field, or a kind that had tags before there were any.
+/// Marks of events with tags: each body contains one. The field, or a kind that had tags before the field existed.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) const MARKS: [&str; 4] =
     [r#""tags":["#, r#""kind":"decided""#, r#""kind":"edited""#, r#""kind":"state""#];
 
-/// The part of the records of runs, in format 1, that tells by which keys they are found.
+/// The part of the records of runs, in format 1, that contains the keys by which they are found.
 #[derive(Deserialize)]
 struct RunRecordKeys {
     kind: RunRecordKind,
@@ -76,7 +78,7 @@ enum RunRecordKind {
     },
 }
 
-/// What is known of an edit between runs.
+/// The metadata of an edit between runs.
 #[derive(Deserialize)]
 struct EditMetadata {
     #[serde(default)]

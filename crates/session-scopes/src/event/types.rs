@@ -278,7 +278,7 @@ pub struct Event {
     pub id: EventId,
     /// The invocation that the event is part of.
     pub invocation: InvocationId,
-    /// Who wrote it.
+    /// The author.
     pub author: Author,
     /// When, by the clock of who wrote it. It orders nothing.
     pub at: Timestamp,

@@ -1,4 +1,4 @@
-//! What an app and its users have in memory: values, sessions, and their order in a list.
+//! The data of an app and its users in memory: values, sessions, and their order in a list.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -46,8 +46,8 @@ impl AppData {
     }
 }
 
-/// A session with all that its events may change: found once, since finding it costs more than most of
-/// what is then done there.
+/// A session with all that its events may change: found once, since finding it costs more than most of the operations
+/// on it.
 pub(super) struct SessionSlot<'a> {
     pub(super) app: &'a mut SharedScope,
     pub(super) user: &'a mut SharedScope,
@@ -81,6 +81,8 @@ impl<'a> SessionSlot<'a> {
     ) -> (Receipt, &'a mut MemoryWork) {
         let scopes = self.scopes();
         let SessionSlot { moved, entry, .. } = self;
+        // NOTE: the order is repaired at the next list and not at each write: most sessions are written many times between
+        // two lists.
         if entry.updated != event.at && entry.moved_from.is_none() {
             entry.moved_from = Some(entry.updated);
             moved.push(id.clone());
@@ -127,11 +129,12 @@ impl UserData {
         }
     }
 
-    /// Takes the values of the user away; the keys that had one.
+    /// Removes the values of the user; returns their keys.
     pub(super) fn erase(&mut self) -> Vec<String> {
         let erased = std::mem::take(&mut self.user);
         if !self.sessions.is_empty() && erased.version() > 0 {
-            // The readers of other sessions have seen what is gone, and must not take what comes for it.
+            // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
+            // that they do not take later values for changes of the erased ones.
             self.user.changed = ChangeIndex::after(&erased.changed);
         }
         erased.keys()
@@ -147,7 +150,7 @@ impl UserData {
         self
     }
 
-    /// The sessions behind a place of the list. Ask [`in_order`](UserData::in_order) for it.
+    /// The sessions after a place of the list, in the order that [`in_order`](UserData::in_order) has made.
     pub(super) fn newest_first(
         &self,
         after: Option<(Timestamp, i64)>,
@@ -177,7 +180,7 @@ impl SharedScope {
         self.changed.version()
     }
 
-    /// Those values that a request asks for.
+    /// The requested values.
     fn asked(&self, request: &GetSession, scope: Scope, seen: Option<u64>) -> Values {
         let changed = seen.and_then(|version| self.changed.since(version));
         match request.looked_up(scope, changed) {
@@ -186,7 +189,7 @@ impl SharedScope {
         }
     }
 
-    /// Takes what a write has made of the values.
+    /// Stores the values after a write.
     fn put<'a>(&mut self, cells: ValueMap, writes: impl Iterator<Item = &'a Write>) {
         self.cells = cells;
         let mut is_first = true;
@@ -245,6 +248,7 @@ pub(super) fn write_shared(
     if !delta.iter().any(is_shared) {
         return Ok(());
     }
+    // NOTE: the maps are persistent: a clone is a pointer, and both results exist before either scope is changed.
     let app_cells = merged(app.cells.clone(), writes_of(delta, Scope::App), schema, what)?;
     let user_cells = merged(user.cells.clone(), writes_of(delta, Scope::User), schema, what)?;
     user.put(user_cells, writes_of(delta, Scope::User));
@@ -296,9 +300,9 @@ pub(super) struct SessionEntry {
     moved_from: Option<Timestamp>,
     pub(super) created: Timestamp,
     pub(super) parent: Option<Parent>,
-    /// Events up to this version are gone.
+    /// Events up to this version were deleted.
     pub(super) oldest: u64,
-    /// The events behind `oldest`.
+    /// The events after `oldest`.
     log: List<CommittedEvent>,
     /// The values at each version from `oldest` on.
     cells: List<ValueMap>,
@@ -449,6 +453,7 @@ impl SessionEntry {
         self.cells_at(key, version)?;
         let length = index(version - self.oldest);
         let mut tags = self.tags.clone();
+        // NOTE: a fork shares events and values, but its index of tags must not find events after the fork.
         tags.retain(|tagged| tagged <= version);
         Ok(SessionEntry {
             number,
@@ -488,7 +493,7 @@ impl SessionEntry {
         Ok(Pruned { events, oldest })
     }
 
-    /// `key` is that of the session: a list asks for many in the same way.
+    /// The requested parts of the session. `key` is its own: a list reads many sessions with one request.
     pub(super) fn session(
         &self,
         key: SessionKey,
@@ -527,7 +532,7 @@ impl SessionEntry {
         })
     }
 
-    /// Those of its own values that a request asks for, given all of them.
+    /// The requested ones of its own values, given all of them.
     fn asked(&self, request: &GetSession, cells: &ValueMap) -> Values {
         let seen = request.since.filter(|_| request.version.is_none());
         let changed = seen.and_then(|seen| self.changed_since(seen.version));
@@ -537,7 +542,7 @@ impl SessionEntry {
         }
     }
 
-    /// The keys that were written after a version; none if that is not known.
+    /// The keys that were written after a version; `None` if they are unknown.
     fn changed_since(&self, version: u64) -> Option<BTreeSet<Arc<str>>> {
         let is_rewound = self.rewinds.last().is_some_and(|rewound| rewound.version > version);
         if is_rewound || version > self.version() {
@@ -578,6 +583,8 @@ impl SessionEntry {
                 return self.range(EventRange::All, &page);
             }
             EventRange::Since(time) => {
+                // NOTE: events have the caller's times, which need not grow; the newest older event decides, so that later
+                // ones are complete.
                 let is_older = |committed: &&CommittedEvent| committed.event.at < time;
                 let older = ranges.iter().rev().find_map(|range| self.newest_first(*range).find(is_older));
                 (older.map_or(0, |committed| committed.version), usize::MAX)
@@ -605,7 +612,7 @@ fn first<T: Clone>(list: &List<T>, length: usize) -> List<T> {
     first
 }
 
-/// A place in memory; what is counted there fits its addresses.
+/// An index in memory. Counts of items in memory fit `usize`.
 fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

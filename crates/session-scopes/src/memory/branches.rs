@@ -8,7 +8,7 @@ use crate::error::SessionError;
 use crate::ids::{Label, SessionId};
 use crate::store::{ForkInfo, LabelVersion, ListForks};
 
-/// What a session has of both.
+/// The forks and labels of a session.
 #[derive(Debug, Default)]
 pub(super) struct BranchIndex {
     /// By their numbers, which grow.
@@ -17,7 +17,7 @@ pub(super) struct BranchIndex {
 }
 
 impl BranchIndex {
-    /// Forgets the labels of versions before this one.
+    /// Deletes the labels of versions before this one.
     pub(super) fn prune(&mut self, oldest: u64) {
         self.labels.retain(|_, version| *version >= oldest);
     }
@@ -48,7 +48,7 @@ impl SessionEntry {
 }
 
 impl UserData {
-    /// Takes a session that was deleted out of the forks of its parent, if that is still there.
+    /// Removes a deleted session from the forks of its parent, if that still exists.
     pub(super) fn forget_fork(&mut self, fork: &SessionEntry) {
         let parent = fork.parent.as_ref().and_then(|parent| self.sessions.get_mut(&parent.id));
         if let Some(parent) = parent {

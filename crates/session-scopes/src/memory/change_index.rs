@@ -1,4 +1,4 @@
-//! Which keys of a shared scope were written since a version of it.
+//! The keys of a shared scope that were written since a version of it.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -11,9 +11,9 @@ use crate::store::REMEMBERED_REMOVALS;
 /// The newest write of each key of a scope.
 #[derive(Debug, Default)]
 pub(super) struct ChangeIndex {
-    /// How often the scope was written.
+    /// The number of writes to the scope.
     version: u64,
-    /// What was removed up to this version is forgotten.
+    /// Removals up to this version are forgotten.
     known: u64,
     newest: HashMap<Arc<str>, u64>,
     by_version: BTreeSet<(u64, Arc<str>)>,
@@ -36,7 +36,7 @@ impl ChangeIndex {
         self.version += 1;
     }
 
-    /// That the write which was counted last was also to this key, which has a value now or has none.
+    /// Records that the newest write was also to this key, and whether the key has a value now.
     pub(super) fn note(&mut self, key: &Arc<str>, has_value: bool) {
         let version = self.version;
         if let Some(before) = self.newest.insert(Arc::clone(key), version) {
@@ -48,6 +48,8 @@ impl ChangeIndex {
         if !has_value {
             self.removed.insert((version, Arc::clone(key)));
         }
+        // NOTE: keys with values are bounded by the values; removed ones are not. A reader from before the forgotten
+        // removals reads all values.
         while self.removed.len() > REMEMBERED_REMOVALS
             && let Some(oldest) = self.removed.pop_first()
         {
@@ -57,7 +59,7 @@ impl ChangeIndex {
         }
     }
 
-    /// The keys that were written after a version; none if that is not known.
+    /// The keys that were written after a version; `None` if they are unknown.
     pub(super) fn since(&self, version: u64) -> Option<BTreeSet<Arc<str>>> {
         if version < self.known || version > self.version {
             return None;

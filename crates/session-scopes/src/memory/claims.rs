@@ -11,7 +11,7 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 
-/// What a session has beside its history: none of it is forked.
+/// The data of a session beside its history; forks do not copy it.
 #[derive(Debug)]
 pub(super) struct MemoryWork {
     pub(super) life: LifeId,
@@ -30,7 +30,7 @@ impl MemoryWork {
         Receipt { claim: self.fence.claim_of_requester(request), inbox: self.inbox.newest(), ..receipt }
     }
 
-    /// What an append does here, if nothing speaks against it.
+    /// The claim after an append, if the append is allowed.
     pub(super) fn check(
         &self,
         key: &SessionKey,
@@ -43,7 +43,7 @@ impl MemoryWork {
         Ok(fence)
     }
 
-    /// Does it, once the event is committed.
+    /// Updates claim and inbox, once the event is committed.
     pub(super) fn commit(
         &mut self,
         fence: ClaimFence,

@@ -10,14 +10,14 @@ use crate::store::{
     EnqueueInput, Enqueued, InboxEntry, InputDigest, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
 };
 
-/// What waits, and what is remembered of what waited.
+/// The waiting entries, and the idempotency keys of taken ones.
 #[derive(Debug, Default)]
 pub(super) struct MemoryInbox {
     /// By position, with the bytes of their bodies.
     waiting: BTreeMap<u64, (InboxEntry, usize)>,
-    /// Position and content of what waits, and of what was taken last.
+    /// Position and content of the waiting entries, and of those that were taken last.
     known: HashMap<IdempotencyKey, (u64, InputDigest)>,
-    /// What was taken last, oldest first.
+    /// The keys of the entries that were taken last, oldest first.
     taken: VecDeque<IdempotencyKey>,
     /// The newest position that was given.
     last: u64,
@@ -70,11 +70,13 @@ impl MemoryInbox {
         Ok(())
     }
 
-    /// Takes those of these that wait.
+    /// Takes the entries at these positions that wait.
     pub(super) fn take(&mut self, positions: &[u64]) -> Vec<u64> {
         let waiting = |position: &u64| {
             let (entry, _) = self.waiting.remove(position)?;
             self.taken.push_back(entry.idempotency_key);
+            // NOTE: the key of a taken entry stays known, so that a late repetition of its request is recognized; the
+            // number is bounded.
             if self.taken.len() > REMEMBERED_INPUTS
                 && let Some(forgotten) = self.taken.pop_front()
             {

@@ -223,6 +223,7 @@ impl MemoryInner {
         }
         let (shared, tenant) = self.tenant_or_new(&key.app, &key.user);
         let both = (shared, &mut tenant.user);
+        // NOTE: looking the user up has created it; without a session it must not stay, or it would be listed as a user.
         if let Err(error) = write_shared(both, &delta, &schema, WriteOrigin::NewSession) {
             self.forget_if_empty(&key.app, &key.user);
             return Err(error);
@@ -282,6 +283,7 @@ impl MemoryInner {
         let (mut get, mut last) = (None, None);
         for (id, entry) in newest.by_ref().take(request.limit) {
             let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id: id.clone() };
+            // NOTE: built once: a request holds a schema and keys, and a list may read thousands of sessions.
             let get = get.get_or_insert_with(|| request.get(key.clone()));
             sessions.push(entry.session(key, get, app, &tenant.user)?);
             last = Some((entry.updated, entry.number));
@@ -313,6 +315,7 @@ impl MemoryInner {
         let fence = place.entry.work.check(&key, claim.as_ref(), event.at, &taken)?;
         expected.check(&key, place.entry.version())?;
         let (delta, what) = (&event.actions.delta, WriteOrigin::Event(&event.id));
+        // NOTE: merged before the shared scopes are written, and committed after: an error leaves all three unchanged.
         let cells = place.entry.merged(delta, &schema, what)?;
         write_shared((&mut *place.app, &mut *place.user), delta, &schema, what)?;
         let (receipt, work) = place.commit(&key.id, known, event, cells);
@@ -333,6 +336,7 @@ impl MemoryInner {
                 event.append(key.clone(), version).prepare().and_then(|request| self.append(request));
             if let Err(error) = appended {
                 let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
+                // NOTE: fork and first event are one operation, so a rejected event takes the fork back.
                 tenant.and_then(|tenant| tenant.remove(&key.id));
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! Which events of a session have which tags. Few have any.
+//! The tags of a session's events. Few have any.
 
 use hashbrown::HashMap;
 

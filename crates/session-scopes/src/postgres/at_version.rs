@@ -18,6 +18,8 @@ pub(super) async fn past_rows(
     version: u64,
     keys: Option<&[String]>,
 ) -> Result<ValueRows, SessionError> {
+    // NOTE: a fork begins with copies of its values, so the values at a version before that are in the stream of its
+    // origin.
     let (stream, version) = (history.stream_of(version), to_db(version));
     let (cells, items) = try_join!(biased;
         async { query(connection, PAST_CELLS, &[&stream, &version, &keys]).await },

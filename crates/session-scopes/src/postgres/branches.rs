@@ -68,6 +68,7 @@ pub(super) async fn set_label(
 ) -> Result<Option<u64>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    // NOTE: locked, since the session's seal covers the combined checksums of its labels.
     let row = query(connection, LOCK_SESSION, &[&app, &user, &id]).await?;
     let row = PostgresSessionRow::of(&row, key)?;
     request.check_version(row.oldest, row.version)?;
@@ -95,7 +96,7 @@ async fn put_seal(connection: &Object, key: &SessionKey, record: &SessionRecord)
     execute(connection, PUT_SEAL, &[&record.number, &seal]).await.map(drop)
 }
 
-/// Remembers a fork, for as long as it and what it was forked from are there. The row of `parent` is locked.
+/// Stores the row of a fork, which exists as long as the fork and its origin do. The row of `parent` is locked.
 pub(super) async fn add_fork(
     connection: &Object,
     from: &SessionKey,
@@ -127,18 +128,19 @@ pub(super) async fn forget(
             }
         }
     }
+    // NOTE: forks of a deleted session stay; only the list of them goes with its row.
     for sql in [FORGET_FORKS, FORGET_LABELS] {
         execute(connection, sql, &[&record.number]).await?;
     }
     Ok(())
 }
 
-/// Forgets the labels of versions before this one; what their checksums add up to.
+/// Deletes the labels of versions before this one; returns their combined checksums.
 pub(super) async fn prune_labels(connection: &Object, number: i64, oldest: u64) -> Result<i64, SessionError> {
     query(connection, PRUNE_LABELS, &[&number, &to_db(oldest)]).await.map(|gone| combined(&gone))
 }
 
-/// What the checksums of rows add up to.
+/// The combined checksums of rows.
 fn combined(rows: &[Row]) -> i64 {
     rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(0))
 }

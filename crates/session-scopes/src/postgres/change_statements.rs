@@ -32,7 +32,7 @@ pub(super) fn keys(writes: &[&Write]) -> Vec<String> {
     by_key(writes).into_iter().map(|(key, _)| key.to_owned()).collect()
 }
 
-/// Where the items of a list come from, should they be needed.
+/// The source of a list's items, in case they are needed.
 pub(super) enum ItemSource<'a> {
     /// The session.
     Session(&'a SessionKey, &'a SessionRecord),
@@ -41,7 +41,7 @@ pub(super) enum ItemSource<'a> {
 }
 
 impl ItemSource<'_> {
-    /// Whose rows are read.
+    /// The owner of the rows that are read.
     pub(super) fn rows_of(&self) -> RowOwner {
         match self {
             ItemSource::Session(..) => RowOwner::Session,
@@ -85,7 +85,7 @@ pub(super) struct PlannedChange {
     change: RowChange,
 }
 
-/// Folds writes into what the rows of their keys hold.
+/// Folds writes into the stored values of their keys.
 pub(super) async fn plan(
     connection: &Object,
     schemas: &PostgresSchemas,
@@ -107,6 +107,7 @@ pub(super) async fn plan(
             ChangePlan::NeedsItems(extent, schema) => waiting.push((key, (extent, schema), writes)),
         }
     }
+    // NOTE: only lists whose handlers need their items are read, all in one further round trip.
     if !waiting.is_empty() {
         let keys: Vec<String> = waiting.iter().map(|(key, ..)| (*key).to_owned()).collect();
         let mut items = source.items(connection, &heads, &keys).await?;
@@ -124,7 +125,7 @@ pub(super) async fn plan(
     Ok(changes.into_iter().map(with_row).collect())
 }
 
-/// What changes in a session, as columns.
+/// The changes of a session, as columns.
 #[derive(Default)]
 struct SessionChanges {
     /// Keys that had a row before, each with its version and checksum.
@@ -175,6 +176,7 @@ impl SessionChanges {
             RowChange::Remove => self.removed.push(key.to_owned()),
             RowChange::Json(value) => self.put.add(key, Some(value.to_string()), None),
             RowChange::List(extent, rows) => {
+                // NOTE: a list that was replaced begins with an empty sum; its old items stay for past values.
                 let is_same = |found: &&HeadRow| matches!(&found.head, ValueHead::List(had) if had.generation == extent.generation);
                 let items = found.filter(is_same).map_or(0, |found| found.items);
                 self.put.add(key, None, Some((extent, items)));
@@ -227,7 +229,7 @@ pub(super) fn session_changes<'a>(
     (sent, cells)
 }
 
-/// What changes in a scope, as columns.
+/// The changes of a scope, as columns.
 #[derive(Default)]
 struct ScopeChanges {
     /// Lists that lose items, and the index of the first one that stays.
@@ -339,7 +341,7 @@ struct ItemTexts {
     sums: Vec<i64>,
 }
 
-/// Rows of a session's values, with what is stored of their lists' items, and the checksums of their contents.
+/// Rows of a session's values, with the checksums of their lists' items and of their contents.
 struct SummedCells {
     put: CellColumns,
     items: Vec<Option<i64>>,

@@ -39,10 +39,12 @@ impl PlainClaim {
     /// The part that the statement does itself, given the known claim and inbox of the session with this
     /// number; `None` if they have to be examined.
     pub(super) fn of(request: WorkRequest<'_>, number: i64, known: WorkState) -> Option<Self> {
-        // So that adding it to the time does not overflow.
+        // NOTE: a longer duration would overflow when the statement adds it to the server's time.
         const LONGEST: i64 = i64::MAX / 4;
         let plain = PlainClaim { token: None, duration: None, released: None, work: known };
         match request.claim {
+            // NOTE: taking entries needs their rows, and a new claim needs the server's clock; both go through a
+            // transaction.
             _ if !request.taken.is_empty() => None,
             None => Some(plain),
             Some(AppendClaim::Hold { token, duration }) => {
@@ -108,7 +110,7 @@ impl WorkUpdate<'_> {
     }
 }
 
-/// The statement that leaves claim and inbox so.
+/// The statement that stores claim and inbox.
 pub(super) fn put(connection: &Object, number: i64, work: WorkState) -> SentStatement<'_> {
     Box::pin(async move {
         let ((owner, expires), sum) = (work.fence.columns(), work.checksum(number));
@@ -119,7 +121,7 @@ pub(super) fn put(connection: &Object, number: i64, work: WorkState) -> SentStat
     })
 }
 
-/// Leaves the claim so.
+/// Stores the claim.
 async fn put_fence(
     connection: &Object,
     row: &PostgresSessionRow,
@@ -162,7 +164,7 @@ pub(super) async fn renew(
     })
 }
 
-/// The name of a session, as it comes in rows.
+/// The key of a session, as rows contain it.
 type SessionName = (String, String, String);
 
 /// Renews claims by two statements: one locks and reads the rows, the other writes those that are still held. Rows that
@@ -179,6 +181,8 @@ pub(super) async fn renew_all(
     let ids = column(|key| key.id.as_str());
     let names: SqlParameters<'_> = &[&apps, &owners, &ids];
     in_transaction!(connection, idle.limit(Some(request.duration)), |inside| {
+        // NOTE: rows that others have locked are skipped: two heartbeats never wait for each other, and one slow row delays
+        // no other claim.
         let locked = query(inside, LOCK_SESSIONS, names).await?;
         let name = |row: &'_ Row| -> SessionName { (row.get(18), row.get(19), row.get(7)) };
         let locked: HashMap<_, &Row> = locked.iter().map(|row| (name(row), row)).collect();

@@ -24,6 +24,8 @@ fn is_passing(error: &Error) -> bool {
         // Not the server's word: the connection was lost, or never made.
         return !tls::is_refused(error);
     };
+    // NOTE: connection lost, transaction rolled back (deadlocks too), resources exhausted, and interventions such as a
+    // shutdown or a timeout.
     let classes = ["08", "40", "53", "57"];
     let states = [SqlState::LOCK_NOT_AVAILABLE, SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT];
     classes.contains(&state.code().get(..2).unwrap_or_default()) || states.contains(state)

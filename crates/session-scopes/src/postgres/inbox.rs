@@ -44,6 +44,7 @@ impl WaitingInputs {
         let wanted: Vec<i64> = positions.iter().map(|position| to_db(*position)).collect();
         let given: SqlParameters<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str(), &wanted];
         let rows = query(connection, LOOK_AT_INBOX, given).await?;
+        // NOTE: each row has the newest entry that stays, since taking the newest one needs to know the next.
         let newest_left = rows.first().map(|row| from_db(row.get(7)));
         let rows = rows.iter().map(|row| (from_db(row.get(0)), input_row(row))).collect();
         Ok(WaitingInputs { rows, newest_left })
@@ -57,12 +58,12 @@ impl WaitingInputs {
         request.taken.iter().map(row).collect()
     }
 
-    /// Those of these that wait, each once.
+    /// Takes the entries at these positions that wait, each once.
     fn some(&mut self, positions: &[u64]) -> Vec<InputRow> {
         positions.iter().filter_map(|position| self.rows.remove(position)).collect()
     }
 
-    /// Claim and inbox of a session with this claim, once these were taken.
+    /// The claim and inbox of a session with this claim after these entries were taken.
     pub(super) fn left(
         &self,
         row: &PostgresSessionRow,
@@ -126,6 +127,7 @@ async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result
     if from_db(found.get(7)) >= MAX_INBOX as u64 {
         return Err(SessionError::inbox_full(key, MAX_INBOX));
     }
+    // NOTE: positions are given under the lock of the session's row, so their order is that of acceptance.
     let position = row.work.last + 1;
     let added = InputRow::new(row.number, position, prepared);
     let waiting = row.work.waiting ^ added.checksum;
@@ -169,7 +171,7 @@ pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec
     rows.iter().map(InputRow::entry).collect()
 }
 
-/// The entries that are asked for, from the rows of all waiting ones.
+/// The requested entries, from the rows of all waiting ones.
 fn checked(
     rows: &[Row],
     session: &PostgresSessionRow,

@@ -22,7 +22,7 @@ use crate::time::Timestamp;
 /// Sessions per query.
 const PAGE: i64 = 500;
 
-/// A statement without a name: these are few, and some come before any is prepared.
+/// Runs an unnamed statement: these are few, and some run before any is prepared.
 async fn ask(
     client: &impl GenericClient,
     sql: SqlStatement,
@@ -31,7 +31,7 @@ async fn ask(
     client.query_typed(sql.text(), &typed(given)?).await.map_err(failed("list sessions"))
 }
 
-/// The number of a session, and what its events have.
+/// The number of a session, and its list entry according to its events.
 async fn of_events(client: &impl GenericClient, key: &SessionKey) -> Result<(i64, ListEntry), SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let row = PostgresSessionRow::of(&ask(client, READ_SESSION, &[&app, &user, &id]).await?, key)?;
@@ -70,7 +70,7 @@ pub(super) async fn list_again(connection: &Object, key: &SessionKey) -> Result<
     write(client, number, &listed).await
 }
 
-/// Updates the entries of all sessions, which were stored before they could be searched; the server may take so long for each.
+/// Updates the entries of all sessions, which were stored before they could be searched. Each has its own timeout.
 pub(super) async fn list_all(
     transaction: &tokio_postgres::Transaction<'_>,
     answer_timeout: Duration,
@@ -84,7 +84,7 @@ pub(super) async fn list_all(
         after = last.get(0);
         for row in &page {
             let [app, user, id] = [1, 2, 3].map(|column| row.get::<_, String>(column));
-            // One that is damaged is told of by those who read it.
+            // NOTE: a damaged session must not stop an upgrade of the tables; its readers report the damage.
             let Ok(key) = SessionKey::new(app, user, id) else { continue };
             let listed = within(answer_timeout, of_events(transaction, &key)).await;
             let listed = match listed {

@@ -38,6 +38,6 @@ pub(super) async fn unattended(
             Unattended::new(key, since, is, from_db(row.get(3)), row.get(4)).of_worker(owner),
         )
     };
-    // One whose ids are damaged has no name by which it could be worked in; a check of the store tells of it.
+    // NOTE: a session with damaged ids has no key under which a worker could claim it; verification reports it.
     Ok(rows.iter().filter_map(|row| read(row).ok()).collect())
 }

@@ -61,7 +61,7 @@ const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(5);
 /// before it has answered: so this is no less than [`TRUSTED_IDLE_TIME`].
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How a PostgreSQL database is reached.
+/// The address of a PostgreSQL database, and the limits of its connections.
 ///
 /// No operation waits forever: each connection has timeouts enforced by the server, so that a worker that
 /// stops in the middle of a transaction delays others only for a bounded time. If the server itself is
@@ -77,7 +77,7 @@ pub struct PostgresOptions {
     limits: Limits,
 }
 
-/// Timeouts that the server keeps.
+/// Timeouts that the server enforces.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     lock: Duration,
@@ -94,11 +94,11 @@ impl Limits {
             ("statement_timeout", statement),
             ("idle_in_transaction_session_timeout", idle_in_transaction),
         ];
-        // Zero would mean no timeout; use a very long time instead.
+        // NOTE: zero would disable the timeout in PostgreSQL, so it becomes the shortest one, and the longest is its maximum.
         settings.map(|(name, time)| format!("{name} = {}", time.as_millis().clamp(1, 2_147_483_647)))
     }
 
-    /// The statements that set them for a connection, and the isolation that all of ours count on.
+    /// The statements that set them for a connection, and the isolation level that all statements here require.
     fn statements(&self) -> String {
         let set = self.settings().map(|setting| format!("SET {setting};"));
         set.concat() + "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
@@ -161,19 +161,19 @@ impl PostgresOptions {
         self
     }
 
-    /// How long a statement waits for a row that another transaction has locked (`lock_timeout`); 15 seconds by default.
+    /// Limits how long a statement waits for a row that another transaction has locked (`lock_timeout`); 15 seconds by default.
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.limits.lock = timeout;
         self
     }
 
-    /// How long a statement runs (`statement_timeout`); 60 seconds by default.
+    /// Limits how long a statement runs (`statement_timeout`); 60 seconds by default.
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.limits.statement = timeout;
         self
     }
 
-    /// How long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default. Then
+    /// Limits how long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default. Then
     /// the server rolls it back and gives its locks free. Custom merge handlers run while the transaction waits. Once this
     /// store has asked for a claim, its transactions wait no longer than a third of the shortest one: a worker that is
     /// frozen in a transaction does not hold up who takes over.
@@ -184,18 +184,21 @@ impl PostgresOptions {
 
     /// Connects, and makes or upgrades the tables. Instances that start together wait for the one that does so, at most a
     /// minute; one that is frozen meanwhile holds them up no longer than a
-    /// [transaction may wait](PostgresOptions::idle_in_transaction_timeout). Tables that are there are not waited for.
+    /// [transaction may wait](PostgresOptions::idle_in_transaction_timeout). With existing tables of this version nothing waits.
     ///
     /// The address may be that of a pooler which gives each transaction another connection of the server, such as PgBouncer in
     /// transaction mode. That is found here: statements are not prepared then, timeouts are set in each transaction, and
-    /// there are no [notices](SessionStore::notices), so that followers and recovery look by themselves.
+    /// there are no [notices](SessionStore::notices), so that followers and recovery poll.
     ///
     /// # Errors
-    /// When the address is invalid, the server does not answer, or another instance does not come to an end; [`SessionError::ForeignTable`];
-    /// [`SessionError::NewerFormat`].
+    /// When the address is invalid, the server does not answer, or another instance does not finish;
+    /// [`SessionError::ForeignTable`]; [`SessionError::NewerFormat`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
         let (mut config, tls) = tls::read_address(&self.url)?;
+        // NOTE: keepalives find a dead host while a connection waits for notices and sends nothing.
         config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
+        // NOTE: without it a write to a host that has vanished would wait for the system's retransmissions, a quarter of an
+        // hour.
         config.tcp_user_timeout(self.timeout);
         if config.get_application_name().is_none() {
             config.application_name("stepfold");
@@ -206,6 +209,8 @@ impl PostgresOptions {
         tables::set_up(&config, tls.clone(), limits).await?;
         let is_pooled = pooler::is_found(&config, &tls, self.timeout).await?;
         let pool = |connections| self.pool(config.clone(), tls.clone(), connections, is_pooled);
+        // NOTE: a separate connection: operations that wait for locks may hold all others, and a heartbeat that waits for
+        // them would lose its claims.
         let (pool, heartbeat) = (pool(self.connections)?, pool(1)?);
         let local = if is_pooled { self.limits.local() } else { String::new() };
         let cache = StoreCache::new(IdleTimeout::new(self.limits.idle_in_transaction, local));
@@ -220,6 +225,8 @@ impl PostgresOptions {
         connections: usize,
         is_pooled: bool,
     ) -> Result<Pool, SessionError> {
+        // NOTE: the pool tests nothing; the hook below tests only connections that were idle for long, which saves a round
+        // trip for each operation.
         let manager =
             Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let settings: Arc<str> = self.limits.statements().into();
@@ -231,6 +238,8 @@ impl PostgresOptions {
                     return Ok(());
                 }
                 connection.batch_execute(&settings).await?;
+                // NOTE: all at once: a statement prepared later would be overtaken by the `COMMIT` that is sent behind it
+                // (docs/decisions/sessions.md).
                 for sql in statements::ALL {
                     connection.prepare_cached(sql.text()).await?;
                 }
@@ -273,7 +282,7 @@ async fn answered(
     }
 }
 
-/// Without the address, which may hold a password.
+/// Omits the address, which may hold a password.
 impl fmt::Debug for PostgresOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PostgresOptions { url: _, connections, timeout, limits } = self;
@@ -301,7 +310,7 @@ struct PostgresInner {
     pool: Pool,
     /// The connection of heartbeats: operations that wait, for the lock of a row for example, may have all others.
     heartbeat: Pool,
-    /// How long an operation waits for the server.
+    /// The time that an operation waits for the server.
     answer_timeout: Duration,
     cache: StoreCache,
     notifier: PostgresNotifier,
@@ -326,7 +335,7 @@ impl PostgresStore {
         self.within(answer).await
     }
 
-    /// Waits for an operation no longer than its server may take for a statement, and a little more.
+    /// Limits an operation to the time that its server may take for a statement, and a little more.
     async fn within<T>(
         &self,
         operation: impl Future<Output = Result<T, SessionError>>,
@@ -363,8 +372,11 @@ impl SessionStore for PostgresStore {
         let connection = self.connection().await?;
         let create = write::create(connection, &self.0.cache, request, &delta, &events);
         let key = self.within(Box::pin(create)).await?;
+        // NOTE: notified after the commit: inside the transaction, `NOTIFY` would make all commits of the database wait for
+        // each other.
         self.0.notifier.notify(&key, false);
-        // Other sessions may write to shared scopes meanwhile; the read is a snapshot.
+        // NOTE: a separate read after the commit: other sessions may write to shared scopes meanwhile, and a snapshot shows one
+        // moment of all three.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);
         self.within(Box::pin(read::get(connection, &self.0.cache, &get))).await

@@ -18,16 +18,16 @@ use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::store::{NoticeSubscribers, StoreNotice, StoreNotices};
 
-/// How long notices are collected.
+/// The time for which notices are collected before they are sent together.
 const COLLECT_TIME: Duration = Duration::from_millis(20);
 
-/// How long is waited for a notice to be sent.
+/// The time that [`notify_now`](PostgresNotifier::notify_now) waits until a notice was sent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many names a notice has: a payload has 8,000 bytes.
+/// The maximum number of names in a notice: a payload has 8,000 bytes.
 const MAX_NAMES: usize = 400;
 
-/// How long the listener waits before it connects again, and how often it looks whether anybody listens.
+/// The pause before the listener reconnects, and between its checks for subscribers.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The notices of a store.
@@ -38,16 +38,16 @@ pub(super) struct PostgresNotifier {
     pending: Arc<Mutex<PendingNotice>>,
     subscribers: NoticeSubscribers,
     is_listening: Arc<Mutex<bool>>,
-    /// Whether a pooler is between, which passes no notices on.
+    /// Whether connections go through a pooler, which passes no notices on.
     is_pooled: bool,
 }
 
-/// What is told next.
+/// The notice that is sent next.
 #[derive(Default)]
 struct PendingNotice {
     names: BTreeSet<u64>,
     has_work: bool,
-    /// Those who wait until it was sent.
+    /// Callers that wait until it was sent.
     waiting: Vec<oneshot::Sender<()>>,
     is_scheduled: bool,
 }
@@ -87,12 +87,12 @@ impl PostgresNotifier {
         }
     }
 
-    /// The same, and waits until that was sent: for the last words of a process.
+    /// As [`notify`](PostgresNotifier::notify), and waits until the notice was sent: for a process that ends.
     pub(super) async fn notify_now(&self, key: &SessionKey, has_work: bool) {
         let (sender, sent) = oneshot::channel();
         locked(&self.pending).waiting.push(sender);
         self.notify(key, has_work);
-        // Its task ends before only with its runtime. Those who listen look by themselves, too.
+        // NOTE: the sending task ends early only with its runtime. A lost notice does no harm: listeners also poll, slowly.
         let _ = tokio::time::timeout(SEND_TIMEOUT, sent).await;
     }
 
@@ -112,7 +112,7 @@ impl PostgresNotifier {
     }
 }
 
-/// Notices that are to be sent. If their task ends before, the next one is scheduled again.
+/// A scheduled notice. If its task ends before it is sent, the next notice is scheduled again.
 struct ScheduledNotice(Arc<Mutex<PendingNotice>>);
 
 impl Drop for ScheduledNotice {
@@ -122,9 +122,10 @@ impl Drop for ScheduledNotice {
 }
 
 async fn send(scheduled: ScheduledNotice, pool: Pool) {
+    // NOTE: collected for some milliseconds: a busy store sends one notice for many commits.
     tokio::time::sleep(COLLECT_TIME).await;
     let pending = std::mem::take(&mut *locked(&scheduled.0));
-    // What is committed from now on is told next time.
+    // NOTE: dropped before the notice is sent, so that a commit from now on schedules the next notice.
     drop(scheduled);
     let payload = payload(&pending);
     let sent = async {
@@ -133,19 +134,20 @@ async fn send(scheduled: ScheduledNotice, pool: Pool) {
             connection.execute_typed("SELECT pg_notify('stepfold', $1)", &[(&payload, Type::TEXT)]).await;
         sent.map_err(|error| error.to_string())
     };
-    // Those who listen look by themselves, too.
+    // NOTE: only logged, since listeners also poll, slowly.
     if let Err(error) = sent.await {
         tracing::debug!(error, "a notice could not be sent");
     }
     for waiting in pending.waiting {
-        // It may have given up.
+        // NOTE: the caller may have timed out.
         let _ = waiting.send(());
     }
 }
 
-/// `w` if work is left, and the names; no names if there are too many of them.
+/// The text of a notice: `w` if work is left, and the names; no names if there are too many of them.
 fn payload(pending: &PendingNotice) -> String {
     let mut payload = String::from(if pending.has_work { "w" } else { "" });
+    // NOTE: a notice without names concerns every session, which is true of so many changes.
     if pending.names.len() <= MAX_NAMES {
         for name in &pending.names {
             // Writing to a string cannot fail.
@@ -162,7 +164,7 @@ fn notice(payload: &str) -> StoreNotice {
     if names.is_empty() { StoreNotice::anything() } else { StoreNotice::of(names, has_work) }
 }
 
-/// The task that listens.
+/// Marks the listening task as running until it is dropped.
 struct ListenerGuard(Arc<Mutex<bool>>);
 
 impl Drop for ListenerGuard {
@@ -199,7 +201,7 @@ async fn listen_once(
             begun = &mut begins, if !has_begun => {
                 begun?;
                 has_begun = true;
-                // Whatever was told before is unknown.
+                // NOTE: notices sent before `LISTEN` began are lost, so subscribers have to look at everything once.
                 subscribers.notify(&StoreNotice::anything());
             }
             message = poll_fn(|context| connection.poll_message(context)) => match message.transpose()? {

@@ -14,10 +14,10 @@ use super::error::failed;
 use super::transaction::{SqlParameters, within};
 use crate::error::SessionError;
 
-/// How often two connections are compared. A pooler mostly gives the connection that was used last.
+/// The number of comparisons of two connections. A pooler mostly gives the connection that was used last.
 const LOOKS: usize = 3;
 
-/// How long a connection that has nothing to wait for is waited for: a pooler with one connection for all gives none.
+/// The timeout for a connection that has nothing to wait for: a pooler with one connection for all gives none.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Whether a pooler gives each transaction another connection of the server.
@@ -42,7 +42,9 @@ pub(super) async fn is_found(
 async fn compare(one: &Client, other: &Client) -> Result<bool, SessionError> {
     for _ in 0..LOOKS {
         let before = process(one, "").await?;
+        // NOTE: an open transaction keeps its server connection, so a pooler has to give the other client another one.
         let held = process(other, "BEGIN; ").await?;
+        // NOTE: two clients on one server process: only a pooler does that.
         if before == held {
             return Ok(true);
         }
@@ -65,7 +67,7 @@ async fn process(client: &Client, before: &str) -> Result<Option<String>, Sessio
     }))
 }
 
-/// Whether this connection goes through one. Elsewhere, all statements are prepared in each connection.
+/// Whether this connection goes through a pooler. Without one, all statements are prepared in each connection.
 pub(super) fn is_between(connection: &Object) -> bool {
     connection.statement_cache.size() == 0
 }
@@ -77,6 +79,8 @@ pub(super) fn typed(given: SqlParameters<'_>) -> Result<Vec<(&(dyn ToSql + Sync)
 
 /// The type of a value, of those that our statements take.
 fn type_of(value: &(dyn ToSql + Sync)) -> Result<Type, SessionError> {
+    // NOTE: tried in this order: the driver checks types only, so the first that accepts a value is the one that all
+    // statements use.
     let kinds = [
         Type::INT8,
         Type::TEXT,

@@ -83,6 +83,7 @@ pub(super) async fn session(
     )?;
     let row = PostgresSessionRow::of(&row, key)?;
     let scopes = scopes_of(&scopes, &key.app, &key.user)?;
+    // NOTE: a later append without writes then needs one round trip, since it computes its digest from this record.
     cache.records.set(key, row.record.clone(), row.work.clone());
     let version = request.version_in(row.oldest, row.version)?;
     let history = PostgresHistory::read(&lineage, &rewinds, &row, Some(version))?;
@@ -113,13 +114,14 @@ pub(super) async fn session(
     Ok(Session { version, head: Some(head), values, events, ..session })
 }
 
-/// What held after those events of a session whose versions are asked for and told by no other row.
+/// The states after events of a session whose versions are requested and in no other row.
 pub(super) async fn states_of(
     connection: &Object,
     record: &SessionRecord,
     history: &PostgresHistory,
     versions: impl IntoIterator<Item = u64>,
 ) -> Result<StatesByVersion, SessionError> {
+    // NOTE: the session's own row has the states of these two versions, so most reads need no further query.
     let told = [record.oldest, record.version];
     let versions: BTreeSet<u64> = versions.into_iter().filter(|version| !told.contains(version)).collect();
     if versions.is_empty() {
@@ -217,7 +219,7 @@ impl ValueRows {
         Ok(ValueRows { cells, items })
     }
 
-    /// The rows of a shared scope's values that are asked for: of lists that are read incrementally, of new items only.
+    /// The requested rows of a shared scope's values; of lists that are read incrementally, the rows of new items only.
     async fn selected(
         connection: &Object,
         (app, owner): (&str, &str),
@@ -251,7 +253,7 @@ impl ValueRows {
         Ok(ValueRows { cells, items })
     }
 
-    /// The values of a shared scope that were asked for.
+    /// The requested values of a shared scope.
     async fn shared_values(
         self,
         connection: &Object,
@@ -273,17 +275,17 @@ impl ValueRows {
     }
 }
 
-/// Which values of a scope are read.
+/// The values of a scope that are read.
 #[derive(Default)]
 struct ValueSelection {
-    /// Those of these keys; none: all of them.
+    /// The keys whose values are read; `None` for all.
     keys: Option<BTreeSet<Arc<str>>>,
-    /// The lists of which only those items are read that are newer than a version.
+    /// The lists of which only items newer than a version are read.
     appended: BTreeSet<Arc<str>>,
     after: u64,
 }
 
-/// Whose values are read.
+/// The session whose values are read, with its rows.
 #[derive(Clone, Copy)]
 struct ReadContext<'a> {
     key: &'a SessionKey,
@@ -301,6 +303,8 @@ impl ReadContext<'_> {
         found: &ByScope<ValueRows>,
         is_past: bool,
     ) -> Result<(), SessionError> {
+        // NOTE: a missing row is either a key that never had a value or a lost one; only the sum of all rows tells, and it
+        // is read only then.
         let misses = |selection: &ValueSelection, found: &ValueRows| {
             selection.keys.as_ref().is_some_and(|keys| keys.len() > found.cells.len())
         };
@@ -371,7 +375,7 @@ async fn some_values(
     })
 }
 
-/// The keys that were written since a version, as far as that can be told of the rows alone.
+/// The keys that were written since a version, as far as the rows alone show it.
 struct ChangedRows(ByScope<Vec<Row>>);
 
 impl ChangedRows {
@@ -425,7 +429,7 @@ fn keys_of(rows: &[Row]) -> BTreeSet<Arc<str>> {
     rows.iter().map(|row| Arc::from(row.get::<_, &str>(0))).collect()
 }
 
-/// The lists of which a request needs the new items only, of rows of `key, changed, schema` of what has changed.
+/// The lists of which a request needs the new items only, from rows of `key, changed, schema` of changed keys.
 async fn appended_keys(
     (connection, schemas): (&Object, &PostgresSchemas),
     request: &GetSession,
@@ -444,13 +448,13 @@ async fn appended_keys(
     Ok(keys)
 }
 
-/// Whether the rows tell what has changed of a session since a version of it.
+/// Whether the rows show all changes of a session since this version.
 fn is_known(version: u64, row: &PostgresSessionRow, history: &PostgresHistory) -> bool {
     let first = history.lineage.first().map_or(0, |own| own.after);
     (first.max(row.oldest)..=row.version).contains(&version)
 }
 
-/// The pieces of the history whose events a request asks for, newest first.
+/// The pieces of the history with the requested events, newest first.
 async fn event_pieces(
     connection: &Object,
     record: &SessionRecord,
@@ -531,7 +535,7 @@ async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u6
     if !request.in_memory {
         return Ok(sizes);
     }
-    // Few at once, as their sizes say.
+    // NOTE: the sizes on disk bound each query, so that bodies of large events are not all in memory at once.
     let (mut read, mut after) = (0, after);
     while read < sizes.len() {
         let rest = &sizes[read..];

@@ -57,6 +57,7 @@ impl PostgresSchemas {
             return Ok(number);
         }
         let checksum = schema_sum(text);
+        // NOTE: two workers may both add a schema. Both rows stay, and all use the one with the lowest number.
         execute(connection, ADD_SCHEMA, &[&&**text, &checksum]).await?;
         let found = query(connection, FIND_SCHEMA, &[&&**text]).await?;
         let number: Option<i64> = found.first().and_then(|row| row.get(0));
@@ -100,14 +101,14 @@ pub(super) struct CachedRecord {
     pub(super) work: WorkState,
 }
 
-/// Those of the newer generation, and of the one before, which is dropped when the newer one is full.
+/// Two generations of entries: the older one is dropped when the newer one is full.
 #[derive(Default)]
 struct CacheGenerations {
     newer: HashMap<SessionKey, CachedRecord>,
     older: HashMap<SessionKey, CachedRecord>,
 }
 
-/// How many sessions a generation has at most.
+/// The maximum number of sessions of a generation.
 const GENERATION: usize = 4_096;
 
 impl RecordCache {
@@ -131,6 +132,8 @@ impl RecordCache {
         if known.newer.get(key).is_some_and(is_newer) {
             return;
         }
+        // NOTE: two generations bound the cache without a list of uses: a session that is in use is copied into the newer
+        // one.
         if known.newer.len() >= GENERATION && !known.newer.contains_key(key) {
             known.older = mem::take(&mut known.newer);
         }
@@ -138,7 +141,7 @@ impl RecordCache {
     }
 }
 
-/// What the store knows of its database.
+/// Cached data of a database: schemas and sessions.
 pub(super) struct StoreCache {
     pub(super) schemas: PostgresSchemas,
     pub(super) records: RecordCache,
@@ -249,13 +252,14 @@ impl PostgresHistory {
         seal::compare(seal::of_lineage(&lineage), record.lineage, || "history of a session".to_owned())?;
         let rewinds: RewindChain = rewinds.iter().map(rewind_row).collect();
         let version = version.unwrap_or(record.version);
-        // Which one is the newest up to an earlier version is known once the event of that is read.
+        // NOTE: the newest rewind up to an earlier version is certain only once the seal of that version's event is read:
+        // `check_rewound` compares it.
         let rewound = if version == record.version { record.state.rewound } else { rewinds.newest() };
         let visible = Visible::at(version, &rewinds.counting(rewound)?);
         Ok(PostgresHistory { lineage, visible, rewound })
     }
 
-    /// Checks the newest rewind up to an earlier version, by what held after the events that were asked for.
+    /// Checks the newest rewind up to an earlier version against the states after the requested events.
     pub(super) fn check_rewound(&self, states: &StatesByVersion, version: u64) -> Result<(), SessionError> {
         match states.get(&version) {
             Some(state) if state.rewound != self.rewound => {
@@ -265,7 +269,7 @@ impl PostgresHistory {
         }
     }
 
-    /// Where the state of a version is written down.
+    /// The stream in which the state of a version is stored.
     pub(super) fn stream_of(&self, version: u64) -> Option<i64> {
         self.lineage.iter().find(|segment| segment.after <= version).map(|segment| segment.stream)
     }
@@ -287,10 +291,10 @@ pub(super) fn rewind_row(row: &Row) -> RewindRow {
     }
 }
 
-/// What held after some events, by their versions.
+/// The states after some events, by their versions.
 pub(super) type StatesByVersion = HashMap<u64, SealedState>;
 
-/// What held after events, from rows of `stream, version, at, seal`.
+/// The states after events, from rows of `stream, version, at, seal`.
 pub(super) fn states(rows: &[Row]) -> Result<StatesByVersion, SessionError> {
     let read = |row: &Row| {
         let version = from_db(row.get(1));
@@ -300,7 +304,7 @@ pub(super) fn states(rows: &[Row]) -> Result<StatesByVersion, SessionError> {
     rows.iter().map(read).collect()
 }
 
-/// What held after an event, by its seal.
+/// The state after an event, by its seal.
 pub(super) fn read_state(
     stream: i64,
     version: u64,
@@ -313,7 +317,7 @@ pub(super) fn read_state(
     seal.open(row_number(stream, version), at)
 }
 
-/// The digest of a session's history up to a version, given those of its events whose versions were asked for.
+/// The digest of a session's history up to a version, given the states after the requested events.
 pub(super) fn digest_at(
     record: &SessionRecord,
     states: &StatesByVersion,
@@ -326,8 +330,8 @@ pub(super) fn digest_at(
     }
 }
 
-/// The combined checksums of a session's values at a version, given what held after the events that were asked for; none
-/// where no row tells.
+/// The combined checksums of a session's values at a version, given the states after the requested events; `None` if no row
+/// has them.
 pub(super) fn cells_at(record: &SessionRecord, states: &StatesByVersion, version: u64) -> Option<i64> {
     match version == record.version {
         true => Some(record.state.cells),
@@ -378,7 +382,7 @@ pub(super) struct HeadRow {
     found: i64,
 }
 
-/// Whose rows of values are read: a session's, or those of the scope of this number.
+/// The owner of rows of values: a session, or the scope of this number.
 #[derive(Clone, Copy)]
 pub(super) enum RowOwner {
     Session,
@@ -413,7 +417,7 @@ impl HeadRow {
         Ok(HeadRow { key, schema, head, items, version, changed, checksum, found })
     }
 
-    /// Where the items are, if it is a list.
+    /// The extent of the items, if it is a list.
     pub(super) fn extent(&self) -> Option<ListExtent> {
         match self.head {
             ValueHead::List(extent) => Some(extent),
@@ -421,12 +425,12 @@ impl HeadRow {
         }
     }
 
-    /// What the row of a shared key says about its next change.
+    /// The fields of a shared key's row on which its next change depends.
     pub(super) fn before(&self) -> SharedHead {
         SharedHead { extent: self.extent(), changed: self.changed, checksum: self.checksum }
     }
 
-    /// Refuses a row that is not what was written.
+    /// Rejects a row that differs from the one that was written.
     pub(super) fn check(&self) -> Result<(), SessionError> {
         seal::compare(self.found, self.checksum, || format!("value of key \"{}\"", self.key))
     }
@@ -566,7 +570,7 @@ pub(super) fn shared_items(heads: &[HeadRow], rows: &[Row], scope: i64) -> Resul
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
 
-/// What was appended to shared lists after a version of their scope, by key.
+/// The items that were appended to shared lists after a version of their scope, by key.
 pub(super) fn appended(
     heads: &[HeadRow],
     rows: &[Row],

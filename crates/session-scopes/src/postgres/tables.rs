@@ -25,7 +25,7 @@ const META: &str = "stepfold_meta";
 /// Any constant number.
 const LOCK: i64 = 0x7374_6570_666f_6c64;
 
-/// How long an instance waits for another one that is at it.
+/// The time that an instance waits for another one that sets up the tables.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(60);
 
 /// The limits of a set-up.
@@ -35,7 +35,7 @@ pub(super) struct SetUpTimeouts {
     pub(super) connecting: Duration,
     /// Of each of the server's answers, in addition to waiting for others.
     pub(super) answer: Duration,
-    /// How long the server keeps the lock of an instance that says nothing: a frozen one does not hold up the others.
+    /// The time that the server keeps the lock of a silent instance: a frozen one does not delay the others.
     pub(super) idle: Duration,
 }
 
@@ -51,16 +51,16 @@ pub(super) async fn set_up(
     let result = migrate(&mut client, answer_timeout).await;
     drop(client);
     if result.is_err() {
-        // It would wait for what was not answered.
+        // NOTE: after an error the driver would still wait for unanswered statements.
         driver.abort();
     }
-    // Ends with the client; what it says about the end is of no use.
+    // NOTE: the driver ends with the client, and its error repeats that of the set-up.
     let _ = driver.await;
     result
 }
 
 async fn migrate(client: &mut Client, answer_timeout: SetUpTimeouts) -> Result<(), SessionError> {
-    // Tables of this version need no lock, whichever process has it.
+    // NOTE: checked before the lock, so that a start does not wait for another process that holds the lock.
     if within(answer_timeout.answer, format_of(client)).await? == FORMAT {
         return Ok(());
     }
@@ -84,7 +84,7 @@ async fn migrate(client: &mut Client, answer_timeout: SetUpTimeouts) -> Result<(
     .await
 }
 
-/// Begins the transaction in which one instance sets up the tables. The server ends it if that instance says nothing.
+/// Begins the transaction in which one instance sets up the tables. The server ends it if that instance stays silent.
 async fn lock(client: &mut Client, idle: Duration) -> Result<Transaction<'_>, SessionError> {
     let failed = failed("set up its tables");
     let transaction = client.transaction().await.map_err(failed)?;
@@ -94,6 +94,7 @@ async fn lock(client: &mut Client, idle: Duration) -> Result<Transaction<'_>, Se
         idle.as_millis().clamp(1, 2_147_483_647)
     );
     transaction.batch_execute(&limits).await.map_err(failed)?;
+    // NOTE: an advisory lock: there is no table to lock before the first start.
     let locked = transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await;
     locked.map_err(|error| match error.code() {
         Some(&SqlState::LOCK_NOT_AVAILABLE) => is_locked(),

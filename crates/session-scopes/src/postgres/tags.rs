@@ -22,7 +22,7 @@ use crate::rows::seal::SessionRecord;
 use crate::store::FindTagged;
 use crate::time::Timestamp;
 
-/// How many events are read in one go.
+/// The number of events per query.
 const PAGE: i64 = 500;
 
 /// The statement that adds the tags of an event, the newest one of a session, if it has any.
@@ -38,7 +38,7 @@ pub(super) fn add<'a>(
     })
 }
 
-/// Adds the tags of all events, which were stored before there was an index; page by page, each of which may take so long.
+/// Adds the tags of all events, which were stored before the index existed; in pages, each with its own timeout.
 pub(super) async fn add_all(
     transaction: &tokio_postgres::Transaction<'_>,
     answer_timeout: Duration,
@@ -98,6 +98,8 @@ async fn newest(connection: &Object, request: &FindTagged) -> Result<Vec<Option<
     let visible = PostgresHistory::read(&lineage, &rewinds, &row, None)?.visible;
     let newest = |digest: &TagDigest| {
         let versions = tagged.iter().filter(|row| row.get::<_, &[u8]>(0) == digest);
+        // NOTE: filtered here and not in the statement: visible versions follow from rewinds that the same round trip
+        // reads.
         let versions = versions.map(|row| from_db(row.get(1)));
         versions.filter(|version| *version > row.oldest && visible.contains(*version)).max()
     };
@@ -112,7 +114,7 @@ pub(super) async fn all(
     let rows = query(connection, READ_TAGS, &[&row.number, &to_db(row.oldest)]).await?;
     let tag = |row: &Row| {
         let mut tag = TagDigest::default();
-        // No event has one of another length.
+        // NOTE: a tag of another length is damaged: padded or truncated, it differs from all tags of events, and is reported.
         let stored = row.get::<_, &[u8]>(1);
         let length = stored.len().min(TAG_BYTES);
         tag[..length].copy_from_slice(&stored[..length]);

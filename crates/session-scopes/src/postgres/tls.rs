@@ -95,6 +95,7 @@ fn decode(value: &str) -> Result<String, SessionError> {
 /// With the algorithms of `ring`, whatever the process has chosen elsewhere.
 fn client(trust: &CertificateTrust) -> Result<ClientConfig, SessionError> {
     let failed = |error: Error| SessionError::Store { what: "set up TLS", source: Box::new(error) };
+    // NOTE: named explicitly: rustls panics if several providers are compiled in and the program has chosen none.
     let provider = Arc::new(ring::default_provider());
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
@@ -102,6 +103,8 @@ fn client(trust: &CertificateTrust) -> Result<ClientConfig, SessionError> {
         .map_err(failed)?;
     let builder = match trust {
         CertificateTrust::Anyone => {
+            // NOTE: as libpq does for `prefer` and `require`: hosting companies have certificates of their own
+            // (docs/decisions/sessions.md).
             builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptingVerifier(algorithms)))
         }
         CertificateTrust::System => builder.with_platform_verifier().map_err(failed)?,
@@ -128,6 +131,7 @@ pub(super) fn is_refused(error: &tokio_postgres::Error) -> bool {
     let Some(source) = std::error::Error::source(error) else { return false };
     match source.downcast_ref::<std::io::Error>() {
         Some(error) => matches!(error.get_ref(), Some(inner) if inner.is::<Error>()),
+        // NOTE: tokio-postgres has no kind for this error, so that its text is compared.
         None => error.to_string().starts_with("error performing TLS handshake"),
     }
 }

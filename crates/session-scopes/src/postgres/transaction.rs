@@ -21,7 +21,7 @@ use super::pooler;
 use super::statements::SqlStatement;
 use crate::error::SessionError;
 
-/// What a statement is given.
+/// The parameters of a statement.
 pub(super) type SqlParameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// A connection in a transaction. If it is dropped before [`end`](PooledTransaction::end), the connection is
@@ -33,6 +33,7 @@ pub(super) struct PooledTransaction {
 impl Drop for PooledTransaction {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
+            // NOTE: taken out of the pool: a connection with an open transaction or unread answers must not be reused.
             drop(Object::take(connection));
         }
     }
@@ -69,20 +70,21 @@ impl PooledTransaction {
     }
 }
 
-/// How long a transaction may wait for its worker, as the claims of that demand: one that is frozen in a transaction keeps
-/// the rows locked until its connection is closed, and the worker that takes over needs them when the claim has expired.
+/// The time that a transaction may wait for its worker, given the worker's claims. A worker that is frozen in a transaction
+/// keeps the rows locked until its connection is closed, and the worker that takes over needs them when the claim has
+/// expired.
 #[derive(Debug)]
 pub(super) struct IdleTimeout {
-    /// As it is for each connection.
+    /// The setting of each connection.
     usual: Duration,
-    /// A third of the shortest claim that was asked for, in milliseconds.
+    /// A third of the shortest requested claim, in milliseconds.
     shortest: AtomicU64,
     /// The settings of each transaction, where a pooler lets connections of the server have none of ours.
     local: String,
 }
 
 impl IdleTimeout {
-    /// Below this, a worker on a busy machine would lose transactions in vain.
+    /// The lower bound: with less, a worker on a busy machine would lose transactions without need.
     const LEAST: Duration = Duration::from_millis(50);
 
     pub(super) fn new(usual: Duration, local: String) -> Self {
@@ -94,7 +96,7 @@ impl IdleTimeout {
         self.local.clone()
     }
 
-    /// The settings of a transaction, given the duration of the claim that is asked for in it.
+    /// The settings of a transaction, given the duration of the claim that is requested in it.
     pub(super) fn limit(&self, claim: Option<Duration>) -> String {
         let idle = self.idle(claim).map_or_else(String::new, |idle| {
             format!("; SET LOCAL idle_in_transaction_session_timeout = {}", idle.as_millis())
@@ -102,9 +104,9 @@ impl IdleTimeout {
         self.usual() + &idle
     }
 
-    /// How long it may wait, if that is not the usual time.
+    /// The time that it may wait, if that is not the usual time.
     fn idle(&self, claim: Option<Duration>) -> Option<Duration> {
-        // One that expires at once is no claim that a worker continues under.
+        // NOTE: no worker continues under a claim that expires immediately, so its duration does not count.
         let asked = claim.filter(|claim| !claim.is_zero()).map_or(u64::MAX, |claim| {
             u64::try_from((claim / 3).max(IdleTimeout::LEAST).as_millis()).unwrap_or(u64::MAX)
         });
@@ -120,6 +122,8 @@ macro_rules! in_transaction {
         let result = {
             let $inside = transaction.connection()?;
             let body = async { $body };
+            // NOTE: `biased` polls in this order, so `BEGIN` is sent first; the statements after it do not wait for its
+            // answer.
             match try_join!(biased; begin($inside, $settings), body) {
                 Ok(((), done)) => commit($inside).await.map(|()| done),
                 Err(error) => Err(error),
@@ -138,6 +142,7 @@ pub(super) use in_transaction;
 
 /// Begins a transaction that writes, with these [settings](IdleTimeout): each statement sees what was committed before it.
 pub(super) async fn begin(connection: &Object, settings: String) -> Result<(), SessionError> {
+    // NOTE: named explicitly: a database whose default is `serializable` would make writers of one value fail.
     let begin = String::from("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE") + &settings;
     connection.batch_execute(&begin).await.map_err(failed("begin"))
 }
@@ -148,7 +153,7 @@ pub(super) async fn begin_reading(connection: &Object) -> Result<(), SessionErro
     connection.batch_execute(begin).await.map_err(failed("begin"))
 }
 
-/// Commits. In an aborted transaction this rolls back and is not an error: look at the statements before.
+/// Commits. In an aborted transaction this rolls back without an error: the errors are those of earlier statements.
 pub(super) async fn commit(connection: &Object) -> Result<(), SessionError> {
     connection.batch_execute("COMMIT").await.map_err(failed("commit"))
 }
@@ -206,6 +211,7 @@ pub(super) async fn in_order(mut statements: Vec<SentStatement<'_>>) -> Result<V
                 *result = Some(ready);
             }
         }
+        // NOTE: waits for all, even after an error: unread answers would end up with the next user of the connection.
         if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;

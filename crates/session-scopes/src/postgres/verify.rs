@@ -34,7 +34,7 @@ use crate::rows::rewinds::RewindChain;
 use crate::store::{FaultPlace, Verified, VerifySessions};
 use crate::time::Timestamp;
 
-/// How many rows are read in one go.
+/// The number of rows per query.
 const PAGE: u64 = 200;
 
 pub(super) async fn verify(
@@ -68,7 +68,7 @@ pub(super) async fn verify(
 
 struct StoreVerifier<'a> {
     cache: &'a StoreCache,
-    /// How long it waits for each answer: all together take as long as there is to look at.
+    /// The timeout of each answer; there is no timeout of the whole.
     answer_timeout: Duration,
     report: Verified,
 }
@@ -142,7 +142,7 @@ impl StoreVerifier<'_> {
         Ok(connection)
     }
 
-    /// Checks a session; whether it is there.
+    /// Checks a session; returns whether it exists.
     async fn session(
         &mut self,
         connection: Object,
@@ -367,7 +367,7 @@ fn tags_of(row: &Row) -> Vec<TagDigest> {
     tags_of_body(row.get(1), Timestamp::from_micros(row.get(2)), row.get(3))
 }
 
-/// What is known of the row of an event, `version, id, at, body, seal, stream`.
+/// The link of the row of an event, `version, id, at, body, seal, stream`.
 fn link(row: &Row) -> ChainLink {
     let (version, id, at): (u64, &str, i64) = (from_db(row.get(0)), row.get(1), row.get(2));
     let state = read_state(row.get(5), version, at, row.get(4)).ok()?;

@@ -41,7 +41,7 @@ use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::lineage::{HistorySegment, forked, from_db, to_db};
 use crate::rows::rewinds::{RewindChain, RewindRow};
 use crate::rows::seal::{EventSeal, SealedState, SessionRecord};
-use crate::rows::shared::{RECREATED, ScopeRow};
+use crate::rows::shared::{RECREATED, ScopeRow, SharedWrites};
 use crate::rows::values::{ChangePlanner, check_size};
 use crate::rows::work::WorkState;
 use crate::schema::SessionSchema;
@@ -54,7 +54,7 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 
-/// Whose a scope's row is; an app's own has the empty owner.
+/// The owner column of a scope's row; empty for an app's own scope.
 fn owner(user: Option<&UserId>) -> &str {
     user.map_or("", UserId::as_str)
 }
@@ -93,7 +93,7 @@ async fn lock_keys(
     )?;
     match scope.first() {
         Some(row) => Ok(LockedScope { row: scope_row(row, app, user)?, rows }),
-        // It was deleted between the two statements.
+        // NOTE: `READ COMMITTED` lets another transaction delete the row between the two statements.
         None => {
             Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted meanwhile".into() })
         }
@@ -141,7 +141,7 @@ pub(super) async fn append(
     .await)
 }
 
-/// How long the transaction of a write may wait for this worker, if that is not the usual time.
+/// The timeout settings of the transaction of a write, given the claim in its request.
 fn idle_of(cache: &StoreCache, claim: Option<&AppendClaim>) -> String {
     cache.idle.limit(match claim {
         Some(AppendClaim::Take { duration, .. } | AppendClaim::Hold { duration, .. }) => Some(*duration),
@@ -168,6 +168,7 @@ async fn append_plain(
     let Some(CachedRecord { record: before, work }) = records.last(key) else { return Ok(None) };
     let Some(claim) = PlainClaim::of(request.into(), before.number, work) else { return Ok(None) };
     let PlainClaim { token, duration, released, work } = claim;
+    // NOTE: the cached version may be outdated; the transaction decides, and returns the real conflict.
     if expected.check(key, before.version).is_err() {
         return Ok(None);
     }
@@ -203,7 +204,7 @@ async fn append_plain(
             }
             Ok(receipt)
         }
-        // The same event was committed while we waited for the row.
+        // NOTE: the same event was committed while this statement waited for the row; the slow path returns its receipt.
         Err(error) if is_unique_violation(&error) => Ok(None),
         Err(error) => Err(error),
     }
@@ -256,6 +257,8 @@ async fn append_inside(
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
     let left = claims::check(&row, request.into(), waiting)?;
+    // NOTE: the locked row is newer than the one read above: another worker may have written while this one waited for the
+    // lock.
     for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
         *version = locked.as_ref().map_or(*version, |locked| locked.row.version + 1);
     }
@@ -264,6 +267,8 @@ async fn append_inside(
     let planner = ChangePlanner { schema: opened, what: WriteOrigin::Event(&event.id), generation: version };
     let (schemas, source) = (&cache.schemas, ItemSource::Session(key, &row));
     let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
+    // NOTE: nothing is sent before all statements exist: they go in one round trip, and an error of the planning changes
+    // nothing.
     let (mut sent, cells) = session_changes(connection, changes, row.number, version, schema);
     let scope = (&key.app, None);
     sent.extend(plan_scope(connection, schemas, &planner, app_rows, schema, scope, &split.app).await?);
@@ -293,7 +298,7 @@ fn first_receipt(
     }
 }
 
-/// The statements that store an event and move the session's version: it is then as `after` says.
+/// The statements that store an event and update the session's row to `after`.
 fn commit_event<'a>(
     connection: &'a Object,
     key: &SessionKey,
@@ -361,7 +366,7 @@ pub(super) async fn create(
     })
 }
 
-/// Commits an event that comes with its session. What it wrote to shared scopes is not written again.
+/// Commits an event that comes with its session. Its writes to shared scopes are not repeated.
 async fn commit_first(
     connection: &Object,
     cache: &StoreCache,
@@ -379,13 +384,6 @@ async fn commit_first(
     let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());
     let request = RewindSession::new(key.clone(), Expected::Any, to, id, invocation, author, *at);
     rewind_inside(connection, cache, &request, event, &body).await.map(drop)
-}
-
-/// Whether writes to the scopes that a session shares are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SharedWrites {
-    All,
-    Nothing,
 }
 
 async fn create_inside(
@@ -420,7 +418,7 @@ async fn create_inside(
     Ok(key)
 }
 
-/// What a row of a session is made of.
+/// The columns of a new session's row.
 struct NewSessionRow<'a> {
     app: &'a AppId,
     user: &'a UserId,
@@ -432,7 +430,7 @@ struct NewSessionRow<'a> {
 }
 
 impl NewSessionRow<'_> {
-    /// Adds the row, under the id that was asked for or a free one.
+    /// Adds the row, under the requested id or a free one.
     async fn insert(
         &self,
         connection: &Object,
@@ -445,6 +443,7 @@ impl NewSessionRow<'_> {
                 .map(|number| (key.clone(), number))
                 .ok_or_else(|| SessionError::already_exists(&key));
         }
+        // NOTE: another worker may take the same number; the insert then finds the id used, and the next one is tried.
         let next = query(connection, NEXT_NUMBER, &[]).await?;
         let mut number: i64 = next.first().map_or(1, |row| row.get(0));
         loop {
@@ -490,8 +489,10 @@ async fn with_history(
     Ok((row, history))
 }
 
-/// Makes those wait who change what sessions of one user share of their histories.
+/// Serialises operations that change history shared by a user's sessions.
 async fn lock_tenant(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+    // NOTE: an advisory lock, since no row stands for a user's sessions: forks and retention of shared history must not
+    // interleave.
     query(connection, LOCK_TENANT, &[&key.app.as_str(), &key.user.as_str()]).await.map(drop)
 }
 
@@ -553,7 +554,7 @@ async fn fork_inside(
     Box::pin(read::session(connection, cache, &get)).await
 }
 
-/// The newest rewind up to a version, given what held after its event; 0 if there is none.
+/// The newest rewind up to a version, given the state after its event; 0 if there is none.
 async fn rewound_at(
     connection: &Object,
     key: &SessionKey,
@@ -567,14 +568,14 @@ async fn rewound_at(
     if let Some(state) = states.get(&version) {
         return Ok(state.rewound);
     }
-    // Retention took the event that told.
+    // NOTE: retention has deleted the event whose seal names the newest rewind, so its rows are searched.
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let rows = query(connection, READ_REWINDS, &[&app, &user, &id, &to_db(version)]).await?;
     Ok(rows.iter().map(rewind_row).collect::<RewindChain>().newest())
 }
 
-/// Refuses rows of values that are not all that the session had at a version: what is made of them would be sealed as
-/// whole. Where no row tells what they were, the session has to be whole as it is now.
+/// Rejects rows of values that are incomplete at a version: values built from them would be sealed as complete. Where no
+/// row has their combined checksums, the session's current values must be complete.
 async fn check_cells_at(
     connection: &Object,
     row: &PostgresSessionRow,
@@ -635,7 +636,7 @@ async fn rewind_inside(
     let (_, gone, back) = try_join!(biased;
         async { execute(connection, KEEP_PAST_SINCE, &[&number, &to, &now]).await },
         async { query(connection, DELETE_CELLS_SINCE, &[&number, &to]).await },
-        // What is still there has not changed since.
+        // NOTE: `ON CONFLICT DO NOTHING` skips rows that have not changed since the target: they were not deleted above.
         async { query(connection, REWIND_CELLS, &[&stream, &to, &number, &now]).await },
     )?;
     let cells = sums::combined(&gone) ^ sums::combined(&back);
@@ -679,7 +680,7 @@ async fn write_scope_inside(
 ) -> Result<Values, SessionError> {
     let (app, user) = request.scope.parts();
     let writes: Vec<&Write> = request.delta.iter().collect();
-    // A key is remembered also if nothing is written.
+    // NOTE: locked even without writes, since the idempotency key is stored anyway.
     let locked = lock_keys(connection, app, user, &writes).await?;
     if let Some(key) = &request.idempotency_key {
         let (app, owner, idempotency_key, scope) =
@@ -748,7 +749,8 @@ async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String
     for sql in [DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_KEYS] {
         execute(connection, sql, &[&scope]).await?;
     }
-    // The readers of other sessions have seen what is gone, and must not take what comes for it.
+    // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
+    // that they do not take later values for changes of the erased ones.
     let has_others = others.first().is_some_and(|row| row.get(0));
     row.erase(if has_others { row.version + 1 } else { 0 });
     let (version, seal) = (to_db(row.version), row.seal().to_bytes());
@@ -772,7 +774,7 @@ async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
     for sql in [SWEEP_CELLS, SWEEP_ITEMS, SWEEP_REWINDS] {
         execute(connection, sql, &[&stream, &upto]).await?;
     }
-    // Lists that were replaced leave items behind, which a fork may still need.
+    // NOTE: replaced lists leave items, which a fork may still need; so they are deleted only without forks.
     if count == 1 {
         execute(connection, SWEEP_LOST_ITEMS, &[&stream]).await?;
     }

@@ -36,6 +36,8 @@ impl EventChain {
             return Err(gap(self.next));
         }
         self.check(version, digest)?;
+        // NOTE: events come newest first, so an event waits here until the row before it supplies the digest that its own
+        // was computed from.
         (self.next, self.expected, self.pending) = (version - 1, digest, Some(content));
         Ok(())
     }
@@ -104,6 +106,8 @@ pub(crate) fn check_links(
                 }
             }
         }
+        // NOTE: the next event is compared with the stored digest, not a computed one: a damaged event is reported once,
+        // and not all events after it.
         before = link.copied().flatten().map(|(_, digest)| digest);
     }
     if before.is_some_and(|digest| digest != record.state.head) {
@@ -142,7 +146,7 @@ impl Verified {
     }
 }
 
-/// The text of an error, with its cause.
+/// The text of an error with its cause.
 pub(crate) fn error_text(error: &SessionError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

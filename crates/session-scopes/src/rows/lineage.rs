@@ -31,7 +31,7 @@ impl HistorySegment {
 pub(crate) fn forked(lineage: &[HistorySegment], number: i64, version: u64) -> Vec<HistorySegment> {
     let oldest = lineage.last().map(|segment| segment.stream);
     let own = HistorySegment { stream: number, after: version, upto: HistorySegment::OPEN };
-    // The oldest segment has the initial state, even if none of its events is shared.
+    // NOTE: the oldest segment stays even if none of its events is shared: the rows of the initial state are in it.
     let shared = lineage.iter().filter(|part| part.after < version || Some(part.stream) == oldest);
     let shared = shared.map(|part| HistorySegment { upto: part.upto.min(version), ..*part });
     let mut forked: Vec<HistorySegment> = std::iter::once(own).chain(shared).collect();
@@ -42,7 +42,7 @@ pub(crate) fn forked(lineage: &[HistorySegment], number: i64, version: u64) -> V
 /// Whether a history, given newest segment first, has the row of this stream and version.
 #[cfg(feature = "postgres")]
 pub(crate) fn in_lineage(lineage: &[HistorySegment], stream: i64, version: u64) -> bool {
-    // A row of version 0 belongs to the initial state, in the oldest segment.
+    // NOTE: no segment contains version 0, whose rows are the initial state in the oldest segment.
     let oldest = lineage.last();
     lineage.iter().any(|segment| segment.stream == stream && segment.contains(version))
         || version == 0 && oldest.is_some_and(|oldest| oldest.stream == stream)

@@ -74,6 +74,8 @@ impl RewindChain {
     ) -> Result<Vec<Rewound>, SessionError> {
         let mut followed = Vec::new();
         while next > 0 {
+            // NOTE: removed while it is followed, so that damaged rows which refer to each other in a circle end in an
+            // error, not in a loop.
             let row = self
                 .0
                 .remove(&next)

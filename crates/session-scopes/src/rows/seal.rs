@@ -15,7 +15,9 @@ use crate::session::{Parent, Session, Visible};
 use crate::store::Claim;
 use crate::time::Timestamp;
 
-/// How many bits of a row's number are the version.
+/// The number of bits of a row's number that hold the version.
+// NOTE: stream and version share one integer, so that SQLite keeps the events of a session side by side in the table's own
+// tree and needs no index for them.
 const VERSION_BITS: u32 = 32;
 /// The highest version that a row's number has room for.
 pub(crate) const MAX_VERSION: u64 = (1 << VERSION_BITS) - 1;
@@ -229,6 +231,8 @@ impl SessionRecord {
         let content = ContentDigest::new(version, event.id.as_str(), event.at, body);
         let SealedState { head, cells: before, rewound } = self.state;
         let rewound = if event.actions.rewound_to().is_some() { version } else { rewound };
+        // NOTE: combined by exclusive or, so that an append updates the sum from the rows that it changes and reads no
+        // others.
         let state = SealedState { head: content.after(head), cells: before ^ cells, rewound };
         EventSeal::new(row_number(self.number, version), at, state)
     }
@@ -241,7 +245,7 @@ impl SessionRecord {
         Err(SessionError::no_such_version(key, version, self.oldest, self.version))
     }
 
-    /// Without the events up to a version, whose digest stays.
+    /// The record after retention up to a version, whose digest is kept.
     pub(crate) fn pruned(self, oldest: u64, anchor: Digest) -> Self {
         SessionRecord { oldest, anchor, ..self }
     }
@@ -318,7 +322,7 @@ impl ScopeSeal {
     }
 }
 
-/// A shared scope, for people.
+/// The name of a shared scope in errors.
 pub(crate) fn shared(app: &str, user: &str) -> String {
     if user.is_empty() { format!("scope of app {app}") } else { format!("scope of user {app}/{user}") }
 }
@@ -392,7 +396,7 @@ pub(crate) fn of_fork(parent: i64, number: i64, id: &str, version: i64, created:
     check.int(parent).int(number).text(id).int(version).int(created).sum()
 }
 
-/// Refuses a checksum that is not the one that was stored.
+/// Rejects a checksum that differs from the stored one.
 pub(crate) fn compare(found: i64, stored: i64, what: impl FnOnce() -> String) -> Result<(), SessionError> {
     if found == stored {
         return Ok(());
@@ -400,7 +404,7 @@ pub(crate) fn compare(found: i64, stored: i64, what: impl FnOnce() -> String) ->
     Err(SessionError::damaged(what(), "checksum mismatch of its row"))
 }
 
-/// The bytes of a blob, from its start on.
+/// Reads the fields of a stored seal, from its first byte on.
 struct SealReader<'a>(&'a [u8]);
 
 impl SealReader<'_> {

@@ -11,15 +11,22 @@ use crate::scope::ScopeVersions;
 /// The generation of a shared list that starts over. A stored one has generation 0.
 pub(crate) const RECREATED: u64 = 1;
 
+/// Whether writes to the scopes that a session shares are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedWrites {
+    All,
+    Nothing,
+}
+
 /// The row of a scope.
 #[derive(Clone, Debug)]
 pub(crate) struct ScopeRow {
     pub(crate) scope: i64,
     app: AppId,
     user: Option<UserId>,
-    /// How often it was written.
+    /// The number of writes to it.
     pub(crate) version: u64,
-    /// What was removed up to this version is forgotten.
+    /// Removals up to this version are forgotten.
     pub(crate) known: u64,
     /// The checksums of the rows of its keys, combined by exclusive or.
     pub(crate) cells: i64,
@@ -79,7 +86,7 @@ impl ScopeRow {
         Err(self.damaged("a key is missing or outdated"))
     }
 
-    /// Takes all values away, at a version.
+    /// Removes all values, at a version.
     pub(crate) fn erase(&mut self, version: u64) {
         (self.version, self.known, self.cells) = (version, version, 0);
     }
@@ -103,6 +110,8 @@ impl ScopeRow {
             operations.push(ScopeOperation::DropItems { key: key.to_owned(), before: place });
         }
         let version = to_db(self.version);
+        // NOTE: a change at the ends keeps the version of the last other one: a reader that has seen that version needs
+        // only the new items (docs/decisions/sessions.md).
         let changed = list.filter(|(extent, _)| change.only_appends(*extent));
         let changed = changed.map_or(version, |(_, changed)| changed);
         let (value, extent, rows) = match change {
@@ -118,7 +127,7 @@ impl ScopeRow {
         operations.push(ScopeOperation::Put { checksum: row.sum(self.scope), row });
         let start = extent.map_or(0, |extent| extent.start);
         let items = rows.into_iter().flat_map(|(place, items)| (place..).zip(items));
-        // A list may have lost some of them already.
+        // NOTE: `keep_last` may drop items that the same write added; they are not stored at all.
         operations.extend(items.filter(|(place, _)| *place >= start).map(|(place, item)| {
             let (place, item) = (to_db(place), item.to_string());
             let checksum = of_item(self.scope, key, (place, version), &item);
@@ -132,12 +141,13 @@ impl ScopeRow {
 fn first_kept(before: ListExtent, change: &RowChange) -> Option<i64> {
     let kept = match change {
         RowChange::List(extent, _) if extent.generation != RECREATED => extent.start,
+        // NOTE: a removed, replaced or recreated list keeps no items, and scopes have no history that could need them.
         _ => return Some(i64::MAX),
     };
     (kept > before.start).then(|| to_db(kept))
 }
 
-/// What a stored row of a key says about the next change.
+/// The fields of a key's stored row on which its next change depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedHead {
     /// The extent, if it is a list.

@@ -83,7 +83,7 @@ pub(crate) struct ChangePlanner<'a> {
 }
 
 impl ChangePlanner<'_> {
-    /// Folds writes to one key into the content of its row, as far as that goes without the items of a list.
+    /// Folds writes to one key into the content of its row, as far as possible without the items of a list.
     pub(crate) fn plan(
         &self,
         found: Option<&StoredHead>,
@@ -95,7 +95,7 @@ impl ChangePlanner<'_> {
             Some(StoredHead { head: ValueHead::Json(value), schema }) => {
                 Some(Held { cell: StoredValue::from(value.clone()), schema: Arc::clone(schema) })
             }
-            // Whatever the items are, they are not needed: any list does.
+            // NOTE: the first write replaces the list, so its items are not read: an empty list stands for it.
             Some(StoredHead { schema, .. }) if begins_blind => {
                 Some(Held { cell: StoredValue::list(List::new()), schema: Arc::clone(schema) })
             }
@@ -147,6 +147,7 @@ impl ChangePlanner<'_> {
         writes: &[&Write],
     ) -> Result<Option<RowChange>, SessionError> {
         let Some(first) = writes.first() else { return Ok(Some(RowChange::Nothing)) };
+        // NOTE: items stored under another type may need a migration, so the whole list has to be read and stored again.
         if !self.schema.has_type_of(first.key(), stored) {
             return Ok(None);
         }
@@ -209,6 +210,8 @@ impl ChangePlanner<'_> {
         if after.ptr_eq(before) {
             return RowChange::Nothing;
         }
+        // NOTE: compared by pointer: a handler that keeps an item keeps its `Arc`, and comparing large items would cost
+        // their size.
         let changed: Vec<u64> = before
             .iter()
             .zip(after)
@@ -216,6 +219,7 @@ impl ChangePlanner<'_> {
             .filter(|((before, after), _)| !Arc::ptr_eq(before, after))
             .map(|(_, index)| index)
             .collect();
+        // NOTE: rows that cover more than half of a list cost each later reader more than a new list costs this write.
         if after.len() < before.len() || changed.len() * 2 > before.len() {
             return self.new_list(after);
         }
@@ -242,6 +246,7 @@ fn chunks(place: u64, items: Vec<Value>) -> Vec<ItemChunk> {
 /// The writes of a scope by key, in the order in which the keys first come.
 pub(crate) fn by_key<'w>(writes: &[&'w Write]) -> Vec<(&'w str, Vec<&'w Write>)> {
     let mut grouped: Vec<(&str, Vec<&Write>)> = Vec::new();
+    // NOTE: a map from keys to positions, since searching the groups would be quadratic for a write of many keys.
     let mut places = std::collections::HashMap::new();
     for write in writes {
         let place = *places.entry(write.key()).or_insert_with(|| {

@@ -22,7 +22,7 @@ pub(crate) struct WorkState {
 }
 
 impl WorkState {
-    /// That of a new session.
+    /// The claim and inbox of a new session.
     pub(crate) fn new(number: i64) -> Self {
         WorkState { fence: ClaimFence::for_new_session(number), inbox: 0, last: 0, waiting: 0 }
     }
@@ -30,6 +30,8 @@ impl WorkState {
     /// Its checksum, in the session with this number.
     pub(crate) fn checksum(&self, number: i64) -> i64 {
         let (owner, expires) = self.fence.columns();
+        // NOTE: claim and inbox change without an event, so the session's seal does not cover them; they have this checksum
+        // of their own (docs/decisions/sessions.md).
         let mut check = ChecksumEncoder::new("work of stepfold_sessions");
         check.int(number).int(self.fence.claims(number)).optional_text(owner).optional_int(expires);
         check.int(to_db(self.inbox)).int(to_db(self.last)).int(self.waiting).sum()

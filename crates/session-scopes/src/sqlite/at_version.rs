@@ -1,4 +1,4 @@
-//! The values that a session had at a version, without a word written.
+//! The values that a session had at a version, read without writing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl PastSession<'_> {
         Ok(values.into_iter().collect())
     }
 
-    /// Adds what its values take in memory, one after the other.
+    /// Adds the memory of its values, one after the other.
     pub(super) fn weigh(self, sqlite: &SqliteConnection, size: &mut SizeCounter) -> Result<(), SessionError> {
         let failed = failed("read sizes of values");
         let connection = &sqlite.connection;
@@ -58,6 +58,7 @@ impl PastSession<'_> {
         );
         let stored =
             stored.and_then(|mut sum| sum.query_row([self.stream, to_db(self.version)], |row| row.get(0)));
+        // NOTE: the stored bytes alone may exceed the limit; then no value is read to count what it holds.
         if size.is_exceeded_with(from_db(stored.map_err(failed)?)) {
             return Ok(());
         }
@@ -83,7 +84,7 @@ impl PastSession<'_> {
         Ok(())
     }
 
-    /// What a key had, given its row of today.
+    /// The value that a key had, given its current row.
     fn held(self, sqlite: &mut SqliteConnection, row: &ValueRow) -> Result<Option<Held>, SessionError> {
         if from_db(row.version) <= self.version {
             return held(sqlite, row);

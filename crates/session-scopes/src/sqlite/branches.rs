@@ -42,7 +42,7 @@ pub(super) fn forks_of(
     crate::rows::branches::forks(rows, row, key)
 }
 
-/// Remembers a fork, for as long as it and what it was forked from are there.
+/// Stores the row of a fork, which exists as long as the fork and its origin do.
 pub(super) fn add_fork(
     sqlite: &SqliteConnection,
     from: &SessionKey,
@@ -56,7 +56,7 @@ pub(super) fn add_fork(
     put_seal(sqlite, from, &parent.with_forks(sum))
 }
 
-/// Forgets a session that is deleted: its labels, its forks, and that it is one.
+/// Deletes the labels and forks of a deleted session, and its own fork row.
 pub(super) fn forget(
     sqlite: &SqliteConnection,
     key: &SessionKey,
@@ -73,17 +73,18 @@ pub(super) fn forget(
             }
         }
     }
+    // NOTE: forks of a deleted session stay; only the list of them goes with its row.
     run(sqlite, "DELETE FROM stepfold_forks WHERE parent = ?1", &[&row.number])?;
     run(sqlite, "DELETE FROM stepfold_labels WHERE number = ?1", &[&row.number]).map(drop)
 }
 
-/// Forgets the labels of versions before this one; what their checksums add up to.
+/// Deletes the labels of versions before this one; returns their combined checksums.
 pub(super) fn prune_labels(sqlite: &SqliteConnection, number: i64, oldest: u64) -> Result<i64, SessionError> {
     let delete = "DELETE FROM stepfold_labels WHERE number = ?1 AND version < ?2 RETURNING checksum";
     deleted(sqlite, delete, [number, to_db(oldest)])
 }
 
-/// What the checksums of the rows add up to that a statement deletes and returns.
+/// The combined checksums of the rows that a statement deletes and returns.
 fn deleted(sqlite: &SqliteConnection, delete: &str, of: impl Params) -> Result<i64, SessionError> {
     let failed = failed("write");
     let mut delete = sqlite.connection.prepare_cached(delete).map_err(failed)?;
@@ -92,7 +93,7 @@ fn deleted(sqlite: &SqliteConnection, delete: &str, of: impl Params) -> Result<i
     Ok(gone.into_iter().fold(0, |sum, checksum| sum ^ checksum))
 }
 
-/// Stores the row of a session as it is, newest version and time included: they are what its seal covers.
+/// Stores the row of a session with its newest version and time, which its seal covers.
 fn put_seal(sqlite: &SqliteConnection, key: &SessionKey, record: &SessionRecord) -> Result<(), SessionError> {
     let (version, updated) = (to_db(record.version), record.updated.as_micros());
     let update = "UPDATE stepfold_sessions SET version = ?2, updated = ?3, seal = ?4 WHERE number = ?1";

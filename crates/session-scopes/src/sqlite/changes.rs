@@ -18,7 +18,7 @@ use crate::rows::shared::{ScopeRow, SharedScopes};
 use crate::scope::Scope;
 use crate::store::REMEMBERED_REMOVALS;
 
-/// The part of an event's body that is of interest here.
+/// The written keys of an event's body.
 #[derive(Deserialize)]
 struct WrittenKeys<'a> {
     #[serde(borrow, default)]
@@ -31,9 +31,9 @@ struct WrittenKey<'a> {
     key: Cow<'a, str>,
 }
 
-/// The session's own keys that were written after a version; none if that is not known.
+/// The session's own keys that were written after a version; `None` if they are unknown.
 ///
-/// Its events tell, as long as none of them is a rewind: then the rows of all keys are looked at.
+/// Its events name them, as long as none of them is a rewind; after one, the rows of all keys are examined.
 pub(super) fn session_keys(
     connection: &Connection,
     row: &SqliteSessionRow,
@@ -77,8 +77,8 @@ fn rewritten(connection: &Connection, stream: i64, version: u64) -> Result<BTree
     )
 }
 
-/// Reads `scope, version, known, seal` of the app and of the user, from a column on. Both are there from the beginning of
-/// a session.
+/// Reads `scope, version, known, seal` of the app and of the user, from a column on. Both rows exist as long as a session
+/// does.
 pub(super) fn read_scopes(
     row: &Row<'_>,
     first: usize,
@@ -102,7 +102,7 @@ pub(super) fn scopes_of(
     Ok(SharedScopes { app: scope(None)?, user: scope(Some(user))? })
 }
 
-/// That a scope is gone which was there.
+/// The error for a scope whose row is missing.
 pub(super) fn missing_scope(app: &AppId, user: Option<&UserId>) -> SessionError {
     ScopeRow::new(0, app, user).damaged("missing row")
 }
@@ -139,7 +139,7 @@ impl ScopeRow {
         Ok(ScopeRow::new(row.get(first)?, app, user).opened((version, known), Some(seal)))
     }
 
-    /// The scope, which is made if it is not there.
+    /// Finds the scope, or creates it.
     pub(super) fn find_or_make(
         connection: &Connection,
         app: &AppId,
@@ -164,7 +164,7 @@ impl ScopeRow {
         Ok(row)
     }
 
-    /// Stores what has changed.
+    /// Stores the changed columns.
     pub(super) fn store(&self, connection: &Connection) -> Result<(), SessionError> {
         let (version, known) = (to_db(self.version), to_db(self.known));
         connection
@@ -174,7 +174,7 @@ impl ScopeRow {
             .map_err(failed("write to a scope"))
     }
 
-    /// Checks that all rows of keys are there, without reading what they hold.
+    /// Checks that all rows of keys exist, without reading their values.
     pub(super) fn check_keys(&self, sqlite: &SqliteConnection) -> Result<(), SessionError> {
         let sums = sqlite.connection.prepare_cached("SELECT checksum FROM stepfold_shared WHERE scope = ?1");
         let sum = sums.and_then(|mut sums| {
@@ -213,8 +213,7 @@ fn keys(connection: &Connection, query: &str, of: &[i64; 2]) -> Result<BTreeSet<
     keys.and_then(Iterator::collect).map_err(failed)
 }
 
-/// Remembers that the write that gives a scope its version took a key away, and forgets what so many others have made
-/// too old.
+/// Records that the newest write of a scope removed a key, and forgets the oldest removals above the limit.
 pub(super) fn remember_removal(
     connection: &Connection,
     row: &mut ScopeRow,

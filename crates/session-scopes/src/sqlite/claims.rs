@@ -17,7 +17,7 @@ use crate::store::{
     Claim, ClaimFence, ClaimSession, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, WorkRequest,
 };
 
-/// Reads claim and inbox from a row that begins as [`SqliteSessionRow::read`] says, and the checksum that they should have.
+/// Reads claim and inbox, with their stored checksum, from a row in the form of [`SqliteSessionRow::read`].
 pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(WorkState, i64)> {
     let invalid = |error| rusqlite::Error::FromSqlConversionFailure(9, Type::Text, Box::new(error));
     let owner = row.get::<_, Option<Arc<str>>>(9)?;
@@ -26,7 +26,7 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(WorkState, i64)> {
     Ok((WorkState { fence, inbox, last, waiting: row.get(13)? }, row.get(14)?))
 }
 
-/// Leaves claim and inbox so, if that is not what the row has.
+/// Stores claim and inbox, if they differ from the row.
 pub(super) fn put_work(
     sqlite: &SqliteConnection,
     row: &SqliteSessionRow,
@@ -59,7 +59,7 @@ pub(super) fn repeated(row: &SqliteSessionRow, request: WorkRequest<'_>, receipt
     Receipt { claim: row.work.fence.claim_of_requester(request.claim), inbox: row.work.inbox, ..receipt }
 }
 
-/// The claim as an append leaves it, if nothing speaks against it.
+/// The claim after an append, if the append is allowed.
 pub(super) fn check(
     sqlite: &SqliteConnection,
     row: &SqliteSessionRow,
@@ -70,7 +70,7 @@ pub(super) fn check(
     Ok(fence)
 }
 
-/// Leaves claim and inbox so, once the event is committed.
+/// Updates claim and inbox, once the event is committed.
 pub(super) fn commit(
     sqlite: &SqliteConnection,
     row: &SqliteSessionRow,
@@ -84,7 +84,7 @@ pub(super) fn commit(
     Ok(Receipt { claim: work.fence.claim_of_requester(request.claim), inbox: work.inbox, ..receipt })
 }
 
-/// Leaves the claim so.
+/// Stores the claim.
 fn put(sqlite: &SqliteConnection, row: &SqliteSessionRow, fence: &ClaimFence) -> Result<(), SessionError> {
     put_work(sqlite, row, &WorkState { fence: fence.clone(), ..row.work.clone() })
 }
@@ -105,8 +105,8 @@ pub(super) fn renew(sqlite: &mut SqliteConnection, request: &RenewClaim) -> Resu
     Ok(Renewed { claim: fence.current_claim(key)?, inbox: row.work.inbox })
 }
 
-/// Renews claims in one transaction. One that is lost or damaged changes nothing, and does not take the others along: only
-/// a busy or full file fails them all, since it takes the transaction back.
+/// Renews claims in one transaction. A lost or damaged claim changes nothing and does not fail the others: only a busy or
+/// full file fails them all, since it rolls the transaction back.
 pub(super) fn renew_all(
     sqlite: &mut SqliteConnection,
     request: &RenewClaims,

@@ -21,7 +21,7 @@ use super::error::failed;
 use super::tables;
 use crate::error::SessionError;
 
-/// What is at the path of a store.
+/// The content of a store's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FoundFile {
     Nothing,
@@ -32,7 +32,7 @@ pub(super) enum FoundFile {
     },
 }
 
-/// A file that is open, as the system knows it whatever its name becomes.
+/// An open file, by its identity in the system, which a later renaming does not change.
 pub(super) struct OpenedFile {
     path: PathBuf,
     identity: FileIdentity,
@@ -50,7 +50,7 @@ fn identity(found: &fs::Metadata) -> FileIdentity {
     (found.dev(), found.ino())
 }
 
-/// That a file is there is all that is known elsewhere.
+/// Elsewhere only the existence of a file is known.
 #[cfg(not(unix))]
 fn identity(_: &fs::Metadata) -> FileIdentity {}
 
@@ -71,7 +71,7 @@ impl OpenedFile {
     }
 }
 
-/// What every SQLite file begins with.
+/// The first bytes of every SQLite file.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Inspects the file at a path, and rejects one that cannot be opened as a store. `accepts_loss`: even
@@ -87,6 +87,7 @@ pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<FoundFile, Session
     if start.is_empty() {
         return Err(SessionError::EmptyFile { path: path.display().to_string() });
     }
+    // NOTE: SQLite itself would notice a file of another program only at the first statement.
     if start != MAGIC {
         return Err(cannot_open(std::io::Error::other(format!(
             "{} is not an SQLite database",
@@ -95,7 +96,7 @@ pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<FoundFile, Session
     }
     let connection = connect_to_look(path)?;
     let is_ours = tables::check(&connection)?;
-    // In this order: another process may begin a log in between.
+    // NOTE: the mark is read before the log is checked: another process may begin a log in between, never remove one.
     if is_ours && !accepts_loss && is_logged(&connection)? && !has_content(&beside(path, "-wal")) {
         return Err(SessionError::LogMissing { path: path.display().to_string() });
     }
@@ -107,7 +108,8 @@ pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
     let failed = failed("open its file");
     let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
     if has_content(&beside(path, "-journal")) {
-        // A process ended while it changed the file without a log; only one that may write can take that back.
+        // NOTE: a process ended while it changed the file without a log. SQLite has to roll that back first, which needs a
+        // connection that may write.
         let connection =
             Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failed)?;
         connection.pragma_update(None, "query_only", true).map_err(failed)?;
@@ -123,7 +125,7 @@ pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
 
 /// Whether the file uses a log and is not open elsewhere: reading it normally would create a log.
 pub(super) fn is_read_alone(path: &Path) -> bool {
-    /// Where the file says how it is read, and what stands there for a log.
+    /// The offset of the file's read version, and its value for a file with a log.
     const PLACE: usize = 19;
     const LOG: u8 = 2;
     let mut start = [0; 100];
@@ -134,6 +136,7 @@ pub(super) fn is_read_alone(path: &Path) -> bool {
 
 /// The address with which SQLite treats a file as immutable.
 fn immutable(path: &Path) -> String {
+    // NOTE: SQLite takes the path as a URI here, in which `?` and `%` have a meaning.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_".contains(&byte);
     let bytes = path.as_os_str().as_encoded_bytes().iter();
     let address: String = bytes
@@ -170,9 +173,10 @@ pub(super) fn make(path: &Path) -> Result<(), SessionError> {
         let words = format!("missing folder {}; create it first", folder(path).display());
         return Err(SessionError::Store { what: "create its file", source: words.into() });
     }
+    // NOTE: several threads of this process may create stores at the same time.
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let new = beside(path, &format!(".new-{}-{number}", std::process::id()));
-    // Of a process that had our number and was killed.
+    // NOTE: left by a killed process that had the same process number.
     let _ = fs::remove_file(&new);
     let made = fill(&new).and_then(|()| put(&new, path));
     let _ = fs::remove_file(&new);
@@ -190,11 +194,11 @@ fn put(new: &Path, path: &Path) -> Result<(), SessionError> {
     match fs::hard_link(new, path) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
-        // The file system does not support links.
+        // NOTE: some file systems have no hard links; renaming could replace a file, so it is the fallback only.
         Err(_) if !path.exists() => fs::rename(new, path).map_err(cannot_open)?,
         Err(_) => return Ok(()),
     }
-    // So that the name survives a loss of power; not every system can.
+    // NOTE: makes the new name survive a loss of power; not every system can sync a folder, so errors are ignored.
     let _ = File::open(folder(path)).and_then(|folder| folder.sync_all());
     Ok(())
 }

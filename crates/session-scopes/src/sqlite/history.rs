@@ -1,4 +1,4 @@
-//! What a session's rows are: its own, and those that it shares with what it was forked from.
+//! The rows of a session's history: its own, and those that it shares with its origin.
 
 use std::num::NonZero;
 use std::ops::Deref;
@@ -45,7 +45,7 @@ impl Deref for SqliteSessionRow {
     }
 }
 
-/// The columns of a session, as `s`, that [`SqliteSessionRow::read`] expects behind the first seven.
+/// The columns of a session, as `s`, that [`SqliteSessionRow::read`] expects after the first seven.
 macro_rules! work_columns {
     () => {
         "s.life, s.claims, s.claim_owner, s.claim_expires, s.inbox, s.inbox_last, s.waiting, s.work"
@@ -53,8 +53,8 @@ macro_rules! work_columns {
 }
 pub(super) use work_columns;
 
-/// A query for the row of the session ?1, ?2, ?3 and of its newest event, as [`SqliteSessionRow::read_newest`] takes them, with
-/// more columns of other tables.
+/// A query for the row of the session ?1, ?2, ?3 and of its newest event, in the form of
+/// [`SqliteSessionRow::read_newest`], with more columns of other tables.
 macro_rules! session_query {
     ($columns:literal, $tables:literal) => {
         concat!(
@@ -98,7 +98,7 @@ impl SqliteSessionRow {
         }))
     }
 
-    /// With the version and the time of its newest event, as the list tells of them. What holds then is not known.
+    /// Sets the version and the time of its newest event from its list entry. The state at that version stays unknown.
     pub(super) fn at(mut self, version: u64, updated: Timestamp) -> Self {
         (self.record.version, self.record.updated) = (version, updated);
         self
@@ -117,6 +117,8 @@ impl SqliteSessionRow {
     fn read_newest(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
         let newest: Option<i64> = row.get(16)?;
         let (found, newest) = match (SqliteSessionRow::read(row, key)?, newest) {
+            // NOTE: an append does not write the session's row: version, time and state are those of the newest event,
+            // unless retention has deleted it.
             (Ok(found), Some(newest)) if version_of(newest) > found.version => (found, newest),
             (found, _) => return Ok(found),
         };
@@ -130,7 +132,7 @@ impl SqliteSessionRow {
         }))
     }
 
-    /// The row of a session that has to be there.
+    /// The row of an existing session.
     pub(super) fn get(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
         SqliteSessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
     }
@@ -150,6 +152,8 @@ impl SqliteSessionRow {
             })
             .map_err(failed)?;
         let Some((version, checksum)) = found.filter(|(version, _)| from_db(*version) == self.version) else {
+            // NOTE: a lost newest event leaves a session that looks whole at the version before; only the list entry shows
+            // that it is missing.
             return Err(not_newest(key, self.version));
         };
         let sum = seal::of_recent(app, user, updated, self.number, version);
@@ -168,16 +172,17 @@ impl SqliteSessionRow {
     }
 }
 
-/// All that an operation on a session begins with, read by one statement.
+/// The rows that an operation on a session begins with, read by one statement.
 pub(super) struct OpenedSession {
     pub(super) row: SqliteSessionRow,
     /// The scopes that it shares.
     pub(super) scopes: SharedScopes,
-    /// The number of the row of the event that was looked for.
+    /// The number of the requested event's row.
     pub(super) event: Option<i64>,
 }
 
-/// The unary plus lets SQLite use the index of ids, which has no column.
+/// The unary plus removes the column's affinity: with it SQLite would not use the index over the expression, and scan all
+/// events (docs/decisions/sessions.md).
 const OPENED: &str = session_query!(
     ", a.scope, a.version, a.known, a.seal, u.scope, u.version, u.known, u.seal, \
      (SELECT i.number FROM stepfold_events i WHERE i.number >> 32 = +s.number AND i.id = ?4)",
@@ -186,7 +191,7 @@ const OPENED: &str = session_query!(
 );
 
 impl OpenedSession {
-    /// A session that has to be there, and one of its events, if an id is given.
+    /// Reads an existing session, and one of its events if an id is given.
     pub(super) fn read(
         connection: &Connection,
         key: &SessionKey,
@@ -205,19 +210,19 @@ impl OpenedSession {
     }
 }
 
-/// That the newest event is not the one that the list of sessions tells of.
+/// The error for a newest event that differs from the one in the list of sessions.
 pub(super) fn not_newest(key: &SessionKey, version: u64) -> SessionError {
     let why = format!("missing in the list of sessions at version {version}, its newest event");
     SessionError::damaged(format!("session {key}"), why)
 }
 
 impl HistorySegment {
-    /// The rows of events of this part behind a version: those above the first number, up to the second.
+    /// The rows of events of this segment after a version: those above the first number, up to the second.
     pub(super) fn rows_after(&self, version: u64) -> (i64, i64) {
         self.rows_between(version, u64::MAX)
     }
 
-    /// Those of them that are of versions up to one.
+    /// As [`rows_after`](Self::rows_after), up to a version.
     fn rows_between(&self, version: u64, upto: u64) -> (i64, i64) {
         (row_number(self.stream, version.max(self.after)), row_number(self.stream, self.upto.min(upto)))
     }
@@ -236,7 +241,7 @@ impl SqliteHistory {
         Ok(SqliteHistory { lineage: lineage_of(connection, row)? })
     }
 
-    /// What counts at a version.
+    /// The visible versions at a version.
     pub(super) fn visible(
         &self,
         connection: &Connection,
@@ -256,7 +261,7 @@ impl SqliteHistory {
     ) -> Result<u64, SessionError> {
         match version {
             _ if version == row.version => Ok(row.state.rewound),
-            // Retention took the event that told.
+            // NOTE: retention has deleted the event whose seal names the newest rewind, so its rows are searched.
             _ if version == row.oldest => rewinds_at(connection, row.number, version).map(|all| all.newest()),
             _ => Ok(self.state(connection, version)?.rewound),
         }
@@ -278,7 +283,7 @@ impl SqliteHistory {
         Ok(self.state(connection, version)?.head)
     }
 
-    /// What held after an event that retention has not taken.
+    /// The state after an event that retention has not deleted.
     pub(super) fn state(&self, connection: &Connection, version: u64) -> Result<SealedState, SessionError> {
         let failed = failed("read an event");
         let number = self.row_of(version);
@@ -298,8 +303,8 @@ impl SqliteHistory {
         Some(row_number(segment.stream, version))
     }
 
-    /// The rows of events behind a version, of some ranges of versions, newest first: those above the first number of
-    /// each, up to the second.
+    /// The rows of events after a version, of some ranges of versions, newest first: those above the first number of each, up
+    /// to the second.
     fn rows(&self, after: u64, ranges: &[(u64, u64)]) -> impl Iterator<Item = (i64, i64)> {
         let rows = ranges.iter().rev().flat_map(move |(first, last)| {
             let after = after.max(first.saturating_sub(1));
@@ -361,6 +366,7 @@ impl SqliteHistory {
         in_memory: bool,
     ) -> Result<Vec<(u64, u64)>, SessionError> {
         let failed = failed("read sizes of events");
+        // NOTE: the number of bytes needs no page of the body; the number of values in it needs all of them.
         let columns = if in_memory { "number, body" } else { "number, octet_length(body)" };
         let mut query = connection
             .prepare_cached(&format!(
@@ -385,7 +391,7 @@ impl SqliteHistory {
         Ok(sizes)
     }
 
-    /// Hands on the body of each event of the session's own behind a version, in order: each checked, none left out.
+    /// Calls `each` with the body of each of the session's own events after a version, in order: each checked, none omitted.
     pub(super) fn bodies(
         &self,
         connection: &Connection,
@@ -464,7 +470,7 @@ fn lineage_of(connection: &Connection, row: &SqliteSessionRow) -> Result<Vec<His
     Ok(lineage)
 }
 
-/// What counts in a session at a version, up to which this is the newest rewind.
+/// The visible versions of a session at a version, given the newest rewind up to it.
 pub(super) fn visible_at(
     connection: &Connection,
     number: i64,
@@ -478,7 +484,7 @@ pub(super) fn visible_at(
     Ok(Visible::at(version, &rewinds))
 }
 
-/// The rewinds of a session that count at a version, and the newest one of each part of its history.
+/// The visible rewinds of a session at a version, and the newest one of each segment of its history.
 fn rewinds_at(connection: &Connection, number: i64, version: u64) -> Result<RewindChain, SessionError> {
     read_rewinds(
         connection,
@@ -544,7 +550,7 @@ fn segment_events(
         )
         .map_err(failed)?;
     let mut rows = query.query([from, to]).map_err(failed)?;
-    // The numbers of a session's events have no gaps.
+    // NOTE: the numbers of a session's events have no gaps, so their difference is the number of rows.
     if usize::try_from(to - from).is_ok_and(|rows| rows >= LONG) {
         return side_by_side(&mut rows, chain, events);
     }
@@ -603,14 +609,14 @@ impl OpenedEvent {
     }
 }
 
-/// From so many rows on, to read a history takes several threads: most of the time goes into JSON and digests, and below
-/// it a thread costs more than it saves.
+/// The number of rows from which several threads read a history. Most of the time goes into JSON and digests; below this
+/// number a thread costs more than it saves.
 const LONG: usize = 1_024;
 
 /// The threads that read a long history, this one included.
 const READERS: usize = 4;
 
-/// The bytes of a share's texts.
+/// The bytes of the texts of a batch.
 const SHARE: usize = 32 * 1024;
 
 /// Adds the events of many rows, newest first: this thread reads the rows, and others open them meanwhile.
@@ -620,6 +626,8 @@ fn side_by_side(
     events: &mut Vec<CommittedEvent>,
 ) -> Result<(), SessionError> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(READERS);
+    // NOTE: threads of their own, not those of tools that compute: a tool that computes for a minute must not delay reading
+    // a session (docs/decisions/sessions.md).
     let (sender, receiver) = mpsc::sync_channel::<(usize, RowBatch)>(threads);
     let receiver = Mutex::new(receiver);
     let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
@@ -635,7 +643,8 @@ fn side_by_side(
             let mut share = RowBatch::default();
             read = share.fill(rows);
             let is_last = read.is_err() || !share.is_full();
-            // The others have enough to do.
+            // NOTE: a full channel means that the other threads are busy; this one opens the batch, which also bounds the memory of
+            // batches in flight.
             if let Err(TrySendError::Full((place, share)) | TrySendError::Disconnected((place, share))) =
                 sender.try_send((place, share))
             {
@@ -652,9 +661,10 @@ fn side_by_side(
         }
         read
     });
+    // NOTE: the chain is checked at the end and in order, with the same errors as in a short history.
     opened.sort_unstable_by_key(|(place, _)| *place);
     opened.into_iter().flat_map(|(_, share)| share).try_for_each(|event| event.add_to(chain, events))?;
-    // What is newer than a row that cannot be read is checked first, as it is where they are read one by one.
+    // NOTE: reported after the chain of the newer events is checked, so that long and short histories give the same error.
     read.map_err(failed("read events"))
 }
 
@@ -676,7 +686,7 @@ struct BatchedRow {
 }
 
 impl RowBatch {
-    /// Takes rows until it is full.
+    /// Adds rows until it is full.
     fn fill(&mut self, rows: &mut Rows<'_>) -> rusqlite::Result<()> {
         self.texts.reserve(SHARE + SHARE / 4);
         while !self.is_full()
@@ -697,7 +707,7 @@ impl RowBatch {
 
     fn open(&self) -> Vec<OpenedEvent> {
         let (mut recent, mut start) = (RecentTexts::default(), 0);
-        // The next row is that of the event before.
+        // NOTE: rows are newest first, so the next row has the digest of the history before this event.
         let before = self.rows.iter().skip(1).map(|row| Some(row.head)).chain([None]);
         let open = |(row, before): (&BatchedRow, _)| {
             let (id, body) = (&self.texts[start..row.id], &self.texts[row.id..row.body]);

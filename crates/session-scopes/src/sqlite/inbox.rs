@@ -1,4 +1,4 @@
-//! The inboxes of sessions: what waits has a row each, and so has what was taken last, for its idempotency key.
+//! The inboxes of sessions: a row for each waiting entry, and for each entry that was taken last, with its idempotency key.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ fn find(connection: &Connection, number: i64, position: i64) -> Result<Option<In
     found.map(|row| row.check(number).map(|()| row)).transpose()
 }
 
-/// Takes those of these that wait.
+/// Takes the entries at these positions that wait.
 pub(super) fn take(
     sqlite: &SqliteConnection,
     number: i64,
@@ -65,6 +65,7 @@ pub(super) fn take(
 ) -> Result<Vec<u64>, SessionError> {
     let mut taken = Vec::new();
     for position in positions {
+        // NOTE: read before it is deleted: its checksum leaves the sum of waiting entries, and its key stays known.
         let Some(row) = find(&sqlite.connection, number, to_db(*position))? else { continue };
         remember(sqlite, number, &row)?;
         let place: [&dyn rusqlite::ToSql; 2] = [&number, &row.position];
@@ -85,7 +86,7 @@ pub(super) fn take(
     Ok(taken)
 }
 
-/// Keeps the idempotency key of an entry that goes.
+/// Stores the idempotency key of an entry that is removed.
 fn remember(sqlite: &SqliteConnection, number: i64, row: &InputRow) -> Result<(), SessionError> {
     let TakenRow { position, checksum, key, digest } = row.taken(number);
     run(
@@ -97,7 +98,7 @@ fn remember(sqlite: &SqliteConnection, number: i64, row: &InputRow) -> Result<()
     .map(drop)
 }
 
-/// Deletes the inbox of a session that goes.
+/// Deletes the inbox of a deleted session.
 pub(super) fn delete(sqlite: &SqliteConnection, number: i64) -> Result<(), SessionError> {
     run(sqlite, "DELETE FROM stepfold_inbox WHERE number = ?1", &[&number])?;
     run(sqlite, "DELETE FROM stepfold_taken WHERE number = ?1", &[&number]).map(drop)
@@ -150,7 +151,7 @@ fn known(
     repeated(prepared, &digest, position).map(Some)
 }
 
-/// Adds an entry; its position.
+/// Adds an entry; returns its position.
 fn insert(
     sqlite: &SqliteConnection,
     session: &SqliteSessionRow,
@@ -196,8 +197,7 @@ pub(super) fn read(
     rows.iter().map(InputRow::entry).collect()
 }
 
-/// What waits behind a position, checked, with bodies of so many bytes at most; that nothing else that should wait is gone,
-/// too.
+/// The entries that wait after a position, checked, with bodies of at most `most` bytes. Detects missing entries.
 fn waiting(
     connection: &Connection,
     session: &SqliteSessionRow,
@@ -226,7 +226,7 @@ fn waiting(
     Ok(found)
 }
 
-/// Checks what waits, and what was taken.
+/// Checks the waiting entries and the taken ones.
 pub(super) fn verify(connection: &Connection, session: &SqliteSessionRow) -> Result<(), SessionError> {
     let failed = failed("read an inbox");
     waiting(connection, session, 0, i64::MAX)?;

@@ -9,7 +9,7 @@ use crate::event::{CommittedEvent, FIRST, ListEntry};
 use crate::ids::SessionKey;
 use crate::store::{EventRange, GetSession};
 
-/// As the events of a session have it.
+/// The list entry of a session according to its events.
 fn of_events(
     connection: &Connection,
     key: &SessionKey,
@@ -64,7 +64,7 @@ pub(super) fn list_all(connection: &Connection) -> Result<(), SessionError> {
     let mut rows = query.query([]).map_err(&failed)?;
     while let Some(row) = rows.next().map_err(&failed)? {
         let read = || Ok::<_, rusqlite::Error>((row.get(0)?, row.get(1)?, row.get(2)?));
-        // One that is damaged is told of by those who read it.
+        // NOTE: a damaged session must not stop an upgrade of the file; its readers report the damage.
         let Ok((app, user, id)) = read() else { continue };
         let (app, user, id): (String, String, String) = (app, user, id);
         let Ok(key) = SessionKey::new(app, user, id) else { continue };

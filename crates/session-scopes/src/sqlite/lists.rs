@@ -42,8 +42,8 @@ pub(super) fn unattended(
     let mut query = sqlite
         .connection
         .prepare_cached(
-            // A damaged row does not take the list along: it is listed, if it has a name, and told of by the one who reads it.
-            // A claim that was given up has a negative expiry: see `store/claims.rs`.
+            // NOTE: the casts let a damaged row not fail the whole list: it is listed if it has a key, and its reader reports the
+            // damage. A released claim with work left has a negative expiry: see `store/claims.rs`.
             "SELECT user, id, CAST(CASE WHEN claim_expires < 0 THEN ~claim_expires ELSE COALESCE(claim_expires, updated) END \
              AS INTEGER) AS since, CAST(inbox AS INTEGER), number, \
              CASE typeof(claim_owner) WHEN 'blob' THEN hex(claim_owner) ELSE CAST(claim_owner AS TEXT) END, \
@@ -74,6 +74,6 @@ pub(super) fn unattended(
         let session = Unattended::new(key, Timestamp::from_micros(since), is, from_db(inbox), number);
         Ok::<_, SessionError>(session.of_worker(owner))
     };
-    // One whose ids are damaged has no name by which it could be worked in; a check of the store tells of it.
+    // NOTE: a session with damaged ids has no key under which a worker could claim it; verification reports it.
     Ok(rows.into_iter().filter_map(|row| read(row).ok()).collect())
 }

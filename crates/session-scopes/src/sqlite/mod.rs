@@ -71,7 +71,7 @@ pub enum Durability {
 /// The allowed changes to a file when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileAccess {
-    /// A new store is made where nothing is.
+    /// A new store is created at a path without a file.
     Create,
     /// It is written, and must exist.
     Write,
@@ -79,7 +79,7 @@ enum FileAccess {
     Read,
 }
 
-/// How a SQLite file is opened.
+/// The options with which a SQLite file is opened.
 ///
 /// A missing file is created, unless the options include [`must_exist`](SqliteOptions::must_exist) or
 /// [`read_only`](SqliteOptions::read_only). Missing tables in an existing database are added, with the same
@@ -110,7 +110,7 @@ pub struct SqliteOptions {
 }
 
 impl SqliteOptions {
-    /// The file at `path`, which is made if it is not there.
+    /// The file at `path`, which is created if it does not exist.
     pub fn new(path: impl AsRef<Path>) -> Self {
         SqliteOptions {
             path: path.as_ref().to_owned(),
@@ -224,6 +224,8 @@ impl SqliteOptions {
     }
 
     fn reader(&self) -> Result<SqliteConnection, SessionError> {
+        // NOTE: a file that no process has open is read as immutable, since reading it normally would create a log beside
+        // it. The reader reconnects once another process opens it.
         let is_alone = self.access == FileAccess::Read && file::is_read_alone(&self.path);
         let reconnect = is_alone.then(|| {
             let options = self.clone();
@@ -238,6 +240,7 @@ impl SqliteOptions {
             FileAccess::Read => self.with_options(file::connect_to_look(&self.path)?)?,
             FileAccess::Create | FileAccess::Write => self.connect()?,
         };
+        // NOTE: a guard: a statement that writes fails here, and never takes the file's lock beside the writer.
         connection.pragma_update(None, "query_only", true).map_err(failed("open its file"))?;
         Ok(connection)
     }
@@ -245,10 +248,11 @@ impl SqliteOptions {
     /// Connects to write.
     fn connect(&self) -> Result<Connection, SessionError> {
         let failed = failed("open its file");
+        // NOTE: no mutex in SQLite: each connection is used by one thread at a time, which Rust ensures.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection =
             self.with_options(Connection::open_with_flags(&self.path, flags).map_err(failed)?)?;
-        // The writer copies the log to the file. This covers the exception: a few huge events.
+        // NOTE: the writer copies the log to the file itself; this limit covers a few huge events between its checks.
         connection.pragma_update(None, "wal_autocheckpoint", 10 * threads::LOG_PAGES).map_err(failed)?;
         self.use_wal(&connection)?;
         let synchronous = match self.durability {
@@ -267,9 +271,10 @@ impl SqliteOptions {
     fn with_options(&self, connection: Connection) -> Result<Connection, SessionError> {
         let failed = failed("open its file");
         connection.busy_timeout(self.busy_timeout).map_err(failed)?;
+        // NOTE: the default cache of 16 statements is smaller than the number that appends and reads alternate between.
         connection.set_prepared_statement_cache_capacity(64);
-        // Otherwise SQLite prepares some statements again whenever a value is bound, to look for a better
-        // plan.
+        // NOTE: otherwise the bundled SQLite prepares some statements again whenever a value is bound, to look for a better
+        // plan: a third of the time of an append (docs/decisions/sessions.md).
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
         Ok(connection)
     }
@@ -396,6 +401,8 @@ impl SessionStore for SqliteStore {
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let (writer, is_small) = (self.writer()?, body.len() <= SMALL_EVENT_BYTES);
         let append = move |sqlite: &mut SqliteConnection| write::append(sqlite, &request, &body);
+        // NOTE: waking the writer and the caller costs as much as a small append that is not flushed; a large one would
+        // block the caller's thread.
         if is_small { writer.run_small(append).await } else { writer.run(append).await }
     }
 

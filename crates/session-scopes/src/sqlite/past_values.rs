@@ -1,6 +1,6 @@
-//! What the values of a session were: found without reading all events since.
+//! Earlier values of a session, found without reading all events since.
 //!
-//! An event that replaces a value keeps the old one in its trail, and with it the version that had given it.
+//! An event that replaces a value keeps the old one in its undo log, with the version that had written it.
 //! So each key has a chain of versions into the past. A ladder is what its row remembers of the chain, so that each
 //! new event can also keep a version far back: with that, any place of a chain is some twice the logarithm
 //! of its length away. (E. W. Myers, "An applicative random-access stack", 1983.)
@@ -15,7 +15,7 @@ use super::undo_log::{self, ReplacedRow, ValueRow};
 use crate::error::SessionError;
 use crate::rows::lineage::from_db;
 
-/// A version of a key's chain from which the next rung is as far below as the rank says.
+/// A version of a key's chain, with the distance to the next rung below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LadderRung {
     version: u32,
@@ -34,12 +34,12 @@ pub(super) struct VersionLadder {
 const RUNG: usize = 5;
 
 impl VersionLadder {
-    /// The ladder of a value that nothing is known of but the version that gave it.
+    /// The ladder of a value of which only the version is known.
     pub(super) fn at(version: u32) -> Self {
         VersionLadder { rungs: vec![LadderRung { version, rank: 0 }] }
     }
 
-    /// Adds the next version; the one that its event keeps beside that of the value which it replaces, or 0.
+    /// Adds the next version; returns the far version that its event stores beside that of the replaced value, or 0.
     pub(super) fn push(&mut self, version: u32) -> u32 {
         let rank = match self.rungs.as_slice() {
             [.., below, newest] if below.rank == newest.rank => Some(newest.rank + 1),
@@ -72,8 +72,7 @@ impl VersionLadder {
     }
 }
 
-/// What the row of a key was at a version, of which it is known that it was another one; none if the key had
-/// no row then, which is to say that it never had a value.
+/// The earlier row of a key at a version before its current row; `None` if the key had no row then: it never had a value.
 pub(super) fn row_at(
     connection: &Connection,
     history: &SqliteHistory,
@@ -90,6 +89,8 @@ pub(super) fn row_at(
             return Ok(Some(row));
         }
         let far = u64::from(far);
+        // NOTE: the far version skips most of the chain if the target is older still; otherwise the step is to the version
+        // before.
         let next = if far > version { far } else { before };
         if next >= newer {
             return Err(broken(&now.key, "a value was replaced before it was written"));
@@ -98,14 +99,14 @@ pub(super) fn row_at(
     }
 }
 
-/// What an event replaced of a key; none if it gave the key its first value.
+/// The row of a key that an event replaced; `None` if the event wrote its first value.
 fn replaced_by(
     connection: &Connection,
     history: &SqliteHistory,
     version: u64,
     key: &str,
 ) -> Result<Option<ReplacedRow>, SessionError> {
-    /// The part of a trail that is of interest here.
+    /// The replaced rows of an undo log.
     #[derive(Default, Deserialize)]
     struct ReplacedValues {
         #[serde(default)]

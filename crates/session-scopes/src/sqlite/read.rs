@@ -1,4 +1,4 @@
-//! The operations that change nothing, each inside one read transaction: what they see is of one moment.
+//! The read operations, each inside one read transaction: all that it reads is of one moment.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ pub(super) fn find_event(
     request: &FindEvent,
 ) -> Result<Option<u64>, SessionError> {
     let opened = OpenedSession::read(&sqlite.connection, &request.key, Some(&request.id))?;
-    // A fork may still have what retention took here.
+    // NOTE: the row may still exist for a fork, although retention deleted it from this session.
     Ok(opened.event.map(version_of).filter(|version| *version > opened.row.oldest))
 }
 
@@ -50,7 +50,7 @@ pub(super) fn event_sizes(
     history.sizes(&sqlite.connection, page, request.in_memory)
 }
 
-/// The size of the values of a session in memory; once it is more than is asked for, what was counted until then.
+/// The size of the values of a session in memory; once the limit is exceeded, the size counted so far.
 pub(super) fn state_size(sqlite: &mut SqliteConnection, request: &StateSize) -> Result<u64, SessionError> {
     let OpenedSession { row, scopes, .. } = OpenedSession::read(&sqlite.connection, &request.key, None)?;
     let version = request.version.unwrap_or(row.version);
@@ -64,7 +64,7 @@ pub(super) fn state_size(sqlite: &mut SqliteConnection, request: &StateSize) -> 
     Ok(size.sum)
 }
 
-/// A session, as much of it as is asked for.
+/// The requested parts of a session.
 fn session(
     sqlite: &mut SqliteConnection,
     row: SqliteSessionRow,
@@ -109,7 +109,7 @@ fn values(
     })
 }
 
-/// Those of its own values that a request asks for.
+/// The requested ones of its own values.
 fn own_values(
     sqlite: &mut SqliteConnection,
     row: &SqliteSessionRow,
@@ -130,7 +130,7 @@ fn own_values(
     }
 }
 
-/// Those values of a shared scope that a request asks for.
+/// The requested values of a shared scope.
 fn shared_asked(
     sqlite: &mut SqliteConnection,
     row: &ScopeRow,
@@ -221,13 +221,13 @@ pub(super) fn list(
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let newest = rewinds.newest();
         let visible = Visible::at(row.version, &rewinds.counting(newest)?);
-        // The list does not tell the digest of the newest event.
+        // NOTE: `None`, since a row of the list does not contain the digest of the newest event.
         Ok(Session { head: None, ..row.session(key, visible, request.now, scopes.versions())? })
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
 }
 
-/// A row of the list: the session, at the version and time that the list tells, and its id.
+/// A row of the list: the session, at the version and time of the list entry, and its id.
 fn listed(
     row: &Row<'_>,
     request: &ListSessions,

@@ -1,4 +1,4 @@
-//! Schemas by number: a row says under which it was written, and the text is stored once.
+//! Schemas by number: a row refers to its schema, whose text is stored once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::error::failed;
 use super::seal;
 use crate::error::SessionError;
 
-/// What a connection remembers of the table of schemas.
+/// The rows of the table of schemas that a connection has cached.
 #[derive(Default)]
 pub(super) struct SqliteSchemas {
     numbers: HashMap<Arc<str>, i64>,
@@ -23,6 +23,8 @@ impl SqliteSchemas {
             return Ok(*number);
         }
         let failed = failed("store a schema");
+        // NOTE: a scan without an index: schemas are few, each connection asks once for each, and an index would store
+        // every text a second time.
         let found: Option<i64> = connection
             .prepare_cached("SELECT id FROM stepfold_schemas WHERE text = ?1")
             .and_then(|mut query| query.query_row(params![&**text], |row| row.get(0)).optional())
@@ -64,7 +66,7 @@ impl SqliteSchemas {
         Ok(text)
     }
 
-    /// Forgets what may have been rolled back.
+    /// Clears the cache, whose entries may have been rolled back.
     pub(super) fn forget(&mut self) {
         self.numbers.clear();
         self.texts.clear();

@@ -30,7 +30,7 @@ macro_rules! as_blob {
 
 as_blob!(EventSeal, SessionSeal, ScopeSeal);
 
-/// The checksum of the row of a session's key. It goes with the row into forks, so it does not say whose it is.
+/// The checksum of the row of a session's key. Forks copy it with the row, so it does not cover the session.
 pub(super) fn of_cell(row: &ValueRow, ladder: Option<&[u8]>) -> i64 {
     let ValueRow { key, version, schema, value, list } = row;
     let mut check = ChecksumEncoder::new("stepfold_cells");
@@ -46,7 +46,7 @@ pub(super) fn of_recent(app: &str, user: &str, updated: i64, number: i64, versio
     ChecksumEncoder::new("stepfold_recent").text(app).text(user).int(updated).int(number).int(version).sum()
 }
 
-/// The checksum of a trail of the row of a number.
+/// The checksum of the undo log of the row with this number.
 pub(super) fn of_trail(number: i64, text: &str) -> i64 {
     ChecksumEncoder::new("trail").int(number).text(text).sum()
 }

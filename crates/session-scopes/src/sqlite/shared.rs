@@ -1,4 +1,4 @@
-//! The values that sessions share, which do not keep what they were.
+//! The values that sessions share, whose earlier values are not kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl StoredSharedKey {
         self.check(scope).map(|()| self)
     }
 
-    /// Refuses a row that is not what was written.
+    /// Rejects a row that differs from the one that was written.
     pub(super) fn check(&self, scope: &ScopeRow) -> Result<(), SessionError> {
         if self.row.sum(scope.scope) == self.checksum {
             return Ok(());
@@ -96,7 +96,7 @@ impl StoredSharedKey {
         }
     }
 
-    /// What it says about the next change.
+    /// The fields on which its next change depends.
     fn before(&self) -> SharedHead {
         let SharedRow { extent, changed, .. } = self.row;
         SharedHead { extent, changed, checksum: self.checksum }
@@ -124,7 +124,7 @@ impl StoredSharedKey {
     }
 }
 
-/// Adds what the values of a shared scope take in memory, one after the other.
+/// Adds the memory of a shared scope's values, one after the other.
 pub(super) fn weigh(
     sqlite: &SqliteConnection,
     scope: &ScopeRow,
@@ -229,6 +229,7 @@ fn items_after(
     while let Some(row) = rows.next().map_err(failed)? {
         let read = || Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get_ref(3)?.as_str()?));
         let (place, version, checksum, item) = read().map_err(failed)?;
+        // NOTE: from the end back, until the first item that the reader has: its row proves that no newer one is missing.
         if !items.add(&SharedItemRow { place, version, checksum, item })? {
             break;
         }
@@ -250,6 +251,7 @@ pub(super) fn write_shared(
     let mut scope = ScopeRow::find_or_make(&sqlite.connection, app, user)?;
     scope.version += 1;
     let schema = sqlite.schemas.number(&sqlite.connection, planner.schema.text())?;
+    // NOTE: stored shared lists have generation 0, so any other one marks a list that starts over.
     let planner = ChangePlanner { generation: RECREATED, ..*planner };
     for (key, writes) in by_key(writes) {
         let stored = StoredSharedKey::find(sqlite, &scope, key)?;

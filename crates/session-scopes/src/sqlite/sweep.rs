@@ -1,4 +1,4 @@
-//! Deleting what no session's history has any more, and nothing that one still has.
+//! Deletes rows that no session's history contains any more, and no others.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::error::SessionError;
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::row_number;
 
-/// Which rows of a stream the histories of sessions are made of.
+/// The rows of a stream that the histories of sessions contain.
 struct StreamUsage {
     /// The highest version that one of them has.
     upto: u64,
@@ -54,6 +54,7 @@ pub(super) fn sweep(sqlite: &SqliteConnection, stream: i64) -> Result<(), Sessio
         "DELETE FROM stepfold_events WHERE number > ?1 AND number <= ?2",
         &[&row_number(stream, shared.upto), &last],
     )?;
+    // NOTE: with forks any list may still be needed, and finding out which would read the histories of all of them.
     let lists = if shared.is_sole { Some(lists_of(sqlite, stream, shared.oldest)?) } else { None };
     // Lists outlive the events that they grew by, but not their last head; a fork may still need any.
     take_events(sqlite, first - 1, row_number(stream, shared.oldest), |trail| {
@@ -87,7 +88,7 @@ fn lists_of(
     Ok(lists)
 }
 
-/// Takes the events of the rows above `after` up to `last` away, and leaves of each trail what `keep` leaves.
+/// Deletes the events of the rows above `after` up to `last`, and reduces each undo log by `keep`.
 fn take_events(
     sqlite: &SqliteConnection,
     after: i64,
@@ -113,7 +114,7 @@ fn take_events(
     })
 }
 
-/// Calls `each` with the trail of every row above `after` up to `last` that has one. It may change the row.
+/// Calls `each` with the undo log of every row above `after` up to `last` that has one. It may change the row.
 fn for_trails(
     sqlite: &SqliteConnection,
     mut after: i64,
@@ -132,6 +133,7 @@ fn for_trails(
         let rows = query.query_map([after, last], |row| Ok((row.get(0)?, row.get(1)?)));
         let rows: Vec<(i64, String)> = rows.and_then(Iterator::collect).map_err(failed)?;
         let Some((number, _)) = rows.last() else { return Ok(()) };
+        // NOTE: in pages, since `each` changes rows that an open query would still be reading.
         after = *number;
         for (number, text) in rows {
             each(number, UndoLog::parse(number, &text)?)?;

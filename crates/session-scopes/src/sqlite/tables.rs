@@ -13,7 +13,7 @@ use crate::error::SessionError;
 /// The version of the tables that this crate makes.
 const FORMAT: u64 = 3;
 
-/// What takes the tables from one version to the next. A version that was released is never changed.
+/// The migrations of the tables, from one version to the next. A released version never changes.
 const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
 
 /// All names of ours begin with this.
@@ -22,6 +22,8 @@ const META: &str = "stepfold_meta";
 /// Makes or upgrades the tables. One process does it, the others wait.
 pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     let failed = failed("set up its tables");
+    // NOTE: takes the write lock before the format is read, so that of several processes one makes the tables and the
+    // others find them.
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
     let found = format_of(&transaction)?;
@@ -54,7 +56,7 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     transaction.commit().map_err(&failed)
 }
 
-/// Checks what tables a database has, without changing any; whether they are ours.
+/// Checks the tables of a database without changing any; returns whether they are ours.
 pub(super) fn check(connection: &Connection) -> Result<bool, SessionError> {
     match format_of(connection)? {
         0 => Ok(false),
@@ -110,7 +112,7 @@ impl MetaRow {
     }
 }
 
-/// The version of the tables that are there; 0 if none are.
+/// The version of the existing tables; 0 without tables.
 fn format_of(connection: &Connection) -> Result<u64, SessionError> {
     let failed = failed("inspect its tables");
     let mut query = connection
@@ -138,9 +140,11 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
     }
 }
 
-/// Refuses tables that have the number of our version and another layout: those of another line of development, or a
-/// damaged description. What is there beside ours does no harm.
+/// Rejects tables with the number of our version and another layout: those of another line of development, or a damaged
+/// description. Additional tables do no harm.
 fn check_layout(connection: &Connection) -> Result<(), SessionError> {
+    // NOTE: compared with tables that are made now: a file of another line of development may have the same format number
+    // (docs/decisions/sessions.md).
     let ours = Connection::open_in_memory().map_err(failed("inspect its tables"))?;
     for migration in MIGRATIONS {
         ours.execute_batch(migration).map_err(failed("inspect its tables"))?;

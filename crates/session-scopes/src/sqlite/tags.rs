@@ -80,6 +80,7 @@ pub(super) fn find(
              WHERE l.number = ?1 ORDER BY t.version DESC",
         )
         .map_err(failed)?;
+    // NOTE: newest first, until a visible one: hidden events keep their tags, since a later fork may show them.
     let mut newest = |tag: &String| {
         let given = params![row.number, &tag_digest(tag)[..], to_db(row.oldest)];
         let mut rows = query.query(given).map_err(failed)?;

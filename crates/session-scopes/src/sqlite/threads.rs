@@ -25,34 +25,34 @@ use crate::error::SessionError;
 
 /// Jobs that one commit makes durable.
 const MAX_GROUP: usize = 64;
-/// What the statements around jobs are for, as errors say it.
+/// The purpose of the statements around jobs, as errors name it.
 const COMMITTING: &str = "commit";
 const READING: &str = "read";
-/// Jobs that may wait before those who bring more have to.
+/// The number of jobs that may wait; callers with more have to wait themselves.
 const QUEUE_LENGTH: usize = 1024;
 
-/// A connection and what it remembers.
+/// A connection with its caches.
 pub(super) struct SqliteConnection {
     pub(super) connection: Connection,
     pub(super) schemas: SqliteSchemas,
     /// Present while the connection treats the file as immutable.
     pub(super) reconnect: Option<ReconnectFn>,
-    /// How long it waits for other processes that write.
+    /// The time that it waits for other processes that write.
     pub(super) busy_timeout: Duration,
-    /// The version of the file, as it was asked for [notices](super::notices) last.
+    /// The version of the file when [notices](super::notices) read it last.
     pub(super) version: Option<i64>,
 }
 
 /// Returns another connection when another process has opened the file.
 pub(super) type ReconnectFn = Box<dyn Fn() -> Option<Result<Connection, SessionError>> + Send>;
 
-/// One thing to do.
+/// A queued operation.
 trait SqliteJob: Send {
-    /// Works at the desk; whether it succeeded.
+    /// Runs on the connection; returns whether it succeeded.
     fn run(&mut self, sqlite: &mut SqliteConnection) -> bool;
-    /// Why it did not succeed.
+    /// The error of a failed run.
     fn failure(&self) -> SessionError;
-    /// Answers, with the failure of the commit if there was one.
+    /// Sends the response: the result, or the failure of the commit.
     fn answer(self: Box<Self>, failure: Option<SessionError>);
 }
 
@@ -82,29 +82,29 @@ where
     fn answer(self: Box<Self>, failure: Option<SessionError>) {
         let PendingJob { result, sender, .. } = *self;
         let result = result.unwrap_or_else(|| Err(closed()));
-        // The caller may have been dropped.
+        // NOTE: the caller's future may have been dropped.
         let _ = sender.send(failure.map_or(result, Err));
     }
 }
 
-/// Where jobs for the writer are handed in.
+/// The queue of the writer's jobs, from the side of those that add them.
 #[derive(Clone)]
 pub(super) struct SqliteWriter {
     jobs: mpsc::Sender<Box<dyn SqliteJob>>,
     shared: Arc<WriterShared>,
 }
 
-/// What the writer shares with those who bring it jobs.
+/// The state that the writer shares with the callers that add jobs.
 struct WriterShared {
-    /// The desk; none once the writer has ended.
+    /// The writer's connection; `None` once the writer has ended.
     state: Mutex<Option<WriterState>>,
-    /// How many jobs were handed in and are not answered.
+    /// The number of added jobs that are not answered.
     waiting: AtomicUsize,
     /// Whether a commit does not wait for the disk.
     is_quick: bool,
 }
 
-/// The desk where jobs write, and what is known of the file's log.
+/// The connection on which jobs write, and the state of the file's log.
 struct WriterState {
     sqlite: SqliteConnection,
     log: WriteAheadLog,
@@ -117,15 +117,16 @@ impl WriterShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does a job here and now, or gives it back if it would wait for anything.
+    /// Runs a job on this thread, or returns it if it would have to wait.
     fn try_run<T, W>(&self, work: W) -> Result<Result<T, SessionError>, W>
     where
         W: FnOnce(&mut SqliteConnection) -> Result<T, SessionError>,
     {
-        // Those who came before come first.
+        // NOTE: waiting jobs come first, so that small jobs do not starve them.
         if !self.is_quick || self.waiting.load(Ordering::SeqCst) > 0 {
             return Err(work);
         }
+        // NOTE: a busy writer gets the job through its queue, so that the caller's thread never waits for the lock.
         let Ok(mut state) = self.state.try_lock() else { return Err(work) };
         match &mut *state {
             Some(WriterState { sqlite, log, opened })
@@ -155,7 +156,7 @@ fn run_at_once<T>(
 }
 
 impl SqliteWriter {
-    /// Runs `work` at the desk and returns what it gives, once that is committed.
+    /// Runs `work` on the writer's connection and returns its result once that is committed.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
@@ -180,12 +181,12 @@ impl SqliteWriter {
     }
 }
 
-/// Where jobs for the readers are handed in.
+/// The queue of the readers' jobs, from the side of those that add them.
 #[derive(Clone)]
 pub(super) struct SqliteReaders(Arc<QueueCloser>);
 
 impl SqliteReaders {
-    /// Runs `work` at a desk and returns what it gives.
+    /// Runs `work` on a reader's connection and returns its result.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
@@ -193,7 +194,7 @@ impl SqliteReaders {
         let (sender, receiver) = oneshot::channel();
         let job = Box::new(PendingJob { run: Some(work), result: None, sender });
         let queue = &self.0.0;
-        // The reader that takes the job gives its room back.
+        // NOTE: the permit is forgotten here, and the reader that takes the job adds it again.
         queue.room.acquire().await.map_err(|_| closed())?.forget();
         queue.lock().jobs.push_back(job);
         queue.arrived.notify_one();
@@ -202,12 +203,12 @@ impl SqliteReaders {
 }
 
 impl SqliteReaders {
-    /// The same, for those who must not keep the file open.
+    /// A weak reference, which does not keep the file open.
     pub(super) fn downgrade(&self) -> WeakReaders {
         WeakReaders(Arc::downgrade(&self.0))
     }
 
-    /// Runs `work` at a desk, from a thread that may wait; none if too many jobs wait.
+    /// Runs `work` on a reader's connection, from a thread that may block; `None` if too many jobs wait.
     fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
@@ -222,11 +223,11 @@ impl SqliteReaders {
     }
 }
 
-/// Readers, as long as the store is open.
+/// A weak reference to the readers.
 pub(super) struct WeakReaders(Weak<QueueCloser>);
 
 impl WeakReaders {
-    /// Runs `work` at a desk, from a thread that may wait; none once the store is closed.
+    /// Runs `work` on a reader's connection, from a thread that may block; `None` once the store is closed.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
@@ -239,7 +240,7 @@ impl WeakReaders {
     }
 }
 
-/// Dropped with the last place where jobs for readers are handed in, which ends them.
+/// Ends the readers when the last [`SqliteReaders`] is dropped.
 struct QueueCloser(Arc<ReaderQueue>);
 
 impl Drop for QueueCloser {
@@ -292,7 +293,7 @@ pub(super) fn start_writer(
     let run = move || {
         write_all(&shared, receiver);
         for other in others {
-            // One that panicked has ended as well.
+            // NOTE: a thread that panicked has ended as well, and its connection is closed.
             let _ = other.join();
         }
         if let Some(WriterState { sqlite, .. }) = shared.lock().take() {
@@ -326,13 +327,13 @@ pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<J
     started.map_err(|error| SessionError::Store { what: "start a thread", source: error.into() })
 }
 
-/// Threads that are waited for when this is dropped.
+/// Threads that are joined when this is dropped.
 pub(super) struct JoinedThreads(pub(super) Vec<JoinHandle<()>>);
 
 impl Drop for JoinedThreads {
     fn drop(&mut self) {
         for handle in self.0.drain(..) {
-            // A store that is dropped by a job would wait for itself.
+            // NOTE: a job may drop the last store, on a thread that must not wait for itself.
             if handle.thread().id() != thread::current().id() {
                 let _ = handle.join();
             }
@@ -340,35 +341,35 @@ impl Drop for JoinedThreads {
     }
 }
 
-/// How many pages of the log are copied to the file at once: with those of the jobs until it is looked at again, 4 MB. The
-/// same pages change again and again, so that waiting longer copies less; but the file stays as large as the log once was.
+/// The number of pages of the log that are copied to the file at once: with those of the jobs until the next check, 4 MB.
+/// The same pages change again and again, so that waiting longer copies less; but the file stays as large as the log once was.
 pub(super) const LOG_PAGES: i64 = 800;
 
-/// How many jobs run before the size of the log is looked at again.
+/// The number of jobs between two checks of the size of the log.
 const CHECK_INTERVAL: usize = 32;
 
-/// How often a mark is made again that another process took back before it was in the file.
+/// The number of attempts to set a mark that another process resets before it is in the file.
 const MARK_ATTEMPTS: usize = 3;
 
-/// When the log is copied to the file, and what the file says about it: see [`file`](super::file).
+/// The state of the log: when it is copied to the file, and the file's mark about it. See [`file`](super::file).
 #[derive(Default)]
 struct WriteAheadLog {
-    /// Whether the file says that it needs its log.
+    /// Whether the file's mark says that it needs its log.
     needs_log: bool,
-    /// What the newest commit says of the log, if it still says so.
+    /// The mark that the newest commit has set and not yet reset.
     mark: Option<i64>,
-    /// How many jobs may run before the log is looked at.
+    /// The number of jobs that may run before the next check of the log.
     jobs_left: usize,
 }
 
 impl WriteAheadLog {
-    /// Whether the next job needs no look at the log.
+    /// Whether the next job needs no check of the log.
     fn is_quiet(&self) -> bool {
         self.needs_log && self.mark.is_none() && self.jobs_left > 1
     }
 
-    /// Copies the log to the file if it is due; before the first write in any case, so that the file says that it needs
-    /// its log from then on.
+    /// Copies the log to the file if it is due; before the first write in any case, so that the file is marked as needing its
+    /// log from then on.
     fn checkpoint_if_due(&mut self, sqlite: &SqliteConnection, jobs: usize) -> Result<(), SessionError> {
         self.jobs_left = self.jobs_left.saturating_sub(jobs);
         if self.jobs_left > 0 {
@@ -393,7 +394,7 @@ impl WriteAheadLog {
             let mark = sqlite.mark()?;
             self.mark = Some(mark);
             let is_copied = copy(sqlite)?;
-            // A process that opened or closed the file meanwhile has taken it back, perhaps before it was copied.
+            // NOTE: a process that opened or closed the file meanwhile has reset the mark, perhaps before it was copied.
             let is_there = sqlite.read_mark()? == mark;
             self.reset_mark(sqlite);
             self.needs_log = is_copied && is_there;
@@ -404,7 +405,7 @@ impl WriteAheadLog {
         Ok(())
     }
 
-    /// Lets the newest commit say what holds once all of the log is copied.
+    /// Resets the mark in the newest commit, which is valid once all of the log is copied.
     fn reset_mark(&mut self, sqlite: &SqliteConnection) {
         if let Some(mark) = self.mark
             && sqlite.reset_mark(Some(mark)).is_ok()
@@ -427,11 +428,13 @@ impl WriteAheadLog {
 fn write_all(shared: &WriterShared, mut receiver: mpsc::Receiver<Box<dyn SqliteJob>>) {
     while let Some(first) = receiver.blocking_recv() {
         let mut group = vec![first];
+        // NOTE: only jobs that wait already: waiting for more would delay the first, and under load others wait anyway.
         while group.len() < MAX_GROUP
             && let Ok(next) = receiver.try_recv()
         {
             group.push(next);
         }
+        // NOTE: the lock is held for the group, so that small jobs of other threads do not run inside its transaction.
         let failure = shared.lock().as_mut().and_then(|state| state.write(&mut group).err());
         shared.waiting.fetch_sub(group.len(), Ordering::SeqCst);
         for job in group {
@@ -451,7 +454,7 @@ impl WriterState {
         }
         log.reset_mark(sqlite);
         if let Err(error) = log.checkpoint_if_due(sqlite, group.len()) {
-            // Writing may still be possible; if not, it says why.
+            // NOTE: only logged: writing may still be possible, and reports its own error if it is not.
             tracing::warn!(%error, "the log could not be copied to the file");
         }
         let written = write_group(sqlite, group);
@@ -464,9 +467,11 @@ impl WriterState {
 
 /// Runs a group of jobs in one transaction.
 fn write_group(sqlite: &mut SqliteConnection, group: &mut [Box<dyn SqliteJob>]) -> Result<(), SessionError> {
+    // NOTE: takes the write lock at once. A deferred transaction would read first, and fail without waiting if another
+    // process wrote in between.
     sqlite.execute("BEGIN IMMEDIATE", COMMITTING)?;
     if let [job] = group {
-        // It is alone, so the transaction is all there is to undo.
+        // NOTE: a single job needs no savepoint: undoing it is undoing the transaction.
         if !job.run(sqlite) {
             sqlite.undo();
             return Ok(());
@@ -477,11 +482,11 @@ fn write_group(sqlite: &mut SqliteConnection, group: &mut [Box<dyn SqliteJob>]) 
         sqlite.execute("SAVEPOINT job", COMMITTING)?;
         if !job.run(sqlite) {
             if sqlite.connection.is_autocommit() {
-                // SQLite has rolled all of it back, as it does when the disk is full.
+                // NOTE: on a full disk, for example, SQLite itself rolls back the whole transaction, with the other jobs' writes.
                 return Err(job.failure());
             }
             sqlite.execute("ROLLBACK TO job", COMMITTING)?;
-            // It may have been the one that brought a schema.
+            // NOTE: the cached schemas may be those that this job had stored, whose rows are rolled back now.
             sqlite.schemas.forget();
         }
         sqlite.execute("RELEASE job", COMMITTING)?;
@@ -490,7 +495,7 @@ fn write_group(sqlite: &mut SqliteConnection, group: &mut [Box<dyn SqliteJob>]) 
 }
 
 impl SqliteConnection {
-    /// A desk with a connection that waits so long for other processes that write.
+    /// A connection that waits at most this long for other processes that write.
     pub(super) fn new(connection: Connection, busy_timeout: Duration) -> Self {
         SqliteConnection {
             connection,
@@ -503,20 +508,23 @@ impl SqliteConnection {
 
     /// Begins a transaction that writes, unless another process writes.
     fn try_begin(&self) -> bool {
+        // NOTE: without waiting: a job on the caller's thread must not block it while another process writes.
         let _ = self.connection.busy_timeout(Duration::ZERO);
         let has_begun = self.execute("BEGIN IMMEDIATE", COMMITTING).is_ok();
         let _ = self.connection.busy_timeout(self.busy_timeout);
         has_begun
     }
 
-    /// How many pages the log has.
+    /// The number of pages of the log.
     fn log_pages(&self) -> Result<i64, SessionError> {
+        // NOTE: copies nothing and returns the number of pages, which no other statement does.
         let pages = self.connection.prepare_cached("PRAGMA wal_checkpoint(NOOP)");
         pages.and_then(|mut pages| pages.query_row([], |row| row.get(1))).map_err(failed("inspect its log"))
     }
 
     /// Copies the log to the file, as far as readers let it. Whether all of it was copied.
     fn checkpoint(&self) -> Result<bool, SessionError> {
+        // NOTE: passive: copies as far as readers let it, and waits for none of them.
         let checkpoint = self.connection.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)");
         let is_all = |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(1)? == row.get::<_, i64>(2)?);
         checkpoint.and_then(|mut checkpoint| checkpoint.query_row([], is_all)).map_err(failed("copy its log"))
@@ -524,12 +532,13 @@ impl SqliteConnection {
 
     /// Commits that the file needs its log, by a number that no other process commits.
     fn mark(&self) -> Result<i64, SessionError> {
+        // NOTE: odd, so never 0, and different each time: a process recognizes its own mark among those of others.
         let update = "UPDATE stepfold_meta SET logged = random() | 1 RETURNING logged";
         let update = self.connection.prepare_cached(update);
         update.and_then(|mut update| update.query_row([], |row| row.get(0))).map_err(failed(COMMITTING))
     }
 
-    /// What the newest commit says of the log.
+    /// The mark in the newest commit.
     fn read_mark(&self) -> Result<i64, SessionError> {
         let query = self.connection.prepare_cached("SELECT logged FROM stepfold_meta");
         query.and_then(|mut query| query.query_row([], |row| row.get(0))).map_err(failed(READING))
@@ -549,7 +558,8 @@ impl SqliteConnection {
         let SqliteConnection { connection, schemas, .. } = self;
         drop(schemas);
         connection.flush_prepared_statement_cache();
-        // The last owner closes it.
+        // NOTE: a connection that still has the file open elsewhere keeps the mode; only the last owner can change it, so a failure
+        // is not an error.
         let _ = connection.busy_timeout(Duration::ZERO);
         let _ = connection.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(()));
         if let Err((_, error)) = connection.close() {
@@ -575,7 +585,7 @@ impl SqliteConnection {
         Ok(())
     }
 
-    /// Leaves the transaction that failed.
+    /// Rolls back the failed transaction.
     fn undo(&mut self) {
         self.schemas.forget();
         if !self.connection.is_autocommit()
@@ -606,7 +616,7 @@ fn read_all(mut sqlite: SqliteConnection, queue: &ReaderQueue) {
             if job.run(&mut sqlite) {
                 return sqlite.execute("COMMIT", READING);
             }
-            // Why it failed is its answer, whatever became of the transaction.
+            // NOTE: the job's own error is its response; one of the rollback is not.
             sqlite.undo();
             Ok(())
         });

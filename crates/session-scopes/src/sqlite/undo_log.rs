@@ -1,8 +1,8 @@
-//! What an event leaves beside itself: the values that it replaced, and the items that it added to lists.
+//! The undo data stored with an event: the values that it replaced, and the items that it added to lists.
 //!
-//! It stands in the event's own row. A list is a chain of such rows, each with the number of the one before:
-//! an earlier head of the list still leads to an earlier list, whatever was added since. Rewinding and
-//! forking live on that.
+//! It is in the event's own row, in the column `trail`. A list is a chain of such rows, each with the number of the one
+//! before: an earlier head of the list still leads to an earlier list, whatever was added since. Rewinds and forks rely
+//! on that.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::rows::seal::MAX_VERSION;
 use crate::rows::values::{ListAssembly, ListExtent, ValueHead, read_json};
 use crate::weight::{self, SizeCounter};
 
-/// Refuses the event that no row's number has room for.
+/// Rejects a version that does not fit a row's number.
 pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
     if version <= MAX_VERSION {
         return Ok(());
@@ -30,7 +30,7 @@ pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
     Err(SessionError::Store { what: "add an event", source })
 }
 
-/// The row of a key, as it is or as it was. It has a value or a list, or the key was removed.
+/// The row of a key, current or earlier. It has a value or a list, or the key was removed.
 #[derive(Debug)]
 pub(super) struct ValueRow {
     pub(super) key: String,
@@ -42,7 +42,7 @@ pub(super) struct ValueRow {
     pub(super) list: Option<ListHead>,
 }
 
-/// Where the items of a list are.
+/// The extent of a list, and the row of its newest items.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListHead {
     pub(super) generation: i64,
@@ -62,7 +62,7 @@ impl ListHead {
     }
 }
 
-/// What holds of the rows of keys that were not removed.
+/// The condition for rows of keys that were not removed.
 pub(super) const IS_VALUE: &str = "(value IS NOT NULL OR generation IS NOT NULL)";
 
 impl ValueRow {
@@ -93,7 +93,7 @@ impl ValueRow {
         self.value.is_none() && self.list.is_none()
     }
 
-    /// What the key has; none if it was removed.
+    /// The head of the key's value; `None` if it was removed.
     pub(super) fn head(&self) -> Result<Option<ValueHead>, SessionError> {
         match (&self.value, &self.list) {
             (Some(text), _) => read_json("value", text).map(|value| Some(ValueHead::Json(value))),
@@ -101,7 +101,7 @@ impl ValueRow {
         }
     }
 
-    /// Writes the row, as one that a stream did not have; its checksum.
+    /// Inserts the row as a new one of a stream; returns its checksum.
     pub(super) fn insert(&self, connection: &Connection, stream: i64) -> Result<i64, SessionError> {
         let list = self.list.as_ref();
         let insert = connection.prepare_cached(
@@ -127,8 +127,8 @@ impl ValueRow {
     }
 }
 
-/// The row of a key that an event replaced. In a trail it is an array: key, version, schema, value, the four
-/// numbers of a list, and a version further back or 0.
+/// The row of a key that an event replaced. In the stored log it is an array: key, version, schema, value, the four numbers
+/// of a list, and a version further back or 0.
 #[derive(Debug)]
 pub(super) struct ReplacedRow {
     pub(super) row: ValueRow,
@@ -154,8 +154,7 @@ impl<'de> Deserialize<'de> for ReplacedRow {
     }
 }
 
-/// Items that an event added to a list, or put in the place of others. In a trail it is an array of its
-/// fields.
+/// Items that an event added to a list, or that replaced others. In the stored log it is an array of its fields.
 #[derive(Debug)]
 pub(super) struct ItemsRow {
     pub(super) key: String,
@@ -179,7 +178,7 @@ impl<'de> Deserialize<'de> for ItemsRow {
     }
 }
 
-/// What an event leaves beside itself.
+/// The undo data stored with an event.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct UndoLog {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -189,23 +188,24 @@ pub(super) struct UndoLog {
 }
 
 impl UndoLog {
-    /// Reads the trail of the row of a number, and checks it.
+    /// Reads and checks the undo log of the row with this number.
     pub(super) fn parse(number: i64, text: &str) -> Result<Self, SessionError> {
         parse(number, text)
     }
 
-    /// The text to store in the row of a number, if there is anything to tell.
+    /// The text to store in the row with this number; `None` for an empty log.
     pub(super) fn to_text(&self, number: i64) -> Result<Option<String>, SessionError> {
         if self.replaced.is_empty() && self.items.is_empty() {
             return Ok(None);
         }
         let text = serde_json::to_string(self)
             .map_err(|source| SessionError::Stored { what: TRAIL.to_owned(), source })?;
+        // NOTE: the checksum stands before the text and covers the row's number, so that a log in another row is detected.
         Ok(Some(checksum(number, &text) + &text))
     }
 }
 
-/// Reads a part of the trail of the row of a number, and checks the whole.
+/// Reads a part of the undo log of the row with this number, and checks the whole.
 pub(super) fn parse<T: DeserializeOwned>(number: i64, text: &str) -> Result<T, SessionError> {
     let damaged = || SessionError::damaged(TRAIL, "checksum mismatch");
     let (sum, text) = text.split_at_checked(SUM).ok_or_else(damaged)?;
@@ -215,9 +215,9 @@ pub(super) fn parse<T: DeserializeOwned>(number: i64, text: &str) -> Result<T, S
     read_json(TRAIL, text)
 }
 
-/// A trail, for people.
+/// The name of an undo log in errors.
 const TRAIL: &str = "trail of an event";
-/// The length of the checksum before a trail's JSON.
+/// The length of the checksum before the JSON of an undo log.
 const SUM: usize = 16;
 
 fn checksum(number: i64, text: &str) -> String {
@@ -235,11 +235,14 @@ pub(super) fn items(
         connection.prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1").map_err(failed)?;
     let mut assembly = ListAssembly::new(head.extent());
     let mut next = head.last;
+    // NOTE: rows are followed from the newest back only until every index has an item: older rows are covered, or before
+    // the list's start.
     while let Some(number) = next.filter(|_| !assembly.is_whole()) {
         let text: Option<String> =
             query.query_row([number], |row| row.get(0)).optional().map_err(failed)?.flatten();
         next = None;
         let trail = text.map(|text| UndoLog::parse(number, &text)).transpose()?.unwrap_or_default();
+        // NOTE: an event may write several lists, and the log holds the items of all of them.
         let is_ours = |row: &ItemsRow| row.key == key && row.generation == head.generation;
         for row in trail.items.into_iter().rev().filter(is_ours) {
             next = row.before;
@@ -249,14 +252,14 @@ pub(super) fn items(
     assembly.finish(key)
 }
 
-/// Adds what the rows with the items of a list take in memory, each row once.
+/// Adds the memory of the rows with the items of a list, each row once.
 pub(super) fn weigh(
     connection: &Connection,
     key: &str,
     head: &ListHead,
     (weighed, size): (&mut BTreeSet<i64>, &mut SizeCounter),
 ) -> Result<(), SessionError> {
-    /// The part of a trail that leads to earlier items.
+    /// The part of an undo log that leads to earlier items.
     #[derive(Default, Deserialize)]
     struct ItemChain {
         #[serde(default)]

@@ -1,4 +1,4 @@
-//! The values of sessions, which keep what they were.
+//! The values of sessions, whose earlier values are kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,15 +29,15 @@ pub(super) struct SessionValueWriter<'a> {
     written: WriteEffects,
 }
 
-/// What writes to values leave for the event's row.
+/// The effects of writes to values that belong into the event's row.
 #[derive(Default)]
 pub(super) struct WriteEffects {
     pub(super) trail: UndoLog,
-    /// What the combined checksums of the session's values change by.
+    /// The change of the combined checksums of the session's values.
     pub(super) cells: i64,
 }
 
-/// What the table has of a key.
+/// The stored row of a key.
 pub(super) struct StoredValueRow {
     rowid: i64,
     pub(super) row: ValueRow,
@@ -62,6 +62,8 @@ impl StoredValueRow {
         let (rowid, ladder) = (row.get(8)?, row.get_ref(9)?.as_blob_or_null()?);
         let checksum = row.get(10)?;
         let row = ValueRow::read(row)?;
+        // NOTE: computed here, where the ladder's bytes are borrowed, and reported by `check`: verification reads damaged
+        // rows too.
         let is_whole = seal::of_cell(&row, ladder) == checksum;
         let ladder = match ladder {
             Some(bytes) => VersionLadder::from_bytes(bytes)?,
@@ -74,7 +76,7 @@ impl StoredValueRow {
         self.check().map(|()| self)
     }
 
-    /// Refuses a row that is not what was written.
+    /// Rejects a row that differs from the one that was written.
     pub(super) fn check(&self) -> Result<(), SessionError> {
         if self.is_whole {
             return Ok(());
@@ -83,8 +85,7 @@ impl StoredValueRow {
         Err(SessionError::damaged(what, "checksum mismatch of its row"))
     }
 
-    /// Puts what is new in the place of what is stored; what the event has to remember of that, and what the
-    /// combined checksums change by.
+    /// Replaces a stored row by a new one; returns the undo data of the event, and the change of the combined checksums.
     pub(super) fn replace(
         self,
         connection: &Connection,
@@ -155,7 +156,7 @@ pub(super) fn stored(connection: &Connection, stream: i64) -> Result<Vec<StoredV
     rows.and_then(Iterator::collect).map_err(failed)
 }
 
-/// What the table has of a key of a session.
+/// The stored row of a key of a session.
 pub(super) fn find_cell(
     connection: &Connection,
     stream: i64,
@@ -181,7 +182,7 @@ impl<'a> SessionValueWriter<'a> {
         SessionValueWriter { sqlite, stream, version, written: WriteEffects::default() }
     }
 
-    /// Folds writes into the values; what the event has to remember of that.
+    /// Folds writes into the values; returns the undo data of the event.
     pub(super) fn write(
         mut self,
         planner: &ChangePlanner<'_>,
@@ -204,7 +205,7 @@ impl<'a> SessionValueWriter<'a> {
         Ok(self.written)
     }
 
-    /// What a row tells of its key's value, if that has one.
+    /// The head of a key's value, if it has a value.
     fn found(&mut self, stored: Option<&StoredValueRow>) -> Result<Option<StoredHead>, SessionError> {
         let Some(StoredValueRow { row, .. }) = stored else { return Ok(None) };
         let Some(head) = row.head()? else { return Ok(None) };
@@ -237,7 +238,7 @@ impl<'a> SessionValueWriter<'a> {
         Ok(())
     }
 
-    /// The new value or list of a key. The trail gets the items added to the list.
+    /// The new value or list of a key. Items added to the list go to the undo log.
     fn new_value(
         &mut self,
         key: &str,
@@ -250,6 +251,7 @@ impl<'a> SessionValueWriter<'a> {
             RowChange::List(extent, rows) => (extent, rows),
         };
         let generation = to_db(extent.generation);
+        // NOTE: a list that was replaced has a new generation, whose first row must not refer to rows of the old one.
         let before = was.filter(|list| list.generation == generation).and_then(|list| list.last);
         let mut last = before;
         for (place, items) in rows {
@@ -288,7 +290,8 @@ pub(super) fn session_values_of(
     for key in keys {
         let stored = find_cell(&sqlite.connection, stream, &key)?;
         if stored.is_none() && !is_whole {
-            // It never had a value, unless its row is lost.
+            // NOTE: a key without a row never had a value, or its row is lost: only the combined checksums of all rows tell. They are
+            // compared once for all missing keys.
             check_cells(&sqlite.connection, stream, cells)?;
             is_whole = true;
         }
@@ -298,7 +301,7 @@ pub(super) fn session_values_of(
     Ok(Values::of_keys(entries))
 }
 
-/// Checks that all rows of keys are there, without reading what they hold.
+/// Checks that all rows of keys exist, without reading their values.
 fn check_cells(connection: &Connection, stream: i64, cells: i64) -> Result<(), SessionError> {
     let sums = connection.prepare_cached("SELECT checksum FROM stepfold_cells WHERE stream = ?1");
     let sum = sums.and_then(|mut sums| {
@@ -315,7 +318,7 @@ fn compare_cells(found: i64, cells: i64) -> Result<(), SessionError> {
     Err(SessionError::damaged("values of a session", "a key is missing or has another version"))
 }
 
-/// What a row holds; none if its key was removed.
+/// The value of a row; `None` if its key was removed.
 pub(super) fn held(sqlite: &mut SqliteConnection, row: &ValueRow) -> Result<Option<Held>, SessionError> {
     let cell = match (&row.value, &row.list) {
         (Some(text), _) => StoredValue::from(read_json::<Value>("value", text)?),

@@ -57,6 +57,7 @@ fn check_one(
     report: &mut Verified,
     key: &SessionKey,
 ) -> Result<(), SessionError> {
+    // NOTE: faults of other sessions do not belong into the report of one session.
     let mut elsewhere = Verified::default();
     let seen = gather(&sqlite.connection, &mut elsewhere);
     let Some((_, seen)) = seen.into_iter().find(|(_, seen)| seen.keys.contains(key)) else {
@@ -68,7 +69,7 @@ fn check_one(
     Ok(())
 }
 
-/// What SQLite itself finds, and the row about the tables.
+/// Runs SQLite's own check, and checks the row about the tables.
 fn check_file(connection: &Connection, report: &mut Verified) {
     let lines = connection.prepare("PRAGMA integrity_check(1000)").and_then(|mut query| {
         let lines = query.query_map([], |row| row.get::<_, String>(0))?;
@@ -95,13 +96,14 @@ fn scan(
     order: &str,
     mut each: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
 ) {
+    // NOTE: a damaged page ends a scan at its place; the scan from the other end reaches the rows after it.
     for direction in ["ASC", "DESC"] {
         let order = order.replace(", ", &format!(" {direction}, "));
         let mut run = || -> rusqlite::Result<()> {
             let mut query = connection.prepare(&format!("{query} ORDER BY {order} {direction}"))?;
             let mut rows = query.query([])?;
             while let Some(row) = rows.next()? {
-                // A row that cannot be read is missed where something else tells of it.
+                // NOTE: an unreadable row is reported as missing by the places that refer to it.
                 let _ = each(row);
             }
             Ok(())
@@ -129,7 +131,7 @@ fn check_schemas(connection: &Connection, report: &mut Verified) {
     }
 }
 
-/// Where a session was seen.
+/// The places that have a trace of a session.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each place that tells of a session")]
 struct SessionTraces {
@@ -151,7 +153,7 @@ impl SessionTraces {
         apps.peek().is_none() || apps.any(|found| found == app.as_str())
     }
 
-    /// Reports each place that should tell of the session and does not; whether it can be looked at.
+    /// Reports each place that should have the session and does not; returns whether it can be examined.
     fn report_missing(&self, report: &mut Verified, key: &SessionKey) -> bool {
         for (is_there, place) in [
             (self.in_table, "the table of sessions"),
@@ -171,7 +173,7 @@ impl SessionTraces {
     }
 }
 
-/// All sessions by their numbers, from each place that tells of them.
+/// All sessions by their numbers, from each place that refers to them.
 fn gather(connection: &Connection, report: &mut Verified) -> BTreeMap<i64, SessionTraces> {
     let mut seen: BTreeMap<i64, SessionTraces> = BTreeMap::new();
     let key = |row: &Row<'_>| -> rusqlite::Result<Option<SessionKey>> {
@@ -211,8 +213,7 @@ fn gather(connection: &Connection, report: &mut Verified) -> BTreeMap<i64, Sessi
     seen
 }
 
-/// Looks for sessions in the lists as those who list them read these: a damaged row may hide others from them that are
-/// still there.
+/// Looks for sessions in the lists as a list request reads them: a damaged row may hide others that still exist.
 fn look_in_lists(connection: &Connection, seen: &mut BTreeMap<i64, SessionTraces>) {
     let mut listed: HashMap<(String, String), BTreeSet<i64>> = HashMap::new();
     for (number, seen) in seen {
@@ -290,12 +291,12 @@ fn check_session(sqlite: &mut SqliteConnection, report: &mut Verified, key: &Ses
     }
 }
 
-/// What is known of the row of an event.
+/// The checked parts of an event's row.
 struct EventCheck {
     link: ChainLink,
-    /// What it is found by.
+    /// The tags that it is found by.
     tags: Vec<TagDigest>,
-    /// Whether its trail is whole.
+    /// Whether its undo log is undamaged.
     has_trail: bool,
 }
 
@@ -463,6 +464,7 @@ fn check_scopes(sqlite: &mut SqliteConnection, report: &mut Verified, app: Optio
     // By number, from the table and the index over it.
     let mut scopes: HashMap<(String, String), i64> = HashMap::new();
     for (source, order) in
+        // NOTE: table and index are separate trees: a row that is lost in one of them is still found in the other.
         [("NOT INDEXED", "scope"), ("INDEXED BY sqlite_autoindex_stepfold_scopes_1", "app, user")]
     {
         let query = format!("SELECT scope, app, user FROM stepfold_scopes {source}");

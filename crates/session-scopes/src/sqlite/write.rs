@@ -1,4 +1,4 @@
-//! The operations that change something, each inside the writer's transaction.
+//! The write operations, each inside the writer's transaction.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::lineage::{HistorySegment, forked, to_db};
 use crate::rows::rewinds::RewindRow;
 use crate::rows::seal::{SessionRecord, row_number, version_of};
-use crate::rows::shared::ScopeRow;
+use crate::rows::shared::{ScopeRow, SharedWrites};
 use crate::rows::values::{ChangePlanner, check_size};
 use crate::rows::work::WorkState;
 use crate::schema::SessionSchema;
@@ -42,7 +42,7 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 
-/// An event and its stored form, made before the writer is asked.
+/// An event and its stored form, serialized before the writer runs.
 pub(super) struct PreparedEvent {
     pub(super) event: Event,
     pub(super) body: String,
@@ -118,12 +118,12 @@ fn insert_session(
             &[&row.number, &segment.stream, &to_db(segment.after), &to_db(segment.upto)],
         )?;
     }
-    // They are there from now on, so that one that cannot be found is known to be lost.
+    // NOTE: both scopes get a row now, even if nothing writes to them: so a row that is missing later is known to be lost.
     ScopeRow::find_or_make(&sqlite.connection, &key.app, None)?;
     ScopeRow::find_or_make(&sqlite.connection, &key.app, Some(&key.user)).map(drop)
 }
 
-/// The id that was asked for, or a free one.
+/// The requested id, or a free one.
 fn chosen_id(
     sqlite: &SqliteConnection,
     app: &AppId,
@@ -185,7 +185,7 @@ pub(super) fn create(
     read::get(sqlite, &GetSession::new(key).events(EventRange::None))
 }
 
-/// Commits an event that comes with its session. What it wrote to shared scopes is not written again.
+/// Commits an event that comes with its session. Its writes to shared scopes are not repeated.
 fn commit_first(
     sqlite: &mut SqliteConnection,
     key: &SessionKey,
@@ -204,14 +204,7 @@ fn commit_first(
     rewind(sqlite, &request, &prepared).map(drop)
 }
 
-/// Whether writes to the scopes that a session shares are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SharedWrites {
-    All,
-    Nothing,
-}
-
-/// Writes to what the session shares. The app comes first, always.
+/// Writes to the shared scopes of the session, always to the app's first.
 fn write_both(
     sqlite: &mut SqliteConnection,
     key: &SessionKey,
@@ -265,6 +258,7 @@ fn repeated(
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
     let Some(number) = opened.event else { return Ok(None) };
+    // NOTE: compared in the database: the stored body need not be read, and a repeated append serializes to the same text.
     let query = sqlite.connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM stepfold_events WHERE number = ?1 AND body = ?2 AND at = ?3)",
     );
@@ -277,7 +271,7 @@ fn repeated(
     Err(SessionError::event_reused(key, &event.id))
 }
 
-/// Adds an event with what it leaves, as the next one of the session. The receipt lacks the versions of the scopes.
+/// Adds an event with its undo data, as the next one of the session. The receipt lacks the versions of the scopes.
 fn commit(
     sqlite: &SqliteConnection,
     key: &SessionKey,
@@ -303,6 +297,8 @@ fn commit(
     tags::add(&sqlite.connection, row.number, version, event)?;
     let (app, user, was) = (key.app.as_str(), key.user.as_str(), row.updated.as_micros());
     let (before, now) = (to_db(row.version), to_db(version));
+    // NOTE: the row is updated only at the expected version: a missing or outdated list entry fails the append, instead of
+    // being repaired unnoticed.
     let moved = run(
         sqlite,
         "UPDATE stepfold_recent SET updated = ?5, version = ?6, checksum = ?7, unfinished = ?9, \
@@ -327,8 +323,8 @@ fn commit(
     Ok(Receipt::new(event.id.clone(), version))
 }
 
-/// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
-/// they were. What has not changed since brings its ladder along. The combined checksums of the rows.
+/// Copies the rows of keys that the origin of a fork had at a version, current or earlier ones. A row that has not changed
+/// since is copied with its ladder. Returns the combined checksums of the rows.
 fn fork_values(
     sqlite: &SqliteConnection,
     from: &SqliteSessionRow,
@@ -436,6 +432,7 @@ pub(super) fn write_scope(
     let (app, user) = request.scope.parts();
     let scope = ScopeRow::find_or_make(&sqlite.connection, app, user)?.scope;
     if let Some(key) = &request.idempotency_key {
+        // NOTE: a repeated request returns the current values, which other writes may have changed since.
         if is_repeated(sqlite, scope, key.as_str(), body)? {
             return read::read_scope(sqlite, &request.scope);
         }
@@ -516,7 +513,8 @@ fn delete_user(sqlite: &SqliteConnection, key: &SessionKey) -> Result<Vec<String
     ] {
         run(sqlite, statement, &[&scope])?;
     }
-    // The readers of other sessions have seen what is gone, and must not take what comes for it.
+    // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
+    // that they do not take later values for changes of the erased ones.
     row.erase(row.version + 1);
     row.store(connection)?;
     run(
@@ -546,8 +544,9 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
             first.map_or(row.version, |first| first - 1)
         }
     };
+    // NOTE: retention moves the session's row to this version, so a lost newest event must be found before.
     row.check_newest(&sqlite.connection, key)?;
-    // Nothing goes back behind the removal of a key any more.
+    // NOTE: no rewind can reach a version before these removals any more, so their rows are not needed.
     let mut cells = row.state.cells;
     for stored in stored_all(&sqlite.connection, row.number, cells)? {
         if stored.row.version <= to_db(oldest) && stored.row.is_removed() {
@@ -561,7 +560,8 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
     let state = SealedState { cells, ..row.state };
     let labels = branches::prune_labels(sqlite, row.number, oldest)?;
     let row = SessionRecord { state, ..row.record.pruned(oldest, anchor) }.with_labels(labels);
-    // The newest event, which had told version and time, may be among those that go.
+    // NOTE: the session's row gets version and time here: the newest event, from which they are read otherwise, may be
+    // among the deleted ones.
     run(
         sqlite,
         "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4, seal = ?5 WHERE number = ?1",

@@ -41,7 +41,7 @@ macro_rules! erase {
         }
 
         impl SessionStore for AnyStore {
-            // Not `async fn`: their futures would hold the request, which the boxed one has.
+            // NOTE: not `async fn`: their futures would hold the request too, which the boxed future already has.
             $(fn $method(&self, request: $request) -> impl Future<Output = Result<$answer, SessionError>> + Send {
                 let session = request.session().cloned();
                 let answer = self.0.$method(request);
@@ -138,6 +138,7 @@ pub struct AnyStore(Arc<dyn ErasedStore>);
 impl AnyStore {
     /// Erases the kind of a store. One that has none already stays as it is: its requests are not boxed twice.
     pub fn new(store: impl SessionStore) -> Self {
+        // NOTE: an `AnyStore` implements `SessionStore` too, so it could be wrapped again, and each request boxed twice.
         match (&store as &dyn Any).downcast_ref::<AnyStore>() {
             Some(erased) => erased.clone(),
             None => AnyStore(Arc::new(store)),

@@ -76,7 +76,8 @@ pub struct Unattended {
     pub key: SessionKey,
     /// Since when: the expiry of the claim, the time at which it was due, or the last known write.
     pub since: Timestamp,
-    /// Whether there is a claim, which has expired unless [others](ListUnattended::with_claimed) are listed. If not, no worker has claimed the session since entries came to its inbox.
+    /// Whether there is a claim, which has expired unless [others](ListUnattended::with_claimed) are listed. If not, no worker
+    /// has claimed the session since entries were added to its inbox.
     pub is_claimed: bool,
     /// The worker of the claim, if there is one.
     pub owner: Option<WorkerId>,

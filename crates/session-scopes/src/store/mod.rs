@@ -48,9 +48,9 @@ use crate::session::{Session, Values};
 pub struct StoreConnections {
     /// The most that may be open.
     pub limit: usize,
-    /// Those that are open, idle ones included.
+    /// The open connections, idle ones included.
     pub open: usize,
-    /// Those that operations are using.
+    /// The connections in use by operations.
     pub used: usize,
     /// Operations that wait for one.
     pub waiting: usize,
@@ -117,7 +117,7 @@ pub trait SessionStore: Send + Sync + 'static {
     }
 
     /// The sizes of events in bytes as they are stored, each with its version, in order: for readers that bound what they load
-    /// at once. Those are counted as well that a rewind has hidden. A store that compresses them tells their sizes before that.
+    /// at once. Events hidden by a rewind are included. A store that compresses them returns their uncompressed sizes.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not know them.
@@ -210,7 +210,7 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(SessionError::Unsupported { what: "verification of sessions" }) }
     }
 
-    /// The forks of a session that are there, in the order in which they were made; not the forks of these.
+    /// The existing forks of a session, in the order of their creation; without the forks of these.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not list them.
@@ -307,8 +307,9 @@ pub trait SessionStore: Send + Sync + 'static {
 
     /// Renews claims of a worker at once, and returns the result of each, in order. Each claim stands alone: one that is lost,
     /// whose stored row is damaged, or whose row another transaction has locked, neither fails nor delays the others; the
-    /// last gets an error of the kind [`Transient`](crate::ErrorKind::Transient) at once, and its worker [renews](SessionStore::renew)
-    /// it by itself. A store with transactions needs one for all; by default each is renewed by itself.
+    /// last gets an error of the kind [`Transient`](crate::ErrorKind::Transient) immediately, and its worker
+    /// [renews](SessionStore::renew) it separately. A store with transactions needs one for all; by default each is renewed by
+    /// itself.
     ///
     /// # Errors
     /// When the store fails, and nothing is known of any claim; [`SessionError::Unsupported`].
@@ -349,8 +350,7 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(INBOXES)) }
     }
 
-    /// The entries that wait in the inbox of a session, in order. Positions and bodies that are not asked for may be left
-    /// out.
+    /// The entries that wait in the inbox of a session, in order. Positions and bodies that are not requested may be omitted.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`].

@@ -270,7 +270,7 @@ fn value(state: &stepfold_state_core::state::State, key: &str) -> Value {
     state.get(key).map(stepfold_state_core::state::ValueRef::to_json).unwrap_or_default()
 }
 
-/// What a state needs of what has changed brings it up to date.
+/// The changes that a state needs bring it up to date.
 async fn ensure_updated_incrementally(
     context: &CaseContext,
     schema: &SessionSchema,

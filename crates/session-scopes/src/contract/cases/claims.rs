@@ -60,6 +60,7 @@ pub(super) fn counting(
     id: &str,
 ) -> Result<AppendEvent, SessionError> {
     let schema = schema().map_err(SessionError::state("the schema of a case"))?;
+    // NOTE: sums in all scopes, so that an event that is applied twice, or only in part, shows.
     let writes = [("app:sum", json!(1)), ("sum", json!(1)), ("user:sum", json!(1))];
     let event = event(id)?.with_delta(delta(&schema, &writes)?);
     Ok(AppendEvent::new(key.clone(), expected, event, &schema))

@@ -1,4 +1,4 @@
-//! What breaks stores: strange strings, large values, deep values.
+//! Input that breaks stores: strange strings, large values, deep values.
 
 use serde_json::{Map, Value, json};
 use stepfold_state_core::MAX_DEPTH;

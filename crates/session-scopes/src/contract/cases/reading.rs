@@ -66,7 +66,7 @@ async fn get_gives_the_events_that_are_asked_for(context: CaseContext) -> CaseRe
     Ok(())
 }
 
-/// The sizes are told of the events that a page has, in a fork and after a rewind as well, and grow with them. A store may do
+/// A store gives the sizes of a page's events, in a fork and after a rewind too; they grow with the events. A store may do
 /// without.
 async fn sizes_of_events_are_those_of_a_page(context: CaseContext) -> CaseResult {
     let schema = schema()?;

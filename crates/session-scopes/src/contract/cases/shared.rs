@@ -1,4 +1,4 @@
-//! What outlives sessions, read and written without one.
+//! Shared scopes, which outlive sessions, read and written without a session.
 
 use futures_util::future::join_all;
 use serde_json::json;
