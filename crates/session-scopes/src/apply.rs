@@ -18,7 +18,7 @@ pub(crate) fn merge_write(
     write: &Write,
     what: WriteOrigin<'_>,
 ) -> Result<Option<StoredValue>, SessionError> {
-    guarded(|| {
+    catch_panics(|| {
         let converted;
         let current = match held {
             Some(held) if held.schema == *schema.text() => Some(&held.cell),
@@ -49,7 +49,7 @@ fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<Stor
 }
 
 /// Runs code that may call a custom handler or a migration. A panic only fails its own operation.
-pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Result<T, SessionError> {
+pub(crate) fn catch_panics<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Result<T, SessionError> {
     // NOTE: handlers and migrations are code of the application. A panic in one must not end the writer's thread, nor
     // poison the lock of the memory store.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(SessionError::Panicked))

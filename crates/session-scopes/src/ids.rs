@@ -2,6 +2,8 @@
 //!
 //! An id is opaque. It is bound as a parameter, compared byte by byte, and never part of a path or of a
 //! statement, so `../x` and `'; DROP TABLE` are names like any other.
+//!
+//! This file and `error` import each other: an invalid id is a [`SessionError`], and most errors name a session by its key.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -24,7 +26,7 @@ fn fault_of(id: &str) -> Option<&'static str> {
     } else if matches!(id, "." | "..") {
         Some("a step of a path: in an address, browsers resolve it")
     } else if id.bytes().all(|byte| byte.is_ascii_graphic()) {
-        // As nearly all are: each event that is read has several.
+        // NOTE: nearly all ids are ASCII, and each event that is read has several: this path saves decoding them.
         None
     } else if id.trim() != id {
         Some("begins or ends with white space")
@@ -179,7 +181,7 @@ impl LifeId {
     /// assert_eq!(LifeId::random().as_str().len(), 32);
     /// ```
     pub fn random() -> Self {
-        // Keyed by the system's randomness, once a thread, and with another key each time.
+        // NOTE: `RandomState` is keyed by the system's randomness once for each thread, and has another key each time.
         let word = || RandomState::new().hash_one(());
         LifeId(format!("{:016x}{:016x}", word(), word()).into())
     }
@@ -284,7 +286,7 @@ mod tests {
             let id = format!("a{character}b");
             let error = UserId::new(id.as_str()).unwrap_err();
             assert!(matches!(error, SessionError::InvalidId { .. }), "{id:?}");
-            // The error escapes the invisible character.
+            // NOTE: the error escapes the invisible character, which a reader would not see.
             assert!(error.to_string().contains("\\u{"), "{error}");
         }
     }

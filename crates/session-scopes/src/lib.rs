@@ -182,6 +182,7 @@ mod error;
 mod event;
 mod ids;
 mod memory;
+mod memory_size;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -193,7 +194,6 @@ mod session;
 mod sqlite;
 mod store;
 mod time;
-mod weight;
 
 pub use stepfold_state_core as state_core;
 

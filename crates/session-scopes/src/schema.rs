@@ -230,7 +230,7 @@ fn mismatch(key: &str, value: &Value, stored: Option<&Value>, misfit: StateError
     };
     let stored = match stored.map(|schema| ValueType::of_schema(schema.clone())) {
         Some(Ok(stored)) => stored.to_string(),
-        // Accepted by an open schema: the only type is that of the value.
+        // NOTE: an open schema accepted the key without a type, so the type of the value is named.
         _ => Kinds::of_value(value).to_string(),
     };
     SessionError::SchemaMismatch { key: key.to_owned(), stored, opened, faults }

@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(texts(&first), texts(&second));
         assert_eq!((texts(&first).0, texts(&first).2), (texts(&third).0, texts(&third).2));
         assert_eq!((third.invocation.as_str(), third.kind.as_str()), ("i2", "own"));
-        // More of them than are remembered.
+        // NOTE: six authors, more than are remembered.
         let authors: Vec<String> = (0..12).map(|number| format!("author {}", number % 6)).collect();
         for author in &authors {
             assert_eq!(read("i", &format!(r#"{{"v":1,"author":"{author}"}}"#)).author.as_str(), author);

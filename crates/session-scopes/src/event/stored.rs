@@ -154,7 +154,7 @@ fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Messag
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-            // Most events have one.
+            // NOTE: most events have one message; a larger capacity would stay allocated with each.
             let mut messages = Vec::with_capacity(1);
             while let Some(message) = items.next_element::<Message>()? {
                 messages.push(Arc::new(message));

@@ -183,7 +183,7 @@ impl SharedScope {
     /// The requested values.
     fn asked(&self, request: &GetSession, scope: Scope, seen: Option<u64>) -> Values {
         let changed = seen.and_then(|version| self.changed.since(version));
-        match request.looked_up(scope, changed) {
+        match request.requested_keys(scope, changed) {
             Some(keys) => values_of(&self.cells, keys),
             None => self.values(),
         }
@@ -536,7 +536,7 @@ impl SessionEntry {
     fn asked(&self, request: &GetSession, cells: &ValueMap) -> Values {
         let seen = request.since.filter(|_| request.version.is_none());
         let changed = seen.and_then(|seen| self.changed_since(seen.version));
-        match request.looked_up(Scope::Session, changed) {
+        match request.requested_keys(Scope::Session, changed) {
             Some(keys) => values_of(cells, keys),
             None => values(cells),
         }

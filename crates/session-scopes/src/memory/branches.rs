@@ -24,7 +24,7 @@ impl BranchIndex {
 }
 
 impl SessionEntry {
-    pub(super) fn forked_as(&mut self, number: i64, id: &SessionId) {
+    pub(super) fn add_fork(&mut self, number: i64, id: &SessionId) {
         self.branches.forks.insert(number, id.clone());
     }
 

@@ -31,7 +31,7 @@ impl MemoryInbox {
 
     pub(super) fn read(&self, request: &ReadInbox) -> Vec<InboxEntry> {
         let wanted = self.waiting.values().filter(|(entry, _)| request.wants(entry.position));
-        let read = |(entry, bytes): &(InboxEntry, usize)| match *bytes <= request.most() {
+        let read = |(entry, bytes): &(InboxEntry, usize)| match *bytes <= request.max_body_bytes() {
             true => entry.clone(),
             false => {
                 InboxEntry::without_body(entry.position, entry.kind, entry.idempotency_key.clone(), entry.at)

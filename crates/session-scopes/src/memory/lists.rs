@@ -37,7 +37,7 @@ impl MemoryInner {
                     let is = (claim.is_some(), due.is_some());
                     let session = Unattended::new(key, since, is, inbox, entry.number);
                     let owner = claim.as_ref().map(|claim| claim.owner.as_str());
-                    found.push(((since, entry.number), session.of_worker(owner)));
+                    found.push(((since, entry.number), session.with_owner(owner)));
                 }
             }
         }

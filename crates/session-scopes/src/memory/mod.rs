@@ -23,6 +23,7 @@ use crate::apply::{initial, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
+use crate::memory_size;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
@@ -32,7 +33,6 @@ use crate::store::{
     SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteOrigin, WriteScope, first_events,
 };
 use crate::time::Timestamp;
-use crate::weight;
 
 /// Sessions that live as long as the process. Clone an `Arc` of it, or an
 /// [`AnyStore`](crate::AnyStore), to share it.
@@ -111,7 +111,7 @@ impl SessionStore for MemoryStore {
         let events = self.lock().entry(&request.key)?.2.page(request.after, request.limit);
         let size = |event: &Event| {
             let values = if request.in_memory { sizes::values_of(event) } else { 0 };
-            weight::of_event(sizes::size_of(event) as u64, values)
+            memory_size::of_event(sizes::size_of(event) as u64, values)
         };
         Ok(events.iter().map(|committed| (committed.version, size(&committed.event))).collect())
     }
@@ -288,7 +288,7 @@ impl MemoryInner {
             sessions.push(entry.session(key, get, app, &tenant.user)?);
             last = Some((entry.updated, entry.number));
         }
-        let last = last.map(|(updated, number)| Cursor::behind(updated, number));
+        let last = last.map(|(updated, number)| Cursor::after(updated, number));
         let next = last.filter(|_| newest.next().is_some());
         Ok(SessionPage { sessions, next })
     }
@@ -329,7 +329,7 @@ impl MemoryInner {
         let fork = entry.fork(&from, version, self.newest + 1, at, life)?;
         let id = self.free_id(&from.app, &from.user, id, at)?;
         let key = from.with_id(id);
-        self.place(&from)?.entry.forked_as(fork.number, &key.id);
+        self.place(&from)?.entry.add_fork(fork.number, &key.id);
         self.insert(&key, fork);
         if let Some(event) = event {
             let appended =

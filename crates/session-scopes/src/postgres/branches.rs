@@ -32,7 +32,7 @@ pub(super) fn forks_of(
     key: &SessionKey,
 ) -> Result<Vec<ForkInfo>, SessionError> {
     let read = |row: &Row| {
-        // A session that lost what it was forked from gives the checksum of none.
+        // NOTE: a session that lost its origin gives the checksum of an impossible version, and so a mismatch.
         let version = row.get::<_, Option<i64>>(2).unwrap_or(-1);
         let (number, id, created) = (row.get(0), row.get(1), row.get(3));
         StoredFork { number, id, version, created, checksum: row.get(4) }
@@ -122,7 +122,7 @@ pub(super) async fn forget(
         if let Some(row) = found.first() {
             let found = PostgresSessionRow::read(row, &parent)?.record;
             let gone = query(connection, FORGET_FORK, &[&found.number, &record.number]).await?;
-            // It may be another session than the one that it was forked from.
+            // NOTE: the origin may have been deleted and its id given to another session, which has no row of this fork.
             if !gone.is_empty() {
                 put_seal(connection, &parent, &found.with_forks(combined(&gone))).await?;
             }

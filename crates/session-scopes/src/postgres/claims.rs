@@ -83,8 +83,8 @@ pub(super) fn check<'a>(
     mut waiting: WaitingInputs,
 ) -> Result<WorkUpdate<'a>, SessionError> {
     let fence = row.work.fence.after(request.key, request.claim, row.now)?;
-    let taken = waiting.all(request)?;
-    let work = waiting.left(row, &taken, fence)?;
+    let taken = waiting.take_all(request)?;
+    let work = waiting.work_after(row, &taken, fence)?;
     Ok(WorkUpdate { request, number: row.number, taken, is_changed: work != row.work, work })
 }
 

@@ -33,7 +33,7 @@ pub(super) struct WaitingInputs {
 
 impl WaitingInputs {
     /// Finds these entries. The session's row must be locked.
-    pub(super) async fn look(
+    pub(super) async fn find(
         connection: &Object,
         key: &SessionKey,
         positions: &[u64],
@@ -51,7 +51,7 @@ impl WaitingInputs {
     }
 
     /// The entries that an append takes, all of which have to wait, each given once.
-    pub(super) fn all(&mut self, request: WorkRequest<'_>) -> Result<Vec<InputRow>, SessionError> {
+    pub(super) fn take_all(&mut self, request: WorkRequest<'_>) -> Result<Vec<InputRow>, SessionError> {
         let row = |position: &u64| {
             self.rows.remove(position).ok_or_else(|| SessionError::not_waiting(request.key, *position))
         };
@@ -59,12 +59,12 @@ impl WaitingInputs {
     }
 
     /// Takes the entries at these positions that wait, each once.
-    fn some(&mut self, positions: &[u64]) -> Vec<InputRow> {
+    fn take_waiting(&mut self, positions: &[u64]) -> Vec<InputRow> {
         positions.iter().filter_map(|position| self.rows.remove(position)).collect()
     }
 
     /// The claim and inbox of a session with this claim after these entries were taken.
-    pub(super) fn left(
+    pub(super) fn work_after(
         &self,
         row: &PostgresSessionRow,
         taken: &[InputRow],
@@ -121,7 +121,7 @@ async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result
     let claim = row.work.fence.unexpired(row.now);
     let enqueued = |position, is_repeat| Enqueued { position, is_repeat, claim, version: row.version };
     let found = found.first().ok_or_else(|| SessionError::not_found(key))?;
-    if let Some(position) = known(found, row.number, prepared)? {
+    if let Some(position) = accepted_position(found, row.number, prepared)? {
         return Ok(enqueued(position, true));
     }
     if from_db(found.get(7)) >= MAX_INBOX as u64 {
@@ -137,7 +137,11 @@ async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result
 }
 
 /// The position of an entry that was accepted before, from the row found with its idempotency key.
-fn known(found: &Row, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
+fn accepted_position(
+    found: &Row,
+    number: i64,
+    prepared: &PreparedInput,
+) -> Result<Option<u64>, SessionError> {
     let Some(position) = found.get(0) else { return Ok(None) };
     if found.get::<_, Option<&str>>(5).is_some() {
         input_row(found).check(number)?;
@@ -160,7 +164,7 @@ fn add(connection: &Object, number: i64, row: InputRow) -> SentStatement<'_> {
 pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let (after, most) = (to_db(request.after), to_db(request.most() as u64));
+    let (after, most) = (to_db(request.after), to_db(request.max_body_bytes() as u64));
     let only: Option<Vec<i64>> =
         request.only.as_ref().map(|only| only.iter().map(|position| to_db(*position)).collect());
     let (row, waiting) = try_join!(biased;
@@ -210,14 +214,14 @@ pub(super) async fn dequeue(
     let DequeueInput { key, positions, token } = request;
     in_transaction!(connection, idle.limit(None), |inside| {
         let (row, mut waiting) =
-            try_join!(biased; lock(inside, key), WaitingInputs::look(inside, key, positions))?;
+            try_join!(biased; lock(inside, key), WaitingInputs::find(inside, key, positions))?;
         let row = PostgresSessionRow::of(&row, key)?;
         if let Some(token) = token {
             row.work.fence.check(key, *token)?;
         }
-        let taken = waiting.some(positions);
+        let taken = waiting.take_waiting(positions);
         if !taken.is_empty() {
-            let work = waiting.left(&row, &taken, row.work.fence.clone())?;
+            let work = waiting.work_after(&row, &taken, row.work.fence.clone())?;
             let mut sent = vec![put(inside, row.number, work)];
             sent.extend(take(inside, row.number, &taken));
             in_order(sent).await?;

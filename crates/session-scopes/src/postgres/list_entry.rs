@@ -11,7 +11,7 @@ use super::rows::{PostgresHistory, PostgresSessionRow};
 use super::statements::{
     EVENTS, PAGE_OF_SESSIONS, PUT_LISTED, READ_LINEAGE, READ_LISTED, READ_REWINDS, READ_SESSION, SqlStatement,
 };
-use super::transaction::{SqlParameters, within};
+use super::transaction::{SqlParameters, with_timeout};
 use crate::error::{ErrorKind, SessionError};
 use crate::event::{CommittedEvent, Event, FIRST, ListEntry};
 use crate::ids::{EventId, SessionKey};
@@ -32,7 +32,10 @@ async fn ask(
 }
 
 /// The number of a session, and its list entry according to its events.
-async fn of_events(client: &impl GenericClient, key: &SessionKey) -> Result<(i64, ListEntry), SessionError> {
+async fn entry_from_events(
+    client: &impl GenericClient,
+    key: &SessionKey,
+) -> Result<(i64, ListEntry), SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let row = PostgresSessionRow::of(&ask(client, READ_SESSION, &[&app, &user, &id]).await?, key)?;
     let lineage = ask(client, READ_LINEAGE, &[&app, &user, &id]).await?;
@@ -64,21 +67,21 @@ async fn write(client: &impl GenericClient, number: i64, listed: &ListEntry) -> 
 }
 
 /// Updates a session's list entry from its events, after a change that shows or hides earlier ones.
-pub(super) async fn list_again(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+pub(super) async fn update_entry(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     let client: &tokio_postgres::Client = connection;
-    let (number, listed) = of_events(client, key).await?;
+    let (number, listed) = entry_from_events(client, key).await?;
     write(client, number, &listed).await
 }
 
 /// Updates the entries of all sessions, which were stored before they could be searched. Each has its own timeout.
-pub(super) async fn list_all(
+pub(super) async fn update_all_entries(
     transaction: &tokio_postgres::Transaction<'_>,
     answer_timeout: Duration,
 ) -> Result<(), SessionError> {
     let mut after = 0_i64;
     loop {
         let page =
-            within(answer_timeout, ask(transaction, PAGE_OF_SESSIONS, &[&after, &None::<&str>, &PAGE]))
+            with_timeout(answer_timeout, ask(transaction, PAGE_OF_SESSIONS, &[&after, &None::<&str>, &PAGE]))
                 .await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.get(0);
@@ -86,13 +89,13 @@ pub(super) async fn list_all(
             let [app, user, id] = [1, 2, 3].map(|column| row.get::<_, String>(column));
             // NOTE: a damaged session must not stop an upgrade of the tables; its readers report the damage.
             let Ok(key) = SessionKey::new(app, user, id) else { continue };
-            let listed = within(answer_timeout, of_events(transaction, &key)).await;
+            let listed = with_timeout(answer_timeout, entry_from_events(transaction, &key)).await;
             let listed = match listed {
                 Ok((_, listed)) => listed,
                 Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
                 Err(_) => ListEntry::unknown(&key),
             };
-            within(answer_timeout, write(transaction, row.get(0), &listed)).await?;
+            with_timeout(answer_timeout, write(transaction, row.get(0), &listed)).await?;
         }
     }
 }
@@ -100,7 +103,7 @@ pub(super) async fn list_all(
 /// Compares a session's list entry with its events.
 pub(super) async fn verify(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     let client: &tokio_postgres::Client = connection;
-    let (number, events) = of_events(client, key).await?;
+    let (number, events) = entry_from_events(client, key).await?;
     let stored = ask(client, READ_LISTED, &[&number]).await?;
     let stored = stored.first().ok_or_else(|| SessionError::not_found(key))?;
     events.check(&ListEntry { is_unfinished: stored.get(0), searched: stored.get(1) }, key)

@@ -35,7 +35,7 @@ pub(super) async fn unattended(
         let owner = row.get::<_, Option<String>>(5);
         let is = (owner.is_some(), row.get(6));
         Ok::<_, SessionError>(
-            Unattended::new(key, since, is, from_db(row.get(3)), row.get(4)).of_worker(owner),
+            Unattended::new(key, since, is, from_db(row.get(3)), row.get(4)).with_owner(owner),
         )
     };
     // NOTE: a session with damaged ids has no key under which a worker could claim it; verification reports it.

@@ -1,8 +1,7 @@
 //! Sessions in PostgreSQL: many workers, one truth.
 //!
-//! An operation takes a connection from a pool and two or three round trips; an event without writes takes
-//! one. Handlers run here, on a worker thread of the runtime and on
-//! values that are locked for as long as that takes: they must not block.
+//! An operation takes a connection from a pool and two or three round trips; an event without writes takes one. Handlers
+//! run here, on a worker thread of the runtime and while their values are locked: they must not block.
 
 mod at_version;
 mod branches;
@@ -39,7 +38,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use self::error::{failed, no_connection};
 use self::notices::PostgresNotifier;
 use self::rows::StoreCache;
-use self::transaction::{IdleTimeout, within};
+use self::transaction::{IdleTimeout, with_timeout};
 use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
@@ -207,7 +206,7 @@ impl PostgresOptions {
         let idle = self.limits.idle_in_transaction;
         let limits = tables::SetUpTimeouts { connecting: self.timeout, answer: answer_timeout, idle };
         tables::set_up(&config, tls.clone(), limits).await?;
-        let is_pooled = pooler::is_found(&config, &tls, self.timeout).await?;
+        let is_pooled = pooler::detect(&config, &tls, self.timeout).await?;
         let pool = |connections| self.pool(config.clone(), tls.clone(), connections, is_pooled);
         // NOTE: a separate connection: operations that wait for locks may hold all others, and a heartbeat that waits for
         // them would lose its claims.
@@ -332,15 +331,15 @@ impl PostgresStore {
     pub async fn check(&self) -> Result<(), SessionError> {
         let connection = self.connection().await?;
         let answer = async { connection.simple_query("").await.map(drop).map_err(failed("respond")) };
-        self.within(answer).await
+        self.with_timeout(answer).await
     }
 
     /// Limits an operation to the time that its server may take for a statement, and a little more.
-    async fn within<T>(
+    async fn with_timeout<T>(
         &self,
         operation: impl Future<Output = Result<T, SessionError>>,
     ) -> Result<T, SessionError> {
-        within(self.0.answer_timeout, operation).await
+        with_timeout(self.0.answer_timeout, operation).await
     }
 
     async fn connection(&self) -> Result<Object, SessionError> {
@@ -371,7 +370,7 @@ impl SessionStore for PostgresStore {
         let events = first_events(std::mem::take(&mut request.events))?;
         let connection = self.connection().await?;
         let create = write::create(connection, &self.0.cache, request, &delta, &events);
-        let key = self.within(Box::pin(create)).await?;
+        let key = self.with_timeout(Box::pin(create)).await?;
         // NOTE: notified after the commit: inside the transaction, `NOTIFY` would make all commits of the database wait for
         // each other.
         self.0.notifier.notify(&key, false);
@@ -379,32 +378,33 @@ impl SessionStore for PostgresStore {
         // moment of all three.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);
-        self.within(Box::pin(read::get(connection, &self.0.cache, &get))).await
+        self.with_timeout(Box::pin(read::get(connection, &self.0.cache, &get))).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::get(connection, &self.0.cache, &request))).await
+        self.with_timeout(Box::pin(read::get(connection, &self.0.cache, &request))).await
     }
 
     async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::find_event(connection, &request))).await
+        self.with_timeout(Box::pin(read::find_event(connection, &request))).await
     }
 
     async fn find_tagged(&self, request: FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(tags::find(connection, &request))).await
+        self.with_timeout(Box::pin(tags::find(connection, &request))).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::list(connection, &self.0.cache, &request))).await
+        self.with_timeout(Box::pin(read::list(connection, &self.0.cache, &request))).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
         let connection = self.connection().await?;
-        let deleted = self.within(Box::pin(write::delete(connection, &self.0.cache.idle, &request))).await?;
+        let deleted =
+            self.with_timeout(Box::pin(write::delete(connection, &self.0.cache.idle, &request))).await?;
         self.0.notifier.notify(&request.key, false);
         Ok(deleted)
     }
@@ -414,14 +414,14 @@ impl SessionStore for PostgresStore {
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let connection = self.connection().await?;
         let receipt =
-            self.within(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await?;
+            self.with_timeout(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await?;
         self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        let fork = self.within(Box::pin(write::fork(connection, &self.0.cache, request))).await?;
+        let fork = self.with_timeout(Box::pin(write::fork(connection, &self.0.cache, request))).await?;
         self.0.notifier.notify(&fork.key, false);
         Ok(fork)
     }
@@ -430,57 +430,58 @@ impl SessionStore for PostgresStore {
         let event = request.to_event();
         let body = event.to_body()?;
         let connection = self.connection().await?;
-        let receipt =
-            self.within(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body))).await?;
+        let receipt = self
+            .with_timeout(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body)))
+            .await?;
         self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }
 
     async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::event_sizes(connection, &request))).await
+        self.with_timeout(Box::pin(read::event_sizes(connection, &request))).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::forks(connection, &request.key))).await
+        self.with_timeout(Box::pin(read::forks(connection, &request.key))).await
     }
 
     async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(lists::users(connection, &request))).await
+        self.with_timeout(Box::pin(lists::users(connection, &request))).await
     }
 
     async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(lists::unattended(connection, &request))).await
+        self.with_timeout(Box::pin(lists::unattended(connection, &request))).await
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(write::set_label(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(write::set_label(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::labels(connection, &request.key))).await
+        self.with_timeout(Box::pin(read::labels(connection, &request.key))).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope))).await
+        self.with_timeout(Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope))).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
         request.check()?;
         let body = delta_body(&request.delta)?;
         let connection = self.connection().await?;
-        self.within(Box::pin(write::write_scope(connection, &self.0.cache, &request, &body))).await
+        self.with_timeout(Box::pin(write::write_scope(connection, &self.0.cache, &request, &body))).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(write::prune(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(write::prune(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
@@ -490,12 +491,12 @@ impl SessionStore for PostgresStore {
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::claim(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(claims::claim(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::renew(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(claims::renew(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn renew_all(
@@ -506,12 +507,12 @@ impl SessionStore for PostgresStore {
             return Ok(Vec::new());
         }
         let connection = self.0.heartbeat.get().await.map_err(no_connection)?;
-        self.within(Box::pin(claims::renew_all(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(claims::renew_all(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
+        self.with_timeout(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
         match request.unfinished {
             Some(_) => self.0.notifier.notify_now(&request.key, true).await,
             None => self.0.notifier.notify(&request.key, false),
@@ -527,18 +528,18 @@ impl SessionStore for PostgresStore {
         let prepared = request.prepare()?;
         let connection = self.connection().await?;
         let enqueued =
-            self.within(Box::pin(inbox::enqueue(connection, &self.0.cache.idle, &prepared))).await?;
+            self.with_timeout(Box::pin(inbox::enqueue(connection, &self.0.cache.idle, &prepared))).await?;
         self.0.notifier.notify(&prepared.input.key, true);
         Ok(enqueued)
     }
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::inbox(connection, &request))).await
+        self.with_timeout(Box::pin(read::inbox(connection, &request))).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(inbox::dequeue(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(inbox::dequeue(connection, &self.0.cache.idle, &request))).await
     }
 }

@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Config, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
-use super::transaction::{SqlParameters, within};
+use super::transaction::{SqlParameters, with_timeout};
 use crate::error::SessionError;
 
 /// The number of comparisons of two connections. A pooler mostly gives the connection that was used last.
@@ -21,16 +21,16 @@ const LOOKS: usize = 3;
 const SOON: Duration = Duration::from_secs(2);
 
 /// Whether a pooler gives each transaction another connection of the server.
-pub(super) async fn is_found(
+pub(super) async fn detect(
     config: &Config,
     tls: &MakeRustlsConnect,
     connecting: Duration,
 ) -> Result<bool, SessionError> {
     let connect =
-        || within(connecting, async { config.connect(tls.clone()).await.map_err(failed("connect")) });
+        || with_timeout(connecting, async { config.connect(tls.clone()).await.map_err(failed("connect")) });
     let ((one, first), (other, second)) = (connect().await?, connect().await?);
     let drivers = [tokio::spawn(first), tokio::spawn(second)];
-    let found = within(connecting, compare(&one, &other)).await;
+    let found = with_timeout(connecting, compare(&one, &other)).await;
     drop((one, other));
     for driver in drivers {
         driver.abort();
@@ -68,7 +68,7 @@ async fn process(client: &Client, before: &str) -> Result<Option<String>, Sessio
 }
 
 /// Whether this connection goes through a pooler. Without one, all statements are prepared in each connection.
-pub(super) fn is_between(connection: &Object) -> bool {
+pub(super) fn is_pooled(connection: &Object) -> bool {
     connection.statement_cache.size() == 0
 }
 

@@ -26,6 +26,7 @@ use super::sums;
 use super::transaction::{PooledTransaction, SqlParameters, begin_reading, commit, query};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
+use crate::memory_size;
 use crate::rows::chain::pieces;
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::rewinds::{RewindChain, RewindRow};
@@ -38,7 +39,6 @@ use crate::store::{
     ScopeKey, SessionPage, page_of,
 };
 use crate::time::Timestamp;
-use crate::weight;
 
 pub(super) async fn get(
     connection: Object,
@@ -122,8 +122,8 @@ pub(super) async fn states_of(
     versions: impl IntoIterator<Item = u64>,
 ) -> Result<StatesByVersion, SessionError> {
     // NOTE: the session's own row has the states of these two versions, so most reads need no further query.
-    let told = [record.oldest, record.version];
-    let versions: BTreeSet<u64> = versions.into_iter().filter(|version| !told.contains(version)).collect();
+    let in_row = [record.oldest, record.version];
+    let versions: BTreeSet<u64> = versions.into_iter().filter(|version| !in_row.contains(version)).collect();
     if versions.is_empty() {
         return Ok(StatesByVersion::new());
     }
@@ -412,14 +412,14 @@ impl ChangedRows {
             match seen.filter(|version| (now.known..=now.version).contains(version)) {
                 Some(after) => {
                     let appended = appended_keys((connection, schemas), request, scope, rows).await?;
-                    let keys = request.looked_up(scope, Some(keys_of(rows)));
+                    let keys = request.requested_keys(scope, Some(keys_of(rows)));
                     *selection = ValueSelection { keys, appended, after };
                 }
-                None => selection.keys = request.looked_up(scope, None),
+                None => selection.keys = request.requested_keys(scope, None),
             }
         }
         let own =
-            ValueSelection { keys: request.looked_up(Scope::Session, own), ..ValueSelection::default() };
+            ValueSelection { keys: request.requested_keys(Scope::Session, own), ..ValueSelection::default() };
         Ok(ByScope { session: own, ..shared })
     }
 }
@@ -547,7 +547,7 @@ async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u6
         let bodies =
             query(connection, EVENT_BODIES, &[&record.number, &after, &firsts, &lasts, &limit]).await?;
         for (row, (version, size)) in bodies.iter().zip(&mut sizes[read..]) {
-            (*version, *size) = (from_db(row.get(0)), weight::of_body(row.get(1)));
+            (*version, *size) = (from_db(row.get(0)), memory_size::of_body(row.get(1)));
             after = row.get(0);
         }
         if bodies.is_empty() {
@@ -627,7 +627,7 @@ pub(super) async fn list(
         let row = PostgresSessionRow::read(row, &key)?;
         found.push((key, row));
     }
-    let next = found.last().map(|(_, row)| Cursor::behind(row.updated, row.number)).filter(|_| !is_last);
+    let next = found.last().map(|(_, row)| Cursor::after(row.updated, row.number)).filter(|_| !is_last);
     let sessions = if request.state || request.events != EventRange::None {
         let gets: Vec<GetSession> = found.into_iter().map(|(key, _)| request.get(key)).collect();
         try_join_all(gets.iter().map(|get| session(connection, cache, get))).await?

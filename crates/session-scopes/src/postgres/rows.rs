@@ -18,7 +18,7 @@ use crate::digest::{ContentDigest, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event, RecentTexts};
 use crate::ids::{AppId, EventId, SessionKey, UserId};
-use crate::rows::chain::{EventChain, gap};
+use crate::rows::chain::{EventChain, missing_event};
 use crate::rows::lineage::{HistorySegment, from_db, in_lineage, to_db};
 use crate::rows::rewinds::{RewindChain, RewindRow};
 use crate::rows::seal::{self, EventSeal, ScopeSeal, SealedState, SessionRecord, SessionSeal, row_number};
@@ -326,7 +326,7 @@ pub(super) fn digest_at(
     match version {
         _ if version == record.oldest => Ok(record.anchor),
         _ if version == record.version => Ok(record.state.head),
-        _ => states.get(&version).map(|state| state.head).ok_or_else(|| gap(version)),
+        _ => states.get(&version).map(|state| state.head).ok_or_else(|| missing_event(version)),
     }
 }
 

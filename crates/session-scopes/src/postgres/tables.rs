@@ -8,9 +8,9 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
-use super::list_entry::list_all;
+use super::list_entry::update_all_entries;
 use super::tags;
-use super::transaction::within;
+use super::transaction::with_timeout;
 use crate::error::SessionError;
 use crate::rows::lineage::from_db;
 
@@ -46,7 +46,7 @@ pub(super) async fn set_up(
     answer_timeout: SetUpTimeouts,
 ) -> Result<(), SessionError> {
     let connect = async { config.connect(tls).await.map_err(failed("connect")) };
-    let (mut client, connection) = within(answer_timeout.connecting, connect).await?;
+    let (mut client, connection) = with_timeout(answer_timeout.connecting, connect).await?;
     let driver = tokio::spawn(connection);
     let result = migrate(&mut client, answer_timeout).await;
     drop(client);
@@ -61,20 +61,20 @@ pub(super) async fn set_up(
 
 async fn migrate(client: &mut Client, answer_timeout: SetUpTimeouts) -> Result<(), SessionError> {
     // NOTE: checked before the lock, so that a start does not wait for another process that holds the lock.
-    if within(answer_timeout.answer, format_of(client)).await? == FORMAT {
+    if with_timeout(answer_timeout.answer, format_of(client)).await? == FORMAT {
         return Ok(());
     }
     let waits = answer_timeout.answer.saturating_add(WAIT_FOR_OTHERS);
-    let transaction = within(waits, lock(client, answer_timeout.idle)).await?;
-    let found = within(answer_timeout.answer, make_tables(&transaction)).await?;
+    let transaction = with_timeout(waits, lock(client, answer_timeout.idle)).await?;
+    let found = with_timeout(answer_timeout.answer, make_tables(&transaction)).await?;
     if found == 1 {
         tags::add_all(&transaction, answer_timeout.answer).await?;
     }
     if (1..3).contains(&found) {
-        list_all(&transaction, answer_timeout.answer).await?;
+        update_all_entries(&transaction, answer_timeout.answer).await?;
     }
     let failed = failed("set up its tables");
-    within(answer_timeout.answer, async {
+    with_timeout(answer_timeout.answer, async {
         if found < FORMAT {
             let update = format!("UPDATE stepfold_meta SET format = {FORMAT}");
             transaction.batch_execute(&update).await.map_err(failed)?;
@@ -136,7 +136,7 @@ async fn format_of(client: &impl GenericClient) -> Result<u64, SessionError> {
         return Err(SessionError::ForeignTable { table: first.clone() });
     }
     let foreign = || SessionError::ForeignTable { table: META.to_owned() };
-    // Without a name: through a pooler, another connection may have the statement.
+    // NOTE: unnamed: through a pooler, a prepared statement may be in another connection of the server.
     let format = client
         .query_typed(
             "SELECT format::bigint FROM stepfold_meta WHERE made_by = 'stepfold-session-scopes'",

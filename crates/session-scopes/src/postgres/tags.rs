@@ -13,7 +13,7 @@ use super::pooler;
 use super::rows::{PostgresHistory, PostgresSessionRow};
 use super::statements::{ADD_TAGS, FIND_TAGGED, READ_LINEAGE, READ_REWINDS, READ_SESSION, READ_TAGS};
 use super::transaction::{
-    PooledTransaction, SentStatement, SqlParameters, begin_reading, commit, execute, query, within,
+    PooledTransaction, SentStatement, SqlParameters, begin_reading, commit, execute, query, with_timeout,
 };
 use crate::error::SessionError;
 use crate::event::{Event, MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
@@ -57,7 +57,7 @@ pub(super) async fn add_all(
                 .await
                 .map_err(failed)
         };
-        let rows = within(answer_timeout, asked).await?;
+        let rows = with_timeout(answer_timeout, asked).await?;
         let Some(last) = rows.last() else { return Ok(()) };
         (stream, version) = (last.get(0), last.get(1));
         for row in &rows {
@@ -67,7 +67,7 @@ pub(super) async fn add_all(
             let added = async {
                 transaction.execute_typed(ADD_TAGS.text(), &pooler::typed(given)?).await.map_err(failed)
             };
-            within(answer_timeout, added).await?;
+            with_timeout(answer_timeout, added).await?;
         }
     }
 }

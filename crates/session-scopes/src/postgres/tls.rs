@@ -40,7 +40,7 @@ fn parse(url: &str) -> Result<(Config, CertificateTrust), SessionError> {
     let mut rest = url.to_owned();
     let (mut mode, mut root) = (None, None);
     let is_url = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
-    // The name and password before an `@` may have a question mark.
+    // NOTE: name and password before an `@` may contain a question mark.
     let behind = url.find('@').map_or(0, |at| at + 1);
     if is_url && let Some(place) = url[behind..].find('?') {
         let (address, options) = url.split_at(behind + place + 1);

@@ -62,7 +62,7 @@ impl PooledTransaction {
     }
 
     /// Rolls back, and returns the error.
-    pub(super) async fn give_up<T>(mut self, error: SessionError) -> Result<T, SessionError> {
+    pub(super) async fn roll_back<T>(mut self, error: SessionError) -> Result<T, SessionError> {
         if self.connection()?.batch_execute("ROLLBACK").await.is_ok() {
             self.connection.take();
         }
@@ -134,7 +134,7 @@ macro_rules! in_transaction {
                 transaction.end();
                 Ok(done)
             }
-            Err(error) => transaction.give_up(error).await,
+            Err(error) => transaction.roll_back(error).await,
         }
     }};
 }
@@ -159,7 +159,7 @@ pub(super) async fn commit(connection: &Object) -> Result<(), SessionError> {
 }
 
 /// Waits for a server's answer for at most this time: a frozen server does not enforce its own timeouts.
-pub(super) async fn within<T>(
+pub(super) async fn with_timeout<T>(
     answer_timeout: Duration,
     answers: impl Future<Output = Result<T, SessionError>>,
 ) -> Result<T, SessionError> {
@@ -176,7 +176,7 @@ pub(super) async fn query(
     given: SqlParameters<'_>,
 ) -> Result<Vec<Row>, SessionError> {
     let failed = failed("read or write");
-    if pooler::is_between(connection) {
+    if pooler::is_pooled(connection) {
         return connection.query_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
     }
     let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
@@ -190,7 +190,7 @@ pub(super) async fn execute(
     given: SqlParameters<'_>,
 ) -> Result<u64, SessionError> {
     let failed = failed("write");
-    if pooler::is_between(connection) {
+    if pooler::is_pooled(connection) {
         return connection.execute_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
     }
     let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;

@@ -23,7 +23,7 @@ use super::statements::{
     PAGE_OF_SESSIONS, READ_FORKS, READ_LABELS, READ_LINEAGE, READ_REWINDS, READ_SESSION,
 };
 use super::tags;
-use super::transaction::{PooledTransaction, SqlParameters, begin_reading, commit, query, within};
+use super::transaction::{PooledTransaction, SqlParameters, begin_reading, commit, query, with_timeout};
 use crate::digest::ContentDigest;
 use crate::error::{ErrorKind, SessionError};
 use crate::event::{TagDigest, tags_of_body};
@@ -79,9 +79,9 @@ macro_rules! at_one_moment {
         let transaction = PooledTransaction::new($connection);
         let read = {
             let $inside = transaction.connection()?;
-            within($answer_timeout, begin_reading($inside)).await?;
+            with_timeout($answer_timeout, begin_reading($inside)).await?;
             let read = $read;
-            within($answer_timeout, commit($inside)).await?;
+            with_timeout($answer_timeout, commit($inside)).await?;
             read
         };
         (transaction.into_connection()?, read)
@@ -92,9 +92,11 @@ impl StoreVerifier<'_> {
     async fn schemas(&mut self, connection: Object) -> Result<Object, SessionError> {
         let mut after = i64::MIN;
         loop {
-            let rows =
-                within(self.answer_timeout, query(&connection, PAGE_OF_SCHEMAS, &[&after, &to_db(PAGE)]))
-                    .await?;
+            let rows = with_timeout(
+                self.answer_timeout,
+                query(&connection, PAGE_OF_SCHEMAS, &[&after, &to_db(PAGE)]),
+            )
+            .await?;
             let Some(last) = rows.last() else { return Ok(connection) };
             after = last.get(0);
             for row in &rows {
@@ -115,7 +117,7 @@ impl StoreVerifier<'_> {
         let app_name = app.map(AppId::as_str);
         let mut after = i64::MIN;
         loop {
-            let rows = within(
+            let rows = with_timeout(
                 self.answer_timeout,
                 query(&connection, PAGE_OF_SESSIONS, &[&after, &app_name, &to_db(PAGE)]),
             )
@@ -127,7 +129,7 @@ impl StoreVerifier<'_> {
                 let key =
                     SessionKey::new(row.get::<_, &str>(1), row.get::<_, &str>(2), row.get::<_, &str>(3));
                 match key {
-                    // A missing session is not a fault: it was deleted.
+                    // NOTE: a session that is missing by now is no fault: it was deleted after the page was read.
                     Ok(key) => connection = self.session(connection, &key).await?.0,
                     Err(error) => {
                         self.report.damaged(FaultPlace::UnknownSession { number }, error_text(&error));
@@ -135,7 +137,7 @@ impl StoreVerifier<'_> {
                 }
             }
         }
-        for row in within(self.answer_timeout, query(&connection, LOST_SESSIONS, &[])).await? {
+        for row in with_timeout(self.answer_timeout, query(&connection, LOST_SESSIONS, &[])).await? {
             let detail = "its history exists, but its row is missing";
             self.report.missing(FaultPlace::UnknownSession { number: row.get(0) }, detail);
         }
@@ -166,7 +168,7 @@ impl StoreVerifier<'_> {
                 ask(READ_FORKS)
             )
         };
-        let (row, lineage, rewinds, labels, forks) = within(self.answer_timeout, asked).await?;
+        let (row, lineage, rewinds, labels, forks) = with_timeout(self.answer_timeout, asked).await?;
         if row.is_empty() {
             return Ok(false);
         }
@@ -186,16 +188,16 @@ impl StoreVerifier<'_> {
         }
         let rewinds_of = async { query(connection, ALL_REWINDS, &[&row.number]).await };
         let all: RewindChain =
-            within(self.answer_timeout, rewinds_of).await?.iter().map(rewind_row).collect();
+            with_timeout(self.answer_timeout, rewinds_of).await?.iter().map(rewind_row).collect();
         if let Err(error) = all.check_all(row.state.rewound) {
             self.report.damaged(place(), error_text(&error));
         }
-        if let Err(error) = within(self.answer_timeout, inbox::verify(connection, key, &row)).await? {
+        if let Err(error) = with_timeout(self.answer_timeout, inbox::verify(connection, key, &row)).await? {
             self.report.damaged(place(), error_text(&error));
         }
         match PostgresHistory::read(&lineage, &rewinds, &row, None) {
             Ok(history) => {
-                match within(self.answer_timeout, list_entry::verify(connection, key)).await {
+                match with_timeout(self.answer_timeout, list_entry::verify(connection, key)).await {
                     Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
                     Err(error) => self.report.damaged(place(), error_text(&error)),
                     Ok(()) => {}
@@ -221,13 +223,13 @@ impl StoreVerifier<'_> {
             let last = row.version.min(first + PAGE - 1);
             let (firsts, lasts) = (vec![to_db(first)], vec![to_db(last)]);
             let given: SqlParameters<'_> = &[&row.number, &0_i64, &firsts, &lasts, &i64::MAX];
-            let rows = within(self.answer_timeout, query(connection, EVENTS, given)).await?;
+            let rows = with_timeout(self.answer_timeout, query(connection, EVENTS, given)).await?;
             links.extend(rows.iter().map(|row| (from_db(row.get(0)), link(row))));
             tagged.extend(rows.iter().map(|row| (from_db(row.get(0)), tags_of(row))));
             first = last + 1;
         }
         check_links(&mut self.report, key, row, &links);
-        let indexed = within(self.answer_timeout, tags::all(connection, row)).await?;
+        let indexed = with_timeout(self.answer_timeout, tags::all(connection, row)).await?;
         let tagged = tagged.iter().filter(|(version, _)| links.get(*version).is_some_and(Option::is_some));
         check_tags(&mut self.report, key, tagged.map(|(version, tags)| (*version, &tags[..])), &indexed);
         Ok(())
@@ -241,7 +243,7 @@ impl StoreVerifier<'_> {
         history: &PostgresHistory,
     ) -> Result<(), SessionError> {
         let ValueRows { cells, items } =
-            within(self.answer_timeout, ValueRows::own(connection, key, None)).await?;
+            with_timeout(self.answer_timeout, ValueRows::own(connection, key, None)).await?;
         let place = |name: &str| FaultPlace::Key(key.clone(), name.to_owned());
         let heads = self.heads(connection, &cells, RowOwner::Session, place).await?;
         for (head, list) in session_lists(&heads, &items, history) {
@@ -274,7 +276,8 @@ impl StoreVerifier<'_> {
                     continue;
                 }
             };
-            let schema = within(self.answer_timeout, self.cache.schemas.text(connection, head.schema)).await;
+            let schema =
+                with_timeout(self.answer_timeout, self.cache.schemas.text(connection, head.schema)).await;
             for error in [head.check().err(), schema.err()].into_iter().flatten() {
                 self.report.damaged(place(&head.key), error_text(&error));
             }
@@ -287,7 +290,7 @@ impl StoreVerifier<'_> {
         let app = app.map(AppId::as_str);
         let mut after = i64::MIN;
         loop {
-            let rows = within(
+            let rows = with_timeout(
                 self.answer_timeout,
                 query(&connection, PAGE_OF_SCOPES, &[&after, &app, &to_db(PAGE)]),
             )
@@ -306,7 +309,7 @@ impl StoreVerifier<'_> {
                 }
             }
         }
-        for row in within(self.answer_timeout, query(&connection, LOST_SCOPES, &[])).await? {
+        for row in with_timeout(self.answer_timeout, query(&connection, LOST_SCOPES, &[])).await? {
             let detail = format!("values of scope {} exist, but its row is missing", row.get::<_, i64>(0));
             self.report.missing(FaultPlace::Store, detail);
         }
@@ -339,7 +342,7 @@ impl StoreVerifier<'_> {
                 ValueRows::shared(connection, (app_name, owner), None),
             )
         };
-        let (row, ValueRows { cells, items }) = within(self.answer_timeout, asked).await?;
+        let (row, ValueRows { cells, items }) = with_timeout(self.answer_timeout, asked).await?;
         let Some(row) = row.first() else { return Ok(()) };
         let row = match scope_row(row, app, user) {
             Ok(row) => row,

@@ -12,7 +12,7 @@ use super::branches;
 use super::change_statements::{ItemSource, keys, plan, scope_changes, session_changes};
 use super::claims::{self, PlainClaim};
 use super::inbox::WaitingInputs;
-use super::list_entry::list_again;
+use super::list_entry::update_entry;
 use super::read;
 use super::rows::{
     CachedRecord, PostgresHistory, PostgresSchemas, PostgresSessionRow, RecordCache, StatesByVersion,
@@ -150,7 +150,7 @@ fn idle_of(cache: &StoreCache, claim: Option<&AppendClaim>) -> String {
 }
 
 /// A session after one event more, and the seal of the event's row.
-fn followed(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (SessionRecord, EventSeal) {
+fn after_event(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (SessionRecord, EventSeal) {
     let seal = record.seal_after(event, body, cells);
     let (version, state) = (record.version + 1, seal.state);
     (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
@@ -172,7 +172,7 @@ async fn append_plain(
     if expected.check(key, before.version).is_err() {
         return Ok(None);
     }
-    let (after, event_seal) = followed(&before, event, body, 0);
+    let (after, event_seal) = after_event(&before, event, body, 0);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(ClaimFence::TOKENS));
     let (version, event_seal) = (to_db(before.version), event_seal.to_bytes());
@@ -247,7 +247,7 @@ async fn append_inside(
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, FIND_CELLS, &[&app, &user, &id, &session_keys]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
-        WaitingInputs::look(connection, key, &request.taken),
+        WaitingInputs::find(connection, key, &request.taken),
         lock_scope(connection, &key.app, None, &split.app),
         lock_scope(connection, &key.app, Some(&key.user), &split.user),
     )?;
@@ -256,7 +256,7 @@ async fn append_inside(
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
-    let left = claims::check(&row, request.into(), waiting)?;
+    let update = claims::check(&row, request.into(), waiting)?;
     // NOTE: the locked row is newer than the one read above: another worker may have written while this one waited for the
     // lock.
     for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
@@ -274,13 +274,13 @@ async fn append_inside(
     sent.extend(plan_scope(connection, schemas, &planner, app_rows, schema, scope, &split.app).await?);
     let scope = (&key.app, Some(&key.user));
     sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
-    let (after, seal) = followed(&row, event, body, cells);
+    let (after, seal) = after_event(&row, event, body, cells);
     sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(tags::add(connection, &after, event));
-    sent.extend(left.statements(connection));
+    sent.extend(update.statements(connection));
     in_order(sent).await?;
-    cache.records.set(key, after, left.work.clone());
-    Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
+    cache.records.set(key, after, update.work.clone());
+    Ok(update.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 fn first_receipt(
@@ -544,7 +544,7 @@ async fn fork_inside(
     sent.push(put_seals(connection, &key, &record));
     in_order(sent).await?;
     branches::add_fork(connection, &from, row.record, (&record, &key.id)).await?;
-    list_again(connection, &key).await?;
+    update_entry(connection, &key).await?;
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
@@ -615,7 +615,7 @@ async fn rewind_inside(
     let at = event.at.as_micros();
     let ((row, history), waiting, repeated, scopes) = try_join!(biased;
         with_history(connection, key),
-        WaitingInputs::look(connection, key, &request.taken),
+        WaitingInputs::find(connection, key, &request.taken),
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
     )?;
@@ -623,7 +623,7 @@ async fn rewind_inside(
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
-    let left = claims::check(&row, request.into(), waiting)?;
+    let update = claims::check(&row, request.into(), waiting)?;
     request.expected.check(key, row.version)?;
     row.check_version(key, request.to)?;
     let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
@@ -648,13 +648,13 @@ async fn rewind_inside(
         let given: SqlParameters<'_> = &[&number, &now, &to, &to_db(previous), &to_db(visible), &checksum];
         execute(connection, ADD_REWIND, given).await
     })];
-    let (after, seal) = followed(&row, event, body, cells);
+    let (after, seal) = after_event(&row, event, body, cells);
     sent.extend(commit_event(connection, key, &after, seal, event, body));
-    sent.extend(left.statements(connection));
+    sent.extend(update.statements(connection));
     in_order(sent).await?;
-    list_again(connection, key).await?;
-    cache.records.set(key, after, left.work.clone());
-    Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
+    update_entry(connection, key).await?;
+    cache.records.set(key, after, update.work.clone());
+    Ok(update.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 pub(super) async fn write_scope(
@@ -819,6 +819,6 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
-    list_again(connection, key).await?;
+    update_entry(connection, key).await?;
     Ok(Pruned { events: oldest - before, oldest })
 }

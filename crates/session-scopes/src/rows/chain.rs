@@ -33,7 +33,7 @@ impl EventChain {
         digest: Digest,
     ) -> Result<(), SessionError> {
         if version != self.next {
-            return Err(gap(self.next));
+            return Err(missing_event(self.next));
         }
         self.check(version, digest)?;
         // NOTE: events come newest first, so an event waits here until the row before it supplies the digest that its own
@@ -45,7 +45,7 @@ impl EventChain {
     /// Ends the chain with the digest of the version before the first event that was read.
     pub(crate) fn end(self, version: u64, digest: Digest) -> Result<(), SessionError> {
         if version != self.next {
-            return Err(gap(self.next));
+            return Err(missing_event(self.next));
         }
         self.check(version, digest)
     }
@@ -63,7 +63,7 @@ impl EventChain {
 }
 
 /// The error for a missing event.
-pub(crate) fn gap(version: u64) -> SessionError {
+pub(crate) fn missing_event(version: u64) -> SessionError {
     SessionError::damaged(format!("event of version {version}"), "missing")
 }
 

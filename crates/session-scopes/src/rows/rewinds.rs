@@ -57,22 +57,22 @@ impl RewindChain {
 
     /// The rewinds that count where `newest` is the newest one, in order.
     pub(crate) fn counting(self, newest: u64) -> Result<Vec<Rewound>, SessionError> {
-        let mut rewinds = self.followed(newest, |row| row.visible)?;
+        let mut rewinds = self.follow_chain(newest, |row| row.visible)?;
         rewinds.reverse();
         Ok(rewinds)
     }
 
     /// Checks all rewinds of a history whose newest one this is.
     pub(crate) fn check_all(self, newest: u64) -> Result<(), SessionError> {
-        self.followed(newest, |row| row.previous).map(drop)
+        self.follow_chain(newest, |row| row.previous).map(drop)
     }
 
-    fn followed(
+    fn follow_chain(
         mut self,
         mut next: u64,
         follow: impl Fn(&RewindRow) -> u64,
     ) -> Result<Vec<Rewound>, SessionError> {
-        let mut followed = Vec::new();
+        let mut follow_chain = Vec::new();
         while next > 0 {
             // NOTE: removed while it is followed, so that damaged rows which refer to each other in a circle end in an
             // error, not in a loop.
@@ -81,10 +81,10 @@ impl RewindChain {
                 .remove(&next)
                 .ok_or_else(|| SessionError::damaged("history of a session", "missing rewind"))?;
             compare(row.sum(), row.checksum, || "rewind of a session".to_owned())?;
-            followed.push(row.rewound);
+            follow_chain.push(row.rewound);
             next = follow(&row);
         }
-        Ok(followed)
+        Ok(follow_chain)
     }
 }
 

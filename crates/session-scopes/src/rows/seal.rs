@@ -323,7 +323,7 @@ impl ScopeSeal {
 }
 
 /// The name of a shared scope in errors.
-pub(crate) fn shared(app: &str, user: &str) -> String {
+pub(crate) fn scope_name(app: &str, user: &str) -> String {
     if user.is_empty() { format!("scope of app {app}") } else { format!("scope of user {app}/{user}") }
 }
 

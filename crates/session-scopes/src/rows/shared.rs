@@ -2,7 +2,7 @@
 //! that each store performs in its way.
 
 use super::lineage::to_db;
-use super::seal::{ScopeSeal, of_item, of_shared, shared};
+use super::seal::{ScopeSeal, of_item, of_shared, scope_name};
 use super::values::{ListExtent, RowChange};
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
@@ -75,7 +75,7 @@ impl ScopeRow {
     }
 
     pub(crate) fn damaged(&self, why: &str) -> SessionError {
-        SessionError::damaged(shared(self.app.as_str(), self.user()), why)
+        SessionError::damaged(scope_name(self.app.as_str(), self.user()), why)
     }
 
     /// Rejects rows of keys that are not all or outdated, by their combined checksums.

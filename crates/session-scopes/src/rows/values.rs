@@ -13,7 +13,7 @@ use stepfold_state_core::state::{Delta, StoredValue, ValueRef, Write};
 
 use super::lineage::to_db;
 use super::seal;
-use crate::apply::{guarded, is_blind, merge_write};
+use crate::apply::{catch_panics, is_blind, merge_write};
 use crate::error::SessionError;
 use crate::ids::EventId;
 use crate::schema::SessionSchema;
@@ -155,7 +155,7 @@ impl ChangePlanner<'_> {
         let mut added = Vec::new();
         for write in writes {
             let length = usize::try_from(after.length).unwrap_or(usize::MAX);
-            let growth = guarded(|| {
+            let growth = catch_panics(|| {
                 self.schema.schema().growth(write, length).map_err(SessionError::state(self.what))
             })?;
             let Some(growth) = growth else { return Ok(None) };

@@ -10,9 +10,9 @@ use super::threads::SqliteConnection;
 use super::undo_log::{self, ValueRow};
 use super::values::{StoredValueRow, find_cell, held, stored_all};
 use crate::error::SessionError;
+use crate::memory_size::{self, SizeCounter};
 use crate::rows::lineage::{from_db, to_db};
 use crate::session::{Held, Values};
-use crate::weight::{self, SizeCounter};
 
 /// A session at one of the versions that it can go back to.
 #[derive(Clone, Copy)]
@@ -50,7 +50,11 @@ impl PastSession<'_> {
     }
 
     /// Adds the memory of its values, one after the other.
-    pub(super) fn weigh(self, sqlite: &SqliteConnection, size: &mut SizeCounter) -> Result<(), SessionError> {
+    pub(super) fn add_size(
+        self,
+        sqlite: &SqliteConnection,
+        size: &mut SizeCounter,
+    ) -> Result<(), SessionError> {
         let failed = failed("read sizes of values");
         let connection = &sqlite.connection;
         let stored = connection.prepare_cached(
@@ -76,9 +80,9 @@ impl PastSession<'_> {
                 false => row_at(connection, self.history, &row, self.version)?,
             };
             let Some(row) = row else { continue };
-            size.add(row.value.as_deref().map_or(0, weight::of_json));
+            size.add(row.value.as_deref().map_or(0, memory_size::of_json));
             if let Some(list) = &row.list {
-                undo_log::weigh(connection, &key, list, (&mut weighed, size))?;
+                undo_log::add_size(connection, &key, list, (&mut weighed, size))?;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Params, params};
 use super::error::failed;
 use super::history::SqliteSessionRow;
 use super::threads::SqliteConnection;
-use super::write::run;
+use super::write::execute;
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
 use crate::rows::branches::{LabelChange, StoredFork, StoredLabel, fork_sum};
@@ -52,7 +52,7 @@ pub(super) fn add_fork(
     let (fork, id) = fork;
     let sum = fork_sum(&parent, fork, id);
     let insert = "INSERT INTO stepfold_forks (parent, number, checksum) VALUES (?1, ?2, ?3)";
-    run(sqlite, insert, &[&parent.number, &fork.number, &sum])?;
+    execute(sqlite, insert, &[&parent.number, &fork.number, &sum])?;
     put_seal(sqlite, from, &parent.with_forks(sum))
 }
 
@@ -67,15 +67,15 @@ pub(super) fn forget(
         if let Some(found) = SqliteSessionRow::find(&sqlite.connection, &parent)? {
             let delete = "DELETE FROM stepfold_forks WHERE parent = ?1 AND number = ?2 RETURNING checksum";
             let gone = deleted(sqlite, delete, [found.number, row.number])?;
-            // It may be another session than the one that it was forked from.
+            // NOTE: the origin may have been deleted and its id given to another session, which has no row of this fork.
             if gone != 0 {
                 put_seal(sqlite, &parent, &found.record.with_forks(gone))?;
             }
         }
     }
     // NOTE: forks of a deleted session stay; only the list of them goes with its row.
-    run(sqlite, "DELETE FROM stepfold_forks WHERE parent = ?1", &[&row.number])?;
-    run(sqlite, "DELETE FROM stepfold_labels WHERE number = ?1", &[&row.number]).map(drop)
+    execute(sqlite, "DELETE FROM stepfold_forks WHERE parent = ?1", &[&row.number])?;
+    execute(sqlite, "DELETE FROM stepfold_labels WHERE number = ?1", &[&row.number]).map(drop)
 }
 
 /// Deletes the labels of versions before this one; returns their combined checksums.
@@ -97,7 +97,7 @@ fn deleted(sqlite: &SqliteConnection, delete: &str, of: impl Params) -> Result<i
 fn put_seal(sqlite: &SqliteConnection, key: &SessionKey, record: &SessionRecord) -> Result<(), SessionError> {
     let (version, updated) = (to_db(record.version), record.updated.as_micros());
     let update = "UPDATE stepfold_sessions SET version = ?2, updated = ?3, seal = ?4 WHERE number = ?1";
-    run(sqlite, update, &[&record.number, &version, &updated, &record.seal(key)]).map(drop)
+    execute(sqlite, update, &[&record.number, &version, &updated, &record.seal(key)]).map(drop)
 }
 
 pub(super) fn set_label(
@@ -110,13 +110,13 @@ pub(super) fn set_label(
     let (before, count) = find_label(&sqlite.connection, row.number, &request.label)?;
     let change = LabelChange::of(request, row.number, before.as_ref(), count)?;
     match &change.put {
-        Some(StoredLabel { label, version, checksum }) => run(
+        Some(StoredLabel { label, version, checksum }) => execute(
             sqlite,
             "INSERT INTO stepfold_labels (number, label, version, checksum) VALUES (?1, ?2, ?3, ?4) \
              ON CONFLICT (number, label) DO UPDATE SET version = ?3, checksum = ?4",
             &[&row.number, label, version, checksum],
         )?,
-        None => run(
+        None => execute(
             sqlite,
             "DELETE FROM stepfold_labels WHERE number = ?1 AND label = ?2",
             &[&row.number, &request.label.as_str()],

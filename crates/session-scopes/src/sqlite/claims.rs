@@ -9,7 +9,7 @@ use rusqlite::types::Type;
 use super::history::SqliteSessionRow;
 use super::inbox;
 use super::threads::SqliteConnection;
-use super::write::run;
+use super::write::execute;
 use crate::error::{ErrorKind, SessionError};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::work::WorkState;
@@ -36,7 +36,7 @@ pub(super) fn put_work(
         return Ok(());
     }
     let (owner, expires) = work.fence.columns();
-    run(
+    execute(
         sqlite,
         "UPDATE stepfold_sessions SET claims = ?2, claim_owner = ?3, claim_expires = ?4, inbox = ?5, \
          inbox_last = ?6, waiting = ?7, work = ?8 WHERE number = ?1",

@@ -76,7 +76,7 @@ const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Inspects the file at a path, and rejects one that cannot be opened as a store. `accepts_loss`: even
 /// without the log that it needs.
-pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<FoundFile, SessionError> {
+pub(super) fn inspect(path: &Path, accepts_loss: bool) -> Result<FoundFile, SessionError> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FoundFile::Nothing),
@@ -94,20 +94,20 @@ pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<FoundFile, Session
             path.display()
         ))));
     }
-    let connection = connect_to_look(path)?;
+    let connection = connect_to_inspect(path)?;
     let is_ours = tables::check(&connection)?;
     // NOTE: the mark is read before the log is checked: another process may begin a log in between, never remove one.
-    if is_ours && !accepts_loss && is_logged(&connection)? && !has_content(&beside(path, "-wal")) {
+    if is_ours && !accepts_loss && is_logged(&connection)? && !has_content(&with_suffix(path, "-wal")) {
         return Err(SessionError::LogMissing { path: path.display().to_string() });
     }
     Ok(FoundFile::Database { is_ours })
 }
 
 /// A connection that changes nothing and, if no other process has the file open, creates no other file.
-pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
+pub(super) fn connect_to_inspect(path: &Path) -> Result<Connection, SessionError> {
     let failed = failed("open its file");
     let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    if has_content(&beside(path, "-journal")) {
+    if has_content(&with_suffix(path, "-journal")) {
         // NOTE: a process ended while it changed the file without a log. SQLite has to roll that back first, which needs a
         // connection that may write.
         let connection =
@@ -130,8 +130,8 @@ pub(super) fn is_read_alone(path: &Path) -> bool {
     const LOG: u8 = 2;
     let mut start = [0; 100];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    let is_open = beside(path, "-shm").exists();
-    read.is_ok() && start[PLACE] == LOG && !is_open && !has_content(&beside(path, "-wal"))
+    let is_open = with_suffix(path, "-shm").exists();
+    read.is_ok() && start[PLACE] == LOG && !is_open && !has_content(&with_suffix(path, "-wal"))
 }
 
 /// The address with which SQLite treats a file as immutable.
@@ -160,14 +160,14 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// The path of a file that belongs to another.
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
 }
 
 /// Creates a store at a path without a file. If another process was faster, that is not an error.
-pub(super) fn make(path: &Path) -> Result<(), SessionError> {
+pub(super) fn create_store(path: &Path) -> Result<(), SessionError> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     if !folder(path).is_dir() {
         let words = format!("missing folder {}; create it first", folder(path).display());
@@ -175,22 +175,22 @@ pub(super) fn make(path: &Path) -> Result<(), SessionError> {
     }
     // NOTE: several threads of this process may create stores at the same time.
     let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let new = beside(path, &format!(".new-{}-{number}", std::process::id()));
+    let new = with_suffix(path, &format!(".new-{}-{number}", std::process::id()));
     // NOTE: left by a killed process that had the same process number.
     let _ = fs::remove_file(&new);
-    let made = fill(&new).and_then(|()| put(&new, path));
+    let made = create_tables(&new).and_then(|()| publish(&new, path));
     let _ = fs::remove_file(&new);
     made
 }
 
-fn fill(new: &Path) -> Result<(), SessionError> {
+fn create_tables(new: &Path) -> Result<(), SessionError> {
     let mut connection = Connection::open(new).map_err(failed("create its file"))?;
     tables::set_up(&mut connection)?;
     connection.close().map_err(|(_, error)| failed("create its file")(error))
 }
 
 /// Renames a complete file, unless the target exists by now.
-fn put(new: &Path, path: &Path) -> Result<(), SessionError> {
+fn publish(new: &Path, path: &Path) -> Result<(), SessionError> {
     match fs::hard_link(new, path) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),

@@ -18,7 +18,8 @@ use crate::digest::{ContentDigest, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event, RecentTexts};
 use crate::ids::{EventId, SessionKey};
-use crate::rows::chain::{EventChain, gap, pieces};
+use crate::memory_size;
+use crate::rows::chain::{EventChain, missing_event, pieces};
 use crate::rows::lineage::{HistorySegment, from_db, to_db};
 use crate::rows::rewinds::{RewindChain, RewindRow};
 use crate::rows::seal::{SessionRecord, row_number, version_of};
@@ -28,7 +29,6 @@ use crate::scope::ScopeVersions;
 use crate::session::{Rewound, Session, Visible};
 use crate::store::{EventRange, page_of};
 use crate::time::Timestamp;
-use crate::weight;
 
 /// The row of a session, and of its newest event.
 #[derive(Debug)]
@@ -293,7 +293,7 @@ impl SqliteHistory {
             .map_err(failed)?;
         match (number, found) {
             (Some(number), Some((at, Some(seal)))) => seal.open(number, at),
-            _ => Err(gap(version)),
+            _ => Err(missing_event(version)),
         }
     }
 
@@ -335,14 +335,14 @@ impl SqliteHistory {
         };
         let mut events = Vec::new();
         for piece in pieces(ranges, after, left) {
-            self.chained(connection, row, piece, &mut events)?;
+            self.read_chain(connection, row, piece, &mut events)?;
         }
         events.reverse();
         Ok(events)
     }
 
     /// Adds the events after a version, up to another, newest first: a chain that is checked at both ends.
-    fn chained(
+    fn read_chain(
         &self,
         connection: &Connection,
         row: &SqliteSessionRow,
@@ -374,7 +374,7 @@ impl SqliteHistory {
             ))
             .map_err(failed)?;
         let size = |row: &Row<'_>| match row.get_ref(1)? {
-            ValueRef::Text(text) => Ok(weight::of_body(&String::from_utf8_lossy(text))),
+            ValueRef::Text(text) => Ok(memory_size::of_body(&String::from_utf8_lossy(text))),
             _ => row.get(1).map(from_db),
         };
         let mut sizes = Vec::new();
@@ -418,7 +418,7 @@ impl SqliteHistory {
             let body = body.as_str().map_err(|error| failed(error.into()))?;
             version += 1;
             if version_of(number) != version {
-                return Err(gap(version));
+                return Err(missing_event(version));
             }
             digest = ContentDigest::new(version, &id, Timestamp::from_micros(at), body).after(digest);
             if digest != seal.state.head {
@@ -427,7 +427,7 @@ impl SqliteHistory {
             }
             each(body)?;
         }
-        if version == row.version { Ok(()) } else { Err(gap(version + 1)) }
+        if version == row.version { Ok(()) } else { Err(missing_event(version + 1)) }
     }
 
     /// The version of the newest event that is older than `time`, of those of these ranges of versions.
@@ -551,8 +551,8 @@ fn segment_events(
         .map_err(failed)?;
     let mut rows = query.query([from, to]).map_err(failed)?;
     // NOTE: the numbers of a session's events have no gaps, so their difference is the number of rows.
-    if usize::try_from(to - from).is_ok_and(|rows| rows >= LONG) {
-        return side_by_side(&mut rows, chain, events);
+    if usize::try_from(to - from).is_ok_and(|rows| rows >= PARALLEL_ROWS) {
+        return read_in_parallel(&mut rows, chain, events);
     }
     let mut recent = RecentTexts::default();
     while let Some(row) = rows.next().map_err(failed)? {
@@ -611,28 +611,28 @@ impl OpenedEvent {
 
 /// The number of rows from which several threads read a history. Most of the time goes into JSON and digests; below this
 /// number a thread costs more than it saves.
-const LONG: usize = 1_024;
+const PARALLEL_ROWS: usize = 1_024;
 
 /// The threads that read a long history, this one included.
-const READERS: usize = 4;
+const PARALLEL_THREADS: usize = 4;
 
 /// The bytes of the texts of a batch.
-const SHARE: usize = 32 * 1024;
+const BATCH_BYTES: usize = 32 * 1024;
 
 /// Adds the events of many rows, newest first: this thread reads the rows, and others open them meanwhile.
-fn side_by_side(
+fn read_in_parallel(
     rows: &mut Rows<'_>,
     chain: &mut EventChain,
     events: &mut Vec<CommittedEvent>,
 ) -> Result<(), SessionError> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(READERS);
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(PARALLEL_THREADS);
     // NOTE: threads of their own, not those of tools that compute: a tool that computes for a minute must not delay reading
     // a session (docs/decisions/sessions.md).
     let (sender, receiver) = mpsc::sync_channel::<(usize, RowBatch)>(threads);
     let receiver = Mutex::new(receiver);
     let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let open_all = || -> Vec<(usize, Vec<OpenedEvent>)> {
-        std::iter::from_fn(next).map(|(place, share)| (place, share.open())).collect()
+        std::iter::from_fn(next).map(|(place, batch)| (place, batch.open())).collect()
     };
     let mut opened = Vec::new();
     let read = thread::scope(|scope| {
@@ -640,15 +640,15 @@ fn side_by_side(
             (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, open_all).ok()).collect();
         let mut read = Ok(());
         for place in 0.. {
-            let mut share = RowBatch::default();
-            read = share.fill(rows);
-            let is_last = read.is_err() || !share.is_full();
+            let mut batch = RowBatch::default();
+            read = batch.fill(rows);
+            let is_last = read.is_err() || !batch.is_full();
             // NOTE: a full channel means that the other threads are busy; this one opens the batch, which also bounds the memory of
             // batches in flight.
-            if let Err(TrySendError::Full((place, share)) | TrySendError::Disconnected((place, share))) =
-                sender.try_send((place, share))
+            if let Err(TrySendError::Full((place, batch)) | TrySendError::Disconnected((place, batch))) =
+                sender.try_send((place, batch))
             {
-                opened.push((place, share.open()));
+                opened.push((place, batch.open()));
             }
             if is_last {
                 break;
@@ -663,7 +663,7 @@ fn side_by_side(
     });
     // NOTE: the chain is checked at the end and in order, with the same errors as in a short history.
     opened.sort_unstable_by_key(|(place, _)| *place);
-    opened.into_iter().flat_map(|(_, share)| share).try_for_each(|event| event.add_to(chain, events))?;
+    opened.into_iter().flat_map(|(_, batch)| batch).try_for_each(|event| event.add_to(chain, events))?;
     // NOTE: reported after the chain of the newer events is checked, so that long and short histories give the same error.
     read.map_err(failed("read events"))
 }
@@ -688,7 +688,7 @@ struct BatchedRow {
 impl RowBatch {
     /// Adds rows until it is full.
     fn fill(&mut self, rows: &mut Rows<'_>) -> rusqlite::Result<()> {
-        self.texts.reserve(SHARE + SHARE / 4);
+        self.texts.reserve(BATCH_BYTES + BATCH_BYTES / 4);
         while !self.is_full()
             && let Some(row) = rows.next()?
         {
@@ -702,7 +702,7 @@ impl RowBatch {
     }
 
     fn is_full(&self) -> bool {
-        self.texts.len() >= SHARE
+        self.texts.len() >= BATCH_BYTES
     }
 
     fn open(&self) -> Vec<OpenedEvent> {

@@ -8,7 +8,7 @@ use super::claims::put_work;
 use super::error::failed;
 use super::history::SqliteSessionRow;
 use super::threads::SqliteConnection;
-use super::write::run;
+use super::write::execute;
 use crate::error::SessionError;
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::work::{InputRow, TakenRow, WorkState, repeated};
@@ -25,7 +25,7 @@ pub(super) fn check(
     let mut seen = BTreeSet::new();
     for position in request.taken {
         let query = "SELECT COUNT(*) FROM stepfold_inbox WHERE number = ?1 AND position = ?2";
-        if !seen.insert(position) || ask(sqlite, query, &[&number, &to_db(*position)])? == 0 {
+        if !seen.insert(position) || query_number(sqlite, query, &[&number, &to_db(*position)])? == 0 {
             return Err(SessionError::not_waiting(request.key, *position));
         }
     }
@@ -69,19 +69,19 @@ pub(super) fn take(
         let Some(row) = find(&sqlite.connection, number, to_db(*position))? else { continue };
         remember(sqlite, number, &row)?;
         let place: [&dyn rusqlite::ToSql; 2] = [&number, &row.position];
-        run(sqlite, "DELETE FROM stepfold_inbox WHERE number = ?1 AND position = ?2", &place)?;
+        execute(sqlite, "DELETE FROM stepfold_inbox WHERE number = ?1 AND position = ?2", &place)?;
         work.waiting ^= row.checksum;
         taken.push(*position);
     }
     if !taken.is_empty() {
-        run(
+        execute(
             sqlite,
             "DELETE FROM stepfold_taken WHERE number = ?1 AND place <= \
              (SELECT MAX(place) FROM stepfold_taken WHERE number = ?1) - ?2",
             &[&number, &to_db(REMEMBERED_INPUTS as u64)],
         )?;
         let query = "SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox WHERE number = ?1";
-        work.inbox = from_db(ask(sqlite, query, &[&number])?);
+        work.inbox = from_db(query_number(sqlite, query, &[&number])?);
     }
     Ok(taken)
 }
@@ -89,7 +89,7 @@ pub(super) fn take(
 /// Stores the idempotency key of an entry that is removed.
 fn remember(sqlite: &SqliteConnection, number: i64, row: &InputRow) -> Result<(), SessionError> {
     let TakenRow { position, checksum, key, digest } = row.taken(number);
-    run(
+    execute(
         sqlite,
         "INSERT INTO stepfold_taken (number, place, key, position, digest, checksum) VALUES (?1, \
          (SELECT COALESCE(MAX(place), 0) + 1 FROM stepfold_taken WHERE number = ?1), ?2, ?3, ?4, ?5)",
@@ -100,8 +100,8 @@ fn remember(sqlite: &SqliteConnection, number: i64, row: &InputRow) -> Result<()
 
 /// Deletes the inbox of a deleted session.
 pub(super) fn delete(sqlite: &SqliteConnection, number: i64) -> Result<(), SessionError> {
-    run(sqlite, "DELETE FROM stepfold_inbox WHERE number = ?1", &[&number])?;
-    run(sqlite, "DELETE FROM stepfold_taken WHERE number = ?1", &[&number]).map(drop)
+    execute(sqlite, "DELETE FROM stepfold_inbox WHERE number = ?1", &[&number])?;
+    execute(sqlite, "DELETE FROM stepfold_taken WHERE number = ?1", &[&number]).map(drop)
 }
 
 pub(super) fn enqueue(
@@ -110,7 +110,7 @@ pub(super) fn enqueue(
 ) -> Result<Enqueued, SessionError> {
     let input = &prepared.input;
     let row = SqliteSessionRow::get(&sqlite.connection, &input.key)?;
-    let (position, is_repeat) = match known(sqlite, row.number, prepared)? {
+    let (position, is_repeat) = match accepted_position(sqlite, row.number, prepared)? {
         Some(position) => (position, true),
         None => (insert(sqlite, &row, prepared)?, false),
     };
@@ -118,7 +118,7 @@ pub(super) fn enqueue(
 }
 
 /// The position of an entry that was accepted before.
-fn known(
+fn accepted_position(
     sqlite: &SqliteConnection,
     number: i64,
     prepared: &PreparedInput,
@@ -158,14 +158,14 @@ fn insert(
     prepared: &PreparedInput,
 ) -> Result<u64, SessionError> {
     let (input, number) = (&prepared.input, session.number);
-    let waiting = ask(sqlite, "SELECT COUNT(*) FROM stepfold_inbox WHERE number = ?1", &[&number])?;
+    let waiting = query_number(sqlite, "SELECT COUNT(*) FROM stepfold_inbox WHERE number = ?1", &[&number])?;
     if from_db(waiting) >= MAX_INBOX as u64 {
         return Err(SessionError::inbox_full(&input.key, MAX_INBOX));
     }
     let position = session.work.last + 1;
     let row = InputRow::new(number, position, prepared);
     let InputRow { position: place, checksum, key, digest, kind, body, at } = &row;
-    run(
+    execute(
         sqlite,
         "INSERT INTO stepfold_inbox (number, position, checksum, key, digest, kind, body, at) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -183,11 +183,11 @@ pub(super) fn read(
 ) -> Result<Vec<InboxEntry>, SessionError> {
     let connection = &sqlite.connection;
     let session = SqliteSessionRow::get(connection, &request.key)?;
-    let most = to_db(request.most() as u64);
+    let most = to_db(request.max_body_bytes() as u64);
     let rows = match &request.only {
         None => waiting(connection, &session, to_db(request.after), most)?,
         Some(positions) => {
-            // That nothing is missing takes no body.
+            // NOTE: detects missing entries without reading any body.
             waiting(connection, &session, i64::MAX, 0)?;
             let wanted: BTreeSet<_> = positions.iter().filter(|position| request.wants(**position)).collect();
             let found = wanted.into_iter().map(|position| find(connection, session.number, to_db(*position)));
@@ -259,7 +259,7 @@ pub(super) fn dequeue(
 }
 
 /// Runs a statement for its one number.
-fn ask(
+fn query_number(
     sqlite: &SqliteConnection,
     statement: &str,
     values: &[&dyn rusqlite::ToSql],

@@ -10,7 +10,7 @@ use crate::ids::SessionKey;
 use crate::store::{EventRange, GetSession};
 
 /// The list entry of a session according to its events.
-fn of_events(
+fn entry_from_events(
     connection: &Connection,
     key: &SessionKey,
     row: &SqliteSessionRow,
@@ -24,7 +24,7 @@ fn of_events(
     let newest = read(EventRange::Last(1))?;
     let listed_by =
         |first: &[CommittedEvent]| ListEntry::of(key, first, newest.last().map(|newest| &*newest.event));
-    // Most sessions begin with the message.
+    // NOTE: most sessions begin with the message, so one event is read first.
     let listed = listed_by(&read(EventRange::Page { after: 0, limit: 1 })?);
     match listed.has_message() {
         true => Ok(listed),
@@ -52,13 +52,13 @@ fn write(
 }
 
 /// Updates a session's list entry from its events, after a change that shows or hides earlier ones.
-pub(super) fn list_again(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
+pub(super) fn update_entry(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
     let row = SqliteSessionRow::get(connection, key)?;
-    write(connection, key, &row, &of_events(connection, key, &row)?)
+    write(connection, key, &row, &entry_from_events(connection, key, &row)?)
 }
 
 /// Updates the entries of all sessions, which were stored before they could be searched.
-pub(super) fn list_all(connection: &Connection) -> Result<(), SessionError> {
+pub(super) fn update_all_entries(connection: &Connection) -> Result<(), SessionError> {
     let failed = failed("list sessions");
     let mut query = connection.prepare("SELECT app, user, id FROM stepfold_sessions").map_err(&failed)?;
     let mut rows = query.query([]).map_err(&failed)?;
@@ -69,7 +69,7 @@ pub(super) fn list_all(connection: &Connection) -> Result<(), SessionError> {
         let (app, user, id): (String, String, String) = (app, user, id);
         let Ok(key) = SessionKey::new(app, user, id) else { continue };
         let Ok(row) = SqliteSessionRow::get(connection, &key) else { continue };
-        let listed = of_events(connection, &key, &row).unwrap_or_else(|_| ListEntry::unknown(&key));
+        let listed = entry_from_events(connection, &key, &row).unwrap_or_else(|_| ListEntry::unknown(&key));
         write(connection, &key, &row, &listed)?;
     }
     Ok(())
@@ -90,5 +90,5 @@ pub(super) fn verify(
         )
         .and_then(|mut query| query.query_row(place, read))
         .map_err(failed("list sessions"))?;
-    of_events(connection, key, row)?.check(&stored, key)
+    entry_from_events(connection, key, row)?.check(&stored, key)
 }

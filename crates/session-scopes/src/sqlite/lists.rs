@@ -72,7 +72,7 @@ pub(super) fn unattended(
         let key = SessionKey { app: request.app.clone(), user: UserId::new(user)?, id: SessionId::new(id)? };
         let is = (owner.is_some(), is_due);
         let session = Unattended::new(key, Timestamp::from_micros(since), is, from_db(inbox), number);
-        Ok::<_, SessionError>(session.of_worker(owner))
+        Ok::<_, SessionError>(session.with_owner(owner))
     };
     // NOTE: a session with damaged ids has no key under which a worker could claim it; verification reports it.
     Ok(rows.into_iter().filter_map(|row| read(row).ok()).collect())

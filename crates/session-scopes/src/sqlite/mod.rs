@@ -197,8 +197,8 @@ impl SqliteOptions {
     /// Rejects an invalid file at the path, or creates a store if none exists and that is allowed.
     fn check_path(&self) -> Result<(), SessionError> {
         let no_store = |why| SessionError::NoStore { path: self.path.display().to_string(), why };
-        match file::look(&self.path, self.accepts_loss)? {
-            FoundFile::Nothing if self.access == FileAccess::Create => file::make(&self.path),
+        match file::inspect(&self.path, self.accepts_loss)? {
+            FoundFile::Nothing if self.access == FileAccess::Create => file::create_store(&self.path),
             FoundFile::Nothing => Err(no_store("file not found")),
             FoundFile::Database { is_ours: false } if self.access != FileAccess::Create => {
                 Err(no_store("the database has no stepfold tables"))
@@ -237,7 +237,7 @@ impl SqliteOptions {
 
     fn connect_reader(&self) -> Result<Connection, SessionError> {
         let connection = match self.access {
-            FileAccess::Read => self.with_options(file::connect_to_look(&self.path)?)?,
+            FileAccess::Read => self.with_options(file::connect_to_inspect(&self.path)?)?,
             FileAccess::Create | FileAccess::Write => self.connect()?,
         };
         // NOTE: a guard: a statement that writes fails here, and never takes the file's lock beside the writer.

@@ -45,7 +45,7 @@ impl VersionLadder {
             [.., below, newest] if below.rank == newest.rank => Some(newest.rank + 1),
             _ => None,
         };
-        // Two of the same rank become one of the next, together with the new version.
+        // NOTE: two rungs of the same rank and the new version form one rung of the next rank, as digits carry.
         if rank.is_some() {
             self.rungs.truncate(self.rungs.len() - 2);
         }

@@ -14,6 +14,7 @@ use super::threads::SqliteConnection;
 use super::values::{session_values, session_values_of};
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
+use crate::memory_size::SizeCounter;
 use crate::rows::lineage::from_db;
 use crate::rows::rewinds::{RewindChain, RewindRow};
 use crate::rows::seal::version_of;
@@ -24,7 +25,6 @@ use crate::store::{
     Cursor, EventRange, EventSizes, FindEvent, GetSession, ListSessions, ScopeKey, SessionPage, StateSize,
 };
 use crate::time::Timestamp;
-use crate::weight::SizeCounter;
 
 pub(super) fn get(sqlite: &mut SqliteConnection, request: &GetSession) -> Result<Session, SessionError> {
     let OpenedSession { row, scopes, .. } = OpenedSession::read(&sqlite.connection, &request.key, None)?;
@@ -57,9 +57,9 @@ pub(super) fn state_size(sqlite: &mut SqliteConnection, request: &StateSize) -> 
     let mut size = SizeCounter { sum: 0, most: request.most };
     let history = SqliteHistory::read(&sqlite.connection, &row)?;
     let past = PastSession { stream: row.number, cells: row.state.cells, history: &history, version };
-    past.weigh(sqlite, &mut size)?;
+    past.add_size(sqlite, &mut size)?;
     for scope in [&scopes.app, &scopes.user] {
-        shared::weigh(sqlite, scope, &mut size)?;
+        shared::add_size(sqlite, scope, &mut size)?;
     }
     Ok(size.sum)
 }
@@ -118,13 +118,13 @@ fn own_values(
 ) -> Result<Values, SessionError> {
     if let Some(version) = request.version {
         let past = PastSession { stream: row.number, cells: row.state.cells, history, version };
-        return past.values(sqlite, request.looked_up(Scope::Session, None));
+        return past.values(sqlite, request.requested_keys(Scope::Session, None));
     }
     let changed = match request.since {
         Some(seen) => session_keys(&sqlite.connection, row, history, seen.version)?,
         None => None,
     };
-    match request.looked_up(Scope::Session, changed) {
+    match request.requested_keys(Scope::Session, changed) {
         Some(keys) => session_values_of(sqlite, row.number, row.state.cells, keys),
         None => session_values(sqlite, row.number, row.state.cells),
     }
@@ -143,7 +143,7 @@ fn shared_asked(
         None => None,
     };
     let changed_since = changed.as_ref().map(|_| request);
-    match request.looked_up(scope, changed) {
+    match request.requested_keys(scope, changed) {
         Some(keys) => shared_values_of(sqlite, (row, scope), keys, changed_since),
         None => shared_values(sqlite, row),
     }
@@ -206,7 +206,7 @@ pub(super) fn list(
         Some(oldest) if !wants_more => listed_rewinds(sqlite, request, (updated, number), oldest)?,
         _ => HashMap::new(),
     };
-    let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::behind(updated, number));
+    let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::after(updated, number));
     let with_id = |id| SessionKey { app: request.app.clone(), user: request.user.clone(), id };
     if rows.is_empty() {
         return Ok(SessionPage { sessions: Vec::new(), next: None });

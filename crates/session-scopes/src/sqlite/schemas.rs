@@ -31,7 +31,7 @@ impl SqliteSchemas {
             .map_err(failed)?;
         let number = match found {
             Some(number) => number,
-            // No other writer is active, so it is stored once.
+            // NOTE: the writer's transaction excludes other writers, so the schema is stored once.
             None => SqliteSchemas::insert(connection, text).map_err(failed)?,
         };
         self.numbers.insert(Arc::clone(text), number);

@@ -13,6 +13,7 @@ use super::error::failed;
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
+use crate::memory_size::{self, SizeCounter};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::shared::{RECREATED, ScopeOperation, ScopeRow, SharedHead, SharedRow};
 use crate::rows::values::{
@@ -21,7 +22,6 @@ use crate::rows::values::{
 use crate::scope::Scope;
 use crate::session::{Appended, Held, Values};
 use crate::store::GetSession;
-use crate::weight::{self, SizeCounter};
 
 /// The stored row of a shared key.
 pub(super) struct StoredSharedKey {
@@ -125,7 +125,7 @@ impl StoredSharedKey {
 }
 
 /// Adds the memory of a shared scope's values, one after the other.
-pub(super) fn weigh(
+pub(super) fn add_size(
     sqlite: &SqliteConnection,
     scope: &ScopeRow,
     size: &mut SizeCounter,
@@ -149,7 +149,9 @@ pub(super) fn weigh(
         let mut texts = sqlite.connection.prepare_cached(texts).map_err(failed)?;
         let mut rows = texts.query([scope.scope]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)?.filter(|_| !size.is_exceeded()) {
-            size.add(row.get_ref(0).and_then(|text| Ok(weight::of_json(text.as_str()?))).map_err(failed)?);
+            size.add(
+                row.get_ref(0).and_then(|text| Ok(memory_size::of_json(text.as_str()?))).map_err(failed)?,
+            );
         }
     }
     Ok(())
@@ -175,7 +177,8 @@ pub(super) fn shared_values_of(
     for key in keys {
         let found = StoredSharedKey::find(sqlite, row, &key)?;
         if found.is_none() && !is_whole {
-            // It has no value, unless its row is lost.
+            // NOTE: a key without a row has no value, or its row is lost: only the combined checksums of all rows tell. They are
+            // compared once for all missing keys.
             row.check_keys(sqlite)?;
             is_whole = true;
         }

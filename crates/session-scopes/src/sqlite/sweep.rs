@@ -6,7 +6,7 @@ use super::error::failed;
 use super::tags;
 use super::threads::SqliteConnection;
 use super::undo_log::{ReplacedRow, UndoLog};
-use super::write::run;
+use super::write::execute;
 use crate::error::SessionError;
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::row_number;
@@ -42,21 +42,21 @@ impl StreamUsage {
 pub(super) fn sweep(sqlite: &SqliteConnection, stream: i64) -> Result<(), SessionError> {
     let (first, last) = (row_number(stream, 0), row_number(stream, u64::MAX));
     let Some(shared) = StreamUsage::read(sqlite, stream)? else {
-        run(sqlite, "DELETE FROM stepfold_events WHERE number BETWEEN ?1 AND ?2", &[&first, &last])?;
+        execute(sqlite, "DELETE FROM stepfold_events WHERE number BETWEEN ?1 AND ?2", &[&first, &last])?;
         tags::sweep(sqlite, stream, -1, i64::MAX)?;
-        return run(sqlite, "DELETE FROM stepfold_rewinds WHERE stream = ?1", &[&stream]).map(drop);
+        return execute(sqlite, "DELETE FROM stepfold_rewinds WHERE stream = ?1", &[&stream]).map(drop);
     };
     let upto = to_db(shared.upto);
     tags::sweep(sqlite, stream, upto, to_db(shared.oldest))?;
-    run(sqlite, "DELETE FROM stepfold_rewinds WHERE stream = ?1 AND version > ?2", &[&stream, &upto])?;
-    run(
+    execute(sqlite, "DELETE FROM stepfold_rewinds WHERE stream = ?1 AND version > ?2", &[&stream, &upto])?;
+    execute(
         sqlite,
         "DELETE FROM stepfold_events WHERE number > ?1 AND number <= ?2",
         &[&row_number(stream, shared.upto), &last],
     )?;
     // NOTE: with forks any list may still be needed, and finding out which would read the histories of all of them.
     let lists = if shared.is_sole { Some(lists_of(sqlite, stream, shared.oldest)?) } else { None };
-    // Lists outlive the events that they grew by, but not their last head; a fork may still need any.
+    // NOTE: items of a list outlive the events that added them, until no head of the list is left; with forks, all stay.
     take_events(sqlite, first - 1, row_number(stream, shared.oldest), |trail| {
         trail.replaced.clear();
         if let Some(lists) = &lists {
@@ -95,7 +95,7 @@ fn take_events(
     last: i64,
     keep: impl Fn(&mut UndoLog),
 ) -> Result<(), SessionError> {
-    run(
+    execute(
         sqlite,
         "DELETE FROM stepfold_events WHERE number > ?1 AND number <= ?2 AND trail IS NULL",
         &[&after, &last],
@@ -103,8 +103,8 @@ fn take_events(
     for_trails(sqlite, after, last, |number, mut trail| {
         keep(&mut trail);
         match trail.to_text(number)? {
-            None => run(sqlite, "DELETE FROM stepfold_events WHERE number = ?1", &[&number]),
-            Some(text) => run(
+            None => execute(sqlite, "DELETE FROM stepfold_events WHERE number = ?1", &[&number]),
+            Some(text) => execute(
                 sqlite,
                 "UPDATE stepfold_events SET id = NULL, trail = ?2, body = NULL, seal = NULL WHERE number = ?1",
                 &[&number, &text],

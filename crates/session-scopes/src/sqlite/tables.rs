@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::error::failed;
-use super::list_entry::list_all;
+use super::list_entry::update_all_entries;
 use super::tags;
 use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
@@ -37,7 +37,7 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
         tags::add_all(&transaction)?;
     }
     if (1..3).contains(&found) {
-        list_all(&transaction)?;
+        update_all_entries(&transaction)?;
     }
     if found < FORMAT {
         let newest = newest_number(&transaction)?;
@@ -51,7 +51,7 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     } else {
         MetaRow::read(&transaction)?;
     }
-    // The process that had set it has ended, or sets it again.
+    // NOTE: the process that had set the mark has ended, or sets it again.
     transaction.execute("UPDATE stepfold_meta SET logged = 0 WHERE logged <> 0", []).map_err(&failed)?;
     transaction.commit().map_err(&failed)
 }
@@ -132,7 +132,7 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
     match format {
         Ok(Some(format)) => Ok(crate::rows::lineage::from_db(format)),
         Ok(None) => Err(SessionError::ForeignTable { table: META.to_owned() }),
-        // No such column.
+        // NOTE: no such column: a table of another program with this name.
         Err(rusqlite::Error::SqlInputError { .. }) => {
             Err(SessionError::ForeignTable { table: META.to_owned() })
         }

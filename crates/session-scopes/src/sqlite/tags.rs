@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use super::error::failed;
 use super::history::{SqliteSessionRow, visible_at};
 use super::threads::SqliteConnection;
-use super::write::run;
+use super::write::execute;
 use crate::error::SessionError;
 use crate::event::{Event, MARKS, TagDigest, tag_digest, tags_of_body};
 use crate::rows::lineage::{HistorySegment, from_db, to_db};
@@ -60,7 +60,7 @@ pub(super) fn sweep(
     oldest: i64,
 ) -> Result<(), SessionError> {
     let delete = "DELETE FROM stepfold_tags WHERE stream = ?1 AND (version > ?2 OR version <= ?3)";
-    run(sqlite, delete, &[&stream, &upto, &oldest]).map(drop)
+    execute(sqlite, delete, &[&stream, &upto, &oldest]).map(drop)
 }
 
 /// The version of the newest event with each of the tags.

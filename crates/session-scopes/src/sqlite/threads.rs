@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::error::{closed, failed};
 use super::file::OpenedFile;
 use super::schemas::SqliteSchemas;
-use crate::apply::guarded;
+use crate::apply::catch_panics;
 use crate::error::SessionError;
 
 /// Jobs that one commit makes durable.
@@ -69,7 +69,7 @@ where
 {
     fn run(&mut self, sqlite: &mut SqliteConnection) -> bool {
         let Some(work) = self.run.take() else { return false };
-        let result = guarded(|| work(sqlite));
+        let result = catch_panics(|| work(sqlite));
         let is_done = result.is_ok();
         self.result = Some(result);
         is_done
@@ -148,7 +148,7 @@ fn run_at_once<T>(
     work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError>,
 ) -> Result<T, SessionError> {
     let result =
-        guarded(|| work(sqlite)).and_then(|done| sqlite.execute("COMMIT", COMMITTING).map(|()| done));
+        catch_panics(|| work(sqlite)).and_then(|done| sqlite.execute("COMMIT", COMMITTING).map(|()| done));
     if result.is_err() {
         sqlite.undo();
     }
@@ -278,8 +278,8 @@ impl ReaderQueue {
     }
 }
 
-/// Starts the thread that writes. It ends when the last [`SqliteWriter`] is dropped; once the `others` that have the file open
-/// have ended too, it closes the file.
+/// Starts the thread that writes. It ends when the last [`SqliteWriter`] is dropped; once the `others` that have the file
+/// open have ended too, it closes the file.
 pub(super) fn start_writer(
     sqlite: SqliteConnection,
     is_quick: bool,
@@ -342,7 +342,8 @@ impl Drop for JoinedThreads {
 }
 
 /// The number of pages of the log that are copied to the file at once: with those of the jobs until the next check, 4 MB.
-/// The same pages change again and again, so that waiting longer copies less; but the file stays as large as the log once was.
+/// The same pages change again and again, so that waiting longer copies less; but the file stays as large as the log once
+/// was.
 pub(super) const LOG_PAGES: i64 = 800;
 
 /// The number of jobs between two checks of the size of the log.

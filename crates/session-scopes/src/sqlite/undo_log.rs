@@ -16,10 +16,10 @@ use stepfold_state_core::List;
 use super::error::failed;
 use super::seal;
 use crate::error::SessionError;
+use crate::memory_size::{self, SizeCounter};
 use crate::rows::lineage::from_db;
 use crate::rows::seal::MAX_VERSION;
 use crate::rows::values::{ListAssembly, ListExtent, ValueHead, read_json};
-use crate::weight::{self, SizeCounter};
 
 /// Rejects a version that does not fit a row's number.
 pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
@@ -253,7 +253,7 @@ pub(super) fn items(
 }
 
 /// Adds the memory of the rows with the items of a list, each row once.
-pub(super) fn weigh(
+pub(super) fn add_size(
     connection: &Connection,
     key: &str,
     head: &ListHead,
@@ -279,11 +279,11 @@ pub(super) fn weigh(
         if !weighed.contains(&number) && size.is_exceeded_with(stored.flatten().map_or(0, from_db)) {
             return Ok(());
         }
-        // The text may be large: it is not copied.
+        // NOTE: borrowed, since the text may be large.
         let chain = query.query_row([number], |row| {
             let Some(text) = row.get_ref(0)?.as_str_or_null()? else { return Ok(Ok(ItemChain::default())) };
             if weighed.insert(number) {
-                size.add(weight::of_json(text));
+                size.add(memory_size::of_json(text));
             }
             Ok(parse(number, text))
         });

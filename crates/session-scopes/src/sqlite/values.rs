@@ -96,7 +96,7 @@ impl StoredValueRow {
         let ladder = ladder.to_bytes();
         let new_checksum = seal::of_cell(new, Some(&ladder));
         let ValueRow { version, schema, value, list, .. } = new;
-        run(
+        execute(
             connection,
             "UPDATE stepfold_cells SET version = ?2, schema = ?3, value = ?4, generation = ?5, start = ?6, \
              length = ?7, last = ?8, ladder = ?9, checksum = ?10 WHERE rowid = ?1",
@@ -168,7 +168,7 @@ pub(super) fn find_cell(
     stored.map(StoredValueRow::checked).transpose()
 }
 
-fn run(
+fn execute(
     connection: &Connection,
     statement: &str,
     values: &[&dyn rusqlite::ToSql],

@@ -149,7 +149,7 @@ impl SessionTraces {
         let Some(app) = app else { return true };
         let tenant = self.tenant.iter().map(|(app, _)| app.as_str());
         let mut apps = self.keys.iter().map(|key| key.app.as_str()).chain(tenant).peekable();
-        // Whose it was is not known.
+        // NOTE: without a key its app is unknown, so each app's report has it.
         apps.peek().is_none() || apps.any(|found| found == app.as_str())
     }
 
@@ -220,7 +220,7 @@ fn look_in_lists(connection: &Connection, seen: &mut BTreeMap<i64, SessionTraces
         let Some(key) = seen.keys.first() else { continue };
         let user = (key.app.to_string(), key.user.to_string());
         let listed = listed.entry(user).or_insert_with_key(|(app, user)| {
-            // What cannot be read is not there.
+            // NOTE: an unreadable list counts as empty; its sessions are then reported as missing in it.
             listed_numbers(connection, app, user).unwrap_or_default()
         });
         seen.in_list &= listed.contains(number);
@@ -455,13 +455,13 @@ fn keys_written(connection: &Connection, row: &SqliteSessionRow) -> BTreeSet<Str
         }
         Ok(())
     };
-    // The check of the events reports unreadable ones.
+    // NOTE: errors are ignored here, since the check of the events reports unreadable ones.
     let _ = read();
     keys
 }
 
 fn check_scopes(sqlite: &mut SqliteConnection, report: &mut Verified, app: Option<&AppId>) {
-    // By number, from the table and the index over it.
+    // NOTE: from the table and from the index over it, since either may have lost rows.
     let mut scopes: HashMap<(String, String), i64> = HashMap::new();
     for (source, order) in
         // NOTE: table and index are separate trees: a row that is lost in one of them is still found in the other.

@@ -10,7 +10,7 @@ use super::claims;
 use super::error::failed;
 use super::history::{OpenedSession, SqliteHistory, SqliteSessionRow, not_newest};
 use super::inbox;
-use super::list_entry::list_again;
+use super::list_entry::update_entry;
 use super::past_values::row_at;
 use super::read;
 use super::seal::{self, SealedState};
@@ -48,7 +48,7 @@ pub(super) struct PreparedEvent {
     pub(super) body: String,
 }
 
-pub(super) fn run(
+pub(super) fn execute(
     sqlite: &SqliteConnection,
     statement: &str,
     values: &[&dyn rusqlite::ToSql],
@@ -73,7 +73,7 @@ fn insert_session(
     let (parent, parent_version) = row.parent();
     let (version, oldest) = (to_db(row.version), to_db(row.oldest));
     let at = row.created.as_micros();
-    let inserted = run(
+    let inserted = execute(
         sqlite,
         "INSERT INTO stepfold_sessions \
          (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, life, seal, work) \
@@ -97,7 +97,7 @@ fn insert_session(
         return Err(SessionError::already_exists(key));
     }
     MetaRow::read(&sqlite.connection)?.set_newest(&sqlite.connection, row.number)?;
-    run(
+    execute(
         sqlite,
         "INSERT INTO stepfold_recent (app, user, updated, number, version, checksum, searched) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -112,7 +112,7 @@ fn insert_session(
         ],
     )?;
     for segment in lineage {
-        run(
+        execute(
             sqlite,
             "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?2, ?3, ?4)",
             &[&row.number, &segment.stream, &to_db(segment.after), &to_db(segment.upto)],
@@ -169,7 +169,7 @@ pub(super) fn create(
     insert_session(sqlite, &key, &record, &lineage)?;
     let row = row_number(number, 0);
     if let Some(trail) = trail.to_text(row)? {
-        run(
+        execute(
             sqlite,
             "INSERT INTO stepfold_events (number, at, trail) VALUES (?1, ?2, ?3)",
             &[&row, &at.as_micros(), &trail],
@@ -282,7 +282,7 @@ fn commit(
     let (version, at) = (row.version + 1, event.at.as_micros());
     check_version_fits(version)?;
     let number = row_number(row.number, version);
-    run(
+    execute(
         sqlite,
         "INSERT INTO stepfold_events (number, at, id, trail, body, seal) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         &[
@@ -299,7 +299,7 @@ fn commit(
     let (before, now) = (to_db(row.version), to_db(version));
     // NOTE: the row is updated only at the expected version: a missing or outdated list entry fails the append, instead of
     // being repaired unnoticed.
-    let moved = run(
+    let moved = execute(
         sqlite,
         "UPDATE stepfold_recent SET updated = ?5, version = ?6, checksum = ?7, unfinished = ?9, \
          searched = CASE WHEN searched LIKE '%' || char(10) THEN searched || ?10 ELSE searched END \
@@ -333,7 +333,7 @@ fn fork_values(
     version: u64,
 ) -> Result<i64, SessionError> {
     let all = stored_all(&sqlite.connection, from.number, from.state.cells)?;
-    run(
+    execute(
         sqlite,
         "INSERT INTO stepfold_cells \
          (stream, key, version, schema, value, generation, start, length, last, ladder, checksum) \
@@ -376,7 +376,7 @@ pub(super) fn fork(sqlite: &mut SqliteConnection, request: ForkSession) -> Resul
         SessionRecord::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
     insert_session(sqlite, &key, &new, &lineage)?;
     branches::add_fork(sqlite, &from, row.record, (&new, &key.id))?;
-    list_again(&sqlite.connection, &key)?;
+    update_entry(&sqlite.connection, &key)?;
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
@@ -412,14 +412,14 @@ pub(super) fn rewind(
     }
     let visible = history.rewound(&sqlite.connection, &row, rewound.to)?;
     let rewind = RewindRow::new(row.number, rewound, row.state.rewound, visible);
-    run(
+    execute(
         sqlite,
         "INSERT INTO stepfold_rewinds (stream, version, target, previous, visible, checksum) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         &[&row.number, &version, &to, &to_db(rewind.previous), &to_db(rewind.visible), &rewind.checksum],
     )?;
     let receipt = commit(sqlite, &request.key, &row, (event, body), &written)?;
-    list_again(&sqlite.connection, &request.key)?;
+    update_entry(&sqlite.connection, &request.key)?;
     let receipt = receipt.with_scopes(scopes.versions());
     claims::commit(sqlite, &row, request.into(), fence, receipt)
 }
@@ -436,7 +436,7 @@ pub(super) fn write_scope(
         if is_repeated(sqlite, scope, key.as_str(), body)? {
             return read::read_scope(sqlite, &request.scope);
         }
-        let inserted = run(
+        let inserted = execute(
             sqlite,
             "INSERT INTO stepfold_operations (scope, number, operation, body) \
              SELECT ?1, COALESCE(MAX(number), 0) + 1, ?2, ?3 FROM stepfold_operations WHERE scope = ?1 \
@@ -448,7 +448,7 @@ pub(super) fn write_scope(
             return Err(SessionError::IdempotencyKeyReused { scope, idempotency_key });
         }
         let kept = to_db(REMEMBERED_KEYS as u64);
-        run(
+        execute(
             sqlite,
             "DELETE FROM stepfold_operations WHERE scope = ?1 AND number <= \
              (SELECT number FROM stepfold_operations WHERE scope = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
@@ -483,16 +483,16 @@ pub(super) fn delete(
         &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"),
         row.number,
     )?;
-    run(sqlite, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
+    execute(sqlite, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
     branches::forget(sqlite, key, &row)?;
-    run(sqlite, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
+    execute(sqlite, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
     inbox::delete(sqlite, row.number)?;
-    run(
+    execute(
         sqlite,
         "DELETE FROM stepfold_recent WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
         &[&key.app.as_str(), &key.user.as_str(), &row.updated.as_micros(), &row.number],
     )?;
-    run(sqlite, "DELETE FROM stepfold_lineage WHERE number = ?1", &[&row.number])?;
+    execute(sqlite, "DELETE FROM stepfold_lineage WHERE number = ?1", &[&row.number])?;
     for segment in &history.lineage {
         sweep(sqlite, segment.stream)?;
     }
@@ -511,13 +511,13 @@ fn delete_user(sqlite: &SqliteConnection, key: &SessionKey) -> Result<Vec<String
         "DELETE FROM stepfold_shared_items WHERE scope = ?1",
         "DELETE FROM stepfold_operations WHERE scope = ?1",
     ] {
-        run(sqlite, statement, &[&scope])?;
+        execute(sqlite, statement, &[&scope])?;
     }
     // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
     // that they do not take later values for changes of the erased ones.
     row.erase(row.version + 1);
     row.store(connection)?;
-    run(
+    execute(
         sqlite,
         "DELETE FROM stepfold_scopes WHERE scope = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_sessions s \
          WHERE s.app = stepfold_scopes.app AND s.user = stepfold_scopes.user)",
@@ -552,7 +552,7 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
         if stored.row.version <= to_db(oldest) && stored.row.is_removed() {
             cells ^= stored.checksum;
             let (stream, name) = (&row.number, &stored.row.key);
-            run(sqlite, "DELETE FROM stepfold_cells WHERE stream = ?1 AND key = ?2", &[stream, name])?;
+            execute(sqlite, "DELETE FROM stepfold_cells WHERE stream = ?1 AND key = ?2", &[stream, name])?;
         }
     }
     let anchor = history.digest(&sqlite.connection, &row, oldest)?;
@@ -562,7 +562,7 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
     let row = SessionRecord { state, ..row.record.pruned(oldest, anchor) }.with_labels(labels);
     // NOTE: the session's row gets version and time here: the newest event, from which they are read otherwise, may be
     // among the deleted ones.
-    run(
+    execute(
         sqlite,
         "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4, seal = ?5 WHERE number = ?1",
         &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros(), &row.seal(key)],
@@ -570,7 +570,7 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
     for segment in &history.lineage {
         sweep(sqlite, segment.stream)?;
     }
-    list_again(&sqlite.connection, key)?;
+    update_entry(&sqlite.connection, key)?;
     Ok(Pruned { events: oldest - before, oldest })
 }
 

@@ -240,7 +240,7 @@ impl ReadInbox {
     }
 
     /// The maximum bytes of a requested body.
-    pub(crate) fn most(&self) -> usize {
+    pub(crate) fn max_body_bytes(&self) -> usize {
         self.largest.unwrap_or(usize::MAX)
     }
 }

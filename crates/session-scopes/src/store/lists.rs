@@ -97,12 +97,12 @@ impl Unattended {
         inbox: u64,
         number: i64,
     ) -> Self {
-        let cursor = Cursor::behind(since, number);
+        let cursor = Cursor::after(since, number);
         Unattended { key, since, is_claimed, owner: None, is_due, inbox, cursor }
     }
 
     /// With the worker of its claim. A damaged name hides neither the session nor others.
-    pub(crate) fn of_worker(mut self, owner: Option<impl Into<Arc<str>>>) -> Self {
+    pub(crate) fn with_owner(mut self, owner: Option<impl Into<Arc<str>>>) -> Self {
         self.owner = owner.and_then(|owner| WorkerId::new(owner).ok());
         self
     }

@@ -304,7 +304,7 @@ impl GetSession {
 impl GetSession {
     /// The keys of a scope whose values are read, given the changed ones if requested and known; `None`: all
     /// values.
-    pub(crate) fn looked_up(
+    pub(crate) fn requested_keys(
         &self,
         scope: Scope,
         changed: Option<BTreeSet<Arc<str>>>,
@@ -605,8 +605,8 @@ impl Cursor {
         &self.0
     }
 
-    /// Behind the session that was written at this time and has this number.
-    pub(crate) fn behind(updated: Timestamp, number: i64) -> Self {
+    /// The cursor after the session that was written at this time and has this number.
+    pub(crate) fn after(updated: Timestamp, number: i64) -> Self {
         Cursor(format!("{}.{number}", updated.as_micros()))
     }
 
@@ -811,7 +811,7 @@ impl AppendEvent {
         if actions.rewound_to.is_some() || has_temp(&actions.delta) {
             let actions = &mut Arc::make_mut(&mut self.event).actions;
             drop_temp(&mut actions.delta);
-            // Only a rewind sets this field.
+            // NOTE: only a rewind sets this field.
             actions.rewound_to = None;
         }
         Ok(self)

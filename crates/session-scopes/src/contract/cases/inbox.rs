@@ -147,7 +147,7 @@ async fn entries_and_bodies_that_are_not_asked_for_may_be_left_out(context: Case
             let Some(found) = found else {
                 return Err(CaseFault::new(format!("{} is missing", entry.position)));
             };
-            let may_be_left_out = entry.body.to_string().len() > request.most();
+            let may_be_left_out = entry.body.to_string().len() > request.max_body_bytes();
             ensure!(
                 found.has_body || may_be_left_out,
                 "the body of {} is left out: {request:?}",
