@@ -1,15 +1,14 @@
 //! Merges writes with stored values, inside a store's transaction.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use stepfold_state_core::state::{Handler, StoredValue, Write};
 
 use crate::error::SessionError;
-use crate::ids::{EventId, SessionId};
+use crate::ids::SessionId;
 use crate::schema::{Adopted, SessionSchema};
 use crate::session::Held;
-use crate::store::ScopeKey;
+use crate::store::WriteOrigin;
 use crate::time::Timestamp;
 
 /// Merges a write with the stored value of its key. Returns `None` if the key is removed.
@@ -17,13 +16,13 @@ pub(crate) fn merge_write(
     schema: &SessionSchema,
     held: Option<&Held>,
     write: &Write,
-    what: WritesOf<'_>,
+    what: WriteOrigin<'_>,
 ) -> Result<Option<StoredValue>, SessionError> {
-    guarded(|| {
+    catch_panics(|| {
         let converted;
         let current = match held {
             Some(held) if held.schema == *schema.text() => Some(&held.cell),
-            // The current value is replaced, so it need not match the schema.
+            // NOTE: the write replaces the current value, which therefore need not match the schema.
             Some(_) if is_blind(write) => None,
             Some(held) => {
                 converted = adopted(schema, write.key(), held)?;
@@ -35,7 +34,7 @@ pub(crate) fn merge_write(
     })
 }
 
-/// Whether a write makes the same of whatever is there.
+/// Whether the result of a write does not depend on the current value.
 pub(crate) fn is_blind(write: &Write) -> bool {
     write.handler().is_none_or(|handler| *handler == Handler::replace_values())
 }
@@ -50,28 +49,10 @@ fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<Stor
 }
 
 /// Runs code that may call a custom handler or a migration. A panic only fails its own operation.
-pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Result<T, SessionError> {
+pub(crate) fn catch_panics<T>(run: impl FnOnce() -> Result<T, SessionError>) -> Result<T, SessionError> {
+    // NOTE: handlers and migrations are code of the application. A panic in one must not end the writer's thread, nor
+    // poison the lock of the memory store.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(SessionError::Panicked))
-}
-
-/// The origin of writes, for errors.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum WritesOf<'a> {
-    /// A new session.
-    NewSession,
-    Event(&'a EventId),
-    /// Writes to a scope outside of any session.
-    Scope(&'a ScopeKey),
-}
-
-impl fmt::Display for WritesOf<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WritesOf::NewSession => f.write_str("initial values of a session"),
-            WritesOf::Event(event) => write!(f, "delta of event {event}"),
-            WritesOf::Scope(scope) => write!(f, "writes to {scope}"),
-        }
-    }
 }
 
 /// The writes of a new session.
@@ -79,10 +60,12 @@ pub(crate) fn initial(
     schema: &SessionSchema,
     values: &serde_json::Map<String, serde_json::Value>,
 ) -> Result<Vec<Write>, SessionError> {
-    schema.initial_writes(values).map_err(SessionError::state(WritesOf::NewSession))
+    schema.initial_writes(values).map_err(SessionError::state(WriteOrigin::NewSession))
 }
 
-/// The id of a session without one: readable, and as unique as the store's number.
+/// Generates the id of a session: readable, and as unique as the store's number.
 pub(crate) fn made_id(at: Timestamp, number: i64) -> Result<SessionId, SessionError> {
+    // NOTE: no randomness below the runner: the time and the store's own number are unique. The id can be guessed, which
+    // opens nothing: a session is reached by app, user and id together (docs/decisions/sessions.md).
     SessionId::new(format!("{:x}-{number:x}", at.as_micros() / 1000))
 }

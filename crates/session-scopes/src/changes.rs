@@ -4,31 +4,8 @@ use stepfold_state_core::state::{State, StoredValue};
 
 use crate::error::SessionError;
 use crate::schema::SessionSchema;
-#[cfg(feature = "sqlite")]
-use crate::scope::ByScope;
-use crate::scope::Scope;
+use crate::scope::{Scope, ScopeVersions};
 use crate::session::{Session, is_known};
-
-/// The versions of the scopes that a session shares with others: how often each was written. A write is an
-/// event, the values of a new session or a write to the scope, however many keys it has; also one that changes
-/// nothing. As long as a session is there, no version
-/// comes again, not even after the values of its user were erased.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ScopeVersions {
-    /// Of `app:`.
-    pub app: u64,
-    /// Of `user:`.
-    pub user: u64,
-}
-
-impl ScopeVersions {
-    /// The versions after an event with these writes.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn after<T>(self, writes: &ByScope<Vec<T>>) -> Self {
-        let counted = |version: u64, writes: &[T]| version + u64::from(!writes.is_empty());
-        ScopeVersions { app: counted(self.app, &writes.app), user: counted(self.user, &writes.user) }
-    }
-}
 
 /// The versions known to a reader: of the session, and of its shared scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +79,7 @@ impl Session {
             [(Scope::App, &values.app), (Scope::User, &values.user), (Scope::Session, &values.session)];
         let mut cells: Vec<(Box<str>, Option<StoredValue>)> = Vec::new();
         for (scope, values) in scopes {
+            // NOTE: a complete read names no removed keys: those that the earlier state has and the read lacks are gone.
             if values.is_whole() {
                 let before = state.iter().map(|(key, _)| key).filter(|key| *key != "messages");
                 let gone = before.filter(|key| Scope::of(key) == scope && values.get(key).is_none());

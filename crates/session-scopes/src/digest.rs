@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for Digest {
 /// The start of a session's chain, before its first event.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn genesis(key: &SessionKey, created: Timestamp) -> Digest {
-    let mut fields = Digesting::of("stepfold session 1");
+    let mut fields = DigestEncoder::of("stepfold session 1");
     fields.text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str()).int(created.as_micros());
     fields.digest()
 }
@@ -99,25 +99,25 @@ pub(crate) fn genesis(key: &SessionKey, created: Timestamp) -> Digest {
 /// The digest of an event's content alone. With the digest before, it gives that of the history.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Content {
+pub(crate) struct ContentDigest {
     own: Digest,
     /// The digests of a history before and after it.
     expected: Option<(Digest, Digest)>,
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Content {
+impl ContentDigest {
     pub(crate) fn new(version: u64, id: &str, at: Timestamp, body: &str) -> Self {
-        let mut fields = Digesting::of("stepfold event 1");
+        let mut fields = DigestEncoder::of("stepfold event 1");
         fields.int(version.cast_signed()).text(id).int(at.as_micros()).text(body);
-        Content { own: fields.digest(), expected: None }
+        ContentDigest { own: fields.digest(), expected: None }
     }
 
     /// The same, with the digest of a history already computed: a long history is checked by one thread, and opened by
     /// several.
     #[cfg(feature = "sqlite")]
     pub(crate) fn expecting(self, before: Digest) -> Self {
-        Content { expected: Some((before, self.after(before))), ..self }
+        ContentDigest { expected: Some((before, self.after(before))), ..self }
     }
 
     /// The digest of a history with this event at its end.
@@ -127,6 +127,7 @@ impl Content {
         {
             return after;
         }
+        // NOTE: two digests of fixed length need no field encoding, and one block of BLAKE3 holds both.
         let mut both = [0; 2 * Digest::LENGTH];
         both[..Digest::LENGTH].copy_from_slice(&before.0);
         both[Digest::LENGTH..].copy_from_slice(&self.own.0);
@@ -136,13 +137,13 @@ impl Content {
 
 /// A destination of fields.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) trait Sink {
+pub(crate) trait FieldSink {
     fn write(&mut self, bytes: &[u8]);
 }
 
 /// Fields that are hashed at once, if one chunk of BLAKE3 has room for them, as it has for most events.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) struct Buffered {
+pub(crate) struct BufferedHasher {
     buffer: [u8; blake3::CHUNK_LEN],
     filled: usize,
     /// Of more than the buffer has room for.
@@ -150,9 +151,9 @@ pub(crate) struct Buffered {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Buffered {
+impl BufferedHasher {
     const fn new() -> Self {
-        Buffered { buffer: [0; blake3::CHUNK_LEN], filled: 0, hasher: None }
+        BufferedHasher { buffer: [0; blake3::CHUNK_LEN], filled: 0, hasher: None }
     }
 
     fn hash(mut self) -> blake3::Hash {
@@ -165,7 +166,7 @@ impl Buffered {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Sink for Buffered {
+impl FieldSink for BufferedHasher {
     fn write(&mut self, bytes: &[u8]) {
         if let Some(free) = self.buffer[self.filled..].get_mut(..bytes.len()) {
             free.copy_from_slice(bytes);
@@ -179,7 +180,7 @@ impl Sink for Buffered {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Sink for Xxh3 {
+impl FieldSink for Xxh3 {
     fn write(&mut self, bytes: &[u8]) {
         self.update(bytes);
     }
@@ -187,17 +188,17 @@ impl Sink for Xxh3 {
 
 /// Ordered fields with unambiguous encoding: each has its type and length.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) struct Fields<S>(S);
+pub(crate) struct FieldEncoder<S>(S);
 
 /// The checksum of fields (XXH3). A row has several, and BLAKE3 takes ten times as long for so few bytes.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) type Check = Fields<Xxh3>;
+pub(crate) type ChecksumEncoder = FieldEncoder<Xxh3>;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Check {
+impl ChecksumEncoder {
     /// Begins with the kind of the row, so that rows of different tables differ.
     pub(crate) fn new(of: &str) -> Self {
-        let mut check = Fields(Xxh3::new());
+        let mut check = FieldEncoder(Xxh3::new());
         check.text(of);
         check
     }
@@ -210,13 +211,13 @@ impl Check {
 
 /// The digest of fields (BLAKE3).
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-type Digesting = Fields<Buffered>;
+type DigestEncoder = FieldEncoder<BufferedHasher>;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Digesting {
+impl DigestEncoder {
     /// Begins with the kind.
     fn of(kind: &str) -> Self {
-        let mut fields = Fields(Buffered::new());
+        let mut fields = FieldEncoder(BufferedHasher::new());
         fields.text(kind);
         fields
     }
@@ -227,8 +228,10 @@ impl Digesting {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl<S: Sink> Fields<S> {
+impl<S: FieldSink> FieldEncoder<S> {
     pub(crate) fn int(&mut self, number: i64) -> &mut Self {
+        // NOTE: each field begins with its kind and, for bytes, its length, so that `ab, c` and `a, bc` differ. The
+        // encoding is part of every stored checksum and never changes.
         let mut field = [1; 9];
         field[1..].copy_from_slice(&number.to_le_bytes());
         self.0.write(&field);
@@ -271,8 +274,8 @@ impl<S: Sink> Fields<S> {
 mod tests {
     use super::*;
 
-    fn sum(fill: impl Fn(&mut Check)) -> i64 {
-        let mut check = Check::new("test");
+    fn sum(fill: impl Fn(&mut ChecksumEncoder)) -> i64 {
+        let mut check = ChecksumEncoder::new("test");
         fill(&mut check);
         check.sum()
     }
@@ -297,7 +300,7 @@ mod tests {
     #[test]
     fn a_digest_that_was_computed_before_is_that_of_its_history_only() {
         let digest = |byte| Digest::from_bytes([byte; Digest::LENGTH]);
-        let content = Content::new(1, "e1", Timestamp::from_micros(5), "{}");
+        let content = ContentDigest::new(1, "e1", Timestamp::from_micros(5), "{}");
         for before in [digest(1), digest(2)] {
             assert_eq!(content.expecting(digest(1)).after(before), content.after(before));
         }
@@ -319,7 +322,7 @@ mod tests {
             field(2, id.len() as u64, &id);
             field(1, 5, "");
             field(2, body.len() as u64, &body);
-            let content = Content::new(7, &id, Timestamp::from_micros(5), &body);
+            let content = ContentDigest::new(7, &id, Timestamp::from_micros(5), &body);
             assert_eq!(content.own.as_bytes(), blake3::hash(&bytes).as_bytes(), "{length}");
         }
     }
@@ -331,16 +334,16 @@ mod tests {
         let one = genesis(&key("s"), at(1));
         assert_ne!(one, genesis(&key("t"), at(1)));
         assert_ne!(one, genesis(&key("s"), at(2)));
-        let content = Content::new(1, "e1", at(5), "{}");
+        let content = ContentDigest::new(1, "e1", at(5), "{}");
         for other in [
-            Content::new(2, "e1", at(5), "{}"),
-            Content::new(1, "e2", at(5), "{}"),
-            Content::new(1, "e1", at(6), "{}"),
-            Content::new(1, "e1", at(5), "{ }"),
+            ContentDigest::new(2, "e1", at(5), "{}"),
+            ContentDigest::new(1, "e2", at(5), "{}"),
+            ContentDigest::new(1, "e1", at(6), "{}"),
+            ContentDigest::new(1, "e1", at(5), "{ }"),
         ] {
             assert_ne!(content.after(one), other.after(one));
         }
-        let second = Content::new(2, "e2", at(6), "{}");
+        let second = ContentDigest::new(2, "e2", at(6), "{}");
         assert_ne!(second.after(content.after(one)), content.after(second.after(one)));
     }
 }

@@ -5,7 +5,6 @@ use stepfold_state_core::state::{HandlerError, Issues, StateError, is_invisible}
 use thiserror::Error;
 
 use crate::ids::{EventId, IdempotencyKey, SessionKey, WorkerId};
-use crate::store::MAX_INBOX;
 use crate::time::Timestamp;
 
 /// An error of an operation on a session. Nothing was changed, with one exception: after an error of the kind
@@ -436,8 +435,8 @@ impl SessionError {
         SessionError::NotWaiting { key: Box::new(key.clone()), position }
     }
 
-    pub(crate) fn inbox_full(key: &SessionKey) -> Self {
-        SessionError::InboxFull { key: Box::new(key.clone()), limit: MAX_INBOX }
+    pub(crate) fn inbox_full(key: &SessionKey, limit: usize) -> Self {
+        SessionError::InboxFull { key: Box::new(key.clone()), limit }
     }
 
     pub(crate) fn input_reused(key: &SessionKey, idempotency_key: &IdempotencyKey) -> Self {

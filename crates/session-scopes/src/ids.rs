@@ -2,6 +2,8 @@
 //!
 //! An id is opaque. It is bound as a parameter, compared byte by byte, and never part of a path or of a
 //! statement, so `../x` and `'; DROP TABLE` are names like any other.
+//!
+//! This file and `error` import each other: an invalid id is a [`SessionError`], and most errors name a session by its key.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -24,7 +26,7 @@ fn fault_of(id: &str) -> Option<&'static str> {
     } else if matches!(id, "." | "..") {
         Some("a step of a path: in an address, browsers resolve it")
     } else if id.bytes().all(|byte| byte.is_ascii_graphic()) {
-        // As nearly all are: each event that is read has several.
+        // NOTE: nearly all ids are ASCII, and each event that is read has several: this path saves decoding them.
         None
     } else if id.trim() != id {
         Some("begins or ends with white space")
@@ -155,9 +157,9 @@ ids! {
     EventId, "event";
     /// One invocation of an agent: the events from a user's message to the reply.
     InvocationId, "invocation";
-    /// Who wrote an event: the user, or an agent by its name.
+    /// The author of an event: the user, or an agent by its name.
     Author, "author";
-    /// What a caller names an input or a write to a scope, so that a repeated one counts once.
+    /// The name that a caller gives an input or a write to a scope, so that a repeated one counts once.
     IdempotencyKey, "idempotency key";
     /// One life of a session: from when it was made, or forked, until it is deleted. A session that is made again
     /// under the same key has another one, so that whatever is named after a life is never named twice.
@@ -179,7 +181,7 @@ impl LifeId {
     /// assert_eq!(LifeId::random().as_str().len(), 32);
     /// ```
     pub fn random() -> Self {
-        // Keyed by the system's randomness, once a thread, and with another key each time.
+        // NOTE: `RandomState` is keyed by the system's randomness once for each thread, and has another key each time.
         let word = || RandomState::new().hash_one(());
         LifeId(format!("{:016x}{:016x}", word(), word()).into())
     }
@@ -284,7 +286,7 @@ mod tests {
             let id = format!("a{character}b");
             let error = UserId::new(id.as_str()).unwrap_err();
             assert!(matches!(error, SessionError::InvalidId { .. }), "{id:?}");
-            // The error escapes the invisible character.
+            // NOTE: the error escapes the invisible character, which a reader would not see.
             assert!(error.to_string().contains("\\u{"), "{error}");
         }
     }

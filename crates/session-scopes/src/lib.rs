@@ -1,7 +1,7 @@
 //! State that outlives the process: scoped keys, sessions, events and the stores that keep them.
 //!
-//! In the facade: `stepfold::session_scopes`. A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_session_scopes`.
+//! In the facade: `stepfold::session_scopes`. A program that depends on `stepfold` writes this path where the examples here
+//! have `stepfold_session_scopes`.
 //!
 //! # The tour
 //!
@@ -174,10 +174,6 @@
 //! - `contract`: the test suite for any store.
 
 mod apply;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod branches;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod chain;
 mod changes;
 #[cfg(feature = "contract")]
 pub mod contract;
@@ -186,30 +182,22 @@ mod error;
 mod event;
 mod ids;
 mod memory;
+mod memory_size;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod rewinds;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod rows;
 mod schema;
 mod scope;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod seal;
 mod session;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod shared;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
 mod time;
-mod weight;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod work;
 
 pub use stepfold_state_core as state_core;
 
-pub use crate::changes::{ScopeVersions, Seen};
+pub use crate::changes::Seen;
 pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Metadata, Record};
@@ -221,7 +209,9 @@ pub use crate::memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use crate::postgres::{PostgresOptions, PostgresStore};
 pub use crate::schema::{Adopted, SessionSchema};
-pub use crate::scope::{ByScope, KEY_PREFIX_APP, KEY_PREFIX_TEMP, KEY_PREFIX_USER, Scope, merged, split};
+pub use crate::scope::{
+    ByScope, KEY_PREFIX_APP, KEY_PREFIX_TEMP, KEY_PREFIX_USER, Scope, ScopeVersions, merged, split,
+};
 pub use crate::session::{Appended, Held, Parent, Rewound, Session, Values, Visible};
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};

@@ -15,7 +15,7 @@ use stepfold_state_core::state::{Handler, HandlerError, Issues, Schema, StateErr
 use crate::error::SessionError;
 use crate::scope::{Scope, split};
 
-type Convert = dyn Fn(Value) -> Result<Option<Value>, HandlerError> + Send + Sync;
+type ValueConverter = dyn Fn(Value) -> Result<Option<Value>, HandlerError> + Send + Sync;
 
 /// A [`Schema`] with migrations for values that were stored under an earlier one. Cloning is O(1): make it
 /// once and hand it to every operation.
@@ -33,23 +33,23 @@ type Convert = dyn Fn(Value) -> Result<Option<Value>, HandlerError> + Send + Syn
 /// # Ok::<(), stepfold_state_core::state::StateError>(())
 /// ```
 #[derive(Clone)]
-pub struct SessionSchema(Arc<Inner>);
+pub struct SessionSchema(Arc<SchemaInner>);
 
 #[derive(Clone)]
-struct Inner {
+struct SchemaInner {
     schema: Schema,
     text: Arc<str>,
-    migrations: BTreeMap<String, Arc<Convert>>,
+    migrations: BTreeMap<String, Arc<ValueConverter>>,
     /// The parsed schemas of stored values, most recently used first.
-    stored: Arc<Mutex<Vec<Stored>>>,
+    stored: Arc<Mutex<Vec<ParsedSchema>>>,
 }
 
-/// How many schemas that values were written under are kept.
+/// The number of parsed schemas of stored values that are cached.
 const KNOWN_SCHEMAS: usize = 8;
 
-/// A schema that values were written under.
+/// The parsed schema of stored values.
 #[derive(Clone)]
-struct Stored {
+struct ParsedSchema {
     text: Arc<str>,
     schema: Arc<Value>,
 }
@@ -57,10 +57,10 @@ struct Stored {
 impl SessionSchema {
     /// A schema without migrations.
     pub fn new(schema: Schema) -> Self {
-        // A schema has string keys and plain values: it always has a JSON form.
+        // NOTE: a schema has string keys and plain values, so its serialization does not fail.
         let text = serde_json::to_string(&schema).unwrap_or_default();
         let (migrations, stored) = (BTreeMap::new(), Arc::default());
-        SessionSchema(Arc::new(Inner { schema, text: text.into(), migrations, stored }))
+        SessionSchema(Arc::new(SchemaInner { schema, text: text.into(), migrations, stored }))
     }
 
     /// Converts the value of a key that was stored under another type and does not fit the one declared
@@ -123,6 +123,8 @@ impl SessionSchema {
             return Ok(Adopted::Same);
         }
         let value = cell.view().to_json();
+        // NOTE: a value that happens to fit is kept even if its type has changed: most changes of a schema only widen
+        // types.
         let Err(misfit) = declared.check(&value) else { return Ok(Adopted::Same) };
         let mismatch = |misfit| mismatch(key, &value, stored_type.as_ref(), misfit);
         let Some(convert) = self.0.migrations.get(key) else { return Err(mismatch(misfit)) };
@@ -143,11 +145,13 @@ impl SessionSchema {
     fn read_stored(&self, text: &str) -> Option<Arc<Value>> {
         let mut known = self.0.stored.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = known.iter().position(|stored| *stored.text == *text) {
+            // NOTE: most recently used first: the values of a session were mostly written with few schemas, so a search of
+            // eight entries suffices.
             known[..=place].rotate_right(1);
         } else {
             let schema = Arc::new(serde_json::from_str(text).ok()?);
             known.truncate(KNOWN_SCHEMAS - 1);
-            known.insert(0, Stored { text: text.into(), schema });
+            known.insert(0, ParsedSchema { text: text.into(), schema });
         }
         known.first().map(|stored| Arc::clone(&stored.schema))
     }
@@ -179,6 +183,8 @@ impl SessionSchema {
         for (key, value) in values {
             let write = match Scope::of(key) {
                 Scope::Session => self.schema().write_with(key.as_str(), value.clone(), &replace)?,
+                // NOTE: other sessions may have written these scopes, so a new session merges its values by the handlers
+                // and does not replace theirs.
                 Scope::App | Scope::User | Scope::Temp => self.schema().write(key.as_str(), value.clone())?,
             };
             writes.push(write);
@@ -224,7 +230,7 @@ fn mismatch(key: &str, value: &Value, stored: Option<&Value>, misfit: StateError
     };
     let stored = match stored.map(|schema| ValueType::of_schema(schema.clone())) {
         Some(Ok(stored)) => stored.to_string(),
-        // Accepted by an open schema: the only type is that of the value.
+        // NOTE: an open schema accepted the key without a type, so the type of the value is named.
         _ => Kinds::of_value(value).to_string(),
     };
     SessionError::SchemaMismatch { key: key.to_owned(), stored, opened, faults }

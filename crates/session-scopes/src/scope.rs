@@ -11,7 +11,7 @@ pub const KEY_PREFIX_USER: &str = "user:";
 /// The prefix of keys that live as long as one invocation and are never stored.
 pub const KEY_PREFIX_TEMP: &str = "temp:";
 
-/// Whose a key is.
+/// The owner of a key.
 ///
 /// # Examples
 /// ```
@@ -74,6 +74,26 @@ pub struct ByScope<T> {
     pub user: T,
     /// Owned by the session.
     pub session: T,
+}
+
+/// The versions of the scopes that a session shares with others: how often each was written. A write is an
+/// event, the values of a new session or a write to the scope, however many keys it has; also one that changes
+/// nothing. As long as a session exists, no version is reused, not even after the values of its user were erased.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ScopeVersions {
+    /// Of `app:`.
+    pub app: u64,
+    /// Of `user:`.
+    pub user: u64,
+}
+
+impl ScopeVersions {
+    /// The versions after an event with these writes.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn after<T>(self, writes: &ByScope<Vec<T>>) -> Self {
+        let counted = |version: u64, writes: &[T]| version + u64::from(!writes.is_empty());
+        ScopeVersions { app: counted(self.app, &writes.app), user: counted(self.user, &writes.user) }
+    }
 }
 
 /// The writes of a delta by the scope that they go to, in order. Those to `temp:` go nowhere.

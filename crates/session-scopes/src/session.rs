@@ -11,14 +11,12 @@ use stepfold_state_core::List;
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{State, StoredValue, ValueRef};
 
-use crate::changes::ScopeVersions;
 use crate::digest::Digest;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
-use crate::ids::{LifeId, SessionId, SessionKey};
+use crate::ids::{LifeId, SessionId, SessionKey, WorkerId};
 use crate::schema::{Adopted, SessionSchema};
-use crate::scope::{ByScope, Scope, merged};
-use crate::store::Claim;
+use crate::scope::{ByScope, Scope, ScopeVersions, merged};
 use crate::time::Timestamp;
 
 /// A session at one version, as returned by a store. State and events are present if they were requested, and
@@ -53,13 +51,34 @@ pub struct Session {
     /// any later change to the events: forks share the digests of shared events, a rewind adds an event like
     /// any other, and retention keeps the digest of the newest event that it deletes.
     pub head: Option<Digest>,
-    /// How often the scopes were written that it shares with other sessions.
+    /// The number of writes to each scope that it shares with other sessions.
     pub scopes: ScopeVersions,
     /// The stored values of all scopes, if they were requested: all of them, or [some](Values::is_whole).
     pub values: Option<ByScope<Values>>,
     /// The requested events, in order; including those hidden by a rewind, unless [only visible
     /// ones](crate::GetSession::visible) were requested.
     pub events: Vec<CommittedEvent>,
+}
+
+/// A worker's claim on a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The owner.
+    pub owner: WorkerId,
+    /// The fencing token: larger than that of any earlier claim, even if the session was deleted and created again.
+    pub token: u64,
+    /// When others may take it without asking. By the clock of the database, where it has one that counts. Before 1970 if its
+    /// holder has [released it with work left](crate::ReleaseClaim::unfinished): others may take it even by a clock that is set
+    /// back.
+    pub expires: Timestamp,
+}
+
+impl Claim {
+    /// A claim of this worker.
+    pub const fn new(owner: WorkerId, token: u64, expires: Timestamp) -> Self {
+        Claim { owner, token, expires }
+    }
 }
 
 /// The origin of a fork.
@@ -223,6 +242,7 @@ impl Appended {
 
     /// Extends the earlier list; `None` if its length does not match.
     fn to(&self, before: &List<Arc<Value>>) -> Option<List<Arc<Value>>> {
+        // NOTE: `keep_last` may have dropped old items, so the length decides how many of them stay.
         let kept = self.length.checked_sub(self.items.len()).filter(|kept| *kept <= before.len())?;
         let mut list = before.clone();
         list.keep_last(kept);
@@ -398,7 +418,7 @@ pub struct Visible {
     last: RangeInclusive<u64>,
 }
 
-/// That a session went back: the version of the rewind itself, and the one it went back to.
+/// A rewind of a session: the version of the rewind itself, and the one it went back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rewound {
@@ -421,7 +441,7 @@ impl Visible {
         let mut ranges = Vec::new();
         let mut end = version;
         let mut left = rewinds;
-        // From the end backwards: a rewind counts if it is still visible.
+        // NOTE: from the end backwards: a rewind counts only if no later visible rewind has hidden it.
         while let Some((last, earlier)) =
             left[..left.partition_point(|next| next.version <= end)].split_last()
         {

@@ -25,16 +25,16 @@
 //! this crate cover those for its own stores.
 
 mod cases;
-mod room;
+mod context;
 
 use std::fmt;
 
-use self::room::Fault;
-pub(crate) use self::room::Room;
+pub(crate) use self::context::CaseContext;
+use self::context::CaseFault;
 use crate::error::SessionError;
 use crate::store::{AnyStore, SessionStore};
 
-/// The exam, and who takes it.
+/// A run of the test suite over the stores of a factory.
 pub struct Exam<F> {
     name: String,
     factory: F,
@@ -83,10 +83,11 @@ impl<F> Exam<F> {
         for case in cases::all().chain(of_claims).chain(of_branches) {
             let result = match (self.factory)().await {
                 Ok(store) => {
+                    // NOTE: an app for each case, so that cases of one database do not see each other's sessions.
                     let app = format!("{}-{}", self.name, case.name);
-                    (case.run)(Room::new(AnyStore::new(store), app)).await
+                    (case.run)(CaseContext::new(AnyStore::new(store), app)).await
                 }
-                Err(error) => Err(Fault::from(error)),
+                Err(error) => Err(CaseFault::from(error)),
             };
             match result {
                 Ok(()) => report.passed.push(case.name),
@@ -97,7 +98,7 @@ impl<F> Exam<F> {
     }
 }
 
-/// How an exam went.
+/// The result of an exam.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {

@@ -1,16 +1,16 @@
 //! Events: atomic commits.
 
-mod listed;
+mod list_entry;
 mod recent;
 mod stored;
 mod tags;
 mod types;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::listed::Listed;
-pub(crate) use self::listed::{FIRST, lower, searched_of};
+pub(crate) use self::list_entry::ListEntry;
+pub(crate) use self::list_entry::{FIRST, lower, searched_of};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::recent::Recent;
+pub(crate) use self::recent::RecentTexts;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::tags::{MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
 pub(crate) use self::types::exceeds;

@@ -38,21 +38,22 @@ const COMMON: [&str; 24] = [
 
 /// A text, borrowed from the program if it is a common one.
 pub(super) fn common(text: Cow<'_, str>) -> Cow<'static, str> {
+    // NOTE: a name that is missing in the list costs an allocation and nothing else.
     match COMMON.iter().find(|common| **common == text) {
         Some(common) => Cow::Borrowed(common),
         None => Cow::Owned(text.into_owned()),
     }
 }
 
-/// What the last events that were read had.
+/// The texts and values of the events that were read last.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
-    authors: Few<Author>,
-    invocations: Few<InvocationId>,
-    metadata: Few<Arc<RawValue>>,
+pub(crate) struct RecentTexts {
+    authors: RecentValues<Author>,
+    invocations: RecentValues<InvocationId>,
+    metadata: RecentValues<Arc<RawValue>>,
 }
 
-impl Recent {
+impl RecentTexts {
     pub(super) fn author(&mut self, name: &str) -> Result<Author, SessionError> {
         self.authors.get(|author| author.as_str() == name, || Author::new(name))
     }
@@ -70,23 +71,23 @@ impl Recent {
 
 /// The last few different values.
 #[derive(Debug)]
-struct Few<T> {
-    values: [Option<T>; Few::<()>::LENGTH],
+struct RecentValues<T> {
+    values: [Option<T>; RecentValues::<()>::LENGTH],
     /// The place of the next one.
     next: usize,
 }
 
-impl Few<()> {
+impl RecentValues<()> {
     const LENGTH: usize = 4;
 }
 
-impl<T> Default for Few<T> {
+impl<T> Default for RecentValues<T> {
     fn default() -> Self {
-        Few { values: std::array::from_fn(|_| None), next: 0 }
+        RecentValues { values: std::array::from_fn(|_| None), next: 0 }
     }
 }
 
-impl<T: Clone> Few<T> {
+impl<T: Clone> RecentValues<T> {
     fn get<E>(&mut self, is_it: impl Fn(&T) -> bool, made: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         if let Some(known) = self.values.iter().flatten().find(|value| is_it(value)) {
             return Ok(known.clone());
@@ -107,9 +108,10 @@ mod tests {
 
     #[test]
     fn events_that_are_read_together_share_texts() {
-        let mut recent = Recent::default();
+        let mut recent = RecentTexts::default();
         let mut read = |id: &str, body: &str| {
-            Event::beside(&mut recent, EventId::new(id).unwrap(), Timestamp::from_micros(0), body).unwrap()
+            Event::from_body_sharing(&mut recent, EventId::new(id).unwrap(), Timestamp::from_micros(0), body)
+                .unwrap()
         };
         let body = r#"{"v":1,"author":"ada","kind":"own","metadata":{"agent":{"n":1},"own":2}}"#;
         let (first, second, third) = (read("i1.0", body), read("i1.1", body), read("i2.0", body));
@@ -120,7 +122,7 @@ mod tests {
         assert_eq!(texts(&first), texts(&second));
         assert_eq!((texts(&first).0, texts(&first).2), (texts(&third).0, texts(&third).2));
         assert_eq!((third.invocation.as_str(), third.kind.as_str()), ("i2", "own"));
-        // More of them than are remembered.
+        // NOTE: six authors, more than are remembered.
         let authors: Vec<String> = (0..12).map(|number| format!("author {}", number % 6)).collect();
         for author in &authors {
             assert_eq!(read("i", &format!(r#"{{"v":1,"author":"{author}"}}"#)).author.as_str(), author);

@@ -33,7 +33,7 @@ use serde_json::value::RawValue;
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
 
-use super::recent::{Recent, common};
+use super::recent::{RecentTexts, common};
 use super::types::{Actions, Event, EventKind, Metadata, Record};
 use crate::error::SessionError;
 use crate::ids::{Author, EventId, InvocationId};
@@ -42,6 +42,8 @@ use crate::time::Timestamp;
 /// The format that this version writes.
 const EVENT_FORMAT: u64 = 1;
 
+// NOTE: the order of the fields is that of the stored text, which digests cover and repeated appends are compared by. It
+// never changes within a format.
 #[derive(Serialize)]
 struct EventOut<'a> {
     v: u64,
@@ -74,18 +76,18 @@ fn is_message(kind: &EventKind) -> bool {
     *kind == EventKind::MESSAGE
 }
 
-/// Format 1. Short texts are borrowed, since most events have those of [others](Recent).
+/// Format 1. Short texts are borrowed, since most events have those of [others](RecentTexts).
 #[derive(Deserialize)]
 struct EventIn<'a> {
     v: u64,
     id: Option<EventId>,
     #[serde(borrow)]
-    invocation: Option<Text<'a>>,
+    invocation: Option<TextIn<'a>>,
     #[serde(borrow)]
-    author: Text<'a>,
+    author: TextIn<'a>,
     at: Option<Timestamp>,
-    #[serde(borrow, default = "Text::message")]
-    kind: Text<'a>,
+    #[serde(borrow, default = "TextIn::message")]
+    kind: TextIn<'a>,
     #[serde(default, deserialize_with = "messages")]
     messages: Vec<Arc<Message>>,
     #[serde(default)]
@@ -95,7 +97,7 @@ struct EventIn<'a> {
     #[serde(default)]
     rewound_to: Option<u64>,
     #[serde(borrow, default)]
-    record: Option<(Text<'a>, u64, &'a RawValue)>,
+    record: Option<(TextIn<'a>, u64, &'a RawValue)>,
     #[serde(borrow, default)]
     metadata: MetadataIn<'a>,
     tags: Option<Box<[String]>>,
@@ -104,23 +106,23 @@ struct EventIn<'a> {
 /// A string, borrowed unless it has escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct TextIn<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl Text<'_> {
+impl TextIn<'_> {
     const fn message() -> Self {
-        Text(Cow::Borrowed("message"))
+        TextIn(Cow::Borrowed("message"))
     }
 }
 
 /// The entries of an object, in their order.
 #[derive(Default)]
-struct MetadataIn<'a>(Vec<(Text<'a>, &'a RawValue)>);
+struct MetadataIn<'a>(Vec<(TextIn<'a>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for MetadataIn<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
+        struct MetadataVisitor;
 
-        impl<'de> Visitor<'de> for Entries {
+        impl<'de> Visitor<'de> for MetadataVisitor {
             type Value = MetadataIn<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,15 +138,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for MetadataIn<'a> {
             }
         }
 
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(MetadataVisitor)
     }
 }
 
-/// Reads each message to where it stays. A shared pointer that is read as such is a box first.
+/// Deserializes each message into its final place. A shared pointer that serde reads is allocated as a box first.
 fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Message>>, D::Error> {
-    struct Messages;
+    struct MessagesVisitor;
 
-    impl<'de> Visitor<'de> for Messages {
+    impl<'de> Visitor<'de> for MessagesVisitor {
         type Value = Vec<Arc<Message>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,7 +154,7 @@ fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Messag
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-            // Most events have one.
+            // NOTE: most events have one message; a larger capacity would stay allocated with each.
             let mut messages = Vec::with_capacity(1);
             while let Some(message) = items.next_element::<Message>()? {
                 messages.push(Arc::new(message));
@@ -161,7 +163,7 @@ fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Arc<Messag
         }
     }
 
-    deserializer.deserialize_seq(Messages)
+    deserializer.deserialize_seq(MessagesVisitor)
 }
 
 /// The invocation of an event that does not name one. Runners build event ids from an invocation's id and an
@@ -200,7 +202,7 @@ impl Event {
         let missing = |field| stored_fault(serde::de::Error::missing_field(field));
         let id = stored.id.take().ok_or_else(|| missing("id"))?;
         let at = stored.at.ok_or_else(|| missing("at"))?;
-        stored.event(id, at, &mut Recent::default())
+        stored.event(id, at, &mut RecentTexts::default())
     }
 
     /// The JSON to store next to the event's id and its time, of the newest format. The output is
@@ -228,12 +230,12 @@ impl Event {
     /// # Errors
     /// As [`from_stored`](Event::from_stored).
     pub fn from_body(id: EventId, at: Timestamp, body: &str) -> Result<Self, SessionError> {
-        Event::beside(&mut Recent::default(), id, at, body)
+        Event::from_body_sharing(&mut RecentTexts::default(), id, at, body)
     }
 
     /// The same of one of many events: it shares texts with those before.
-    pub(crate) fn beside(
-        recent: &mut Recent,
+    pub(crate) fn from_body_sharing(
+        recent: &mut RecentTexts,
         id: EventId,
         at: Timestamp,
         body: &str,
@@ -242,6 +244,8 @@ impl Event {
     }
 
     fn out(&self) -> EventOut<'_> {
+        // NOTE: runners build event ids from the invocation's id, so that most events need not store it
+        // (docs/decisions/sessions.md).
         let is_implied = self.invocation.as_str() == implied_invocation(&self.id);
         EventOut {
             v: EVENT_FORMAT,
@@ -268,19 +272,21 @@ impl Event {
 
 fn read(text: &str) -> Result<EventIn<'_>, SessionError> {
     match serde_json::from_str::<EventIn<'_>>(text) {
+        // NOTE: the format is read with the event and not before it: parsing twice would double the cost of each event, and
+        // a newer format is rare.
         Ok(stored) if stored.v <= EVENT_FORMAT => Ok(stored),
         other => Err(fault_of(text, other.err())),
     }
 }
 
 impl EventIn<'_> {
-    fn event(self, id: EventId, at: Timestamp, recent: &mut Recent) -> Result<Event, SessionError> {
+    fn event(self, id: EventId, at: Timestamp, recent: &mut RecentTexts) -> Result<Event, SessionError> {
         let fault = |error: SessionError| stored_fault(serde::de::Error::custom(error));
         let invocation = self.invocation.as_ref().map_or_else(|| implied_invocation(&id), |text| &text.0);
         let invocation = recent.invocation(invocation).map_err(fault)?;
         let author = recent.author(&self.author.0).map_err(fault)?;
         let EventIn { kind, messages, delta, started, rewound_to, record, metadata, tags, .. } = self;
-        let entry = |(name, value): (Text<'_>, &RawValue)| (common(name.0), recent.metadata(value));
+        let entry = |(name, value): (TextIn<'_>, &RawValue)| (common(name.0), recent.metadata(value));
         Ok(Event {
             id,
             invocation,
@@ -299,13 +305,13 @@ impl EventIn<'_> {
 /// The error of an invalid text: a newer format, or invalid JSON.
 fn fault_of(text: &str, error: Option<serde_json::Error>) -> SessionError {
     #[derive(Deserialize)]
-    struct Version {
+    struct FormatVersion {
         v: u64,
     }
 
-    let version = serde_json::from_str::<Version>(text);
+    let version = serde_json::from_str::<FormatVersion>(text);
     match (version, error) {
-        (Ok(Version { v: found }), _) if found > EVENT_FORMAT => {
+        (Ok(FormatVersion { v: found }), _) if found > EVENT_FORMAT => {
             SessionError::NewerFormat { what: "event", found, supported: EVENT_FORMAT }
         }
         (_, Some(source)) | (Err(source), None) => stored_fault(source),

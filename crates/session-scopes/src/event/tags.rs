@@ -18,15 +18,16 @@ pub(crate) type TagDigest = [u8; TAG_BYTES];
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn tag_digest(tag: &str) -> TagDigest {
     let mut digest = TagDigest::default();
+    // NOTE: 128 bits: a collision is so unlikely that a hit is not compared with the tag itself.
     digest.copy_from_slice(&blake3::hash(tag.as_bytes()).as_bytes()[..TAG_BYTES]);
     digest
 }
 
 impl Event {
     /// The tags that the event is found by: its own, or those that it would have today.
-    pub(crate) fn found_by(&self) -> Cow<'_, [String]> {
+    pub(crate) fn effective_tags(&self) -> Cow<'_, [String]> {
         match self.tags() {
-            [] => untagged(self).unwrap_or_default().into(),
+            [] => implied_tags(self).unwrap_or_default().into(),
             tags => tags.into(),
         }
     }
@@ -34,7 +35,7 @@ impl Event {
     /// The digests of the tags that the event is found by, each once.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn tag_digests(&self) -> Vec<TagDigest> {
-        let mut digests: Vec<TagDigest> = self.found_by().iter().map(|tag| tag_digest(tag)).collect();
+        let mut digests: Vec<TagDigest> = self.effective_tags().iter().map(|tag| tag_digest(tag)).collect();
         digests.sort_unstable();
         digests.dedup();
         digests
@@ -44,6 +45,7 @@ impl Event {
 /// The digests of the tags of a stored event. Those of most are found out without reading it.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn tags_of_body(id: &str, at: crate::time::Timestamp, body: &str) -> Vec<TagDigest> {
+    // NOTE: a search of the text is much cheaper than parsing, and few events have tags.
     if !MARKS.iter().any(|mark| body.contains(mark)) {
         return Vec::new();
     }
@@ -51,20 +53,20 @@ pub(crate) fn tags_of_body(id: &str, at: crate::time::Timestamp, body: &str) -> 
     event.map(|event| event.tag_digests()).unwrap_or_default()
 }
 
-/// What the bodies of events with tags contain, one of these: the field, or a kind that had tags before there were any.
+/// Marks of events with tags: each body contains one. The field, or a kind that had tags before the field existed.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) const MARKS: [&str; 4] =
     [r#""tags":["#, r#""kind":"decided""#, r#""kind":"edited""#, r#""kind":"state""#];
 
-/// The part of the records of runs, in format 1, that tells by which keys they are found.
+/// The part of the records of runs, in format 1, that contains the keys by which they are found.
 #[derive(Deserialize)]
-struct Recorded {
-    kind: Kind,
+struct RunRecordKeys {
+    kind: RunRecordKind,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum RunRecordKind {
     Decided {
         decisions: Vec<(String, serde::de::IgnoredAny)>,
         #[serde(default)]
@@ -76,27 +78,29 @@ enum Kind {
     },
 }
 
-/// What is known of an edit between runs.
+/// The metadata of an edit between runs.
 #[derive(Deserialize)]
-struct About {
+struct EditMetadata {
     #[serde(default)]
     idempotency_key: Option<String>,
 }
 
 /// The tags that the runner would give an event that was stored before events had tags. This never changes.
-fn untagged(event: &Event) -> Option<Vec<String>> {
+fn implied_tags(event: &Event) -> Option<Vec<String>> {
     let edited = |key: String| format!("edit {key}");
     match event.kind.as_str() {
-        "decided" | "edited" => match event.record.as_ref()?.read::<Recorded>().ok()?.kind {
-            Kind::Decided { decisions, idempotency_key } => {
+        "decided" | "edited" => match event.record.as_ref()?.read::<RunRecordKeys>().ok()?.kind {
+            RunRecordKind::Decided { decisions, idempotency_key } => {
                 let key = idempotency_key.map(|key| format!("decision {key}"));
                 let requests = decisions.into_iter().map(|(request, _)| format!("request {request}"));
                 Some(key.into_iter().chain(requests).collect())
             }
-            Kind::Edited { idempotency_key } => Some(idempotency_key.map(edited).into_iter().collect()),
+            RunRecordKind::Edited { idempotency_key } => {
+                Some(idempotency_key.map(edited).into_iter().collect())
+            }
         },
         "state" if event.record.is_none() => {
-            let about: About = event.metadata.read("edit")?;
+            let about: EditMetadata = event.metadata.read("edit")?;
             Some(about.idempotency_key.map(edited).into_iter().collect())
         }
         _ => None,

@@ -146,8 +146,8 @@ impl PartialEq for Record {
     }
 }
 
-/// The metadata of an event: JSON by name. Each value stays the text that it is stored as until it is [read](Metadata::read),
-/// and may be shared by many events.
+/// The metadata of an event: JSON by name. Each value stays the stored text until it is [read](Metadata::read), and may be
+/// shared by many events.
 ///
 /// # Examples
 /// ```
@@ -221,7 +221,7 @@ impl Metadata {
 
 /// The text of a value.
 fn text_of(value: &Value) -> Arc<RawValue> {
-    // A value has only names that are strings, so that it always has a text.
+    // NOTE: a JSON value has string keys only, so its serialization does not fail.
     to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned()).into()
 }
 
@@ -278,7 +278,7 @@ pub struct Event {
     pub id: EventId,
     /// The invocation that the event is part of.
     pub invocation: InvocationId,
-    /// Who wrote it.
+    /// The author.
     pub author: Author,
     /// When, by the clock of who wrote it. It orders nothing.
     pub at: Timestamp,
@@ -388,7 +388,7 @@ impl Event {
     pub(crate) fn check(&self) -> Result<(), SessionError> {
         let too_deep =
             |what: &str| Err(SessionError::TooDeep { what: format!("{what} of event {}", self.id) });
-        // A record wraps values, each of which may be as deep as a value can be.
+        // NOTE: a record wraps values, each of which may have the maximum depth.
         if self.record.as_ref().is_some_and(|record| text_exceeds(record.text(), MAX_DEPTH + 16)) {
             return too_deep("the record");
         }
@@ -414,11 +414,11 @@ pub(crate) fn exceeds(value: &Value, limit: usize) -> bool {
 
 /// The same of a JSON text.
 fn text_exceeds(text: &str, limit: usize) -> bool {
-    // So many brackets have no room in a short one.
+    // NOTE: a short text has no room for so many brackets.
     if text.len() <= 2 * limit {
         return false;
     }
-    // Nor have most long ones so many in all, which are counted faster than they are matched.
+    // NOTE: most long texts have fewer brackets in all than the limit, and counting them is faster than matching them.
     if text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count() <= limit {
         return false;
     }

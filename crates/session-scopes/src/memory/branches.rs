@@ -2,29 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use super::Inner;
-use super::tenant::{Entry, Tenant};
+use super::MemoryInner;
+use super::app_data::{SessionEntry, UserData};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId};
 use crate::store::{ForkInfo, LabelVersion, ListForks};
 
-/// What a session has of both.
+/// The forks and labels of a session.
 #[derive(Debug, Default)]
-pub(super) struct Branches {
+pub(super) struct BranchIndex {
     /// By their numbers, which grow.
     forks: BTreeMap<i64, SessionId>,
     labels: BTreeMap<Label, u64>,
 }
 
-impl Branches {
-    /// Forgets the labels of versions before this one.
+impl BranchIndex {
+    /// Deletes the labels of versions before this one.
     pub(super) fn prune(&mut self, oldest: u64) {
         self.labels.retain(|_, version| *version >= oldest);
     }
 }
 
-impl Entry {
-    pub(super) fn forked_as(&mut self, number: i64, id: &SessionId) {
+impl SessionEntry {
+    pub(super) fn add_fork(&mut self, number: i64, id: &SessionId) {
         self.branches.forks.insert(number, id.clone());
     }
 
@@ -47,9 +47,9 @@ impl Entry {
     }
 }
 
-impl Tenant {
-    /// Takes a session that was deleted out of the forks of its parent, if that is still there.
-    pub(super) fn forget_fork(&mut self, fork: &Entry) {
+impl UserData {
+    /// Removes a deleted session from the forks of its parent, if that still exists.
+    pub(super) fn forget_fork(&mut self, fork: &SessionEntry) {
         let parent = fork.parent.as_ref().and_then(|parent| self.sessions.get_mut(&parent.id));
         if let Some(parent) = parent {
             parent.branches.forks.remove(&fork.number);
@@ -57,7 +57,7 @@ impl Tenant {
     }
 }
 
-impl Inner {
+impl MemoryInner {
     pub(super) fn forks(&self, request: &ListForks) -> Result<Vec<ForkInfo>, SessionError> {
         let (_, tenant, entry) = self.entry(&request.key)?;
         let forks = entry.branches.forks.values().filter_map(|id| {

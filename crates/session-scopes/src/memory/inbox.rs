@@ -10,20 +10,20 @@ use crate::store::{
     EnqueueInput, Enqueued, InboxEntry, InputDigest, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
 };
 
-/// What waits, and what is remembered of what waited.
+/// The waiting entries, and the idempotency keys of taken ones.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct MemoryInbox {
     /// By position, with the bytes of their bodies.
     waiting: BTreeMap<u64, (InboxEntry, usize)>,
-    /// Position and content of what waits, and of what was taken last.
+    /// Position and content of the waiting entries, and of those that were taken last.
     known: HashMap<IdempotencyKey, (u64, InputDigest)>,
-    /// What was taken last, oldest first.
+    /// The keys of the entries that were taken last, oldest first.
     taken: VecDeque<IdempotencyKey>,
     /// The newest position that was given.
     last: u64,
 }
 
-impl Inbox {
+impl MemoryInbox {
     /// The position of the newest entry that waits; 0 if none does.
     pub(super) fn newest(&self) -> u64 {
         self.waiting.last_key_value().map_or(0, |(position, _)| *position)
@@ -31,7 +31,7 @@ impl Inbox {
 
     pub(super) fn read(&self, request: &ReadInbox) -> Vec<InboxEntry> {
         let wanted = self.waiting.values().filter(|(entry, _)| request.wants(entry.position));
-        let read = |(entry, bytes): &(InboxEntry, usize)| match *bytes <= request.most() {
+        let read = |(entry, bytes): &(InboxEntry, usize)| match *bytes <= request.max_body_bytes() {
             true => entry.clone(),
             false => {
                 InboxEntry::without_body(entry.position, entry.kind, entry.idempotency_key.clone(), entry.at)
@@ -48,7 +48,7 @@ impl Inbox {
         match self.known.get(&idempotency_key) {
             Some((position, known)) if *known == digest => return Ok(enqueued(*position, true)),
             Some(_) => return Err(SessionError::input_reused(&key, &idempotency_key)),
-            None if self.waiting.len() >= MAX_INBOX => return Err(SessionError::inbox_full(&key)),
+            None if self.waiting.len() >= MAX_INBOX => return Err(SessionError::inbox_full(&key, MAX_INBOX)),
             None => {}
         }
         self.last += 1;
@@ -70,11 +70,13 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes those of these that wait.
+    /// Takes the entries at these positions that wait.
     pub(super) fn take(&mut self, positions: &[u64]) -> Vec<u64> {
         let waiting = |position: &u64| {
             let (entry, _) = self.waiting.remove(position)?;
             self.taken.push_back(entry.idempotency_key);
+            // NOTE: the key of a taken entry stays known, so that a late repetition of its request is recognized; the
+            // number is bounded.
             if self.taken.len() > REMEMBERED_INPUTS
                 && let Some(forgotten) = self.taken.pop_front()
             {

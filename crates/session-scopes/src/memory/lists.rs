@@ -1,11 +1,11 @@
 //! Lists across users.
 
-use super::Inner;
+use super::MemoryInner;
 use crate::error::SessionError;
 use crate::ids::{SessionKey, UserId};
 use crate::store::{ListUnattended, ListUsers, Unattended, free_since};
 
-impl Inner {
+impl MemoryInner {
     pub(super) fn users(&self, request: &ListUsers) -> Vec<UserId> {
         let app = self.apps.get(&request.app);
         let users = app.into_iter().flat_map(|app| &app.users);
@@ -28,6 +28,7 @@ impl Inner {
                 let (claim, inbox) = (entry.work.fence.claim(), entry.work.inbox.newest());
                 let due = entry.work.fence.due;
                 let comes = claim.as_ref().map(|claim| claim.expires).or(due);
+                // NOTE: a released claim with work left has a negative expiry, from which `free_since` gets the time of its release.
                 let since = comes.map_or(entry.updated, free_since);
                 let is_asked = request.with_claimed && claim.is_some();
                 let is_left = is_asked || comes.map_or(inbox > 0, |comes| comes <= request.now);
@@ -36,7 +37,7 @@ impl Inner {
                     let is = (claim.is_some(), due.is_some());
                     let session = Unattended::new(key, since, is, inbox, entry.number);
                     let owner = claim.as_ref().map(|claim| claim.owner.as_str());
-                    found.push(((since, entry.number), session.of_worker(owner)));
+                    found.push(((since, entry.number), session.with_owner(owner)));
                 }
             }
         }

@@ -4,35 +4,35 @@
 //! state, and a fork shares all of it. One lock guards the whole store; each operation holds it only for its
 //! own writes.
 
+mod app_data;
 mod branches;
-mod changed;
+mod change_index;
 mod claims;
+mod event_versions;
 mod inbox;
 mod lists;
 mod sizes;
-mod tags;
-mod tenant;
-mod versions;
+mod tag_index;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
 
-use self::tenant::{App, Entry, Place, Shared, Tenant, write_shared};
-use crate::apply::{WritesOf, initial, made_id};
+use self::app_data::{AppData, SessionEntry, SessionSlot, SharedScope, UserData, write_shared};
+use crate::apply::{initial, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
+use crate::memory_size;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession,
     InboxEntry, LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned,
     ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteScope, first_events,
+    SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteOrigin, WriteScope, first_events,
 };
 use crate::time::Timestamp;
-use crate::weight;
 
 /// Sessions that live as long as the process. Clone an `Arc` of it, or an
 /// [`AnyStore`](crate::AnyStore), to share it.
@@ -65,11 +65,11 @@ use crate::weight;
 /// # }).unwrap().unwrap();
 /// ```
 #[derive(Debug, Default)]
-pub struct MemoryStore(Mutex<Inner>);
+pub struct MemoryStore(Mutex<MemoryInner>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    apps: HashMap<AppId, App>,
+struct MemoryInner {
+    apps: HashMap<AppId, AppData>,
     /// The number of the newest session.
     newest: i64,
 }
@@ -81,7 +81,7 @@ impl MemoryStore {
     }
 
     /// Nothing is changed before all that can fail has succeeded, so a poisoned lock guards whole data.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, MemoryInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,7 +111,7 @@ impl SessionStore for MemoryStore {
         let events = self.lock().entry(&request.key)?.2.page(request.after, request.limit);
         let size = |event: &Event| {
             let values = if request.in_memory { sizes::values_of(event) } else { 0 };
-            weight::of_event(sizes::size_of(event) as u64, values)
+            memory_size::of_event(sizes::size_of(event) as u64, values)
         };
         Ok(events.iter().map(|committed| (committed.version, size(&committed.event))).collect())
     }
@@ -138,7 +138,7 @@ impl SessionStore for MemoryStore {
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
-        Ok(self.lock().shared(&scope).map(Shared::values).unwrap_or_default())
+        Ok(self.lock().shared(&scope).map(SharedScope::values).unwrap_or_default())
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
@@ -209,20 +209,22 @@ impl SessionStore for MemoryStore {
     }
 }
 
-impl Inner {
+impl MemoryInner {
     fn create(&mut self, request: CreateSession) -> Result<Session, SessionError> {
         let CreateSession { app, user, id, life, at, schema, values, events, labels } = request;
         let delta = initial(&schema, &values)?.into_iter().collect();
         let events = first_events(events)?;
         let number = self.newest + 1;
         let key = SessionKey { id: self.free_id(&app, &user, id, at)?, app, user };
-        let mut entry = Entry::new(number, at, &delta, &schema, life)?.with_events(&key, events, &schema)?;
+        let mut entry =
+            SessionEntry::new(number, at, &delta, &schema, life)?.with_events(&key, events, &schema)?;
         for (label, version) in labels {
             entry.set_label(LabelVersion::new(key.clone(), label, version))?;
         }
         let (shared, tenant) = self.tenant_or_new(&key.app, &key.user);
         let both = (shared, &mut tenant.user);
-        if let Err(error) = write_shared(both, &delta, &schema, WritesOf::NewSession) {
+        // NOTE: looking the user up has created it; without a session it must not stay, or it would be listed as a user.
+        if let Err(error) = write_shared(both, &delta, &schema, WriteOrigin::NewSession) {
             self.forget_if_empty(&key.app, &key.user);
             return Err(error);
         }
@@ -259,7 +261,7 @@ impl Inner {
         }
     }
 
-    fn insert(&mut self, key: &SessionKey, entry: Entry) {
+    fn insert(&mut self, key: &SessionKey, entry: SessionEntry) {
         self.newest = self.newest.max(entry.number);
         self.tenant_or_new(&key.app, &key.user).1.insert(key.id.clone(), entry);
     }
@@ -281,11 +283,12 @@ impl Inner {
         let (mut get, mut last) = (None, None);
         for (id, entry) in newest.by_ref().take(request.limit) {
             let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id: id.clone() };
+            // NOTE: built once: a request holds a schema and keys, and a list may read thousands of sessions.
             let get = get.get_or_insert_with(|| request.get(key.clone()));
             sessions.push(entry.session(key, get, app, &tenant.user)?);
             last = Some((entry.updated, entry.number));
         }
-        let last = last.map(|(updated, number)| Cursor::behind(updated, number));
+        let last = last.map(|(updated, number)| Cursor::after(updated, number));
         let next = last.filter(|_| newest.next().is_some());
         Ok(SessionPage { sessions, next })
     }
@@ -311,7 +314,8 @@ impl Inner {
         }
         let fence = place.entry.work.check(&key, claim.as_ref(), event.at, &taken)?;
         expected.check(&key, place.entry.version())?;
-        let (delta, what) = (&event.actions.delta, WritesOf::Event(&event.id));
+        let (delta, what) = (&event.actions.delta, WriteOrigin::Event(&event.id));
+        // NOTE: merged before the shared scopes are written, and committed after: an error leaves all three unchanged.
         let cells = place.entry.merged(delta, &schema, what)?;
         write_shared((&mut *place.app, &mut *place.user), delta, &schema, what)?;
         let (receipt, work) = place.commit(&key.id, known, event, cells);
@@ -325,13 +329,14 @@ impl Inner {
         let fork = entry.fork(&from, version, self.newest + 1, at, life)?;
         let id = self.free_id(&from.app, &from.user, id, at)?;
         let key = from.with_id(id);
-        self.place(&from)?.entry.forked_as(fork.number, &key.id);
+        self.place(&from)?.entry.add_fork(fork.number, &key.id);
         self.insert(&key, fork);
         if let Some(event) = event {
             let appended =
                 event.append(key.clone(), version).prepare().and_then(|request| self.append(request));
             if let Err(error) = appended {
                 let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
+                // NOTE: fork and first event are one operation, so a rejected event takes the fork back.
                 tenant.and_then(|tenant| tenant.remove(&key.id));
                 return Err(error);
             }
@@ -374,26 +379,26 @@ impl Inner {
         Ok(Verified { sessions, ..Verified::default() })
     }
 
-    fn shared(&self, scope: &ScopeKey) -> Option<&Shared> {
+    fn shared(&self, scope: &ScopeKey) -> Option<&SharedScope> {
         match scope {
             ScopeKey::App(app) => self.apps.get(app).map(|app| &app.shared),
             ScopeKey::User(app, user) => self.tenant(app, user).map(|tenant| &tenant.user),
         }
     }
 
-    fn tenant(&self, app: &AppId, user: &UserId) -> Option<&Tenant> {
+    fn tenant(&self, app: &AppId, user: &UserId) -> Option<&UserData> {
         self.apps.get(app)?.users.get(user)
     }
 
     /// A user, and the shared values of its app.
-    fn tenant_or_new(&mut self, app: &AppId, user: &UserId) -> (&mut Shared, &mut Tenant) {
-        let App { shared, users } = self.apps.entry(app.clone()).or_default();
+    fn tenant_or_new(&mut self, app: &AppId, user: &UserId) -> (&mut SharedScope, &mut UserData) {
+        let AppData { shared, users } = self.apps.entry(app.clone()).or_default();
         (shared, users.entry(user.clone()).or_default())
     }
 
     fn forget_if_empty(&mut self, app: &AppId, user: &UserId) {
         let Some(found) = self.apps.get_mut(app) else { return };
-        if found.users.get(user).is_some_and(Tenant::is_empty) {
+        if found.users.get(user).is_some_and(UserData::is_empty) {
             found.users.remove(user);
         }
         if found.is_empty() {
@@ -401,7 +406,7 @@ impl Inner {
         }
     }
 
-    fn entry(&self, key: &SessionKey) -> Result<(&App, &Tenant, &Entry), SessionError> {
+    fn entry(&self, key: &SessionKey) -> Result<(&AppData, &UserData, &SessionEntry), SessionError> {
         let found = self.apps.get(&key.app).and_then(|app| {
             let tenant = app.users.get(&key.user)?;
             Some((app, tenant, &**tenant.sessions.get(&key.id)?))
@@ -409,7 +414,7 @@ impl Inner {
         found.ok_or_else(|| SessionError::not_found(key))
     }
 
-    fn place(&mut self, key: &SessionKey) -> Result<Place<'_>, SessionError> {
+    fn place(&mut self, key: &SessionKey) -> Result<SessionSlot<'_>, SessionError> {
         let place = self.apps.get_mut(&key.app).and_then(|app| app.place(&key.user, &key.id));
         place.ok_or_else(|| SessionError::not_found(key))
     }

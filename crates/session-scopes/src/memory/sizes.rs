@@ -5,7 +5,7 @@ use stepfold_state_core::chat::{Content, Part};
 
 use crate::event::Event;
 
-/// What an event has besides its parts, and what stands around each of them.
+/// The bytes of an event besides its parts, and around each of them.
 const REST: (usize, usize) = (256, 48);
 
 pub(super) fn size_of(event: &Event) -> usize {
@@ -31,6 +31,7 @@ fn values_in(value: &Value) -> usize {
 
 fn size_of_part(part: &Part) -> usize {
     match &part.content {
+        // NOTE: estimated and not serialized: the sizes exist to avoid making the text of large events.
         Content::Text(text) | Content::Reasoning(text) => text.len() + REST.1,
         _ => serde_json::to_vec(part).map_or(0, |text| text.len()),
     }

@@ -3,25 +3,27 @@
 use deadpool_postgres::Object;
 use tokio::try_join;
 
-use super::read::Part;
-use super::rows::History;
+use super::read::ValueRows;
+use super::rows::PostgresHistory;
 use super::statements::{PAST_CELLS, PAST_ITEMS};
 use super::transaction::query;
 use crate::error::SessionError;
-use crate::rows::to_db;
+use crate::rows::lineage::to_db;
 
 /// The rows of a session's own values at a version: all, or those of these keys.
 pub(super) async fn past_rows(
     connection: &Object,
     number: i64,
-    history: &History,
+    history: &PostgresHistory,
     version: u64,
     keys: Option<&[String]>,
-) -> Result<Part, SessionError> {
+) -> Result<ValueRows, SessionError> {
+    // NOTE: a fork begins with copies of its values, so the values at a version before that are in the stream of its
+    // origin.
     let (stream, version) = (history.stream_of(version), to_db(version));
     let (cells, items) = try_join!(biased;
         async { query(connection, PAST_CELLS, &[&stream, &version, &keys]).await },
         async { query(connection, PAST_ITEMS, &[&stream, &version, &keys, &number]).await },
     )?;
-    Ok(Part { cells, items })
+    Ok(ValueRows { cells, items })
 }

@@ -4,24 +4,24 @@ use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
-use super::rows::SessionRow;
+use super::rows::PostgresSessionRow;
 use super::statements::{
     ADD_FORK, ADD_LABEL, COUNT_LABELS, DROP_LABEL, FIND_LABEL, FORGET_FORK, FORGET_FORKS, FORGET_LABELS,
     LOCK_SESSION, PRUNE_LABELS, PUT_SEAL, READ_FORKS, READ_LABELS, READ_SESSION,
 };
 use super::transaction::{execute, query};
-use crate::branches::{ForkRow, LabelChange, LabelRow, fork_sum};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
-use crate::rows::to_db;
-use crate::seal::SessionRecord;
+use crate::rows::branches::{LabelChange, StoredFork, StoredLabel, fork_sum};
+use crate::rows::lineage::to_db;
+use crate::rows::seal::SessionRecord;
 use crate::store::{ForkInfo, LabelVersion};
 
 pub(super) async fn forks(connection: &Object, key: &SessionKey) -> Result<Vec<ForkInfo>, SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
     let (row, forks) = try_join!(biased; ask(READ_SESSION), ask(READ_FORKS))?;
-    let row = SessionRow::of(&row, key)?;
+    let row = PostgresSessionRow::of(&row, key)?;
     forks_of(&forks, &row, key)
 }
 
@@ -32,19 +32,19 @@ pub(super) fn forks_of(
     key: &SessionKey,
 ) -> Result<Vec<ForkInfo>, SessionError> {
     let read = |row: &Row| {
-        // A session that lost what it was forked from gives the checksum of none.
+        // NOTE: a session that lost its origin gives the checksum of an impossible version, and so a mismatch.
         let version = row.get::<_, Option<i64>>(2).unwrap_or(-1);
         let (number, id, created) = (row.get(0), row.get(1), row.get(3));
-        ForkRow { number, id, version, created, checksum: row.get(4) }
+        StoredFork { number, id, version, created, checksum: row.get(4) }
     };
-    crate::branches::forks(rows.iter().map(read).collect(), record, key)
+    crate::rows::branches::forks(rows.iter().map(read).collect(), record, key)
 }
 
 pub(super) async fn labels(connection: &Object, key: &SessionKey) -> Result<Vec<(Label, u64)>, SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
     let (row, labels) = try_join!(biased; ask(READ_SESSION), ask(READ_LABELS))?;
-    let row = SessionRow::of(&row, key)?;
+    let row = PostgresSessionRow::of(&row, key)?;
     labels_of(&labels, &row, key)
 }
 
@@ -54,11 +54,11 @@ pub(super) fn labels_of(
     record: &SessionRecord,
     key: &SessionKey,
 ) -> Result<Vec<(Label, u64)>, SessionError> {
-    crate::branches::labels(rows.iter().map(label_row).collect(), record, key)
+    crate::rows::branches::labels(rows.iter().map(label_row).collect(), record, key)
 }
 
-fn label_row(row: &Row) -> LabelRow {
-    LabelRow { label: row.get(0), version: row.get(1), checksum: row.get(2) }
+fn label_row(row: &Row) -> StoredLabel {
+    StoredLabel { label: row.get(0), version: row.get(1), checksum: row.get(2) }
 }
 
 /// Sets a label, inside a transaction.
@@ -68,8 +68,9 @@ pub(super) async fn set_label(
 ) -> Result<Option<u64>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    // NOTE: locked, since the session's seal covers the combined checksums of its labels.
     let row = query(connection, LOCK_SESSION, &[&app, &user, &id]).await?;
-    let row = SessionRow::of(&row, key)?;
+    let row = PostgresSessionRow::of(&row, key)?;
     request.check_version(row.oldest, row.version)?;
     let (number, label) = (row.number, request.label.as_str());
     let (found, count) = try_join!(biased;
@@ -79,7 +80,7 @@ pub(super) async fn set_label(
     let (before, count) = (found.first().map(label_row), count.first().map_or(0, |row| row.get(0)));
     let change = LabelChange::of(request, number, before.as_ref(), count)?;
     match &change.put {
-        Some(LabelRow { label, version, checksum }) => {
+        Some(StoredLabel { label, version, checksum }) => {
             execute(connection, ADD_LABEL, &[&number, label, version, checksum]).await?
         }
         None => execute(connection, DROP_LABEL, &[&number, &label]).await?,
@@ -95,7 +96,7 @@ async fn put_seal(connection: &Object, key: &SessionKey, record: &SessionRecord)
     execute(connection, PUT_SEAL, &[&record.number, &seal]).await.map(drop)
 }
 
-/// Remembers a fork, for as long as it and what it was forked from are there. The row of `parent` is locked.
+/// Stores the row of a fork, which exists as long as the fork and its origin do. The row of `parent` is locked.
 pub(super) async fn add_fork(
     connection: &Object,
     from: &SessionKey,
@@ -119,26 +120,27 @@ pub(super) async fn forget(
         let (app, user, id) = (parent.app.as_str(), parent.user.as_str(), parent.id.as_str());
         let found = query(connection, LOCK_SESSION, &[&app, &user, &id]).await?;
         if let Some(row) = found.first() {
-            let found = SessionRow::read(row, &parent)?.record;
+            let found = PostgresSessionRow::read(row, &parent)?.record;
             let gone = query(connection, FORGET_FORK, &[&found.number, &record.number]).await?;
-            // It may be another session than the one that it was forked from.
+            // NOTE: the origin may have been deleted and its id given to another session, which has no row of this fork.
             if !gone.is_empty() {
                 put_seal(connection, &parent, &found.with_forks(combined(&gone))).await?;
             }
         }
     }
+    // NOTE: forks of a deleted session stay; only the list of them goes with its row.
     for sql in [FORGET_FORKS, FORGET_LABELS] {
         execute(connection, sql, &[&record.number]).await?;
     }
     Ok(())
 }
 
-/// Forgets the labels of versions before this one; what their checksums add up to.
+/// Deletes the labels of versions before this one; returns their combined checksums.
 pub(super) async fn prune_labels(connection: &Object, number: i64, oldest: u64) -> Result<i64, SessionError> {
     query(connection, PRUNE_LABELS, &[&number, &to_db(oldest)]).await.map(|gone| combined(&gone))
 }
 
-/// What the checksums of rows add up to.
+/// The combined checksums of rows.
 fn combined(rows: &[Row]) -> i64 {
     rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(0))
 }

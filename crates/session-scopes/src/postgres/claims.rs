@@ -7,18 +7,22 @@ use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
-use super::inbox::{self, Waiting};
-use super::rows::SessionRow;
+use super::inbox::{self, WaitingInputs};
+use super::rows::PostgresSessionRow;
 use super::statements::{FIND_SESSIONS, LOCK_SESSION, LOCK_SESSIONS, PUT_CLAIMS, PUT_WORK};
-use super::transaction::{Given, Idle, Sent, Transaction, begin, commit, execute, in_transaction, query};
+use super::transaction::{
+    IdleTimeout, PooledTransaction, SentStatement, SqlParameters, begin, commit, execute, in_transaction,
+    query,
+};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
-use crate::rows::to_db;
+use crate::rows::lineage::to_db;
+use crate::rows::work::{InputRow, WorkState};
 use crate::store::{
-    AppendClaim, Asked, Claim, ClaimSession, Fence, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    AppendClaim, Claim, ClaimFence, ClaimSession, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    WorkRequest,
 };
 use crate::time::micros;
-use crate::work::{InputRow, Work};
 
 /// A claim that an append writes under, or releases, as [`APPEND_PLAIN`](super::statements::APPEND_PLAIN) takes it.
 pub(super) struct PlainClaim {
@@ -28,26 +32,28 @@ pub(super) struct PlainClaim {
     /// The checksums of claim and inbox before and after it is released, if it is.
     pub(super) released: Option<(i64, i64)>,
     /// Claim and inbox after the append.
-    pub(super) work: Work,
+    pub(super) work: WorkState,
 }
 
 impl PlainClaim {
     /// The part that the statement does itself, given the known claim and inbox of the session with this
     /// number; `None` if they have to be examined.
-    pub(super) fn of(asked: Asked<'_>, number: i64, known: Work) -> Option<Self> {
-        // So that adding it to the time does not overflow.
+    pub(super) fn of(request: WorkRequest<'_>, number: i64, known: WorkState) -> Option<Self> {
+        // NOTE: a longer duration would overflow when the statement adds it to the server's time.
         const LONGEST: i64 = i64::MAX / 4;
         let plain = PlainClaim { token: None, duration: None, released: None, work: known };
-        match asked.claim {
-            _ if !asked.taken.is_empty() => None,
+        match request.claim {
+            // NOTE: taking entries needs their rows, and a new claim needs the server's clock; both go through a
+            // transaction.
+            _ if !request.taken.is_empty() => None,
             None => Some(plain),
             Some(AppendClaim::Hold { token, duration }) => {
                 let duration = Some(micros(*duration).min(LONGEST));
                 Some(PlainClaim { token: Some(to_db(*token)), duration, ..plain })
             }
             Some(AppendClaim::Release { token }) => {
-                let fence = plain.work.fence.released(asked.key, *token).ok()?;
-                let work = Work { fence, ..plain.work.clone() };
+                let fence = plain.work.fence.released(request.key, *token).ok()?;
+                let work = WorkState { fence, ..plain.work.clone() };
                 let released = Some((plain.work.checksum(number), work.checksum(number)));
                 Some(PlainClaim { token: Some(to_db(*token)), released, duration: None, work })
             }
@@ -57,35 +63,35 @@ impl PlainClaim {
 }
 
 /// The receipt of an append that was made before.
-pub(super) fn repeated(row: &SessionRow, asked: Asked<'_>, receipt: Receipt) -> Receipt {
-    Receipt { claim: row.work.fence.of_asker(asked.claim), inbox: row.work.inbox, ..receipt }
+pub(super) fn repeated(row: &PostgresSessionRow, request: WorkRequest<'_>, receipt: Receipt) -> Receipt {
+    Receipt { claim: row.work.fence.claim_of_requester(request.claim), inbox: row.work.inbox, ..receipt }
 }
 
 /// The claim and inbox after an append.
-pub(super) struct Left<'a> {
-    asked: Asked<'a>,
+pub(super) struct WorkUpdate<'a> {
+    request: WorkRequest<'a>,
     number: i64,
     taken: Vec<InputRow>,
-    pub(super) work: Work,
+    pub(super) work: WorkState,
     is_changed: bool,
 }
 
 /// The claim and inbox after an append, if it is allowed.
 pub(super) fn check<'a>(
-    row: &SessionRow,
-    asked: Asked<'a>,
-    mut waiting: Waiting,
-) -> Result<Left<'a>, SessionError> {
-    let fence = row.work.fence.after(asked.key, asked.claim, row.now)?;
-    let taken = waiting.all(asked)?;
-    let work = waiting.left(row, &taken, fence)?;
-    Ok(Left { asked, number: row.number, taken, is_changed: work != row.work, work })
+    row: &PostgresSessionRow,
+    request: WorkRequest<'a>,
+    mut waiting: WaitingInputs,
+) -> Result<WorkUpdate<'a>, SessionError> {
+    let fence = row.work.fence.after(request.key, request.claim, row.now)?;
+    let taken = waiting.take_all(request)?;
+    let work = waiting.work_after(row, &taken, fence)?;
+    Ok(WorkUpdate { request, number: row.number, taken, is_changed: work != row.work, work })
 }
 
-impl Left<'_> {
+impl WorkUpdate<'_> {
     /// The statements that leave it so.
-    pub(super) fn statements<'c>(&self, connection: &'c Object) -> Vec<Sent<'c>> {
-        let mut sent: Vec<Sent<'c>> = Vec::new();
+    pub(super) fn statements<'c>(&self, connection: &'c Object) -> Vec<SentStatement<'c>> {
+        let mut sent: Vec<SentStatement<'c>> = Vec::new();
         if self.is_changed {
             sent.push(put(connection, self.number, self.work.clone()));
         }
@@ -96,68 +102,76 @@ impl Left<'_> {
     }
 
     pub(super) fn receipt(&self, receipt: Receipt) -> Receipt {
-        Receipt { claim: self.work.fence.of_asker(self.asked.claim), inbox: self.work.inbox, ..receipt }
+        Receipt {
+            claim: self.work.fence.claim_of_requester(self.request.claim),
+            inbox: self.work.inbox,
+            ..receipt
+        }
     }
 }
 
-/// The statement that leaves claim and inbox so.
-pub(super) fn put(connection: &Object, number: i64, work: Work) -> Sent<'_> {
+/// The statement that stores claim and inbox.
+pub(super) fn put(connection: &Object, number: i64, work: WorkState) -> SentStatement<'_> {
     Box::pin(async move {
         let ((owner, expires), sum) = (work.fence.columns(), work.checksum(number));
         let (inbox, last) = (to_db(work.inbox), to_db(work.last));
-        let given: Given<'_> =
+        let given: SqlParameters<'_> =
             &[&number, &work.fence.claims(number), &owner, &expires, &inbox, &last, &work.waiting, &sum];
         execute(connection, PUT_WORK, given).await
     })
 }
 
-/// Leaves the claim so.
-async fn put_fence(connection: &Object, row: &SessionRow, fence: &Fence) -> Result<(), SessionError> {
-    put(connection, row.number, Work { fence: fence.clone(), ..row.work.clone() }).await.map(drop)
+/// Stores the claim.
+async fn put_fence(
+    connection: &Object,
+    row: &PostgresSessionRow,
+    fence: &ClaimFence,
+) -> Result<(), SessionError> {
+    put(connection, row.number, WorkState { fence: fence.clone(), ..row.work.clone() }).await.map(drop)
 }
 
 /// The row of a session, if there is one, locked.
 pub(super) async fn lock(connection: &Object, key: &SessionKey) -> Result<Vec<Row>, SessionError> {
-    let given: Given<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str()];
+    let given: SqlParameters<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str()];
     query(connection, LOCK_SESSION, given).await
 }
 
 pub(super) async fn claim(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     request: &ClaimSession,
 ) -> Result<Claim, SessionError> {
     let ClaimSession { key, owner, duration, take_over, .. } = request;
     in_transaction!(connection, idle.limit(Some(*duration)), |inside| {
-        let row = SessionRow::of(&lock(inside, key).await?, key)?;
-        let fence = row.work.fence.taken(key, owner, *duration, *take_over, row.now)?;
+        let row = PostgresSessionRow::of(&lock(inside, key).await?, key)?;
+        let fence = row.work.fence.claimed(key, owner, *duration, *take_over, row.now)?;
         put_fence(inside, &row, &fence).await?;
-        fence.held(key)
+        fence.current_claim(key)
     })
 }
 
 pub(super) async fn renew(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     request: &RenewClaim,
 ) -> Result<Renewed, SessionError> {
     let RenewClaim { key, token, duration, .. } = request;
     in_transaction!(connection, idle.limit(Some(*duration)), |inside| {
-        let row = SessionRow::of(&lock(inside, key).await?, key)?;
+        let row = PostgresSessionRow::of(&lock(inside, key).await?, key)?;
         let fence = row.work.fence.renewed(key, *token, *duration, row.now)?;
         put_fence(inside, &row, &fence).await?;
-        Ok(Renewed { claim: fence.held(key)?, inbox: row.work.inbox })
+        Ok(Renewed { claim: fence.current_claim(key)?, inbox: row.work.inbox })
     })
 }
 
-/// The name of a session, as it comes in rows.
-type Name = (String, String, String);
+/// The key of a session, as rows contain it.
+type SessionName = (String, String, String);
 
 /// Renews claims by two statements: one locks and reads the rows, the other writes those that are still held. Rows that
 /// other transactions have locked are not waited for, so this neither delays the other claims nor takes part in a deadlock.
 pub(super) async fn renew_all(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     request: &RenewClaims,
 ) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
     let column = |part: fn(&SessionKey) -> &str| -> Vec<&str> {
@@ -165,18 +179,20 @@ pub(super) async fn renew_all(
     };
     let (apps, owners) = (column(|key| key.app.as_str()), column(|key| key.user.as_str()));
     let ids = column(|key| key.id.as_str());
-    let names: Given<'_> = &[&apps, &owners, &ids];
+    let names: SqlParameters<'_> = &[&apps, &owners, &ids];
     in_transaction!(connection, idle.limit(Some(request.duration)), |inside| {
+        // NOTE: rows that others have locked are skipped: two heartbeats never wait for each other, and one slow row delays
+        // no other claim.
         let locked = query(inside, LOCK_SESSIONS, names).await?;
-        let name = |row: &'_ Row| -> Name { (row.get(18), row.get(19), row.get(7)) };
+        let name = |row: &'_ Row| -> SessionName { (row.get(18), row.get(19), row.get(7)) };
         let locked: HashMap<_, &Row> = locked.iter().map(|row| (name(row), row)).collect();
         let is_missing = |(key, _): &(SessionKey, u64)| !locked.contains_key(&named(key));
-        let mut skipped: HashSet<Name> = HashSet::new();
+        let mut skipped: HashSet<SessionName> = HashSet::new();
         if request.claims.iter().any(is_missing) {
             let found = query(inside, FIND_SESSIONS, names).await?;
             skipped.extend(found.iter().map(|row| (row.get(0), row.get(1), row.get(2))));
         }
-        let mut put = Put::default();
+        let mut put = RenewedColumns::default();
         let renew = |renew: RenewClaim| {
             let name = named(&renew.key);
             match locked.get(&name) {
@@ -193,7 +209,7 @@ pub(super) async fn renew_all(
     })
 }
 
-fn named(key: &SessionKey) -> Name {
+fn named(key: &SessionKey) -> SessionName {
     (key.app.to_string(), key.user.to_string(), key.id.to_string())
 }
 
@@ -205,34 +221,34 @@ fn is_locked() -> SessionError {
 
 /// The columns of the claims that are renewed.
 #[derive(Default)]
-struct Put {
+struct RenewedColumns {
     numbers: Vec<i64>,
     expiries: Vec<Option<i64>>,
     sums: Vec<i64>,
 }
 
 /// Renews the claim on a session with this row.
-fn renewed(row: &Row, renew: &RenewClaim, put: &mut Put) -> Result<Renewed, SessionError> {
+fn renewed(row: &Row, renew: &RenewClaim, put: &mut RenewedColumns) -> Result<Renewed, SessionError> {
     let RenewClaim { key, token, duration, .. } = renew;
-    let row = SessionRow::read(row, key)?;
+    let row = PostgresSessionRow::read(row, key)?;
     let fence = row.work.fence.renewed(key, *token, *duration, row.now)?;
-    let work = Work { fence, ..row.work.clone() };
+    let work = WorkState { fence, ..row.work.clone() };
     put.numbers.push(row.number);
     put.expiries.push(work.fence.columns().1);
     put.sums.push(work.checksum(row.number));
-    Ok(Renewed { claim: work.fence.held(key)?, inbox: work.inbox })
+    Ok(Renewed { claim: work.fence.current_claim(key)?, inbox: work.inbox })
 }
 
 pub(super) async fn release(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     request: &ReleaseClaim,
 ) -> Result<(), SessionError> {
     let key = &request.key;
     in_transaction!(connection, idle.limit(None), |inside| {
         let found = lock(inside, key).await?;
-        if let Some(row) = found.first().map(|row| SessionRow::read(row, key)).transpose()?
-            && let Ok(fence) = row.work.fence.given_up(request, Some(row.now))
+        if let Some(row) = found.first().map(|row| PostgresSessionRow::read(row, key)).transpose()?
+            && let Ok(fence) = row.work.fence.released_by(request, Some(row.now))
         {
             put_fence(inside, &row, &fence).await?;
         }

@@ -21,9 +21,11 @@ pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Cop
 /// Whether the same may work later.
 fn is_passing(error: &Error) -> bool {
     let Some(state) = error.code() else {
-        // Not the server's word: the connection was lost, or never made.
+        // NOTE: no code, so the error is not the server's: the connection was lost, or never made.
         return !tls::is_refused(error);
     };
+    // NOTE: connection lost, transaction rolled back (deadlocks too), resources exhausted, and interventions such as a
+    // shutdown or a timeout.
     let classes = ["08", "40", "53", "57"];
     let states = [SqlState::LOCK_NOT_AVAILABLE, SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT];
     classes.contains(&state.code().get(..2).unwrap_or_default()) || states.contains(state)

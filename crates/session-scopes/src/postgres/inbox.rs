@@ -7,70 +7,73 @@ use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::claims::{lock, put};
-use super::rows::SessionRow;
+use super::rows::PostgresSessionRow;
 use super::statements::{
     ADD_INPUT, FIND_INPUT, FORGET_TAKEN, LOOK_AT_INBOX, READ_INBOX, READ_SESSION, READ_TAKEN, TAKE_INPUTS,
 };
 use super::transaction::{
-    Given, Idle, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query,
+    IdleTimeout, PooledTransaction, SentStatement, SqlParameters, begin, commit, execute, in_order,
+    in_transaction, query,
 };
 use crate::error::SessionError;
 use crate::ids::SessionKey;
-use crate::rows::{from_db, to_db};
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::work::{InputRow, TakenRow, WorkState, repeated};
 use crate::store::{
-    Asked, DequeueInput, Enqueued, Fence, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
+    ClaimFence, DequeueInput, Enqueued, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
+    WorkRequest,
 };
-use crate::work::{InputRow, TakenRow, Work, repeated};
 
 /// The requested entries that wait, and the newest one (0 if there is none).
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingInputs {
     rows: BTreeMap<u64, InputRow>,
     newest_left: Option<u64>,
 }
 
-impl Waiting {
+impl WaitingInputs {
     /// Finds these entries. The session's row must be locked.
-    pub(super) async fn look(
+    pub(super) async fn find(
         connection: &Object,
         key: &SessionKey,
         positions: &[u64],
     ) -> Result<Self, SessionError> {
         if positions.is_empty() {
-            return Ok(Waiting::default());
+            return Ok(WaitingInputs::default());
         }
-        let asked: Vec<i64> = positions.iter().map(|position| to_db(*position)).collect();
-        let given: Given<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str(), &asked];
+        let wanted: Vec<i64> = positions.iter().map(|position| to_db(*position)).collect();
+        let given: SqlParameters<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str(), &wanted];
         let rows = query(connection, LOOK_AT_INBOX, given).await?;
+        // NOTE: each row has the newest entry that stays, since taking the newest one needs to know the next.
         let newest_left = rows.first().map(|row| from_db(row.get(7)));
         let rows = rows.iter().map(|row| (from_db(row.get(0)), input_row(row))).collect();
-        Ok(Waiting { rows, newest_left })
+        Ok(WaitingInputs { rows, newest_left })
     }
 
     /// The entries that an append takes, all of which have to wait, each given once.
-    pub(super) fn all(&mut self, asked: Asked<'_>) -> Result<Vec<InputRow>, SessionError> {
+    pub(super) fn take_all(&mut self, request: WorkRequest<'_>) -> Result<Vec<InputRow>, SessionError> {
         let row = |position: &u64| {
-            self.rows.remove(position).ok_or_else(|| SessionError::not_waiting(asked.key, *position))
+            self.rows.remove(position).ok_or_else(|| SessionError::not_waiting(request.key, *position))
         };
-        asked.taken.iter().map(row).collect()
+        request.taken.iter().map(row).collect()
     }
 
-    /// Those of these that wait, each once.
-    fn some(&mut self, positions: &[u64]) -> Vec<InputRow> {
+    /// Takes the entries at these positions that wait, each once.
+    fn take_waiting(&mut self, positions: &[u64]) -> Vec<InputRow> {
         positions.iter().filter_map(|position| self.rows.remove(position)).collect()
     }
 
-    /// Claim and inbox of a session with this claim, once these were taken.
-    pub(super) fn left(
+    /// The claim and inbox of a session with this claim after these entries were taken.
+    pub(super) fn work_after(
         &self,
-        row: &SessionRow,
+        row: &PostgresSessionRow,
         taken: &[InputRow],
-        fence: Fence,
-    ) -> Result<Work, SessionError> {
+        fence: ClaimFence,
+    ) -> Result<WorkState, SessionError> {
         taken.iter().try_for_each(|taken| taken.check(row.number))?;
         let waiting = taken.iter().fold(row.work.waiting, |sum, taken| sum ^ taken.checksum);
         let inbox = self.newest_left.filter(|_| !taken.is_empty()).unwrap_or(row.work.inbox);
-        Ok(Work { fence, inbox, waiting, last: row.work.last })
+        Ok(WorkState { fence, inbox, waiting, last: row.work.last })
     }
 }
 
@@ -88,7 +91,7 @@ fn input_row(row: &Row) -> InputRow {
 }
 
 /// The statements that take these entries, all of which wait.
-pub(super) fn take<'c>(connection: &'c Object, number: i64, taken: &[InputRow]) -> [Sent<'c>; 2] {
+pub(super) fn take<'c>(connection: &'c Object, number: i64, taken: &[InputRow]) -> [SentStatement<'c>; 2] {
     let (positions, sums): (Vec<i64>, Vec<i64>) =
         taken.iter().map(|row| (row.position, row.taken(number).checksum)).unzip();
     let remembered = to_db(REMEMBERED_INPUTS as u64);
@@ -100,7 +103,7 @@ pub(super) fn take<'c>(connection: &'c Object, number: i64, taken: &[InputRow]) 
 
 pub(super) async fn enqueue(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     prepared: &PreparedInput,
 ) -> Result<Enqueued, SessionError> {
     in_transaction!(connection, idle.limit(None), |inside| enqueue_inside(inside, prepared).await)
@@ -114,26 +117,31 @@ async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result
         lock(connection, key),
         async { query(connection, FIND_INPUT, &[&app, &user, &id, &named]).await },
     )?;
-    let row = SessionRow::of(&row, key)?;
+    let row = PostgresSessionRow::of(&row, key)?;
     let claim = row.work.fence.unexpired(row.now);
     let enqueued = |position, is_repeat| Enqueued { position, is_repeat, claim, version: row.version };
     let found = found.first().ok_or_else(|| SessionError::not_found(key))?;
-    if let Some(position) = known(found, row.number, prepared)? {
+    if let Some(position) = accepted_position(found, row.number, prepared)? {
         return Ok(enqueued(position, true));
     }
     if from_db(found.get(7)) >= MAX_INBOX as u64 {
-        return Err(SessionError::inbox_full(key));
+        return Err(SessionError::inbox_full(key, MAX_INBOX));
     }
+    // NOTE: positions are given under the lock of the session's row, so their order is that of acceptance.
     let position = row.work.last + 1;
     let added = InputRow::new(row.number, position, prepared);
     let waiting = row.work.waiting ^ added.checksum;
-    let work = Work { inbox: position, last: position, waiting, ..row.work.clone() };
+    let work = WorkState { inbox: position, last: position, waiting, ..row.work.clone() };
     in_order(vec![add(connection, row.number, added), put(connection, row.number, work)]).await?;
     Ok(enqueued(position, false))
 }
 
 /// The position of an entry that was accepted before, from the row found with its idempotency key.
-fn known(found: &Row, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
+fn accepted_position(
+    found: &Row,
+    number: i64,
+    prepared: &PreparedInput,
+) -> Result<Option<u64>, SessionError> {
     let Some(position) = found.get(0) else { return Ok(None) };
     if found.get::<_, Option<&str>>(5).is_some() {
         input_row(found).check(number)?;
@@ -144,10 +152,10 @@ fn known(found: &Row, number: i64, prepared: &PreparedInput) -> Result<Option<u6
     repeated(prepared, found.get(3), position).map(Some)
 }
 
-fn add(connection: &Object, number: i64, row: InputRow) -> Sent<'_> {
+fn add(connection: &Object, number: i64, row: InputRow) -> SentStatement<'_> {
     Box::pin(async move {
         let InputRow { position, checksum, key, digest, kind, body, at } = &row;
-        let given: Given<'_> = &[&number, position, checksum, key, digest, kind, body, at];
+        let given: SqlParameters<'_> = &[&number, position, checksum, key, digest, kind, body, at];
         execute(connection, ADD_INPUT, given).await
     })
 }
@@ -156,19 +164,23 @@ fn add(connection: &Object, number: i64, row: InputRow) -> Sent<'_> {
 pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let (after, most) = (to_db(request.after), to_db(request.most() as u64));
+    let (after, most) = (to_db(request.after), to_db(request.max_body_bytes() as u64));
     let only: Option<Vec<i64>> =
         request.only.as_ref().map(|only| only.iter().map(|position| to_db(*position)).collect());
     let (row, waiting) = try_join!(biased;
         async { query(connection, READ_SESSION, &[&app, &user, &id]).await },
         async { query(connection, READ_INBOX, &[&app, &user, &id, &after, &most, &only]).await },
     )?;
-    let rows = checked(&waiting, &SessionRow::of(&row, key)?, request)?;
+    let rows = checked(&waiting, &PostgresSessionRow::of(&row, key)?, request)?;
     rows.iter().map(InputRow::entry).collect()
 }
 
-/// The entries that are asked for, from the rows of all waiting ones.
-fn checked(rows: &[Row], session: &SessionRow, request: &ReadInbox) -> Result<Vec<InputRow>, SessionError> {
+/// The requested entries, from the rows of all waiting ones.
+fn checked(
+    rows: &[Row],
+    session: &PostgresSessionRow,
+    request: &ReadInbox,
+) -> Result<Vec<InputRow>, SessionError> {
     session.work.check_waiting(rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(1)))?;
     let behind = rows.iter().filter(|row| request.wants(from_db(row.get(0)))).map(input_row);
     behind.map(|row| row.check(session.number).map(|()| row)).collect()
@@ -178,7 +190,7 @@ fn checked(rows: &[Row], session: &SessionRow, request: &ReadInbox) -> Result<Ve
 pub(super) async fn verify(
     connection: &Object,
     key: &SessionKey,
-    session: &SessionRow,
+    session: &PostgresSessionRow,
 ) -> Result<Result<(), SessionError>, SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let every = None::<Vec<i64>>;
@@ -196,19 +208,20 @@ pub(super) async fn verify(
 
 pub(super) async fn dequeue(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     request: &DequeueInput,
 ) -> Result<Vec<u64>, SessionError> {
     let DequeueInput { key, positions, token } = request;
     in_transaction!(connection, idle.limit(None), |inside| {
-        let (row, mut waiting) = try_join!(biased; lock(inside, key), Waiting::look(inside, key, positions))?;
-        let row = SessionRow::of(&row, key)?;
+        let (row, mut waiting) =
+            try_join!(biased; lock(inside, key), WaitingInputs::find(inside, key, positions))?;
+        let row = PostgresSessionRow::of(&row, key)?;
         if let Some(token) = token {
             row.work.fence.check(key, *token)?;
         }
-        let taken = waiting.some(positions);
+        let taken = waiting.take_waiting(positions);
         if !taken.is_empty() {
-            let work = waiting.left(&row, &taken, row.work.fence.clone())?;
+            let work = waiting.work_after(&row, &taken, row.work.fence.clone())?;
             let mut sent = vec![put(inside, row.number, work)];
             sent.extend(take(inside, row.number, &taken));
             in_order(sent).await?;

@@ -3,17 +3,17 @@
 use deadpool_postgres::Object;
 
 use super::statements::{LIST_UNATTENDED, LIST_USERS};
-use super::transaction::{Given, query};
+use super::transaction::{SqlParameters, query};
 use crate::error::SessionError;
 use crate::ids::{SessionId, SessionKey, UserId};
-use crate::rows::from_db;
+use crate::rows::lineage::from_db;
 use crate::store::{ListUnattended, ListUsers, Unattended};
 use crate::time::Timestamp;
 
 pub(super) async fn users(connection: Object, request: &ListUsers) -> Result<Vec<UserId>, SessionError> {
     let after = request.after.as_ref().map_or("", UserId::as_str);
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
-    let given: Given<'_> = &[&request.app.as_str(), &after, &limit];
+    let given: SqlParameters<'_> = &[&request.app.as_str(), &after, &limit];
     let rows = query(&connection, LIST_USERS, given).await?;
     rows.iter().map(|row| UserId::new(row.get::<_, String>(0))).collect()
 }
@@ -25,7 +25,7 @@ pub(super) async fn unattended(
     let (since, number) = request.begins_after()?;
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
     let now = request.now.as_micros();
-    let given: Given<'_> =
+    let given: SqlParameters<'_> =
         &[&request.app.as_str(), &since.as_micros(), &number, &limit, &now, &request.with_claimed];
     let rows = query(&connection, LIST_UNATTENDED, given).await?;
     let read = |row: &tokio_postgres::Row| {
@@ -35,9 +35,9 @@ pub(super) async fn unattended(
         let owner = row.get::<_, Option<String>>(5);
         let is = (owner.is_some(), row.get(6));
         Ok::<_, SessionError>(
-            Unattended::new(key, since, is, from_db(row.get(3)), row.get(4)).of_worker(owner),
+            Unattended::new(key, since, is, from_db(row.get(3)), row.get(4)).with_owner(owner),
         )
     };
-    // One whose ids are damaged has no name by which it could be worked in; a check of the store tells of it.
+    // NOTE: a session with damaged ids has no key under which a worker could claim it; verification reports it.
     Ok(rows.iter().filter_map(|row| read(row).ok()).collect())
 }

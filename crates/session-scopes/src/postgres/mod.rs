@@ -1,18 +1,17 @@
 //! Sessions in PostgreSQL: many workers, one truth.
 //!
-//! An operation takes a connection from a pool and two or three round trips; an event without writes takes
-//! one. Handlers run here, on a worker thread of the runtime and on
-//! values that are locked for as long as that takes: they must not block.
+//! An operation takes a connection from a pool and two or three round trips; an event without writes takes one. Handlers
+//! run here, on a worker thread of the runtime and while their values are locked: they must not block.
 
 mod at_version;
 mod branches;
+mod change_statements;
 mod claims;
 mod error;
 mod inbox;
-mod listed;
+mod list_entry;
 mod lists;
 mod notices;
-mod plan;
 mod pooler;
 mod read;
 mod rows;
@@ -37,13 +36,13 @@ use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::error::{failed, no_connection};
-use self::notices::Board;
-use self::rows::Cache;
-use self::transaction::{Idle, within};
+use self::notices::PostgresNotifier;
+use self::rows::StoreCache;
+use self::transaction::{IdleTimeout, with_timeout};
 use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
-use crate::rows::{check_size, delta_body};
+use crate::rows::values::{check_size, delta_body};
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
@@ -55,13 +54,13 @@ use crate::store::{
 };
 
 /// A connection that was idle for longer than this is tested before use.
-const TRUSTED_FOR: Duration = Duration::from_secs(5);
+const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
-/// before it has answered: so this is no less than [`TRUSTED_FOR`].
+/// before it has answered: so this is no less than [`TRUSTED_IDLE_TIME`].
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How a PostgreSQL database is reached.
+/// The address of a PostgreSQL database, and the limits of its connections.
 ///
 /// No operation waits forever: each connection has timeouts enforced by the server, so that a worker that
 /// stops in the middle of a transaction delays others only for a bounded time. If the server itself is
@@ -77,7 +76,7 @@ pub struct PostgresOptions {
     limits: Limits,
 }
 
-/// Timeouts that the server keeps.
+/// Timeouts that the server enforces.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     lock: Duration,
@@ -94,11 +93,11 @@ impl Limits {
             ("statement_timeout", statement),
             ("idle_in_transaction_session_timeout", idle_in_transaction),
         ];
-        // Zero would mean no timeout; use a very long time instead.
+        // NOTE: zero would disable the timeout in PostgreSQL, so it becomes the shortest one, and the longest is its maximum.
         settings.map(|(name, time)| format!("{name} = {}", time.as_millis().clamp(1, 2_147_483_647)))
     }
 
-    /// The statements that set them for a connection, and the isolation that all of ours count on.
+    /// The statements that set them for a connection, and the isolation level that all statements here require.
     fn statements(&self) -> String {
         let set = self.settings().map(|setting| format!("SET {setting};"));
         set.concat() + "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
@@ -161,19 +160,19 @@ impl PostgresOptions {
         self
     }
 
-    /// How long a statement waits for a row that another transaction has locked (`lock_timeout`); 15 seconds by default.
+    /// Limits how long a statement waits for a row that another transaction has locked (`lock_timeout`); 15 seconds by default.
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.limits.lock = timeout;
         self
     }
 
-    /// How long a statement runs (`statement_timeout`); 60 seconds by default.
+    /// Limits how long a statement runs (`statement_timeout`); 60 seconds by default.
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.limits.statement = timeout;
         self
     }
 
-    /// How long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default. Then
+    /// Limits how long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default. Then
     /// the server rolls it back and gives its locks free. Custom merge handlers run while the transaction waits. Once this
     /// store has asked for a claim, its transactions wait no longer than a third of the shortest one: a worker that is
     /// frozen in a transaction does not hold up who takes over.
@@ -184,33 +183,38 @@ impl PostgresOptions {
 
     /// Connects, and makes or upgrades the tables. Instances that start together wait for the one that does so, at most a
     /// minute; one that is frozen meanwhile holds them up no longer than a
-    /// [transaction may wait](PostgresOptions::idle_in_transaction_timeout). Tables that are there are not waited for.
+    /// [transaction may wait](PostgresOptions::idle_in_transaction_timeout). With existing tables of this version nothing waits.
     ///
     /// The address may be that of a pooler which gives each transaction another connection of the server, such as PgBouncer in
     /// transaction mode. That is found here: statements are not prepared then, timeouts are set in each transaction, and
-    /// there are no [notices](SessionStore::notices), so that followers and recovery look by themselves.
+    /// there are no [notices](SessionStore::notices), so that followers and recovery poll.
     ///
     /// # Errors
-    /// When the address is invalid, the server does not answer, or another instance does not come to an end; [`SessionError::ForeignTable`];
-    /// [`SessionError::NewerFormat`].
+    /// When the address is invalid, the server does not answer, or another instance does not finish;
+    /// [`SessionError::ForeignTable`]; [`SessionError::NewerFormat`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
         let (mut config, tls) = tls::read_address(&self.url)?;
+        // NOTE: keepalives find a dead host while a connection waits for notices and sends nothing.
         config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
+        // NOTE: without it a write to a host that has vanished would wait for the system's retransmissions, a quarter of an
+        // hour.
         config.tcp_user_timeout(self.timeout);
         if config.get_application_name().is_none() {
             config.application_name("stepfold");
         }
-        let patience = self.limits.statement.saturating_add(GRACE);
+        let answer_timeout = self.limits.statement.saturating_add(GRACE);
         let idle = self.limits.idle_in_transaction;
-        let limits = tables::Patience { connecting: self.timeout, answer: patience, idle };
+        let limits = tables::SetUpTimeouts { connecting: self.timeout, answer: answer_timeout, idle };
         tables::set_up(&config, tls.clone(), limits).await?;
-        let is_pooled = pooler::is_found(&config, &tls, self.timeout).await?;
+        let is_pooled = pooler::detect(&config, &tls, self.timeout).await?;
         let pool = |connections| self.pool(config.clone(), tls.clone(), connections, is_pooled);
+        // NOTE: a separate connection: operations that wait for locks may hold all others, and a heartbeat that waits for
+        // them would lose its claims.
         let (pool, heartbeat) = (pool(self.connections)?, pool(1)?);
         let local = if is_pooled { self.limits.local() } else { String::new() };
-        let cache = Cache::new(Idle::new(self.limits.idle_in_transaction, local));
-        let board = Board::new(pool.clone(), config, tls, is_pooled);
-        Ok(PostgresStore(Arc::new(Inner { pool, heartbeat, patience, cache, board })))
+        let cache = StoreCache::new(IdleTimeout::new(self.limits.idle_in_transaction, local));
+        let notifier = PostgresNotifier::new(pool.clone(), config, tls, is_pooled);
+        Ok(PostgresStore(Arc::new(PostgresInner { pool, heartbeat, answer_timeout, cache, notifier })))
     }
 
     fn pool(
@@ -220,26 +224,30 @@ impl PostgresOptions {
         connections: usize,
         is_pooled: bool,
     ) -> Result<Pool, SessionError> {
+        // NOTE: the pool tests nothing; the hook below tests only connections that were idle for long, which saves a round
+        // trip for each operation.
         let manager =
             Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let settings: Arc<str> = self.limits.statements().into();
-        let patience = self.timeout;
+        let answer_timeout = self.timeout;
         let prepare = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, _| {
             let settings = Arc::clone(&settings);
-            Box::pin(answered(patience, async move {
+            Box::pin(answered(answer_timeout, async move {
                 if is_pooled {
                     return Ok(());
                 }
                 connection.batch_execute(&settings).await?;
+                // NOTE: all at once: a statement prepared later would be overtaken by the `COMMIT` that is sent behind it
+                // (docs/decisions/sessions.md).
                 for sql in statements::ALL {
                     connection.prepare_cached(sql.text()).await?;
                 }
                 Ok(())
             }))
         });
-        let look_after = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, metrics| {
-            let is_trusted = metrics.last_used() <= TRUSTED_FOR;
-            Box::pin(answered(patience, async move {
+        let recycle = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, metrics| {
+            let is_trusted = metrics.last_used() <= TRUSTED_IDLE_TIME;
+            Box::pin(answered(answer_timeout, async move {
                 if !is_trusted {
                     connection.simple_query("").await?;
                 }
@@ -253,7 +261,7 @@ impl PostgresOptions {
             .runtime(Runtime::Tokio1)
             .timeouts(timeouts)
             .post_create(prepare)
-            .pre_recycle(look_after)
+            .pre_recycle(recycle)
             .build()
             .map_err(|error| SessionError::Store {
                 what: "create a connection pool",
@@ -264,16 +272,16 @@ impl PostgresOptions {
 
 /// Tests a connection before use. The pool does not limit this wait.
 async fn answered(
-    patience: Duration,
+    answer_timeout: Duration,
     answers: impl Future<Output = Result<(), tokio_postgres::Error>>,
 ) -> Result<(), HookError> {
-    match timeout(patience, answers).await {
+    match timeout(answer_timeout, answers).await {
         Ok(answer) => answer.map_err(HookError::Backend),
         Err(_) => Err(HookError::message("the server does not answer")),
     }
 }
 
-/// Without the address, which may hold a password.
+/// Omits the address, which may hold a password.
 impl fmt::Debug for PostgresOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PostgresOptions { url: _, connections, timeout, limits } = self;
@@ -295,16 +303,16 @@ impl fmt::Debug for PostgresOptions {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct PostgresStore(Arc<Inner>);
+pub struct PostgresStore(Arc<PostgresInner>);
 
-struct Inner {
+struct PostgresInner {
     pool: Pool,
     /// The connection of heartbeats: operations that wait, for the lock of a row for example, may have all others.
     heartbeat: Pool,
-    /// How long an operation waits for the server.
-    patience: Duration,
-    cache: Cache,
-    board: Board,
+    /// The time that an operation waits for the server.
+    answer_timeout: Duration,
+    cache: StoreCache,
+    notifier: PostgresNotifier,
 }
 
 impl PostgresStore {
@@ -323,15 +331,15 @@ impl PostgresStore {
     pub async fn check(&self) -> Result<(), SessionError> {
         let connection = self.connection().await?;
         let answer = async { connection.simple_query("").await.map(drop).map_err(failed("respond")) };
-        self.within(answer).await
+        self.with_timeout(answer).await
     }
 
-    /// Waits for an operation no longer than its server may take for a statement, and a little more.
-    async fn within<T>(
+    /// Limits an operation to the time that its server may take for a statement, and a little more.
+    async fn with_timeout<T>(
         &self,
         operation: impl Future<Output = Result<T, SessionError>>,
     ) -> Result<T, SessionError> {
-        within(self.0.patience, operation).await
+        with_timeout(self.0.answer_timeout, operation).await
     }
 
     async fn connection(&self) -> Result<Object, SessionError> {
@@ -362,38 +370,42 @@ impl SessionStore for PostgresStore {
         let events = first_events(std::mem::take(&mut request.events))?;
         let connection = self.connection().await?;
         let create = write::create(connection, &self.0.cache, request, &delta, &events);
-        let key = self.within(Box::pin(create)).await?;
-        self.0.board.tell(&key, false);
-        // Other sessions may write to shared scopes meanwhile; the read is a snapshot.
+        let key = self.with_timeout(Box::pin(create)).await?;
+        // NOTE: notified after the commit: inside the transaction, `NOTIFY` would make all commits of the database wait for
+        // each other.
+        self.0.notifier.notify(&key, false);
+        // NOTE: a separate read after the commit: other sessions may write to shared scopes meanwhile, and a snapshot shows one
+        // moment of all three.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);
-        self.within(Box::pin(read::get(connection, &self.0.cache, &get))).await
+        self.with_timeout(Box::pin(read::get(connection, &self.0.cache, &get))).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::get(connection, &self.0.cache, &request))).await
+        self.with_timeout(Box::pin(read::get(connection, &self.0.cache, &request))).await
     }
 
     async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::find_event(connection, &request))).await
+        self.with_timeout(Box::pin(read::find_event(connection, &request))).await
     }
 
     async fn find_tagged(&self, request: FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(tags::find(connection, &request))).await
+        self.with_timeout(Box::pin(tags::find(connection, &request))).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::list(connection, &self.0.cache, &request))).await
+        self.with_timeout(Box::pin(read::list(connection, &self.0.cache, &request))).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
         let connection = self.connection().await?;
-        let deleted = self.within(Box::pin(write::delete(connection, &self.0.cache.idle, &request))).await?;
-        self.0.board.tell(&request.key, false);
+        let deleted =
+            self.with_timeout(Box::pin(write::delete(connection, &self.0.cache.idle, &request))).await?;
+        self.0.notifier.notify(&request.key, false);
         Ok(deleted)
     }
 
@@ -402,15 +414,15 @@ impl SessionStore for PostgresStore {
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let connection = self.connection().await?;
         let receipt =
-            self.within(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await?;
-        self.0.board.tell(&request.key, false);
+            self.with_timeout(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await?;
+        self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
-        let fork = self.within(Box::pin(write::fork(connection, &self.0.cache, request))).await?;
-        self.0.board.tell(&fork.key, false);
+        let fork = self.with_timeout(Box::pin(write::fork(connection, &self.0.cache, request))).await?;
+        self.0.notifier.notify(&fork.key, false);
         Ok(fork)
     }
 
@@ -418,72 +430,73 @@ impl SessionStore for PostgresStore {
         let event = request.to_event();
         let body = event.to_body()?;
         let connection = self.connection().await?;
-        let receipt =
-            self.within(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body))).await?;
-        self.0.board.tell(&request.key, false);
+        let receipt = self
+            .with_timeout(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body)))
+            .await?;
+        self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }
 
     async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::event_sizes(connection, &request))).await
+        self.with_timeout(Box::pin(read::event_sizes(connection, &request))).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::forks(connection, &request.key))).await
+        self.with_timeout(Box::pin(read::forks(connection, &request.key))).await
     }
 
     async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(lists::users(connection, &request))).await
+        self.with_timeout(Box::pin(lists::users(connection, &request))).await
     }
 
     async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(lists::unattended(connection, &request))).await
+        self.with_timeout(Box::pin(lists::unattended(connection, &request))).await
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(write::set_label(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(write::set_label(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::labels(connection, &request.key))).await
+        self.with_timeout(Box::pin(read::labels(connection, &request.key))).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope))).await
+        self.with_timeout(Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope))).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
         request.check()?;
         let body = delta_body(&request.delta)?;
         let connection = self.connection().await?;
-        self.within(Box::pin(write::write_scope(connection, &self.0.cache, &request, &body))).await
+        self.with_timeout(Box::pin(write::write_scope(connection, &self.0.cache, &request, &body))).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(write::prune(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(write::prune(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
         let connection = self.connection().await?;
-        Box::pin(verify::verify(connection, &self.0.cache, self.0.patience, &request)).await
+        Box::pin(verify::verify(connection, &self.0.cache, self.0.answer_timeout, &request)).await
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::claim(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(claims::claim(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::renew(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(claims::renew(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn renew_all(
@@ -494,39 +507,39 @@ impl SessionStore for PostgresStore {
             return Ok(Vec::new());
         }
         let connection = self.0.heartbeat.get().await.map_err(no_connection)?;
-        self.within(Box::pin(claims::renew_all(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(claims::renew_all(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
+        self.with_timeout(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
         match request.unfinished {
-            Some(_) => self.0.board.tell_now(&request.key, true).await,
-            None => self.0.board.tell(&request.key, false),
+            Some(_) => self.0.notifier.notify_now(&request.key, true).await,
+            None => self.0.notifier.notify(&request.key, false),
         }
         Ok(())
     }
 
     async fn notices(&self, _: WatchStore) -> Result<StoreNotices, SessionError> {
-        self.0.board.listen()
+        self.0.notifier.listen()
     }
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
         let prepared = request.prepare()?;
         let connection = self.connection().await?;
         let enqueued =
-            self.within(Box::pin(inbox::enqueue(connection, &self.0.cache.idle, &prepared))).await?;
-        self.0.board.tell(&prepared.input.key, true);
+            self.with_timeout(Box::pin(inbox::enqueue(connection, &self.0.cache.idle, &prepared))).await?;
+        self.0.notifier.notify(&prepared.input.key, true);
         Ok(enqueued)
     }
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(read::inbox(connection, &request))).await
+        self.with_timeout(Box::pin(read::inbox(connection, &request))).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
         let connection = self.connection().await?;
-        self.within(Box::pin(inbox::dequeue(connection, &self.0.cache.idle, &request))).await
+        self.with_timeout(Box::pin(inbox::dequeue(connection, &self.0.cache.idle, &request))).await
     }
 }

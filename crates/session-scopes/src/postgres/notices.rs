@@ -16,43 +16,43 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::SessionError;
 use crate::ids::SessionKey;
-use crate::store::{StoreNotice, StoreNotices, Subscribers};
+use crate::store::{NoticeSubscribers, StoreNotice, StoreNotices};
 
-/// How long notices are collected.
-const COLLECTED: Duration = Duration::from_millis(20);
+/// The time for which notices are collected before they are sent together.
+const COLLECT_TIME: Duration = Duration::from_millis(20);
 
-/// How long is waited for a notice to be sent.
-const SENT: Duration = Duration::from_secs(1);
+/// The time that [`notify_now`](PostgresNotifier::notify_now) waits until a notice was sent.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many names a notice has: a payload has 8,000 bytes.
-const MOST: usize = 400;
+/// The maximum number of names in a notice: a payload has 8,000 bytes.
+const MAX_NAMES: usize = 400;
 
-/// How long the listener waits before it connects again, and how often it looks whether anybody listens.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The pause before the listener reconnects, and between its checks for subscribers.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The notices of a store.
-pub(super) struct Board {
+pub(super) struct PostgresNotifier {
     pool: Pool,
     config: Config,
     tls: MakeRustlsConnect,
-    told: Arc<Mutex<Told>>,
-    subscribers: Subscribers,
-    is_heard: Arc<Mutex<bool>>,
-    /// Whether a pooler is between, which passes no notices on.
+    pending: Arc<Mutex<PendingNotice>>,
+    subscribers: NoticeSubscribers,
+    is_listening: Arc<Mutex<bool>>,
+    /// Whether connections go through a pooler, which passes no notices on.
     is_pooled: bool,
 }
 
-/// What is told next.
+/// The notice that is sent next.
 #[derive(Default)]
-struct Told {
+struct PendingNotice {
     names: BTreeSet<u64>,
     has_work: bool,
-    /// Those who wait until it was sent.
+    /// Callers that wait until it was sent.
     waiting: Vec<oneshot::Sender<()>>,
     is_scheduled: bool,
 }
 
-impl Told {
+impl PendingNotice {
     fn add(&mut self, key: &SessionKey) {
         self.names.extend([StoreNotice::name_of(key), StoreNotice::name_of_user(&key.user)]);
     }
@@ -62,30 +62,38 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Board {
+impl PostgresNotifier {
     pub(super) fn new(pool: Pool, config: Config, tls: MakeRustlsConnect, is_pooled: bool) -> Self {
-        let (told, is_heard) = (Arc::default(), Arc::default());
-        Board { pool, config, tls, told, subscribers: Subscribers::default(), is_heard, is_pooled }
+        let (pending, is_listening) = (Arc::default(), Arc::default());
+        PostgresNotifier {
+            pool,
+            config,
+            tls,
+            pending,
+            subscribers: NoticeSubscribers::default(),
+            is_listening,
+            is_pooled,
+        }
     }
 
     /// Notifies all processes soon of a change of a session.
-    pub(super) fn tell(&self, key: &SessionKey, has_work: bool) {
-        let mut told = locked(&self.told);
-        told.add(key);
-        told.has_work |= has_work;
-        if !std::mem::replace(&mut told.is_scheduled, true) {
-            let scheduled = Scheduled(Arc::clone(&self.told));
+    pub(super) fn notify(&self, key: &SessionKey, has_work: bool) {
+        let mut pending = locked(&self.pending);
+        pending.add(key);
+        pending.has_work |= has_work;
+        if !std::mem::replace(&mut pending.is_scheduled, true) {
+            let scheduled = ScheduledNotice(Arc::clone(&self.pending));
             tokio::spawn(send(scheduled, self.pool.clone()));
         }
     }
 
-    /// The same, and waits until that was sent: for the last words of a process.
-    pub(super) async fn tell_now(&self, key: &SessionKey, has_work: bool) {
+    /// As [`notify`](PostgresNotifier::notify), and waits until the notice was sent: for a process that ends.
+    pub(super) async fn notify_now(&self, key: &SessionKey, has_work: bool) {
         let (sender, sent) = oneshot::channel();
-        locked(&self.told).waiting.push(sender);
-        self.tell(key, has_work);
-        // Its task ends before only with its runtime. Those who listen look by themselves, too.
-        let _ = tokio::time::timeout(SENT, sent).await;
+        locked(&self.pending).waiting.push(sender);
+        self.notify(key, has_work);
+        // NOTE: the sending task ends early only with its runtime. A lost notice does no harm: listeners also poll, slowly.
+        let _ = tokio::time::timeout(SEND_TIMEOUT, sent).await;
     }
 
     /// The notices from now on, by one connection for all who listen.
@@ -94,52 +102,54 @@ impl Board {
             return Err(SessionError::Unsupported { what: "notices through a pooler in transaction mode" });
         }
         let notices = self.subscribers.subscribe();
-        let mut is_heard = locked(&self.is_heard);
-        if !std::mem::replace(&mut *is_heard, true) {
-            let hearing = Hearing(Arc::clone(&self.is_heard));
+        let mut is_listening = locked(&self.is_listening);
+        if !std::mem::replace(&mut *is_listening, true) {
+            let guard = ListenerGuard(Arc::clone(&self.is_listening));
             let (config, tls) = (self.config.clone(), self.tls.clone());
-            tokio::spawn(hear(hearing, config, tls, self.subscribers.clone()));
+            tokio::spawn(run_listener(guard, config, tls, self.subscribers.clone()));
         }
         Ok(notices)
     }
 }
 
-/// Notices that are to be sent. If their task ends before, the next one is scheduled again.
-struct Scheduled(Arc<Mutex<Told>>);
+/// A scheduled notice. If its task ends before it is sent, the next notice is scheduled again.
+struct ScheduledNotice(Arc<Mutex<PendingNotice>>);
 
-impl Drop for Scheduled {
+impl Drop for ScheduledNotice {
     fn drop(&mut self) {
         locked(&self.0).is_scheduled = false;
     }
 }
 
-async fn send(scheduled: Scheduled, pool: Pool) {
-    tokio::time::sleep(COLLECTED).await;
-    let told = std::mem::take(&mut *locked(&scheduled.0));
-    // What is committed from now on is told next time.
+async fn send(scheduled: ScheduledNotice, pool: Pool) {
+    // NOTE: collected for some milliseconds: a busy store sends one notice for many commits.
+    tokio::time::sleep(COLLECT_TIME).await;
+    let pending = std::mem::take(&mut *locked(&scheduled.0));
+    // NOTE: dropped before the notice is sent, so that a commit from now on schedules the next notice.
     drop(scheduled);
-    let payload = payload(&told);
+    let payload = payload(&pending);
     let sent = async {
         let connection = pool.get().await.map_err(|error| error.to_string())?;
         let sent =
             connection.execute_typed("SELECT pg_notify('stepfold', $1)", &[(&payload, Type::TEXT)]).await;
         sent.map_err(|error| error.to_string())
     };
-    // Those who listen look by themselves, too.
+    // NOTE: only logged, since listeners also poll, slowly.
     if let Err(error) = sent.await {
         tracing::debug!(error, "a notice could not be sent");
     }
-    for waiting in told.waiting {
-        // It may have given up.
+    for waiting in pending.waiting {
+        // NOTE: the caller may have timed out.
         let _ = waiting.send(());
     }
 }
 
-/// `w` if work is left, and the names; no names if there are too many of them.
-fn payload(told: &Told) -> String {
-    let mut payload = String::from(if told.has_work { "w" } else { "" });
-    if told.names.len() <= MOST {
-        for name in &told.names {
+/// The text of a notice: `w` if work is left, and the names; no names if there are too many of them.
+fn payload(pending: &PendingNotice) -> String {
+    let mut payload = String::from(if pending.has_work { "w" } else { "" });
+    // NOTE: a notice without names concerns every session, which is true of so many changes.
+    if pending.names.len() <= MAX_NAMES {
+        for name in &pending.names {
             // Writing to a string cannot fail.
             let _ = write!(payload, ",{name:x}");
         }
@@ -154,29 +164,34 @@ fn notice(payload: &str) -> StoreNotice {
     if names.is_empty() { StoreNotice::anything() } else { StoreNotice::of(names, has_work) }
 }
 
-/// The task that listens.
-struct Hearing(Arc<Mutex<bool>>);
+/// Marks the listening task as running until it is dropped.
+struct ListenerGuard(Arc<Mutex<bool>>);
 
-impl Drop for Hearing {
+impl Drop for ListenerGuard {
     fn drop(&mut self) {
         *locked(&self.0) = false;
     }
 }
 
-async fn hear(_hearing: Hearing, config: Config, tls: MakeRustlsConnect, subscribers: Subscribers) {
-    while subscribers.are_there() {
-        if let Err(error) = hear_once(&config, &tls, &subscribers).await {
+async fn run_listener(
+    _guard: ListenerGuard,
+    config: Config,
+    tls: MakeRustlsConnect,
+    subscribers: NoticeSubscribers,
+) {
+    while subscribers.has_any() {
+        if let Err(error) = listen_once(&config, &tls, &subscribers).await {
             tracing::debug!(%error, "the connection for notices ended");
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RECONNECT_PAUSE).await;
     }
 }
 
 /// Listens until the connection ends, or no listener is left.
-async fn hear_once(
+async fn listen_once(
     config: &Config,
     tls: &MakeRustlsConnect,
-    subscribers: &Subscribers,
+    subscribers: &NoticeSubscribers,
 ) -> Result<(), tokio_postgres::Error> {
     let (client, mut connection) = config.connect(tls.clone()).await?;
     let mut begins = pin!(client.batch_execute("LISTEN stepfold"));
@@ -186,18 +201,18 @@ async fn hear_once(
             begun = &mut begins, if !has_begun => {
                 begun?;
                 has_begun = true;
-                // Whatever was told before is unknown.
-                subscribers.tell(&StoreNotice::anything());
+                // NOTE: notices sent before `LISTEN` began are lost, so subscribers have to look at everything once.
+                subscribers.notify(&StoreNotice::anything());
             }
             message = poll_fn(|context| connection.poll_message(context)) => match message.transpose()? {
-                Some(AsyncMessage::Notification(told)) => {
-                    subscribers.tell(&notice(told.payload()));
+                Some(AsyncMessage::Notification(pending)) => {
+                    subscribers.notify(&notice(pending.payload()));
                 }
                 Some(_) => {}
                 None => return Ok(()),
             },
-            () = tokio::time::sleep(PAUSE) => {
-                if !subscribers.are_there() {
+            () = tokio::time::sleep(RECONNECT_PAUSE) => {
+                if !subscribers.has_any() {
                     return Ok(());
                 }
             }
@@ -214,19 +229,22 @@ mod tests {
     fn notices_survive_their_payload() {
         let key = |id: &str| SessionKey::new("app", "ada", id).unwrap();
         let of_user = |user: &str, notice: &StoreNotice| notice.may_concern_user(&UserId::new(user).unwrap());
-        let mut told = Told { has_work: true, ..Told::default() };
+        let mut pending = PendingNotice { has_work: true, ..PendingNotice::default() };
         for id in ["s1", "s2"] {
-            told.add(&key(id));
+            pending.add(&key(id));
         }
-        let heard = notice(&payload(&told));
-        assert!(heard.has_work() && heard.may_concern(&key("s2")) && !heard.may_concern(&key("s3")));
-        assert!(of_user("ada", &heard) && !of_user("bob", &heard));
-        told.has_work = false;
-        assert!(!notice(&payload(&told)).has_work());
-        told.names.extend(0..MOST as u64);
-        let heard = notice(&payload(&told));
-        assert!(heard.may_concern(&key("s3")) && of_user("bob", &heard), "too many to be named are all");
-        told.names = (0..MOST as u64).map(|name| u64::MAX - name).collect();
-        assert!(payload(&told).len() < 8_000);
+        let received = notice(&payload(&pending));
+        assert!(received.has_work() && received.may_concern(&key("s2")) && !received.may_concern(&key("s3")));
+        assert!(of_user("ada", &received) && !of_user("bob", &received));
+        pending.has_work = false;
+        assert!(!notice(&payload(&pending)).has_work());
+        pending.names.extend(0..MAX_NAMES as u64);
+        let received = notice(&payload(&pending));
+        assert!(
+            received.may_concern(&key("s3")) && of_user("bob", &received),
+            "too many to be named are all"
+        );
+        pending.names = (0..MAX_NAMES as u64).map(|name| u64::MAX - name).collect();
+        assert!(payload(&pending).len() < 8_000);
     }
 }

@@ -11,26 +11,26 @@ use tokio_postgres::{Client, Config, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
-use super::transaction::{Given, within};
+use super::transaction::{SqlParameters, with_timeout};
 use crate::error::SessionError;
 
-/// How often two connections are compared. A pooler mostly gives the connection that was used last.
+/// The number of comparisons of two connections. A pooler mostly gives the connection that was used last.
 const LOOKS: usize = 3;
 
-/// How long a connection that has nothing to wait for is waited for: a pooler with one connection for all gives none.
+/// The timeout for a connection that has nothing to wait for: a pooler with one connection for all gives none.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Whether a pooler gives each transaction another connection of the server.
-pub(super) async fn is_found(
+pub(super) async fn detect(
     config: &Config,
     tls: &MakeRustlsConnect,
     connecting: Duration,
 ) -> Result<bool, SessionError> {
     let connect =
-        || within(connecting, async { config.connect(tls.clone()).await.map_err(failed("connect")) });
+        || with_timeout(connecting, async { config.connect(tls.clone()).await.map_err(failed("connect")) });
     let ((one, first), (other, second)) = (connect().await?, connect().await?);
     let drivers = [tokio::spawn(first), tokio::spawn(second)];
-    let found = within(connecting, compare(&one, &other)).await;
+    let found = with_timeout(connecting, compare(&one, &other)).await;
     drop((one, other));
     for driver in drivers {
         driver.abort();
@@ -42,7 +42,9 @@ pub(super) async fn is_found(
 async fn compare(one: &Client, other: &Client) -> Result<bool, SessionError> {
     for _ in 0..LOOKS {
         let before = process(one, "").await?;
+        // NOTE: an open transaction keeps its server connection, so a pooler has to give the other client another one.
         let held = process(other, "BEGIN; ").await?;
+        // NOTE: two clients on one server process: only a pooler does that.
         if before == held {
             return Ok(true);
         }
@@ -65,18 +67,20 @@ async fn process(client: &Client, before: &str) -> Result<Option<String>, Sessio
     }))
 }
 
-/// Whether this connection goes through one. Elsewhere, all statements are prepared in each connection.
-pub(super) fn is_between(connection: &Object) -> bool {
+/// Whether this connection goes through a pooler. Without one, all statements are prepared in each connection.
+pub(super) fn is_pooled(connection: &Object) -> bool {
     connection.statement_cache.size() == 0
 }
 
 /// Values with their types, which a statement without a name does not know.
-pub(super) fn typed(given: Given<'_>) -> Result<Vec<(&(dyn ToSql + Sync), Type)>, SessionError> {
+pub(super) fn typed(given: SqlParameters<'_>) -> Result<Vec<(&(dyn ToSql + Sync), Type)>, SessionError> {
     given.iter().map(|value| type_of(*value).map(|kind| (*value, kind))).collect()
 }
 
 /// The type of a value, of those that our statements take.
 fn type_of(value: &(dyn ToSql + Sync)) -> Result<Type, SessionError> {
+    // NOTE: tried in this order: the driver checks types only, so the first that accepts a value is the one that all
+    // statements use.
     let kinds = [
         Type::INT8,
         Type::TEXT,

@@ -12,9 +12,9 @@ use super::at_version::past_rows;
 use super::branches;
 use super::inbox;
 use super::rows::{
-    Cache, HeadRow, History, RowsOf, Schemas, SessionRow, States, appended, cells_at, digest_at,
-    events as events_of, heads, rewind_row, scope_row, scopes as scopes_of, session_items, shared_items,
-    states, values,
+    HeadRow, PostgresHistory, PostgresSchemas, PostgresSessionRow, RowOwner, StatesByVersion, StoreCache,
+    appended, cells_at, digest_at, events as events_of, heads, rewind_row, scope_row, scopes as scopes_of,
+    session_items, shared_items, states, values,
 };
 use super::statements::{
     CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENT_BODIES, EVENT_SIZES, EVENTS, FIND_CELLS, FIND_EVENT,
@@ -23,30 +23,29 @@ use super::statements::{
     READ_SHARED_ITEMS, SEALS, SHARED_ITEMS_AFTER, SHARED_SUMS,
 };
 use super::sums;
-use super::transaction::{Given, Transaction, begin_reading, commit, query};
-use crate::chain::pieces;
-use crate::changes::ScopeVersions;
+use super::transaction::{PooledTransaction, SqlParameters, begin_reading, commit, query};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
-use crate::rewinds::{RewindRow, Rewinds};
-use crate::rows::{from_db, to_db};
-use crate::scope::{ByScope, Scope};
-use crate::seal::SessionRecord;
+use crate::memory_size;
+use crate::rows::chain::pieces;
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::rewinds::{RewindChain, RewindRow};
+use crate::rows::seal::SessionRecord;
+use crate::rows::shared::{ScopeRow, SharedScopes};
+use crate::scope::{ByScope, Scope, ScopeVersions};
 use crate::session::{Session, Values, Visible};
-use crate::shared::{ScopeRow, Scopes};
 use crate::store::{
     Cursor, EventRange, EventSizes, FindEvent, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox,
     ScopeKey, SessionPage, page_of,
 };
 use crate::time::Timestamp;
-use crate::weight;
 
 pub(super) async fn get(
     connection: Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: &GetSession,
 ) -> Result<Session, SessionError> {
-    let transaction = Transaction::new(connection);
+    let transaction = PooledTransaction::new(connection);
     let connection = transaction.connection()?;
     let ((), session) = try_join!(biased; begin_reading(connection), session(connection, cache, request))?;
     commit(connection).await?;
@@ -56,7 +55,7 @@ pub(super) async fn get(
 
 pub(super) async fn find_event(connection: Object, request: &FindEvent) -> Result<Option<u64>, SessionError> {
     let FindEvent { key, id } = request;
-    let given: Given<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str(), &id.as_str()];
+    let given: SqlParameters<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str(), &id.as_str()];
     let rows = query(&connection, FIND_EVENT, given).await?;
     let row = rows.first().ok_or_else(|| SessionError::not_found(key))?;
     Ok(row.get::<_, Option<i64>>(1).map(from_db))
@@ -65,7 +64,7 @@ pub(super) async fn find_event(connection: Object, request: &FindEvent) -> Resul
 /// A session with the requested parts, inside a transaction.
 pub(super) async fn session(
     connection: &Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: &GetSession,
 ) -> Result<Session, SessionError> {
     let key = &request.key;
@@ -79,14 +78,15 @@ pub(super) async fn session(
         ask(READ_LINEAGE),
         async { query(connection, READ_REWINDS, &[&app, &user, &id, &upto]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
-        async { if is_whole { Whole::read(connection, key).await.map(Some) } else { Ok(None) } },
-        Changed::read(connection, request),
+        async { if is_whole { AllValueRows::read(connection, key).await.map(Some) } else { Ok(None) } },
+        ChangedRows::read(connection, request),
     )?;
-    let row = SessionRow::of(&row, key)?;
+    let row = PostgresSessionRow::of(&row, key)?;
     let scopes = scopes_of(&scopes, &key.app, &key.user)?;
+    // NOTE: a later append without writes then needs one round trip, since it computes its digest from this record.
     cache.records.set(key, row.record.clone(), row.work.clone());
     let version = request.version_in(row.oldest, row.version)?;
-    let history = History::read(&lineage, &rewinds, &row, Some(version))?;
+    let history = PostgresHistory::read(&lineage, &rewinds, &row, Some(version))?;
     let ranges = request.event_ranges(&history.visible, version);
     let pieces = event_pieces(connection, &row, &ranges, request.events).await?;
     let edges = pieces.iter().flat_map(|(after, last)| [*after, *last]).chain([version]);
@@ -97,34 +97,35 @@ pub(super) async fn session(
     history.check_rewound(&states, version)?;
     let events = events_of(&events, &pieces, &row, &states)?;
     let head = digest_at(&row, &states, version)?;
-    let of = Of { key, record: &row, history: &history, scopes: &scopes };
+    let of = ReadContext { key, record: &row, history: &history, scopes: &scopes };
     let values = match (request.state, whole) {
         (false, _) => None,
         (true, Some(whole)) => {
             Some(whole.values(connection, &cache.schemas, of, Some(row.state.cells)).await?)
         }
         (true, None) => {
-            let asked =
-                changed.asked((connection, &cache.schemas), request, (&row, &history, &scopes)).await?;
+            let selection =
+                changed.selected((connection, &cache.schemas), request, (&row, &history, &scopes)).await?;
             let past = request.version.map(|version| (version, cells_at(&row, &states, version)));
-            Some(some_values(connection, &cache.schemas, of, past, asked).await?)
+            Some(some_values(connection, &cache.schemas, of, past, selection).await?)
         }
     };
     let session = row.session(key.clone(), history.visible, scopes.versions())?;
     Ok(Session { version, head: Some(head), values, events, ..session })
 }
 
-/// What held after those events of a session whose versions are asked for and told by no other row.
+/// The states after events of a session whose versions are requested and in no other row.
 pub(super) async fn states_of(
     connection: &Object,
     record: &SessionRecord,
-    history: &History,
+    history: &PostgresHistory,
     versions: impl IntoIterator<Item = u64>,
-) -> Result<States, SessionError> {
-    let told = [record.oldest, record.version];
-    let versions: BTreeSet<u64> = versions.into_iter().filter(|version| !told.contains(version)).collect();
+) -> Result<StatesByVersion, SessionError> {
+    // NOTE: the session's own row has the states of these two versions, so most reads need no further query.
+    let in_row = [record.oldest, record.version];
+    let versions: BTreeSet<u64> = versions.into_iter().filter(|version| !in_row.contains(version)).collect();
     if versions.is_empty() {
-        return Ok(States::new());
+        return Ok(StatesByVersion::new());
     }
     let (streams, versions): (Vec<i64>, Vec<i64>) = versions
         .into_iter()
@@ -134,52 +135,54 @@ pub(super) async fn states_of(
 }
 
 /// The rows of a scope's values, and of the items of its lists.
-pub(super) struct Part {
+pub(super) struct ValueRows {
     pub(super) cells: Vec<Row>,
     pub(super) items: Vec<Row>,
 }
 
 /// The rows of all values of a session.
-struct Whole(ByScope<Part>);
+struct AllValueRows(ByScope<ValueRows>);
 
-impl Whole {
+impl AllValueRows {
     async fn read(connection: &Object, key: &SessionKey) -> Result<Self, SessionError> {
         let (own, app, user) = try_join!(biased;
-            Part::own(connection, key, None),
-            Part::shared(connection, (key.app.as_str(), ""), None),
-            Part::shared(connection, (key.app.as_str(), key.user.as_str()), None),
+            ValueRows::own(connection, key, None),
+            ValueRows::shared(connection, (key.app.as_str(), ""), None),
+            ValueRows::shared(connection, (key.app.as_str(), key.user.as_str()), None),
         )?;
-        Ok(Whole(ByScope { app, user, session: own }))
+        Ok(AllValueRows(ByScope { app, user, session: own }))
     }
 
     /// The values; `cells` are the combined checksums that all of a session's have, if its rows are all of them.
     async fn values(
         self,
         connection: &Object,
-        schemas: &Schemas,
-        of: Of<'_>,
+        schemas: &PostgresSchemas,
+        of: ReadContext<'_>,
         cells: Option<i64>,
     ) -> Result<ByScope<Values>, SessionError> {
-        let Whole(ByScope { app, user, session }) = self;
-        let own = heads(&session.cells, RowsOf::Session)?;
+        let AllValueRows(ByScope { app, user, session }) = self;
+        let own = heads(&session.cells, RowOwner::Session)?;
         if let Some(cells) = cells {
-            sums::compare_cells(sum(&own, RowsOf::Session), cells)?;
+            sums::compare_cells(sum(&own, RowOwner::Session), cells)?;
         }
         let items = session_items(&own, &session.items, of.history)?;
         Ok(ByScope {
-            app: app.shared_values(connection, schemas, &of.scopes.app, &Asked::default()).await?,
-            user: user.shared_values(connection, schemas, &of.scopes.user, &Asked::default()).await?,
+            app: app.shared_values(connection, schemas, &of.scopes.app, &ValueSelection::default()).await?,
+            user: user
+                .shared_values(connection, schemas, &of.scopes.user, &ValueSelection::default())
+                .await?,
             session: values(connection, schemas, own, items).await?,
         })
     }
 }
 
 /// The combined checksums of rows.
-pub(super) fn sum(heads: &[HeadRow], of: RowsOf) -> i64 {
+pub(super) fn sum(heads: &[HeadRow], of: RowOwner) -> i64 {
     heads.iter().fold(0, |sum, head| sum ^ head.sum(of))
 }
 
-impl Part {
+impl ValueRows {
     /// The rows of a session's own values: all, or those of these keys.
     pub(super) async fn own(
         connection: &Object,
@@ -195,7 +198,7 @@ impl Part {
             }
         };
         let (cells, items) = try_join!(biased; ask(READ_CELLS, FIND_CELLS), ask(READ_ITEMS, FIND_ITEMS))?;
-        Ok(Part { cells, items })
+        Ok(ValueRows { cells, items })
     }
 
     /// The rows of a shared scope's values: all, or those of these keys.
@@ -213,24 +216,24 @@ impl Part {
         };
         let (cells, items) =
             try_join!(biased; ask(READ_SHARED, FIND_SHARED), ask(READ_SHARED_ITEMS, FIND_SHARED_ITEMS))?;
-        Ok(Part { cells, items })
+        Ok(ValueRows { cells, items })
     }
 
-    /// The rows of a shared scope's values that are asked for: of lists that are read incrementally, of new items only.
-    async fn asked(
+    /// The requested rows of a shared scope's values; of lists that are read incrementally, the rows of new items only.
+    async fn selected(
         connection: &Object,
         (app, owner): (&str, &str),
-        asked: &Asked,
+        selection: &ValueSelection,
     ) -> Result<Self, SessionError> {
-        let keys = match &asked.keys {
-            None => return Part::shared(connection, (app, owner), None).await,
-            Some(keys) if keys.is_empty() => return Ok(Part { cells: Vec::new(), items: Vec::new() }),
+        let keys = match &selection.keys {
+            None => return ValueRows::shared(connection, (app, owner), None).await,
+            Some(keys) if keys.is_empty() => return Ok(ValueRows { cells: Vec::new(), items: Vec::new() }),
             Some(keys) => keys,
         };
         let (appended, whole): (Vec<&str>, Vec<&str>) =
-            keys.iter().map(|key| &**key).partition(|key| asked.appended.contains(*key));
+            keys.iter().map(|key| &**key).partition(|key| selection.appended.contains(*key));
         let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
-        let (whole, appended, after) = (&whole, &appended, to_db(asked.after));
+        let (whole, appended, after) = (&whole, &appended, to_db(selection.after));
         let (cells, mut items, appended) = try_join!(biased;
             async { query(connection, FIND_SHARED, &[&app, &owner, &keys]).await },
             async {
@@ -247,70 +250,73 @@ impl Part {
             },
         )?;
         items.extend(appended);
-        Ok(Part { cells, items })
+        Ok(ValueRows { cells, items })
     }
 
-    /// The values of a shared scope that were asked for.
+    /// The requested values of a shared scope.
     async fn shared_values(
         self,
         connection: &Object,
-        schemas: &Schemas,
+        schemas: &PostgresSchemas,
         scope: &ScopeRow,
-        asked: &Asked,
+        selection: &ValueSelection,
     ) -> Result<Values, SessionError> {
-        let of = RowsOf::Shared(scope.scope);
+        let of = RowOwner::Shared(scope.scope);
         let heads = heads(&self.cells, of)?;
-        if asked.keys.is_none() {
+        if selection.keys.is_none() {
             scope.check_cells(sum(&heads, of))?;
         }
         let (lists, heads): (Vec<HeadRow>, Vec<HeadRow>) =
-            heads.into_iter().partition(|head| asked.appended.contains(&*head.key));
+            heads.into_iter().partition(|head| selection.appended.contains(&*head.key));
         let items = shared_items(&heads, &self.items, scope.scope)?;
         let values = values(connection, schemas, heads, items).await?;
-        let lists = appended(&lists, &self.items, scope.scope, asked.after)?;
+        let lists = appended(&lists, &self.items, scope.scope, selection.after)?;
         Ok(lists.into_iter().fold(values, |values, (key, appended)| values.with_appended(key, appended)))
     }
 }
 
-/// Which values of a scope are read.
+/// The values of a scope that are read.
 #[derive(Default)]
-struct Asked {
-    /// Those of these keys; none: all of them.
+struct ValueSelection {
+    /// The keys whose values are read; `None` for all.
     keys: Option<BTreeSet<Arc<str>>>,
-    /// The lists of which only those items are read that are newer than a version.
+    /// The lists of which only items newer than a version are read.
     appended: BTreeSet<Arc<str>>,
     after: u64,
 }
 
-/// Whose values are read.
+/// The session whose values are read, with its rows.
 #[derive(Clone, Copy)]
-struct Of<'a> {
+struct ReadContext<'a> {
     key: &'a SessionKey,
     record: &'a SessionRecord,
-    history: &'a History,
-    scopes: &'a Scopes,
+    history: &'a PostgresHistory,
+    scopes: &'a SharedScopes,
 }
 
-impl Of<'_> {
+impl ReadContext<'_> {
     /// Checks that keys without a row never had one, or lost it to a write.
     async fn check_missing(
         &self,
         connection: &Object,
-        asked: &ByScope<Asked>,
-        found: &ByScope<Part>,
+        selection: &ByScope<ValueSelection>,
+        found: &ByScope<ValueRows>,
         is_past: bool,
     ) -> Result<(), SessionError> {
-        let misses = |asked: &Asked, found: &Part| {
-            asked.keys.as_ref().is_some_and(|keys| keys.len() > found.cells.len())
+        // NOTE: a missing row is either a key that never had a value or a lost one; only the sum of all rows tells, and it
+        // is read only then.
+        let misses = |selection: &ValueSelection, found: &ValueRows| {
+            selection.keys.as_ref().is_some_and(|keys| keys.len() > found.cells.len())
         };
-        if !is_past && misses(&asked.session, &found.session) {
+        if !is_past && misses(&selection.session, &found.session) {
             let rows = query(connection, CELL_SUMS, &[&self.record.number]).await?;
             sums::compare_cells(sums::combined(&rows), self.record.state.cells)?;
         }
-        for (asked, found, scope) in
-            [(&asked.app, &found.app, &self.scopes.app), (&asked.user, &found.user, &self.scopes.user)]
-        {
-            if misses(asked, found) {
+        for (selection, found, scope) in [
+            (&selection.app, &found.app, &self.scopes.app),
+            (&selection.user, &found.user, &self.scopes.user),
+        ] {
+            if misses(selection, found) {
                 let rows = query(connection, SHARED_SUMS, &[&scope.scope]).await?;
                 scope.check_cells(sums::combined_shared(&rows))?;
             }
@@ -323,35 +329,35 @@ impl Of<'_> {
 /// there if these are known.
 async fn some_values(
     connection: &Object,
-    schemas: &Schemas,
-    of: Of<'_>,
+    schemas: &PostgresSchemas,
+    of: ReadContext<'_>,
     past: Option<(u64, Option<i64>)>,
-    asked: ByScope<Asked>,
+    selection: ByScope<ValueSelection>,
 ) -> Result<ByScope<Values>, SessionError> {
     let (key, number) = (of.key, of.record.number);
     let own: Option<Vec<String>> =
-        asked.session.keys.as_ref().map(|keys| keys.iter().map(ToString::to_string).collect());
+        selection.session.keys.as_ref().map(|keys| keys.iter().map(ToString::to_string).collect());
     let (session, app, user) = try_join!(biased;
         async {
             match past {
-                None => Part::own(connection, key, own.as_deref()).await,
+                None => ValueRows::own(connection, key, own.as_deref()).await,
                 Some((version, _)) => past_rows(connection, number, of.history, version, own.as_deref()).await,
             }
         },
-        Part::asked(connection, (key.app.as_str(), ""), &asked.app),
-        Part::asked(connection, (key.app.as_str(), key.user.as_str()), &asked.user),
+        ValueRows::selected(connection, (key.app.as_str(), ""), &selection.app),
+        ValueRows::selected(connection, (key.app.as_str(), key.user.as_str()), &selection.user),
     )?;
     let found = ByScope { app, user, session };
-    of.check_missing(connection, &asked, &found, past.is_some()).await?;
+    of.check_missing(connection, &selection, &found, past.is_some()).await?;
     let ByScope { app, user, session } = found;
     let cells = match past {
-        _ if asked.session.keys.is_some() => None,
+        _ if selection.session.keys.is_some() => None,
         None => Some(of.record.state.cells),
         Some((_, cells)) => cells,
     };
-    let heads = heads(&session.cells, RowsOf::Session)?;
+    let heads = heads(&session.cells, RowOwner::Session)?;
     if let Some(cells) = cells {
-        sums::compare_cells(sum(&heads, RowsOf::Session), cells)?;
+        sums::compare_cells(sum(&heads, RowOwner::Session), cells)?;
     }
     let items = session_items(&heads, &session.items, of.history)?;
     let restricted = |values: Values, keys: Option<BTreeSet<Arc<str>>>| match keys {
@@ -359,23 +365,23 @@ async fn some_values(
         None => values,
     };
     let (of_app, of_user) = (&of.scopes.app, &of.scopes.user);
-    let app = app.shared_values(connection, schemas, of_app, &asked.app).await?;
-    let user = user.shared_values(connection, schemas, of_user, &asked.user).await?;
+    let app = app.shared_values(connection, schemas, of_app, &selection.app).await?;
+    let user = user.shared_values(connection, schemas, of_user, &selection.user).await?;
     let own = values(connection, schemas, heads, items).await?;
     Ok(ByScope {
-        app: restricted(app, asked.app.keys),
-        user: restricted(user, asked.user.keys),
-        session: restricted(own, asked.session.keys),
+        app: restricted(app, selection.app.keys),
+        user: restricted(user, selection.user.keys),
+        session: restricted(own, selection.session.keys),
     })
 }
 
-/// The keys that were written since a version, as far as that can be told of the rows alone.
-struct Changed(ByScope<Vec<Row>>);
+/// The keys that were written since a version, as far as the rows alone show it.
+struct ChangedRows(ByScope<Vec<Row>>);
 
-impl Changed {
+impl ChangedRows {
     async fn read(connection: &Object, request: &GetSession) -> Result<Self, SessionError> {
         let Some(seen) = request.since.filter(|_| request.state) else {
-            return Ok(Changed(ByScope::default()));
+            return Ok(ChangedRows(ByScope::default()));
         };
         let key = &request.key;
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
@@ -385,34 +391,35 @@ impl Changed {
             async { query(connection, CHANGED_SHARED, &[&app, &"", &of_app]).await },
             async { query(connection, CHANGED_SHARED, &[&app, &user, &of_user]).await },
         )?;
-        Ok(Changed(ByScope { app, user, session }))
+        Ok(ChangedRows(ByScope { app, user, session }))
     }
 
-    async fn asked(
+    async fn selected(
         &self,
-        (connection, schemas): (&Object, &Schemas),
+        (connection, schemas): (&Object, &PostgresSchemas),
         request: &GetSession,
-        of: (&SessionRow, &History, &Scopes),
-    ) -> Result<ByScope<Asked>, SessionError> {
+        of: (&PostgresSessionRow, &PostgresHistory, &SharedScopes),
+    ) -> Result<ByScope<ValueSelection>, SessionError> {
         let (row, history, scopes) = of;
         let since = request.since;
         let own = since.filter(|seen| request.version.is_none() && is_known(seen.version, row, history));
         let own = own.map(|_| keys_of(&self.0.session));
-        let mut shared = ByScope::<Asked>::default();
-        for (asked, scope, seen, now, rows) in [
+        let mut shared = ByScope::<ValueSelection>::default();
+        for (selection, scope, seen, now, rows) in [
             (&mut shared.app, Scope::App, since.map(|seen| seen.scopes.app), &scopes.app, &self.0.app),
             (&mut shared.user, Scope::User, since.map(|seen| seen.scopes.user), &scopes.user, &self.0.user),
         ] {
             match seen.filter(|version| (now.known..=now.version).contains(version)) {
                 Some(after) => {
                     let appended = appended_keys((connection, schemas), request, scope, rows).await?;
-                    let keys = request.looked_up(scope, Some(keys_of(rows)));
-                    *asked = Asked { keys, appended, after };
+                    let keys = request.requested_keys(scope, Some(keys_of(rows)));
+                    *selection = ValueSelection { keys, appended, after };
                 }
-                None => asked.keys = request.looked_up(scope, None),
+                None => selection.keys = request.requested_keys(scope, None),
             }
         }
-        let own = Asked { keys: request.looked_up(Scope::Session, own), ..Asked::default() };
+        let own =
+            ValueSelection { keys: request.requested_keys(Scope::Session, own), ..ValueSelection::default() };
         Ok(ByScope { session: own, ..shared })
     }
 }
@@ -422,9 +429,9 @@ fn keys_of(rows: &[Row]) -> BTreeSet<Arc<str>> {
     rows.iter().map(|row| Arc::from(row.get::<_, &str>(0))).collect()
 }
 
-/// The lists of which a request needs the new items only, of rows of `key, changed, schema` of what has changed.
+/// The lists of which a request needs the new items only, from rows of `key, changed, schema` of changed keys.
 async fn appended_keys(
-    (connection, schemas): (&Object, &Schemas),
+    (connection, schemas): (&Object, &PostgresSchemas),
     request: &GetSession,
     scope: Scope,
     rows: &[Row],
@@ -441,13 +448,13 @@ async fn appended_keys(
     Ok(keys)
 }
 
-/// Whether the rows tell what has changed of a session since a version of it.
-fn is_known(version: u64, row: &SessionRow, history: &History) -> bool {
+/// Whether the rows show all changes of a session since this version.
+fn is_known(version: u64, row: &PostgresSessionRow, history: &PostgresHistory) -> bool {
     let first = history.lineage.first().map_or(0, |own| own.after);
     (first.max(row.oldest)..=row.version).contains(&version)
 }
 
-/// The pieces of the history whose events a request asks for, newest first.
+/// The pieces of the history with the requested events, newest first.
 async fn event_pieces(
     connection: &Object,
     record: &SessionRecord,
@@ -465,7 +472,8 @@ async fn event_pieces(
         }
         EventRange::Since(time) => {
             let (firsts, lasts) = columns(ranges.iter().copied());
-            let given: Given<'_> = &[&record.number, &to_db(oldest), &firsts, &lasts, &time.as_micros()];
+            let given: SqlParameters<'_> =
+                &[&record.number, &to_db(oldest), &firsts, &lasts, &time.as_micros()];
             let found = query(connection, LAST_BEFORE, given).await?;
             (found.first().map_or(oldest, |row| from_db(row.get(0))), u64::MAX)
         }
@@ -493,7 +501,7 @@ pub(super) async fn read_pieces(
 /// Runs `$read` in a transaction that sees one moment.
 macro_rules! reading {
     ($connection:expr, |$inside:ident| $read:expr) => {{
-        let transaction = Transaction::new($connection);
+        let transaction = PooledTransaction::new($connection);
         let $inside = transaction.connection()?;
         let ((), read) = try_join!(biased; begin_reading($inside), $read)?;
         commit($inside).await?;
@@ -517,7 +525,7 @@ async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u6
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let row = query(connection, READ_SESSION, &[&app, &user, &id]).await?;
-    let record = SessionRow::of(&row, key)?;
+    let record = PostgresSessionRow::of(&row, key)?;
     let after = to_db(request.after.max(record.oldest));
     let (firsts, lasts) = columns(std::iter::once((1, record.version)));
     let limit = to_db(request.limit as u64);
@@ -527,7 +535,7 @@ async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u6
     if !request.in_memory {
         return Ok(sizes);
     }
-    // Few at once, as their sizes say.
+    // NOTE: the sizes on disk bound each query, so that bodies of large events are not all in memory at once.
     let (mut read, mut after) = (0, after);
     while read < sizes.len() {
         let rest = &sizes[read..];
@@ -539,7 +547,7 @@ async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u6
         let bodies =
             query(connection, EVENT_BODIES, &[&record.number, &after, &firsts, &lasts, &limit]).await?;
         for (row, (version, size)) in bodies.iter().zip(&mut sizes[read..]) {
-            (*version, *size) = (from_db(row.get(0)), weight::of_body(row.get(1)));
+            (*version, *size) = (from_db(row.get(0)), memory_size::of_body(row.get(1)));
             after = row.get(0);
         }
         if bodies.is_empty() {
@@ -564,10 +572,10 @@ pub(super) async fn inbox(connection: Object, request: &ReadInbox) -> Result<Vec
 
 pub(super) async fn read_scope(
     connection: Object,
-    schemas: &Schemas,
+    schemas: &PostgresSchemas,
     scope: &ScopeKey,
 ) -> Result<Values, SessionError> {
-    let transaction = Transaction::new(connection);
+    let transaction = PooledTransaction::new(connection);
     let connection = transaction.connection()?;
     let ((), values) =
         try_join!(biased; begin_reading(connection), scope_values(connection, schemas, scope))?;
@@ -579,7 +587,7 @@ pub(super) async fn read_scope(
 /// The values of a shared scope, inside a transaction.
 pub(super) async fn scope_values(
     connection: &Object,
-    schemas: &Schemas,
+    schemas: &PostgresSchemas,
     scope: &ScopeKey,
 ) -> Result<Values, SessionError> {
     let (app, user) = scope.parts();
@@ -590,22 +598,22 @@ pub(super) async fn scope_values(
         Some(row) => scope_row(row, app, user)?,
         None => ScopeRow::new(0, app, user),
     };
-    Part { cells, items }.shared_values(connection, schemas, &row, &Asked::default()).await
+    ValueRows { cells, items }.shared_values(connection, schemas, &row, &ValueSelection::default()).await
 }
 
 pub(super) async fn list(
     connection: Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: &ListSessions,
 ) -> Result<SessionPage, SessionError> {
     let after = request.after.as_ref().map(Cursor::position).transpose()?;
     let (updated, number) = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX).saturating_add(1);
     let (app, user, updated) = (request.app.as_str(), request.user.as_str(), updated.as_micros());
-    let transaction = Transaction::new(connection);
+    let transaction = PooledTransaction::new(connection);
     let connection = transaction.connection()?;
     let text = request.text.as_deref().unwrap_or_default();
-    let given: Given<'_> = &[&app, &user, &updated, &number, &limit, &request.unfinished, &text];
+    let given: SqlParameters<'_> = &[&app, &user, &updated, &number, &limit, &request.unfinished, &text];
     let ((), rows, scopes) = try_join!(biased;
         begin_reading(connection),
         query(connection, LIST_SESSIONS, given),
@@ -616,10 +624,10 @@ pub(super) async fn list(
     for row in rows.iter().take(request.limit) {
         let id = SessionId::new(row.get::<_, String>(7))?;
         let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
-        let row = SessionRow::read(row, &key)?;
+        let row = PostgresSessionRow::read(row, &key)?;
         found.push((key, row));
     }
-    let next = found.last().map(|(_, row)| Cursor::behind(row.updated, row.number)).filter(|_| !is_last);
+    let next = found.last().map(|(_, row)| Cursor::after(row.updated, row.number)).filter(|_| !is_last);
     let sessions = if request.state || request.events != EventRange::None {
         let gets: Vec<GetSession> = found.into_iter().map(|(key, _)| request.get(key)).collect();
         try_join_all(gets.iter().map(|get| session(connection, cache, get))).await?
@@ -635,7 +643,7 @@ pub(super) async fn list(
 /// Sessions without values and events.
 async fn metadata(
     connection: &Object,
-    found: Vec<(SessionKey, SessionRow)>,
+    found: Vec<(SessionKey, PostgresSessionRow)>,
     scopes: ScopeVersions,
 ) -> Result<Vec<Session>, SessionError> {
     let numbers: Vec<i64> = found.iter().map(|(_, row)| row.number).collect();
@@ -645,7 +653,7 @@ async fn metadata(
         of_sessions.entry(row.get(6)).or_default().push(rewind_row(row));
     }
     let sessions = found.into_iter().map(|(key, row)| {
-        let rewinds: Rewinds = of_sessions.remove(&row.number).into_iter().flatten().collect();
+        let rewinds: RewindChain = of_sessions.remove(&row.number).into_iter().flatten().collect();
         let visible = Visible::at(row.version, &rewinds.counting(row.state.rewound)?);
         row.session(key, visible, scopes)
     });

@@ -13,23 +13,22 @@ use tokio_postgres::Row;
 
 use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
 use super::sums;
-use super::transaction::{Idle, execute, query};
-use crate::chain::{Chain, gap};
-use crate::changes::ScopeVersions;
-use crate::digest::{Content, Digest};
+use super::transaction::{IdleTimeout, execute, query};
+use crate::digest::{ContentDigest, Digest};
 use crate::error::SessionError;
-use crate::event::{CommittedEvent, Event, Recent};
+use crate::event::{CommittedEvent, Event, RecentTexts};
 use crate::ids::{AppId, EventId, SessionKey, UserId};
-use crate::rewinds::{RewindRow, Rewinds};
-use crate::rows::{
-    Assembly, Extent, Head, ItemRow, NewestItems, Segment, from_db, in_lineage, read_json, to_db,
-};
-use crate::seal::{self, EventSeal, ScopeSeal, SessionRecord, SessionSeal, State, row_number};
+use crate::rows::chain::{EventChain, missing_event};
+use crate::rows::lineage::{HistorySegment, from_db, in_lineage, to_db};
+use crate::rows::rewinds::{RewindChain, RewindRow};
+use crate::rows::seal::{self, EventSeal, ScopeSeal, SealedState, SessionRecord, SessionSeal, row_number};
+use crate::rows::shared::{ScopeRow, SharedHead, SharedScopes};
+use crate::rows::values::{ListAssembly, ListExtent, NewestItems, SharedItemRow, ValueHead, read_json};
+use crate::rows::work::WorkState;
+use crate::scope::ScopeVersions;
 use crate::session::{Appended, Held, Rewound, Session, Values, Visible};
-use crate::shared::{ScopeRow, Scopes, SharedHead};
-use crate::store::Fence;
+use crate::store::ClaimFence;
 use crate::time::Timestamp;
-use crate::work::Work;
 
 /// The checksum of the row of a schema. It is made before the server gives that a number.
 pub(super) fn schema_sum(text: &str) -> i64 {
@@ -38,7 +37,7 @@ pub(super) fn schema_sum(text: &str) -> i64 {
 
 /// Schemas by number: a row refers to its schema, whose text is stored once.
 #[derive(Default)]
-pub(super) struct Schemas(Mutex<KnownSchemas>);
+pub(super) struct PostgresSchemas(Mutex<KnownSchemas>);
 
 #[derive(Default)]
 struct KnownSchemas {
@@ -46,7 +45,7 @@ struct KnownSchemas {
     texts: HashMap<i64, Arc<str>>,
 }
 
-impl Schemas {
+impl PostgresSchemas {
     fn known<T>(&self, look: impl FnOnce(&mut KnownSchemas) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -58,6 +57,7 @@ impl Schemas {
             return Ok(number);
         }
         let checksum = schema_sum(text);
+        // NOTE: two workers may both add a schema. Both rows stay, and all use the one with the lowest number.
         execute(connection, ADD_SCHEMA, &[&&**text, &checksum]).await?;
         let found = query(connection, FIND_SCHEMA, &[&&**text]).await?;
         let number: Option<i64> = found.first().and_then(|row| row.get(0));
@@ -92,74 +92,77 @@ impl Schemas {
 /// The recently read or written sessions: an event can be added in one statement if no other worker has
 /// written since.
 #[derive(Default)]
-pub(super) struct Records(Mutex<Generations>);
+pub(super) struct RecordCache(Mutex<CacheGenerations>);
 
 /// The last known data of a session.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct CachedRecord {
     pub(super) record: SessionRecord,
-    pub(super) work: Work,
+    pub(super) work: WorkState,
 }
 
-/// Those of the newer generation, and of the one before, which is dropped when the newer one is full.
+/// Two generations of entries: the older one is dropped when the newer one is full.
 #[derive(Default)]
-struct Generations {
-    newer: HashMap<SessionKey, Known>,
-    older: HashMap<SessionKey, Known>,
+struct CacheGenerations {
+    newer: HashMap<SessionKey, CachedRecord>,
+    older: HashMap<SessionKey, CachedRecord>,
 }
 
-/// How many sessions a generation has at most.
+/// The maximum number of sessions of a generation.
 const GENERATION: usize = 4_096;
 
-impl Records {
-    fn locked(&self) -> MutexGuard<'_, Generations> {
+impl RecordCache {
+    fn locked(&self) -> MutexGuard<'_, CacheGenerations> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The last known data of a session.
-    pub(super) fn last(&self, key: &SessionKey) -> Option<Known> {
+    pub(super) fn last(&self, key: &SessionKey) -> Option<CachedRecord> {
         let known = self.locked();
         known.newer.get(key).or_else(|| known.older.get(key)).cloned()
     }
 
     /// Sets the last known data of a session, unless it is outdated. Wrong data does no harm: the seal
     /// detects it.
-    pub(super) fn set(&self, key: &SessionKey, record: SessionRecord, work: Work) {
+    pub(super) fn set(&self, key: &SessionKey, record: SessionRecord, work: WorkState) {
         let mut known = self.locked();
-        let is_newer =
-            |known: &Known| known.record.number == record.number && known.record.version > record.version;
+        let is_newer = |known: &CachedRecord| {
+            known.record.number == record.number && known.record.version > record.version
+        };
         if known.newer.get(key).is_some_and(is_newer) {
             return;
         }
+        // NOTE: two generations bound the cache without a list of uses: a session that is in use is copied into the newer
+        // one.
         if known.newer.len() >= GENERATION && !known.newer.contains_key(key) {
             known.older = mem::take(&mut known.newer);
         }
-        known.newer.insert(key.clone(), Known { record, work });
+        known.newer.insert(key.clone(), CachedRecord { record, work });
     }
 }
 
-/// What the store knows of its database.
-pub(super) struct Cache {
-    pub(super) schemas: Schemas,
-    pub(super) records: Records,
-    pub(super) idle: Idle,
+/// Cached data of a database: schemas and sessions.
+pub(super) struct StoreCache {
+    pub(super) schemas: PostgresSchemas,
+    pub(super) records: RecordCache,
+    pub(super) idle: IdleTimeout,
 }
 
-impl Cache {
-    pub(super) fn new(idle: Idle) -> Self {
-        Cache { schemas: Schemas::default(), records: Records::default(), idle }
+impl StoreCache {
+    pub(super) fn new(idle: IdleTimeout) -> Self {
+        StoreCache { schemas: PostgresSchemas::default(), records: RecordCache::default(), idle }
     }
 }
 
 /// The row of a session.
-pub(super) struct SessionRow {
+pub(super) struct PostgresSessionRow {
     pub(super) record: SessionRecord,
-    pub(super) work: Work,
+    pub(super) work: WorkState,
     /// When the row was read, by the server's clock.
     pub(super) now: Timestamp,
 }
 
-impl Deref for SessionRow {
+impl Deref for PostgresSessionRow {
     type Target = SessionRecord;
 
     fn deref(&self) -> &SessionRecord {
@@ -167,7 +170,7 @@ impl Deref for SessionRow {
     }
 }
 
-impl SessionRow {
+impl PostgresSessionRow {
     /// Reads a row, and checks that it is the one of the key.
     pub(super) fn read(row: &Row, key: &SessionKey) -> Result<Self, SessionError> {
         let (parent, parent_version): (Option<String>, Option<i64>) = (row.get(5), row.get(6));
@@ -188,15 +191,15 @@ impl SessionRow {
         };
         let record = record.opened(seal, key)?;
         let (fence, inbox) = (fence_of(record.number, row, 9)?, from_db(row.get(12)));
-        let work = Work { fence, inbox, last: from_db(row.get(15)), waiting: row.get(16) };
+        let work = WorkState { fence, inbox, last: from_db(row.get(15)), waiting: row.get(16) };
         work.check(record.number, row.get(17), key)?;
-        Ok(SessionRow { record, work, now: Timestamp::from_micros(row.get(13)) })
+        Ok(PostgresSessionRow { record, work, now: Timestamp::from_micros(row.get(13)) })
     }
 
     /// The row of an existing session.
     pub(super) fn of(rows: &[Row], key: &SessionKey) -> Result<Self, SessionError> {
         let row = rows.first().ok_or_else(|| SessionError::not_found(key))?;
-        SessionRow::read(row, key)
+        PostgresSessionRow::read(row, key)
     }
 
     pub(super) fn session(
@@ -210,26 +213,26 @@ impl SessionRow {
 }
 
 /// The claim of a session, from its columns `number, claims, claim_owner, claim_expires` that begin here.
-pub(super) fn fence(row: &Row, number: usize) -> Result<Fence, SessionError> {
+pub(super) fn fence(row: &Row, number: usize) -> Result<ClaimFence, SessionError> {
     fence_of(row.get(number), row, number + 1)
 }
 
 /// The claim of a session, from its number and its columns `claims, claim_owner, claim_expires` that begin here.
-fn fence_of(number: i64, row: &Row, claims: usize) -> Result<Fence, SessionError> {
-    Fence::stored(number, row.get(claims), row.get::<_, Option<&str>>(claims + 1), row.get(claims + 2))
+fn fence_of(number: i64, row: &Row, claims: usize) -> Result<ClaimFence, SessionError> {
+    ClaimFence::stored(number, row.get(claims), row.get::<_, Option<&str>>(claims + 1), row.get(claims + 2))
 }
 
 /// The history of a session.
-pub(super) struct History {
+pub(super) struct PostgresHistory {
     /// Newest first.
-    pub(super) lineage: Vec<Segment>,
+    pub(super) lineage: Vec<HistorySegment>,
     /// The visible versions at the requested version.
     pub(super) visible: Visible,
     /// The newest rewind up to that version.
     pub(super) rewound: u64,
 }
 
-impl History {
+impl PostgresHistory {
     /// The history of a session, checked against its row, with the rewinds of a version: of the session's own, or of an
     /// earlier one.
     pub(super) fn read(
@@ -238,21 +241,26 @@ impl History {
         record: &SessionRecord,
         version: Option<u64>,
     ) -> Result<Self, SessionError> {
-        let lineage: Vec<Segment> = lineage
+        let lineage: Vec<HistorySegment> = lineage
             .iter()
-            .map(|row| Segment { stream: row.get(0), after: from_db(row.get(1)), upto: from_db(row.get(2)) })
+            .map(|row| HistorySegment {
+                stream: row.get(0),
+                after: from_db(row.get(1)),
+                upto: from_db(row.get(2)),
+            })
             .collect();
         seal::compare(seal::of_lineage(&lineage), record.lineage, || "history of a session".to_owned())?;
-        let rewinds: Rewinds = rewinds.iter().map(rewind_row).collect();
+        let rewinds: RewindChain = rewinds.iter().map(rewind_row).collect();
         let version = version.unwrap_or(record.version);
-        // Which one is the newest up to an earlier version is known once the event of that is read.
+        // NOTE: the newest rewind up to an earlier version is certain only once the seal of that version's event is read:
+        // `check_rewound` compares it.
         let rewound = if version == record.version { record.state.rewound } else { rewinds.newest() };
         let visible = Visible::at(version, &rewinds.counting(rewound)?);
-        Ok(History { lineage, visible, rewound })
+        Ok(PostgresHistory { lineage, visible, rewound })
     }
 
-    /// Checks the newest rewind up to an earlier version, by what held after the events that were asked for.
-    pub(super) fn check_rewound(&self, states: &States, version: u64) -> Result<(), SessionError> {
+    /// Checks the newest rewind up to an earlier version against the states after the requested events.
+    pub(super) fn check_rewound(&self, states: &StatesByVersion, version: u64) -> Result<(), SessionError> {
         match states.get(&version) {
             Some(state) if state.rewound != self.rewound => {
                 Err(SessionError::damaged("history of a session", "missing rewind"))
@@ -261,7 +269,7 @@ impl History {
         }
     }
 
-    /// Where the state of a version is written down.
+    /// The stream in which the state of a version is stored.
     pub(super) fn stream_of(&self, version: u64) -> Option<i64> {
         self.lineage.iter().find(|segment| segment.after <= version).map(|segment| segment.stream)
     }
@@ -283,11 +291,11 @@ pub(super) fn rewind_row(row: &Row) -> RewindRow {
     }
 }
 
-/// What held after some events, by their versions.
-pub(super) type States = HashMap<u64, State>;
+/// The states after some events, by their versions.
+pub(super) type StatesByVersion = HashMap<u64, SealedState>;
 
-/// What held after events, from rows of `stream, version, at, seal`.
-pub(super) fn states(rows: &[Row]) -> Result<States, SessionError> {
+/// The states after events, from rows of `stream, version, at, seal`.
+pub(super) fn states(rows: &[Row]) -> Result<StatesByVersion, SessionError> {
     let read = |row: &Row| {
         let version = from_db(row.get(1));
         let state = read_state(row.get(0), version, row.get(2), row.get(3))?;
@@ -296,30 +304,35 @@ pub(super) fn states(rows: &[Row]) -> Result<States, SessionError> {
     rows.iter().map(read).collect()
 }
 
-/// What held after an event, by its seal.
-pub(super) fn read_state(stream: i64, version: u64, at: i64, seal: &[u8]) -> Result<State, SessionError> {
+/// The state after an event, by its seal.
+pub(super) fn read_state(
+    stream: i64,
+    version: u64,
+    at: i64,
+    seal: &[u8],
+) -> Result<SealedState, SessionError> {
     let seal = EventSeal::from_bytes(seal).ok_or_else(|| {
         SessionError::damaged(format!("event of version {version}"), "missing seal of its row")
     })?;
     seal.open(row_number(stream, version), at)
 }
 
-/// The digest of a session's history up to a version, given those of its events whose versions were asked for.
+/// The digest of a session's history up to a version, given the states after the requested events.
 pub(super) fn digest_at(
     record: &SessionRecord,
-    states: &States,
+    states: &StatesByVersion,
     version: u64,
 ) -> Result<Digest, SessionError> {
     match version {
         _ if version == record.oldest => Ok(record.anchor),
         _ if version == record.version => Ok(record.state.head),
-        _ => states.get(&version).map(|state| state.head).ok_or_else(|| gap(version)),
+        _ => states.get(&version).map(|state| state.head).ok_or_else(|| missing_event(version)),
     }
 }
 
-/// The combined checksums of a session's values at a version, given what held after the events that were asked for; none
-/// where no row tells.
-pub(super) fn cells_at(record: &SessionRecord, states: &States, version: u64) -> Option<i64> {
+/// The combined checksums of a session's values at a version, given the states after the requested events; `None` if no row
+/// has them.
+pub(super) fn cells_at(record: &SessionRecord, states: &StatesByVersion, version: u64) -> Option<i64> {
     match version == record.version {
         true => Some(record.state.cells),
         false => states.get(&version).map(|state| state.cells),
@@ -331,20 +344,20 @@ pub(super) fn events(
     rows: &[Row],
     pieces: &[(u64, u64)],
     record: &SessionRecord,
-    states: &States,
+    states: &StatesByVersion,
 ) -> Result<Vec<CommittedEvent>, SessionError> {
     let mut events = Vec::with_capacity(rows.len());
-    let (mut rows, mut recent) = (rows.iter().peekable(), Recent::default());
+    let (mut rows, mut recent) = (rows.iter().peekable(), RecentTexts::default());
     for (after, last) in pieces {
-        let mut chain = Chain::ending(*last, digest_at(record, states, *last)?);
+        let mut chain = EventChain::ending(*last, digest_at(record, states, *last)?);
         while let Some(row) = rows.next_if(|row| from_db(row.get(0)) > *after) {
             let (version, id, at) = (from_db(row.get(0)), row.get(1), Timestamp::from_micros(row.get(2)));
             let (body, seal) = (row.get(3), EventSeal::from_bytes(row.get(4)));
             let seal = seal.ok_or_else(|| {
                 SessionError::damaged(format!("event of version {version}"), "missing seal of its row")
             })?;
-            chain.add(version, Content::new(version, id, at, body), seal.state.head)?;
-            let event = Event::beside(&mut recent, EventId::new(id)?, at, body)?;
+            chain.add(version, ContentDigest::new(version, id, at, body), seal.state.head)?;
+            let event = Event::from_body_sharing(&mut recent, EventId::new(id)?, at, body)?;
             events.push(CommittedEvent { version, event: event.into() });
         }
         chain.end(*after, digest_at(record, states, *after)?)?;
@@ -358,7 +371,7 @@ pub(super) fn events(
 pub(super) struct HeadRow {
     pub(super) key: String,
     pub(super) schema: i64,
-    pub(super) head: Head,
+    pub(super) head: ValueHead,
     /// The combined checksums of the rows of a list's items.
     pub(super) items: i64,
     pub(super) version: i64,
@@ -369,68 +382,70 @@ pub(super) struct HeadRow {
     found: i64,
 }
 
-/// Whose rows of values are read: a session's, or those of the scope of this number.
+/// The owner of rows of values: a session, or the scope of this number.
 #[derive(Clone, Copy)]
-pub(super) enum RowsOf {
+pub(super) enum RowOwner {
     Session,
     Shared(i64),
 }
 
 impl HeadRow {
-    pub(super) fn read(row: &Row, of: RowsOf) -> Result<Self, SessionError> {
+    pub(super) fn read(row: &Row, of: RowOwner) -> Result<Self, SessionError> {
         let (key, schema, version): (&str, i64, i64) = (row.get(0), row.get(1), row.get(7));
         let value: Option<&str> = row.get(2);
         let count = |column| row.get::<_, Option<i64>>(column).unwrap_or_default();
         let (extent, items) = (
-            Extent { generation: from_db(count(3)), start: from_db(count(4)), length: from_db(count(5)) },
+            ListExtent { generation: from_db(count(3)), start: from_db(count(4)), length: from_db(count(5)) },
             count(6),
         );
         let is_list = value.is_none();
         let (found, changed) = match of {
-            RowsOf::Session => (sums::of_content(key, schema, value, is_list.then_some((extent, items))), 0),
-            RowsOf::Shared(scope) => {
+            RowOwner::Session => {
+                (sums::of_content(key, schema, value, is_list.then_some((extent, items))), 0)
+            }
+            RowOwner::Shared(scope) => {
                 let list = is_list.then_some((to_db(extent.start), to_db(extent.length)));
                 let changed = row.get(9);
                 (seal::of_shared(scope, key, (version, changed), schema, value, list), changed)
             }
         };
         let head = match value {
-            Some(text) => Head::Json(read_json("value", text)?),
-            None => Head::List(extent),
+            Some(text) => ValueHead::Json(read_json("value", text)?),
+            None => ValueHead::List(extent),
         };
         let (key, checksum) = (key.to_owned(), row.get(8));
         Ok(HeadRow { key, schema, head, items, version, changed, checksum, found })
     }
 
-    /// Where the items are, if it is a list.
-    pub(super) fn extent(&self) -> Option<Extent> {
+    /// The extent of the items, if it is a list.
+    pub(super) fn extent(&self) -> Option<ListExtent> {
         match self.head {
-            Head::List(extent) => Some(extent),
-            Head::Json(_) => None,
+            ValueHead::List(extent) => Some(extent),
+            ValueHead::Json(_) => None,
         }
     }
 
-    /// What the row of a shared key says about its next change.
+    /// The fields of a shared key's row on which its next change depends.
     pub(super) fn before(&self) -> SharedHead {
         SharedHead { extent: self.extent(), changed: self.changed, checksum: self.checksum }
     }
 
-    /// Refuses a row that is not what was written.
+    /// Rejects a row that differs from the one that was written.
     pub(super) fn check(&self) -> Result<(), SessionError> {
         seal::compare(self.found, self.checksum, || format!("value of key \"{}\"", self.key))
     }
 
     /// The part of the row in the combined checksums of all.
-    pub(super) fn sum(&self, of: RowsOf) -> i64 {
+    pub(super) fn sum(&self, of: RowOwner) -> i64 {
         match of {
-            RowsOf::Session => sums::of_cell(&self.key, self.version, self.checksum),
-            RowsOf::Shared(_) => self.checksum,
+            RowOwner::Session => sums::of_cell(&self.key, self.version, self.checksum),
+            RowOwner::Shared(_) => self.checksum,
         }
     }
 }
 
 /// The rows of values, each checked.
-pub(super) fn heads(rows: &[Row], of: RowsOf) -> Result<Vec<HeadRow>, SessionError> {
+pub(super) fn heads(rows: &[Row], of: RowOwner) -> Result<Vec<HeadRow>, SessionError> {
     let read = |row| {
         let head = HeadRow::read(row, of)?;
         head.check().map(|()| head)
@@ -439,15 +454,15 @@ pub(super) fn heads(rows: &[Row], of: RowsOf) -> Result<Vec<HeadRow>, SessionErr
 }
 
 /// Items of lists by key.
-pub(super) type Items = HashMap<String, List<Arc<Value>>>;
+pub(super) type ListItems = HashMap<String, List<Arc<Value>>>;
 
 /// A list in assembly.
-struct Gathered {
-    list: Result<Assembly, SessionError>,
+struct GatheredList {
+    list: Result<ListAssembly, SessionError>,
     sum: i64,
 }
 
-impl Gathered {
+impl GatheredList {
     fn add(&mut self, row: &Row) {
         let (key, stream, generation, version): (&str, i64, i64, i64) =
             (row.get(0), row.get(1), row.get(2), row.get(3));
@@ -475,16 +490,20 @@ fn damaged_list(key: &str) -> SessionError {
 }
 
 /// The row of a list, and its items.
-type ListOf<'h> = (&'h HeadRow, Result<List<Arc<Value>>, SessionError>);
+type ListResult<'h> = (&'h HeadRow, Result<List<Arc<Value>>, SessionError>);
 
 /// The lists of a session by key, from rows in the order of their versions.
-pub(super) fn session_lists<'h>(heads: &'h [HeadRow], rows: &[Row], history: &History) -> Vec<ListOf<'h>> {
-    let is_list = |row: &&HeadRow| matches!(row.head, Head::List(_));
+pub(super) fn session_lists<'h>(
+    heads: &'h [HeadRow],
+    rows: &[Row],
+    history: &PostgresHistory,
+) -> Vec<ListResult<'h>> {
+    let is_list = |row: &&HeadRow| matches!(row.head, ValueHead::List(_));
     let gathered = |row: &'h HeadRow| match row.head {
-        Head::List(extent) => Gathered { list: Ok(Assembly::new(extent)), sum: 0 },
-        Head::Json(_) => Gathered { list: Err(damaged_list(&row.key)), sum: 0 },
+        ValueHead::List(extent) => GatheredList { list: Ok(ListAssembly::new(extent)), sum: 0 },
+        ValueHead::Json(_) => GatheredList { list: Err(damaged_list(&row.key)), sum: 0 },
     };
-    let mut lists: HashMap<&str, Gathered> =
+    let mut lists: HashMap<&str, GatheredList> =
         heads.iter().filter(is_list).map(|row| (row.key.as_str(), gathered(row))).collect();
     for row in rows {
         let (stream, version) = (row.get(1), from_db(row.get(3)));
@@ -503,8 +522,8 @@ pub(super) fn session_lists<'h>(heads: &'h [HeadRow], rows: &[Row], history: &Hi
 pub(super) fn session_items(
     heads: &[HeadRow],
     rows: &[Row],
-    history: &History,
-) -> Result<Items, SessionError> {
+    history: &PostgresHistory,
+) -> Result<ListItems, SessionError> {
     let lists = session_lists(heads, rows, history);
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
@@ -521,7 +540,7 @@ fn by_key(rows: &[Row]) -> HashMap<&str, Vec<&Row>> {
 /// The items of a shared list that were added after a version of its scope, from rows of
 /// `key, place, version, checksum, item`, newest first.
 fn items_after(
-    (key, extent): (&str, Extent),
+    (key, extent): (&str, ListExtent),
     rows: &[&Row],
     scope: i64,
     version: u64,
@@ -529,13 +548,13 @@ fn items_after(
     let mut items = NewestItems::after(version, scope, key, extent);
     for row in rows {
         let (place, version, checksum, item) = (row.get(1), row.get(2), row.get(3), row.get(4));
-        items.add(&ItemRow { place, version, checksum, item })?;
+        items.add(&SharedItemRow { place, version, checksum, item })?;
     }
     items.finish()
 }
 
 /// The lists of a shared scope by key, from the rows of all their items.
-pub(super) fn shared_lists<'h>(heads: &'h [HeadRow], rows: &[Row], scope: i64) -> Vec<ListOf<'h>> {
+pub(super) fn shared_lists<'h>(heads: &'h [HeadRow], rows: &[Row], scope: i64) -> Vec<ListResult<'h>> {
     let of_keys = by_key(rows);
     let list = |head: &'h HeadRow| {
         let rows = of_keys.get(head.key.as_str()).map(Vec::as_slice).unwrap_or_default();
@@ -546,12 +565,12 @@ pub(super) fn shared_lists<'h>(heads: &'h [HeadRow], rows: &[Row], scope: i64) -
 }
 
 /// The items of shared lists, from the rows of all of them.
-pub(super) fn shared_items(heads: &[HeadRow], rows: &[Row], scope: i64) -> Result<Items, SessionError> {
+pub(super) fn shared_items(heads: &[HeadRow], rows: &[Row], scope: i64) -> Result<ListItems, SessionError> {
     let lists = shared_lists(heads, rows, scope);
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
 
-/// What was appended to shared lists after a version of their scope, by key.
+/// The items that were appended to shared lists after a version of their scope, by key.
 pub(super) fn appended(
     heads: &[HeadRow],
     rows: &[Row],
@@ -560,7 +579,7 @@ pub(super) fn appended(
 ) -> Result<Vec<(Arc<str>, Appended)>, SessionError> {
     let of_keys = by_key(rows);
     let lists = heads.iter().filter_map(|head| Some((head.key.as_str(), head.extent()?)));
-    let appended = |(key, extent): (&str, Extent)| {
+    let appended = |(key, extent): (&str, ListExtent)| {
         let rows = of_keys.get(key).map(Vec::as_slice).unwrap_or_default();
         let items = items_after((key, extent), rows, scope, version)?;
         let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
@@ -572,15 +591,15 @@ pub(super) fn appended(
 /// Values from their rows and items.
 pub(super) async fn values(
     connection: &Object,
-    schemas: &Schemas,
+    schemas: &PostgresSchemas,
     heads: Vec<HeadRow>,
-    mut items: Items,
+    mut items: ListItems,
 ) -> Result<Values, SessionError> {
     let mut values = Vec::with_capacity(heads.len());
     for HeadRow { key, schema, head, .. } in heads {
         let cell = match head {
-            Head::Json(value) => StoredValue::from(value),
-            Head::List(_) => StoredValue::list(items.remove(&key).unwrap_or_default()),
+            ValueHead::Json(value) => StoredValue::from(value),
+            ValueHead::List(_) => StoredValue::list(items.remove(&key).unwrap_or_default()),
         };
         let schema = schemas.text(connection, schema).await?;
         values.push((Arc::from(key), Held { cell, schema }));
@@ -602,8 +621,9 @@ pub(super) fn scope_row(row: &Row, app: &AppId, user: Option<&UserId>) -> Result
 }
 
 /// The scopes of the sessions of a user, from rows of `owner, scope, version, known, seal`.
-pub(super) fn scopes(rows: &[Row], app: &AppId, user: &UserId) -> Result<Scopes, SessionError> {
-    let mut scopes = Scopes { app: ScopeRow::new(0, app, None), user: ScopeRow::new(0, app, Some(user)) };
+pub(super) fn scopes(rows: &[Row], app: &AppId, user: &UserId) -> Result<SharedScopes, SessionError> {
+    let mut scopes =
+        SharedScopes { app: ScopeRow::new(0, app, None), user: ScopeRow::new(0, app, Some(user)) };
     for row in rows {
         match row.get::<_, &str>(0).is_empty() {
             true => scopes.app = scope_row(row, app, None)?,

@@ -2,9 +2,9 @@
 
 /// A statement of the list below.
 #[derive(Clone, Copy)]
-pub(super) struct Sql(&'static str);
+pub(super) struct SqlStatement(&'static str);
 
-impl Sql {
+impl SqlStatement {
     pub(super) const fn text(self) -> &'static str {
         self.0
     }
@@ -12,9 +12,9 @@ impl Sql {
 
 macro_rules! statements {
     ($($name:ident = $text:expr;)*) => {
-        $(pub(super) const $name: Sql = Sql($text);)*
+        $(pub(super) const $name: SqlStatement = SqlStatement($text);)*
         /// All statements.
-        pub(super) const ALL: &[Sql] = &[$($name),*];
+        pub(super) const ALL: &[SqlStatement] = &[$($name),*];
     };
 }
 
@@ -28,11 +28,14 @@ macro_rules! number {
 /// The time in microseconds, by the server's clock.
 macro_rules! now {
     () => {
+        // NOTE: not `now()`, which is the start of the transaction: it may have waited for a lock since, and a claim would
+        // begin in the past.
         "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
     };
 }
 
-/// Since when a session waits without a worker. A claim that was given up has a negative expiry: see `store/claims.rs`.
+/// The time since which a session waits without a worker. A released claim with work left has a negative expiry: see
+/// `store/claims.rs`.
 macro_rules! free_since {
     () => {
         "CASE WHEN claim_expires < 0 THEN ~claim_expires ELSE COALESCE(claim_expires, updated) END"
@@ -102,14 +105,14 @@ macro_rules! scope {
     };
 }
 
-/// What a key of a session has.
+/// The columns of a key of a session.
 macro_rules! cell {
     () => {
         "schema, value, generation, start, length, items, version, checksum"
     };
 }
 
-/// What a key of a shared scope has, as if it were of a session.
+/// The columns of a key of a shared scope, in the form of a session's key.
 macro_rules! shared {
     () => {
         "SELECT key, schema, value, 0::bigint, start, length, 0::bigint, version, checksum, changed FROM stepfold_shared"
@@ -176,6 +179,8 @@ macro_rules! in_history {
 }
 
 statements! {
+    // NOTE: searched by a digest, since an index over the texts would reject long ones. Without a unique index two workers
+    // may add the same text; `FIND_SCHEMA` takes the lowest number.
     ADD_SCHEMA = "INSERT INTO stepfold_schemas (text, checksum) SELECT $1::text, $2 WHERE NOT EXISTS \
         (SELECT 1 FROM stepfold_schemas WHERE md5(text) = md5($1::text) AND text = $1::text)";
     FIND_SCHEMA = "SELECT MIN(id) FROM stepfold_schemas WHERE md5(text) = md5($1::text) AND text = $1::text";
@@ -200,6 +205,7 @@ statements! {
         SELECT (SELECT MIN(s.owner) FROM stepfold_sessions s WHERE s.app = $1 AND s.owner > u.owner) \
         FROM u WHERE u.owner IS NOT NULL) \
         SELECT owner FROM u WHERE owner IS NOT NULL LIMIT $3";
+    // NOTE: claims expire by the server's clock; a session is due by the clock of the workers, which set that time.
     LIST_UNATTENDED = concat!(
         "SELECT owner, id, ", free_since!(), " AS since, inbox, number, claim_owner, ",
         "claim_owner IS NULL AND claim_expires IS NOT NULL ",
@@ -208,6 +214,7 @@ statements! {
         now!(), " END OR ($6::boolean AND claim_owner IS NOT NULL)) ",
         "AND (", free_since!(), ", number) > ($2::bigint, $3::bigint) ORDER BY since, number LIMIT $4"
     );
+    // NOTE: only a suggestion for an id: the number itself comes from the table's identity.
     NEXT_NUMBER = "SELECT COALESCE(MAX(number), 0) + 1 FROM stepfold_sessions";
     ADD_SESSION = "INSERT INTO stepfold_sessions \
         (app, owner, id, version, oldest, created, updated, parent_id, parent_version, life, work, seal, searched) \
@@ -240,8 +247,10 @@ statements! {
     // The seals of events, each by its stream and version.
     SEALS = "SELECT e.stream, e.version, e.at, e.seal FROM UNNEST($1::bigint[], $2::bigint[]) AS n(stream, version) \
         JOIN stepfold_events e ON e.stream = n.stream AND e.version = n.version";
+    // NOTE: a limit for each range and again for the whole: each range stops at its first row.
     LAST_BEFORE = in_history!("e.version", "AND e.at < $5", "DESC", "1");
     FIRST_SINCE = in_history!("e.version", "AND e.at >= $5", "ASC", "1");
+    // NOTE: compared in the database, so that a large body is not sent back.
     REPEATED = concat!(
         "SELECT version, body = $5 AND at = $6 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
     );
@@ -288,6 +297,8 @@ statements! {
 
     PUT_WORK = "UPDATE stepfold_sessions SET claims = $2, claim_owner = $3, claim_expires = $4, inbox = $5, \
         inbox_last = $6, waiting = $7, work = $8 WHERE number = $1";
+    // NOTE: the checksum of a claim is computed by the worker, so a heartbeat is two statements: one reads and locks, this
+    // one writes.
     PUT_CLAIMS = "UPDATE stepfold_sessions SET claim_expires = n.expires, work = n.work \
         FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[]) AS n (number, expires, work) \
         WHERE stepfold_sessions.number = n.number";
@@ -373,6 +384,7 @@ statements! {
     );
     DELETE_CELLS_SINCE =
         "DELETE FROM stepfold_cells WHERE stream = $1 AND version > $2 RETURNING key, version, checksum";
+    // NOTE: copied inside the database, with the checksums of their contents, so that no value travels to the worker.
     FORK_CELLS = as_of!(
         concat!("INSERT INTO stepfold_cells (stream, key, ", cell!(), ")"),
         concat!("$3, key, ", cell!()),
@@ -402,6 +414,7 @@ statements! {
         "SELECT f.number, s.id, s.parent_version, s.created, f.checksum FROM stepfold_forks f ",
         "JOIN stepfold_sessions s ON s.number = f.number WHERE f.parent = ", number!(), " ORDER BY f.number"
     );
+    // NOTE: returns the checksum, which leaves the combined one of the origin.
     FORGET_FORK = "DELETE FROM stepfold_forks WHERE parent = $1 AND number = $2 RETURNING checksum";
     FORGET_FORKS = "DELETE FROM stepfold_forks WHERE parent = $1";
     FIND_LABEL = "SELECT label, version, checksum FROM stepfold_labels WHERE number = $1 AND label = $2";
@@ -488,6 +501,8 @@ statements! {
         WHERE number > $1 AND ($2::text IS NULL OR app = $2) ORDER BY number LIMIT $3";
     PAGE_OF_SCOPES = "SELECT scope, app, owner FROM stepfold_scopes \
         WHERE scope > $1 AND ($2::text IS NULL OR app = $2) ORDER BY scope LIMIT $3";
+    // NOTE: a lost row of a session cannot be found by its key, so its lineage and its events are searched for numbers
+    // without a row.
     LOST_SESSIONS = "SELECT l.number FROM stepfold_lineage l WHERE NOT EXISTS \
         (SELECT 1 FROM stepfold_sessions s WHERE s.number = l.number) \
         UNION SELECT e.stream FROM stepfold_events e WHERE NOT EXISTS \
@@ -503,6 +518,7 @@ statements! {
     SWEEP_PAST = "DELETE FROM stepfold_past WHERE stream = $1 AND (version > $2 OR until <= $3)";
     SWEEP_ITEMS = "DELETE FROM stepfold_items WHERE stream = $1 AND version > $2";
     SWEEP_REWINDS = "DELETE FROM stepfold_rewinds WHERE stream = $1 AND version > $2";
+    // NOTE: a list that was replaced leaves its items, and only current and past values tell which lists are needed.
     SWEEP_LOST_ITEMS = "DELETE FROM stepfold_items i WHERE i.stream = $1 AND NOT EXISTS \
         (SELECT 1 FROM stepfold_cells c WHERE c.stream = $1 AND c.key = i.key AND c.generation = i.generation) \
         AND NOT EXISTS \

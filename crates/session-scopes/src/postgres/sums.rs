@@ -8,17 +8,22 @@ use std::collections::HashMap;
 
 use tokio_postgres::Row;
 
-use crate::digest::Check;
+use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
-use crate::rows::Extent;
+use crate::rows::values::ListExtent;
 
 /// The checksum of the content of the row of a session's key: a value, or a list with the combined checksums of the rows
 /// of its items.
-pub(super) fn of_content(key: &str, schema: i64, value: Option<&str>, list: Option<(Extent, i64)>) -> i64 {
-    let mut check = Check::new("content of stepfold_cells");
+pub(super) fn of_content(
+    key: &str,
+    schema: i64,
+    value: Option<&str>,
+    list: Option<(ListExtent, i64)>,
+) -> i64 {
+    let mut check = ChecksumEncoder::new("content of stepfold_cells");
     check.text(key).int(schema).optional_text(value);
-    if let Some((Extent { generation, start, length }, items)) = list {
-        let [generation, start, length] = [generation, start, length].map(crate::rows::to_db);
+    if let Some((ListExtent { generation, start, length }, items)) = list {
+        let [generation, start, length] = [generation, start, length].map(crate::rows::lineage::to_db);
         check.int(generation).int(start).int(length).int(items);
     }
     check.sum()
@@ -26,7 +31,7 @@ pub(super) fn of_content(key: &str, schema: i64, value: Option<&str>, list: Opti
 
 /// The part of a row in the combined checksums of a session's values.
 pub(super) fn of_cell(key: &str, version: i64, content: i64) -> i64 {
-    Check::new("stepfold_cells").text(key).int(version).int(content).sum()
+    ChecksumEncoder::new("stepfold_cells").text(key).int(version).int(content).sum()
 }
 
 /// The checksum of a row of items of a session's list.
@@ -36,7 +41,7 @@ pub(super) fn of_items(
     (generation, place): (i64, i64),
     items: &str,
 ) -> i64 {
-    let mut check = Check::new("stepfold_items");
+    let mut check = ChecksumEncoder::new("stepfold_items");
     check.int(stream).int(version).text(key).int(generation).int(place).text(items).sum()
 }
 

@@ -8,11 +8,11 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
-use super::listed::list_all;
+use super::list_entry::update_all_entries;
 use super::tags;
-use super::transaction::within;
+use super::transaction::with_timeout;
 use crate::error::SessionError;
-use crate::rows::from_db;
+use crate::rows::lineage::from_db;
 
 /// The version of the tables that this crate makes.
 const FORMAT: u64 = 3;
@@ -25,17 +25,17 @@ const META: &str = "stepfold_meta";
 /// Any constant number.
 const LOCK: i64 = 0x7374_6570_666f_6c64;
 
-/// How long an instance waits for another one that is at it.
+/// The time that an instance waits for another one that sets up the tables.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(60);
 
 /// The limits of a set-up.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct SetUpTimeouts {
     /// Of the connection.
     pub(super) connecting: Duration,
     /// Of each of the server's answers, in addition to waiting for others.
     pub(super) answer: Duration,
-    /// How long the server keeps the lock of an instance that says nothing: a frozen one does not hold up the others.
+    /// The time that the server keeps the lock of a silent instance: a frozen one does not delay the others.
     pub(super) idle: Duration,
 }
 
@@ -43,38 +43,38 @@ pub(super) struct Patience {
 pub(super) async fn set_up(
     config: &Config,
     tls: MakeRustlsConnect,
-    patience: Patience,
+    answer_timeout: SetUpTimeouts,
 ) -> Result<(), SessionError> {
     let connect = async { config.connect(tls).await.map_err(failed("connect")) };
-    let (mut client, connection) = within(patience.connecting, connect).await?;
+    let (mut client, connection) = with_timeout(answer_timeout.connecting, connect).await?;
     let driver = tokio::spawn(connection);
-    let result = migrate(&mut client, patience).await;
+    let result = migrate(&mut client, answer_timeout).await;
     drop(client);
     if result.is_err() {
-        // It would wait for what was not answered.
+        // NOTE: after an error the driver would still wait for unanswered statements.
         driver.abort();
     }
-    // Ends with the client; what it says about the end is of no use.
+    // NOTE: the driver ends with the client, and its error repeats that of the set-up.
     let _ = driver.await;
     result
 }
 
-async fn migrate(client: &mut Client, patience: Patience) -> Result<(), SessionError> {
-    // Tables of this version need no lock, whichever process has it.
-    if within(patience.answer, format_of(client)).await? == FORMAT {
+async fn migrate(client: &mut Client, answer_timeout: SetUpTimeouts) -> Result<(), SessionError> {
+    // NOTE: checked before the lock, so that a start does not wait for another process that holds the lock.
+    if with_timeout(answer_timeout.answer, format_of(client)).await? == FORMAT {
         return Ok(());
     }
-    let waits = patience.answer.saturating_add(WAIT_FOR_OTHERS);
-    let transaction = within(waits, lock(client, patience.idle)).await?;
-    let found = within(patience.answer, make_tables(&transaction)).await?;
+    let waits = answer_timeout.answer.saturating_add(WAIT_FOR_OTHERS);
+    let transaction = with_timeout(waits, lock(client, answer_timeout.idle)).await?;
+    let found = with_timeout(answer_timeout.answer, make_tables(&transaction)).await?;
     if found == 1 {
-        tags::add_all(&transaction, patience.answer).await?;
+        tags::add_all(&transaction, answer_timeout.answer).await?;
     }
     if (1..3).contains(&found) {
-        list_all(&transaction, patience.answer).await?;
+        update_all_entries(&transaction, answer_timeout.answer).await?;
     }
     let failed = failed("set up its tables");
-    within(patience.answer, async {
+    with_timeout(answer_timeout.answer, async {
         if found < FORMAT {
             let update = format!("UPDATE stepfold_meta SET format = {FORMAT}");
             transaction.batch_execute(&update).await.map_err(failed)?;
@@ -84,7 +84,7 @@ async fn migrate(client: &mut Client, patience: Patience) -> Result<(), SessionE
     .await
 }
 
-/// Begins the transaction in which one instance sets up the tables. The server ends it if that instance says nothing.
+/// Begins the transaction in which one instance sets up the tables. The server ends it if that instance stays silent.
 async fn lock(client: &mut Client, idle: Duration) -> Result<Transaction<'_>, SessionError> {
     let failed = failed("set up its tables");
     let transaction = client.transaction().await.map_err(failed)?;
@@ -94,6 +94,7 @@ async fn lock(client: &mut Client, idle: Duration) -> Result<Transaction<'_>, Se
         idle.as_millis().clamp(1, 2_147_483_647)
     );
     transaction.batch_execute(&limits).await.map_err(failed)?;
+    // NOTE: an advisory lock: there is no table to lock before the first start.
     let locked = transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await;
     locked.map_err(|error| match error.code() {
         Some(&SqlState::LOCK_NOT_AVAILABLE) => is_locked(),
@@ -135,7 +136,7 @@ async fn format_of(client: &impl GenericClient) -> Result<u64, SessionError> {
         return Err(SessionError::ForeignTable { table: first.clone() });
     }
     let foreign = || SessionError::ForeignTable { table: META.to_owned() };
-    // Without a name: through a pooler, another connection may have the statement.
+    // NOTE: unnamed: through a pooler, a prepared statement may be in another connection of the server.
     let format = client
         .query_typed(
             "SELECT format::bigint FROM stepfold_meta WHERE made_by = 'stepfold-session-scopes'",

@@ -10,32 +10,38 @@ use tokio_postgres::types::Type;
 
 use super::error::failed;
 use super::pooler;
-use super::rows::{History, SessionRow};
+use super::rows::{PostgresHistory, PostgresSessionRow};
 use super::statements::{ADD_TAGS, FIND_TAGGED, READ_LINEAGE, READ_REWINDS, READ_SESSION, READ_TAGS};
-use super::transaction::{Given, Sent, Transaction, begin_reading, commit, execute, query, within};
+use super::transaction::{
+    PooledTransaction, SentStatement, SqlParameters, begin_reading, commit, execute, query, with_timeout,
+};
 use crate::error::SessionError;
 use crate::event::{Event, MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
-use crate::rows::{from_db, to_db};
-use crate::seal::SessionRecord;
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::seal::SessionRecord;
 use crate::store::FindTagged;
 use crate::time::Timestamp;
 
-/// How many events are read in one go.
+/// The number of events per query.
 const PAGE: i64 = 500;
 
 /// The statement that adds the tags of an event, the newest one of a session, if it has any.
-pub(super) fn add<'a>(connection: &'a Object, after: &SessionRecord, event: &Event) -> Option<Sent<'a>> {
+pub(super) fn add<'a>(
+    connection: &'a Object,
+    after: &SessionRecord,
+    event: &Event,
+) -> Option<SentStatement<'a>> {
     let tags: Vec<Vec<u8>> = event.tag_digests().into_iter().map(Vec::from).collect();
     let (stream, version) = (after.number, to_db(after.version));
-    (!tags.is_empty()).then(|| -> Sent<'a> {
+    (!tags.is_empty()).then(|| -> SentStatement<'a> {
         Box::pin(async move { execute(connection, ADD_TAGS, &[&stream, &version, &tags]).await })
     })
 }
 
-/// Adds the tags of all events, which were stored before there was an index; page by page, each of which may take so long.
+/// Adds the tags of all events, which were stored before the index existed; in pages, each with its own timeout.
 pub(super) async fn add_all(
     transaction: &tokio_postgres::Transaction<'_>,
-    patience: Duration,
+    answer_timeout: Duration,
 ) -> Result<(), SessionError> {
     let failed = failed("set up its tables");
     let marks = MARKS.map(|mark| format!("body LIKE '%{mark}%'")).join(" OR ");
@@ -51,24 +57,24 @@ pub(super) async fn add_all(
                 .await
                 .map_err(failed)
         };
-        let rows = within(patience, asked).await?;
+        let rows = with_timeout(answer_timeout, asked).await?;
         let Some(last) = rows.last() else { return Ok(()) };
         (stream, version) = (last.get(0), last.get(1));
         for row in &rows {
             let tags = tags_of_body(row.get(2), Timestamp::from_micros(row.get(3)), row.get(4));
             let tags: Vec<&[u8]> = tags.iter().map(|tag| &tag[..]).collect();
-            let given: Given<'_> = &[&row.get::<_, i64>(0), &row.get::<_, i64>(1), &tags];
+            let given: SqlParameters<'_> = &[&row.get::<_, i64>(0), &row.get::<_, i64>(1), &tags];
             let added = async {
                 transaction.execute_typed(ADD_TAGS.text(), &pooler::typed(given)?).await.map_err(failed)
             };
-            within(patience, added).await?;
+            with_timeout(answer_timeout, added).await?;
         }
     }
 }
 
 /// The version of the newest event with each of the tags, in a snapshot.
 pub(super) async fn find(connection: Object, request: &FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
-    let transaction = Transaction::new(connection);
+    let transaction = PooledTransaction::new(connection);
     let connection = transaction.connection()?;
     let ((), found) = try_join!(biased; begin_reading(connection), newest(connection, request))?;
     commit(connection).await?;
@@ -88,10 +94,12 @@ async fn newest(connection: &Object, request: &FindTagged) -> Result<Vec<Option<
         async { query(connection, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await },
         async { query(connection, FIND_TAGGED, &[&app, &user, &id, &tags]).await },
     )?;
-    let row = SessionRow::of(&row, key)?;
-    let visible = History::read(&lineage, &rewinds, &row, None)?.visible;
+    let row = PostgresSessionRow::of(&row, key)?;
+    let visible = PostgresHistory::read(&lineage, &rewinds, &row, None)?.visible;
     let newest = |digest: &TagDigest| {
         let versions = tagged.iter().filter(|row| row.get::<_, &[u8]>(0) == digest);
+        // NOTE: filtered here and not in the statement: visible versions follow from rewinds that the same round trip
+        // reads.
         let versions = versions.map(|row| from_db(row.get(1)));
         versions.filter(|version| *version > row.oldest && visible.contains(*version)).max()
     };
@@ -106,7 +114,7 @@ pub(super) async fn all(
     let rows = query(connection, READ_TAGS, &[&row.number, &to_db(row.oldest)]).await?;
     let tag = |row: &Row| {
         let mut tag = TagDigest::default();
-        // No event has one of another length.
+        // NOTE: a tag of another length is damaged: padded or truncated, it differs from all tags of events, and is reported.
         let stored = row.get::<_, &[u8]>(1);
         let length = stored.len().min(TAG_BYTES);
         tag[..length].copy_from_slice(&stored[..length]);

@@ -16,7 +16,7 @@ use crate::error::SessionError;
 
 /// The verification of a server's certificate.
 #[derive(Debug, PartialEq, Eq)]
-enum Trust {
+enum CertificateTrust {
     /// No verification.
     Anyone,
     /// The system's certificates.
@@ -36,11 +36,11 @@ fn invalid(why: &'static str) -> SessionError {
 }
 
 /// The driver's own options, and those of this crate.
-fn parse(url: &str) -> Result<(Config, Trust), SessionError> {
+fn parse(url: &str) -> Result<(Config, CertificateTrust), SessionError> {
     let mut rest = url.to_owned();
     let (mut mode, mut root) = (None, None);
     let is_url = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
-    // The name and password before an `@` may have a question mark.
+    // NOTE: name and password before an `@` may contain a question mark.
     let behind = url.find('@').map_or(0, |at| at + 1);
     if is_url && let Some(place) = url[behind..].find('?') {
         let (address, options) = url.split_at(behind + place + 1);
@@ -68,9 +68,9 @@ fn parse(url: &str) -> Result<(Config, Trust), SessionError> {
         Some(_) => return Err(invalid("expected sslmode=disable, prefer, require or verify-full")),
     }
     let trust = match root {
-        Some(path) if path != "system" => Trust::File(path),
-        root if is_verified || root.is_some() => Trust::System,
-        _ => Trust::Anyone,
+        Some(path) if path != "system" => CertificateTrust::File(path),
+        root if is_verified || root.is_some() => CertificateTrust::System,
+        _ => CertificateTrust::Anyone,
     };
     Ok((config, trust))
 }
@@ -93,19 +93,22 @@ fn decode(value: &str) -> Result<String, SessionError> {
 }
 
 /// With the algorithms of `ring`, whatever the process has chosen elsewhere.
-fn client(trust: &Trust) -> Result<ClientConfig, SessionError> {
+fn client(trust: &CertificateTrust) -> Result<ClientConfig, SessionError> {
     let failed = |error: Error| SessionError::Store { what: "set up TLS", source: Box::new(error) };
+    // NOTE: named explicitly: rustls panics if several providers are compiled in and the program has chosen none.
     let provider = Arc::new(ring::default_provider());
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(failed)?;
     let builder = match trust {
-        Trust::Anyone => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(BelieveAnyone(algorithms)))
+        CertificateTrust::Anyone => {
+            // NOTE: as libpq does for `prefer` and `require`: hosting companies have certificates of their own
+            // (docs/decisions/sessions.md).
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptingVerifier(algorithms)))
         }
-        Trust::System => builder.with_platform_verifier().map_err(failed)?,
-        Trust::File(path) => builder.with_root_certificates(roots(path)?),
+        CertificateTrust::System => builder.with_platform_verifier().map_err(failed)?,
+        CertificateTrust::File(path) => builder.with_root_certificates(roots(path)?),
     };
     Ok(builder.with_no_client_auth())
 }
@@ -128,15 +131,16 @@ pub(super) fn is_refused(error: &tokio_postgres::Error) -> bool {
     let Some(source) = std::error::Error::source(error) else { return false };
     match source.downcast_ref::<std::io::Error>() {
         Some(error) => matches!(error.get_ref(), Some(inner) if inner.is::<Error>()),
+        // NOTE: tokio-postgres has no kind for this error, so that its text is compared.
         None => error.to_string().starts_with("error performing TLS handshake"),
     }
 }
 
 /// Encrypts without authentication: the meaning of `prefer` and `require` without certificates.
 #[derive(Debug)]
-struct BelieveAnyone(WebPkiSupportedAlgorithms);
+struct AcceptingVerifier(WebPkiSupportedAlgorithms);
 
-impl ServerCertVerifier for BelieveAnyone {
+impl ServerCertVerifier for AcceptingVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -178,23 +182,31 @@ mod tests {
     #[test]
     fn options_of_tls_are_read_and_the_others_stay() {
         for (url, mode, trust) in [
-            ("postgres://a@h/d", SslMode::Prefer, Trust::Anyone),
-            ("postgres://a@h/d?sslmode=disable", SslMode::Disable, Trust::Anyone),
-            ("postgres://a@h/d?sslmode=prefer&application_name=x", SslMode::Prefer, Trust::Anyone),
-            ("postgresql://a@h/d?application_name=x&sslmode=require", SslMode::Require, Trust::Anyone),
-            ("host=h user=a sslmode=require", SslMode::Require, Trust::Anyone),
-            ("postgres://a:x?sslmode=disable@h/d?sslmode=verify-full", SslMode::Require, Trust::System),
-            ("postgres://a@h?sslmode=require&sslrootcert=system", SslMode::Require, Trust::System),
+            ("postgres://a@h/d", SslMode::Prefer, CertificateTrust::Anyone),
+            ("postgres://a@h/d?sslmode=disable", SslMode::Disable, CertificateTrust::Anyone),
+            ("postgres://a@h/d?sslmode=prefer&application_name=x", SslMode::Prefer, CertificateTrust::Anyone),
+            (
+                "postgresql://a@h/d?application_name=x&sslmode=require",
+                SslMode::Require,
+                CertificateTrust::Anyone,
+            ),
+            ("host=h user=a sslmode=require", SslMode::Require, CertificateTrust::Anyone),
+            (
+                "postgres://a:x?sslmode=disable@h/d?sslmode=verify-full",
+                SslMode::Require,
+                CertificateTrust::System,
+            ),
+            ("postgres://a@h?sslmode=require&sslrootcert=system", SslMode::Require, CertificateTrust::System),
             (
                 "postgres://a@h/d?sslrootcert=%2Fmy%20ca.pem&sslmode=verify-full",
                 SslMode::Require,
-                Trust::File("/my ca.pem".to_owned()),
+                CertificateTrust::File("/my ca.pem".to_owned()),
             ),
             // Naming a certificate implies its verification.
             (
                 "postgres://a@h/d?sslmode=require&sslrootcert=ca",
                 SslMode::Require,
-                Trust::File("ca".to_owned()),
+                CertificateTrust::File("ca".to_owned()),
             ),
         ] {
             let (config, found) = parse(url).unwrap();

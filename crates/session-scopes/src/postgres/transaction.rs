@@ -2,7 +2,7 @@
 //!
 //! The driver sends a statement when its future is first polled and does not wait for the previous one. So
 //! statements that are polled in order, including `BEGIN` and `COMMIT`, share one round trip. They must be
-//! prepared: preparing is a separate round trip, which later statements would overtake. Hence a [`Sql`] can
+//! prepared: preparing is a separate round trip, which later statements would overtake. Hence a [`SqlStatement`] can
 //! only come from the list in `statements`, which is prepared completely when a connection is created.
 
 use std::future::poll_fn;
@@ -18,29 +18,30 @@ use tokio_postgres::types::ToSql;
 
 use super::error::failed;
 use super::pooler;
-use super::statements::Sql;
+use super::statements::SqlStatement;
 use crate::error::SessionError;
 
-/// What a statement is given.
-pub(super) type Given<'a> = &'a [&'a (dyn ToSql + Sync)];
+/// The parameters of a statement.
+pub(super) type SqlParameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// A connection in a transaction. If it is dropped before [`end`](Transaction::end), the connection is
+/// A connection in a transaction. If it is dropped before [`end`](PooledTransaction::end), the connection is
 /// closed, and the server rolls back.
-pub(super) struct Transaction {
+pub(super) struct PooledTransaction {
     connection: Option<Object>,
 }
 
-impl Drop for Transaction {
+impl Drop for PooledTransaction {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
+            // NOTE: taken out of the pool: a connection with an open transaction or unread answers must not be reused.
             drop(Object::take(connection));
         }
     }
 }
 
-impl Transaction {
+impl PooledTransaction {
     pub(super) fn new(connection: Object) -> Self {
-        Transaction { connection: Some(connection) }
+        PooledTransaction { connection: Some(connection) }
     }
 
     /// The connection, to run statements on.
@@ -61,7 +62,7 @@ impl Transaction {
     }
 
     /// Rolls back, and returns the error.
-    pub(super) async fn give_up<T>(mut self, error: SessionError) -> Result<T, SessionError> {
+    pub(super) async fn roll_back<T>(mut self, error: SessionError) -> Result<T, SessionError> {
         if self.connection()?.batch_execute("ROLLBACK").await.is_ok() {
             self.connection.take();
         }
@@ -69,24 +70,25 @@ impl Transaction {
     }
 }
 
-/// How long a transaction may wait for its worker, as the claims of that demand: one that is frozen in a transaction keeps
-/// the rows locked until its connection is closed, and the worker that takes over needs them when the claim has expired.
+/// The time that a transaction may wait for its worker, given the worker's claims. A worker that is frozen in a transaction
+/// keeps the rows locked until its connection is closed, and the worker that takes over needs them when the claim has
+/// expired.
 #[derive(Debug)]
-pub(super) struct Idle {
-    /// As it is for each connection.
+pub(super) struct IdleTimeout {
+    /// The setting of each connection.
     usual: Duration,
-    /// A third of the shortest claim that was asked for, in milliseconds.
+    /// A third of the shortest requested claim, in milliseconds.
     shortest: AtomicU64,
     /// The settings of each transaction, where a pooler lets connections of the server have none of ours.
     local: String,
 }
 
-impl Idle {
-    /// Below this, a worker on a busy machine would lose transactions in vain.
+impl IdleTimeout {
+    /// The lower bound: with less, a worker on a busy machine would lose transactions without need.
     const LEAST: Duration = Duration::from_millis(50);
 
     pub(super) fn new(usual: Duration, local: String) -> Self {
-        Idle { usual, shortest: AtomicU64::new(u64::MAX), local }
+        IdleTimeout { usual, shortest: AtomicU64::new(u64::MAX), local }
     }
 
     /// The settings of a transaction that waits for its worker as long as usual.
@@ -94,7 +96,7 @@ impl Idle {
         self.local.clone()
     }
 
-    /// The settings of a transaction, given the duration of the claim that is asked for in it.
+    /// The settings of a transaction, given the duration of the claim that is requested in it.
     pub(super) fn limit(&self, claim: Option<Duration>) -> String {
         let idle = self.idle(claim).map_or_else(String::new, |idle| {
             format!("; SET LOCAL idle_in_transaction_session_timeout = {}", idle.as_millis())
@@ -102,24 +104,26 @@ impl Idle {
         self.usual() + &idle
     }
 
-    /// How long it may wait, if that is not the usual time.
+    /// The time that it may wait, if that is not the usual time.
     fn idle(&self, claim: Option<Duration>) -> Option<Duration> {
-        // One that expires at once is no claim that a worker continues under.
+        // NOTE: no worker continues under a claim that expires immediately, so its duration does not count.
         let asked = claim.filter(|claim| !claim.is_zero()).map_or(u64::MAX, |claim| {
-            u64::try_from((claim / 3).max(Idle::LEAST).as_millis()).unwrap_or(u64::MAX)
+            u64::try_from((claim / 3).max(IdleTimeout::LEAST).as_millis()).unwrap_or(u64::MAX)
         });
         let shortest = Duration::from_millis(self.shortest.fetch_min(asked, Ordering::Relaxed).min(asked));
         (shortest < self.usual).then_some(shortest)
     }
 }
 
-/// Runs `$body` in a transaction with these [settings](Idle); commits its value, and rolls back after an error.
+/// Runs `$body` in a transaction with these [settings](IdleTimeout); commits its value, and rolls back after an error.
 macro_rules! in_transaction {
     ($connection:expr, $settings:expr, |$inside:ident| $body:expr) => {{
-        let transaction = Transaction::new($connection);
+        let transaction = PooledTransaction::new($connection);
         let result = {
             let $inside = transaction.connection()?;
             let body = async { $body };
+            // NOTE: `biased` polls in this order, so `BEGIN` is sent first; the statements after it do not wait for its
+            // answer.
             match try_join!(biased; begin($inside, $settings), body) {
                 Ok(((), done)) => commit($inside).await.map(|()| done),
                 Err(error) => Err(error),
@@ -130,14 +134,15 @@ macro_rules! in_transaction {
                 transaction.end();
                 Ok(done)
             }
-            Err(error) => transaction.give_up(error).await,
+            Err(error) => transaction.roll_back(error).await,
         }
     }};
 }
 pub(super) use in_transaction;
 
-/// Begins a transaction that writes, with these [settings](Idle): each statement sees what was committed before it.
+/// Begins a transaction that writes, with these [settings](IdleTimeout): each statement sees what was committed before it.
 pub(super) async fn begin(connection: &Object, settings: String) -> Result<(), SessionError> {
+    // NOTE: named explicitly: a database whose default is `serializable` would make writers of one value fail.
     let begin = String::from("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE") + &settings;
     connection.batch_execute(&begin).await.map_err(failed("begin"))
 }
@@ -148,26 +153,30 @@ pub(super) async fn begin_reading(connection: &Object) -> Result<(), SessionErro
     connection.batch_execute(begin).await.map_err(failed("begin"))
 }
 
-/// Commits. In an aborted transaction this rolls back and is not an error: look at the statements before.
+/// Commits. In an aborted transaction this rolls back without an error: the errors are those of earlier statements.
 pub(super) async fn commit(connection: &Object) -> Result<(), SessionError> {
     connection.batch_execute("COMMIT").await.map_err(failed("commit"))
 }
 
 /// Waits for a server's answer for at most this time: a frozen server does not enforce its own timeouts.
-pub(super) async fn within<T>(
-    patience: Duration,
+pub(super) async fn with_timeout<T>(
+    answer_timeout: Duration,
     answers: impl Future<Output = Result<T, SessionError>>,
 ) -> Result<T, SessionError> {
-    timeout(patience, answers).await.unwrap_or_else(|_| {
-        let source = format!("the server has not answered for {patience:?}").into();
+    timeout(answer_timeout, answers).await.unwrap_or_else(|_| {
+        let source = format!("the server has not answered for {answer_timeout:?}").into();
         Err(SessionError::Unavailable { what: "read or write", source })
     })
 }
 
 /// Runs a statement for its rows.
-pub(super) async fn query(connection: &Object, sql: Sql, given: Given<'_>) -> Result<Vec<Row>, SessionError> {
+pub(super) async fn query(
+    connection: &Object,
+    sql: SqlStatement,
+    given: SqlParameters<'_>,
+) -> Result<Vec<Row>, SessionError> {
     let failed = failed("read or write");
-    if pooler::is_between(connection) {
+    if pooler::is_pooled(connection) {
         return connection.query_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
     }
     let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
@@ -175,9 +184,13 @@ pub(super) async fn query(connection: &Object, sql: Sql, given: Given<'_>) -> Re
 }
 
 /// Runs a statement for the number of rows that it changed.
-pub(super) async fn execute(connection: &Object, sql: Sql, given: Given<'_>) -> Result<u64, SessionError> {
+pub(super) async fn execute(
+    connection: &Object,
+    sql: SqlStatement,
+    given: SqlParameters<'_>,
+) -> Result<u64, SessionError> {
     let failed = failed("write");
-    if pooler::is_between(connection) {
+    if pooler::is_pooled(connection) {
         return connection.execute_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
     }
     let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
@@ -185,10 +198,10 @@ pub(super) async fn execute(connection: &Object, sql: Sql, given: Given<'_>) -> 
 }
 
 /// A statement that is on its way.
-pub(super) type Sent<'a> = Pin<Box<dyn Future<Output = Result<u64, SessionError>> + Send + 'a>>;
+pub(super) type SentStatement<'a> = Pin<Box<dyn Future<Output = Result<u64, SessionError>> + Send + 'a>>;
 
 /// Runs statements in this order, in one round trip. The first error is the result, once all have ended.
-pub(super) async fn in_order(mut statements: Vec<Sent<'_>>) -> Result<Vec<u64>, SessionError> {
+pub(super) async fn in_order(mut statements: Vec<SentStatement<'_>>) -> Result<Vec<u64>, SessionError> {
     let mut results: Vec<Option<Result<u64, SessionError>>> = statements.iter().map(|_| None).collect();
     poll_fn(|context| {
         for (statement, result) in statements.iter_mut().zip(&mut results) {
@@ -198,6 +211,7 @@ pub(super) async fn in_order(mut statements: Vec<Sent<'_>>) -> Result<Vec<u64>, 
                 *result = Some(ready);
             }
         }
+        // NOTE: waits for all, even after an error: unread answers would end up with the next user of the connection.
         if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;

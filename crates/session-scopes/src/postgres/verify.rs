@@ -12,38 +12,38 @@ use tokio_postgres::Row;
 
 use super::branches;
 use super::inbox;
-use super::listed;
-use super::read::{Part, sum};
+use super::list_entry;
+use super::read::{ValueRows, sum};
 use super::rows::{
-    Cache, HeadRow, History, RowsOf, SessionRow, read_state, rewind_row, schema_sum, scope_row,
-    session_lists, shared_lists,
+    HeadRow, PostgresHistory, PostgresSessionRow, RowOwner, StoreCache, read_state, rewind_row, schema_sum,
+    scope_row, session_lists, shared_lists,
 };
 use super::statements::{
     ALL_REWINDS, EVENTS, FIND_SCOPE, LOST_SCOPES, LOST_SESSIONS, PAGE_OF_SCHEMAS, PAGE_OF_SCOPES,
     PAGE_OF_SESSIONS, READ_FORKS, READ_LABELS, READ_LINEAGE, READ_REWINDS, READ_SESSION,
 };
 use super::tags;
-use super::transaction::{Given, Transaction, begin_reading, commit, query, within};
-use crate::chain::{Link, check_links, check_tags, scope_place, told};
-use crate::digest::Content;
+use super::transaction::{PooledTransaction, SqlParameters, begin_reading, commit, query, with_timeout};
+use crate::digest::ContentDigest;
 use crate::error::{ErrorKind, SessionError};
 use crate::event::{TagDigest, tags_of_body};
 use crate::ids::{AppId, SessionKey, UserId};
-use crate::rewinds::Rewinds;
-use crate::rows::{from_db, to_db};
+use crate::rows::chain::{ChainLink, check_links, check_tags, error_text, scope_place};
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::rewinds::RewindChain;
 use crate::store::{FaultPlace, Verified, VerifySessions};
 use crate::time::Timestamp;
 
-/// How many rows are read in one go.
+/// The number of rows per query.
 const PAGE: u64 = 200;
 
 pub(super) async fn verify(
     connection: Object,
-    cache: &Cache,
-    patience: Duration,
+    cache: &StoreCache,
+    answer_timeout: Duration,
     request: &VerifySessions,
 ) -> Result<Verified, SessionError> {
-    let mut verifier = Verifier { cache, patience, report: Verified::default() };
+    let mut verifier = StoreVerifier { cache, answer_timeout, report: Verified::default() };
     let connection = match request {
         VerifySessions::All => {
             let connection = verifier.schemas(connection).await?;
@@ -66,34 +66,37 @@ pub(super) async fn verify(
     Ok(verifier.report)
 }
 
-struct Verifier<'a> {
-    cache: &'a Cache,
-    /// How long it waits for each answer: all together take as long as there is to look at.
-    patience: Duration,
+struct StoreVerifier<'a> {
+    cache: &'a StoreCache,
+    /// The timeout of each answer; there is no timeout of the whole.
+    answer_timeout: Duration,
     report: Verified,
 }
 
 /// Runs `$read` in a transaction that sees one moment, and gives the connection back as well.
 macro_rules! at_one_moment {
-    ($patience:expr, $connection:expr, |$inside:ident| $read:expr) => {{
-        let transaction = Transaction::new($connection);
+    ($answer_timeout:expr, $connection:expr, |$inside:ident| $read:expr) => {{
+        let transaction = PooledTransaction::new($connection);
         let read = {
             let $inside = transaction.connection()?;
-            within($patience, begin_reading($inside)).await?;
+            with_timeout($answer_timeout, begin_reading($inside)).await?;
             let read = $read;
-            within($patience, commit($inside)).await?;
+            with_timeout($answer_timeout, commit($inside)).await?;
             read
         };
         (transaction.into_connection()?, read)
     }};
 }
 
-impl Verifier<'_> {
+impl StoreVerifier<'_> {
     async fn schemas(&mut self, connection: Object) -> Result<Object, SessionError> {
         let mut after = i64::MIN;
         loop {
-            let rows =
-                within(self.patience, query(&connection, PAGE_OF_SCHEMAS, &[&after, &to_db(PAGE)])).await?;
+            let rows = with_timeout(
+                self.answer_timeout,
+                query(&connection, PAGE_OF_SCHEMAS, &[&after, &to_db(PAGE)]),
+            )
+            .await?;
             let Some(last) = rows.last() else { return Ok(connection) };
             after = last.get(0);
             for row in &rows {
@@ -114,8 +117,8 @@ impl Verifier<'_> {
         let app_name = app.map(AppId::as_str);
         let mut after = i64::MIN;
         loop {
-            let rows = within(
-                self.patience,
+            let rows = with_timeout(
+                self.answer_timeout,
                 query(&connection, PAGE_OF_SESSIONS, &[&after, &app_name, &to_db(PAGE)]),
             )
             .await?;
@@ -126,29 +129,31 @@ impl Verifier<'_> {
                 let key =
                     SessionKey::new(row.get::<_, &str>(1), row.get::<_, &str>(2), row.get::<_, &str>(3));
                 match key {
-                    // A missing session is not a fault: it was deleted.
+                    // NOTE: a session that is missing by now is no fault: it was deleted after the page was read.
                     Ok(key) => connection = self.session(connection, &key).await?.0,
                     Err(error) => {
-                        self.report.damaged(FaultPlace::UnknownSession { number }, told(&error));
+                        self.report.damaged(FaultPlace::UnknownSession { number }, error_text(&error));
                     }
                 }
             }
         }
-        for row in within(self.patience, query(&connection, LOST_SESSIONS, &[])).await? {
+        for row in with_timeout(self.answer_timeout, query(&connection, LOST_SESSIONS, &[])).await? {
             let detail = "its history exists, but its row is missing";
             self.report.missing(FaultPlace::UnknownSession { number: row.get(0) }, detail);
         }
         Ok(connection)
     }
 
-    /// Checks a session; whether it is there.
+    /// Checks a session; returns whether it exists.
     async fn session(
         &mut self,
         connection: Object,
         key: &SessionKey,
     ) -> Result<(Object, bool), SessionError> {
-        Ok(at_one_moment!(self.patience, connection, |inside| Box::pin(self.session_inside(inside, key))
-            .await?))
+        Ok(at_one_moment!(self.answer_timeout, connection, |inside| Box::pin(
+            self.session_inside(inside, key)
+        )
+        .await?))
     }
 
     async fn session_inside(&mut self, connection: &Object, key: &SessionKey) -> Result<bool, SessionError> {
@@ -163,43 +168,44 @@ impl Verifier<'_> {
                 ask(READ_FORKS)
             )
         };
-        let (row, lineage, rewinds, labels, forks) = within(self.patience, asked).await?;
+        let (row, lineage, rewinds, labels, forks) = with_timeout(self.answer_timeout, asked).await?;
         if row.is_empty() {
             return Ok(false);
         }
         self.report.sessions += 1;
         let place = || FaultPlace::Session(key.clone());
-        let row = match SessionRow::of(&row, key) {
+        let row = match PostgresSessionRow::of(&row, key) {
             Ok(row) => row,
             Err(error) => {
-                self.report.damaged(place(), told(&error));
+                self.report.damaged(place(), error_text(&error));
                 return Ok(true);
             }
         };
         let labels = branches::labels_of(&labels, &row, key).err();
         let forks = branches::forks_of(&forks, &row, key).err();
         for error in [labels, forks].into_iter().flatten() {
-            self.report.damaged(place(), told(&error));
+            self.report.damaged(place(), error_text(&error));
         }
         let rewinds_of = async { query(connection, ALL_REWINDS, &[&row.number]).await };
-        let all: Rewinds = within(self.patience, rewinds_of).await?.iter().map(rewind_row).collect();
+        let all: RewindChain =
+            with_timeout(self.answer_timeout, rewinds_of).await?.iter().map(rewind_row).collect();
         if let Err(error) = all.check_all(row.state.rewound) {
-            self.report.damaged(place(), told(&error));
+            self.report.damaged(place(), error_text(&error));
         }
-        if let Err(error) = within(self.patience, inbox::verify(connection, key, &row)).await? {
-            self.report.damaged(place(), told(&error));
+        if let Err(error) = with_timeout(self.answer_timeout, inbox::verify(connection, key, &row)).await? {
+            self.report.damaged(place(), error_text(&error));
         }
-        match History::read(&lineage, &rewinds, &row, None) {
+        match PostgresHistory::read(&lineage, &rewinds, &row, None) {
             Ok(history) => {
-                match within(self.patience, listed::verify(connection, key)).await {
+                match with_timeout(self.answer_timeout, list_entry::verify(connection, key)).await {
                     Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
-                    Err(error) => self.report.damaged(place(), told(&error)),
+                    Err(error) => self.report.damaged(place(), error_text(&error)),
                     Ok(()) => {}
                 }
                 self.events(connection, key, &row).await?;
                 self.values(connection, key, &row, &history).await?;
             }
-            Err(error) => self.report.damaged(place(), told(&error)),
+            Err(error) => self.report.damaged(place(), error_text(&error)),
         }
         Ok(true)
     }
@@ -208,22 +214,22 @@ impl Verifier<'_> {
         &mut self,
         connection: &Object,
         key: &SessionKey,
-        row: &SessionRow,
+        row: &PostgresSessionRow,
     ) -> Result<(), SessionError> {
-        let mut links: BTreeMap<u64, Link> = BTreeMap::new();
+        let mut links: BTreeMap<u64, ChainLink> = BTreeMap::new();
         let mut tagged: BTreeMap<u64, Vec<TagDigest>> = BTreeMap::new();
         let mut first = row.oldest + 1;
         while first <= row.version {
             let last = row.version.min(first + PAGE - 1);
             let (firsts, lasts) = (vec![to_db(first)], vec![to_db(last)]);
-            let given: Given<'_> = &[&row.number, &0_i64, &firsts, &lasts, &i64::MAX];
-            let rows = within(self.patience, query(connection, EVENTS, given)).await?;
+            let given: SqlParameters<'_> = &[&row.number, &0_i64, &firsts, &lasts, &i64::MAX];
+            let rows = with_timeout(self.answer_timeout, query(connection, EVENTS, given)).await?;
             links.extend(rows.iter().map(|row| (from_db(row.get(0)), link(row))));
             tagged.extend(rows.iter().map(|row| (from_db(row.get(0)), tags_of(row))));
             first = last + 1;
         }
         check_links(&mut self.report, key, row, &links);
-        let indexed = within(self.patience, tags::all(connection, row)).await?;
+        let indexed = with_timeout(self.answer_timeout, tags::all(connection, row)).await?;
         let tagged = tagged.iter().filter(|(version, _)| links.get(*version).is_some_and(Option::is_some));
         check_tags(&mut self.report, key, tagged.map(|(version, tags)| (*version, &tags[..])), &indexed);
         Ok(())
@@ -233,18 +239,19 @@ impl Verifier<'_> {
         &mut self,
         connection: &Object,
         key: &SessionKey,
-        row: &SessionRow,
-        history: &History,
+        row: &PostgresSessionRow,
+        history: &PostgresHistory,
     ) -> Result<(), SessionError> {
-        let Part { cells, items } = within(self.patience, Part::own(connection, key, None)).await?;
+        let ValueRows { cells, items } =
+            with_timeout(self.answer_timeout, ValueRows::own(connection, key, None)).await?;
         let place = |name: &str| FaultPlace::Key(key.clone(), name.to_owned());
-        let heads = self.heads(connection, &cells, RowsOf::Session, place).await?;
+        let heads = self.heads(connection, &cells, RowOwner::Session, place).await?;
         for (head, list) in session_lists(&heads, &items, history) {
             if let Err(error) = list {
-                self.report.damaged(place(&head.key), told(&error));
+                self.report.damaged(place(&head.key), error_text(&error));
             }
         }
-        if sum(&heads, RowsOf::Session) != row.state.cells {
+        if sum(&heads, RowOwner::Session) != row.state.cells {
             let detail = "values do not match the version: one is missing or outdated";
             self.report.damaged(FaultPlace::Session(key.clone()), detail);
         }
@@ -256,7 +263,7 @@ impl Verifier<'_> {
         &mut self,
         connection: &Object,
         rows: &[Row],
-        of: RowsOf,
+        of: RowOwner,
         place: impl Fn(&str) -> FaultPlace,
     ) -> Result<Vec<HeadRow>, SessionError> {
         let mut heads = Vec::with_capacity(rows.len());
@@ -265,13 +272,14 @@ impl Verifier<'_> {
             let head = match HeadRow::read(row, of) {
                 Ok(head) => head,
                 Err(error) => {
-                    self.report.damaged(place(row.get(0)), told(&error));
+                    self.report.damaged(place(row.get(0)), error_text(&error));
                     continue;
                 }
             };
-            let schema = within(self.patience, self.cache.schemas.text(connection, head.schema)).await;
+            let schema =
+                with_timeout(self.answer_timeout, self.cache.schemas.text(connection, head.schema)).await;
             for error in [head.check().err(), schema.err()].into_iter().flatten() {
-                self.report.damaged(place(&head.key), told(&error));
+                self.report.damaged(place(&head.key), error_text(&error));
             }
             heads.push(head);
         }
@@ -282,9 +290,11 @@ impl Verifier<'_> {
         let app = app.map(AppId::as_str);
         let mut after = i64::MIN;
         loop {
-            let rows =
-                within(self.patience, query(&connection, PAGE_OF_SCOPES, &[&after, &app, &to_db(PAGE)]))
-                    .await?;
+            let rows = with_timeout(
+                self.answer_timeout,
+                query(&connection, PAGE_OF_SCOPES, &[&after, &app, &to_db(PAGE)]),
+            )
+            .await?;
             let Some(last) = rows.last() else { break };
             after = last.get(0);
             for row in &rows {
@@ -299,7 +309,7 @@ impl Verifier<'_> {
                 }
             }
         }
-        for row in within(self.patience, query(&connection, LOST_SCOPES, &[])).await? {
+        for row in with_timeout(self.answer_timeout, query(&connection, LOST_SCOPES, &[])).await? {
             let detail = format!("values of scope {} exist, but its row is missing", row.get::<_, i64>(0));
             self.report.missing(FaultPlace::Store, detail);
         }
@@ -312,8 +322,9 @@ impl Verifier<'_> {
         app: &AppId,
         user: Option<&UserId>,
     ) -> Result<Object, SessionError> {
-        let checked =
-            at_one_moment!(self.patience, connection, |inside| self.scope_inside(inside, app, user).await?);
+        let checked = at_one_moment!(self.answer_timeout, connection, |inside| self
+            .scope_inside(inside, app, user)
+            .await?);
         Ok(checked.0)
     }
 
@@ -328,27 +339,27 @@ impl Verifier<'_> {
         let asked = async {
             try_join!(biased;
                 async { query(connection, FIND_SCOPE, &[&app_name, &owner]).await },
-                Part::shared(connection, (app_name, owner), None),
+                ValueRows::shared(connection, (app_name, owner), None),
             )
         };
-        let (row, Part { cells, items }) = within(self.patience, asked).await?;
+        let (row, ValueRows { cells, items }) = with_timeout(self.answer_timeout, asked).await?;
         let Some(row) = row.first() else { return Ok(()) };
         let row = match scope_row(row, app, user) {
             Ok(row) => row,
             Err(error) => {
-                self.report.damaged(place(None), told(&error));
+                self.report.damaged(place(None), error_text(&error));
                 return Ok(());
             }
         };
-        let of = RowsOf::Shared(row.scope);
+        let of = RowOwner::Shared(row.scope);
         let heads = self.heads(connection, &cells, of, |name| place(Some(name))).await?;
         for (head, list) in shared_lists(&heads, &items, row.scope) {
             if let Err(error) = list {
-                self.report.damaged(place(Some(&head.key)), told(&error));
+                self.report.damaged(place(Some(&head.key)), error_text(&error));
             }
         }
         if let Err(error) = row.check_cells(sum(&heads, of)) {
-            self.report.damaged(place(None), told(&error));
+            self.report.damaged(place(None), error_text(&error));
         }
         Ok(())
     }
@@ -359,9 +370,9 @@ fn tags_of(row: &Row) -> Vec<TagDigest> {
     tags_of_body(row.get(1), Timestamp::from_micros(row.get(2)), row.get(3))
 }
 
-/// What is known of the row of an event, `version, id, at, body, seal, stream`.
-fn link(row: &Row) -> Link {
+/// The link of the row of an event, `version, id, at, body, seal, stream`.
+fn link(row: &Row) -> ChainLink {
     let (version, id, at): (u64, &str, i64) = (from_db(row.get(0)), row.get(1), row.get(2));
     let state = read_state(row.get(5), version, at, row.get(4)).ok()?;
-    Some((Content::new(version, id, Timestamp::from_micros(at), row.get(3)), state.head))
+    Some((ContentDigest::new(version, id, Timestamp::from_micros(at), row.get(3)), state.head))
 }

@@ -9,14 +9,14 @@ use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::branches;
+use super::change_statements::{ItemSource, keys, plan, scope_changes, session_changes};
 use super::claims::{self, PlainClaim};
-use super::inbox::Waiting;
-use super::listed::list_again;
-use super::plan::{Source, keys, plan, scope_changes, session_changes};
+use super::inbox::WaitingInputs;
+use super::list_entry::update_entry;
 use super::read;
 use super::rows::{
-    Cache, History, Known, Records, Schemas, SessionRow, States, cells_at, digest_at, fence, rewind_row,
-    scope_row, scopes as scopes_of,
+    CachedRecord, PostgresHistory, PostgresSchemas, PostgresSessionRow, RecordCache, StatesByVersion,
+    StoreCache, cells_at, digest_at, fence, rewind_row, scope_row, scopes as scopes_of,
 };
 use super::statements::{
     ADD_EVENT, ADD_KEY, ADD_LINEAGE, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS, CELL_SUMS,
@@ -30,30 +30,31 @@ use super::statements::{
 use super::sums;
 use super::tags;
 use super::transaction::{
-    Given, Idle, Sent, Transaction, begin, commit, execute, in_order, in_transaction, query,
+    IdleTimeout, PooledTransaction, SentStatement, SqlParameters, begin, commit, execute, in_order,
+    in_transaction, query,
 };
-use crate::apply::{WritesOf, made_id};
-use crate::changes::ScopeVersions;
+use crate::apply::made_id;
 use crate::digest::genesis;
 use crate::error::SessionError;
 use crate::event::{Event, searched_of};
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
-use crate::rewinds::{RewindRow, Rewinds};
-use crate::rows::{Planner, Segment, check_size, forked, from_db, to_db};
+use crate::rows::lineage::{HistorySegment, forked, from_db, to_db};
+use crate::rows::rewinds::{RewindChain, RewindRow};
+use crate::rows::seal::{EventSeal, SealedState, SessionRecord};
+use crate::rows::shared::{RECREATED, ScopeRow, SharedWrites};
+use crate::rows::values::{ChangePlanner, check_size};
+use crate::rows::work::WorkState;
 use crate::schema::SessionSchema;
-use crate::scope::{ByScope, by_scope};
-use crate::seal::{EventSeal, SessionRecord, State};
+use crate::scope::{ByScope, ScopeVersions, by_scope};
 use crate::session::{Rewound, Session, Values};
-use crate::shared::{ANEW, ScopeRow};
 use crate::store::{
-    AppendClaim, AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, Fence,
-    ForkSession, GetSession, Kept, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt,
-    RewindSession, WriteScope,
+    AppendClaim, AppendEvent, ClaimFence, CreateSession, DeleteSession, Deleted, EventRange, Expected,
+    ForkSession, GetSession, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound,
+    RewindSession, WriteOrigin, WriteScope,
 };
 use crate::time::Timestamp;
-use crate::work::Work;
 
-/// Whose a scope's row is; an app's own has the empty owner.
+/// The owner column of a scope's row; empty for an app's own scope.
 fn owner(user: Option<&UserId>) -> &str {
     user.map_or("", UserId::as_str)
 }
@@ -92,7 +93,7 @@ async fn lock_keys(
     )?;
     match scope.first() {
         Some(row) => Ok(LockedScope { row: scope_row(row, app, user)?, rows }),
-        // It was deleted between the two statements.
+        // NOTE: `READ COMMITTED` lets another transaction delete the row between the two statements.
         None => {
             Err(SessionError::Unavailable { what: "lock a scope", source: "it was deleted meanwhile".into() })
         }
@@ -102,28 +103,28 @@ async fn lock_keys(
 /// The statements that fold writes into a locked scope.
 async fn plan_scope<'a>(
     connection: &'a Object,
-    schemas: &Schemas,
-    planner: &Planner<'_>,
+    schemas: &PostgresSchemas,
+    planner: &ChangePlanner<'_>,
     locked: Option<LockedScope>,
     schema: i64,
     (app, user): (&AppId, Option<&UserId>),
     writes: &[&Write],
-) -> Result<Vec<Sent<'a>>, SessionError> {
+) -> Result<Vec<SentStatement<'a>>, SessionError> {
     let Some(locked) = locked else { return Ok(Vec::new()) };
-    let planner = Planner { generation: ANEW, ..*planner };
-    let source = Source::Shared(app, user, locked.row.scope);
+    let planner = ChangePlanner { generation: RECREATED, ..*planner };
+    let source = ItemSource::Shared(app, user, locked.row.scope);
     let changes = plan(connection, schemas, &planner, &locked.rows, writes, source).await?;
     scope_changes(connection, changes, locked.row, schema).await
 }
 
 pub(super) async fn append(
     connection: Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: &AppendEvent,
     body: &str,
 ) -> Result<Receipt, SessionError> {
     if request.event.actions.delta.is_empty()
-        && request.event.found_by().is_empty()
+        && request.event.effective_tags().is_empty()
         && let Some(receipt) = append_plain(&connection, &cache.records, request, body).await?
     {
         return Ok(receipt);
@@ -135,13 +136,13 @@ pub(super) async fn append(
         schema,
         request,
         body,
-        Shares::All
+        SharedWrites::All
     ))
     .await)
 }
 
-/// How long the transaction of a write may wait for this worker, if that is not the usual time.
-fn idle_of(cache: &Cache, claim: Option<&AppendClaim>) -> String {
+/// The timeout settings of the transaction of a write, given the claim in its request.
+fn idle_of(cache: &StoreCache, claim: Option<&AppendClaim>) -> String {
     cache.idle.limit(match claim {
         Some(AppendClaim::Take { duration, .. } | AppendClaim::Hold { duration, .. }) => Some(*duration),
         Some(AppendClaim::Release { .. } | AppendClaim::Once { .. }) | None => None,
@@ -149,7 +150,7 @@ fn idle_of(cache: &Cache, claim: Option<&AppendClaim>) -> String {
 }
 
 /// A session after one event more, and the seal of the event's row.
-fn followed(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (SessionRecord, EventSeal) {
+fn after_event(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (SessionRecord, EventSeal) {
     let seal = record.seal_after(event, body, cells);
     let (version, state) = (record.version + 1, seal.state);
     (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
@@ -159,23 +160,24 @@ fn followed(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (S
 /// event is computed here: so the cached data of the session must be current.
 async fn append_plain(
     connection: &Object,
-    records: &Records,
+    records: &RecordCache,
     request: &AppendEvent,
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
     let AppendEvent { key, expected, event, .. } = request;
-    let Some(Known { record: before, work }) = records.last(key) else { return Ok(None) };
+    let Some(CachedRecord { record: before, work }) = records.last(key) else { return Ok(None) };
     let Some(claim) = PlainClaim::of(request.into(), before.number, work) else { return Ok(None) };
     let PlainClaim { token, duration, released, work } = claim;
+    // NOTE: the cached version may be outdated; the transaction decides, and returns the real conflict.
     if expected.check(key, before.version).is_err() {
         return Ok(None);
     }
-    let (after, event_seal) = followed(&before, event, body, 0);
+    let (after, event_seal) = after_event(&before, event, body, 0);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(Fence::TOKENS));
+    let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(ClaimFence::TOKENS));
     let (version, event_seal) = (to_db(before.version), event_seal.to_bytes());
     let [seal_before, seal_after] = [&before, &after].map(|record| record.seal(key).to_bytes());
-    let given: Given<'_> = &[
+    let given: SqlParameters<'_> = &[
         &app,
         &user,
         &id,
@@ -202,7 +204,7 @@ async fn append_plain(
             }
             Ok(receipt)
         }
-        // The same event was committed while we waited for the row.
+        // NOTE: the same event was committed while this statement waited for the row; the slow path returns its receipt.
         Err(error) if is_unique_violation(&error) => Ok(None),
         Err(error) => Err(error),
     }
@@ -213,7 +215,7 @@ fn plain_receipt(row: &Row, request: &AppendEvent) -> Result<Receipt, SessionErr
     let scopes = ScopeVersions { app: count(1), user: count(2) };
     let fence = fence(row, 3)?;
     Ok(Receipt {
-        claim: fence.of_asker(request.claim.as_ref()),
+        claim: fence.claim_of_requester(request.claim.as_ref()),
         inbox: count(7),
         ..Receipt::new(request.event.id.clone(), from_db(row.get(0))).with_scopes(scopes)
     })
@@ -227,15 +229,15 @@ fn is_unique_violation(error: &SessionError) -> bool {
 
 async fn append_inside(
     connection: &Object,
-    cache: &Cache,
+    cache: &StoreCache,
     schema: i64,
     request: &AppendEvent,
     body: &str,
-    shares: Shares,
+    shares: SharedWrites,
 ) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema: opened, .. } = request;
     let mut split = by_scope(&event.actions.delta);
-    if shares == Shares::Nothing {
+    if shares == SharedWrites::Nothing {
         (split.app, split.user) = (Vec::new(), Vec::new());
     }
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
@@ -245,36 +247,40 @@ async fn append_inside(
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, FIND_CELLS, &[&app, &user, &id, &session_keys]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
-        Waiting::look(connection, key, &request.taken),
+        WaitingInputs::find(connection, key, &request.taken),
         lock_scope(connection, &key.app, None, &split.app),
         lock_scope(connection, &key.app, Some(&key.user), &split.user),
     )?;
-    let row = SessionRow::of(&row, key)?;
+    let row = PostgresSessionRow::of(&row, key)?;
     let mut scopes = scopes_of(&scopes, &key.app, &key.user)?.versions();
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
-    let left = claims::check(&row, request.into(), waiting)?;
+    let update = claims::check(&row, request.into(), waiting)?;
+    // NOTE: the locked row is newer than the one read above: another worker may have written while this one waited for the
+    // lock.
     for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
         *version = locked.as_ref().map_or(*version, |locked| locked.row.version + 1);
     }
     expected.check(key, row.version)?;
     let version = row.version + 1;
-    let planner = Planner { schema: opened, what: WritesOf::Event(&event.id), generation: version };
-    let (schemas, source) = (&cache.schemas, Source::Session(key, &row));
+    let planner = ChangePlanner { schema: opened, what: WriteOrigin::Event(&event.id), generation: version };
+    let (schemas, source) = (&cache.schemas, ItemSource::Session(key, &row));
     let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
+    // NOTE: nothing is sent before all statements exist: they go in one round trip, and an error of the planning changes
+    // nothing.
     let (mut sent, cells) = session_changes(connection, changes, row.number, version, schema);
     let scope = (&key.app, None);
     sent.extend(plan_scope(connection, schemas, &planner, app_rows, schema, scope, &split.app).await?);
     let scope = (&key.app, Some(&key.user));
     sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
-    let (after, seal) = followed(&row, event, body, cells);
+    let (after, seal) = after_event(&row, event, body, cells);
     sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(tags::add(connection, &after, event));
-    sent.extend(left.statements(connection));
+    sent.extend(update.statements(connection));
     in_order(sent).await?;
-    cache.records.set(key, after, left.work.clone());
-    Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
+    cache.records.set(key, after, update.work.clone());
+    Ok(update.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 fn first_receipt(
@@ -292,7 +298,7 @@ fn first_receipt(
     }
 }
 
-/// The statements that store an event and move the session's version: it is then as `after` says.
+/// The statements that store an event and update the session's row to `after`.
 fn commit_event<'a>(
     connection: &'a Object,
     key: &SessionKey,
@@ -300,26 +306,27 @@ fn commit_event<'a>(
     seal: EventSeal,
     event: &'a Event,
     body: &'a str,
-) -> [Sent<'a>; 2] {
+) -> [SentStatement<'a>; 2] {
     let (number, version, at) = (after.number, to_db(after.version), event.at.as_micros());
     let (seal, session_seal) = (seal.to_bytes(), after.seal(key).to_bytes());
     [
         Box::pin(async move {
-            let given: Given<'_> = &[&number, &version, &event.id.as_str(), &at, &body, &seal];
+            let given: SqlParameters<'_> = &[&number, &version, &event.id.as_str(), &at, &body, &seal];
             execute(connection, ADD_EVENT, given).await
         }),
         Box::pin(async move {
             let (is_unfinished, searched) = (event.is_unfinished(), event.searched());
-            let given: Given<'_> = &[&number, &version, &at, &session_seal, &is_unfinished, &searched];
+            let given: SqlParameters<'_> =
+                &[&number, &version, &at, &session_seal, &is_unfinished, &searched];
             execute(connection, MOVE_VERSION, given).await
         }),
     ]
 }
 
 /// The statement that seals the row of a new session.
-fn put_seals<'a>(connection: &'a Object, key: &SessionKey, record: &SessionRecord) -> Sent<'a> {
+fn put_seals<'a>(connection: &'a Object, key: &SessionKey, record: &SessionRecord) -> SentStatement<'a> {
     let (number, seal) = (record.number, record.seal(key).to_bytes());
-    let work = Work::new(number).checksum(number);
+    let work = WorkState::new(number).checksum(number);
     Box::pin(async move { execute(connection, PUT_SEALS, &[&number, &seal, &work]).await })
 }
 
@@ -327,11 +334,11 @@ fn put_seals<'a>(connection: &'a Object, key: &SessionKey, record: &SessionRecor
 fn add_lineage<'a>(
     connection: &'a Object,
     number: i64,
-    lineage: &[Segment],
-) -> impl Iterator<Item = Sent<'a>> {
+    lineage: &[HistorySegment],
+) -> impl Iterator<Item = SentStatement<'a>> {
     lineage.iter().map(move |segment| {
-        let Segment { stream, after, upto } = *segment;
-        let sent: Sent<'a> = Box::pin(async move {
+        let HistorySegment { stream, after, upto } = *segment;
+        let sent: SentStatement<'a> = Box::pin(async move {
             execute(connection, ADD_LINEAGE, &[&number, &stream, &to_db(after), &to_db(upto)]).await
         });
         sent
@@ -340,7 +347,7 @@ fn add_lineage<'a>(
 
 pub(super) async fn create(
     connection: Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: CreateSession,
     initial: &Delta,
     events: &[Arc<Event>],
@@ -359,10 +366,10 @@ pub(super) async fn create(
     })
 }
 
-/// Commits an event that comes with its session. What it wrote to shared scopes is not written again.
+/// Commits an event that comes with its session. Its writes to shared scopes are not repeated.
 async fn commit_first(
     connection: &Object,
-    cache: &Cache,
+    cache: &StoreCache,
     (schema, opened): (i64, &SessionSchema),
     key: &SessionKey,
     event: &Arc<Event>,
@@ -370,7 +377,7 @@ async fn commit_first(
     let body = check_size(event.to_body()?, &event.id)?;
     let Some(to) = event.actions.rewound_to else {
         let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), opened);
-        let append = append_inside(connection, cache, schema, &request, &body, Shares::Nothing);
+        let append = append_inside(connection, cache, schema, &request, &body, SharedWrites::Nothing);
         return Box::pin(append).await.map(drop);
     };
     let Event { id, invocation, author, at, .. } = &**event;
@@ -379,33 +386,26 @@ async fn commit_first(
     rewind_inside(connection, cache, &request, event, &body).await.map(drop)
 }
 
-/// Whether writes to the scopes that a session shares are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shares {
-    All,
-    Nothing,
-}
-
 async fn create_inside(
     connection: &Object,
-    cache: &Cache,
+    cache: &StoreCache,
     schema: i64,
     request: CreateSession,
     initial: &Delta,
 ) -> Result<SessionKey, SessionError> {
     let CreateSession { app, user, id, life, at, schema: opened, .. } = request;
     let (schemas, split, life) = (&cache.schemas, by_scope(initial), life.unwrap_or_else(LifeId::random));
-    let new = NewSession { app: &app, user: &user, version: 0, oldest: 0, at, parent: None, life: &life };
+    let new = NewSessionRow { app: &app, user: &user, version: 0, oldest: 0, at, parent: None, life: &life };
     let (key, number) = new.insert(connection, id).await?;
-    let lineage = [Segment { stream: number, after: 0, upto: Segment::OPEN }];
+    let lineage = [HistorySegment { stream: number, after: 0, upto: HistorySegment::OPEN }];
     let genesis = genesis(&key, at);
-    let state = State { head: genesis, cells: 0, rewound: 0 };
+    let state = SealedState { head: genesis, cells: 0, rewound: 0 };
     let empty = SessionRecord::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
-    let planner = Planner { schema: &opened, what: WritesOf::NewSession, generation: 0 };
-    let source = Source::Session(&key, &empty);
+    let planner = ChangePlanner { schema: &opened, what: WriteOrigin::NewSession, generation: 0 };
+    let source = ItemSource::Session(&key, &empty);
     let changes = plan(connection, schemas, &planner, &[], &split.session, source).await?;
     let (mut sent, cells) = session_changes(connection, changes, number, 0, schema);
-    let record = SessionRecord { state: State { cells, ..state }, ..empty };
+    let record = SessionRecord { state: SealedState { cells, ..state }, ..empty };
     sent.extend(add_lineage(connection, number, &lineage));
     sent.push(put_seals(connection, &key, &record));
     let ByScope { app: app_writes, user: user_writes, .. } = split;
@@ -418,8 +418,8 @@ async fn create_inside(
     Ok(key)
 }
 
-/// What a row of a session is made of.
-struct NewSession<'a> {
+/// The columns of a new session's row.
+struct NewSessionRow<'a> {
     app: &'a AppId,
     user: &'a UserId,
     version: u64,
@@ -429,8 +429,8 @@ struct NewSession<'a> {
     life: &'a LifeId,
 }
 
-impl NewSession<'_> {
-    /// Adds the row, under the id that was asked for or a free one.
+impl NewSessionRow<'_> {
+    /// Adds the row, under the requested id or a free one.
     async fn insert(
         &self,
         connection: &Object,
@@ -443,6 +443,7 @@ impl NewSession<'_> {
                 .map(|number| (key.clone(), number))
                 .ok_or_else(|| SessionError::already_exists(&key));
         }
+        // NOTE: another worker may take the same number; the insert then finds the id used, and the next one is tried.
         let next = query(connection, NEXT_NUMBER, &[]).await?;
         let mut number: i64 = next.first().map_or(1, |row| row.get(0));
         loop {
@@ -464,7 +465,7 @@ impl NewSession<'_> {
         let parent = self.parent.map(|(id, _)| id.as_str());
         let parent_version = self.parent.map(|(_, version)| to_db(version));
         let (life, searched) = (self.life.as_str(), searched_of(&key.id, &[]));
-        let given: Given<'_> =
+        let given: SqlParameters<'_> =
             &[&app, &user, &id, &version, &oldest, &at, &parent, &parent_version, &life, &searched];
         let rows = query(connection, ADD_SESSION, given).await?;
         Ok(rows.first().map(|row| row.get(0)))
@@ -472,7 +473,10 @@ impl NewSession<'_> {
 }
 
 /// A session's row, locked if it is to be written, and its history.
-async fn with_history(connection: &Object, key: &SessionKey) -> Result<(SessionRow, History), SessionError> {
+async fn with_history(
+    connection: &Object,
+    key: &SessionKey,
+) -> Result<(PostgresSessionRow, PostgresHistory), SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
     let (row, lineage, rewinds) = try_join!(biased;
@@ -480,19 +484,21 @@ async fn with_history(connection: &Object, key: &SessionKey) -> Result<(SessionR
         ask(READ_LINEAGE),
         async { query(connection, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await },
     )?;
-    let row = SessionRow::of(&row, key)?;
-    let history = History::read(&lineage, &rewinds, &row, None)?;
+    let row = PostgresSessionRow::of(&row, key)?;
+    let history = PostgresHistory::read(&lineage, &rewinds, &row, None)?;
     Ok((row, history))
 }
 
-/// Makes those wait who change what sessions of one user share of their histories.
+/// Serialises operations that change history shared by a user's sessions.
 async fn lock_tenant(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+    // NOTE: an advisory lock, since no row stands for a user's sessions: forks and retention of shared history must not
+    // interleave.
     query(connection, LOCK_TENANT, &[&key.app.as_str(), &key.user.as_str()]).await.map(drop)
 }
 
 pub(super) async fn fork(
     connection: Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
     let schema = match &request.event {
@@ -507,7 +513,7 @@ pub(super) async fn fork(
 
 async fn fork_inside(
     connection: &Object,
-    cache: &Cache,
+    cache: &StoreCache,
     schema: i64,
     request: ForkSession,
 ) -> Result<Session, SessionError> {
@@ -519,7 +525,7 @@ async fn fork_inside(
     let life = life.unwrap_or_else(LifeId::random);
     let parent = Some((&from.id, version));
     let (app, user, oldest) = (&from.app, &from.user, row.oldest);
-    let new = NewSession { app, user, version, oldest, at, parent, life: &life };
+    let new = NewSessionRow { app, user, version, oldest, at, parent, life: &life };
     let (key, number) = new.insert(connection, id).await?;
     let lineage = forked(&history.lineage, number, version);
     let stream = history.stream_of(version);
@@ -530,30 +536,30 @@ async fn fork_inside(
     let cells = sums::combined(&cells);
     check_cells_at(connection, &row, &states, version, cells).await?;
     let rewound = rewound_at(connection, &from, &row, &states, version).await?;
-    let state = State { head: digest_at(&row, &states, version)?, cells, rewound };
+    let state = SealedState { head: digest_at(&row, &states, version)?, cells, rewound };
     let parent = Some((from.id.to_string(), version));
     let record =
         SessionRecord::new(number, (version, oldest), at, parent, &life, (state, row.anchor), &lineage);
-    let mut sent: Vec<Sent<'_>> = add_lineage(connection, number, &lineage).collect();
+    let mut sent: Vec<SentStatement<'_>> = add_lineage(connection, number, &lineage).collect();
     sent.push(put_seals(connection, &key, &record));
     in_order(sent).await?;
     branches::add_fork(connection, &from, row.record, (&record, &key.id)).await?;
-    list_again(connection, &key).await?;
+    update_entry(connection, &key).await?;
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
-        Box::pin(append_inside(connection, cache, schema, &request, &body, Shares::All)).await?;
+        Box::pin(append_inside(connection, cache, schema, &request, &body, SharedWrites::All)).await?;
     }
     let get = GetSession::new(key).events(EventRange::None).without_state();
     Box::pin(read::session(connection, cache, &get)).await
 }
 
-/// The newest rewind up to a version, given what held after its event; 0 if there is none.
+/// The newest rewind up to a version, given the state after its event; 0 if there is none.
 async fn rewound_at(
     connection: &Object,
     key: &SessionKey,
     record: &SessionRecord,
-    states: &States,
+    states: &StatesByVersion,
     version: u64,
 ) -> Result<u64, SessionError> {
     if version == record.version {
@@ -562,18 +568,18 @@ async fn rewound_at(
     if let Some(state) = states.get(&version) {
         return Ok(state.rewound);
     }
-    // Retention took the event that told.
+    // NOTE: retention has deleted the event whose seal names the newest rewind, so its rows are searched.
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let rows = query(connection, READ_REWINDS, &[&app, &user, &id, &to_db(version)]).await?;
-    Ok(rows.iter().map(rewind_row).collect::<Rewinds>().newest())
+    Ok(rows.iter().map(rewind_row).collect::<RewindChain>().newest())
 }
 
-/// Refuses rows of values that are not all that the session had at a version: what is made of them would be sealed as
-/// whole. Where no row tells what they were, the session has to be whole as it is now.
+/// Rejects rows of values that are incomplete at a version: values built from them would be sealed as complete. Where no
+/// row has their combined checksums, the session's current values must be complete.
 async fn check_cells_at(
     connection: &Object,
-    row: &SessionRow,
-    states: &States,
+    row: &PostgresSessionRow,
+    states: &StatesByVersion,
     version: u64,
     found: i64,
 ) -> Result<(), SessionError> {
@@ -586,7 +592,7 @@ async fn check_cells_at(
 
 pub(super) async fn rewind(
     connection: Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: &RewindSession,
     event: &Event,
     body: &str,
@@ -599,7 +605,7 @@ pub(super) async fn rewind(
 
 async fn rewind_inside(
     connection: &Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: &RewindSession,
     event: &Event,
     body: &str,
@@ -609,7 +615,7 @@ async fn rewind_inside(
     let at = event.at.as_micros();
     let ((row, history), waiting, repeated, scopes) = try_join!(biased;
         with_history(connection, key),
-        Waiting::look(connection, key, &request.taken),
+        WaitingInputs::find(connection, key, &request.taken),
         async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
     )?;
@@ -617,7 +623,7 @@ async fn rewind_inside(
     if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
-    let left = claims::check(&row, request.into(), waiting)?;
+    let update = claims::check(&row, request.into(), waiting)?;
     request.expected.check(key, row.version)?;
     row.check_version(key, request.to)?;
     let (number, version, to) = (row.number, row.version + 1, to_db(request.to));
@@ -630,30 +636,30 @@ async fn rewind_inside(
     let (_, gone, back) = try_join!(biased;
         async { execute(connection, KEEP_PAST_SINCE, &[&number, &to, &now]).await },
         async { query(connection, DELETE_CELLS_SINCE, &[&number, &to]).await },
-        // What is still there has not changed since.
+        // NOTE: `ON CONFLICT DO NOTHING` skips rows that have not changed since the target: they were not deleted above.
         async { query(connection, REWIND_CELLS, &[&stream, &to, &number, &now]).await },
     )?;
     let cells = sums::combined(&gone) ^ sums::combined(&back);
     let visible = rewound_at(connection, key, &row, &states, request.to).await?;
     let rewound = Rewound { version, to: request.to };
     let rewind = RewindRow::new(number, rewound, row.state.rewound, visible);
-    let mut sent: Vec<Sent<'_>> = vec![Box::pin(async move {
+    let mut sent: Vec<SentStatement<'_>> = vec![Box::pin(async move {
         let RewindRow { previous, visible, checksum, .. } = rewind;
-        let given: Given<'_> = &[&number, &now, &to, &to_db(previous), &to_db(visible), &checksum];
+        let given: SqlParameters<'_> = &[&number, &now, &to, &to_db(previous), &to_db(visible), &checksum];
         execute(connection, ADD_REWIND, given).await
     })];
-    let (after, seal) = followed(&row, event, body, cells);
+    let (after, seal) = after_event(&row, event, body, cells);
     sent.extend(commit_event(connection, key, &after, seal, event, body));
-    sent.extend(left.statements(connection));
+    sent.extend(update.statements(connection));
     in_order(sent).await?;
-    list_again(connection, key).await?;
-    cache.records.set(key, after, left.work.clone());
-    Ok(left.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
+    update_entry(connection, key).await?;
+    cache.records.set(key, after, update.work.clone());
+    Ok(update.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 pub(super) async fn write_scope(
     connection: Object,
-    cache: &Cache,
+    cache: &StoreCache,
     request: &WriteScope,
     body: &str,
 ) -> Result<Values, SessionError> {
@@ -667,14 +673,14 @@ pub(super) async fn write_scope(
 
 async fn write_scope_inside(
     connection: &Object,
-    schemas: &Schemas,
+    schemas: &PostgresSchemas,
     schema: i64,
     request: &WriteScope,
     body: &str,
 ) -> Result<Values, SessionError> {
     let (app, user) = request.scope.parts();
     let writes: Vec<&Write> = request.delta.iter().collect();
-    // A key is remembered also if nothing is written.
+    // NOTE: locked even without writes, since the idempotency key is stored anyway.
     let locked = lock_keys(connection, app, user, &writes).await?;
     if let Some(key) = &request.idempotency_key {
         let (app, owner, idempotency_key, scope) =
@@ -693,8 +699,11 @@ async fn write_scope_inside(
             }
         }
     }
-    let planner =
-        Planner { schema: &request.schema, what: WritesOf::Scope(&request.scope), generation: ANEW };
+    let planner = ChangePlanner {
+        schema: &request.schema,
+        what: WriteOrigin::Scope(&request.scope),
+        generation: RECREATED,
+    };
     let locked = Some(locked).filter(|_| !writes.is_empty());
     let sent = plan_scope(connection, schemas, &planner, locked, schema, (app, user), &writes).await?;
     in_order(sent).await?;
@@ -703,7 +712,7 @@ async fn write_scope_inside(
 
 pub(super) async fn delete(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     request: &DeleteSession,
 ) -> Result<Deleted, SessionError> {
     in_transaction!(connection, idle.usual(), |inside| delete_inside(inside, request).await)
@@ -740,7 +749,8 @@ async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String
     for sql in [DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_KEYS] {
         execute(connection, sql, &[&scope]).await?;
     }
-    // The readers of other sessions have seen what is gone, and must not take what comes for it.
+    // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
+    // that they do not take later values for changes of the erased ones.
     let has_others = others.first().is_some_and(|row| row.get(0));
     row.erase(if has_others { row.version + 1 } else { 0 });
     let (version, seal) = (to_db(row.version), row.seal().to_bytes());
@@ -764,7 +774,7 @@ async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
     for sql in [SWEEP_CELLS, SWEEP_ITEMS, SWEEP_REWINDS] {
         execute(connection, sql, &[&stream, &upto]).await?;
     }
-    // Lists that were replaced leave items behind, which a fork may still need.
+    // NOTE: replaced lists leave items, which a fork may still need; so they are deleted only without forks.
     if count == 1 {
         execute(connection, SWEEP_LOST_ITEMS, &[&stream]).await?;
     }
@@ -773,7 +783,7 @@ async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
 
 pub(super) async fn set_label(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     request: &LabelVersion,
 ) -> Result<Option<u64>, SessionError> {
     in_transaction!(connection, idle.usual(), |inside| branches::set_label(inside, request).await)
@@ -781,7 +791,7 @@ pub(super) async fn set_label(
 
 pub(super) async fn prune(
     connection: Object,
-    idle: &Idle,
+    idle: &IdleTimeout,
     request: &PruneSession,
 ) -> Result<Pruned, SessionError> {
     in_transaction!(connection, idle.usual(), |inside| prune_inside(inside, request).await)
@@ -792,10 +802,11 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
     let oldest = match request.kept(row.oldest, row.version)? {
-        Kept::From(version) => version,
-        Kept::Since(time) => {
+        RetentionBound::From(version) => version,
+        RetentionBound::Since(time) => {
             let (firsts, lasts) = (vec![0_i64], vec![to_db(row.version)]);
-            let given: Given<'_> = &[&row.number, &to_db(row.oldest), &firsts, &lasts, &time.as_micros()];
+            let given: SqlParameters<'_> =
+                &[&row.number, &to_db(row.oldest), &firsts, &lasts, &time.as_micros()];
             let first = query(connection, FIRST_SINCE, given).await?;
             first.first().map_or(row.version, |first| from_db(first.get(0)) - 1)
         }
@@ -808,6 +819,6 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
-    list_again(connection, key).await?;
+    update_entry(connection, key).await?;
     Ok(Pruned { events: oldest - before, oldest })
 }

@@ -3,25 +3,28 @@
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
 use super::error::failed;
-use super::history::SessionRow;
-use super::threads::Desk;
-use super::write::run;
-use crate::branches::{ForkRow, LabelChange, LabelRow, fork_sum};
+use super::history::SqliteSessionRow;
+use super::threads::SqliteConnection;
+use super::write::execute;
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
-use crate::rows::to_db;
-use crate::seal::SessionRecord;
+use crate::rows::branches::{LabelChange, StoredFork, StoredLabel, fork_sum};
+use crate::rows::lineage::to_db;
+use crate::rows::seal::SessionRecord;
 use crate::store::{ForkInfo, LabelVersion, ListForks, ReadLabels};
 
-pub(super) fn forks(desk: &mut Desk, request: &ListForks) -> Result<Vec<ForkInfo>, SessionError> {
-    let row = SessionRow::get(&desk.connection, &request.key)?;
-    forks_of(&desk.connection, &row, &request.key)
+pub(super) fn forks(
+    sqlite: &mut SqliteConnection,
+    request: &ListForks,
+) -> Result<Vec<ForkInfo>, SessionError> {
+    let row = SqliteSessionRow::get(&sqlite.connection, &request.key)?;
+    forks_of(&sqlite.connection, &row, &request.key)
 }
 
 /// The forks of a session, checked.
 pub(super) fn forks_of(
     connection: &Connection,
-    row: &SessionRow,
+    row: &SqliteSessionRow,
     key: &SessionKey,
 ) -> Result<Vec<ForkInfo>, SessionError> {
     let failed = failed("list forks");
@@ -33,15 +36,15 @@ pub(super) fn forks_of(
         .map_err(failed)?;
     let rows = query.query_map([row.number], |row| {
         let (number, id, version) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(ForkRow { number, id, version, created: row.get(3)?, checksum: row.get(4)? })
+        Ok(StoredFork { number, id, version, created: row.get(3)?, checksum: row.get(4)? })
     });
     let rows = rows.and_then(Iterator::collect).map_err(failed)?;
-    crate::branches::forks(rows, row, key)
+    crate::rows::branches::forks(rows, row, key)
 }
 
-/// Remembers a fork, for as long as it and what it was forked from are there.
+/// Stores the row of a fork, which exists as long as the fork and its origin do.
 pub(super) fn add_fork(
-    desk: &Desk,
+    sqlite: &SqliteConnection,
     from: &SessionKey,
     parent: SessionRecord,
     fork: (&SessionRecord, &SessionId),
@@ -49,70 +52,78 @@ pub(super) fn add_fork(
     let (fork, id) = fork;
     let sum = fork_sum(&parent, fork, id);
     let insert = "INSERT INTO stepfold_forks (parent, number, checksum) VALUES (?1, ?2, ?3)";
-    run(desk, insert, &[&parent.number, &fork.number, &sum])?;
-    put_seal(desk, from, &parent.with_forks(sum))
+    execute(sqlite, insert, &[&parent.number, &fork.number, &sum])?;
+    put_seal(sqlite, from, &parent.with_forks(sum))
 }
 
-/// Forgets a session that is deleted: its labels, its forks, and that it is one.
-pub(super) fn forget(desk: &Desk, key: &SessionKey, row: &SessionRow) -> Result<(), SessionError> {
+/// Deletes the labels and forks of a deleted session, and its own fork row.
+pub(super) fn forget(
+    sqlite: &SqliteConnection,
+    key: &SessionKey,
+    row: &SqliteSessionRow,
+) -> Result<(), SessionError> {
     if let Some((id, _)) = &row.parent {
         let parent = SessionKey { id: SessionId::new(id.clone())?, ..key.clone() };
-        if let Some(found) = SessionRow::find(&desk.connection, &parent)? {
+        if let Some(found) = SqliteSessionRow::find(&sqlite.connection, &parent)? {
             let delete = "DELETE FROM stepfold_forks WHERE parent = ?1 AND number = ?2 RETURNING checksum";
-            let gone = deleted(desk, delete, [found.number, row.number])?;
-            // It may be another session than the one that it was forked from.
+            let gone = deleted(sqlite, delete, [found.number, row.number])?;
+            // NOTE: the origin may have been deleted and its id given to another session, which has no row of this fork.
             if gone != 0 {
-                put_seal(desk, &parent, &found.record.with_forks(gone))?;
+                put_seal(sqlite, &parent, &found.record.with_forks(gone))?;
             }
         }
     }
-    run(desk, "DELETE FROM stepfold_forks WHERE parent = ?1", &[&row.number])?;
-    run(desk, "DELETE FROM stepfold_labels WHERE number = ?1", &[&row.number]).map(drop)
+    // NOTE: forks of a deleted session stay; only the list of them goes with its row.
+    execute(sqlite, "DELETE FROM stepfold_forks WHERE parent = ?1", &[&row.number])?;
+    execute(sqlite, "DELETE FROM stepfold_labels WHERE number = ?1", &[&row.number]).map(drop)
 }
 
-/// Forgets the labels of versions before this one; what their checksums add up to.
-pub(super) fn prune_labels(desk: &Desk, number: i64, oldest: u64) -> Result<i64, SessionError> {
+/// Deletes the labels of versions before this one; returns their combined checksums.
+pub(super) fn prune_labels(sqlite: &SqliteConnection, number: i64, oldest: u64) -> Result<i64, SessionError> {
     let delete = "DELETE FROM stepfold_labels WHERE number = ?1 AND version < ?2 RETURNING checksum";
-    deleted(desk, delete, [number, to_db(oldest)])
+    deleted(sqlite, delete, [number, to_db(oldest)])
 }
 
-/// What the checksums of the rows add up to that a statement deletes and returns.
-fn deleted(desk: &Desk, delete: &str, of: impl Params) -> Result<i64, SessionError> {
+/// The combined checksums of the rows that a statement deletes and returns.
+fn deleted(sqlite: &SqliteConnection, delete: &str, of: impl Params) -> Result<i64, SessionError> {
     let failed = failed("write");
-    let mut delete = desk.connection.prepare_cached(delete).map_err(failed)?;
+    let mut delete = sqlite.connection.prepare_cached(delete).map_err(failed)?;
     let gone = delete.query_map(of, |row| row.get::<_, i64>(0));
     let gone: Vec<i64> = gone.and_then(Iterator::collect).map_err(failed)?;
     Ok(gone.into_iter().fold(0, |sum, checksum| sum ^ checksum))
 }
 
-/// Stores the row of a session as it is, newest version and time included: they are what its seal covers.
-fn put_seal(desk: &Desk, key: &SessionKey, record: &SessionRecord) -> Result<(), SessionError> {
+/// Stores the row of a session with its newest version and time, which its seal covers.
+fn put_seal(sqlite: &SqliteConnection, key: &SessionKey, record: &SessionRecord) -> Result<(), SessionError> {
     let (version, updated) = (to_db(record.version), record.updated.as_micros());
     let update = "UPDATE stepfold_sessions SET version = ?2, updated = ?3, seal = ?4 WHERE number = ?1";
-    run(desk, update, &[&record.number, &version, &updated, &record.seal(key)]).map(drop)
+    execute(sqlite, update, &[&record.number, &version, &updated, &record.seal(key)]).map(drop)
 }
 
-pub(super) fn set_label(desk: &mut Desk, request: &LabelVersion) -> Result<Option<u64>, SessionError> {
-    let row = SessionRow::get(&desk.connection, &request.key)?;
+pub(super) fn set_label(
+    sqlite: &mut SqliteConnection,
+    request: &LabelVersion,
+) -> Result<Option<u64>, SessionError> {
+    let row = SqliteSessionRow::get(&sqlite.connection, &request.key)?;
     request.check_version(row.oldest, row.version)?;
-    row.check_newest(&desk.connection, &request.key)?;
-    let (before, count) = find_label(&desk.connection, row.number, &request.label)?;
+    row.check_newest(&sqlite.connection, &request.key)?;
+    let (before, count) = find_label(&sqlite.connection, row.number, &request.label)?;
     let change = LabelChange::of(request, row.number, before.as_ref(), count)?;
     match &change.put {
-        Some(LabelRow { label, version, checksum }) => run(
-            desk,
+        Some(StoredLabel { label, version, checksum }) => execute(
+            sqlite,
             "INSERT INTO stepfold_labels (number, label, version, checksum) VALUES (?1, ?2, ?3, ?4) \
              ON CONFLICT (number, label) DO UPDATE SET version = ?3, checksum = ?4",
             &[&row.number, label, version, checksum],
         )?,
-        None => run(
-            desk,
+        None => execute(
+            sqlite,
             "DELETE FROM stepfold_labels WHERE number = ?1 AND label = ?2",
             &[&row.number, &request.label.as_str()],
         )?,
     };
     if change.sums != 0 {
-        put_seal(desk, &request.key, &row.record.with_labels(change.sums))?;
+        put_seal(sqlite, &request.key, &row.record.with_labels(change.sums))?;
     }
     Ok(change.before)
 }
@@ -122,13 +133,13 @@ fn find_label(
     connection: &Connection,
     number: i64,
     label: &Label,
-) -> Result<(Option<LabelRow>, i64), SessionError> {
+) -> Result<(Option<StoredLabel>, i64), SessionError> {
     let failed = failed("find a label");
     let mut query = connection
         .prepare_cached("SELECT version, checksum FROM stepfold_labels WHERE number = ?1 AND label = ?2")
         .map_err(failed)?;
     let read = |row: &rusqlite::Row<'_>| {
-        Ok(LabelRow { label: label.to_string(), version: row.get(0)?, checksum: row.get(1)? })
+        Ok(StoredLabel { label: label.to_string(), version: row.get(0)?, checksum: row.get(1)? })
     };
     let found = query.query_row(params![number, label.as_str()], read).optional().map_err(failed)?;
     let count = connection
@@ -138,15 +149,18 @@ fn find_label(
     Ok((found, count))
 }
 
-pub(super) fn labels(desk: &mut Desk, request: &ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
-    let row = SessionRow::get(&desk.connection, &request.key)?;
-    labels_of(&desk.connection, &row, &request.key)
+pub(super) fn labels(
+    sqlite: &mut SqliteConnection,
+    request: &ReadLabels,
+) -> Result<Vec<(Label, u64)>, SessionError> {
+    let row = SqliteSessionRow::get(&sqlite.connection, &request.key)?;
+    labels_of(&sqlite.connection, &row, &request.key)
 }
 
 /// The labels of a session, checked.
 pub(super) fn labels_of(
     connection: &Connection,
-    row: &SessionRow,
+    row: &SqliteSessionRow,
     key: &SessionKey,
 ) -> Result<Vec<(Label, u64)>, SessionError> {
     let failed = failed("read labels");
@@ -156,8 +170,8 @@ pub(super) fn labels_of(
         )
         .map_err(failed)?;
     let rows = query.query_map([row.number], |row| {
-        Ok(LabelRow { label: row.get(0)?, version: row.get(1)?, checksum: row.get(2)? })
+        Ok(StoredLabel { label: row.get(0)?, version: row.get(1)?, checksum: row.get(2)? })
     });
     let rows = rows.and_then(Iterator::collect).map_err(failed)?;
-    crate::branches::labels(rows, row, key)
+    crate::rows::branches::labels(rows, row, key)
 }

@@ -8,19 +8,19 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Deserialize;
 
 use super::error::failed;
-use super::history::{History, SessionRow};
+use super::history::{SqliteHistory, SqliteSessionRow};
 use super::seal::ScopeSeal;
-use super::threads::Desk;
+use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
-use crate::rows::{from_db, to_db};
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::shared::{ScopeRow, SharedScopes};
 use crate::scope::Scope;
-use crate::shared::{ScopeRow, Scopes};
 use crate::store::REMEMBERED_REMOVALS;
 
-/// The part of an event's body that is of interest here.
+/// The written keys of an event's body.
 #[derive(Deserialize)]
-struct Written<'a> {
+struct WrittenKeys<'a> {
     #[serde(borrow, default)]
     delta: Vec<WrittenKey<'a>>,
 }
@@ -31,13 +31,13 @@ struct WrittenKey<'a> {
     key: Cow<'a, str>,
 }
 
-/// The session's own keys that were written after a version; none if that is not known.
+/// The session's own keys that were written after a version; `None` if they are unknown.
 ///
-/// Its events tell, as long as none of them is a rewind: then the rows of all keys are looked at.
+/// Its events name them, as long as none of them is a rewind; after one, the rows of all keys are examined.
 pub(super) fn session_keys(
     connection: &Connection,
-    row: &SessionRow,
-    history: &History,
+    row: &SqliteSessionRow,
+    history: &SqliteHistory,
     version: u64,
 ) -> Result<Option<BTreeSet<Arc<str>>>, SessionError> {
     let first = history.lineage.first().map_or(0, |own| own.after);
@@ -54,13 +54,13 @@ pub(super) fn session_keys(
 
 fn written(
     connection: &Connection,
-    row: &SessionRow,
-    history: &History,
+    row: &SqliteSessionRow,
+    history: &SqliteHistory,
     version: u64,
 ) -> Result<BTreeSet<Arc<str>>, SessionError> {
     let mut keys = BTreeSet::new();
     history.bodies(connection, row, version, |body| {
-        let written: Written<'_> = serde_json::from_str(body)
+        let written: WrittenKeys<'_> = serde_json::from_str(body)
             .map_err(|source| SessionError::Stored { what: "event".to_owned(), source })?;
         let own = written.delta.into_iter().filter(|write| Scope::of(&write.key) == Scope::Session);
         keys.extend(own.map(|write| Arc::from(write.key)));
@@ -77,28 +77,32 @@ fn rewritten(connection: &Connection, stream: i64, version: u64) -> Result<BTree
     )
 }
 
-/// Reads `scope, version, known, seal` of the app and of the user, from a column on. Both are there from the beginning of
-/// a session.
+/// Reads `scope, version, known, seal` of the app and of the user, from a column on. Both rows exist as long as a session
+/// does.
 pub(super) fn read_scopes(
     row: &Row<'_>,
     first: usize,
     key: &SessionKey,
-) -> rusqlite::Result<Result<Scopes, SessionError>> {
+) -> rusqlite::Result<Result<SharedScopes, SessionError>> {
     let scope = |first: usize, user: Option<&UserId>| match row.get::<_, Option<i64>>(first)? {
         Some(_) => ScopeRow::read(row, first, &key.app, user),
         None => Ok(Err(missing_scope(&key.app, user))),
     };
     let (app, user) = (scope(first, None)?, scope(first + 4, Some(&key.user))?);
-    Ok(app.and_then(|app| Ok(Scopes { app, user: user? })))
+    Ok(app.and_then(|app| Ok(SharedScopes { app, user: user? })))
 }
 
 /// The scopes of the sessions of a user who has some.
-pub(super) fn scopes_of(connection: &Connection, app: &AppId, user: &UserId) -> Result<Scopes, SessionError> {
+pub(super) fn scopes_of(
+    connection: &Connection,
+    app: &AppId,
+    user: &UserId,
+) -> Result<SharedScopes, SessionError> {
     let scope = |user| ScopeRow::find(connection, app, user)?.ok_or_else(|| missing_scope(app, user));
-    Ok(Scopes { app: scope(None)?, user: scope(Some(user))? })
+    Ok(SharedScopes { app: scope(None)?, user: scope(Some(user))? })
 }
 
-/// That a scope is gone which was there.
+/// The error for a scope whose row is missing.
 pub(super) fn missing_scope(app: &AppId, user: Option<&UserId>) -> SessionError {
     ScopeRow::new(0, app, user).damaged("missing row")
 }
@@ -135,7 +139,7 @@ impl ScopeRow {
         Ok(ScopeRow::new(row.get(first)?, app, user).opened((version, known), Some(seal)))
     }
 
-    /// The scope, which is made if it is not there.
+    /// Finds the scope, or creates it.
     pub(super) fn find_or_make(
         connection: &Connection,
         app: &AppId,
@@ -160,7 +164,7 @@ impl ScopeRow {
         Ok(row)
     }
 
-    /// Stores what has changed.
+    /// Stores the changed columns.
     pub(super) fn store(&self, connection: &Connection) -> Result<(), SessionError> {
         let (version, known) = (to_db(self.version), to_db(self.known));
         connection
@@ -170,9 +174,9 @@ impl ScopeRow {
             .map_err(failed("write to a scope"))
     }
 
-    /// Checks that all rows of keys are there, without reading what they hold.
-    pub(super) fn check_keys(&self, desk: &Desk) -> Result<(), SessionError> {
-        let sums = desk.connection.prepare_cached("SELECT checksum FROM stepfold_shared WHERE scope = ?1");
+    /// Checks that all rows of keys exist, without reading their values.
+    pub(super) fn check_keys(&self, sqlite: &SqliteConnection) -> Result<(), SessionError> {
+        let sums = sqlite.connection.prepare_cached("SELECT checksum FROM stepfold_shared WHERE scope = ?1");
         let sum = sums.and_then(|mut sums| {
             let mut sums = sums.query_map([self.scope], |row| row.get::<_, i64>(0))?;
             sums.try_fold(0, |sum, next| Ok(sum ^ next?))
@@ -209,8 +213,7 @@ fn keys(connection: &Connection, query: &str, of: &[i64; 2]) -> Result<BTreeSet<
     keys.and_then(Iterator::collect).map_err(failed)
 }
 
-/// Remembers that the write that gives a scope its version took a key away, and forgets what so many others have made
-/// too old.
+/// Records that the newest write of a scope removed a key, and forgets the oldest removals above the limit.
 pub(super) fn remember_removal(
     connection: &Connection,
     row: &mut ScopeRow,

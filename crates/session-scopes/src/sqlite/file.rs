@@ -21,9 +21,9 @@ use super::error::failed;
 use super::tables;
 use crate::error::SessionError;
 
-/// What is at the path of a store.
+/// The content of a store's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FoundFile {
     Nothing,
     /// A database, of ours or with room for our tables.
     Database {
@@ -32,33 +32,33 @@ pub(super) enum Found {
     },
 }
 
-/// A file that is open, as the system knows it whatever its name becomes.
-pub(super) struct Opened {
+/// An open file, by its identity in the system, which a later renaming does not change.
+pub(super) struct OpenedFile {
     path: PathBuf,
-    identity: Identity,
+    identity: FileIdentity,
 }
 
 #[cfg(unix)]
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 #[cfg(not(unix))]
-type Identity = ();
+type FileIdentity = ();
 
 #[cfg(unix)]
-fn identity(found: &fs::Metadata) -> Identity {
+fn identity(found: &fs::Metadata) -> FileIdentity {
     use std::os::unix::fs::MetadataExt as _;
 
     (found.dev(), found.ino())
 }
 
-/// That a file is there is all that is known elsewhere.
+/// Elsewhere only the existence of a file is known.
 #[cfg(not(unix))]
-fn identity(_: &fs::Metadata) -> Identity {}
+fn identity(_: &fs::Metadata) -> FileIdentity {}
 
-impl Opened {
+impl OpenedFile {
     /// The file that was opened at a path; none of a database without one.
     pub(super) fn at(path: &str) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
-        Some(Opened { path: path.into(), identity: identity(&found) })
+        Some(OpenedFile { path: path.into(), identity: identity(&found) })
     }
 
     /// Whether it still has its name.
@@ -71,15 +71,15 @@ impl Opened {
     }
 }
 
-/// What every SQLite file begins with.
+/// The first bytes of every SQLite file.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Inspects the file at a path, and rejects one that cannot be opened as a store. `accepts_loss`: even
 /// without the log that it needs.
-pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<Found, SessionError> {
+pub(super) fn inspect(path: &Path, accepts_loss: bool) -> Result<FoundFile, SessionError> {
     let mut file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FoundFile::Nothing),
         Err(error) => return Err(cannot_open(error)),
     };
     let mut start = Vec::new();
@@ -87,27 +87,29 @@ pub(super) fn look(path: &Path, accepts_loss: bool) -> Result<Found, SessionErro
     if start.is_empty() {
         return Err(SessionError::EmptyFile { path: path.display().to_string() });
     }
+    // NOTE: SQLite itself would notice a file of another program only at the first statement.
     if start != MAGIC {
         return Err(cannot_open(std::io::Error::other(format!(
             "{} is not an SQLite database",
             path.display()
         ))));
     }
-    let connection = connect_to_look(path)?;
+    let connection = connect_to_inspect(path)?;
     let is_ours = tables::check(&connection)?;
-    // In this order: another process may begin a log in between.
-    if is_ours && !accepts_loss && is_logged(&connection)? && !has_content(&beside(path, "-wal")) {
+    // NOTE: the mark is read before the log is checked: another process may begin a log in between, never remove one.
+    if is_ours && !accepts_loss && is_logged(&connection)? && !has_content(&with_suffix(path, "-wal")) {
         return Err(SessionError::LogMissing { path: path.display().to_string() });
     }
-    Ok(Found::Database { is_ours })
+    Ok(FoundFile::Database { is_ours })
 }
 
 /// A connection that changes nothing and, if no other process has the file open, creates no other file.
-pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
+pub(super) fn connect_to_inspect(path: &Path) -> Result<Connection, SessionError> {
     let failed = failed("open its file");
     let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    if has_content(&beside(path, "-journal")) {
-        // A process ended while it changed the file without a log; only one that may write can take that back.
+    if has_content(&with_suffix(path, "-journal")) {
+        // NOTE: a process ended while it changed the file without a log. SQLite has to roll that back first, which needs a
+        // connection that may write.
         let connection =
             Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(failed)?;
         connection.pragma_update(None, "query_only", true).map_err(failed)?;
@@ -123,17 +125,18 @@ pub(super) fn connect_to_look(path: &Path) -> Result<Connection, SessionError> {
 
 /// Whether the file uses a log and is not open elsewhere: reading it normally would create a log.
 pub(super) fn is_read_alone(path: &Path) -> bool {
-    /// Where the file says how it is read, and what stands there for a log.
+    /// The offset of the file's read version, and its value for a file with a log.
     const PLACE: usize = 19;
     const LOG: u8 = 2;
     let mut start = [0; 100];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    let is_open = beside(path, "-shm").exists();
-    read.is_ok() && start[PLACE] == LOG && !is_open && !has_content(&beside(path, "-wal"))
+    let is_open = with_suffix(path, "-shm").exists();
+    read.is_ok() && start[PLACE] == LOG && !is_open && !has_content(&with_suffix(path, "-wal"))
 }
 
 /// The address with which SQLite treats a file as immutable.
 fn immutable(path: &Path) -> String {
+    // NOTE: SQLite takes the path as a URI here, in which `?` and `%` have a meaning.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_".contains(&byte);
     let bytes = path.as_os_str().as_encoded_bytes().iter();
     let address: String = bytes
@@ -157,44 +160,45 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// The path of a file that belongs to another.
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
 }
 
 /// Creates a store at a path without a file. If another process was faster, that is not an error.
-pub(super) fn make(path: &Path) -> Result<(), SessionError> {
+pub(super) fn create_store(path: &Path) -> Result<(), SessionError> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     if !folder(path).is_dir() {
         let words = format!("missing folder {}; create it first", folder(path).display());
         return Err(SessionError::Store { what: "create its file", source: words.into() });
     }
+    // NOTE: several threads of this process may create stores at the same time.
     let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let new = beside(path, &format!(".new-{}-{number}", std::process::id()));
-    // Of a process that had our number and was killed.
+    let new = with_suffix(path, &format!(".new-{}-{number}", std::process::id()));
+    // NOTE: left by a killed process that had the same process number.
     let _ = fs::remove_file(&new);
-    let made = fill(&new).and_then(|()| put(&new, path));
+    let made = create_tables(&new).and_then(|()| publish(&new, path));
     let _ = fs::remove_file(&new);
     made
 }
 
-fn fill(new: &Path) -> Result<(), SessionError> {
+fn create_tables(new: &Path) -> Result<(), SessionError> {
     let mut connection = Connection::open(new).map_err(failed("create its file"))?;
     tables::set_up(&mut connection)?;
     connection.close().map_err(|(_, error)| failed("create its file")(error))
 }
 
 /// Renames a complete file, unless the target exists by now.
-fn put(new: &Path, path: &Path) -> Result<(), SessionError> {
+fn publish(new: &Path, path: &Path) -> Result<(), SessionError> {
     match fs::hard_link(new, path) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
-        // The file system does not support links.
+        // NOTE: some file systems have no hard links; renaming could replace a file, so it is the fallback only.
         Err(_) if !path.exists() => fs::rename(new, path).map_err(cannot_open)?,
         Err(_) => return Ok(()),
     }
-    // So that the name survives a loss of power; not every system can.
+    // NOTE: makes the new name survive a loss of power; not every system can sync a folder, so errors are ignored.
     let _ = File::open(folder(path)).and_then(|folder| folder.sync_all());
     Ok(())
 }

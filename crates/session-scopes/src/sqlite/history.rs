@@ -1,4 +1,4 @@
-//! What a session's rows are: its own, and those that it shares with what it was forked from.
+//! The rows of a session's history: its own, and those that it shares with its origin.
 
 use std::num::NonZero;
 use std::ops::Deref;
@@ -13,31 +13,31 @@ use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 use super::changes::read_scopes;
 use super::claims;
 use super::error::failed;
-use super::seal::{self, EventSeal, SessionSeal, State};
-use crate::chain::{Chain, gap, pieces};
-use crate::changes::ScopeVersions;
-use crate::digest::{Content, Digest};
+use super::seal::{self, EventSeal, SealedState, SessionSeal};
+use crate::digest::{ContentDigest, Digest};
 use crate::error::SessionError;
-use crate::event::{CommittedEvent, Event, Recent};
+use crate::event::{CommittedEvent, Event, RecentTexts};
 use crate::ids::{EventId, SessionKey};
-use crate::rewinds::{RewindRow, Rewinds};
-use crate::rows::{Segment, from_db, to_db};
-use crate::seal::{SessionRecord, row_number, version_of};
+use crate::memory_size;
+use crate::rows::chain::{EventChain, missing_event, pieces};
+use crate::rows::lineage::{HistorySegment, from_db, to_db};
+use crate::rows::rewinds::{RewindChain, RewindRow};
+use crate::rows::seal::{SessionRecord, row_number, version_of};
+use crate::rows::shared::SharedScopes;
+use crate::rows::work::WorkState;
+use crate::scope::ScopeVersions;
 use crate::session::{Rewound, Session, Visible};
-use crate::shared::Scopes;
 use crate::store::{EventRange, page_of};
 use crate::time::Timestamp;
-use crate::weight;
-use crate::work::Work;
 
 /// The row of a session, and of its newest event.
 #[derive(Debug)]
-pub(super) struct SessionRow {
+pub(super) struct SqliteSessionRow {
     pub(super) record: SessionRecord,
-    pub(super) work: Work,
+    pub(super) work: WorkState,
 }
 
-impl Deref for SessionRow {
+impl Deref for SqliteSessionRow {
     type Target = SessionRecord;
 
     fn deref(&self) -> &SessionRecord {
@@ -45,7 +45,7 @@ impl Deref for SessionRow {
     }
 }
 
-/// The columns of a session, as `s`, that [`SessionRow::read`] expects behind the first seven.
+/// The columns of a session, as `s`, that [`SqliteSessionRow::read`] expects after the first seven.
 macro_rules! work_columns {
     () => {
         "s.life, s.claims, s.claim_owner, s.claim_expires, s.inbox, s.inbox_last, s.waiting, s.work"
@@ -53,8 +53,8 @@ macro_rules! work_columns {
 }
 pub(super) use work_columns;
 
-/// A query for the row of the session ?1, ?2, ?3 and of its newest event, as [`SessionRow::read_newest`] takes them, with
-/// more columns of other tables.
+/// A query for the row of the session ?1, ?2, ?3 and of its newest event, in the form of
+/// [`SqliteSessionRow::read_newest`], with more columns of other tables.
 macro_rules! session_query {
     ($columns:literal, $tables:literal) => {
         concat!(
@@ -71,7 +71,7 @@ macro_rules! session_query {
     };
 }
 
-impl SessionRow {
+impl SqliteSessionRow {
     /// Reads `number, version, oldest, created, updated, parent_id, parent_version`, the [`work_columns`]
     /// and the seal, and checks that they are those of the key.
     pub(super) fn read(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
@@ -94,11 +94,11 @@ impl SessionRow {
         };
         Ok(record.opened(seal, key).and_then(|record| {
             work.check(record.number, sum, key)?;
-            Ok(SessionRow { record, work })
+            Ok(SqliteSessionRow { record, work })
         }))
     }
 
-    /// With the version and the time of its newest event, as the list tells of them. What holds then is not known.
+    /// Sets the version and the time of its newest event from its list entry. The state at that version stays unknown.
     pub(super) fn at(mut self, version: u64, updated: Timestamp) -> Self {
         (self.record.version, self.record.updated) = (version, updated);
         self
@@ -109,14 +109,16 @@ impl SessionRow {
         let failed = failed("find a session");
         let mut query = connection.prepare_cached(session_query!("", "")).map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str()];
-        let read = |row: &Row<'_>| SessionRow::read_newest(row, key);
+        let read = |row: &Row<'_>| SqliteSessionRow::read_newest(row, key);
         query.query_row(parts, read).optional().map_err(failed)?.transpose()
     }
 
     /// Reads what a [`session_query`] begins with.
     fn read_newest(row: &Row<'_>, key: &SessionKey) -> rusqlite::Result<Result<Self, SessionError>> {
         let newest: Option<i64> = row.get(16)?;
-        let (found, newest) = match (SessionRow::read(row, key)?, newest) {
+        let (found, newest) = match (SqliteSessionRow::read(row, key)?, newest) {
+            // NOTE: an append does not write the session's row: version, time and state are those of the newest event,
+            // unless retention has deleted it.
             (Ok(found), Some(newest)) if version_of(newest) > found.version => (found, newest),
             (found, _) => return Ok(found),
         };
@@ -124,15 +126,15 @@ impl SessionRow {
         let missing = || SessionError::damaged(format!("session {key}"), "missing seal of its newest event");
         let state = seal.ok_or_else(missing).and_then(|seal| seal.open(newest, at));
         let (version, updated) = (version_of(newest), Timestamp::from_micros(at));
-        Ok(state.map(|state| SessionRow {
+        Ok(state.map(|state| SqliteSessionRow {
             record: SessionRecord { version, updated, state, ..found.record },
             work: found.work,
         }))
     }
 
-    /// The row of a session that has to be there.
+    /// The row of an existing session.
     pub(super) fn get(connection: &Connection, key: &SessionKey) -> Result<Self, SessionError> {
-        SessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
+        SqliteSessionRow::find(connection, key)?.ok_or_else(|| SessionError::not_found(key))
     }
 
     /// Checks that the list of sessions has the same newest event: no other check detects a missing one.
@@ -150,6 +152,8 @@ impl SessionRow {
             })
             .map_err(failed)?;
         let Some((version, checksum)) = found.filter(|(version, _)| from_db(*version) == self.version) else {
+            // NOTE: a lost newest event leaves a session that looks whole at the version before; only the list entry shows
+            // that it is missing.
             return Err(not_newest(key, self.version));
         };
         let sum = seal::of_recent(app, user, updated, self.number, version);
@@ -168,16 +172,17 @@ impl SessionRow {
     }
 }
 
-/// All that an operation on a session begins with, read by one statement.
-pub(super) struct Opened {
-    pub(super) row: SessionRow,
+/// The rows that an operation on a session begins with, read by one statement.
+pub(super) struct OpenedSession {
+    pub(super) row: SqliteSessionRow,
     /// The scopes that it shares.
-    pub(super) scopes: Scopes,
-    /// The number of the row of the event that was looked for.
+    pub(super) scopes: SharedScopes,
+    /// The number of the requested event's row.
     pub(super) event: Option<i64>,
 }
 
-/// The unary plus lets SQLite use the index of ids, which has no column.
+/// The unary plus removes the column's affinity: with it SQLite would not use the index over the expression, and scan all
+/// events (docs/decisions/sessions.md).
 const OPENED: &str = session_query!(
     ", a.scope, a.version, a.known, a.seal, u.scope, u.version, u.known, u.seal, \
      (SELECT i.number FROM stepfold_events i WHERE i.number >> 32 = +s.number AND i.id = ?4)",
@@ -185,8 +190,8 @@ const OPENED: &str = session_query!(
      LEFT JOIN stepfold_scopes u ON u.app = ?1 AND u.user = ?2"
 );
 
-impl Opened {
-    /// A session that has to be there, and one of its events, if an id is given.
+impl OpenedSession {
+    /// Reads an existing session, and one of its events if an id is given.
     pub(super) fn read(
         connection: &Connection,
         key: &SessionKey,
@@ -196,28 +201,28 @@ impl Opened {
         let mut query = connection.prepare_cached(OPENED).map_err(failed)?;
         let parts = params![key.app.as_str(), key.user.as_str(), key.id.as_str(), event.map(EventId::as_str)];
         let read = |row: &Row<'_>| {
-            let (found, scopes) = (SessionRow::read_newest(row, key)?, read_scopes(row, 19, key)?);
+            let (found, scopes) = (SqliteSessionRow::read_newest(row, key)?, read_scopes(row, 19, key)?);
             let event = row.get(27)?;
-            Ok(found.and_then(|row| Ok(Opened { row, scopes: scopes?, event })))
+            Ok(found.and_then(|row| Ok(OpenedSession { row, scopes: scopes?, event })))
         };
         let found = query.query_row(parts, read).optional().map_err(failed)?;
         found.unwrap_or_else(|| Err(SessionError::not_found(key)))
     }
 }
 
-/// That the newest event is not the one that the list of sessions tells of.
+/// The error for a newest event that differs from the one in the list of sessions.
 pub(super) fn not_newest(key: &SessionKey, version: u64) -> SessionError {
     let why = format!("missing in the list of sessions at version {version}, its newest event");
     SessionError::damaged(format!("session {key}"), why)
 }
 
-impl Segment {
-    /// The rows of events of this part behind a version: those above the first number, up to the second.
+impl HistorySegment {
+    /// The rows of events of this segment after a version: those above the first number, up to the second.
     pub(super) fn rows_after(&self, version: u64) -> (i64, i64) {
         self.rows_between(version, u64::MAX)
     }
 
-    /// Those of them that are of versions up to one.
+    /// As [`rows_after`](Self::rows_after), up to a version.
     fn rows_between(&self, version: u64, upto: u64) -> (i64, i64) {
         (row_number(self.stream, version.max(self.after)), row_number(self.stream, self.upto.min(upto)))
     }
@@ -225,22 +230,22 @@ impl Segment {
 
 /// The history of a session.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct SqliteHistory {
     /// Newest first.
-    pub(super) lineage: Vec<Segment>,
+    pub(super) lineage: Vec<HistorySegment>,
 }
 
-impl History {
+impl SqliteHistory {
     /// The history of a session, checked against its row.
-    pub(super) fn read(connection: &Connection, row: &SessionRow) -> Result<Self, SessionError> {
-        Ok(History { lineage: lineage_of(connection, row)? })
+    pub(super) fn read(connection: &Connection, row: &SqliteSessionRow) -> Result<Self, SessionError> {
+        Ok(SqliteHistory { lineage: lineage_of(connection, row)? })
     }
 
-    /// What counts at a version.
+    /// The visible versions at a version.
     pub(super) fn visible(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         version: u64,
     ) -> Result<Visible, SessionError> {
         let newest = self.rewound(connection, row, version)?;
@@ -251,12 +256,12 @@ impl History {
     pub(super) fn rewound(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         version: u64,
     ) -> Result<u64, SessionError> {
         match version {
             _ if version == row.version => Ok(row.state.rewound),
-            // Retention took the event that told.
+            // NOTE: retention has deleted the event whose seal names the newest rewind, so its rows are searched.
             _ if version == row.oldest => rewinds_at(connection, row.number, version).map(|all| all.newest()),
             _ => Ok(self.state(connection, version)?.rewound),
         }
@@ -266,7 +271,7 @@ impl History {
     pub(super) fn digest(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         version: u64,
     ) -> Result<Digest, SessionError> {
         if version == row.oldest {
@@ -278,8 +283,8 @@ impl History {
         Ok(self.state(connection, version)?.head)
     }
 
-    /// What held after an event that retention has not taken.
-    pub(super) fn state(&self, connection: &Connection, version: u64) -> Result<State, SessionError> {
+    /// The state after an event that retention has not deleted.
+    pub(super) fn state(&self, connection: &Connection, version: u64) -> Result<SealedState, SessionError> {
         let failed = failed("read an event");
         let number = self.row_of(version);
         let found: Option<(i64, Option<EventSeal>)> = connection
@@ -288,7 +293,7 @@ impl History {
             .map_err(failed)?;
         match (number, found) {
             (Some(number), Some((at, Some(seal)))) => seal.open(number, at),
-            _ => Err(gap(version)),
+            _ => Err(missing_event(version)),
         }
     }
 
@@ -298,8 +303,8 @@ impl History {
         Some(row_number(segment.stream, version))
     }
 
-    /// The rows of events behind a version, of some ranges of versions, newest first: those above the first number of
-    /// each, up to the second.
+    /// The rows of events after a version, of some ranges of versions, newest first: those above the first number of each, up
+    /// to the second.
     fn rows(&self, after: u64, ranges: &[(u64, u64)]) -> impl Iterator<Item = (i64, i64)> {
         let rows = ranges.iter().rev().flat_map(move |(first, last)| {
             let after = after.max(first.saturating_sub(1));
@@ -312,7 +317,7 @@ impl History {
     pub(super) fn events(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         ranges: &[(u64, u64)],
         range: EventRange,
     ) -> Result<Vec<CommittedEvent>, SessionError> {
@@ -330,22 +335,22 @@ impl History {
         };
         let mut events = Vec::new();
         for piece in pieces(ranges, after, left) {
-            self.chained(connection, row, piece, &mut events)?;
+            self.read_chain(connection, row, piece, &mut events)?;
         }
         events.reverse();
         Ok(events)
     }
 
     /// Adds the events after a version, up to another, newest first: a chain that is checked at both ends.
-    fn chained(
+    fn read_chain(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         (after, last): (u64, u64),
         events: &mut Vec<CommittedEvent>,
     ) -> Result<(), SessionError> {
         let expected = self.digest(connection, row, last)?;
-        let mut chain = Chain::ending(last, expected);
+        let mut chain = EventChain::ending(last, expected);
         for segment in &self.lineage {
             segment_events(connection, segment.rows_between(after, last), &mut chain, events)?;
         }
@@ -361,6 +366,7 @@ impl History {
         in_memory: bool,
     ) -> Result<Vec<(u64, u64)>, SessionError> {
         let failed = failed("read sizes of events");
+        // NOTE: the number of bytes needs no page of the body; the number of values in it needs all of them.
         let columns = if in_memory { "number, body" } else { "number, octet_length(body)" };
         let mut query = connection
             .prepare_cached(&format!(
@@ -368,7 +374,7 @@ impl History {
             ))
             .map_err(failed)?;
         let size = |row: &Row<'_>| match row.get_ref(1)? {
-            ValueRef::Text(text) => Ok(weight::of_body(&String::from_utf8_lossy(text))),
+            ValueRef::Text(text) => Ok(memory_size::of_body(&String::from_utf8_lossy(text))),
             _ => row.get(1).map(from_db),
         };
         let mut sizes = Vec::new();
@@ -385,11 +391,11 @@ impl History {
         Ok(sizes)
     }
 
-    /// Hands on the body of each event of the session's own behind a version, in order: each checked, none left out.
+    /// Calls `each` with the body of each of the session's own events after a version, in order: each checked, none omitted.
     pub(super) fn bodies(
         &self,
         connection: &Connection,
-        row: &SessionRow,
+        row: &SqliteSessionRow,
         after: u64,
         mut each: impl FnMut(&str) -> Result<(), SessionError>,
     ) -> Result<(), SessionError> {
@@ -412,16 +418,16 @@ impl History {
             let body = body.as_str().map_err(|error| failed(error.into()))?;
             version += 1;
             if version_of(number) != version {
-                return Err(gap(version));
+                return Err(missing_event(version));
             }
-            digest = Content::new(version, &id, Timestamp::from_micros(at), body).after(digest);
+            digest = ContentDigest::new(version, &id, Timestamp::from_micros(at), body).after(digest);
             if digest != seal.state.head {
                 let what = format!("event of version {version}");
                 return Err(SessionError::damaged(what, "digest mismatch"));
             }
             each(body)?;
         }
-        if version == row.version { Ok(()) } else { Err(gap(version + 1)) }
+        if version == row.version { Ok(()) } else { Err(missing_event(version + 1)) }
     }
 
     /// The version of the newest event that is older than `time`, of those of these ranges of versions.
@@ -449,7 +455,7 @@ impl History {
     }
 }
 
-fn lineage_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Segment>, SessionError> {
+fn lineage_of(connection: &Connection, row: &SqliteSessionRow) -> Result<Vec<HistorySegment>, SessionError> {
     let failed = failed("read the history of a session");
     let mut query = connection
         .prepare_cached(
@@ -457,14 +463,14 @@ fn lineage_of(connection: &Connection, row: &SessionRow) -> Result<Vec<Segment>,
         )
         .map_err(failed)?;
     let segments = query.query_map([row.number], |row| {
-        Ok(Segment { stream: row.get(0)?, after: from_db(row.get(1)?), upto: from_db(row.get(2)?) })
+        Ok(HistorySegment { stream: row.get(0)?, after: from_db(row.get(1)?), upto: from_db(row.get(2)?) })
     });
-    let lineage: Vec<Segment> = segments.and_then(Iterator::collect).map_err(failed)?;
+    let lineage: Vec<HistorySegment> = segments.and_then(Iterator::collect).map_err(failed)?;
     seal::compare(seal::of_lineage(&lineage), row.lineage, || "history of a session".to_owned())?;
     Ok(lineage)
 }
 
-/// What counts in a session at a version, up to which this is the newest rewind.
+/// The visible versions of a session at a version, given the newest rewind up to it.
 pub(super) fn visible_at(
     connection: &Connection,
     number: i64,
@@ -478,8 +484,8 @@ pub(super) fn visible_at(
     Ok(Visible::at(version, &rewinds))
 }
 
-/// The rewinds of a session that count at a version, and the newest one of each part of its history.
-fn rewinds_at(connection: &Connection, number: i64, version: u64) -> Result<Rewinds, SessionError> {
+/// The visible rewinds of a session at a version, and the newest one of each segment of its history.
+fn rewinds_at(connection: &Connection, number: i64, version: u64) -> Result<RewindChain, SessionError> {
     read_rewinds(
         connection,
         "WITH RECURSIVE w (stream, version, target, previous, visible, checksum) AS ( \
@@ -497,7 +503,7 @@ fn rewinds_at(connection: &Connection, number: i64, version: u64) -> Result<Rewi
 }
 
 /// All rewinds of a session.
-pub(super) fn all_rewinds(connection: &Connection, number: i64) -> Result<Rewinds, SessionError> {
+pub(super) fn all_rewinds(connection: &Connection, number: i64) -> Result<RewindChain, SessionError> {
     read_rewinds(
         connection,
         "SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum \
@@ -511,7 +517,7 @@ fn read_rewinds(
     connection: &Connection,
     query: &str,
     given: &[&dyn rusqlite::ToSql],
-) -> Result<Rewinds, SessionError> {
+) -> Result<RewindChain, SessionError> {
     let failed = failed("read the history of a session");
     let mut query = connection.prepare_cached(query).map_err(failed)?;
     let rows = query.query_map(given, read_rewind);
@@ -533,7 +539,7 @@ pub(super) fn read_rewind(row: &Row<'_>) -> rusqlite::Result<RewindRow> {
 fn segment_events(
     connection: &Connection,
     (from, to): (i64, i64),
-    chain: &mut Chain,
+    chain: &mut EventChain,
     events: &mut Vec<CommittedEvent>,
 ) -> Result<(), SessionError> {
     let failed = failed("read events");
@@ -544,20 +550,20 @@ fn segment_events(
         )
         .map_err(failed)?;
     let mut rows = query.query([from, to]).map_err(failed)?;
-    // The numbers of a session's events have no gaps.
-    if usize::try_from(to - from).is_ok_and(|rows| rows >= LONG) {
-        return side_by_side(&mut rows, chain, events);
+    // NOTE: the numbers of a session's events have no gaps, so their difference is the number of rows.
+    if usize::try_from(to - from).is_ok_and(|rows| rows >= PARALLEL_ROWS) {
+        return read_in_parallel(&mut rows, chain, events);
     }
-    let mut recent = Recent::default();
+    let mut recent = RecentTexts::default();
     while let Some(row) = rows.next().map_err(failed)? {
-        let row = EventRow::read(row).map_err(failed)?;
+        let row = BorrowedEventRow::read(row).map_err(failed)?;
         row.open(&mut recent, None).add_to(chain, events)?;
     }
     Ok(())
 }
 
 /// The row of an event.
-struct EventRow<'a> {
+struct BorrowedEventRow<'a> {
     version: u64,
     id: &'a str,
     at: Timestamp,
@@ -566,22 +572,23 @@ struct EventRow<'a> {
     head: Digest,
 }
 
-impl<'a> EventRow<'a> {
+impl<'a> BorrowedEventRow<'a> {
     /// Reads `number, id, at, body, seal`.
     fn read(row: &'a Row<'_>) -> rusqlite::Result<Self> {
         let (number, at): (i64, i64) = (row.get(0)?, row.get(2)?);
         let (id, body) = (row.get_ref(1)?.as_str()?, row.get_ref(3)?.as_str()?);
         let seal: EventSeal = row.get(4)?;
         let (version, at) = (version_of(number), Timestamp::from_micros(at));
-        Ok(EventRow { version, id, at, body, head: seal.state.head })
+        Ok(BorrowedEventRow { version, id, at, body, head: seal.state.head })
     }
 
     /// `before`: the digest of the history before it, if it is known.
-    fn open(&self, recent: &mut Recent, before: Option<Digest>) -> OpenedEvent {
-        let content = Content::new(self.version, self.id, self.at, self.body);
+    fn open(&self, recent: &mut RecentTexts, before: Option<Digest>) -> OpenedEvent {
+        let content = ContentDigest::new(self.version, self.id, self.at, self.body);
         let content = before.map_or(content, |before| content.expecting(before));
-        let event =
-            EventId::new(self.id).and_then(|id| Event::beside(recent, id, self.at, self.body)).map(Arc::new);
+        let event = EventId::new(self.id)
+            .and_then(|id| Event::from_body_sharing(recent, id, self.at, self.body))
+            .map(Arc::new);
         OpenedEvent { version: self.version, head: self.head, content, event }
     }
 }
@@ -590,40 +597,42 @@ impl<'a> EventRow<'a> {
 struct OpenedEvent {
     version: u64,
     head: Digest,
-    content: Content,
+    content: ContentDigest,
     event: Result<Arc<Event>, SessionError>,
 }
 
 impl OpenedEvent {
-    fn add_to(self, chain: &mut Chain, events: &mut Vec<CommittedEvent>) -> Result<(), SessionError> {
+    fn add_to(self, chain: &mut EventChain, events: &mut Vec<CommittedEvent>) -> Result<(), SessionError> {
         chain.add(self.version, self.content, self.head)?;
         events.push(CommittedEvent { version: self.version, event: self.event? });
         Ok(())
     }
 }
 
-/// From so many rows on, to read a history takes several threads: most of the time goes into JSON and digests, and below
-/// it a thread costs more than it saves.
-const LONG: usize = 1_024;
+/// The number of rows from which several threads read a history. Most of the time goes into JSON and digests; below this
+/// number a thread costs more than it saves.
+const PARALLEL_ROWS: usize = 1_024;
 
 /// The threads that read a long history, this one included.
-const READERS: usize = 4;
+const PARALLEL_THREADS: usize = 4;
 
-/// The bytes of a share's texts.
-const SHARE: usize = 32 * 1024;
+/// The bytes of the texts of a batch.
+const BATCH_BYTES: usize = 32 * 1024;
 
 /// Adds the events of many rows, newest first: this thread reads the rows, and others open them meanwhile.
-fn side_by_side(
+fn read_in_parallel(
     rows: &mut Rows<'_>,
-    chain: &mut Chain,
+    chain: &mut EventChain,
     events: &mut Vec<CommittedEvent>,
 ) -> Result<(), SessionError> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(READERS);
-    let (sender, receiver) = mpsc::sync_channel::<(usize, Share)>(threads);
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(PARALLEL_THREADS);
+    // NOTE: threads of their own, not those of tools that compute: a tool that computes for a minute must not delay reading
+    // a session (docs/decisions/sessions.md).
+    let (sender, receiver) = mpsc::sync_channel::<(usize, RowBatch)>(threads);
     let receiver = Mutex::new(receiver);
     let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let open_all = || -> Vec<(usize, Vec<OpenedEvent>)> {
-        std::iter::from_fn(next).map(|(place, share)| (place, share.open())).collect()
+        std::iter::from_fn(next).map(|(place, batch)| (place, batch.open())).collect()
     };
     let mut opened = Vec::new();
     let read = thread::scope(|scope| {
@@ -631,14 +640,15 @@ fn side_by_side(
             (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, open_all).ok()).collect();
         let mut read = Ok(());
         for place in 0.. {
-            let mut share = Share::default();
-            read = share.fill(rows);
-            let is_last = read.is_err() || !share.is_full();
-            // The others have enough to do.
-            if let Err(TrySendError::Full((place, share)) | TrySendError::Disconnected((place, share))) =
-                sender.try_send((place, share))
+            let mut batch = RowBatch::default();
+            read = batch.fill(rows);
+            let is_last = read.is_err() || !batch.is_full();
+            // NOTE: a full channel means that the other threads are busy; this one opens the batch, which also bounds the memory of
+            // batches in flight.
+            if let Err(TrySendError::Full((place, batch)) | TrySendError::Disconnected((place, batch))) =
+                sender.try_send((place, batch))
             {
-                opened.push((place, share.open()));
+                opened.push((place, batch.open()));
             }
             if is_last {
                 break;
@@ -651,22 +661,23 @@ fn side_by_side(
         }
         read
     });
+    // NOTE: the chain is checked at the end and in order, with the same errors as in a short history.
     opened.sort_unstable_by_key(|(place, _)| *place);
-    opened.into_iter().flat_map(|(_, share)| share).try_for_each(|event| event.add_to(chain, events))?;
-    // What is newer than a row that cannot be read is checked first, as it is where they are read one by one.
+    opened.into_iter().flat_map(|(_, batch)| batch).try_for_each(|event| event.add_to(chain, events))?;
+    // NOTE: reported after the chain of the newer events is checked, so that long and short histories give the same error.
     read.map_err(failed("read events"))
 }
 
 /// Rows that one thread opens.
 #[derive(Default)]
-struct Share {
-    rows: Vec<Taken>,
+struct RowBatch {
+    rows: Vec<BatchedRow>,
     /// The ids and bodies.
     texts: String,
 }
 
 /// A row, with the ends of its texts.
-struct Taken {
+struct BatchedRow {
     version: u64,
     id: usize,
     at: Timestamp,
@@ -674,35 +685,35 @@ struct Taken {
     head: Digest,
 }
 
-impl Share {
-    /// Takes rows until it is full.
+impl RowBatch {
+    /// Adds rows until it is full.
     fn fill(&mut self, rows: &mut Rows<'_>) -> rusqlite::Result<()> {
-        self.texts.reserve(SHARE + SHARE / 4);
+        self.texts.reserve(BATCH_BYTES + BATCH_BYTES / 4);
         while !self.is_full()
             && let Some(row) = rows.next()?
         {
-            let EventRow { version, id, at, body, head } = EventRow::read(row)?;
+            let BorrowedEventRow { version, id, at, body, head } = BorrowedEventRow::read(row)?;
             self.texts.push_str(id);
             let id = self.texts.len();
             self.texts.push_str(body);
-            self.rows.push(Taken { version, id, at, body: self.texts.len(), head });
+            self.rows.push(BatchedRow { version, id, at, body: self.texts.len(), head });
         }
         Ok(())
     }
 
     fn is_full(&self) -> bool {
-        self.texts.len() >= SHARE
+        self.texts.len() >= BATCH_BYTES
     }
 
     fn open(&self) -> Vec<OpenedEvent> {
-        let (mut recent, mut start) = (Recent::default(), 0);
-        // The next row is that of the event before.
+        let (mut recent, mut start) = (RecentTexts::default(), 0);
+        // NOTE: rows are newest first, so the next row has the digest of the history before this event.
         let before = self.rows.iter().skip(1).map(|row| Some(row.head)).chain([None]);
-        let open = |(row, before): (&Taken, _)| {
+        let open = |(row, before): (&BatchedRow, _)| {
             let (id, body) = (&self.texts[start..row.id], &self.texts[row.id..row.body]);
             start = row.body;
-            let &Taken { version, at, head, .. } = row;
-            EventRow { version, id, at, body, head }.open(&mut recent, before)
+            let &BatchedRow { version, at, head, .. } = row;
+            BorrowedEventRow { version, id, at, body, head }.open(&mut recent, before)
         };
         self.rows.iter().zip(before).map(open).collect()
     }

@@ -1,4 +1,4 @@
-//! The inboxes of sessions: what waits has a row each, and so has what was taken last, for its idempotency key.
+//! The inboxes of sessions: a row for each waiting entry, and for each entry that was taken last, with its idempotency key.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,27 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::claims::put_work;
 use super::error::failed;
-use super::history::SessionRow;
-use super::threads::Desk;
-use super::write::run;
+use super::history::SqliteSessionRow;
+use super::threads::SqliteConnection;
+use super::write::execute;
 use crate::error::SessionError;
-use crate::rows::{from_db, to_db};
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::work::{InputRow, TakenRow, WorkState, repeated};
 use crate::store::{
-    Asked, DequeueInput, Enqueued, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
+    DequeueInput, Enqueued, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox, WorkRequest,
 };
-use crate::work::{InputRow, TakenRow, Work, repeated};
 
 /// Checks that all entries that an append takes wait, each given once.
-pub(super) fn check(desk: &Desk, number: i64, asked: Asked<'_>) -> Result<(), SessionError> {
+pub(super) fn check(
+    sqlite: &SqliteConnection,
+    number: i64,
+    request: WorkRequest<'_>,
+) -> Result<(), SessionError> {
     let mut seen = BTreeSet::new();
-    for position in asked.taken {
+    for position in request.taken {
         let query = "SELECT COUNT(*) FROM stepfold_inbox WHERE number = ?1 AND position = ?2";
-        if !seen.insert(position) || ask(desk, query, &[&number, &to_db(*position)])? == 0 {
-            return Err(SessionError::not_waiting(asked.key, *position));
+        if !seen.insert(position) || query_number(sqlite, query, &[&number, &to_db(*position)])? == 0 {
+            return Err(SessionError::not_waiting(request.key, *position));
         }
     }
     Ok(())
@@ -52,40 +56,41 @@ fn find(connection: &Connection, number: i64, position: i64) -> Result<Option<In
     found.map(|row| row.check(number).map(|()| row)).transpose()
 }
 
-/// Takes those of these that wait.
+/// Takes the entries at these positions that wait.
 pub(super) fn take(
-    desk: &Desk,
+    sqlite: &SqliteConnection,
     number: i64,
     positions: &[u64],
-    work: &mut Work,
+    work: &mut WorkState,
 ) -> Result<Vec<u64>, SessionError> {
     let mut taken = Vec::new();
     for position in positions {
-        let Some(row) = find(&desk.connection, number, to_db(*position))? else { continue };
-        remember(desk, number, &row)?;
+        // NOTE: read before it is deleted: its checksum leaves the sum of waiting entries, and its key stays known.
+        let Some(row) = find(&sqlite.connection, number, to_db(*position))? else { continue };
+        remember(sqlite, number, &row)?;
         let place: [&dyn rusqlite::ToSql; 2] = [&number, &row.position];
-        run(desk, "DELETE FROM stepfold_inbox WHERE number = ?1 AND position = ?2", &place)?;
+        execute(sqlite, "DELETE FROM stepfold_inbox WHERE number = ?1 AND position = ?2", &place)?;
         work.waiting ^= row.checksum;
         taken.push(*position);
     }
     if !taken.is_empty() {
-        run(
-            desk,
+        execute(
+            sqlite,
             "DELETE FROM stepfold_taken WHERE number = ?1 AND place <= \
              (SELECT MAX(place) FROM stepfold_taken WHERE number = ?1) - ?2",
             &[&number, &to_db(REMEMBERED_INPUTS as u64)],
         )?;
         let query = "SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox WHERE number = ?1";
-        work.inbox = from_db(ask(desk, query, &[&number])?);
+        work.inbox = from_db(query_number(sqlite, query, &[&number])?);
     }
     Ok(taken)
 }
 
-/// Keeps the idempotency key of an entry that goes.
-fn remember(desk: &Desk, number: i64, row: &InputRow) -> Result<(), SessionError> {
+/// Stores the idempotency key of an entry that is removed.
+fn remember(sqlite: &SqliteConnection, number: i64, row: &InputRow) -> Result<(), SessionError> {
     let TakenRow { position, checksum, key, digest } = row.taken(number);
-    run(
-        desk,
+    execute(
+        sqlite,
         "INSERT INTO stepfold_taken (number, place, key, position, digest, checksum) VALUES (?1, \
          (SELECT COALESCE(MAX(place), 0) + 1 FROM stepfold_taken WHERE number = ?1), ?2, ?3, ?4, ?5)",
         &[&number, &key, &position, &digest, &checksum],
@@ -93,37 +98,45 @@ fn remember(desk: &Desk, number: i64, row: &InputRow) -> Result<(), SessionError
     .map(drop)
 }
 
-/// Deletes the inbox of a session that goes.
-pub(super) fn delete(desk: &Desk, number: i64) -> Result<(), SessionError> {
-    run(desk, "DELETE FROM stepfold_inbox WHERE number = ?1", &[&number])?;
-    run(desk, "DELETE FROM stepfold_taken WHERE number = ?1", &[&number]).map(drop)
+/// Deletes the inbox of a deleted session.
+pub(super) fn delete(sqlite: &SqliteConnection, number: i64) -> Result<(), SessionError> {
+    execute(sqlite, "DELETE FROM stepfold_inbox WHERE number = ?1", &[&number])?;
+    execute(sqlite, "DELETE FROM stepfold_taken WHERE number = ?1", &[&number]).map(drop)
 }
 
-pub(super) fn enqueue(desk: &mut Desk, prepared: &PreparedInput) -> Result<Enqueued, SessionError> {
+pub(super) fn enqueue(
+    sqlite: &mut SqliteConnection,
+    prepared: &PreparedInput,
+) -> Result<Enqueued, SessionError> {
     let input = &prepared.input;
-    let row = SessionRow::get(&desk.connection, &input.key)?;
-    let (position, is_repeat) = match known(desk, row.number, prepared)? {
+    let row = SqliteSessionRow::get(&sqlite.connection, &input.key)?;
+    let (position, is_repeat) = match accepted_position(sqlite, row.number, prepared)? {
         Some(position) => (position, true),
-        None => (insert(desk, &row, prepared)?, false),
+        None => (insert(sqlite, &row, prepared)?, false),
     };
     Ok(Enqueued { position, is_repeat, claim: row.work.fence.unexpired(input.at), version: row.version })
 }
 
 /// The position of an entry that was accepted before.
-fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u64>, SessionError> {
+fn accepted_position(
+    sqlite: &SqliteConnection,
+    number: i64,
+    prepared: &PreparedInput,
+) -> Result<Option<u64>, SessionError> {
     let failed = failed("find an inbox entry");
     let named = &prepared.input.idempotency_key;
     let parts = params![number, named.as_str()];
-    let waiting: Option<i64> = desk
+    let waiting: Option<i64> = sqlite
         .connection
         .prepare_cached("SELECT position FROM stepfold_inbox WHERE number = ?1 AND key = ?2")
         .and_then(|mut query| query.query_row(parts, |row| row.get(0)).optional())
         .map_err(&failed)?;
-    if let Some(row) = waiting.map(|position| find(&desk.connection, number, position)).transpose()?.flatten()
+    if let Some(row) =
+        waiting.map(|position| find(&sqlite.connection, number, position)).transpose()?.flatten()
     {
         return repeated(prepared, &row.digest, row.position).map(Some);
     }
-    let taken: Option<(i64, Vec<u8>, i64)> = desk
+    let taken: Option<(i64, Vec<u8>, i64)> = sqlite
         .connection
         .prepare_cached(
             "SELECT position, digest, checksum FROM stepfold_taken WHERE number = ?1 AND key = ?2",
@@ -138,36 +151,43 @@ fn known(desk: &Desk, number: i64, prepared: &PreparedInput) -> Result<Option<u6
     repeated(prepared, &digest, position).map(Some)
 }
 
-/// Adds an entry; its position.
-fn insert(desk: &Desk, session: &SessionRow, prepared: &PreparedInput) -> Result<u64, SessionError> {
+/// Adds an entry; returns its position.
+fn insert(
+    sqlite: &SqliteConnection,
+    session: &SqliteSessionRow,
+    prepared: &PreparedInput,
+) -> Result<u64, SessionError> {
     let (input, number) = (&prepared.input, session.number);
-    let waiting = ask(desk, "SELECT COUNT(*) FROM stepfold_inbox WHERE number = ?1", &[&number])?;
+    let waiting = query_number(sqlite, "SELECT COUNT(*) FROM stepfold_inbox WHERE number = ?1", &[&number])?;
     if from_db(waiting) >= MAX_INBOX as u64 {
-        return Err(SessionError::inbox_full(&input.key));
+        return Err(SessionError::inbox_full(&input.key, MAX_INBOX));
     }
     let position = session.work.last + 1;
     let row = InputRow::new(number, position, prepared);
     let InputRow { position: place, checksum, key, digest, kind, body, at } = &row;
-    run(
-        desk,
+    execute(
+        sqlite,
         "INSERT INTO stepfold_inbox (number, position, checksum, key, digest, kind, body, at) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         &[&number, place, checksum, key, digest, kind, body, at],
     )?;
     let waiting = session.work.waiting ^ row.checksum;
-    let work = Work { inbox: position, last: position, waiting, ..session.work.clone() };
-    put_work(desk, session, &work)?;
+    let work = WorkState { inbox: position, last: position, waiting, ..session.work.clone() };
+    put_work(sqlite, session, &work)?;
     Ok(position)
 }
 
-pub(super) fn read(desk: &mut Desk, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
-    let connection = &desk.connection;
-    let session = SessionRow::get(connection, &request.key)?;
-    let most = to_db(request.most() as u64);
+pub(super) fn read(
+    sqlite: &mut SqliteConnection,
+    request: &ReadInbox,
+) -> Result<Vec<InboxEntry>, SessionError> {
+    let connection = &sqlite.connection;
+    let session = SqliteSessionRow::get(connection, &request.key)?;
+    let most = to_db(request.max_body_bytes() as u64);
     let rows = match &request.only {
         None => waiting(connection, &session, to_db(request.after), most)?,
         Some(positions) => {
-            // That nothing is missing takes no body.
+            // NOTE: detects missing entries without reading any body.
             waiting(connection, &session, i64::MAX, 0)?;
             let wanted: BTreeSet<_> = positions.iter().filter(|position| request.wants(**position)).collect();
             let found = wanted.into_iter().map(|position| find(connection, session.number, to_db(*position)));
@@ -177,11 +197,10 @@ pub(super) fn read(desk: &mut Desk, request: &ReadInbox) -> Result<Vec<InboxEntr
     rows.iter().map(InputRow::entry).collect()
 }
 
-/// What waits behind a position, checked, with bodies of so many bytes at most; that nothing else that should wait is gone,
-/// too.
+/// The entries that wait after a position, checked, with bodies of at most `most` bytes. Detects missing entries.
 fn waiting(
     connection: &Connection,
-    session: &SessionRow,
+    session: &SqliteSessionRow,
     after: i64,
     most: i64,
 ) -> Result<Vec<InputRow>, SessionError> {
@@ -207,8 +226,8 @@ fn waiting(
     Ok(found)
 }
 
-/// Checks what waits, and what was taken.
-pub(super) fn verify(connection: &Connection, session: &SessionRow) -> Result<(), SessionError> {
+/// Checks the waiting entries and the taken ones.
+pub(super) fn verify(connection: &Connection, session: &SqliteSessionRow) -> Result<(), SessionError> {
     let failed = failed("read an inbox");
     waiting(connection, session, 0, i64::MAX)?;
     let mut query = connection
@@ -225,20 +244,27 @@ pub(super) fn verify(connection: &Connection, session: &SessionRow) -> Result<()
     Ok(())
 }
 
-pub(super) fn dequeue(desk: &mut Desk, request: &DequeueInput) -> Result<Vec<u64>, SessionError> {
-    let row = SessionRow::get(&desk.connection, &request.key)?;
+pub(super) fn dequeue(
+    sqlite: &mut SqliteConnection,
+    request: &DequeueInput,
+) -> Result<Vec<u64>, SessionError> {
+    let row = SqliteSessionRow::get(&sqlite.connection, &request.key)?;
     if let Some(token) = request.token {
         row.work.fence.check(&request.key, token)?;
     }
     let mut work = row.work.clone();
-    let taken = take(desk, row.number, &request.positions, &mut work)?;
-    put_work(desk, &row, &work)?;
+    let taken = take(sqlite, row.number, &request.positions, &mut work)?;
+    put_work(sqlite, &row, &work)?;
     Ok(taken)
 }
 
 /// Runs a statement for its one number.
-fn ask(desk: &Desk, statement: &str, values: &[&dyn rusqlite::ToSql]) -> Result<i64, SessionError> {
-    let statement = desk.connection.prepare_cached(statement);
+fn query_number(
+    sqlite: &SqliteConnection,
+    statement: &str,
+    values: &[&dyn rusqlite::ToSql],
+) -> Result<i64, SessionError> {
+    let statement = sqlite.connection.prepare_cached(statement);
     statement
         .and_then(|mut statement| statement.query_row(values, |row| row.get(0)))
         .map_err(failed("inspect an inbox"))

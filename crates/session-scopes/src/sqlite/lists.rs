@@ -3,17 +3,17 @@
 use rusqlite::params;
 
 use super::error::failed;
-use super::threads::Desk;
+use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{SessionId, SessionKey, UserId};
-use crate::rows::from_db;
+use crate::rows::lineage::from_db;
 use crate::store::{ListUnattended, ListUsers, Unattended};
 use crate::time::Timestamp;
 
-pub(super) fn users(desk: &mut Desk, request: &ListUsers) -> Result<Vec<UserId>, SessionError> {
+pub(super) fn users(sqlite: &mut SqliteConnection, request: &ListUsers) -> Result<Vec<UserId>, SessionError> {
     let failed = failed("list users");
     // Each user costs one look-up in the index, however many sessions it has.
-    let mut query = desk
+    let mut query = sqlite
         .connection
         .prepare_cached(
             "WITH RECURSIVE u (user) AS ( \
@@ -31,16 +31,19 @@ pub(super) fn users(desk: &mut Desk, request: &ListUsers) -> Result<Vec<UserId>,
 }
 
 /// The user, the id, since when, the inbox, the number; whether a claim has expired, and whether it is due.
-type Listed = (String, String, i64, i64, i64, (Option<String>, bool));
+type UnattendedRow = (String, String, i64, i64, i64, (Option<String>, bool));
 
-pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Vec<Unattended>, SessionError> {
+pub(super) fn unattended(
+    sqlite: &mut SqliteConnection,
+    request: &ListUnattended,
+) -> Result<Vec<Unattended>, SessionError> {
     let failed = failed("list unattended sessions");
     let (since, number) = request.begins_after()?;
-    let mut query = desk
+    let mut query = sqlite
         .connection
         .prepare_cached(
-            // A damaged row does not take the list along: it is listed, if it has a name, and told of by the one who reads it.
-            // A claim that was given up has a negative expiry: see `store/claims.rs`.
+            // NOTE: the casts let a damaged row not fail the whole list: it is listed if it has a key, and its reader reports the
+            // damage. A released claim with work left has a negative expiry: see `store/claims.rs`.
             "SELECT user, id, CAST(CASE WHEN claim_expires < 0 THEN ~claim_expires ELSE COALESCE(claim_expires, updated) END \
              AS INTEGER) AS since, CAST(inbox AS INTEGER), number, \
              CASE typeof(claim_owner) WHEN 'blob' THEN hex(claim_owner) ELSE CAST(claim_owner AS TEXT) END, \
@@ -64,13 +67,13 @@ pub(super) fn unattended(desk: &mut Desk, request: &ListUnattended) -> Result<Ve
             (row.get(5)?, row.get(6)?),
         ))
     });
-    let rows: Vec<Listed> = rows.and_then(Iterator::collect).map_err(failed)?;
-    let read = |(user, id, since, inbox, number, (owner, is_due)): Listed| {
+    let rows: Vec<UnattendedRow> = rows.and_then(Iterator::collect).map_err(failed)?;
+    let read = |(user, id, since, inbox, number, (owner, is_due)): UnattendedRow| {
         let key = SessionKey { app: request.app.clone(), user: UserId::new(user)?, id: SessionId::new(id)? };
         let is = (owner.is_some(), is_due);
         let session = Unattended::new(key, Timestamp::from_micros(since), is, from_db(inbox), number);
-        Ok::<_, SessionError>(session.of_worker(owner))
+        Ok::<_, SessionError>(session.with_owner(owner))
     };
-    // One whose ids are damaged has no name by which it could be worked in; a check of the store tells of it.
+    // NOTE: a session with damaged ids has no key under which a worker could claim it; verification reports it.
     Ok(rows.into_iter().filter_map(|row| read(row).ok()).collect())
 }

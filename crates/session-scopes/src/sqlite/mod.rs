@@ -5,17 +5,16 @@
 
 mod at_version;
 mod branches;
-mod cells;
 mod changes;
 mod claims;
 mod error;
 mod file;
 mod history;
 mod inbox;
-mod listed;
+mod list_entry;
 mod lists;
 mod notices;
-mod past;
+mod past_values;
 mod read;
 mod schemas;
 mod seal;
@@ -24,7 +23,8 @@ mod sweep;
 mod tables;
 mod tags;
 mod threads;
-mod trail;
+mod undo_log;
+mod values;
 mod verify;
 mod write;
 
@@ -38,14 +38,16 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use self::error::failed;
-use self::file::Found;
-use self::notices::Board;
-use self::threads::{Desk, Readers, Threads, Writer, start_readers, start_writer};
-use self::write::Prepared;
+use self::file::FoundFile;
+use self::notices::SqliteNotifier;
+use self::threads::{
+    JoinedThreads, SqliteConnection, SqliteReaders, SqliteWriter, start_readers, start_writer,
+};
+use self::write::PreparedEvent;
 use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
-use crate::rows::check_size;
+use crate::rows::values::check_size;
 use crate::session::{Session, Values};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
@@ -68,8 +70,8 @@ pub enum Durability {
 
 /// The allowed changes to a file when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    /// A new store is made where nothing is.
+enum FileAccess {
+    /// A new store is created at a path without a file.
     Create,
     /// It is written, and must exist.
     Write,
@@ -77,7 +79,7 @@ enum Access {
     Read,
 }
 
-/// How a SQLite file is opened.
+/// The options with which a SQLite file is opened.
 ///
 /// A missing file is created, unless the options include [`must_exist`](SqliteOptions::must_exist) or
 /// [`read_only`](SqliteOptions::read_only). Missing tables in an existing database are added, with the same
@@ -99,7 +101,7 @@ enum Access {
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct SqliteOptions {
     path: PathBuf,
-    access: Access,
+    access: FileAccess,
     accepts_loss: bool,
     durability: Durability,
     busy_timeout: Duration,
@@ -108,11 +110,11 @@ pub struct SqliteOptions {
 }
 
 impl SqliteOptions {
-    /// The file at `path`, which is made if it is not there.
+    /// The file at `path`, which is created if it does not exist.
     pub fn new(path: impl AsRef<Path>) -> Self {
         SqliteOptions {
             path: path.as_ref().to_owned(),
-            access: Access::Create,
+            access: FileAccess::Create,
             accepts_loss: false,
             durability: Durability::Full,
             busy_timeout: Duration::from_secs(30),
@@ -123,14 +125,14 @@ impl SqliteOptions {
 
     /// Opens an existing store and creates no file: [`SessionError::NoStore`] if there is no store.
     pub fn must_exist(mut self) -> Self {
-        self.access = Access::Write;
+        self.access = FileAccess::Write;
         self
     }
 
     /// Opens an existing store for reading: no file is created or changed, and operations that write return
     /// [`SessionError::ReadOnly`]. Another process may have the same file open for writing.
     pub fn read_only(mut self) -> Self {
-        self.access = Access::Read;
+        self.access = FileAccess::Read;
         self
     }
 
@@ -179,7 +181,7 @@ impl SqliteOptions {
         self.check_path()?;
         let access = self.access;
         let readers = (0..self.readers).map(|_| self.reader());
-        if access == Access::Read {
+        if access == FileAccess::Read {
             let (readers, threads) = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
             return Ok(self.store(None, readers, threads));
         }
@@ -187,44 +189,58 @@ impl SqliteOptions {
         tables::set_up(&mut connection)?;
         let (readers, threads) = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
         let is_quick = self.durability == Durability::Process;
-        let desk = Desk::new(connection, self.busy_timeout);
-        let (writer, thread) = start_writer(desk, is_quick, threads)?;
+        let sqlite = SqliteConnection::new(connection, self.busy_timeout);
+        let (writer, thread) = start_writer(sqlite, is_quick, threads)?;
         Ok(self.store(Some(writer), readers, vec![thread]))
     }
 
     /// Rejects an invalid file at the path, or creates a store if none exists and that is allowed.
     fn check_path(&self) -> Result<(), SessionError> {
         let no_store = |why| SessionError::NoStore { path: self.path.display().to_string(), why };
-        match file::look(&self.path, self.accepts_loss)? {
-            Found::Nothing if self.access == Access::Create => file::make(&self.path),
-            Found::Nothing => Err(no_store("file not found")),
-            Found::Database { is_ours: false } if self.access != Access::Create => {
+        match file::inspect(&self.path, self.accepts_loss)? {
+            FoundFile::Nothing if self.access == FileAccess::Create => file::create_store(&self.path),
+            FoundFile::Nothing => Err(no_store("file not found")),
+            FoundFile::Database { is_ours: false } if self.access != FileAccess::Create => {
                 Err(no_store("the database has no stepfold tables"))
             }
-            Found::Database { .. } => Ok(()),
+            FoundFile::Database { .. } => Ok(()),
         }
     }
 
-    fn store(self, writer: Option<Writer>, readers: Readers, threads: Vec<JoinHandle<()>>) -> SqliteStore {
-        let board = Board::default();
-        SqliteStore(Arc::new(Inner { path: self.path, writer, readers, board, _threads: Threads(threads) }))
+    fn store(
+        self,
+        writer: Option<SqliteWriter>,
+        readers: SqliteReaders,
+        threads: Vec<JoinHandle<()>>,
+    ) -> SqliteStore {
+        let notifier = SqliteNotifier::default();
+        SqliteStore(Arc::new(SqliteInner {
+            path: self.path,
+            writer,
+            readers,
+            notifier,
+            _threads: JoinedThreads(threads),
+        }))
     }
 
-    fn reader(&self) -> Result<Desk, SessionError> {
-        let is_alone = self.access == Access::Read && file::is_read_alone(&self.path);
+    fn reader(&self) -> Result<SqliteConnection, SessionError> {
+        // NOTE: a file that no process has open is read as immutable, since reading it normally would create a log beside
+        // it. The reader reconnects once another process opens it.
+        let is_alone = self.access == FileAccess::Read && file::is_read_alone(&self.path);
         let reconnect = is_alone.then(|| {
             let options = self.clone();
             let reconnect = move || (!file::is_read_alone(&options.path)).then(|| options.connect_reader());
-            Box::new(reconnect) as threads::Reconnect
+            Box::new(reconnect) as threads::ReconnectFn
         });
-        Ok(Desk { reconnect, ..Desk::new(self.connect_reader()?, self.busy_timeout) })
+        Ok(SqliteConnection { reconnect, ..SqliteConnection::new(self.connect_reader()?, self.busy_timeout) })
     }
 
     fn connect_reader(&self) -> Result<Connection, SessionError> {
         let connection = match self.access {
-            Access::Read => self.with_options(file::connect_to_look(&self.path)?)?,
-            Access::Create | Access::Write => self.connect()?,
+            FileAccess::Read => self.with_options(file::connect_to_inspect(&self.path)?)?,
+            FileAccess::Create | FileAccess::Write => self.connect()?,
         };
+        // NOTE: a guard: a statement that writes fails here, and never takes the file's lock beside the writer.
         connection.pragma_update(None, "query_only", true).map_err(failed("open its file"))?;
         Ok(connection)
     }
@@ -232,10 +248,11 @@ impl SqliteOptions {
     /// Connects to write.
     fn connect(&self) -> Result<Connection, SessionError> {
         let failed = failed("open its file");
+        // NOTE: no mutex in SQLite: each connection is used by one thread at a time, which Rust ensures.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection =
             self.with_options(Connection::open_with_flags(&self.path, flags).map_err(failed)?)?;
-        // The writer copies the log to the file. This covers the exception: a few huge events.
+        // NOTE: the writer copies the log to the file itself; this limit covers a few huge events between its checks.
         connection.pragma_update(None, "wal_autocheckpoint", 10 * threads::LOG_PAGES).map_err(failed)?;
         self.use_wal(&connection)?;
         let synchronous = match self.durability {
@@ -245,7 +262,7 @@ impl SqliteOptions {
         connection.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
         if let Some(bytes) = self.max_bytes {
             let size: i64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(failed)?;
-            let pages = crate::rows::to_db(bytes) / size.max(1);
+            let pages = crate::rows::lineage::to_db(bytes) / size.max(1);
             connection.pragma_update(None, "max_page_count", pages.max(1)).map_err(failed)?;
         }
         Ok(connection)
@@ -254,9 +271,10 @@ impl SqliteOptions {
     fn with_options(&self, connection: Connection) -> Result<Connection, SessionError> {
         let failed = failed("open its file");
         connection.busy_timeout(self.busy_timeout).map_err(failed)?;
+        // NOTE: the default cache of 16 statements is smaller than the number that appends and reads alternate between.
         connection.set_prepared_statement_cache_capacity(64);
-        // Otherwise SQLite prepares some statements again whenever a value is bound, to look for a better
-        // plan.
+        // NOTE: otherwise the bundled SQLite prepares some statements again whenever a value is bound, to look for a better
+        // plan: a third of the time of an append (docs/decisions/sessions.md).
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
         Ok(connection)
     }
@@ -316,19 +334,19 @@ impl SqliteOptions {
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct SqliteStore(Arc<Inner>);
+pub struct SqliteStore(Arc<SqliteInner>);
 
 /// Small events are written directly, not by the writer thread, if that does not have to wait.
 const SMALL_EVENT_BYTES: usize = 64 * 1024;
 
 /// Dropped in this order: first the job queues, then the threads are joined.
-struct Inner {
+struct SqliteInner {
     path: PathBuf,
     /// None in a store that is opened for reading.
-    writer: Option<Writer>,
-    readers: Readers,
-    board: Board,
-    _threads: Threads,
+    writer: Option<SqliteWriter>,
+    readers: SqliteReaders,
+    notifier: SqliteNotifier,
+    _threads: JoinedThreads,
 }
 
 impl SqliteStore {
@@ -340,7 +358,7 @@ impl SqliteStore {
         SqliteOptions::new(path).open()
     }
 
-    fn writer(&self) -> Result<&Writer, SessionError> {
+    fn writer(&self) -> Result<&SqliteWriter, SessionError> {
         self.0.writer.as_ref().ok_or(SessionError::ReadOnly)
     }
 }
@@ -355,130 +373,132 @@ impl SessionStore for SqliteStore {
     async fn create(&self, mut request: CreateSession) -> Result<Session, SessionError> {
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let events = first_events(std::mem::take(&mut request.events))?;
-        self.writer()?.run(move |desk| write::create(desk, request, &delta, &events)).await
+        self.writer()?.run(move |sqlite| write::create(sqlite, request, &delta, &events)).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
-        self.0.readers.run(move |desk| read::get(desk, &request)).await
+        self.0.readers.run(move |sqlite| read::get(sqlite, &request)).await
     }
 
     async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {
-        self.0.readers.run(move |desk| read::find_event(desk, &request)).await
+        self.0.readers.run(move |sqlite| read::find_event(sqlite, &request)).await
     }
 
     async fn find_tagged(&self, request: FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
-        self.0.readers.run(move |desk| tags::find(desk, &request)).await
+        self.0.readers.run(move |sqlite| tags::find(sqlite, &request)).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
-        self.0.readers.run(move |desk| read::list(desk, &request)).await
+        self.0.readers.run(move |sqlite| read::list(sqlite, &request)).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
-        self.writer()?.run(move |desk| write::delete(desk, &request)).await
+        self.writer()?.run(move |sqlite| write::delete(sqlite, &request)).await
     }
 
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let request = request.prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let (writer, is_small) = (self.writer()?, body.len() <= SMALL_EVENT_BYTES);
-        let append = move |desk: &mut Desk| write::append(desk, &request, &body);
+        let append = move |sqlite: &mut SqliteConnection| write::append(sqlite, &request, &body);
+        // NOTE: waking the writer and the caller costs as much as a small append that is not flushed; a large one would
+        // block the caller's thread.
         if is_small { writer.run_small(append).await } else { writer.run(append).await }
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        self.writer()?.run(move |desk| write::fork(desk, request)).await
+        self.writer()?.run(move |sqlite| write::fork(sqlite, request)).await
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
         let body = event.to_body()?;
-        let prepared = Prepared { event, body };
-        self.writer()?.run(move |desk| write::rewind(desk, &request, &prepared)).await
+        let prepared = PreparedEvent { event, body };
+        self.writer()?.run(move |sqlite| write::rewind(sqlite, &request, &prepared)).await
     }
 
     async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
-        self.0.readers.run(move |desk| read::event_sizes(desk, &request)).await
+        self.0.readers.run(move |sqlite| read::event_sizes(sqlite, &request)).await
     }
 
     async fn state_size(&self, request: StateSize) -> Result<u64, SessionError> {
-        self.0.readers.run(move |desk| read::state_size(desk, &request)).await
+        self.0.readers.run(move |sqlite| read::state_size(sqlite, &request)).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
-        self.0.readers.run(move |desk| branches::forks(desk, &request)).await
+        self.0.readers.run(move |sqlite| branches::forks(sqlite, &request)).await
     }
 
     async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
-        self.0.readers.run(move |desk| lists::users(desk, &request)).await
+        self.0.readers.run(move |sqlite| lists::users(sqlite, &request)).await
     }
 
     async fn notices(&self, request: WatchStore) -> Result<StoreNotices, SessionError> {
         if request.is_named {
             return Err(SessionError::Unsupported { what: "notices that name sessions" });
         }
-        self.0.board.listen(&self.0.readers)
+        self.0.notifier.listen(&self.0.readers)
     }
 
     async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {
-        self.0.readers.run(move |desk| lists::unattended(desk, &request)).await
+        self.0.readers.run(move |sqlite| lists::unattended(sqlite, &request)).await
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
-        self.writer()?.run(move |desk| branches::set_label(desk, &request)).await
+        self.writer()?.run(move |sqlite| branches::set_label(sqlite, &request)).await
     }
 
     async fn labels(&self, request: ReadLabels) -> Result<Vec<(Label, u64)>, SessionError> {
-        self.0.readers.run(move |desk| branches::labels(desk, &request)).await
+        self.0.readers.run(move |sqlite| branches::labels(sqlite, &request)).await
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
-        self.0.readers.run(move |desk| read::read_scope(desk, &scope)).await
+        self.0.readers.run(move |sqlite| read::read_scope(sqlite, &scope)).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
         request.check()?;
-        let body = crate::rows::delta_body(&request.delta)?;
-        self.writer()?.run(move |desk| write::write_scope(desk, &request, &body)).await
+        let body = crate::rows::values::delta_body(&request.delta)?;
+        self.writer()?.run(move |sqlite| write::write_scope(sqlite, &request, &body)).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        self.writer()?.run(move |desk| write::prune(desk, &request)).await
+        self.writer()?.run(move |sqlite| write::prune(sqlite, &request)).await
     }
 
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {
-        self.0.readers.run(move |desk| verify::verify(desk, &request)).await
+        self.0.readers.run(move |sqlite| verify::verify(sqlite, &request)).await
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
-        self.writer()?.run_small(move |desk| claims::claim(desk, &request)).await
+        self.writer()?.run_small(move |sqlite| claims::claim(sqlite, &request)).await
     }
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
-        self.writer()?.run_small(move |desk| claims::renew(desk, &request)).await
+        self.writer()?.run_small(move |sqlite| claims::renew(sqlite, &request)).await
     }
 
     async fn renew_all(
         &self,
         request: RenewClaims,
     ) -> Result<Vec<Result<Renewed, SessionError>>, SessionError> {
-        self.writer()?.run_small(move |desk| claims::renew_all(desk, &request)).await
+        self.writer()?.run_small(move |sqlite| claims::renew_all(sqlite, &request)).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
-        self.writer()?.run_small(move |desk| claims::release(desk, &request)).await
+        self.writer()?.run_small(move |sqlite| claims::release(sqlite, &request)).await
     }
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
         let prepared = request.prepare()?;
-        self.writer()?.run(move |desk| inbox::enqueue(desk, &prepared)).await
+        self.writer()?.run(move |sqlite| inbox::enqueue(sqlite, &prepared)).await
     }
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
-        self.0.readers.run(move |desk| inbox::read(desk, &request)).await
+        self.0.readers.run(move |sqlite| inbox::read(sqlite, &request)).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
-        self.writer()?.run_small(move |desk| inbox::dequeue(desk, &request)).await
+        self.writer()?.run_small(move |sqlite| inbox::dequeue(sqlite, &request)).await
     }
 }

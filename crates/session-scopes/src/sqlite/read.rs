@@ -1,83 +1,89 @@
-//! The operations that change nothing, each inside one read transaction: what they see is of one moment.
+//! The read operations, each inside one read transaction: all that it reads is of one moment.
 
 use std::collections::HashMap;
 
 use rusqlite::{Row, params};
 
-use super::at_version::Past;
-use super::cells::{session_values, session_values_of};
+use super::at_version::PastSession;
 use super::changes::{missing_scope, scopes_of, session_keys};
 use super::error::failed;
-use super::history::{History, Opened, SessionRow, read_rewind, visible_at, work_columns};
+use super::history::{OpenedSession, SqliteHistory, SqliteSessionRow, read_rewind, visible_at, work_columns};
 use super::seal;
 use super::shared::{self, shared_values, shared_values_of};
-use super::threads::Desk;
+use super::threads::SqliteConnection;
+use super::values::{session_values, session_values_of};
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionId, SessionKey, UserId};
-use crate::rewinds::{RewindRow, Rewinds};
-use crate::rows::from_db;
+use crate::memory_size::SizeCounter;
+use crate::rows::lineage::from_db;
+use crate::rows::rewinds::{RewindChain, RewindRow};
+use crate::rows::seal::version_of;
+use crate::rows::shared::{ScopeRow, SharedScopes};
 use crate::scope::{ByScope, Scope};
-use crate::seal::version_of;
 use crate::session::{Session, Values, Visible};
-use crate::shared::{ScopeRow, Scopes};
 use crate::store::{
     Cursor, EventRange, EventSizes, FindEvent, GetSession, ListSessions, ScopeKey, SessionPage, StateSize,
 };
 use crate::time::Timestamp;
-use crate::weight::Weighing;
 
-pub(super) fn get(desk: &mut Desk, request: &GetSession) -> Result<Session, SessionError> {
-    let Opened { row, scopes, .. } = Opened::read(&desk.connection, &request.key, None)?;
-    session(desk, row, &scopes, request)
+pub(super) fn get(sqlite: &mut SqliteConnection, request: &GetSession) -> Result<Session, SessionError> {
+    let OpenedSession { row, scopes, .. } = OpenedSession::read(&sqlite.connection, &request.key, None)?;
+    session(sqlite, row, &scopes, request)
 }
 
-pub(super) fn find_event(desk: &mut Desk, request: &FindEvent) -> Result<Option<u64>, SessionError> {
-    let opened = Opened::read(&desk.connection, &request.key, Some(&request.id))?;
-    // A fork may still have what retention took here.
+pub(super) fn find_event(
+    sqlite: &mut SqliteConnection,
+    request: &FindEvent,
+) -> Result<Option<u64>, SessionError> {
+    let opened = OpenedSession::read(&sqlite.connection, &request.key, Some(&request.id))?;
+    // NOTE: the row may still exist for a fork, although retention deleted it from this session.
     Ok(opened.event.map(version_of).filter(|version| *version > opened.row.oldest))
 }
 
-pub(super) fn event_sizes(desk: &mut Desk, request: &EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
-    let row = SessionRow::get(&desk.connection, &request.key)?;
-    let history = History::read(&desk.connection, &row)?;
+pub(super) fn event_sizes(
+    sqlite: &mut SqliteConnection,
+    request: &EventSizes,
+) -> Result<Vec<(u64, u64)>, SessionError> {
+    let row = SqliteSessionRow::get(&sqlite.connection, &request.key)?;
+    let history = SqliteHistory::read(&sqlite.connection, &row)?;
     let page = (request.after.max(row.oldest), request.limit);
-    history.sizes(&desk.connection, page, request.in_memory)
+    history.sizes(&sqlite.connection, page, request.in_memory)
 }
 
-/// The size of the values of a session in memory; once it is more than is asked for, what was counted until then.
-pub(super) fn state_size(desk: &mut Desk, request: &StateSize) -> Result<u64, SessionError> {
-    let Opened { row, scopes, .. } = Opened::read(&desk.connection, &request.key, None)?;
+/// The size of the values of a session in memory; once the limit is exceeded, the size counted so far.
+pub(super) fn state_size(sqlite: &mut SqliteConnection, request: &StateSize) -> Result<u64, SessionError> {
+    let OpenedSession { row, scopes, .. } = OpenedSession::read(&sqlite.connection, &request.key, None)?;
     let version = request.version.unwrap_or(row.version);
-    let mut size = Weighing { sum: 0, most: request.most };
-    let history = History::read(&desk.connection, &row)?;
-    let past = Past { stream: row.number, cells: row.state.cells, history: &history, version };
-    past.weigh(desk, &mut size)?;
+    let mut size = SizeCounter { sum: 0, most: request.most };
+    let history = SqliteHistory::read(&sqlite.connection, &row)?;
+    let past = PastSession { stream: row.number, cells: row.state.cells, history: &history, version };
+    past.add_size(sqlite, &mut size)?;
     for scope in [&scopes.app, &scopes.user] {
-        shared::weigh(desk, scope, &mut size)?;
+        shared::add_size(sqlite, scope, &mut size)?;
     }
     Ok(size.sum)
 }
 
-/// A session, as much of it as is asked for.
+/// The requested parts of a session.
 fn session(
-    desk: &mut Desk,
-    row: SessionRow,
-    scopes: &Scopes,
+    sqlite: &mut SqliteConnection,
+    row: SqliteSessionRow,
+    scopes: &SharedScopes,
     request: &GetSession,
 ) -> Result<Session, SessionError> {
     let (key, events) = (request.key.clone(), request.events);
     let version = request.version_in(row.oldest, row.version)?;
-    row.check_newest(&desk.connection, &key)?;
+    row.check_newest(&sqlite.connection, &key)?;
     if !request.state && events == EventRange::None && version == row.version {
-        let visible = visible_at(&desk.connection, row.number, version, row.state.rewound)?;
+        let visible = visible_at(&sqlite.connection, row.number, version, row.state.rewound)?;
         return row.session(key, visible, request.now, scopes.versions());
     }
-    let history = History::read(&desk.connection, &row)?;
-    let visible = history.visible(&desk.connection, &row, version)?;
-    let head = Some(history.digest(&desk.connection, &row, version)?);
-    let values = request.state.then(|| values(desk, &row, &history, scopes, request)).transpose()?;
+    let history = SqliteHistory::read(&sqlite.connection, &row)?;
+    let visible = history.visible(&sqlite.connection, &row, version)?;
+    let head = Some(history.digest(&sqlite.connection, &row, version)?);
+    let values = request.state.then(|| values(sqlite, &row, &history, scopes, request)).transpose()?;
     let ranges = request.event_ranges(&visible, version);
-    let events = history.events(&desk.connection, &row, &ranges, events)?;
+    let events = history.events(&sqlite.connection, &row, &ranges, events)?;
     Ok(Session {
         version,
         head,
@@ -88,73 +94,74 @@ fn session(
 }
 
 fn values(
-    desk: &mut Desk,
-    row: &SessionRow,
-    history: &History,
-    scopes: &Scopes,
+    sqlite: &mut SqliteConnection,
+    row: &SqliteSessionRow,
+    history: &SqliteHistory,
+    scopes: &SharedScopes,
     request: &GetSession,
 ) -> Result<ByScope<Values>, SessionError> {
-    let session = own_values(desk, row, history, request)?;
+    let session = own_values(sqlite, row, history, request)?;
     let seen = request.since.map(|seen| seen.scopes);
     Ok(ByScope {
-        app: shared_asked(desk, &scopes.app, request, Scope::App, seen.map(|seen| seen.app))?,
-        user: shared_asked(desk, &scopes.user, request, Scope::User, seen.map(|seen| seen.user))?,
+        app: shared_asked(sqlite, &scopes.app, request, Scope::App, seen.map(|seen| seen.app))?,
+        user: shared_asked(sqlite, &scopes.user, request, Scope::User, seen.map(|seen| seen.user))?,
         session,
     })
 }
 
-/// Those of its own values that a request asks for.
+/// The requested ones of its own values.
 fn own_values(
-    desk: &mut Desk,
-    row: &SessionRow,
-    history: &History,
+    sqlite: &mut SqliteConnection,
+    row: &SqliteSessionRow,
+    history: &SqliteHistory,
     request: &GetSession,
 ) -> Result<Values, SessionError> {
     if let Some(version) = request.version {
-        let past = Past { stream: row.number, cells: row.state.cells, history, version };
-        return past.values(desk, request.looked_up(Scope::Session, None));
+        let past = PastSession { stream: row.number, cells: row.state.cells, history, version };
+        return past.values(sqlite, request.requested_keys(Scope::Session, None));
     }
     let changed = match request.since {
-        Some(seen) => session_keys(&desk.connection, row, history, seen.version)?,
+        Some(seen) => session_keys(&sqlite.connection, row, history, seen.version)?,
         None => None,
     };
-    match request.looked_up(Scope::Session, changed) {
-        Some(keys) => session_values_of(desk, row.number, row.state.cells, keys),
-        None => session_values(desk, row.number, row.state.cells),
+    match request.requested_keys(Scope::Session, changed) {
+        Some(keys) => session_values_of(sqlite, row.number, row.state.cells, keys),
+        None => session_values(sqlite, row.number, row.state.cells),
     }
 }
 
-/// Those values of a shared scope that a request asks for.
+/// The requested values of a shared scope.
 fn shared_asked(
-    desk: &mut Desk,
+    sqlite: &mut SqliteConnection,
     row: &ScopeRow,
     request: &GetSession,
     scope: Scope,
     seen: Option<u64>,
 ) -> Result<Values, SessionError> {
     let changed = match seen {
-        Some(version) => row.keys(&desk.connection, version)?,
+        Some(version) => row.keys(&sqlite.connection, version)?,
         None => None,
     };
     let changed_since = changed.as_ref().map(|_| request);
-    match request.looked_up(scope, changed) {
-        Some(keys) => shared_values_of(desk, (row, scope), keys, changed_since),
-        None => shared_values(desk, row),
+    match request.requested_keys(scope, changed) {
+        Some(keys) => shared_values_of(sqlite, (row, scope), keys, changed_since),
+        None => shared_values(sqlite, row),
     }
 }
 
-pub(super) fn read_scope(desk: &mut Desk, scope: &ScopeKey) -> Result<Values, SessionError> {
+pub(super) fn read_scope(sqlite: &mut SqliteConnection, scope: &ScopeKey) -> Result<Values, SessionError> {
     let (app, user) = scope.parts();
-    match ScopeRow::find(&desk.connection, app, user)? {
-        Some(scope) => shared_values(desk, &scope),
-        None if has_sessions(desk, app, user)? => Err(missing_scope(app, user)),
+    match ScopeRow::find(&sqlite.connection, app, user)? {
+        Some(scope) => shared_values(sqlite, &scope),
+        None if has_sessions(sqlite, app, user)? => Err(missing_scope(app, user)),
         None => Ok(Values::default()),
     }
 }
 
 /// Whether there is a session of the app, or of the user.
-fn has_sessions(desk: &Desk, app: &AppId, user: Option<&UserId>) -> Result<bool, SessionError> {
-    desk.connection
+fn has_sessions(sqlite: &SqliteConnection, app: &AppId, user: Option<&UserId>) -> Result<bool, SessionError> {
+    sqlite
+        .connection
         .prepare_cached(
             "SELECT EXISTS (SELECT 1 FROM stepfold_sessions WHERE app = ?1 AND (?2 IS NULL OR user = ?2))",
         )
@@ -164,13 +171,16 @@ fn has_sessions(desk: &Desk, app: &AppId, user: Option<&UserId>) -> Result<bool,
         .map_err(failed("find a session"))
 }
 
-pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPage, SessionError> {
+pub(super) fn list(
+    sqlite: &mut SqliteConnection,
+    request: &ListSessions,
+) -> Result<SessionPage, SessionError> {
     let failed = failed("list sessions");
     let after = request.after.as_ref().map(Cursor::position).transpose()?;
     let (updated, number) = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX - 1);
-    let mut rows: Vec<(SessionRow, SessionId)> = {
-        let mut query = desk
+    let mut rows: Vec<(SqliteSessionRow, SessionId)> = {
+        let mut query = sqlite
             .connection
             .prepare_cached(concat!(
                 "SELECT s.number, s.version, s.oldest, s.created, s.updated, s.parent_id, s.parent_version, ",
@@ -193,35 +203,35 @@ pub(super) fn list(desk: &mut Desk, request: &ListSessions) -> Result<SessionPag
     let wants_more = request.state || request.events != EventRange::None;
     let oldest = rows.last().map(|(row, _)| (row.updated, row.number));
     let mut rewinds = match oldest {
-        Some(oldest) if !wants_more => listed_rewinds(desk, request, (updated, number), oldest)?,
+        Some(oldest) if !wants_more => listed_rewinds(sqlite, request, (updated, number), oldest)?,
         _ => HashMap::new(),
     };
-    let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::behind(updated, number));
+    let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::after(updated, number));
     let with_id = |id| SessionKey { app: request.app.clone(), user: request.user.clone(), id };
     if rows.is_empty() {
         return Ok(SessionPage { sessions: Vec::new(), next: None });
     }
-    let scopes = scopes_of(&desk.connection, &request.app, &request.user)?;
+    let scopes = scopes_of(&sqlite.connection, &request.app, &request.user)?;
     let sessions = rows.into_iter().map(|(row, id)| {
         let key = with_id(id);
         if wants_more {
-            let row = SessionRow::get(&desk.connection, &key)?;
-            return session(desk, row, &scopes, &request.get(key));
+            let row = SqliteSessionRow::get(&sqlite.connection, &key)?;
+            return session(sqlite, row, &scopes, &request.get(key));
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let newest = rewinds.newest();
         let visible = Visible::at(row.version, &rewinds.counting(newest)?);
-        // The list does not tell the digest of the newest event.
+        // NOTE: `None`, since a row of the list does not contain the digest of the newest event.
         Ok(Session { head: None, ..row.session(key, visible, request.now, scopes.versions())? })
     });
     Ok(SessionPage { sessions: sessions.collect::<Result<_, _>>()?, next })
 }
 
-/// A row of the list: the session, at the version and time that the list tells, and its id.
+/// A row of the list: the session, at the version and time of the list entry, and its id.
 fn listed(
     row: &Row<'_>,
     request: &ListSessions,
-) -> rusqlite::Result<Result<(SessionRow, SessionId), SessionError>> {
+) -> rusqlite::Result<Result<(SqliteSessionRow, SessionId), SessionError>> {
     let (updated, version, checksum, number): (i64, i64, i64, i64) =
         (row.get(17)?, row.get(18)?, row.get(19)?, row.get(20)?);
     let (app, user) = (request.app.as_str(), request.user.as_str());
@@ -237,19 +247,19 @@ fn listed(
         Ok(id) => SessionKey { app: request.app.clone(), user: request.user.clone(), id },
         Err(error) => return Ok(Err(error)),
     };
-    let found = SessionRow::read(row, &key)?;
+    let found = SqliteSessionRow::read(row, &key)?;
     Ok(found.map(|found| (found.at(from_db(version), Timestamp::from_micros(updated)), key.id)))
 }
 
 /// The rewinds of all sessions of a page that count, from its `newest` (which is not on it) to its `oldest`.
 fn listed_rewinds(
-    desk: &Desk,
+    sqlite: &SqliteConnection,
     request: &ListSessions,
     newest: (Timestamp, i64),
     oldest: (Timestamp, i64),
-) -> Result<HashMap<i64, Rewinds>, SessionError> {
+) -> Result<HashMap<i64, RewindChain>, SessionError> {
     let failed = failed("list sessions");
-    let mut query = desk
+    let mut query = sqlite
         .connection
         .prepare_cached(
             "WITH RECURSIVE w (stream, version, target, previous, visible, checksum, number) AS ( \

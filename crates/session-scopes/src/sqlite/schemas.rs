@@ -1,4 +1,4 @@
-//! Schemas by number: a row says under which it was written, and the text is stored once.
+//! Schemas by number: a row refers to its schema, whose text is stored once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,28 +9,30 @@ use super::error::failed;
 use super::seal;
 use crate::error::SessionError;
 
-/// What a connection remembers of the table of schemas.
+/// The rows of the table of schemas that a connection has cached.
 #[derive(Default)]
-pub(super) struct Schemas {
+pub(super) struct SqliteSchemas {
     numbers: HashMap<Arc<str>, i64>,
     texts: HashMap<i64, Arc<str>>,
 }
 
-impl Schemas {
+impl SqliteSchemas {
     /// The number of a schema, which is stored if it is new.
     pub(super) fn number(&mut self, connection: &Connection, text: &Arc<str>) -> Result<i64, SessionError> {
         if let Some(number) = self.numbers.get(text) {
             return Ok(*number);
         }
         let failed = failed("store a schema");
+        // NOTE: a scan without an index: schemas are few, each connection asks once for each, and an index would store
+        // every text a second time.
         let found: Option<i64> = connection
             .prepare_cached("SELECT id FROM stepfold_schemas WHERE text = ?1")
             .and_then(|mut query| query.query_row(params![&**text], |row| row.get(0)).optional())
             .map_err(failed)?;
         let number = match found {
             Some(number) => number,
-            // No other writer is active, so it is stored once.
-            None => Schemas::insert(connection, text).map_err(failed)?,
+            // NOTE: the writer's transaction excludes other writers, so the schema is stored once.
+            None => SqliteSchemas::insert(connection, text).map_err(failed)?,
         };
         self.numbers.insert(Arc::clone(text), number);
         self.texts.insert(number, Arc::clone(text));
@@ -64,7 +66,7 @@ impl Schemas {
         Ok(text)
     }
 
-    /// Forgets what may have been rolled back.
+    /// Clears the cache, whose entries may have been rolled back.
     pub(super) fn forget(&mut self) {
         self.numbers.clear();
         self.texts.clear();

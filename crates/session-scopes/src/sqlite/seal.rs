@@ -1,13 +1,15 @@
 //! The seals of a file's rows, as SQLite keeps them.
 //!
-//! SQLite checks no page, so each row has a checksum. Beside what [all stores](crate::seal) seal, the list of sessions
+//! SQLite checks no page, so each row has a checksum. Beside what [all stores](crate::rows::seal) seal, the list of sessions
 //! has the version that the newest event must have.
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 
-use super::trail::CellRow;
-use crate::digest::Check;
-pub(super) use crate::seal::{EventSeal, ScopeSeal, SessionSeal, State, compare, of_lineage, of_schema};
+use super::undo_log::ValueRow;
+use crate::digest::ChecksumEncoder;
+pub(super) use crate::rows::seal::{
+    EventSeal, ScopeSeal, SealedState, SessionSeal, compare, of_lineage, of_schema,
+};
 
 /// A seal is a blob of its bytes.
 macro_rules! as_blob {
@@ -28,10 +30,10 @@ macro_rules! as_blob {
 
 as_blob!(EventSeal, SessionSeal, ScopeSeal);
 
-/// The checksum of the row of a session's key. It goes with the row into forks, so it does not say whose it is.
-pub(super) fn of_cell(row: &CellRow, ladder: Option<&[u8]>) -> i64 {
-    let CellRow { key, version, schema, value, list } = row;
-    let mut check = Check::new("stepfold_cells");
+/// The checksum of the row of a session's key. Forks copy it with the row, so it does not cover the session.
+pub(super) fn of_cell(row: &ValueRow, ladder: Option<&[u8]>) -> i64 {
+    let ValueRow { key, version, schema, value, list } = row;
+    let mut check = ChecksumEncoder::new("stepfold_cells");
     check.text(key).int(*version).int(*schema).optional_text(value.as_deref());
     if let Some(list) = list {
         check.int(list.generation).int(list.start).int(list.length).optional_int(list.last);
@@ -41,10 +43,10 @@ pub(super) fn of_cell(row: &CellRow, ladder: Option<&[u8]>) -> i64 {
 
 /// The checksum of a row of the list of sessions.
 pub(super) fn of_recent(app: &str, user: &str, updated: i64, number: i64, version: i64) -> i64 {
-    Check::new("stepfold_recent").text(app).text(user).int(updated).int(number).int(version).sum()
+    ChecksumEncoder::new("stepfold_recent").text(app).text(user).int(updated).int(number).int(version).sum()
 }
 
-/// The checksum of a trail of the row of a number.
+/// The checksum of the undo log of the row with this number.
 pub(super) fn of_trail(number: i64, text: &str) -> i64 {
-    Check::new("trail").int(number).text(text).sum()
+    ChecksumEncoder::new("trail").int(number).text(text).sum()
 }

@@ -1,4 +1,4 @@
-//! The values that sessions share, which do not keep what they were.
+//! The values that sessions share, whose earlier values are not kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,23 +10,26 @@ use stepfold_state_core::state::{StoredValue, Write};
 
 use super::changes::remember_removal;
 use super::error::failed;
-use super::threads::Desk;
+use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
-use crate::rows::{Extent, Found, Head, ItemRow, NewestItems, Planner, by_key, from_db, read_json, to_db};
+use crate::memory_size::{self, SizeCounter};
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::shared::{RECREATED, ScopeOperation, ScopeRow, SharedHead, SharedRow};
+use crate::rows::values::{
+    ChangePlanner, ListExtent, NewestItems, SharedItemRow, StoredHead, ValueHead, by_key, read_json,
+};
 use crate::scope::Scope;
 use crate::session::{Appended, Held, Values};
-use crate::shared::{ANEW, ScopeOperation, ScopeRow, SharedHead, SharedRow};
 use crate::store::GetSession;
-use crate::weight::{self, Weighing};
 
 /// The stored row of a shared key.
-pub(super) struct StoredKey {
+pub(super) struct StoredSharedKey {
     pub(super) row: SharedRow,
     pub(super) checksum: i64,
 }
 
-/// A query for rows of shared keys of the scope ?1, as [`StoredKey::read`] takes them, by a rule.
+/// A query for rows of shared keys of the scope ?1, as [`StoredSharedKey::read`] takes them, by a rule.
 macro_rules! shared_by {
     ($rule:literal) => {
         concat!(
@@ -37,22 +40,22 @@ macro_rules! shared_by {
     };
 }
 
-impl StoredKey {
+impl StoredSharedKey {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let (start, length): (Option<i64>, Option<i64>) = (row.get(6)?, row.get(7)?);
         let extent =
-            |(start, length)| Extent { generation: 0, start: from_db(start), length: from_db(length) };
+            |(start, length)| ListExtent { generation: 0, start: from_db(start), length: from_db(length) };
         let (key, version, changed, schema) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
         let (value, extent) = (row.get(5)?, start.zip(length).map(extent));
         let checksum = row.get(4)?;
-        Ok(StoredKey { row: SharedRow { key, version, changed, schema, value, extent }, checksum })
+        Ok(StoredSharedKey { row: SharedRow { key, version, changed, schema, value, extent }, checksum })
     }
 
     fn checked(self, scope: &ScopeRow) -> Result<Self, SessionError> {
         self.check(scope).map(|()| self)
     }
 
-    /// Refuses a row that is not what was written.
+    /// Rejects a row that differs from the one that was written.
     pub(super) fn check(&self, scope: &ScopeRow) -> Result<(), SessionError> {
         if self.row.sum(scope.scope) == self.checksum {
             return Ok(());
@@ -60,38 +63,40 @@ impl StoredKey {
         Err(scope.damaged(&format!("checksum mismatch of the row of key \"{}\"", self.row.key)))
     }
 
-    fn find(desk: &Desk, scope: &ScopeRow, key: &str) -> Result<Option<Self>, SessionError> {
+    fn find(sqlite: &SqliteConnection, scope: &ScopeRow, key: &str) -> Result<Option<Self>, SessionError> {
         let failed = failed("read a shared value");
-        let mut query = desk.connection.prepare_cached(shared_by!(" AND key = ?2")).map_err(failed)?;
-        let row = query.query_row(params![scope.scope, key], StoredKey::read);
+        let mut query = sqlite.connection.prepare_cached(shared_by!(" AND key = ?2")).map_err(failed)?;
+        let row = query.query_row(params![scope.scope, key], StoredSharedKey::read);
         row.optional().map_err(failed)?.map(|row| row.checked(scope)).transpose()
     }
 
     /// The rows of all keys of a scope: each of them, and no other.
-    fn all(desk: &Desk, scope: &ScopeRow) -> Result<Vec<Self>, SessionError> {
-        let rows = StoredKey::read_all(desk, scope)?;
-        let rows: Vec<StoredKey> =
+    fn all(sqlite: &SqliteConnection, scope: &ScopeRow) -> Result<Vec<Self>, SessionError> {
+        let rows = StoredSharedKey::read_all(sqlite, scope)?;
+        let rows: Vec<StoredSharedKey> =
             rows.into_iter().map(|row| row.checked(scope)).collect::<Result<_, _>>()?;
         scope.check_cells(rows.iter().fold(0, |sum, row| sum ^ row.checksum))?;
         Ok(rows)
     }
 
     /// The rows of all keys of a scope as they are.
-    pub(super) fn read_all(desk: &Desk, scope: &ScopeRow) -> Result<Vec<Self>, SessionError> {
+    pub(super) fn read_all(sqlite: &SqliteConnection, scope: &ScopeRow) -> Result<Vec<Self>, SessionError> {
         let failed = failed("read shared values");
-        let mut query = desk.connection.prepare_cached(shared_by!("")).map_err(failed)?;
-        let rows = query.query_map([scope.scope], StoredKey::read);
+        let mut query = sqlite.connection.prepare_cached(shared_by!("")).map_err(failed)?;
+        let rows = query.query_map([scope.scope], StoredSharedKey::read);
         rows.and_then(Iterator::collect).map_err(failed)
     }
 
-    pub(super) fn head(&self) -> Result<Head, SessionError> {
+    pub(super) fn head(&self) -> Result<ValueHead, SessionError> {
         match (&self.row.value, self.row.extent) {
-            (Some(text), _) => read_json("shared value", text).map(Head::Json),
-            (None, extent) => Ok(Head::List(extent.unwrap_or(Extent { generation: 0, start: 0, length: 0 }))),
+            (Some(text), _) => read_json("shared value", text).map(ValueHead::Json),
+            (None, extent) => {
+                Ok(ValueHead::List(extent.unwrap_or(ListExtent { generation: 0, start: 0, length: 0 })))
+            }
         }
     }
 
-    /// What it says about the next change.
+    /// The fields on which its next change depends.
     fn before(&self) -> SharedHead {
         let SharedRow { extent, changed, .. } = self.row;
         SharedHead { extent, changed, checksum: self.checksum }
@@ -100,27 +105,31 @@ impl StoredKey {
     /// If only new items of a list are read: which list it is, and after which version of the scope.
     fn items_after(
         &self,
-        desk: &mut Desk,
+        sqlite: &mut SqliteConnection,
         request: &GetSession,
         scope: Scope,
-    ) -> Result<Option<(Extent, u64)>, SessionError> {
+    ) -> Result<Option<(ListExtent, u64)>, SessionError> {
         let Some(extent) = self.row.extent else { return Ok(None) };
-        let stored = desk.schemas.text(&desk.connection, self.row.schema)?;
+        let stored = sqlite.schemas.text(&sqlite.connection, self.row.schema)?;
         let after = request.items_after(scope, &self.row.key, (from_db(self.row.changed), &stored));
         Ok(after.map(|after| (extent, after)))
     }
 
-    fn held(&self, desk: &mut Desk, scope: &ScopeRow) -> Result<Held, SessionError> {
+    fn held(&self, sqlite: &mut SqliteConnection, scope: &ScopeRow) -> Result<Held, SessionError> {
         let cell = match self.head()? {
-            Head::Json(value) => StoredValue::from(value),
-            Head::List(extent) => StoredValue::list(shared_items(desk, scope, &self.row.key, extent)?),
+            ValueHead::Json(value) => StoredValue::from(value),
+            ValueHead::List(extent) => StoredValue::list(shared_items(sqlite, scope, &self.row.key, extent)?),
         };
-        Ok(Held { cell, schema: desk.schemas.text(&desk.connection, self.row.schema)? })
+        Ok(Held { cell, schema: sqlite.schemas.text(&sqlite.connection, self.row.schema)? })
     }
 }
 
-/// Adds what the values of a shared scope take in memory, one after the other.
-pub(super) fn weigh(desk: &Desk, scope: &ScopeRow, size: &mut Weighing) -> Result<(), SessionError> {
+/// Adds the memory of a shared scope's values, one after the other.
+pub(super) fn add_size(
+    sqlite: &SqliteConnection,
+    scope: &ScopeRow,
+    size: &mut SizeCounter,
+) -> Result<(), SessionError> {
     let failed = failed("read sizes of values");
     for (sum, texts) in [
         (
@@ -132,31 +141,33 @@ pub(super) fn weigh(desk: &Desk, scope: &ScopeRow, size: &mut Weighing) -> Resul
             "SELECT item FROM stepfold_shared_items WHERE scope = ?1",
         ),
     ] {
-        let stored = desk.connection.prepare_cached(sum);
+        let stored = sqlite.connection.prepare_cached(sum);
         let stored = stored.and_then(|mut sum| sum.query_row([scope.scope], |row| row.get(0)));
-        if size.is_enough_with(from_db(stored.map_err(failed)?)) {
+        if size.is_exceeded_with(from_db(stored.map_err(failed)?)) {
             return Ok(());
         }
-        let mut texts = desk.connection.prepare_cached(texts).map_err(failed)?;
+        let mut texts = sqlite.connection.prepare_cached(texts).map_err(failed)?;
         let mut rows = texts.query([scope.scope]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)?.filter(|_| !size.is_enough()) {
-            size.add(row.get_ref(0).and_then(|text| Ok(weight::of_json(text.as_str()?))).map_err(failed)?);
+        while let Some(row) = rows.next().map_err(failed)?.filter(|_| !size.is_exceeded()) {
+            size.add(
+                row.get_ref(0).and_then(|text| Ok(memory_size::of_json(text.as_str()?))).map_err(failed)?,
+            );
         }
     }
     Ok(())
 }
 
 /// The values of a shared scope.
-pub(super) fn shared_values(desk: &mut Desk, scope: &ScopeRow) -> Result<Values, SessionError> {
-    let rows = StoredKey::all(desk, scope)?;
-    let held = rows.into_iter().map(|row| Ok((Arc::from(row.row.key.as_str()), row.held(desk, scope)?)));
+pub(super) fn shared_values(sqlite: &mut SqliteConnection, scope: &ScopeRow) -> Result<Values, SessionError> {
+    let rows = StoredSharedKey::all(sqlite, scope)?;
+    let held = rows.into_iter().map(|row| Ok((Arc::from(row.row.key.as_str()), row.held(sqlite, scope)?)));
     held.collect::<Result<Vec<_>, SessionError>>().map(|values| values.into_iter().collect())
 }
 
 /// The values of these keys of a shared scope; where these are the keys that have changed since a request's version, new
 /// items only of lists that it reads incrementally.
 pub(super) fn shared_values_of(
-    desk: &mut Desk,
+    sqlite: &mut SqliteConnection,
     (row, scope): (&ScopeRow, Scope),
     keys: BTreeSet<Arc<str>>,
     changed_since: Option<&GetSession>,
@@ -164,24 +175,25 @@ pub(super) fn shared_values_of(
     let (mut entries, mut appended) = (Vec::with_capacity(keys.len()), Vec::new());
     let mut is_whole = false;
     for key in keys {
-        let found = StoredKey::find(desk, row, &key)?;
+        let found = StoredSharedKey::find(sqlite, row, &key)?;
         if found.is_none() && !is_whole {
-            // It has no value, unless its row is lost.
-            row.check_keys(desk)?;
+            // NOTE: a key without a row has no value, or its row is lost: only the combined checksums of all rows tell. They are
+            // compared once for all missing keys.
+            row.check_keys(sqlite)?;
             is_whole = true;
         }
         let after = match (&found, changed_since) {
-            (Some(found), Some(request)) => found.items_after(desk, request, scope)?,
+            (Some(found), Some(request)) => found.items_after(sqlite, request, scope)?,
             _ => None,
         };
         match (found, after) {
             (Some(found), Some((extent, after))) => {
-                let items = items_after(desk, row, (&found.row.key, extent), after)?;
+                let items = items_after(sqlite, row, (&found.row.key, extent), after)?;
                 let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
                 appended.push((key, Appended { length, items }));
             }
             (found, _) => {
-                let held = found.map(|found| found.held(desk, row)).transpose()?;
+                let held = found.map(|found| found.held(sqlite, row)).transpose()?;
                 entries.push((key, held));
             }
         }
@@ -192,23 +204,23 @@ pub(super) fn shared_values_of(
 
 /// All items of a shared list.
 pub(super) fn shared_items(
-    desk: &Desk,
+    sqlite: &SqliteConnection,
     scope: &ScopeRow,
     key: &str,
-    extent: Extent,
+    extent: ListExtent,
 ) -> Result<List<Arc<Value>>, SessionError> {
-    items_after(desk, scope, (key, extent), 0).map(|items| items.into_iter().collect())
+    items_after(sqlite, scope, (key, extent), 0).map(|items| items.into_iter().collect())
 }
 
 /// The items of a shared list that were added after a version of the scope.
 fn items_after(
-    desk: &Desk,
+    sqlite: &SqliteConnection,
     scope: &ScopeRow,
-    (key, extent): (&str, Extent),
+    (key, extent): (&str, ListExtent),
     version: u64,
 ) -> Result<Vec<Arc<Value>>, SessionError> {
     let failed = failed("read the items of a list");
-    let mut query = desk
+    let mut query = sqlite
         .connection
         .prepare_cached(
             "SELECT place, version, checksum, item FROM stepfold_shared_items \
@@ -220,7 +232,8 @@ fn items_after(
     while let Some(row) = rows.next().map_err(failed)? {
         let read = || Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get_ref(3)?.as_str()?));
         let (place, version, checksum, item) = read().map_err(failed)?;
-        if !items.add(&ItemRow { place, version, checksum, item })? {
+        // NOTE: from the end back, until the first item that the reader has: its row proves that no newer one is missing.
+        if !items.add(&SharedItemRow { place, version, checksum, item })? {
             break;
         }
     }
@@ -229,41 +242,46 @@ fn items_after(
 
 /// Folds writes into a shared scope.
 pub(super) fn write_shared(
-    desk: &mut Desk,
+    sqlite: &mut SqliteConnection,
     app: &AppId,
     user: Option<&UserId>,
-    planner: &Planner<'_>,
+    planner: &ChangePlanner<'_>,
     writes: &[&Write],
 ) -> Result<(), SessionError> {
     if writes.is_empty() {
         return Ok(());
     }
-    let mut scope = ScopeRow::find_or_make(&desk.connection, app, user)?;
+    let mut scope = ScopeRow::find_or_make(&sqlite.connection, app, user)?;
     scope.version += 1;
-    let schema = desk.schemas.number(&desk.connection, planner.schema.text())?;
-    let planner = Planner { generation: ANEW, ..*planner };
+    let schema = sqlite.schemas.number(&sqlite.connection, planner.schema.text())?;
+    // NOTE: stored shared lists have generation 0, so any other one marks a list that starts over.
+    let planner = ChangePlanner { generation: RECREATED, ..*planner };
     for (key, writes) in by_key(writes) {
-        let stored = StoredKey::find(desk, &scope, key)?;
+        let stored = StoredSharedKey::find(sqlite, &scope, key)?;
         let found = match &stored {
             Some(stored) => {
-                let schema = desk.schemas.text(&desk.connection, stored.row.schema)?;
-                Some(Found { head: stored.head()?, schema })
+                let schema = sqlite.schemas.text(&sqlite.connection, stored.row.schema)?;
+                Some(StoredHead { head: stored.head()?, schema })
             }
             None => None,
         };
-        let items = |extent| shared_items(desk, &scope, key, extent);
+        let items = |extent| shared_items(sqlite, &scope, key, extent);
         let change = planner.change_of(found.as_ref(), &writes, items)?;
-        for operation in scope.change(schema, key, stored.as_ref().map(StoredKey::before), change) {
-            perform(desk, &mut scope, operation)?;
+        for operation in scope.change(schema, key, stored.as_ref().map(StoredSharedKey::before), change) {
+            perform(sqlite, &mut scope, operation)?;
         }
     }
-    scope.store(&desk.connection)
+    scope.store(&sqlite.connection)
 }
 
 /// Performs an operation on the rows of a scope.
-fn perform(desk: &Desk, scope: &mut ScopeRow, operation: ScopeOperation) -> Result<(), SessionError> {
+fn perform(
+    sqlite: &SqliteConnection,
+    scope: &mut ScopeRow,
+    operation: ScopeOperation,
+) -> Result<(), SessionError> {
     let run = |statement: &str, values: &[&dyn rusqlite::ToSql]| {
-        let statement = desk.connection.prepare_cached(statement);
+        let statement = sqlite.connection.prepare_cached(statement);
         let done = statement.and_then(|mut statement| statement.execute(values));
         done.map(drop).map_err(failed("write a shared value"))
     };
@@ -275,7 +293,7 @@ fn perform(desk: &Desk, scope: &mut ScopeRow, operation: ScopeOperation) -> Resu
         ),
         ScopeOperation::Remove { key } => {
             run("DELETE FROM stepfold_shared WHERE scope = ?1 AND key = ?2", &[&number, &key])?;
-            remember_removal(&desk.connection, scope, &key)
+            remember_removal(&sqlite.connection, scope, &key)
         }
         ScopeOperation::Put { row, checksum } => {
             let (start, length) = row.list().unzip();

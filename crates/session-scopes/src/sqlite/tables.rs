@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::error::failed;
-use super::listed::list_all;
+use super::list_entry::update_all_entries;
 use super::tags;
-use crate::digest::Check;
+use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
 
 /// The version of the tables that this crate makes.
 const FORMAT: u64 = 3;
 
-/// What takes the tables from one version to the next. A version that was released is never changed.
+/// The migrations of the tables, from one version to the next. A released version never changes.
 const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
 
 /// All names of ours begin with this.
@@ -22,6 +22,8 @@ const META: &str = "stepfold_meta";
 /// Makes or upgrades the tables. One process does it, the others wait.
 pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     let failed = failed("set up its tables");
+    // NOTE: takes the write lock before the format is read, so that of several processes one makes the tables and the
+    // others find them.
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&failed)?;
     let found = format_of(&transaction)?;
@@ -35,33 +37,33 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
         tags::add_all(&transaction)?;
     }
     if (1..3).contains(&found) {
-        list_all(&transaction)?;
+        update_all_entries(&transaction)?;
     }
     if found < FORMAT {
         let newest = newest_number(&transaction)?;
-        let checksum = Meta { format: crate::rows::to_db(FORMAT), newest }.checksum();
+        let checksum = MetaRow { format: crate::rows::lineage::to_db(FORMAT), newest }.checksum();
         transaction
             .execute(
                 "UPDATE stepfold_meta SET format = ?1, checksum = ?2",
-                [crate::rows::to_db(FORMAT), checksum],
+                [crate::rows::lineage::to_db(FORMAT), checksum],
             )
             .map_err(&failed)?;
     } else {
-        Meta::read(&transaction)?;
+        MetaRow::read(&transaction)?;
     }
-    // The process that had set it has ended, or sets it again.
+    // NOTE: the process that had set the mark has ended, or sets it again.
     transaction.execute("UPDATE stepfold_meta SET logged = 0 WHERE logged <> 0", []).map_err(&failed)?;
     transaction.commit().map_err(&failed)
 }
 
-/// Checks what tables a database has, without changing any; whether they are ours.
+/// Checks the tables of a database without changing any; returns whether they are ours.
 pub(super) fn check(connection: &Connection) -> Result<bool, SessionError> {
     match format_of(connection)? {
         0 => Ok(false),
         found if found > FORMAT => {
             Err(SessionError::NewerFormat { what: "session tables", found, supported: FORMAT })
         }
-        FORMAT => check_layout(connection).and_then(|()| Meta::read(connection)).map(|_| true),
+        FORMAT => check_layout(connection).and_then(|()| MetaRow::read(connection)).map(|_| true),
         _ => Ok(true),
     }
 }
@@ -74,16 +76,16 @@ fn newest_number(connection: &Connection) -> Result<i64, SessionError> {
 
 /// The row about the tables.
 #[derive(Clone, Copy)]
-pub(super) struct Meta {
+pub(super) struct MetaRow {
     format: i64,
     /// The number of the newest session.
     pub(super) newest: i64,
 }
 
-impl Meta {
+impl MetaRow {
     pub(super) fn read(connection: &Connection) -> Result<Self, SessionError> {
         let read = |row: &rusqlite::Row<'_>| {
-            Ok((Meta { format: row.get(0)?, newest: row.get(1)? }, row.get::<_, i64>(2)?))
+            Ok((MetaRow { format: row.get(0)?, newest: row.get(1)? }, row.get::<_, i64>(2)?))
         };
         let (meta, checksum) = connection
             .prepare_cached("SELECT format, newest, checksum FROM stepfold_meta")
@@ -97,7 +99,7 @@ impl Meta {
 
     /// With another newest session.
     pub(super) fn set_newest(self, connection: &Connection, newest: i64) -> Result<(), SessionError> {
-        let checksum = Meta { newest, ..self }.checksum();
+        let checksum = MetaRow { newest, ..self }.checksum();
         connection
             .prepare_cached("UPDATE stepfold_meta SET newest = ?1, checksum = ?2")
             .and_then(|mut update| update.execute([newest, checksum]))
@@ -106,11 +108,11 @@ impl Meta {
     }
 
     fn checksum(self) -> i64 {
-        Check::new(META).int(self.format).int(self.newest).sum()
+        ChecksumEncoder::new(META).int(self.format).int(self.newest).sum()
     }
 }
 
-/// The version of the tables that are there; 0 if none are.
+/// The version of the existing tables; 0 without tables.
 fn format_of(connection: &Connection) -> Result<u64, SessionError> {
     let failed = failed("inspect its tables");
     let mut query = connection
@@ -128,9 +130,9 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
         })
         .optional();
     match format {
-        Ok(Some(format)) => Ok(crate::rows::from_db(format)),
+        Ok(Some(format)) => Ok(crate::rows::lineage::from_db(format)),
         Ok(None) => Err(SessionError::ForeignTable { table: META.to_owned() }),
-        // No such column.
+        // NOTE: no such column: a table of another program with this name.
         Err(rusqlite::Error::SqlInputError { .. }) => {
             Err(SessionError::ForeignTable { table: META.to_owned() })
         }
@@ -138,9 +140,11 @@ fn format_of(connection: &Connection) -> Result<u64, SessionError> {
     }
 }
 
-/// Refuses tables that have the number of our version and another layout: those of another line of development, or a
-/// damaged description. What is there beside ours does no harm.
+/// Rejects tables with the number of our version and another layout: those of another line of development, or a damaged
+/// description. Additional tables do no harm.
 fn check_layout(connection: &Connection) -> Result<(), SessionError> {
+    // NOTE: compared with tables that are made now: a file of another line of development may have the same format number
+    // (docs/decisions/sessions.md).
     let ours = Connection::open_in_memory().map_err(failed("inspect its tables"))?;
     for migration in MIGRATIONS {
         ours.execute_batch(migration).map_err(failed("inspect its tables"))?;

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, params};
 
 use super::error::failed;
-use super::history::{SessionRow, visible_at};
-use super::threads::Desk;
-use super::write::run;
+use super::history::{SqliteSessionRow, visible_at};
+use super::threads::SqliteConnection;
+use super::write::execute;
 use crate::error::SessionError;
 use crate::event::{Event, MARKS, TagDigest, tag_digest, tags_of_body};
-use crate::rows::{Segment, from_db, to_db};
-use crate::seal::{stream_of, version_of};
+use crate::rows::lineage::{HistorySegment, from_db, to_db};
+use crate::rows::seal::{stream_of, version_of};
 use crate::store::FindTagged;
 use crate::time::Timestamp;
 
@@ -53,18 +53,26 @@ pub(super) fn add_all(connection: &Connection) -> Result<(), SessionError> {
 
 /// Deletes the tags of the events of a stream that no history has any more: those of versions above `upto`, and those of
 /// `oldest` and before.
-pub(super) fn sweep(desk: &Desk, stream: i64, upto: i64, oldest: i64) -> Result<(), SessionError> {
+pub(super) fn sweep(
+    sqlite: &SqliteConnection,
+    stream: i64,
+    upto: i64,
+    oldest: i64,
+) -> Result<(), SessionError> {
     let delete = "DELETE FROM stepfold_tags WHERE stream = ?1 AND (version > ?2 OR version <= ?3)";
-    run(desk, delete, &[&stream, &upto, &oldest]).map(drop)
+    execute(sqlite, delete, &[&stream, &upto, &oldest]).map(drop)
 }
 
 /// The version of the newest event with each of the tags.
-pub(super) fn find(desk: &mut Desk, request: &FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
+pub(super) fn find(
+    sqlite: &mut SqliteConnection,
+    request: &FindTagged,
+) -> Result<Vec<Option<u64>>, SessionError> {
     let failed = failed("find events by their tags");
-    let row = SessionRow::get(&desk.connection, &request.key)?;
-    row.check_newest(&desk.connection, &request.key)?;
-    let visible = visible_at(&desk.connection, row.number, row.version, row.state.rewound)?;
-    let mut query = desk
+    let row = SqliteSessionRow::get(&sqlite.connection, &request.key)?;
+    row.check_newest(&sqlite.connection, &request.key)?;
+    let visible = visible_at(&sqlite.connection, row.number, row.version, row.state.rewound)?;
+    let mut query = sqlite
         .connection
         .prepare_cached(
             "SELECT t.version FROM stepfold_lineage l CROSS JOIN stepfold_tags t ON t.stream = l.stream \
@@ -72,6 +80,7 @@ pub(super) fn find(desk: &mut Desk, request: &FindTagged) -> Result<Vec<Option<u
              WHERE l.number = ?1 ORDER BY t.version DESC",
         )
         .map_err(failed)?;
+    // NOTE: newest first, until a visible one: hidden events keep their tags, since a later fork may show them.
     let mut newest = |tag: &String| {
         let given = params![row.number, &tag_digest(tag)[..], to_db(row.oldest)];
         let mut rows = query.query(given).map_err(failed)?;
@@ -89,7 +98,7 @@ pub(super) fn find(desk: &mut Desk, request: &FindTagged) -> Result<Vec<Option<u
 /// The tags of the events of a segment, with their versions.
 pub(super) fn of_segment(
     connection: &Connection,
-    segment: &Segment,
+    segment: &HistorySegment,
     (oldest, newest): (u64, u64),
 ) -> Result<BTreeSet<(u64, TagDigest)>, SessionError> {
     let failed = failed("read the tags of events");

@@ -18,123 +18,124 @@ use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::error::{closed, failed};
-use super::file::Opened;
-use super::schemas::Schemas;
-use crate::apply::guarded;
+use super::file::OpenedFile;
+use super::schemas::SqliteSchemas;
+use crate::apply::catch_panics;
 use crate::error::SessionError;
 
 /// Jobs that one commit makes durable.
-const GROUP: usize = 64;
-/// What the statements around jobs are for, as errors say it.
+const MAX_GROUP: usize = 64;
+/// The purpose of the statements around jobs, as errors name it.
 const COMMITTING: &str = "commit";
 const READING: &str = "read";
-/// Jobs that may wait before those who bring more have to.
-const QUEUE: usize = 1024;
+/// The number of jobs that may wait; callers with more have to wait themselves.
+const QUEUE_LENGTH: usize = 1024;
 
-/// A connection and what it remembers.
-pub(super) struct Desk {
+/// A connection with its caches.
+pub(super) struct SqliteConnection {
     pub(super) connection: Connection,
-    pub(super) schemas: Schemas,
+    pub(super) schemas: SqliteSchemas,
     /// Present while the connection treats the file as immutable.
-    pub(super) reconnect: Option<Reconnect>,
-    /// How long it waits for other processes that write.
-    pub(super) patience: Duration,
-    /// The version of the file, as it was asked for [notices](super::notices) last.
+    pub(super) reconnect: Option<ReconnectFn>,
+    /// The time that it waits for other processes that write.
+    pub(super) busy_timeout: Duration,
+    /// The version of the file when [notices](super::notices) read it last.
     pub(super) version: Option<i64>,
 }
 
 /// Returns another connection when another process has opened the file.
-pub(super) type Reconnect = Box<dyn Fn() -> Option<Result<Connection, SessionError>> + Send>;
+pub(super) type ReconnectFn = Box<dyn Fn() -> Option<Result<Connection, SessionError>> + Send>;
 
-/// One thing to do.
-trait Job: Send {
-    /// Works at the desk; whether it succeeded.
-    fn run(&mut self, desk: &mut Desk) -> bool;
-    /// Why it did not succeed.
+/// A queued operation.
+trait SqliteJob: Send {
+    /// Runs on the connection; returns whether it succeeded.
+    fn run(&mut self, sqlite: &mut SqliteConnection) -> bool;
+    /// The error of a failed run.
     fn failure(&self) -> SessionError;
-    /// Answers, with the failure of the commit if there was one.
+    /// Sends the response: the result, or the failure of the commit.
     fn answer(self: Box<Self>, failure: Option<SessionError>);
 }
 
-struct Work<T, W> {
+struct PendingJob<T, W> {
     run: Option<W>,
     result: Option<Result<T, SessionError>>,
     sender: oneshot::Sender<Result<T, SessionError>>,
 }
 
-impl<T, W> Job for Work<T, W>
+impl<T, W> SqliteJob for PendingJob<T, W>
 where
     T: Send,
-    W: FnOnce(&mut Desk) -> Result<T, SessionError> + Send,
+    W: FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send,
 {
-    fn run(&mut self, desk: &mut Desk) -> bool {
+    fn run(&mut self, sqlite: &mut SqliteConnection) -> bool {
         let Some(work) = self.run.take() else { return false };
-        let result = guarded(|| work(desk));
+        let result = catch_panics(|| work(sqlite));
         let is_done = result.is_ok();
         self.result = Some(result);
         is_done
     }
 
     fn failure(&self) -> SessionError {
-        self.result.as_ref().and_then(|result| result.as_ref().err()).map_or_else(closed, again)
+        self.result.as_ref().and_then(|result| result.as_ref().err()).map_or_else(closed, copied_error)
     }
 
     fn answer(self: Box<Self>, failure: Option<SessionError>) {
-        let Work { result, sender, .. } = *self;
+        let PendingJob { result, sender, .. } = *self;
         let result = result.unwrap_or_else(|| Err(closed()));
-        // The caller may have been dropped.
+        // NOTE: the caller's future may have been dropped.
         let _ = sender.send(failure.map_or(result, Err));
     }
 }
 
-/// Where jobs for the writer are handed in.
+/// The queue of the writer's jobs, from the side of those that add them.
 #[derive(Clone)]
-pub(super) struct Writer {
-    jobs: mpsc::Sender<Box<dyn Job>>,
-    shared: Arc<Shared>,
+pub(super) struct SqliteWriter {
+    jobs: mpsc::Sender<Box<dyn SqliteJob>>,
+    shared: Arc<WriterShared>,
 }
 
-/// What the writer shares with those who bring it jobs.
-struct Shared {
-    /// The desk; none once the writer has ended.
-    pen: Mutex<Option<Pen>>,
-    /// How many jobs were handed in and are not answered.
+/// The state that the writer shares with the callers that add jobs.
+struct WriterShared {
+    /// The writer's connection; `None` once the writer has ended.
+    state: Mutex<Option<WriterState>>,
+    /// The number of added jobs that are not answered.
     waiting: AtomicUsize,
     /// Whether a commit does not wait for the disk.
     is_quick: bool,
 }
 
-/// The desk where jobs write, and what is known of the file's log.
-struct Pen {
-    desk: Desk,
-    log: Log,
+/// The connection on which jobs write, and the state of the file's log.
+struct WriterState {
+    sqlite: SqliteConnection,
+    log: WriteAheadLog,
     /// The file that it writes.
-    opened: Option<Opened>,
+    opened: Option<OpenedFile>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Option<Pen>> {
-        self.pen.lock().unwrap_or_else(PoisonError::into_inner)
+impl WriterShared {
+    fn lock(&self) -> MutexGuard<'_, Option<WriterState>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does a job here and now, or gives it back if it would wait for anything.
+    /// Runs a job on this thread, or returns it if it would have to wait.
     fn try_run<T, W>(&self, work: W) -> Result<Result<T, SessionError>, W>
     where
-        W: FnOnce(&mut Desk) -> Result<T, SessionError>,
+        W: FnOnce(&mut SqliteConnection) -> Result<T, SessionError>,
     {
-        // Those who came before come first.
+        // NOTE: waiting jobs come first, so that small jobs do not starve them.
         if !self.is_quick || self.waiting.load(Ordering::SeqCst) > 0 {
             return Err(work);
         }
-        let Ok(mut pen) = self.pen.try_lock() else { return Err(work) };
-        match &mut *pen {
-            Some(Pen { desk, log, opened })
+        // NOTE: a busy writer gets the job through its queue, so that the caller's thread never waits for the lock.
+        let Ok(mut state) = self.state.try_lock() else { return Err(work) };
+        match &mut *state {
+            Some(WriterState { sqlite, log, opened })
                 if log.is_quiet()
-                    && opened.as_ref().is_none_or(Opened::is_there)
-                    && desk.begins_at_once() =>
+                    && opened.as_ref().is_none_or(OpenedFile::is_there)
+                    && sqlite.try_begin() =>
             {
-                log.rest -= 1;
-                Ok(run_at_once(desk, work))
+                log.jobs_left -= 1;
+                Ok(run_at_once(sqlite, work))
             }
             _ => Err(work),
         }
@@ -143,34 +144,35 @@ impl Shared {
 
 /// Runs a job in the transaction that was begun for it.
 fn run_at_once<T>(
-    desk: &mut Desk,
-    work: impl FnOnce(&mut Desk) -> Result<T, SessionError>,
+    sqlite: &mut SqliteConnection,
+    work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError>,
 ) -> Result<T, SessionError> {
-    let result = guarded(|| work(desk)).and_then(|done| desk.execute("COMMIT", COMMITTING).map(|()| done));
+    let result =
+        catch_panics(|| work(sqlite)).and_then(|done| sqlite.execute("COMMIT", COMMITTING).map(|()| done));
     if result.is_err() {
-        desk.undo();
+        sqlite.undo();
     }
     result
 }
 
-impl Writer {
-    /// Runs `work` at the desk and returns what it gives, once that is committed.
+impl SqliteWriter {
+    /// Runs `work` on the writer's connection and returns its result once that is committed.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+        work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
     ) -> Result<T, SessionError> {
         let (sender, receiver) = oneshot::channel();
-        let job = Box::new(Work { run: Some(work), result: None, sender });
-        let place = self.jobs.reserve().await.map_err(|_| closed())?;
+        let job = Box::new(PendingJob { run: Some(work), result: None, sender });
+        let permit = self.jobs.reserve().await.map_err(|_| closed())?;
         self.shared.waiting.fetch_add(1, Ordering::SeqCst);
-        place.send(job);
+        permit.send(job);
         receiver.await.map_err(|_| closed())?
     }
 
-    /// As [`run`](Writer::run), for work that takes some microseconds.
+    /// As [`run`](SqliteWriter::run), for work that takes some microseconds.
     pub(super) async fn run_small<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+        work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
     ) -> Result<T, SessionError> {
         match self.shared.try_run(work) {
             Ok(done) => done,
@@ -179,58 +181,58 @@ impl Writer {
     }
 }
 
-/// Where jobs for the readers are handed in.
+/// The queue of the readers' jobs, from the side of those that add them.
 #[derive(Clone)]
-pub(super) struct Readers(Arc<Opening>);
+pub(super) struct SqliteReaders(Arc<QueueCloser>);
 
-impl Readers {
-    /// Runs `work` at a desk and returns what it gives.
+impl SqliteReaders {
+    /// Runs `work` on a reader's connection and returns its result.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+        work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
     ) -> Result<T, SessionError> {
         let (sender, receiver) = oneshot::channel();
-        let job = Box::new(Work { run: Some(work), result: None, sender });
-        let line = &self.0.0;
-        // The reader that takes the job gives its room back.
-        line.room.acquire().await.map_err(|_| closed())?.forget();
-        line.lock().jobs.push_back(job);
-        line.arrived.notify_one();
+        let job = Box::new(PendingJob { run: Some(work), result: None, sender });
+        let queue = &self.0.0;
+        // NOTE: the permit is forgotten here, and the reader that takes the job adds it again.
+        queue.room.acquire().await.map_err(|_| closed())?.forget();
+        queue.lock().jobs.push_back(job);
+        queue.arrived.notify_one();
         receiver.await.map_err(|_| closed())?
     }
 }
 
-impl Readers {
-    /// The same, for those who must not keep the file open.
+impl SqliteReaders {
+    /// A weak reference, which does not keep the file open.
     pub(super) fn downgrade(&self) -> WeakReaders {
         WeakReaders(Arc::downgrade(&self.0))
     }
 
-    /// Runs `work` at a desk, from a thread that may wait; none if too many jobs wait.
+    /// Runs `work` on a reader's connection, from a thread that may block; `None` if too many jobs wait.
     fn run_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+        work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
     ) -> Option<Result<T, SessionError>> {
         let (sender, receiver) = oneshot::channel();
-        let job = Box::new(Work { run: Some(work), result: None, sender });
-        let line = &self.0.0;
-        line.room.try_acquire().ok()?.forget();
-        line.lock().jobs.push_back(job);
-        line.arrived.notify_one();
+        let job = Box::new(PendingJob { run: Some(work), result: None, sender });
+        let queue = &self.0.0;
+        queue.room.try_acquire().ok()?.forget();
+        queue.lock().jobs.push_back(job);
+        queue.arrived.notify_one();
         Some(receiver.blocking_recv().unwrap_or_else(|_| Err(closed())))
     }
 }
 
-/// Readers, as long as the store is open.
-pub(super) struct WeakReaders(Weak<Opening>);
+/// A weak reference to the readers.
+pub(super) struct WeakReaders(Weak<QueueCloser>);
 
 impl WeakReaders {
-    /// Runs `work` at a desk, from a thread that may wait; none once the store is closed.
+    /// Runs `work` on a reader's connection, from a thread that may block; `None` once the store is closed.
     pub(super) fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Desk) -> Result<T, SessionError> + Send + 'static,
+        work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
     ) -> Option<Result<T, SessionError>> {
-        Readers(self.0.upgrade()?).run_blocking(work)
+        SqliteReaders(self.0.upgrade()?).run_blocking(work)
     }
 
     pub(super) fn are_closed(&self) -> bool {
@@ -238,10 +240,10 @@ impl WeakReaders {
     }
 }
 
-/// Dropped with the last place where jobs for readers are handed in, which ends them.
-struct Opening(Arc<Line>);
+/// Ends the readers when the last [`SqliteReaders`] is dropped.
+struct QueueCloser(Arc<ReaderQueue>);
 
-impl Drop for Opening {
+impl Drop for QueueCloser {
     fn drop(&mut self) {
         self.0.lock().is_closed = true;
         self.0.arrived.notify_all();
@@ -249,26 +251,26 @@ impl Drop for Opening {
 }
 
 /// Jobs for whichever reader is idle. A job wakes one of them.
-struct Line {
-    waiting: Mutex<Waiting>,
+struct ReaderQueue {
+    waiting: Mutex<QueuedJobs>,
     arrived: Condvar,
     room: Semaphore,
 }
 
 #[derive(Default)]
-struct Waiting {
-    jobs: VecDeque<Box<dyn Job>>,
+struct QueuedJobs {
+    jobs: VecDeque<Box<dyn SqliteJob>>,
     is_closed: bool,
 }
 
-impl Line {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl ReaderQueue {
+    fn lock(&self) -> MutexGuard<'_, QueuedJobs> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next job; none once no more can come.
-    fn next(&self) -> Option<Box<dyn Job>> {
-        let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.is_closed;
+    fn next(&self) -> Option<Box<dyn SqliteJob>> {
+        let idle = |waiting: &mut QueuedJobs| waiting.jobs.is_empty() && !waiting.is_closed;
         let waiting = self.arrived.wait_while(self.lock(), idle);
         let job = waiting.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()?;
         self.room.add_permits(1);
@@ -276,42 +278,48 @@ impl Line {
     }
 }
 
-/// Starts the thread that writes. It ends when the last [`Writer`] is dropped; once the `others` that have the file open
-/// have ended too, it closes the file.
+/// Starts the thread that writes. It ends when the last [`SqliteWriter`] is dropped; once the `others` that have the file
+/// open have ended too, it closes the file.
 pub(super) fn start_writer(
-    desk: Desk,
+    sqlite: SqliteConnection,
     is_quick: bool,
     others: Vec<JoinHandle<()>>,
-) -> Result<(Writer, JoinHandle<()>), SessionError> {
-    let (jobs, receiver) = mpsc::channel(QUEUE);
-    let opened = desk.connection.path().and_then(Opened::at);
-    let pen = Mutex::new(Some(Pen { desk, log: Log::default(), opened }));
-    let shared = Arc::new(Shared { pen, waiting: AtomicUsize::new(0), is_quick });
-    let writer = Writer { jobs, shared: Arc::clone(&shared) };
+) -> Result<(SqliteWriter, JoinHandle<()>), SessionError> {
+    let (jobs, receiver) = mpsc::channel(QUEUE_LENGTH);
+    let opened = sqlite.connection.path().and_then(OpenedFile::at);
+    let state = Mutex::new(Some(WriterState { sqlite, log: WriteAheadLog::default(), opened }));
+    let shared = Arc::new(WriterShared { state, waiting: AtomicUsize::new(0), is_quick });
+    let writer = SqliteWriter { jobs, shared: Arc::clone(&shared) };
     let run = move || {
         write_all(&shared, receiver);
         for other in others {
-            // One that panicked has ended as well.
+            // NOTE: a thread that panicked has ended as well, and its connection is closed.
             let _ = other.join();
         }
-        if let Some(Pen { desk, .. }) = shared.lock().take() {
-            Log::end(&desk);
-            desk.close();
+        if let Some(WriterState { sqlite, .. }) = shared.lock().take() {
+            WriteAheadLog::end(&sqlite);
+            sqlite.close();
         }
     };
     Ok((writer, spawn("stepfold-sqlite-writer", run)?))
 }
 
-/// Starts a thread for each of these connections. They end when the last [`Readers`] is dropped.
-pub(super) fn start_readers(desks: Vec<Desk>) -> Result<(Readers, Vec<JoinHandle<()>>), SessionError> {
-    let line = Line { waiting: Mutex::default(), arrived: Condvar::new(), room: Semaphore::new(QUEUE) };
-    let opening = Opening(Arc::new(line));
-    let start = |desk| {
-        let line = Arc::clone(&opening.0);
-        spawn("stepfold-sqlite-reader", move || read_all(desk, &line))
+/// Starts a thread for each of these connections. They end when the last [`SqliteReaders`] is dropped.
+pub(super) fn start_readers(
+    connections: Vec<SqliteConnection>,
+) -> Result<(SqliteReaders, Vec<JoinHandle<()>>), SessionError> {
+    let queue = ReaderQueue {
+        waiting: Mutex::default(),
+        arrived: Condvar::new(),
+        room: Semaphore::new(QUEUE_LENGTH),
     };
-    let threads = desks.into_iter().map(start).collect::<Result<_, _>>()?;
-    Ok((Readers(Arc::new(opening)), threads))
+    let opening = QueueCloser(Arc::new(queue));
+    let start = |sqlite| {
+        let queue = Arc::clone(&opening.0);
+        spawn("stepfold-sqlite-reader", move || read_all(sqlite, &queue))
+    };
+    let threads = connections.into_iter().map(start).collect::<Result<_, _>>()?;
+    Ok((SqliteReaders(Arc::new(opening)), threads))
 }
 
 pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, SessionError> {
@@ -319,13 +327,13 @@ pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<J
     started.map_err(|error| SessionError::Store { what: "start a thread", source: error.into() })
 }
 
-/// Threads that are waited for when this is dropped.
-pub(super) struct Threads(pub(super) Vec<JoinHandle<()>>);
+/// Threads that are joined when this is dropped.
+pub(super) struct JoinedThreads(pub(super) Vec<JoinHandle<()>>);
 
-impl Drop for Threads {
+impl Drop for JoinedThreads {
     fn drop(&mut self) {
         for handle in self.0.drain(..) {
-            // A store that is dropped by a job would wait for itself.
+            // NOTE: a job may drop the last store, on a thread that must not wait for itself.
             if handle.thread().id() != thread::current().id() {
                 let _ = handle.join();
             }
@@ -333,63 +341,64 @@ impl Drop for Threads {
     }
 }
 
-/// How many pages of the log are copied to the file at once: with those of the jobs until it is looked at again, 4 MB. The
-/// same pages change again and again, so that waiting longer copies less; but the file stays as large as the log once was.
+/// The number of pages of the log that are copied to the file at once: with those of the jobs until the next check, 4 MB.
+/// The same pages change again and again, so that waiting longer copies less; but the file stays as large as the log once
+/// was.
 pub(super) const LOG_PAGES: i64 = 800;
 
-/// How many jobs run before the size of the log is looked at again.
-const LOOK_AFTER: usize = 32;
+/// The number of jobs between two checks of the size of the log.
+const CHECK_INTERVAL: usize = 32;
 
-/// How often a mark is made again that another process took back before it was in the file.
-const MARKS: usize = 3;
+/// The number of attempts to set a mark that another process resets before it is in the file.
+const MARK_ATTEMPTS: usize = 3;
 
-/// When the log is copied to the file, and what the file says about it: see [`file`](super::file).
+/// The state of the log: when it is copied to the file, and the file's mark about it. See [`file`](super::file).
 #[derive(Default)]
-struct Log {
-    /// Whether the file says that it needs its log.
-    is_begun: bool,
-    /// What the newest commit says of the log, if it still says so.
+struct WriteAheadLog {
+    /// Whether the file's mark says that it needs its log.
+    needs_log: bool,
+    /// The mark that the newest commit has set and not yet reset.
     mark: Option<i64>,
-    /// How many jobs may run before the log is looked at.
-    rest: usize,
+    /// The number of jobs that may run before the next check of the log.
+    jobs_left: usize,
 }
 
-impl Log {
-    /// Whether the next job needs no look at the log.
+impl WriteAheadLog {
+    /// Whether the next job needs no check of the log.
     fn is_quiet(&self) -> bool {
-        self.is_begun && self.mark.is_none() && self.rest > 1
+        self.needs_log && self.mark.is_none() && self.jobs_left > 1
     }
 
-    /// Copies the log to the file if it is due; before the first write in any case, so that the file says that it needs
-    /// its log from then on.
-    fn look_after(&mut self, desk: &Desk, jobs: usize) -> Result<(), SessionError> {
-        self.rest = self.rest.saturating_sub(jobs);
-        if self.rest > 0 {
+    /// Copies the log to the file if it is due; before the first write in any case, so that the file is marked as needing its
+    /// log from then on.
+    fn checkpoint_if_due(&mut self, sqlite: &SqliteConnection, jobs: usize) -> Result<(), SessionError> {
+        self.jobs_left = self.jobs_left.saturating_sub(jobs);
+        if self.jobs_left > 0 {
             return Ok(());
         }
-        self.rest = LOOK_AFTER;
-        if self.is_begun && desk.log_pages()? < LOG_PAGES {
+        self.jobs_left = CHECK_INTERVAL;
+        if self.needs_log && sqlite.log_pages()? < LOG_PAGES {
             return Ok(());
         }
-        self.begin(desk, Desk::checkpoint)
+        self.begin(sqlite, SqliteConnection::checkpoint)
     }
 
     /// Has a mark in the file, and none in the newest commit. `copy` copies the log to the file, as far as readers let
     /// it: whether all of it.
     fn begin(
         &mut self,
-        desk: &Desk,
-        mut copy: impl FnMut(&Desk) -> Result<bool, SessionError>,
+        sqlite: &SqliteConnection,
+        mut copy: impl FnMut(&SqliteConnection) -> Result<bool, SessionError>,
     ) -> Result<(), SessionError> {
-        self.is_begun = false;
-        for _ in 0..MARKS {
-            let mark = desk.mark()?;
+        self.needs_log = false;
+        for _ in 0..MARK_ATTEMPTS {
+            let mark = sqlite.mark()?;
             self.mark = Some(mark);
-            let is_copied = copy(desk)?;
-            // A process that opened or closed the file meanwhile has taken it back, perhaps before it was copied.
-            let is_there = desk.marked()? == mark;
-            self.take_back(desk);
-            self.is_begun = is_copied && is_there;
+            let is_copied = copy(sqlite)?;
+            // NOTE: a process that opened or closed the file meanwhile has reset the mark, perhaps before it was copied.
+            let is_there = sqlite.read_mark()? == mark;
+            self.reset_mark(sqlite);
+            self.needs_log = is_copied && is_there;
             if is_there {
                 break;
             }
@@ -397,10 +406,10 @@ impl Log {
         Ok(())
     }
 
-    /// Lets the newest commit say what holds once all of the log is copied.
-    fn take_back(&mut self, desk: &Desk) {
+    /// Resets the mark in the newest commit, which is valid once all of the log is copied.
+    fn reset_mark(&mut self, sqlite: &SqliteConnection) {
         if let Some(mark) = self.mark
-            && desk.take_back(Some(mark)).is_ok()
+            && sqlite.reset_mark(Some(mark)).is_ok()
         {
             self.mark = None;
         }
@@ -408,102 +417,115 @@ impl Log {
 
     /// Resets the mark of the newest commit. A foreign mark belongs to a killed process, or to a running one, which sets
     /// it again; the last close of the file copies all of the log.
-    fn end(desk: &Desk) {
-        if desk.marked().is_ok_and(|mark| mark != 0)
-            && let Err(error) = desk.take_back(None)
+    fn end(sqlite: &SqliteConnection) {
+        if sqlite.read_mark().is_ok_and(|mark| mark != 0)
+            && let Err(error) = sqlite.reset_mark(None)
         {
             tracing::warn!(%error, "the file may miss its log when it is opened again");
         }
     }
 }
 
-fn write_all(shared: &Shared, mut receiver: mpsc::Receiver<Box<dyn Job>>) {
+fn write_all(shared: &WriterShared, mut receiver: mpsc::Receiver<Box<dyn SqliteJob>>) {
     while let Some(first) = receiver.blocking_recv() {
         let mut group = vec![first];
-        while group.len() < GROUP
+        // NOTE: only jobs that wait already: waiting for more would delay the first, and under load others wait anyway.
+        while group.len() < MAX_GROUP
             && let Ok(next) = receiver.try_recv()
         {
             group.push(next);
         }
-        let failure = shared.lock().as_mut().and_then(|pen| pen.write(&mut group).err());
+        // NOTE: the lock is held for the group, so that small jobs of other threads do not run inside its transaction.
+        let failure = shared.lock().as_mut().and_then(|state| state.write(&mut group).err());
         shared.waiting.fetch_sub(group.len(), Ordering::SeqCst);
         for job in group {
-            job.answer(failure.as_ref().map(again));
+            job.answer(failure.as_ref().map(copied_error));
         }
     }
 }
 
-impl Pen {
+impl WriterState {
     /// Runs a group of jobs; the error is one of all of them.
-    fn write(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), SessionError> {
-        let Pen { desk, log, opened } = self;
+    fn write(&mut self, group: &mut [Box<dyn SqliteJob>]) -> Result<(), SessionError> {
+        let WriterState { sqlite, log, opened } = self;
         if let Some(opened) = opened
             && !opened.is_there()
         {
             return Err(opened.replaced());
         }
-        log.take_back(desk);
-        if let Err(error) = log.look_after(desk, group.len()) {
-            // Writing may still be possible; if not, it says why.
+        log.reset_mark(sqlite);
+        if let Err(error) = log.checkpoint_if_due(sqlite, group.len()) {
+            // NOTE: only logged: writing may still be possible, and reports its own error if it is not.
             tracing::warn!(%error, "the log could not be copied to the file");
         }
-        let written = write_group(desk, group);
+        let written = write_group(sqlite, group);
         if written.is_err() {
-            desk.undo();
+            sqlite.undo();
         }
         written
     }
 }
 
 /// Runs a group of jobs in one transaction.
-fn write_group(desk: &mut Desk, group: &mut [Box<dyn Job>]) -> Result<(), SessionError> {
-    desk.execute("BEGIN IMMEDIATE", COMMITTING)?;
+fn write_group(sqlite: &mut SqliteConnection, group: &mut [Box<dyn SqliteJob>]) -> Result<(), SessionError> {
+    // NOTE: takes the write lock at once. A deferred transaction would read first, and fail without waiting if another
+    // process wrote in between.
+    sqlite.execute("BEGIN IMMEDIATE", COMMITTING)?;
     if let [job] = group {
-        // It is alone, so the transaction is all there is to undo.
-        if !job.run(desk) {
-            desk.undo();
+        // NOTE: a single job needs no savepoint: undoing it is undoing the transaction.
+        if !job.run(sqlite) {
+            sqlite.undo();
             return Ok(());
         }
-        return desk.execute("COMMIT", COMMITTING);
+        return sqlite.execute("COMMIT", COMMITTING);
     }
     for job in group {
-        desk.execute("SAVEPOINT job", COMMITTING)?;
-        if !job.run(desk) {
-            if desk.connection.is_autocommit() {
-                // SQLite has rolled all of it back, as it does when the disk is full.
+        sqlite.execute("SAVEPOINT job", COMMITTING)?;
+        if !job.run(sqlite) {
+            if sqlite.connection.is_autocommit() {
+                // NOTE: on a full disk, for example, SQLite itself rolls back the whole transaction, with the other jobs' writes.
                 return Err(job.failure());
             }
-            desk.execute("ROLLBACK TO job", COMMITTING)?;
-            // It may have been the one that brought a schema.
-            desk.schemas.forget();
+            sqlite.execute("ROLLBACK TO job", COMMITTING)?;
+            // NOTE: the cached schemas may be those that this job had stored, whose rows are rolled back now.
+            sqlite.schemas.forget();
         }
-        desk.execute("RELEASE job", COMMITTING)?;
+        sqlite.execute("RELEASE job", COMMITTING)?;
     }
-    desk.execute("COMMIT", COMMITTING)
+    sqlite.execute("COMMIT", COMMITTING)
 }
 
-impl Desk {
-    /// A desk with a connection that waits so long for other processes that write.
-    pub(super) fn new(connection: Connection, patience: Duration) -> Self {
-        Desk { connection, schemas: Schemas::default(), reconnect: None, patience, version: None }
+impl SqliteConnection {
+    /// A connection that waits at most this long for other processes that write.
+    pub(super) fn new(connection: Connection, busy_timeout: Duration) -> Self {
+        SqliteConnection {
+            connection,
+            schemas: SqliteSchemas::default(),
+            reconnect: None,
+            busy_timeout,
+            version: None,
+        }
     }
 
     /// Begins a transaction that writes, unless another process writes.
-    fn begins_at_once(&self) -> bool {
+    fn try_begin(&self) -> bool {
+        // NOTE: without waiting: a job on the caller's thread must not block it while another process writes.
         let _ = self.connection.busy_timeout(Duration::ZERO);
         let has_begun = self.execute("BEGIN IMMEDIATE", COMMITTING).is_ok();
-        let _ = self.connection.busy_timeout(self.patience);
+        let _ = self.connection.busy_timeout(self.busy_timeout);
         has_begun
     }
 
-    /// How many pages the log has.
+    /// The number of pages of the log.
     fn log_pages(&self) -> Result<i64, SessionError> {
+        // NOTE: copies nothing and returns the number of pages, which no other statement does.
         let pages = self.connection.prepare_cached("PRAGMA wal_checkpoint(NOOP)");
         pages.and_then(|mut pages| pages.query_row([], |row| row.get(1))).map_err(failed("inspect its log"))
     }
 
     /// Copies the log to the file, as far as readers let it. Whether all of it was copied.
     fn checkpoint(&self) -> Result<bool, SessionError> {
+        // NOTE: passive: copies as far as readers let it, and waits for none of them.
         let checkpoint = self.connection.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)");
         let is_all = |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(1)? == row.get::<_, i64>(2)?);
         checkpoint.and_then(|mut checkpoint| checkpoint.query_row([], is_all)).map_err(failed("copy its log"))
@@ -511,19 +533,20 @@ impl Desk {
 
     /// Commits that the file needs its log, by a number that no other process commits.
     fn mark(&self) -> Result<i64, SessionError> {
+        // NOTE: odd, so never 0, and different each time: a process recognizes its own mark among those of others.
         let update = "UPDATE stepfold_meta SET logged = random() | 1 RETURNING logged";
         let update = self.connection.prepare_cached(update);
         update.and_then(|mut update| update.query_row([], |row| row.get(0))).map_err(failed(COMMITTING))
     }
 
-    /// What the newest commit says of the log.
-    fn marked(&self) -> Result<i64, SessionError> {
+    /// The mark in the newest commit.
+    fn read_mark(&self) -> Result<i64, SessionError> {
         let query = self.connection.prepare_cached("SELECT logged FROM stepfold_meta");
         query.and_then(|mut query| query.query_row([], |row| row.get(0))).map_err(failed(READING))
     }
 
     /// Commits that the file needs no log, if the newest commit has this mark, or any.
-    fn take_back(&self, mark: Option<i64>) -> Result<(), SessionError> {
+    fn reset_mark(&self, mark: Option<i64>) -> Result<(), SessionError> {
         let update =
             "UPDATE stepfold_meta SET logged = 0 WHERE logged <> 0 AND logged = coalesce(?1, logged)";
         let update = self.connection.prepare_cached(update);
@@ -533,10 +556,11 @@ impl Desk {
     /// Closes the file. If no other process has it open, the log is copied into it, and it is left in the form that is
     /// read without a log.
     fn close(self) {
-        let Desk { connection, schemas, .. } = self;
+        let SqliteConnection { connection, schemas, .. } = self;
         drop(schemas);
         connection.flush_prepared_statement_cache();
-        // The last owner closes it.
+        // NOTE: a connection that still has the file open elsewhere keeps the mode; only the last owner can change it, so a failure
+        // is not an error.
         let _ = connection.busy_timeout(Duration::ZERO);
         let _ = connection.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(()));
         if let Err((_, error)) = connection.close() {
@@ -550,14 +574,19 @@ impl Desk {
     }
 
     /// Reconnects if the connection treats the file as immutable, and another process has opened it by now.
-    fn connect_again(&mut self) -> Result<(), SessionError> {
+    fn reconnect_if_opened(&mut self) -> Result<(), SessionError> {
         if let Some(connection) = self.reconnect.as_ref().and_then(|reconnect| reconnect()) {
-            *self = Desk { connection: connection?, schemas: Schemas::default(), reconnect: None, ..*self };
+            *self = SqliteConnection {
+                connection: connection?,
+                schemas: SqliteSchemas::default(),
+                reconnect: None,
+                ..*self
+            };
         }
         Ok(())
     }
 
-    /// Leaves the transaction that failed.
+    /// Rolls back the failed transaction.
     fn undo(&mut self) {
         self.schemas.forget();
         if !self.connection.is_autocommit()
@@ -569,7 +598,7 @@ impl Desk {
 }
 
 /// The same failure for each job of a group.
-fn again(failure: &SessionError) -> SessionError {
+fn copied_error(failure: &SessionError) -> SessionError {
     let text = |source: &dyn std::error::Error| source.to_string().into();
     match failure {
         SessionError::FileReplaced { path } => SessionError::FileReplaced { path: path.clone() },
@@ -581,19 +610,19 @@ fn again(failure: &SessionError) -> SessionError {
     }
 }
 
-fn read_all(mut desk: Desk, line: &Line) {
-    while let Some(mut job) = line.next() {
-        let connected = desk.connect_again();
-        let failure = connected.and_then(|()| desk.execute("BEGIN", READING)).and_then(|()| {
-            if job.run(&mut desk) {
-                return desk.execute("COMMIT", READING);
+fn read_all(mut sqlite: SqliteConnection, queue: &ReaderQueue) {
+    while let Some(mut job) = queue.next() {
+        let connected = sqlite.reconnect_if_opened();
+        let failure = connected.and_then(|()| sqlite.execute("BEGIN", READING)).and_then(|()| {
+            if job.run(&mut sqlite) {
+                return sqlite.execute("COMMIT", READING);
             }
-            // Why it failed is its answer, whatever became of the transaction.
-            desk.undo();
+            // NOTE: the job's own error is its response; one of the rollback is not.
+            sqlite.undo();
             Ok(())
         });
         if failure.is_err() {
-            desk.undo();
+            sqlite.undo();
         }
         job.answer(failure.err());
     }
@@ -622,20 +651,24 @@ mod tests {
             connection.pragma_update(None, "journal_mode", "wal").unwrap();
             connection
         };
-        let desk = Desk::new(connect(), Duration::ZERO);
+        let sqlite = SqliteConnection::new(connect(), Duration::ZERO);
         let mut opened = Some(connect());
-        let mut log = Log::default();
-        let copied = log.begin(&desk, |desk| {
+        let mut log = WriteAheadLog::default();
+        let copied = log.begin(&sqlite, |sqlite| {
             // One that opens the file between the mark and the copy.
             if let Some(mut other) = opened.take() {
                 tables::set_up(&mut other).unwrap();
             }
-            desk.checkpoint()
+            sqlite.checkpoint()
         });
         copied.unwrap();
-        assert!(log.is_begun);
+        assert!(log.needs_log);
         assert_ne!(logged(&path), 0, "the file says that it needs its log");
-        assert_eq!(desk.marked().unwrap(), 0, "the newest commit says what holds once the log is copied");
+        assert_eq!(
+            sqlite.read_mark().unwrap(),
+            0,
+            "the newest commit says what holds once the log is copied"
+        );
     }
 
     #[test]
@@ -643,17 +676,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sessions.db");
         drop(SqliteStore::open(&path).unwrap());
-        let desk = Desk::new(Connection::open(&path).unwrap(), Duration::ZERO);
-        desk.connection.pragma_update(None, "journal_mode", "wal").unwrap();
+        let sqlite = SqliteConnection::new(Connection::open(&path).unwrap(), Duration::ZERO);
+        sqlite.connection.pragma_update(None, "journal_mode", "wal").unwrap();
         let reader = Connection::open(&path).unwrap();
         reader.execute_batch("BEGIN").unwrap();
         reader.query_row("SELECT logged FROM stepfold_meta", [], |_| Ok(())).unwrap();
-        let mut log = Log::default();
-        log.look_after(&desk, 1).unwrap();
-        assert!(!log.is_begun);
+        let mut log = WriteAheadLog::default();
+        log.checkpoint_if_due(&sqlite, 1).unwrap();
+        assert!(!log.needs_log);
         reader.execute_batch("COMMIT").unwrap();
-        log.look_after(&desk, LOOK_AFTER).unwrap();
-        assert!(log.is_begun);
+        log.checkpoint_if_due(&sqlite, CHECK_INTERVAL).unwrap();
+        assert!(log.needs_log);
         assert_ne!(logged(&path), 0);
     }
 }

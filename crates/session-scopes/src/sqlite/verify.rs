@@ -8,59 +8,68 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::branches;
-use super::cells::{Stored, stored};
-use super::history::{History, SessionRow, all_rewinds};
+use super::history::{SqliteHistory, SqliteSessionRow, all_rewinds};
 use super::inbox;
-use super::listed;
+use super::list_entry;
 use super::seal::{self, EventSeal};
-use super::shared::{StoredKey, shared_items};
-use super::tables::Meta;
+use super::shared::{StoredSharedKey, shared_items};
+use super::tables::MetaRow;
 use super::tags;
-use super::threads::Desk;
-use super::trail::{self, Trail};
-use crate::chain::{Link, check_links, check_tags, scope_place, told};
-use crate::digest::Content;
+use super::threads::SqliteConnection;
+use super::undo_log::{self, UndoLog};
+use super::values::{StoredValueRow, stored};
+use crate::digest::ContentDigest;
 use crate::error::SessionError;
 use crate::event::{Event, TagDigest, tags_of_body};
 use crate::ids::{AppId, EventId, SessionKey, UserId};
-use crate::rows::{Head, Segment};
+use crate::rows::chain::{ChainLink, check_links, check_tags, error_text, scope_place};
+use crate::rows::lineage::HistorySegment;
+use crate::rows::seal::{row_number, version_of};
+use crate::rows::shared::ScopeRow;
+use crate::rows::values::ValueHead;
 use crate::scope::Scope;
-use crate::seal::{row_number, version_of};
-use crate::shared::ScopeRow;
 use crate::store::{FaultPlace, Verified, VerifySessions};
 use crate::time::Timestamp;
 
-pub(super) fn verify(desk: &mut Desk, request: &VerifySessions) -> Result<Verified, SessionError> {
+pub(super) fn verify(
+    sqlite: &mut SqliteConnection,
+    request: &VerifySessions,
+) -> Result<Verified, SessionError> {
     let mut report = Verified::default();
     match request {
         VerifySessions::All => {
-            check_file(&desk.connection, &mut report);
-            check_schemas(&desk.connection, &mut report);
-            check_sessions(desk, &mut report, None);
-            check_scopes(desk, &mut report, None);
+            check_file(&sqlite.connection, &mut report);
+            check_schemas(&sqlite.connection, &mut report);
+            check_sessions(sqlite, &mut report, None);
+            check_scopes(sqlite, &mut report, None);
         }
         VerifySessions::App(app) => {
-            check_sessions(desk, &mut report, Some(app));
-            check_scopes(desk, &mut report, Some(app));
+            check_sessions(sqlite, &mut report, Some(app));
+            check_scopes(sqlite, &mut report, Some(app));
         }
-        VerifySessions::Session(key) => check_one(desk, &mut report, key)?,
+        VerifySessions::Session(key) => check_one(sqlite, &mut report, key)?,
     }
     Ok(report)
 }
 
-fn check_one(desk: &mut Desk, report: &mut Verified, key: &SessionKey) -> Result<(), SessionError> {
+fn check_one(
+    sqlite: &mut SqliteConnection,
+    report: &mut Verified,
+    key: &SessionKey,
+) -> Result<(), SessionError> {
+    // NOTE: faults of other sessions do not belong into the report of one session.
     let mut elsewhere = Verified::default();
-    let seen = gather(&desk.connection, &mut elsewhere);
+    let seen = gather(&sqlite.connection, &mut elsewhere);
     let Some((_, seen)) = seen.into_iter().find(|(_, seen)| seen.keys.contains(key)) else {
         return Err(SessionError::not_found(key));
     };
     if seen.report_missing(report, key) {
-        check_session(desk, report, key);
+        check_session(sqlite, report, key);
     }
     Ok(())
 }
 
-/// What SQLite itself finds, and the row about the tables.
+/// Runs SQLite's own check, and checks the row about the tables.
 fn check_file(connection: &Connection, report: &mut Verified) {
     let lines = connection.prepare("PRAGMA integrity_check(1000)").and_then(|mut query| {
         let lines = query.query_map([], |row| row.get::<_, String>(0))?;
@@ -74,8 +83,8 @@ fn check_file(connection: &Connection, report: &mut Verified) {
         }
         Err(error) => report.damaged(FaultPlace::Store, error),
     }
-    if let Err(error) = Meta::read(connection) {
-        report.damaged(FaultPlace::Store, told(&error));
+    if let Err(error) = MetaRow::read(connection) {
+        report.damaged(FaultPlace::Store, error_text(&error));
     }
 }
 
@@ -87,13 +96,14 @@ fn scan(
     order: &str,
     mut each: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
 ) {
+    // NOTE: a damaged page ends a scan at its place; the scan from the other end reaches the rows after it.
     for direction in ["ASC", "DESC"] {
         let order = order.replace(", ", &format!(" {direction}, "));
         let mut run = || -> rusqlite::Result<()> {
             let mut query = connection.prepare(&format!("{query} ORDER BY {order} {direction}"))?;
             let mut rows = query.query([])?;
             while let Some(row) = rows.next()? {
-                // A row that cannot be read is missed where something else tells of it.
+                // NOTE: an unreadable row is reported as missing by the places that refer to it.
                 let _ = each(row);
             }
             Ok(())
@@ -121,10 +131,10 @@ fn check_schemas(connection: &Connection, report: &mut Verified) {
     }
 }
 
-/// Where a session was seen.
+/// The places that have a trace of a session.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each place that tells of a session")]
-struct Seen {
+struct SessionTraces {
     /// More than one if its row and the index over it differ.
     keys: BTreeSet<SessionKey>,
     tenant: Option<(String, String)>,
@@ -134,16 +144,16 @@ struct Seen {
     in_lineage: bool,
 }
 
-impl Seen {
+impl SessionTraces {
     fn is_of(&self, app: Option<&AppId>) -> bool {
         let Some(app) = app else { return true };
         let tenant = self.tenant.iter().map(|(app, _)| app.as_str());
         let mut apps = self.keys.iter().map(|key| key.app.as_str()).chain(tenant).peekable();
-        // Whose it was is not known.
+        // NOTE: without a key its app is unknown, so each app's report has it.
         apps.peek().is_none() || apps.any(|found| found == app.as_str())
     }
 
-    /// Reports each place that should tell of the session and does not; whether it can be looked at.
+    /// Reports each place that should have the session and does not; returns whether it can be examined.
     fn report_missing(&self, report: &mut Verified, key: &SessionKey) -> bool {
         for (is_there, place) in [
             (self.in_table, "the table of sessions"),
@@ -163,9 +173,9 @@ impl Seen {
     }
 }
 
-/// All sessions by their numbers, from each place that tells of them.
-fn gather(connection: &Connection, report: &mut Verified) -> BTreeMap<i64, Seen> {
-    let mut seen: BTreeMap<i64, Seen> = BTreeMap::new();
+/// All sessions by their numbers, from each place that refers to them.
+fn gather(connection: &Connection, report: &mut Verified) -> BTreeMap<i64, SessionTraces> {
+    let mut seen: BTreeMap<i64, SessionTraces> = BTreeMap::new();
     let key = |row: &Row<'_>| -> rusqlite::Result<Option<SessionKey>> {
         let (app, user, id): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
         Ok(SessionKey::new(app, user, id).ok())
@@ -203,15 +213,14 @@ fn gather(connection: &Connection, report: &mut Verified) -> BTreeMap<i64, Seen>
     seen
 }
 
-/// Looks for sessions in the lists as those who list them read these: a damaged row may hide others from them that are
-/// still there.
-fn look_in_lists(connection: &Connection, seen: &mut BTreeMap<i64, Seen>) {
+/// Looks for sessions in the lists as a list request reads them: a damaged row may hide others that still exist.
+fn look_in_lists(connection: &Connection, seen: &mut BTreeMap<i64, SessionTraces>) {
     let mut listed: HashMap<(String, String), BTreeSet<i64>> = HashMap::new();
     for (number, seen) in seen {
         let Some(key) = seen.keys.first() else { continue };
         let user = (key.app.to_string(), key.user.to_string());
         let listed = listed.entry(user).or_insert_with_key(|(app, user)| {
-            // What cannot be read is not there.
+            // NOTE: an unreadable list counts as empty; its sessions are then reported as missing in it.
             listed_numbers(connection, app, user).unwrap_or_default()
         });
         seen.in_list &= listed.contains(number);
@@ -226,8 +235,8 @@ fn listed_numbers(connection: &Connection, app: &str, user: &str) -> rusqlite::R
     query.query_map(params![app, user, i64::MAX], |row| row.get(0))?.collect()
 }
 
-fn check_sessions(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
-    let seen = gather(&desk.connection, report);
+fn check_sessions(sqlite: &mut SqliteConnection, report: &mut Verified, app: Option<&AppId>) {
+    let seen = gather(&sqlite.connection, report);
     for (number, seen) in seen.iter().filter(|(_, seen)| seen.is_of(app)) {
         if seen.keys.is_empty() {
             let whose = seen.tenant.as_ref().map(|(app, user)| format!("it was one of {app}/{user}"));
@@ -236,58 +245,58 @@ fn check_sessions(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
         }
         for key in &seen.keys {
             if seen.report_missing(report, key) {
-                check_session(desk, report, key);
+                check_session(sqlite, report, key);
             }
         }
     }
 }
 
-fn check_session(desk: &mut Desk, report: &mut Verified, key: &SessionKey) {
+fn check_session(sqlite: &mut SqliteConnection, report: &mut Verified, key: &SessionKey) {
     let place = || FaultPlace::Session(key.clone());
     report.sessions += 1;
-    let row = match SessionRow::find(&desk.connection, key) {
+    let row = match SqliteSessionRow::find(&sqlite.connection, key) {
         Ok(Some(row)) => row,
         Ok(None) => return report.missing(place(), "not found by its key"),
-        Err(error) => return report.damaged(place(), told(&error)),
+        Err(error) => return report.damaged(place(), error_text(&error)),
     };
-    if let Err(error) = row.check_newest(&desk.connection, key) {
-        report.damaged(place(), told(&error));
+    if let Err(error) = row.check_newest(&sqlite.connection, key) {
+        report.damaged(place(), error_text(&error));
     }
     for user in [None, Some(&key.user)] {
-        match ScopeRow::find(&desk.connection, &key.app, user) {
+        match ScopeRow::find(&sqlite.connection, &key.app, user) {
             Ok(Some(_)) => {}
             Ok(None) => report.missing(scope_place(&key.app, user, None), "not found"),
-            Err(error) => report.damaged(scope_place(&key.app, user, None), told(&error)),
+            Err(error) => report.damaged(scope_place(&key.app, user, None), error_text(&error)),
         }
     }
-    match History::read(&desk.connection, &row) {
-        Ok(history) => check_events(&desk.connection, report, key, &row, &history),
-        Err(error) => report.damaged(place(), told(&error)),
+    match SqliteHistory::read(&sqlite.connection, &row) {
+        Ok(history) => check_events(&sqlite.connection, report, key, &row, &history),
+        Err(error) => report.damaged(place(), error_text(&error)),
     }
-    let rewinds = all_rewinds(&desk.connection, row.number);
+    let rewinds = all_rewinds(&sqlite.connection, row.number);
     if let Err(error) = rewinds.and_then(|all| all.check_all(row.state.rewound)) {
-        report.damaged(place(), told(&error));
+        report.damaged(place(), error_text(&error));
     }
-    check_values(desk, report, key, &row);
-    let labels = branches::labels_of(&desk.connection, &row, key).err();
-    let forks = branches::forks_of(&desk.connection, &row, key).err();
+    check_values(sqlite, report, key, &row);
+    let labels = branches::labels_of(&sqlite.connection, &row, key).err();
+    let forks = branches::forks_of(&sqlite.connection, &row, key).err();
     for error in [labels, forks].into_iter().flatten() {
-        report.damaged(place(), told(&error));
+        report.damaged(place(), error_text(&error));
     }
-    if let Err(error) = listed::verify(&desk.connection, key, &row) {
-        report.damaged(place(), told(&error));
+    if let Err(error) = list_entry::verify(&sqlite.connection, key, &row) {
+        report.damaged(place(), error_text(&error));
     }
-    if let Err(error) = inbox::verify(&desk.connection, &row) {
-        report.damaged(place(), told(&error));
+    if let Err(error) = inbox::verify(&sqlite.connection, &row) {
+        report.damaged(place(), error_text(&error));
     }
 }
 
-/// What is known of the row of an event.
-struct Read {
-    link: Link,
-    /// What it is found by.
+/// The checked parts of an event's row.
+struct EventCheck {
+    link: ChainLink,
+    /// The tags that it is found by.
     tags: Vec<TagDigest>,
-    /// Whether its trail is whole.
+    /// Whether its undo log is undamaged.
     has_trail: bool,
 }
 
@@ -295,10 +304,10 @@ fn check_events(
     connection: &Connection,
     report: &mut Verified,
     key: &SessionKey,
-    row: &SessionRow,
-    history: &History,
+    row: &SqliteSessionRow,
+    history: &SqliteHistory,
 ) {
-    let mut found: BTreeMap<u64, Read> = BTreeMap::new();
+    let mut found: BTreeMap<u64, EventCheck> = BTreeMap::new();
     for segment in &history.lineage {
         read_events(connection, report, row, segment, &mut found);
     }
@@ -316,15 +325,15 @@ fn check_index(
     connection: &Connection,
     report: &mut Verified,
     key: &SessionKey,
-    row: &SessionRow,
-    history: &History,
-    found: &BTreeMap<u64, Read>,
+    row: &SqliteSessionRow,
+    history: &SqliteHistory,
+    found: &BTreeMap<u64, EventCheck>,
 ) {
     let mut indexed = BTreeSet::new();
     for segment in &history.lineage {
         match tags::of_segment(connection, segment, (row.oldest, row.version)) {
             Ok(tags) => indexed.extend(tags),
-            Err(error) => return report.damaged(FaultPlace::Session(key.clone()), told(&error)),
+            Err(error) => return report.damaged(FaultPlace::Session(key.clone()), error_text(&error)),
         }
     }
     let whole = found.iter().filter(|(version, read)| **version > row.oldest && read.link.is_some());
@@ -335,9 +344,9 @@ fn check_index(
 fn read_events(
     connection: &Connection,
     report: &mut Verified,
-    row: &SessionRow,
-    segment: &Segment,
-    found: &mut BTreeMap<u64, Read>,
+    row: &SqliteSessionRow,
+    segment: &HistorySegment,
+    found: &mut BTreeMap<u64, EventCheck>,
 ) {
     const COLUMNS: &str = "SELECT number, id, at, body, trail, seal FROM stepfold_events";
     let upto = segment.upto.min(row.version);
@@ -361,44 +370,49 @@ fn read_events(
             .and_then(|mut query| query.query_row([number], |row| Ok(read_event(number, row))).optional());
         match read {
             Ok(read) => _ = read.map(|read| found.insert(version, read)),
-            Err(_) => _ = found.insert(version, Read { link: None, tags: Vec::new(), has_trail: true }),
+            Err(_) => _ = found.insert(version, EventCheck { link: None, tags: Vec::new(), has_trail: true }),
         }
     }
 }
 
-fn read_event(number: i64, row: &Row<'_>) -> Read {
+fn read_event(number: i64, row: &Row<'_>) -> EventCheck {
     let mut tags = Vec::new();
-    let mut link = || -> rusqlite::Result<Link> {
+    let mut link = || -> rusqlite::Result<ChainLink> {
         let (id, at, body): (String, i64, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
         let seal: EventSeal = row.get(5)?;
         let Ok(state) = seal.open(number, at) else { return Ok(None) };
         let at = Timestamp::from_micros(at);
         tags = tags_of_body(&id, at, &body);
-        Ok(Some((Content::new(version_of(number), &id, at, &body), state.head)))
+        Ok(Some((ContentDigest::new(version_of(number), &id, at, &body), state.head)))
     };
     let link = link().ok().flatten();
     let trail = row.get::<_, Option<String>>(4);
-    let has_trail = trail.is_ok_and(|text| text.is_none_or(|text| Trail::parse(number, &text).is_ok()));
-    Read { link, tags, has_trail }
+    let has_trail = trail.is_ok_and(|text| text.is_none_or(|text| UndoLog::parse(number, &text).is_ok()));
+    EventCheck { link, tags, has_trail }
 }
 
-fn check_values(desk: &mut Desk, report: &mut Verified, key: &SessionKey, row: &SessionRow) {
-    let cells = match stored(&desk.connection, row.number) {
+fn check_values(
+    sqlite: &mut SqliteConnection,
+    report: &mut Verified,
+    key: &SessionKey,
+    row: &SqliteSessionRow,
+) {
+    let cells = match stored(&sqlite.connection, row.number) {
         Ok(cells) => cells,
-        Err(error) => return report.damaged(FaultPlace::Session(key.clone()), told(&error)),
+        Err(error) => return report.damaged(FaultPlace::Session(key.clone()), error_text(&error)),
     };
     let sum = cells.iter().fold(0, |sum, stored| sum ^ stored.checksum);
     for stored in &cells {
         report.values += 1;
-        if let Err(error) = check_value(desk, stored) {
-            report.damaged(FaultPlace::Key(key.clone(), stored.row.key.clone()), told(&error));
+        if let Err(error) = check_value(sqlite, stored) {
+            report.damaged(FaultPlace::Key(key.clone(), stored.row.key.clone()), error_text(&error));
         }
     }
     if sum == row.state.cells {
         return;
     }
     let names: BTreeSet<&str> = cells.iter().map(|stored| stored.row.key.as_str()).collect();
-    let written = keys_written(&desk.connection, row);
+    let written = keys_written(&sqlite.connection, row);
     let lost: Vec<&String> = written.iter().filter(|name| !names.contains(name.as_str())).collect();
     for name in &lost {
         let detail = "an event wrote it, and it has no row";
@@ -410,19 +424,19 @@ fn check_values(desk: &mut Desk, report: &mut Verified, key: &SessionKey, row: &
     }
 }
 
-fn check_value(desk: &mut Desk, stored: &Stored) -> Result<(), SessionError> {
+fn check_value(sqlite: &mut SqliteConnection, stored: &StoredValueRow) -> Result<(), SessionError> {
     stored.check()?;
     if let Some(list) = &stored.row.list {
-        trail::items(&desk.connection, &stored.row.key, list)?;
+        undo_log::items(&sqlite.connection, &stored.row.key, list)?;
     }
     if stored.row.is_removed() {
         return Ok(());
     }
-    desk.schemas.text(&desk.connection, stored.row.schema).map(drop)
+    sqlite.schemas.text(&sqlite.connection, stored.row.schema).map(drop)
 }
 
 /// The keys that the events of a session's own stream wrote, as far as they can be read.
-fn keys_written(connection: &Connection, row: &SessionRow) -> BTreeSet<String> {
+fn keys_written(connection: &Connection, row: &SqliteSessionRow) -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     let mut read = || -> rusqlite::Result<()> {
         let mut query = connection.prepare_cached(
@@ -430,7 +444,7 @@ fn keys_written(connection: &Connection, row: &SessionRow) -> BTreeSet<String> {
              ON e.number > (l.stream << 32) + l.after AND e.number <= (l.stream << 32) + MIN(l.upto, ?2) \
              WHERE l.number = ?1 AND e.body IS NOT NULL",
         )?;
-        let mut rows = query.query(params![row.number, crate::rows::to_db(row.version)])?;
+        let mut rows = query.query(params![row.number, crate::rows::lineage::to_db(row.version)])?;
         while let Some(row) = rows.next()? {
             let (id, at, body): (String, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let event =
@@ -441,19 +455,20 @@ fn keys_written(connection: &Connection, row: &SessionRow) -> BTreeSet<String> {
         }
         Ok(())
     };
-    // The check of the events reports unreadable ones.
+    // NOTE: errors are ignored here, since the check of the events reports unreadable ones.
     let _ = read();
     keys
 }
 
-fn check_scopes(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
-    // By number, from the table and the index over it.
+fn check_scopes(sqlite: &mut SqliteConnection, report: &mut Verified, app: Option<&AppId>) {
+    // NOTE: from the table and from the index over it, since either may have lost rows.
     let mut scopes: HashMap<(String, String), i64> = HashMap::new();
     for (source, order) in
+        // NOTE: table and index are separate trees: a row that is lost in one of them is still found in the other.
         [("NOT INDEXED", "scope"), ("INDEXED BY sqlite_autoindex_stepfold_scopes_1", "app, user")]
     {
         let query = format!("SELECT scope, app, user FROM stepfold_scopes {source}");
-        scan(&desk.connection, report, &query, order, |row| {
+        scan(&sqlite.connection, report, &query, order, |row| {
             scopes.insert((row.get(1)?, row.get(2)?), row.get(0)?);
             Ok(())
         });
@@ -467,37 +482,41 @@ fn check_scopes(desk: &mut Desk, report: &mut Verified, app: Option<&AppId>) {
             continue;
         };
         if app.is_none_or(|app| *app == found_app) {
-            check_scope(desk, report, &found_app, found_user.as_ref());
+            check_scope(sqlite, report, &found_app, found_user.as_ref());
         }
     }
 }
 
-fn check_scope(desk: &mut Desk, report: &mut Verified, app: &AppId, user: Option<&UserId>) {
+fn check_scope(sqlite: &mut SqliteConnection, report: &mut Verified, app: &AppId, user: Option<&UserId>) {
     let place = |key: Option<&str>| scope_place(app, user, key);
-    let scope = match ScopeRow::find(&desk.connection, app, user) {
+    let scope = match ScopeRow::find(&sqlite.connection, app, user) {
         Ok(Some(scope)) => scope,
         Ok(None) => return report.missing(place(None), "not found"),
-        Err(error) => return report.damaged(place(None), told(&error)),
+        Err(error) => return report.damaged(place(None), error_text(&error)),
     };
-    let rows = match StoredKey::read_all(desk, &scope) {
+    let rows = match StoredSharedKey::read_all(sqlite, &scope) {
         Ok(rows) => rows,
-        Err(error) => return report.damaged(place(None), told(&error)),
+        Err(error) => return report.damaged(place(None), error_text(&error)),
     };
     for row in &rows {
         report.values += 1;
-        if let Err(error) = check_shared(desk, &scope, row) {
-            report.damaged(place(Some(&row.row.key)), told(&error));
+        if let Err(error) = check_shared(sqlite, &scope, row) {
+            report.damaged(place(Some(&row.row.key)), error_text(&error));
         }
     }
     if let Err(error) = scope.check_cells(rows.iter().fold(0, |sum, row| sum ^ row.checksum)) {
-        report.damaged(place(None), told(&error));
+        report.damaged(place(None), error_text(&error));
     }
 }
 
-fn check_shared(desk: &mut Desk, scope: &ScopeRow, row: &StoredKey) -> Result<(), SessionError> {
+fn check_shared(
+    sqlite: &mut SqliteConnection,
+    scope: &ScopeRow,
+    row: &StoredSharedKey,
+) -> Result<(), SessionError> {
     row.check(scope)?;
-    if let Head::List(extent) = row.head()? {
-        shared_items(desk, scope, &row.row.key, extent)?;
+    if let ValueHead::List(extent) = row.head()? {
+        shared_items(sqlite, scope, &row.row.key, extent)?;
     }
-    desk.schemas.text(&desk.connection, row.row.schema).map(drop)
+    sqlite.schemas.text(&sqlite.connection, row.row.schema).map(drop)
 }

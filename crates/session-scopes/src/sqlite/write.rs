@@ -1,4 +1,4 @@
-//! The operations that change something, each inside the writer's transaction.
+//! The write operations, each inside the writer's transaction.
 
 use std::sync::Arc;
 
@@ -6,73 +6,75 @@ use rusqlite::{OptionalExtension, params};
 use stepfold_state_core::state::{Delta, Write};
 
 use super::branches;
-use super::cells::{SessionCells, Written, stored_all, stored_since};
 use super::claims;
 use super::error::failed;
-use super::history::{History, Opened, SessionRow, not_newest};
+use super::history::{OpenedSession, SqliteHistory, SqliteSessionRow, not_newest};
 use super::inbox;
-use super::listed::list_again;
-use super::past::row_at;
+use super::list_entry::update_entry;
+use super::past_values::row_at;
 use super::read;
-use super::seal::{self, State};
+use super::seal::{self, SealedState};
 use super::shared::write_shared;
 use super::sweep::sweep;
-use super::tables::Meta;
+use super::tables::MetaRow;
 use super::tags;
-use super::threads::Desk;
-use super::trail::{CellRow, IS_VALUE, check_version_fits};
-use crate::apply::{WritesOf, made_id};
+use super::threads::SqliteConnection;
+use super::undo_log::{IS_VALUE, ValueRow, check_version_fits};
+use super::values::{SessionValueWriter, WriteEffects, stored_all, stored_since};
+use crate::apply::made_id;
 use crate::digest::genesis;
 use crate::error::SessionError;
 use crate::event::{Event, searched_of};
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
-use crate::rewinds::RewindRow;
-use crate::rows::{Planner, Segment, check_size, forked, to_db};
+use crate::rows::lineage::{HistorySegment, forked, to_db};
+use crate::rows::rewinds::RewindRow;
+use crate::rows::seal::{SessionRecord, row_number, version_of};
+use crate::rows::shared::{ScopeRow, SharedWrites};
+use crate::rows::values::{ChangePlanner, check_size};
+use crate::rows::work::WorkState;
 use crate::schema::SessionSchema;
 use crate::scope::{ByScope, by_scope};
-use crate::seal::{SessionRecord, row_number, version_of};
 use crate::session::{Rewound, Session, Values};
-use crate::shared::ScopeRow;
 use crate::store::{
-    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession, GetSession, Kept,
-    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RewindSession, WriteScope,
+    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession, GetSession,
+    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession, WriteOrigin,
+    WriteScope,
 };
 use crate::time::Timestamp;
-use crate::work::Work;
 
-/// An event and its stored form, made before the writer is asked.
-pub(super) struct Prepared {
+/// An event and its stored form, serialized before the writer runs.
+pub(super) struct PreparedEvent {
     pub(super) event: Event,
     pub(super) body: String,
 }
 
-pub(super) fn run(
-    desk: &Desk,
+pub(super) fn execute(
+    sqlite: &SqliteConnection,
     statement: &str,
     values: &[&dyn rusqlite::ToSql],
 ) -> Result<usize, SessionError> {
-    let statement = desk.connection.prepare_cached(statement);
+    let statement = sqlite.connection.prepare_cached(statement);
     statement.and_then(|mut statement| statement.execute(values)).map_err(failed("write"))
 }
 
 /// The number of the next session.
-fn next_number(desk: &Desk) -> Result<i64, SessionError> {
-    Ok(Meta::read(&desk.connection)?.newest + 1)
+fn next_number(sqlite: &SqliteConnection) -> Result<i64, SessionError> {
+    Ok(MetaRow::read(&sqlite.connection)?.newest + 1)
 }
 
 /// Adds the row of a new session, its place in the list, and its lineage, newest segment first.
 fn insert_session(
-    desk: &Desk,
+    sqlite: &SqliteConnection,
     key: &SessionKey,
     row: &SessionRecord,
-    lineage: &[Segment],
+    lineage: &[HistorySegment],
 ) -> Result<(), SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (parent, parent_version) = row.parent();
     let (version, oldest) = (to_db(row.version), to_db(row.oldest));
     let at = row.created.as_micros();
-    let inserted = run(
-        desk,
+    let inserted = execute(
+        sqlite,
         "INSERT INTO stepfold_sessions \
          (number, app, user, id, version, oldest, created, updated, parent_id, parent_version, life, seal, work) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (app, user, id) DO NOTHING",
@@ -88,15 +90,15 @@ fn insert_session(
             &parent_version,
             &row.life,
             &row.seal(key),
-            &Work::new(row.number).checksum(row.number),
+            &WorkState::new(row.number).checksum(row.number),
         ],
     )?;
     if inserted == 0 {
         return Err(SessionError::already_exists(key));
     }
-    Meta::read(&desk.connection)?.set_newest(&desk.connection, row.number)?;
-    run(
-        desk,
+    MetaRow::read(&sqlite.connection)?.set_newest(&sqlite.connection, row.number)?;
+    execute(
+        sqlite,
         "INSERT INTO stepfold_recent (app, user, updated, number, version, checksum, searched) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         &[
@@ -110,20 +112,20 @@ fn insert_session(
         ],
     )?;
     for segment in lineage {
-        run(
-            desk,
+        execute(
+            sqlite,
             "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES (?1, ?2, ?3, ?4)",
             &[&row.number, &segment.stream, &to_db(segment.after), &to_db(segment.upto)],
         )?;
     }
-    // They are there from now on, so that one that cannot be found is known to be lost.
-    ScopeRow::find_or_make(&desk.connection, &key.app, None)?;
-    ScopeRow::find_or_make(&desk.connection, &key.app, Some(&key.user)).map(drop)
+    // NOTE: both scopes get a row now, even if nothing writes to them: so a row that is missing later is known to be lost.
+    ScopeRow::find_or_make(&sqlite.connection, &key.app, None)?;
+    ScopeRow::find_or_make(&sqlite.connection, &key.app, Some(&key.user)).map(drop)
 }
 
-/// The id that was asked for, or a free one.
+/// The requested id, or a free one.
 fn chosen_id(
-    desk: &Desk,
+    sqlite: &SqliteConnection,
     app: &AppId,
     user: &UserId,
     id: Option<SessionId>,
@@ -133,10 +135,10 @@ fn chosen_id(
     if let Some(id) = id {
         return Ok(key(id));
     }
-    let mut number = next_number(desk)?;
+    let mut number = next_number(sqlite)?;
     loop {
         let key = key(made_id(at, number)?);
-        if SessionRow::find(&desk.connection, &key)?.is_none() {
+        if SqliteSessionRow::find(&sqlite.connection, &key)?.is_none() {
             return Ok(key);
         }
         number += 1;
@@ -144,47 +146,48 @@ fn chosen_id(
 }
 
 pub(super) fn create(
-    desk: &mut Desk,
+    sqlite: &mut SqliteConnection,
     request: CreateSession,
     initial: &Delta,
     events: &[Arc<Event>],
 ) -> Result<Session, SessionError> {
     let CreateSession { app, user, id, life, at, schema, labels, .. } = request;
     let split = by_scope(initial);
-    let key = chosen_id(desk, &app, &user, id, at)?;
-    if SessionRow::find(&desk.connection, &key)?.is_some() {
+    let key = chosen_id(sqlite, &app, &user, id, at)?;
+    if SqliteSessionRow::find(&sqlite.connection, &key)?.is_some() {
         return Err(SessionError::already_exists(&key));
     }
-    let number = next_number(desk)?;
-    let planner = Planner { schema: &schema, what: WritesOf::NewSession, generation: 0 };
-    let Written { trail, cells } = SessionCells::new(desk, number, 0).write(&planner, &split.session)?;
-    let lineage = [Segment { stream: number, after: 0, upto: Segment::OPEN }];
+    let number = next_number(sqlite)?;
+    let planner = ChangePlanner { schema: &schema, what: WriteOrigin::NewSession, generation: 0 };
+    let WriteEffects { trail, cells } =
+        SessionValueWriter::new(sqlite, number, 0).write(&planner, &split.session)?;
+    let lineage = [HistorySegment { stream: number, after: 0, upto: HistorySegment::OPEN }];
     let life = life.unwrap_or_else(LifeId::random);
     let genesis = genesis(&key, at);
-    let state = State { head: genesis, cells, rewound: 0 };
+    let state = SealedState { head: genesis, cells, rewound: 0 };
     let record = SessionRecord::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
-    insert_session(desk, &key, &record, &lineage)?;
+    insert_session(sqlite, &key, &record, &lineage)?;
     let row = row_number(number, 0);
     if let Some(trail) = trail.to_text(row)? {
-        run(
-            desk,
+        execute(
+            sqlite,
             "INSERT INTO stepfold_events (number, at, trail) VALUES (?1, ?2, ?3)",
             &[&row, &at.as_micros(), &trail],
         )?;
     }
-    write_both(desk, &key, &planner, &split)?;
+    write_both(sqlite, &key, &planner, &split)?;
     for event in events {
-        commit_first(desk, &key, &schema, event)?;
+        commit_first(sqlite, &key, &schema, event)?;
     }
     for (label, version) in labels {
-        branches::set_label(desk, &LabelVersion::new(key.clone(), label, version))?;
+        branches::set_label(sqlite, &LabelVersion::new(key.clone(), label, version))?;
     }
-    read::get(desk, &GetSession::new(key).events(EventRange::None))
+    read::get(sqlite, &GetSession::new(key).events(EventRange::None))
 }
 
-/// Commits an event that comes with its session. What it wrote to shared scopes is not written again.
+/// Commits an event that comes with its session. Its writes to shared scopes are not repeated.
 fn commit_first(
-    desk: &mut Desk,
+    sqlite: &mut SqliteConnection,
     key: &SessionKey,
     schema: &SessionSchema,
     event: &Arc<Event>,
@@ -192,73 +195,71 @@ fn commit_first(
     let body = check_size(event.to_body()?, &event.id)?;
     let Some(to) = event.actions.rewound_to else {
         let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), schema);
-        return append_within(desk, &request, &body, Shares::Nothing).map(drop);
+        return append_within(sqlite, &request, &body, SharedWrites::Nothing).map(drop);
     };
     let Event { id, invocation, author, at, .. } = &**event;
     let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());
     let request = RewindSession::new(key.clone(), Expected::Any, to, id, invocation, author, *at);
-    let prepared = Prepared { event: (**event).clone(), body };
-    rewind(desk, &request, &prepared).map(drop)
+    let prepared = PreparedEvent { event: (**event).clone(), body };
+    rewind(sqlite, &request, &prepared).map(drop)
 }
 
-/// Whether writes to the scopes that a session shares are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shares {
-    All,
-    Nothing,
-}
-
-/// Writes to what the session shares. The app comes first, always.
+/// Writes to the shared scopes of the session, always to the app's first.
 fn write_both(
-    desk: &mut Desk,
+    sqlite: &mut SqliteConnection,
     key: &SessionKey,
-    planner: &Planner<'_>,
+    planner: &ChangePlanner<'_>,
     split: &ByScope<Vec<&Write>>,
 ) -> Result<(), SessionError> {
-    write_shared(desk, &key.app, None, planner, &split.app)?;
-    write_shared(desk, &key.app, Some(&key.user), planner, &split.user)
+    write_shared(sqlite, &key.app, None, planner, &split.app)?;
+    write_shared(sqlite, &key.app, Some(&key.user), planner, &split.user)
 }
 
-pub(super) fn append(desk: &mut Desk, request: &AppendEvent, body: &str) -> Result<Receipt, SessionError> {
-    append_within(desk, request, body, Shares::All)
+pub(super) fn append(
+    sqlite: &mut SqliteConnection,
+    request: &AppendEvent,
+    body: &str,
+) -> Result<Receipt, SessionError> {
+    append_within(sqlite, request, body, SharedWrites::All)
 }
 
 fn append_within(
-    desk: &mut Desk,
+    sqlite: &mut SqliteConnection,
     request: &AppendEvent,
     body: &str,
-    shares: Shares,
+    shares: SharedWrites,
 ) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema, .. } = request;
-    let opened = Opened::read(&desk.connection, key, Some(&event.id))?;
-    if let Some(receipt) = repeated(desk, &opened, key, event, body)? {
+    let opened = OpenedSession::read(&sqlite.connection, key, Some(&event.id))?;
+    if let Some(receipt) = repeated(sqlite, &opened, key, event, body)? {
         return Ok(claims::repeated(&opened.row, request.into(), receipt));
     }
-    let Opened { row, scopes, .. } = opened;
-    let fence = claims::check(desk, &row, request.into())?;
+    let OpenedSession { row, scopes, .. } = opened;
+    let fence = claims::check(sqlite, &row, request.into())?;
     expected.check(key, row.version)?;
     let split = by_scope(&event.actions.delta);
     let version = row.version + 1;
-    let planner = Planner { schema, what: WritesOf::Event(&event.id), generation: version };
-    let written = SessionCells::new(desk, row.number, version).write(&planner, &split.session)?;
-    if shares == Shares::All {
-        write_both(desk, key, &planner, &split)?;
+    let planner = ChangePlanner { schema, what: WriteOrigin::Event(&event.id), generation: version };
+    let written = SessionValueWriter::new(sqlite, row.number, version).write(&planner, &split.session)?;
+    if shares == SharedWrites::All {
+        write_both(sqlite, key, &planner, &split)?;
     }
-    let receipt = commit(desk, key, &row, (event, body), &written)?;
+    let receipt = commit(sqlite, key, &row, (event, body), &written)?;
     let receipt = receipt.with_scopes(scopes.versions().after(&split));
-    claims::commit(desk, &row, request.into(), fence, receipt)
+    claims::commit(sqlite, &row, request.into(), fence, receipt)
 }
 
 /// The first receipt, if the event was committed already.
 fn repeated(
-    desk: &Desk,
-    opened: &Opened,
+    sqlite: &SqliteConnection,
+    opened: &OpenedSession,
     key: &SessionKey,
     event: &Event,
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
     let Some(number) = opened.event else { return Ok(None) };
-    let query = desk.connection.prepare_cached(
+    // NOTE: compared in the database: the stored body need not be read, and a repeated append serializes to the same text.
+    let query = sqlite.connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM stepfold_events WHERE number = ?1 AND body = ?2 AND at = ?3)",
     );
     let given = params![number, body, event.at.as_micros()];
@@ -270,19 +271,19 @@ fn repeated(
     Err(SessionError::event_reused(key, &event.id))
 }
 
-/// Adds an event with what it leaves, as the next one of the session. The receipt lacks the versions of the scopes.
+/// Adds an event with its undo data, as the next one of the session. The receipt lacks the versions of the scopes.
 fn commit(
-    desk: &Desk,
+    sqlite: &SqliteConnection,
     key: &SessionKey,
-    row: &SessionRow,
+    row: &SqliteSessionRow,
     (event, body): (&Event, &str),
-    written: &Written,
+    written: &WriteEffects,
 ) -> Result<Receipt, SessionError> {
     let (version, at) = (row.version + 1, event.at.as_micros());
     check_version_fits(version)?;
     let number = row_number(row.number, version);
-    run(
-        desk,
+    execute(
+        sqlite,
         "INSERT INTO stepfold_events (number, at, id, trail, body, seal) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         &[
             &number,
@@ -293,11 +294,13 @@ fn commit(
             &row.seal_after(event, body, written.cells),
         ],
     )?;
-    tags::add(&desk.connection, row.number, version, event)?;
+    tags::add(&sqlite.connection, row.number, version, event)?;
     let (app, user, was) = (key.app.as_str(), key.user.as_str(), row.updated.as_micros());
     let (before, now) = (to_db(row.version), to_db(version));
-    let moved = run(
-        desk,
+    // NOTE: the row is updated only at the expected version: a missing or outdated list entry fails the append, instead of
+    // being repaired unnoticed.
+    let moved = execute(
+        sqlite,
         "UPDATE stepfold_recent SET updated = ?5, version = ?6, checksum = ?7, unfinished = ?9, \
          searched = CASE WHEN searched LIKE '%' || char(10) THEN searched || ?10 ELSE searched END \
          WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4 AND version = ?8",
@@ -320,18 +323,18 @@ fn commit(
     Ok(Receipt::new(event.id.clone(), version))
 }
 
-/// Gives a new session the rows of keys that the session it was forked from had at a version: as they are, or as
-/// they were. What has not changed since brings its ladder along. The combined checksums of the rows.
-fn fork_cells(
-    desk: &Desk,
-    from: &SessionRow,
-    history: &History,
+/// Copies the rows of keys that the origin of a fork had at a version, current or earlier ones. A row that has not changed
+/// since is copied with its ladder. Returns the combined checksums of the rows.
+fn fork_values(
+    sqlite: &SqliteConnection,
+    from: &SqliteSessionRow,
+    history: &SqliteHistory,
     fork: i64,
     version: u64,
 ) -> Result<i64, SessionError> {
-    let all = stored_all(&desk.connection, from.number, from.state.cells)?;
-    run(
-        desk,
+    let all = stored_all(&sqlite.connection, from.number, from.state.cells)?;
+    execute(
+        sqlite,
         "INSERT INTO stepfold_cells \
          (stream, key, version, schema, value, generation, start, length, last, ladder, checksum) \
          SELECT ?2, key, version, schema, value, generation, start, length, last, ladder, checksum \
@@ -342,94 +345,99 @@ fn fork_cells(
     for stored in all {
         if stored.row.version <= to_db(version) {
             cells ^= stored.checksum;
-        } else if let Some(row) = row_at(&desk.connection, history, &stored.row, version)? {
-            cells ^= row.insert(&desk.connection, fork)?;
+        } else if let Some(row) = row_at(&sqlite.connection, history, &stored.row, version)? {
+            cells ^= row.insert(&sqlite.connection, fork)?;
         }
     }
     Ok(cells)
 }
 
-pub(super) fn fork(desk: &mut Desk, request: ForkSession) -> Result<Session, SessionError> {
+pub(super) fn fork(sqlite: &mut SqliteConnection, request: ForkSession) -> Result<Session, SessionError> {
     let ForkSession { from, id, life, version, at, event } = request;
-    let row = SessionRow::get(&desk.connection, &from)?;
-    row.check_newest(&desk.connection, &from)?;
+    let row = SqliteSessionRow::get(&sqlite.connection, &from)?;
+    row.check_newest(&sqlite.connection, &from)?;
     let version = version.unwrap_or(row.version);
     row.check_version(&from, version)?;
-    let history = History::read(&desk.connection, &row)?;
-    let key = chosen_id(desk, &from.app, &from.user, id, at)?;
-    if SessionRow::find(&desk.connection, &key)?.is_some() {
+    let history = SqliteHistory::read(&sqlite.connection, &row)?;
+    let key = chosen_id(sqlite, &from.app, &from.user, id, at)?;
+    if SqliteSessionRow::find(&sqlite.connection, &key)?.is_some() {
         return Err(SessionError::already_exists(&key));
     }
-    let number = next_number(desk)?;
+    let number = next_number(sqlite)?;
     let lineage = forked(&history.lineage, number, version);
-    let state = State {
-        head: history.digest(&desk.connection, &row, version)?,
-        cells: fork_cells(desk, &row, &history, number, version)?,
-        rewound: history.rewound(&desk.connection, &row, version)?,
+    let state = SealedState {
+        head: history.digest(&sqlite.connection, &row, version)?,
+        cells: fork_values(sqlite, &row, &history, number, version)?,
+        rewound: history.rewound(&sqlite.connection, &row, version)?,
     };
     let life = life.unwrap_or_else(LifeId::random);
     let parent = Some((from.id.to_string(), version));
     let new =
         SessionRecord::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
-    insert_session(desk, &key, &new, &lineage)?;
-    branches::add_fork(desk, &from, row.record, (&new, &key.id))?;
-    list_again(&desk.connection, &key)?;
+    insert_session(sqlite, &key, &new, &lineage)?;
+    branches::add_fork(sqlite, &from, row.record, (&new, &key.id))?;
+    update_entry(&sqlite.connection, &key)?;
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
-        append(desk, &request, &body)?;
+        append(sqlite, &request, &body)?;
     }
-    read::get(desk, &GetSession::new(key).events(EventRange::None).without_state())
+    read::get(sqlite, &GetSession::new(key).events(EventRange::None).without_state())
 }
 
 pub(super) fn rewind(
-    desk: &mut Desk,
+    sqlite: &mut SqliteConnection,
     request: &RewindSession,
-    prepared: &Prepared,
+    prepared: &PreparedEvent,
 ) -> Result<Receipt, SessionError> {
-    let Prepared { event, body } = prepared;
-    let opened = Opened::read(&desk.connection, &request.key, Some(&event.id))?;
-    if let Some(receipt) = repeated(desk, &opened, &request.key, event, body)? {
+    let PreparedEvent { event, body } = prepared;
+    let opened = OpenedSession::read(&sqlite.connection, &request.key, Some(&event.id))?;
+    if let Some(receipt) = repeated(sqlite, &opened, &request.key, event, body)? {
         return Ok(claims::repeated(&opened.row, request.into(), receipt));
     }
-    let Opened { row, scopes, .. } = opened;
-    let fence = claims::check(desk, &row, request.into())?;
+    let OpenedSession { row, scopes, .. } = opened;
+    let fence = claims::check(sqlite, &row, request.into())?;
     request.expected.check(&request.key, row.version)?;
     row.check_version(&request.key, request.to)?;
-    let history = History::read(&desk.connection, &row)?;
+    let history = SqliteHistory::read(&sqlite.connection, &row)?;
     let rewound = Rewound { version: row.version + 1, to: request.to };
     let (version, to) = (to_db(rewound.version), to_db(rewound.to));
-    let mut written = Written::default();
-    for stored in stored_since(&desk.connection, row.number, request.to)? {
-        let was = row_at(&desk.connection, &history, &stored.row, request.to)?;
-        let new = CellRow::again(was, stored.row.key.clone(), version);
-        let (replaced, cells) = stored.replace(&desk.connection, &new)?;
+    let mut written = WriteEffects::default();
+    for stored in stored_since(&sqlite.connection, row.number, request.to)? {
+        let was = row_at(&sqlite.connection, &history, &stored.row, request.to)?;
+        let new = ValueRow::again(was, stored.row.key.clone(), version);
+        let (replaced, cells) = stored.replace(&sqlite.connection, &new)?;
         written.trail.replaced.push(replaced);
         written.cells ^= cells;
     }
-    let visible = history.rewound(&desk.connection, &row, rewound.to)?;
+    let visible = history.rewound(&sqlite.connection, &row, rewound.to)?;
     let rewind = RewindRow::new(row.number, rewound, row.state.rewound, visible);
-    run(
-        desk,
+    execute(
+        sqlite,
         "INSERT INTO stepfold_rewinds (stream, version, target, previous, visible, checksum) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         &[&row.number, &version, &to, &to_db(rewind.previous), &to_db(rewind.visible), &rewind.checksum],
     )?;
-    let receipt = commit(desk, &request.key, &row, (event, body), &written)?;
-    list_again(&desk.connection, &request.key)?;
+    let receipt = commit(sqlite, &request.key, &row, (event, body), &written)?;
+    update_entry(&sqlite.connection, &request.key)?;
     let receipt = receipt.with_scopes(scopes.versions());
-    claims::commit(desk, &row, request.into(), fence, receipt)
+    claims::commit(sqlite, &row, request.into(), fence, receipt)
 }
 
-pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> Result<Values, SessionError> {
+pub(super) fn write_scope(
+    sqlite: &mut SqliteConnection,
+    request: &WriteScope,
+    body: &str,
+) -> Result<Values, SessionError> {
     let (app, user) = request.scope.parts();
-    let scope = ScopeRow::find_or_make(&desk.connection, app, user)?.scope;
+    let scope = ScopeRow::find_or_make(&sqlite.connection, app, user)?.scope;
     if let Some(key) = &request.idempotency_key {
-        if is_repeated(desk, scope, key.as_str(), body)? {
-            return read::read_scope(desk, &request.scope);
+        // NOTE: a repeated request returns the current values, which other writes may have changed since.
+        if is_repeated(sqlite, scope, key.as_str(), body)? {
+            return read::read_scope(sqlite, &request.scope);
         }
-        let inserted = run(
-            desk,
+        let inserted = execute(
+            sqlite,
             "INSERT INTO stepfold_operations (scope, number, operation, body) \
              SELECT ?1, COALESCE(MAX(number), 0) + 1, ?2, ?3 FROM stepfold_operations WHERE scope = ?1 \
              ON CONFLICT DO NOTHING",
@@ -440,69 +448,77 @@ pub(super) fn write_scope(desk: &mut Desk, request: &WriteScope, body: &str) -> 
             return Err(SessionError::IdempotencyKeyReused { scope, idempotency_key });
         }
         let kept = to_db(REMEMBERED_KEYS as u64);
-        run(
-            desk,
+        execute(
+            sqlite,
             "DELETE FROM stepfold_operations WHERE scope = ?1 AND number <= \
              (SELECT number FROM stepfold_operations WHERE scope = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
             &[&scope, &kept],
         )?;
     }
-    let planner = Planner { schema: &request.schema, what: WritesOf::Scope(&request.scope), generation: 0 };
+    let planner =
+        ChangePlanner { schema: &request.schema, what: WriteOrigin::Scope(&request.scope), generation: 0 };
     let writes: Vec<&Write> = request.delta.iter().collect();
-    write_shared(desk, app, user, &planner, &writes)?;
-    read::read_scope(desk, &request.scope)
+    write_shared(sqlite, app, user, &planner, &writes)?;
+    read::read_scope(sqlite, &request.scope)
 }
 
-fn is_repeated(desk: &Desk, scope: i64, key: &str, body: &str) -> Result<bool, SessionError> {
+fn is_repeated(sqlite: &SqliteConnection, scope: i64, key: &str, body: &str) -> Result<bool, SessionError> {
     let failed = failed("find an idempotency key");
-    let query = desk.connection.prepare_cached(
+    let query = sqlite.connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM stepfold_operations WHERE scope = ?1 AND operation = ?2 AND body = ?3)",
     );
     query.and_then(|mut query| query.query_row(params![scope, key, body], |row| row.get(0))).map_err(failed)
 }
 
-pub(super) fn delete(desk: &mut Desk, request: &DeleteSession) -> Result<Deleted, SessionError> {
+pub(super) fn delete(
+    sqlite: &mut SqliteConnection,
+    request: &DeleteSession,
+) -> Result<Deleted, SessionError> {
     let key = &request.key;
-    let row = SessionRow::get(&desk.connection, key)?;
+    let row = SqliteSessionRow::get(&sqlite.connection, key)?;
     row.work.fence.check_free(key, request.take_over, request.at)?;
-    let history = History::read(&desk.connection, &row)?;
-    let session_keys =
-        keys(desk, &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"), row.number)?;
-    run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
-    branches::forget(desk, key, &row)?;
-    run(desk, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
-    inbox::delete(desk, row.number)?;
-    run(
-        desk,
+    let history = SqliteHistory::read(&sqlite.connection, &row)?;
+    let session_keys = keys(
+        sqlite,
+        &format!("SELECT key FROM stepfold_cells WHERE stream = ?1 AND {IS_VALUE}"),
+        row.number,
+    )?;
+    execute(sqlite, "DELETE FROM stepfold_cells WHERE stream = ?1", &[&row.number])?;
+    branches::forget(sqlite, key, &row)?;
+    execute(sqlite, "DELETE FROM stepfold_sessions WHERE number = ?1", &[&row.number])?;
+    inbox::delete(sqlite, row.number)?;
+    execute(
+        sqlite,
         "DELETE FROM stepfold_recent WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
         &[&key.app.as_str(), &key.user.as_str(), &row.updated.as_micros(), &row.number],
     )?;
-    run(desk, "DELETE FROM stepfold_lineage WHERE number = ?1", &[&row.number])?;
+    execute(sqlite, "DELETE FROM stepfold_lineage WHERE number = ?1", &[&row.number])?;
     for segment in &history.lineage {
-        sweep(desk, segment.stream)?;
+        sweep(sqlite, segment.stream)?;
     }
-    let user_keys = if request.user_state { delete_user(desk, key)? } else { Vec::new() };
+    let user_keys = if request.user_state { delete_user(sqlite, key)? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
 }
 
-fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionError> {
-    let connection = &desk.connection;
+fn delete_user(sqlite: &SqliteConnection, key: &SessionKey) -> Result<Vec<String>, SessionError> {
+    let connection = &sqlite.connection;
     let Some(mut row) = ScopeRow::find(connection, &key.app, Some(&key.user))? else { return Ok(Vec::new()) };
     let scope = row.scope;
-    let user_keys = keys(desk, "SELECT key FROM stepfold_shared WHERE scope = ?1", scope)?;
+    let user_keys = keys(sqlite, "SELECT key FROM stepfold_shared WHERE scope = ?1", scope)?;
     for statement in [
         "DELETE FROM stepfold_shared WHERE scope = ?1",
         "DELETE FROM stepfold_removed WHERE scope = ?1",
         "DELETE FROM stepfold_shared_items WHERE scope = ?1",
         "DELETE FROM stepfold_operations WHERE scope = ?1",
     ] {
-        run(desk, statement, &[&scope])?;
+        execute(sqlite, statement, &[&scope])?;
     }
-    // The readers of other sessions have seen what is gone, and must not take what comes for it.
+    // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
+    // that they do not take later values for changes of the erased ones.
     row.erase(row.version + 1);
     row.store(connection)?;
-    run(
-        desk,
+    execute(
+        sqlite,
         "DELETE FROM stepfold_scopes WHERE scope = ?1 AND NOT EXISTS (SELECT 1 FROM stepfold_sessions s \
          WHERE s.app = stepfold_scopes.app AND s.user = stepfold_scopes.user)",
         &[&scope],
@@ -510,61 +526,63 @@ fn delete_user(desk: &Desk, key: &SessionKey) -> Result<Vec<String>, SessionErro
     Ok(user_keys)
 }
 
-fn keys(desk: &Desk, query: &str, of: i64) -> Result<Vec<String>, SessionError> {
+fn keys(sqlite: &SqliteConnection, query: &str, of: i64) -> Result<Vec<String>, SessionError> {
     let failed = failed("read the keys of a scope");
-    let mut query = desk.connection.prepare_cached(query).map_err(failed)?;
+    let mut query = sqlite.connection.prepare_cached(query).map_err(failed)?;
     let keys = query.query_map([of], |row| row.get(0));
     keys.and_then(Iterator::collect).map_err(failed)
 }
 
-pub(super) fn prune(desk: &mut Desk, request: &PruneSession) -> Result<Pruned, SessionError> {
+pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Result<Pruned, SessionError> {
     let key = &request.key;
-    let row = SessionRow::get(&desk.connection, key)?;
-    let history = History::read(&desk.connection, &row)?;
+    let row = SqliteSessionRow::get(&sqlite.connection, key)?;
+    let history = SqliteHistory::read(&sqlite.connection, &row)?;
     let oldest = match request.kept(row.oldest, row.version)? {
-        Kept::From(version) => version,
-        Kept::Since(time) => {
-            let first = first_since(desk, &history, row.oldest, time)?;
+        RetentionBound::From(version) => version,
+        RetentionBound::Since(time) => {
+            let first = first_since(sqlite, &history, row.oldest, time)?;
             first.map_or(row.version, |first| first - 1)
         }
     };
-    row.check_newest(&desk.connection, key)?;
-    // Nothing goes back behind the removal of a key any more.
+    // NOTE: retention moves the session's row to this version, so a lost newest event must be found before.
+    row.check_newest(&sqlite.connection, key)?;
+    // NOTE: no rewind can reach a version before these removals any more, so their rows are not needed.
     let mut cells = row.state.cells;
-    for stored in stored_all(&desk.connection, row.number, cells)? {
+    for stored in stored_all(&sqlite.connection, row.number, cells)? {
         if stored.row.version <= to_db(oldest) && stored.row.is_removed() {
             cells ^= stored.checksum;
             let (stream, name) = (&row.number, &stored.row.key);
-            run(desk, "DELETE FROM stepfold_cells WHERE stream = ?1 AND key = ?2", &[stream, name])?;
+            execute(sqlite, "DELETE FROM stepfold_cells WHERE stream = ?1 AND key = ?2", &[stream, name])?;
         }
     }
-    let anchor = history.digest(&desk.connection, &row, oldest)?;
+    let anchor = history.digest(&sqlite.connection, &row, oldest)?;
     let before = row.oldest;
-    let state = State { cells, ..row.state };
-    let labels = branches::prune_labels(desk, row.number, oldest)?;
+    let state = SealedState { cells, ..row.state };
+    let labels = branches::prune_labels(sqlite, row.number, oldest)?;
     let row = SessionRecord { state, ..row.record.pruned(oldest, anchor) }.with_labels(labels);
-    // The newest event, which had told version and time, may be among those that go.
-    run(
-        desk,
+    // NOTE: the session's row gets version and time here: the newest event, from which they are read otherwise, may be
+    // among the deleted ones.
+    execute(
+        sqlite,
         "UPDATE stepfold_sessions SET oldest = ?2, version = ?3, updated = ?4, seal = ?5 WHERE number = ?1",
         &[&row.number, &to_db(oldest), &to_db(row.version), &row.updated.as_micros(), &row.seal(key)],
     )?;
     for segment in &history.lineage {
-        sweep(desk, segment.stream)?;
+        sweep(sqlite, segment.stream)?;
     }
-    list_again(&desk.connection, key)?;
+    update_entry(&sqlite.connection, key)?;
     Ok(Pruned { events: oldest - before, oldest })
 }
 
 /// The version of the first event that is as new as `time`.
 fn first_since(
-    desk: &Desk,
-    history: &History,
+    sqlite: &SqliteConnection,
+    history: &SqliteHistory,
     oldest: u64,
     time: Timestamp,
 ) -> Result<Option<u64>, SessionError> {
     let failed = failed("find events by their time");
-    let mut query = desk
+    let mut query = sqlite
         .connection
         .prepare_cached(
             "SELECT number FROM stepfold_events WHERE number > ?1 AND number <= ?2 AND at >= ?3 \

@@ -1,4 +1,4 @@
-//! Finding one's way among versions: the forks of a session, and labels on its versions.
+//! The forks of a session, and labels on its versions.
 
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
@@ -66,7 +66,7 @@ pub struct LabelVersion {
 }
 
 impl LabelVersion {
-    /// Names a version, also if the label has named another one so far.
+    /// Sets a label to a version, even if it labels another one so far.
     ///
     /// # Examples
     /// ```
@@ -98,7 +98,7 @@ impl LabelVersion {
         LabelVersion { key, label, version: None }
     }
 
-    /// Refuses a version that the session does not have.
+    /// Rejects a version that the session does not have.
     pub(crate) fn check_version(&self, oldest: u64, newest: u64) -> Result<(), SessionError> {
         match self.version {
             Some(version) if !(oldest..=newest).contains(&version) => {
@@ -108,7 +108,7 @@ impl LabelVersion {
         }
     }
 
-    /// Refuses a label more than a session has.
+    /// Rejects a new label above the limit of a session.
     pub(crate) fn check_count(&self, is_new: bool, count: usize) -> Result<(), SessionError> {
         if self.version.is_some() && is_new && count >= MAX_LABELS {
             return Err(SessionError::TooManyLabels { key: Box::new(self.key.clone()), limit: MAX_LABELS });
@@ -117,5 +117,5 @@ impl LabelVersion {
     }
 }
 
-/// How many labels a session has at most.
+/// The maximum number of labels of a session.
 pub const MAX_LABELS: usize = 1_000;

@@ -3,7 +3,30 @@
 //! A claim has an owner, an expiry and a *fencing token*, a number that grows with each claim. A worker's
 //! writes contain its token, and the store compares it in the transaction of the write; so a worker that was
 //! suspended for long and wakes up changes nothing. The decisions are pure functions of stored data, the same
-//! for every store. Note that an expired claim still belongs to its holder until another worker takes over.
+//! for every store.
+//!
+//! The claim of a session is in one of five states. *free*: no worker has it. *scheduled*: free, and
+//! [due](ReleaseClaim::due) at a time. *held*: a worker has it. *expired*: its time has passed; it still belongs
+//! to its holder until another worker takes over. *abandoned*: its holder [released](ReleaseClaim::unfinished) it
+//! with work left. Each operation gives the next state, or an error and no change:
+//!
+//! | operation | free | scheduled | held | expired | abandoned |
+//! |---|---|---|---|---|---|
+//! | claim by another worker | held | held | `Claimed` | held | held |
+//! | claim by the same worker | held | held | held | held | held |
+//! | claim that takes over | held | held | held | held | held |
+//! | renew with the current token | `ClaimLost` | `ClaimLost` | held | held | held |
+//! | renew with an earlier token | `ClaimLost` | `ClaimLost` | `ClaimLost` | `ClaimLost` | `ClaimLost` |
+//! | release | free | scheduled | free | free | free |
+//! | release until a time | free | scheduled | scheduled | scheduled | scheduled |
+//! | release with work left | free | scheduled | abandoned | abandoned | abandoned |
+//! | release with an earlier token | free | scheduled | held | expired | abandoned |
+//! | append without a claim | free | scheduled | held | expired | abandoned |
+//! | append with `Take` | held | held | `Claimed` | held | held |
+//! | append with `Once` | free | scheduled | `Claimed` | free | free |
+//! | append with `Hold` | `ClaimLost` | `ClaimLost` | held | held | held |
+//! | append with `Release` | `ClaimLost` | `ClaimLost` | free | free | free |
+//! | delete | deleted | deleted | `Claimed` | deleted | deleted |
 
 use std::time::Duration;
 
@@ -11,27 +34,8 @@ use std::time::Duration;
 use super::requests::{AppendEvent, RewindSession};
 use crate::error::SessionError;
 use crate::ids::{SessionKey, WorkerId};
+use crate::session::Claim;
 use crate::time::Timestamp;
-
-/// A worker's claim on a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Claim {
-    /// The owner.
-    pub owner: WorkerId,
-    /// The fencing token: larger than that of any claim before, also if the session was deleted and made again.
-    pub token: u64,
-    /// When others may take it without asking. By the clock of the database, where it has one that counts. Before 1970 if its
-    /// holder has [given it up](ReleaseClaim::unfinished): others may take it whatever a clock says that is set back.
-    pub expires: Timestamp,
-}
-
-impl Claim {
-    /// A claim of this worker.
-    pub const fn new(owner: WorkerId, token: u64, expires: Timestamp) -> Self {
-        Claim { owner, token, expires }
-    }
-}
 
 /// Whether an unexpired claim is taken from its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +112,7 @@ impl RenewClaim {
     }
 }
 
-/// That a claim was renewed, and whether there is something to do.
+/// The result of a renewal: the claim, and whether entries wait in the inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renewed {
@@ -155,7 +159,7 @@ impl RenewClaims {
     }
 }
 
-/// A claim to be given up.
+/// A claim to be released.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReleaseClaim {
@@ -232,7 +236,7 @@ pub enum AppendClaim {
 /// The claim and inbox part of an append or a rewind request.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct WorkRequest<'a> {
     pub(crate) key: &'a SessionKey,
     pub(crate) claim: Option<&'a AppendClaim>,
     pub(crate) taken: &'a [u64],
@@ -241,10 +245,10 @@ pub(crate) struct Asked<'a> {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl<'a> From<&'a AppendEvent> for Asked<'a> {
+impl<'a> From<&'a AppendEvent> for WorkRequest<'a> {
     fn from(append: &'a AppendEvent) -> Self {
         let AppendEvent { key, claim, taken, .. } = append;
-        Asked {
+        WorkRequest {
             key,
             claim: claim.as_ref(),
             taken,
@@ -255,10 +259,10 @@ impl<'a> From<&'a AppendEvent> for Asked<'a> {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl<'a> From<&'a RewindSession> for Asked<'a> {
+impl<'a> From<&'a RewindSession> for WorkRequest<'a> {
     fn from(rewind: &'a RewindSession) -> Self {
         let RewindSession { key, claim, taken, .. } = rewind;
-        Asked {
+        WorkRequest {
             key,
             claim: claim.as_ref(),
             taken,
@@ -270,25 +274,24 @@ impl<'a> From<&'a RewindSession> for Asked<'a> {
 
 /// The claim of a session as stores keep it: the newest token, and its holder if it was not released.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fence {
+pub(crate) struct ClaimFence {
     pub(crate) token: u64,
     pub(crate) holder: Option<(WorkerId, Timestamp)>,
-    /// Until when it was released. There is none while a worker holds it.
+    /// The time until which it was released; `None` while a worker holds it.
     pub(crate) due: Option<Timestamp>,
 }
 
-impl Fence {
-    /// How many tokens one life of a session may give: a session's number times this comes before its first. Numbers
-    /// are never used again, so neither are tokens.
+impl ClaimFence {
+    /// The number of tokens that one incarnation of a session may use: its first token follows its number times this. Numbers
+    /// are never reused, so neither are tokens.
     pub(crate) const TOKENS: u64 = 1 << 24;
 
-    /// That of a new session, by its number in the store.
-    pub(crate) fn of_new(number: i64) -> Self {
-        Fence { token: number.unsigned_abs().saturating_mul(Self::TOKENS), holder: None, due: None }
+    /// The claim data of a new session, by its number in the store.
+    pub(crate) fn for_new_session(number: i64) -> Self {
+        ClaimFence { token: number.unsigned_abs().saturating_mul(Self::TOKENS), holder: None, due: None }
     }
 
-    /// That of a session with this number, which was claimed so often, from its columns: an owner that is stored has the
-    /// form of one.
+    /// The claim data of the session with this number, from its columns: the number of its claims, the owner, the expiry.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn stored(
         number: i64,
@@ -296,14 +299,14 @@ impl Fence {
         owner: Option<impl Into<std::sync::Arc<str>>>,
         expires: Option<i64>,
     ) -> Result<Self, SessionError> {
-        let token = Fence::of_new(number).token.saturating_add(claims.unsigned_abs());
+        let token = ClaimFence::for_new_session(number).token.saturating_add(claims.unsigned_abs());
         let expires = expires.map(Timestamp::from_micros);
         Ok(match owner {
             Some(owner) => {
                 let holder = (WorkerId::new(owner)?, expires.unwrap_or(Timestamp::from_micros(0)));
-                Fence { token, holder: Some(holder), due: None }
+                ClaimFence { token, holder: Some(holder), due: None }
             }
-            None => Fence { token, holder: None, due: expires },
+            None => ClaimFence { token, holder: None, due: expires },
         })
     }
 
@@ -316,10 +319,11 @@ impl Fence {
         }
     }
 
-    /// How often the session with this number was claimed.
+    /// The number of claims of the session with this number.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn claims(&self, number: i64) -> i64 {
-        crate::rows::to_db(self.token.saturating_sub(Fence::of_new(number).token))
+        let claims = self.token.saturating_sub(ClaimFence::for_new_session(number).token);
+        i64::try_from(claims).unwrap_or(i64::MAX)
     }
 
     /// The claim, whether or not it has expired.
@@ -329,7 +333,7 @@ impl Fence {
     }
 
     /// The claim that was just made.
-    pub(crate) fn held(&self, key: &SessionKey) -> Result<Claim, SessionError> {
+    pub(crate) fn current_claim(&self, key: &SessionKey) -> Result<Claim, SessionError> {
         let lost = || SessionError::ClaimLost { key: Box::new(key.clone()), token: self.token, owner: None };
         self.claim().ok_or_else(lost)
     }
@@ -339,15 +343,15 @@ impl Fence {
         self.claim().filter(|claim| claim.expires > now)
     }
 
-    /// The claim as reading gives it.
+    /// The claim that a read returns.
     pub(crate) fn as_of(&self, now: Option<Timestamp>) -> Option<Claim> {
         now.map_or_else(|| self.claim(), |now| self.unexpired(now))
     }
 
     /// The claim, if it belongs to the requesting worker: for the receipt of a repeated append.
-    pub(crate) fn of_asker(&self, asked: Option<&AppendClaim>) -> Option<Claim> {
+    pub(crate) fn claim_of_requester(&self, request: Option<&AppendClaim>) -> Option<Claim> {
         let claim = self.claim()?;
-        let is_its = match asked? {
+        let is_its = match request? {
             AppendClaim::Take { owner, .. } => claim.owner == *owner,
             AppendClaim::Hold { token, .. } => claim.token == *token,
             AppendClaim::Once { .. } | AppendClaim::Release { .. } => false,
@@ -359,19 +363,21 @@ impl Fence {
     pub(crate) fn after(
         &self,
         key: &SessionKey,
-        asked: Option<&AppendClaim>,
+        request: Option<&AppendClaim>,
         now: Timestamp,
     ) -> Result<Self, SessionError> {
-        match asked {
+        match request {
             None => Ok(self.clone()),
             Some(AppendClaim::Take { owner, duration, take_over }) => {
-                self.taken(key, owner, *duration, *take_over, now)
+                self.claimed(key, owner, *duration, *take_over, now)
             }
             Some(AppendClaim::Once { take_over }) => {
                 self.check_free(key, *take_over, Some(now))?;
-                Ok(Fence { holder: None, ..self.clone() })
+                Ok(ClaimFence { holder: None, ..self.clone() })
             }
             Some(AppendClaim::Hold { token, duration }) => {
+                // NOTE: renewed only when half of the duration has passed, so that most appends of a run do not write the
+                // claim.
                 let is_fresh = |expires: Timestamp| expires >= now.after(*duration / 2);
                 match &self.holder {
                     Some((_, expires)) if self.token == *token && is_fresh(*expires) => Ok(self.clone()),
@@ -383,7 +389,7 @@ impl Fence {
     }
 
     /// The stored data after the worker has claimed the session.
-    pub(crate) fn taken(
+    pub(crate) fn claimed(
         &self,
         key: &SessionKey,
         owner: &WorkerId,
@@ -391,11 +397,17 @@ impl Fence {
         take_over: TakeOver,
         now: Timestamp,
     ) -> Result<Self, SessionError> {
+        // NOTE: a worker with a stable name takes its own claim again immediately after a crash; it gets another token,
+        // which fences off its former process (docs/decisions/sessions.md).
         let is_own = self.holder.as_ref().is_some_and(|(holder, _)| holder == owner);
         if !is_own {
             self.check_free(key, take_over, Some(now))?;
         }
-        Ok(Fence { token: self.token + 1, holder: Some((owner.clone(), now.after(duration))), due: None })
+        Ok(ClaimFence {
+            token: self.token + 1,
+            holder: Some((owner.clone(), now.after(duration))),
+            due: None,
+        })
     }
 
     /// Rejects operations that are not allowed while a worker holds the claim, unless it is taken over.
@@ -416,8 +428,8 @@ impl Fence {
         }
     }
 
-    /// The stored data after a renewal. A claim does not become shorter by a clock that is somewhat behind. One that lasts
-    /// more than a duration longer was given while the clock was ahead, and would outlive its worker by as much.
+    /// The stored data after a renewal. A clock that is slightly behind does not shorten a claim. A claim that lasts more than a
+    /// duration longer was made while the clock was ahead, and would outlive its worker by as much: it is shortened.
     pub(crate) fn renewed(
         &self,
         key: &SessionKey,
@@ -427,32 +439,34 @@ impl Fence {
     ) -> Result<Self, SessionError> {
         let (owner, expires) = self.holder_of(key, token)?;
         let renewed = now.after(duration);
+        // NOTE: clocks decide only when another worker may take over, never who may write, so a wrong clock costs time and
+        // no data.
         let expires = if *expires > renewed.after(duration) { renewed } else { renewed.max(*expires) };
-        Ok(Fence { token, holder: Some((owner.clone(), expires)), due: None })
+        Ok(ClaimFence { token, holder: Some((owner.clone(), expires)), due: None })
     }
 
     /// The stored data after a release.
     pub(crate) fn released(&self, key: &SessionKey, token: u64) -> Result<Self, SessionError> {
         self.holder_of(key, token)?;
-        Ok(Fence { token, holder: None, due: None })
+        Ok(ClaimFence { token, holder: None, due: None })
     }
 
     /// The stored data after a release on request; `now` by the clock that counts.
-    pub(crate) fn given_up(
+    pub(crate) fn released_by(
         &self,
         request: &ReleaseClaim,
         now: Option<Timestamp>,
     ) -> Result<Self, SessionError> {
         let (key, token) = (&request.key, request.token);
         let Some(at) = request.unfinished else {
-            return Ok(Fence { due: request.due, ..self.released(key, token)? });
+            return Ok(ClaimFence { due: request.due, ..self.released(key, token)? });
         };
         let (owner, expires) = self.holder_of(key, token)?;
-        let holder = (owner.clone(), given_up((*expires).min(now.unwrap_or(at))));
-        Ok(Fence { token, holder: Some(holder), due: None })
+        let holder = (owner.clone(), passed_expiry((*expires).min(now.unwrap_or(at))));
+        Ok(ClaimFence { token, holder: Some(holder), due: None })
     }
 
-    /// Refuses a token that is not the current one.
+    /// Rejects a token that is not the current one.
     pub(crate) fn check(&self, key: &SessionKey, token: u64) -> Result<(), SessionError> {
         self.holder_of(key, token).map(drop)
     }
@@ -468,13 +482,14 @@ impl Fence {
     }
 }
 
-/// The expiry of a claim that was given up at this time: one that has passed by every clock, also one that is set back.
-fn given_up(at: Timestamp) -> Timestamp {
+/// The expiry of a claim that was released at this time with work left: it has passed by every clock, even one that is set
+/// back.
+fn passed_expiry(at: Timestamp) -> Timestamp {
     let at = at.as_micros();
     Timestamp::from_micros(if at < 0 { at } else { !at })
 }
 
-/// Since when others may take a claim with this expiry.
+/// The time since which others may take a claim with this expiry.
 pub(crate) fn free_since(expires: Timestamp) -> Timestamp {
     let expires = expires.as_micros();
     Timestamp::from_micros(if expires < 0 { !expires } else { expires })
@@ -483,6 +498,14 @@ pub(crate) fn free_since(expires: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
+    use crate::ids::{Author, EventId, InvocationId};
+    use crate::memory::MemoryStore;
+    use crate::schema::SessionSchema;
+    use crate::store::{
+        AppendEvent, CreateSession, DeleteSession, Expected, GetSession, ListUnattended, SessionStore,
+    };
+    use futures_util::FutureExt as _;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_micros(seconds * 1_000_000)
@@ -498,14 +521,14 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn held_by_a() -> Fence {
-        Fence::of_new(7).taken(&key(), &worker("a"), MINUTE, TakeOver::Never, at(0)).unwrap()
+    fn held_by_a() -> ClaimFence {
+        ClaimFence::for_new_session(7).claimed(&key(), &worker("a"), MINUTE, TakeOver::Never, at(0)).unwrap()
     }
 
     #[test]
     fn a_claim_is_taken_when_it_is_free_expired_or_to_be_taken_over() {
         let held = held_by_a();
-        let refused = held.taken(&key(), &worker("b"), MINUTE, TakeOver::Never, at(59)).unwrap_err();
+        let refused = held.claimed(&key(), &worker("b"), MINUTE, TakeOver::Never, at(59)).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "session app/alice/s is claimed by worker a until 1970-01-01T00:01:00.000000Z; wait until the claim is \
@@ -519,7 +542,7 @@ mod tests {
             (&held, "b", TakeOver::Never, 60),
             (&released, "b", TakeOver::Never, 1),
         ] {
-            let taken = fence.taken(&key(), &worker(owner), MINUTE, take_over, at(now)).unwrap();
+            let taken = fence.claimed(&key(), &worker(owner), MINUTE, take_over, at(now)).unwrap();
             assert!(taken.token > fence.token);
             assert_eq!(taken.unexpired(at(now)).unwrap().owner, worker(owner));
         }
@@ -528,7 +551,7 @@ mod tests {
     #[test]
     fn a_token_that_is_not_current_is_refused() {
         let first = held_by_a();
-        let second = first.taken(&key(), &worker("b"), MINUTE, TakeOver::Always, at(1)).unwrap();
+        let second = first.claimed(&key(), &worker("b"), MINUTE, TakeOver::Always, at(1)).unwrap();
         let released = second.released(&key(), second.token).unwrap();
         for (fence, token, said) in [
             (&second, first.token, "worker b holds it now, not token"),
@@ -536,8 +559,8 @@ mod tests {
             (&released, second.token, "no worker holds token"),
         ] {
             let hold = AppendClaim::Hold { token, duration: MINUTE };
-            for asked in [hold, AppendClaim::Release { token }] {
-                let error = fence.after(&key(), Some(&asked), at(2)).unwrap_err();
+            for request in [hold, AppendClaim::Release { token }] {
+                let error = fence.after(&key(), Some(&request), at(2)).unwrap_err();
                 assert!(matches!(error, SessionError::ClaimLost { .. }), "{error:?}");
                 assert!(error.to_string().contains(said), "{error}");
             }
@@ -564,20 +587,135 @@ mod tests {
     #[test]
     fn what_was_given_up_is_free_by_every_clock() {
         let held = held_by_a();
-        let left = held.given_up(&ReleaseClaim::new(key(), held.token).unfinished(at(30)), None).unwrap();
+        let left = held.released_by(&ReleaseClaim::new(key(), held.token).unfinished(at(30)), None).unwrap();
         for now in [at(0), at(30), at(7_200)] {
             assert_eq!(left.unexpired(now), None);
-            left.taken(&key(), &worker("b"), MINUTE, TakeOver::Never, now).unwrap();
+            left.claimed(&key(), &worker("b"), MINUTE, TakeOver::Never, now).unwrap();
         }
         assert_eq!(free_since(left.claim().unwrap().expires), at(30));
-        let again = left.given_up(&ReleaseClaim::new(key(), held.token).unfinished(at(50)), None).unwrap();
+        let again = left.released_by(&ReleaseClaim::new(key(), held.token).unfinished(at(50)), None).unwrap();
         assert_eq!(again, left);
     }
 
     #[test]
     fn tokens_of_another_life_are_others() {
-        let (first, second) = (held_by_a(), Fence::of_new(8));
+        let (first, second) = (held_by_a(), ClaimFence::for_new_session(8));
         assert!(second.token > first.token);
         assert!(second.renewed(&key(), first.token, MINUTE, at(1)).is_err());
+    }
+
+    /// The store of a row of the table at the head of this file, with one session.
+    struct TableStore(MemoryStore);
+
+    /// The result of a request to a store in memory.
+    fn ready<T>(response: impl Future<Output = T>) -> T {
+        response.now_or_never().expect("a memory store never waits")
+    }
+
+    /// The time of an operation: half a minute after the claim, or after its expiry.
+    fn time_in(state: &str) -> Timestamp {
+        at(if state == "expired" { 90 } else { 30 })
+    }
+
+    impl TableStore {
+        /// A session whose claim is in this state, with the token of the newest claim.
+        fn in_state(state: &str) -> (Self, u64) {
+            let store = TableStore(MemoryStore::new());
+            let schema = SessionSchema::new(Default::default());
+            ready(store.0.create(CreateSession::with_key(key(), &schema, at(0)))).unwrap();
+            let token =
+                ready(store.0.claim(ClaimSession::new(key(), worker("a"), MINUTE, at(0)))).unwrap().token;
+            let release = ReleaseClaim::new(key(), token);
+            let released = match state {
+                "free" => Some(release),
+                "scheduled" => Some(release.due(at(200))),
+                "abandoned" => Some(release.unfinished(at(20))),
+                _ => None,
+            };
+            if let Some(released) = released {
+                ready(store.0.release(released)).unwrap();
+            }
+            (store, token)
+        }
+
+        fn append(&self, claim: Option<AppendClaim>, now: Timestamp) -> Result<(), SessionError> {
+            let schema = SessionSchema::new(Default::default());
+            let (id, invocation) = (EventId::new("e1").unwrap(), InvocationId::new("i1").unwrap());
+            let event = Event::new(id, invocation, Author::new("user").unwrap(), now);
+            let append = AppendEvent::new(key(), Expected::Any, event, &schema);
+            ready(self.0.append(AppendEvent { claim, ..append })).map(drop)
+        }
+
+        /// Performs the operation of a row.
+        fn perform(&self, operation: &str, token: u64, now: Timestamp) -> Result<(), SessionError> {
+            let claim = |owner: &str| ClaimSession::new(key(), worker(owner), MINUTE, now);
+            let renew = |token| RenewClaim::new(key(), token, MINUTE, now);
+            let release = ReleaseClaim::new(key(), token);
+            match operation {
+                "claim by another worker" => ready(self.0.claim(claim("b"))).map(drop),
+                "claim by the same worker" => ready(self.0.claim(claim("a"))).map(drop),
+                "claim that takes over" => ready(self.0.claim(claim("b").take_over())).map(drop),
+                "renew with the current token" => ready(self.0.renew(renew(token))).map(drop),
+                "renew with an earlier token" => ready(self.0.renew(renew(token - 1))).map(drop),
+                "release" => ready(self.0.release(release)),
+                "release until a time" => ready(self.0.release(release.due(at(200)))),
+                "release with work left" => ready(self.0.release(release.unfinished(now))),
+                "release with an earlier token" => ready(self.0.release(ReleaseClaim::new(key(), token - 1))),
+                "append without a claim" => self.append(None, now),
+                "append with `Take`" => {
+                    let (owner, duration, take_over) = (worker("b"), MINUTE, TakeOver::Never);
+                    self.append(Some(AppendClaim::Take { owner, duration, take_over }), now)
+                }
+                "append with `Once`" => {
+                    self.append(Some(AppendClaim::Once { take_over: TakeOver::Never }), now)
+                }
+                "append with `Hold`" => self.append(Some(AppendClaim::Hold { token, duration: MINUTE }), now),
+                "append with `Release`" => self.append(Some(AppendClaim::Release { token }), now),
+                "delete" => ready(self.0.delete(DeleteSession::new(key()).now(now))).map(drop),
+                other => panic!("unknown operation: {other}"),
+            }
+        }
+
+        fn state(&self, now: Timestamp) -> &'static str {
+            let Ok(session) = ready(self.0.get(GetSession::new(key()))) else { return "deleted" };
+            match session.claim {
+                Some(claim) if claim.expires.as_micros() < 0 => "abandoned",
+                Some(claim) if claim.expires > now => "held",
+                Some(_) => "expired",
+                None => {
+                    let due = ready(self.0.unattended(ListUnattended::new(key().app, at(1_000)))).unwrap();
+                    if due.iter().any(|session| session.is_due) { "scheduled" } else { "free" }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn operations_change_claims_as_the_table_says() {
+        let rows = include_str!("claims.rs").lines().filter_map(|line| line.strip_prefix("//! | "));
+        let mut rows = rows.map(|row| row.trim_end_matches(" |").split(" | ").collect::<Vec<_>>());
+        let states = rows.next().unwrap().split_off(1);
+        assert_eq!(states.len(), 5);
+        let mut count = 0;
+        for row in rows {
+            for (state, expected) in states.iter().zip(&row[1..]) {
+                let (now, (store, token)) = (time_in(state), TableStore::in_state(state));
+                assert_eq!(store.state(now), *state, "the state that an operation begins in");
+                let found = match store.perform(row[0], token, now) {
+                    Ok(()) => store.state(now),
+                    Err(error) => {
+                        assert_eq!(store.state(now), *state, "{}: an error changes nothing", row[0]);
+                        match error {
+                            SessionError::Claimed { .. } => "`Claimed`",
+                            SessionError::ClaimLost { .. } => "`ClaimLost`",
+                            other => panic!("{}: {other}", row[0]),
+                        }
+                    }
+                };
+                assert_eq!(found, *expected, "{} in the state {state}", row[0]);
+                count += 1;
+            }
+        }
+        assert_eq!(count, 15 * 5);
     }
 }

@@ -20,18 +20,18 @@ use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
 use crate::session::{Session, Values};
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
+type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
 
 macro_rules! erase {
     ($($method:ident: $request:ty => $answer:ty;)*) => {
-        trait Erased: Send + Sync {
-            $(fn $method(&self, request: $request) -> Answer<'_, $answer>;)*
+        trait ErasedStore: Send + Sync {
+            $(fn $method(&self, request: $request) -> StoreFuture<'_, $answer>;)*
 
             fn connections(&self) -> StoreConnections;
         }
 
-        impl<S: SessionStore> Erased for S {
-            $(fn $method(&self, request: $request) -> Answer<'_, $answer> {
+        impl<S: SessionStore> ErasedStore for S {
+            $(fn $method(&self, request: $request) -> StoreFuture<'_, $answer> {
                 Box::pin(SessionStore::$method(self, request))
             })*
 
@@ -41,7 +41,7 @@ macro_rules! erase {
         }
 
         impl SessionStore for AnyStore {
-            // Not `async fn`: their futures would hold the request, which the boxed one has.
+            // NOTE: not `async fn`: their futures would hold the request too, which the boxed future already has.
             $(fn $method(&self, request: $request) -> impl Future<Output = Result<$answer, SessionError>> + Send {
                 let session = request.session().cloned();
                 let answer = self.0.$method(request);
@@ -66,18 +66,18 @@ macro_rules! erase {
 }
 
 /// A request about a session: an error names it.
-trait About {
+trait SessionRequest {
     fn session(&self) -> Option<&SessionKey>;
 }
 
 macro_rules! about {
     ($($request:ty),*; $($other:ty),*) => {
-        $(impl About for $request {
+        $(impl SessionRequest for $request {
             fn session(&self) -> Option<&SessionKey> {
                 Some(&self.key)
             }
         })*
-        $(impl About for $other {
+        $(impl SessionRequest for $other {
             fn session(&self) -> Option<&SessionKey> {
                 None
             }
@@ -133,11 +133,12 @@ erase! {
 /// let same = store.clone();
 /// ```
 #[derive(Clone)]
-pub struct AnyStore(Arc<dyn Erased>);
+pub struct AnyStore(Arc<dyn ErasedStore>);
 
 impl AnyStore {
     /// Erases the kind of a store. One that has none already stays as it is: its requests are not boxed twice.
     pub fn new(store: impl SessionStore) -> Self {
+        // NOTE: an `AnyStore` implements `SessionStore` too, so it could be wrapped again, and each request boxed twice.
         match (&store as &dyn Any).downcast_ref::<AnyStore>() {
             Some(erased) => erased.clone(),
             None => AnyStore(Arc::new(store)),

@@ -11,16 +11,16 @@ use serde_json::Value;
 use stepfold_state_core::MAX_DEPTH;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::claims::Claim;
 use crate::error::SessionError;
 use crate::event::exceeds;
 use crate::ids::{IdempotencyKey, SessionKey};
+use crate::session::Claim;
 use crate::time::Timestamp;
 
-/// How many entries wait in an inbox at most.
+/// The maximum number of waiting entries in an inbox.
 pub const MAX_INBOX: usize = 1_024;
 
-/// How many taken entries of an inbox are remembered by their idempotency keys.
+/// The number of taken entries of an inbox whose idempotency keys are remembered.
 pub const REMEMBERED_INPUTS: usize = 1_000;
 
 /// The largest body of an entry, in bytes of its JSON.
@@ -126,6 +126,7 @@ impl EnqueueInput {
             return Err(SessionError::TooDeep { what: what() });
         }
         let mut sorted = self.body.clone();
+        // NOTE: a client that repeats a request may serialize its objects in another order; that is the same content.
         sorted.sort_all_objects();
         let text = format!("{} {sorted}", self.kind);
         let (bytes, limit) = (text.len(), MAX_INPUT_BYTES);
@@ -146,7 +147,7 @@ impl EnqueueInput {
     }
 }
 
-/// That an entry was accepted: it is stored.
+/// The acknowledgement of an accepted entry: it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Enqueued {
@@ -233,13 +234,13 @@ impl ReadInbox {
         self
     }
 
-    /// Whether the entry at a position is asked for.
+    /// Whether the entry at a position is requested.
     pub(crate) fn wants(&self, position: u64) -> bool {
         position > self.after && self.only.as_ref().is_none_or(|only| only.contains(&position))
     }
 
-    /// The most bytes of a body that is asked for.
-    pub(crate) fn most(&self) -> usize {
+    /// The maximum bytes of a requested body.
+    pub(crate) fn max_body_bytes(&self) -> usize {
         self.largest.unwrap_or(usize::MAX)
     }
 }

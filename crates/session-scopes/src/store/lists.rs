@@ -76,7 +76,8 @@ pub struct Unattended {
     pub key: SessionKey,
     /// Since when: the expiry of the claim, the time at which it was due, or the last known write.
     pub since: Timestamp,
-    /// Whether there is a claim, which has expired unless [others](ListUnattended::with_claimed) are listed. If not, no worker has claimed the session since entries came to its inbox.
+    /// Whether there is a claim, which has expired unless [others](ListUnattended::with_claimed) are listed. If not, no worker
+    /// has claimed the session since entries were added to its inbox.
     pub is_claimed: bool,
     /// The worker of the claim, if there is one.
     pub owner: Option<WorkerId>,
@@ -96,12 +97,12 @@ impl Unattended {
         inbox: u64,
         number: i64,
     ) -> Self {
-        let cursor = Cursor::behind(since, number);
+        let cursor = Cursor::after(since, number);
         Unattended { key, since, is_claimed, owner: None, is_due, inbox, cursor }
     }
 
     /// With the worker of its claim. A damaged name hides neither the session nor others.
-    pub(crate) fn of_worker(mut self, owner: Option<impl Into<Arc<str>>>) -> Self {
+    pub(crate) fn with_owner(mut self, owner: Option<impl Into<Arc<str>>>) -> Self {
         self.owner = owner.and_then(|owner| WorkerId::new(owner).ok());
         self
     }

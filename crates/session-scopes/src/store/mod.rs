@@ -6,6 +6,7 @@ mod erased;
 mod inbox;
 mod lists;
 mod notices;
+mod origin;
 mod past;
 mod requests;
 mod verify;
@@ -14,11 +15,9 @@ use std::future::Future;
 
 pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::claims::Asked;
-pub use self::claims::{
-    AppendClaim, Claim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver,
-};
-pub(crate) use self::claims::{Fence, free_since};
+pub(crate) use self::claims::WorkRequest;
+pub use self::claims::{AppendClaim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver};
+pub(crate) use self::claims::{ClaimFence, free_since};
 pub use self::erased::AnyStore;
 pub use self::inbox::{
     DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, MAX_INPUT_BYTES,
@@ -27,18 +26,20 @@ pub use self::inbox::{
 pub(crate) use self::inbox::{InputDigest, PreparedInput};
 pub use self::lists::{ListUnattended, ListUsers, Unattended};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::notices::Subscribers;
+pub(crate) use self::notices::NoticeSubscribers;
 pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
+pub(crate) use self::origin::WriteOrigin;
 pub use self::requests::{
     AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, EventSizes, Expected,
     FindEvent, FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned,
     REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, StateSize,
     WriteScope,
 };
-pub(crate) use self::requests::{Kept, first_events, page_of};
+pub(crate) use self::requests::{RetentionBound, first_events, page_of};
 pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
+pub use crate::session::Claim;
 use crate::session::{Session, Values};
 
 /// The connections of a store to its database: see [`SessionStore::connections`]. A store begins with the default, all zero.
@@ -47,9 +48,9 @@ use crate::session::{Session, Values};
 pub struct StoreConnections {
     /// The most that may be open.
     pub limit: usize,
-    /// Those that are open, idle ones included.
+    /// The open connections, idle ones included.
     pub open: usize,
-    /// Those that operations are using.
+    /// The connections in use by operations.
     pub used: usize,
     /// Operations that wait for one.
     pub waiting: usize,
@@ -116,7 +117,7 @@ pub trait SessionStore: Send + Sync + 'static {
     }
 
     /// The sizes of events in bytes as they are stored, each with its version, in order: for readers that bound what they load
-    /// at once. Those are counted as well that a rewind has hidden. A store that compresses them tells their sizes before that.
+    /// at once. Events hidden by a rewind are included. A store that compresses them returns their uncompressed sizes.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not know them.
@@ -209,7 +210,7 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(SessionError::Unsupported { what: "verification of sessions" }) }
     }
 
-    /// The forks of a session that are there, in the order in which they were made; not the forks of these.
+    /// The existing forks of a session, in the order of their creation; without the forks of these.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not list them.
@@ -306,8 +307,9 @@ pub trait SessionStore: Send + Sync + 'static {
 
     /// Renews claims of a worker at once, and returns the result of each, in order. Each claim stands alone: one that is lost,
     /// whose stored row is damaged, or whose row another transaction has locked, neither fails nor delays the others; the
-    /// last gets an error of the kind [`Transient`](crate::ErrorKind::Transient) at once, and its worker [renews](SessionStore::renew)
-    /// it by itself. A store with transactions needs one for all; by default each is renewed by itself.
+    /// last gets an error of the kind [`Transient`](crate::ErrorKind::Transient) immediately, and its worker
+    /// [renews](SessionStore::renew) it separately. A store with transactions needs one for all; by default each is renewed by
+    /// itself.
     ///
     /// # Errors
     /// When the store fails, and nothing is known of any claim; [`SessionError::Unsupported`].
@@ -348,8 +350,7 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(INBOXES)) }
     }
 
-    /// The entries that wait in the inbox of a session, in order. Positions and bodies that are not asked for may be left
-    /// out.
+    /// The entries that wait in the inbox of a session, in order. Positions and bodies that are not requested may be omitted.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`].

@@ -80,7 +80,7 @@ impl StoreNotice {
         digest(&[user.as_str()])
     }
 
-    /// Whether work may be left that no worker has: messages were accepted, or a run was given up.
+    /// Whether work may be left that no worker has: messages were accepted, or a claim was released with work left.
     pub const fn has_work(&self) -> bool {
         self.has_work
     }
@@ -88,6 +88,8 @@ impl StoreNotice {
 
 /// The same in every process (FNV-1a).
 fn digest(parts: &[&str]) -> u64 {
+    // NOTE: not the hasher of the standard library, which is seeded in each process. A payload has 8,000 bytes and all
+    // listeners of the database see it, so it contains digests, not keys; a collision costs one read.
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0xff]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -129,40 +131,41 @@ mod subscribers {
 
     use super::{Notices, StoreNotice, StoreNotices};
 
-    /// How many notices wait for a slow subscriber. More are dropped: it has enough to look at.
+    /// The number of notices that wait for a slow subscriber. Further ones are dropped: it has to look anyway.
     const KEPT: usize = 256;
 
-    /// Those who get the notices of a store.
+    /// The subscribers of a store's notices.
     #[derive(Clone, Default)]
-    pub(crate) struct Subscribers(Arc<Mutex<Vec<mpsc::Sender<StoreNotice>>>>);
+    pub(crate) struct NoticeSubscribers(Arc<Mutex<Vec<mpsc::Sender<StoreNotice>>>>);
 
-    impl Subscribers {
+    impl NoticeSubscribers {
         pub(crate) fn subscribe(&self) -> StoreNotices {
             let (sender, receiver) = mpsc::channel(KEPT);
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-            StoreNotices::new(Subscription(receiver))
+            StoreNotices::new(NoticeSubscription(receiver))
         }
 
-        /// Tells all; whether anybody is left.
-        pub(crate) fn tell(&self, notice: &StoreNotice) -> bool {
+        /// Notifies all subscribers; returns whether any is left.
+        pub(crate) fn notify(&self, notice: &StoreNotice) -> bool {
             let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             senders.retain(|sender| {
+                // NOTE: a full channel drops the notice: its subscriber has others to read, and each only makes it look.
                 !matches!(sender.try_send(notice.clone()), Err(mpsc::error::TrySendError::Closed(_)))
             });
             !senders.is_empty()
         }
 
-        /// Whether anybody is left.
-        pub(crate) fn are_there(&self) -> bool {
+        /// Whether any subscriber is left.
+        pub(crate) fn has_any(&self) -> bool {
             let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             senders.retain(|sender| !sender.is_closed());
             !senders.is_empty()
         }
     }
 
-    struct Subscription(mpsc::Receiver<StoreNotice>);
+    struct NoticeSubscription(mpsc::Receiver<StoreNotice>);
 
-    impl Notices for Subscription {
+    impl Notices for NoticeSubscription {
         fn poll_notice(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<StoreNotice>> {
             self.0.poll_recv(context)
         }
@@ -170,4 +173,4 @@ mod subscribers {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub(crate) use self::subscribers::Subscribers;
+pub(crate) use self::subscribers::NoticeSubscribers;

@@ -9,7 +9,7 @@ impl GetSession {
     /// [`Session::version`](crate::Session), [`visible`](crate::Session::visible) and everything derived from
     /// them belong to that version too; the rest is current.
     ///
-    /// That includes the values of `app:` and `user:`, which have no history: other sessions have written to
+    /// The rest includes the values of `app:` and `user:`, which have no history: other sessions have written to
     /// them since. And [`newest`](crate::Session::newest), which distinguishes a session read at an earlier
     /// version from a current one.
     ///
@@ -50,8 +50,8 @@ impl GetSession {
         self
     }
 
-    /// Without those events that a rewind has hidden. They are not read either: a session of many events that went
-    /// back to its beginning is read as fast as a new one. [`EventRange::Last`](crate::EventRange::Last) counts visible events then.
+    /// Omits events that a rewind has hidden. They are not read either: a session of many events that was rewound to its
+    /// beginning is read as fast as a new one. [`EventRange::Last`](crate::EventRange::Last) counts visible events then.
     ///
     /// # Examples
     /// ```

@@ -9,17 +9,17 @@ use serde_json::{Map, Value};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{Delta, StateError};
 
-use super::claims::{AppendClaim, Claim, TakeOver};
-use crate::apply::WritesOf;
-use crate::changes::{ScopeVersions, Seen};
+use super::claims::{AppendClaim, TakeOver};
+use super::origin::WriteOrigin;
+use crate::changes::Seen;
 use crate::error::SessionError;
 use crate::event::{Event, EventKind, lower};
 use crate::ids::{
     AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, SessionId, SessionKey, UserId,
 };
 use crate::schema::SessionSchema;
-use crate::scope::{Scope, check_keys, drop_temp, has_temp};
-use crate::session::{Session, is_known};
+use crate::scope::{Scope, ScopeVersions, check_keys, drop_temp, has_temp};
+use crate::session::{Claim, Session, is_known};
 use crate::time::Timestamp;
 
 /// A session to be made.
@@ -41,7 +41,7 @@ pub struct CreateSession {
     /// The values to begin with, by key; of any scope.
     pub values: Map<String, Value>,
     /// The events to begin with, such as those of another store: committed in order, with the session, or not at all. Their
-    /// writes to scopes that it shares stay in the events, and are not made again. Events of rewinds rewind.
+    /// writes to shared scopes stay in the events, and are not repeated. Events of rewinds rewind.
     pub events: Vec<Arc<Event>>,
     /// The labels to begin with, each with its version: set with the session, or not at all. A label that is there twice
     /// names the last one.
@@ -105,7 +105,7 @@ impl CreateSession {
             Value::Object(values) => values,
             other => decode(&other)
                 .map_err(|source| StateError::Json { what: "initial values", source })
-                .map_err(SessionError::state(WritesOf::NewSession))?,
+                .map_err(SessionError::state(WriteOrigin::NewSession))?,
         };
         Ok(self)
     }
@@ -152,7 +152,7 @@ pub(crate) fn first_events(events: Vec<Arc<Event>>) -> Result<Vec<Arc<Event>>, S
     let prepared = events.into_iter().map(|mut event| {
         event.check()?;
         let Event { id, actions, .. } = &*event;
-        check_keys(&actions.delta).map_err(SessionError::state(WritesOf::Event(id)))?;
+        check_keys(&actions.delta).map_err(SessionError::state(WriteOrigin::Event(id)))?;
         if has_temp(&actions.delta) {
             drop_temp(&mut Arc::make_mut(&mut event).actions.delta);
         }
@@ -304,7 +304,7 @@ impl GetSession {
 impl GetSession {
     /// The keys of a scope whose values are read, given the changed ones if requested and known; `None`: all
     /// values.
-    pub(crate) fn looked_up(
+    pub(crate) fn requested_keys(
         &self,
         scope: Scope,
         changed: Option<BTreeSet<Arc<str>>>,
@@ -427,7 +427,7 @@ pub enum EventRange {
     All,
     /// The newest ones, this many.
     Last(usize),
-    /// Those after a version.
+    /// Events after a version.
     AfterVersion(u64),
     /// The oldest ones after a version, up to a number: a page. The next one begins after the last of these.
     Page {
@@ -436,7 +436,7 @@ pub enum EventRange {
         /// The maximum number.
         limit: usize,
     },
-    /// Those after the newest event that is older than this.
+    /// Events after the newest one that is older than this.
     Since(Timestamp),
 }
 
@@ -463,7 +463,7 @@ pub struct ListSessions {
     pub app: AppId,
     /// The user.
     pub user: UserId,
-    /// How many at most.
+    /// The maximum number.
     pub limit: usize,
     /// The cursor at the end of the previous page.
     pub after: Option<Cursor>,
@@ -584,7 +584,7 @@ impl ListSessions {
         self
     }
 
-    /// How one of the sessions is read.
+    /// The request that reads one of the sessions.
     pub(crate) fn get(&self, key: SessionKey) -> GetSession {
         GetSession { state: self.state, now: self.now, ..GetSession::new(key).events(self.events) }
     }
@@ -605,8 +605,8 @@ impl Cursor {
         &self.0
     }
 
-    /// Behind the session that was written at this time and has this number.
-    pub(crate) fn behind(updated: Timestamp, number: i64) -> Self {
+    /// The cursor after the session that was written at this time and has this number.
+    pub(crate) fn after(updated: Timestamp, number: i64) -> Self {
         Cursor(format!("{}.{number}", updated.as_micros()))
     }
 
@@ -807,18 +807,18 @@ impl AppendEvent {
     pub fn prepare(mut self) -> Result<Self, SessionError> {
         self.event.check()?;
         let Event { id, actions, .. } = &*self.event;
-        check_keys(&actions.delta).map_err(SessionError::state(WritesOf::Event(id)))?;
+        check_keys(&actions.delta).map_err(SessionError::state(WriteOrigin::Event(id)))?;
         if actions.rewound_to.is_some() || has_temp(&actions.delta) {
             let actions = &mut Arc::make_mut(&mut self.event).actions;
             drop_temp(&mut actions.delta);
-            // Only a rewind sets this field.
+            // NOTE: only a rewind sets this field.
             actions.rewound_to = None;
         }
         Ok(self)
     }
 }
 
-/// That an event was committed.
+/// The acknowledgement of a committed event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
@@ -837,7 +837,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// That an event was committed, by a store without claims, inboxes and versions of scopes.
+    /// The receipt of a store without claims, inboxes and versions of scopes.
     pub fn new(event: EventId, version: u64) -> Self {
         Receipt { event, version, claim: None, inbox: 0, scopes: ScopeVersions::default() }
     }
@@ -944,7 +944,7 @@ pub struct RewindSession {
     pub event: EventId,
     /// The invocation that it belongs to.
     pub invocation: InvocationId,
-    /// Who does it.
+    /// The author of the rewind.
     pub author: Author,
     /// When.
     pub at: Timestamp,
@@ -1011,7 +1011,7 @@ impl ScopeKey {
         Ok(ScopeKey::User(AppId::new(app)?, UserId::new(user)?))
     }
 
-    /// Whose keys are in it.
+    /// The owner of its keys.
     pub fn scope(&self) -> Scope {
         match self {
             ScopeKey::App(_) => Scope::App,
@@ -1043,7 +1043,7 @@ impl fmt::Display for ScopeKey {
 pub struct WriteScope {
     /// To which.
     pub scope: ScopeKey,
-    /// What.
+    /// The writes.
     pub delta: Delta,
     /// The schema for validating and merging the writes.
     pub schema: SessionSchema,
@@ -1051,7 +1051,7 @@ pub struct WriteScope {
     pub idempotency_key: Option<IdempotencyKey>,
 }
 
-/// How many idempotency keys a scope remembers.
+/// The number of idempotency keys that a scope remembers.
 pub const REMEMBERED_KEYS: usize = 1_000;
 
 impl WriteScope {
@@ -1073,7 +1073,7 @@ impl WriteScope {
     /// [`SessionError::State`], [`SessionError::WrongScope`].
     pub fn check(&self) -> Result<(), SessionError> {
         let scope = self.scope.scope();
-        check_keys(&self.delta).map_err(SessionError::state(WritesOf::Scope(&self.scope)))?;
+        check_keys(&self.delta).map_err(SessionError::state(WriteOrigin::Scope(&self.scope)))?;
         match self.delta.iter().find(|write| Scope::of(write.key()) != scope) {
             None => Ok(()),
             Some(write) => {
@@ -1099,20 +1099,20 @@ impl PruneSession {
         PruneSession { key, before }
     }
 
-    /// What decides about the oldest version that is left of a session of these versions.
-    pub(crate) fn kept(&self, oldest: u64, newest: u64) -> Result<Kept, SessionError> {
+    /// The bound of retention for a session with these versions.
+    pub(crate) fn kept(&self, oldest: u64, newest: u64) -> Result<RetentionBound, SessionError> {
         match self.before {
             Before::Version(version) if version > newest => {
                 Err(SessionError::no_such_version(&self.key, version, oldest, newest))
             }
-            Before::Version(version) => Ok(Kept::From(version.max(oldest))),
-            Before::Time(time) => Ok(Kept::Since(time)),
+            Before::Version(version) => Ok(RetentionBound::From(version.max(oldest))),
+            Before::Time(time) => Ok(RetentionBound::Since(time)),
         }
     }
 }
 
-/// What retention leaves of a session.
-pub(crate) enum Kept {
+/// The bound of the history that retention keeps.
+pub(crate) enum RetentionBound {
     /// The session can go back to this version, and no further.
     From(u64),
     /// The events from the first one on that is as new as this, which the store has to find.
@@ -1123,7 +1123,7 @@ pub(crate) enum Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Before {
-    /// Those up to this version, itself included. The session can still go back to it.
+    /// Events up to this version, itself included. The session can still go back to it.
     Version(u64),
     /// All events before the first one that is as new as this.
     Time(Timestamp),
@@ -1133,7 +1133,7 @@ pub enum Before {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pruned {
-    /// How many events the session shows less.
+    /// The number of events that the session no longer shows.
     pub events: u64,
     /// The oldest version that the session can go back to now.
     pub oldest: u64,

@@ -49,11 +49,11 @@ impl VerifySessions {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verified {
-    /// How many sessions were checked.
+    /// The number of checked sessions.
     pub sessions: u64,
-    /// How many events were checked. Those that forks share count for each of them.
+    /// The number of checked events. Shared events count for each fork.
     pub events: u64,
-    /// How many values were checked.
+    /// The number of checked values.
     pub values: u64,
     /// The faults, at most [`MAX_FAULTS`].
     pub faults: Vec<StoreFault>,

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use crate::contract::room::{Case, Checked, Fault, Room, at, cases, ensure_eq, ensure_error, schema};
+use crate::contract::context::{
+    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, ensure_eq, ensure_error, schema,
+};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::store::{CreateSession, DeleteSession, ListSessions, ScopeKey, SessionStore};
@@ -13,41 +15,45 @@ cases! {
     ids_are_names_and_nothing_else,
 }
 
-async fn one_id_is_another_session_for_each_user_and_app(room: Room) -> Checked {
+async fn one_id_is_another_session_for_each_user_and_app(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let other_app = format!("{}-2", room.app);
-    let tenants = [(room.app.as_str(), "alice"), (room.app.as_str(), "bob"), (other_app.as_str(), "alice")];
+    let other_app = format!("{}-2", context.app);
+    let tenants =
+        [(context.app.as_str(), "alice"), (context.app.as_str(), "bob"), (other_app.as_str(), "alice")];
     for (number, (app, user)) in tenants.into_iter().enumerate() {
         let request = CreateSession::with_key(SessionKey::new(app, user, "s1")?, &schema, at(0));
-        room.store.create(request.values(json!({"app:sum": 1, "sum": number, "user:sum": number}))?).await?;
+        context
+            .store
+            .create(request.values(json!({"app:sum": 1, "sum": number, "user:sum": number}))?)
+            .await?;
     }
     for (number, (app, user)) in tenants.into_iter().enumerate() {
-        let session = room.get(&SessionKey::new(app, user, "s1")?).await?;
-        let visits = if app == room.app { 2 } else { 1 };
+        let session = context.get(&SessionKey::new(app, user, "s1")?).await?;
+        let visits = if app == context.app { 2 } else { 1 };
         let stored = json!({"app:sum": visits, "defaulted": 10, "sum": number, "user:sum": number});
         ensure_eq!(session.to_json(), stored);
     }
     Ok(())
 }
 
-async fn a_known_id_opens_nothing_of_another_tenant(room: Room) -> Checked {
+async fn a_known_id_opens_nothing_of_another_tenant(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    room.create(&schema, "s1", json!({"text": "alice's", "user:text": "alice's"})).await?;
-    let bobs = SessionKey::new(room.app.as_str(), "bob", "s1")?;
-    ensure_error!(room.get(&bobs).await, SessionError::NotFound { .. });
-    let append = room.write(&bobs, 0, "e1", &schema, &[("text", json!("bob's"))]).await;
+    context.create(&schema, "s1", json!({"text": "alice's", "user:text": "alice's"})).await?;
+    let bobs = SessionKey::new(context.app.as_str(), "bob", "s1")?;
+    ensure_error!(context.get(&bobs).await, SessionError::NotFound { .. });
+    let append = context.write(&bobs, 0, "e1", &schema, &[("text", json!("bob's"))]).await;
     ensure_error!(append, SessionError::NotFound { .. });
-    ensure_error!(room.rewind(&bobs, "e1", 0).await, SessionError::NotFound { .. });
-    let deleted = room.store.delete(DeleteSession::new(bobs).with_user_state()).await;
+    ensure_error!(context.rewind(&bobs, "e1", 0).await, SessionError::NotFound { .. });
+    let deleted = context.store.delete(DeleteSession::new(bobs).with_user_state()).await;
     ensure_error!(deleted, SessionError::NotFound { .. });
-    ensure_eq!(room.store.list(ListSessions::new(room.app.as_str(), "bob")?).await?.sessions.len(), 0);
-    ensure_eq!(room.store.read_scope(ScopeKey::user(room.app.as_str(), "bob")?).await?.len(), 0);
+    ensure_eq!(context.store.list(ListSessions::new(context.app.as_str(), "bob")?).await?.sessions.len(), 0);
+    ensure_eq!(context.store.read_scope(ScopeKey::user(context.app.as_str(), "bob")?).await?.len(), 0);
     let stored = json!({"defaulted": 10, "text": "alice's", "user:text": "alice's"});
-    ensure_eq!(room.get(&room.key("s1")?).await?.to_json(), stored);
+    ensure_eq!(context.get(&context.key("s1")?).await?.to_json(), stored);
     Ok(())
 }
 
-async fn ids_are_names_and_nothing_else(room: Room) -> Checked {
+async fn ids_are_names_and_nothing_else(context: CaseContext) -> CaseResult {
     let schema = schema()?;
     let ids = [
         "'; DROP TABLE stepfold_sessions; --",
@@ -68,11 +74,11 @@ async fn ids_are_names_and_nothing_else(room: Room) -> Checked {
         "ß",
     ];
     for id in ids {
-        room.create(&schema, id, json!({"text": id})).await?;
-        room.write(&room.key(id)?, 0, id, &schema, &[(id_as_key(id).as_str(), json!(id))]).await?;
+        context.create(&schema, id, json!({"text": id})).await?;
+        context.write(&context.key(id)?, 0, id, &schema, &[(id_as_key(id).as_str(), json!(id))]).await?;
     }
     for id in ids {
-        let session = room.get(&room.key(id)?).await?;
+        let session = context.get(&context.key(id)?).await?;
         ensure_eq!(session.get("text").map(stepfold_state_core::state::ValueRef::to_json), Some(json!(id)));
         ensure_eq!(
             session.get(&id_as_key(id)).map(stepfold_state_core::state::ValueRef::to_json),
@@ -80,7 +86,7 @@ async fn ids_are_names_and_nothing_else(room: Room) -> Checked {
         );
         ensure_eq!(session.events[0].event.id.as_str(), id);
     }
-    let listed = room.store.list(ListSessions::new(room.app.as_str(), "alice")?).await?;
+    let listed = context.store.list(ListSessions::new(context.app.as_str(), "alice")?).await?;
     ensure_eq!(listed.sessions.len(), ids.len());
     Ok(())
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::json;
 
-use crate::contract::room::{
-    Case, Checked, Fault, Room, at, cases, delta, ensure, ensure_eq, ensure_error, event, schema,
+use crate::contract::context::{
+    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, delta, ensure, ensure_eq, ensure_error,
+    event, schema,
 };
 use crate::error::SessionError;
 use crate::ids::{AppId, IdempotencyKey, LifeId, SessionKey, WorkerId};
@@ -59,12 +60,13 @@ pub(super) fn counting(
     id: &str,
 ) -> Result<AppendEvent, SessionError> {
     let schema = schema().map_err(SessionError::state("the schema of a case"))?;
+    // NOTE: sums in all scopes, so that an event that is applied twice, or only in part, shows.
     let writes = [("app:sum", json!(1)), ("sum", json!(1)), ("user:sum", json!(1))];
     let event = event(id)?.with_delta(delta(&schema, &writes)?);
     Ok(AppendEvent::new(key.clone(), expected, event, &schema))
 }
 
-impl Room {
+impl CaseContext {
     /// Claims a session for a worker, for this long.
     pub(super) async fn claim(
         &self,
@@ -120,191 +122,191 @@ fn if_asked(take_over: bool) -> TakeOver {
     if take_over { TakeOver::Always } else { TakeOver::Never }
 }
 
-async fn a_token_is_larger_than_all_before(room: Room) -> Checked {
+async fn a_token_is_larger_than_all_before(context: CaseContext) -> CaseResult {
     let schema = schema()?;
     let mut tokens = Vec::new();
     for _ in 0..2 {
-        let key = room.create(&schema, "s1", json!({})).await?.key;
-        tokens.push(room.claim(&key, "a", MINUTE, false).await?.token);
+        let key = context.create(&schema, "s1", json!({})).await?.key;
+        tokens.push(context.claim(&key, "a", MINUTE, false).await?.token);
         // The same worker claims again: what it did before is stale.
-        tokens.push(room.claim(&key, "a", MINUTE, false).await?.token);
-        tokens.push(room.claim(&key, "b", MINUTE, true).await?.token);
-        room.release(&key, tokens[tokens.len() - 1]).await?;
-        let taken = room.plain(&key, "e1", take("c", false)?).await?.claim;
+        tokens.push(context.claim(&key, "a", MINUTE, false).await?.token);
+        tokens.push(context.claim(&key, "b", MINUTE, true).await?.token);
+        context.release(&key, tokens[tokens.len() - 1]).await?;
+        let taken = context.plain(&key, "e1", take("c", false)?).await?.claim;
         tokens.extend(taken.map(|claim| claim.token));
-        room.store.delete(DeleteSession::new(key).take_over()).await?;
+        context.store.delete(DeleteSession::new(key).take_over()).await?;
     }
     ensure_eq!(tokens.len(), 8);
     ensure!(tokens.is_sorted_by(|before, after| before < after), "tokens do not grow: {tokens:?}");
     Ok(())
 }
 
-async fn a_claim_is_refused_while_another_worker_holds_one(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let first = room.claim(&key, "a", MINUTE, false).await?;
-    match room.claim(&key, "b", MINUTE, false).await {
+async fn a_claim_is_refused_while_another_worker_holds_one(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let first = context.claim(&key, "a", MINUTE, false).await?;
+    match context.claim(&key, "b", MINUTE, false).await {
         Err(SessionError::Claimed { owner, expires, .. }) => {
             ensure_eq!((owner, expires), (worker("a")?, first.expires));
         }
-        other => return Err(Fault::new(format!("{other:?}, expected Claimed"))),
+        other => return Err(CaseFault::new(format!("{other:?}, expected Claimed"))),
     }
-    ensure_error!(room.plain(&key, "e1", take("b", false)?).await, SessionError::Claimed { .. });
-    ensure_eq!(room.get(&key).await?.version, 0);
-    room.renew(&key, first.token).await?;
-    let second = room.claim(&key, "b", MINUTE, true).await?;
+    ensure_error!(context.plain(&key, "e1", take("b", false)?).await, SessionError::Claimed { .. });
+    ensure_eq!(context.get(&key).await?.version, 0);
+    context.renew(&key, first.token).await?;
+    let second = context.claim(&key, "b", MINUTE, true).await?;
     ensure_eq!(second.owner, worker("b")?);
-    ensure_error!(room.renew(&key, first.token).await, SessionError::ClaimLost { .. });
-    room.release(&key, second.token).await?;
-    room.claim(&key, "a", MINUTE, false).await?;
+    ensure_error!(context.renew(&key, first.token).await, SessionError::ClaimLost { .. });
+    context.release(&key, second.token).await?;
+    context.claim(&key, "a", MINUTE, false).await?;
     Ok(())
 }
 
-async fn an_expired_claim_is_taken_over_at_once(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let expired = room.claim(&key, "a", Duration::ZERO, false).await?;
-    let second = room.claim(&key, "b", Duration::ZERO, false).await?;
+async fn an_expired_claim_is_taken_over_at_once(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let expired = context.claim(&key, "a", Duration::ZERO, false).await?;
+    let second = context.claim(&key, "b", Duration::ZERO, false).await?;
     ensure!(second.token > expired.token, "the token did not grow: {expired:?}, {second:?}");
-    let third = room.plain(&key, "e1", take("c", false)?).await?.claim;
+    let third = context.plain(&key, "e1", take("c", false)?).await?.claim;
     ensure_eq!(third.map(|claim| claim.owner), Some(worker("c")?));
     Ok(())
 }
 
-async fn an_expired_claim_that_nobody_took_is_still_its_holders(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let claim = room.claim(&key, "a", Duration::ZERO, false).await?;
-    let renewed = room.plain(&key, "e1", hold(claim.token)).await?.claim;
+async fn an_expired_claim_that_nobody_took_is_still_its_holders(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let claim = context.claim(&key, "a", Duration::ZERO, false).await?;
+    let renewed = context.plain(&key, "e1", hold(claim.token)).await?.claim;
     ensure!(
         renewed.as_ref().is_some_and(|renewed| renewed.expires > claim.expires),
         "{claim:?} was not renewed: {renewed:?}"
     );
-    let claim = room.claim(&key, "a", Duration::ZERO, false).await?;
-    ensure!(room.renew(&key, claim.token).await?.expires > claim.expires, "{claim:?} was not renewed");
-    ensure_error!(room.claim(&key, "b", MINUTE, false).await, SessionError::Claimed { .. });
+    let claim = context.claim(&key, "a", Duration::ZERO, false).await?;
+    ensure!(context.renew(&key, claim.token).await?.expires > claim.expires, "{claim:?} was not renewed");
+    ensure_error!(context.claim(&key, "b", MINUTE, false).await, SessionError::Claimed { .. });
     Ok(())
 }
 
-async fn a_stale_token_is_refused_and_changes_nothing(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let first = room.claim(&key, "a", MINUTE, false).await?.token;
-    room.count(&key, 0, "e1", hold(first)).await?;
-    let entry = room.enqueue(&key, "m1", json!("hello")).await?.position;
-    let second = room.claim(&key, "b", MINUTE, true).await?.token;
+async fn a_stale_token_is_refused_and_changes_nothing(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let first = context.claim(&key, "a", MINUTE, false).await?.token;
+    context.count(&key, 0, "e1", hold(first)).await?;
+    let entry = context.enqueue(&key, "m1", json!("hello")).await?.position;
+    let second = context.claim(&key, "b", MINUTE, true).await?.token;
     for released in [false, true] {
         if released {
-            room.release(&key, second).await?;
+            context.release(&key, second).await?;
         }
-        let before = room.everything(&key).await?;
+        let before = context.everything(&key).await?;
         // Also a token that was never issued, and that of the released claim.
         for token in [first, second + 1].into_iter().chain(released.then_some(second)) {
             for claim in [hold(token), AppendClaim::Release { token }] {
-                let counted = room.count(&key, 1, "x", claim.clone()).await;
+                let counted = context.count(&key, 1, "x", claim.clone()).await;
                 ensure_error!(counted, SessionError::ClaimLost { .. });
-                ensure_error!(room.plain(&key, "x", claim.clone()).await, SessionError::ClaimLost { .. });
+                ensure_error!(context.plain(&key, "x", claim.clone()).await, SessionError::ClaimLost { .. });
                 let taking = counting(&key, 1, "x")?.taking([entry]).with_claim(claim.clone());
-                ensure_error!(room.store.append(taking).await, SessionError::ClaimLost { .. });
-                let rewound = room.rewind_under(&key, "x", 0, claim).await;
+                ensure_error!(context.store.append(taking).await, SessionError::ClaimLost { .. });
+                let rewound = context.rewind_under(&key, "x", 0, claim).await;
                 ensure_error!(rewound, SessionError::ClaimLost { .. });
             }
-            ensure_error!(room.renew(&key, token).await, SessionError::ClaimLost { .. });
+            ensure_error!(context.renew(&key, token).await, SessionError::ClaimLost { .. });
             let dropped = DequeueInput::new(key.clone(), [entry]).with_token(token);
-            ensure_error!(room.store.dequeue(dropped).await, SessionError::ClaimLost { .. });
+            ensure_error!(context.store.dequeue(dropped).await, SessionError::ClaimLost { .. });
         }
-        ensure_eq!(room.everything(&key).await?, before);
+        ensure_eq!(context.everything(&key).await?, before);
     }
     Ok(())
 }
 
-async fn releasing_a_lost_claim_changes_nothing(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let first = room.claim(&key, "a", MINUTE, false).await?.token;
-    let second = room.claim(&key, "b", MINUTE, true).await?;
-    room.release(&key, first).await?;
-    ensure_eq!(room.get(&key).await?.claim, Some(second.clone()));
-    room.release(&key, second.token).await?;
-    room.release(&key, second.token).await?;
-    ensure_eq!(room.get(&key).await?.claim, None);
+async fn releasing_a_lost_claim_changes_nothing(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let first = context.claim(&key, "a", MINUTE, false).await?.token;
+    let second = context.claim(&key, "b", MINUTE, true).await?;
+    context.release(&key, first).await?;
+    ensure_eq!(context.get(&key).await?.claim, Some(second.clone()));
+    context.release(&key, second.token).await?;
+    context.release(&key, second.token).await?;
+    ensure_eq!(context.get(&key).await?.claim, None);
     Ok(())
 }
 
-async fn an_append_takes_holds_and_releases_a_claim(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+async fn an_append_takes_holds_and_releases_a_claim(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
     // With writes and without: stores may go two ways.
     for (turn, owner) in [(0, "a"), (4, "b")] {
         let [e1, e2, e3, e4] = [1, 2, 3, 4].map(|number| format!("e{}", turn + number));
-        let claim = room.count(&key, turn, &e1, take(owner, false)?).await?.claim;
-        let claim = claim.ok_or_else(|| Fault::new("the receipt has no claim"))?;
-        ensure_eq!((claim.owner.as_str(), room.get(&key).await?.claim), (owner, Some(claim.clone())));
+        let claim = context.count(&key, turn, &e1, take(owner, false)?).await?.claim;
+        let claim = claim.ok_or_else(|| CaseFault::new("the receipt has no claim"))?;
+        ensure_eq!((claim.owner.as_str(), context.get(&key).await?.claim), (owner, Some(claim.clone())));
         let held = hold(claim.token);
-        ensure_eq!(room.plain(&key, &e2, held.clone()).await?.claim, Some(claim.clone()));
-        ensure_eq!(room.count(&key, turn + 2, &e3, held.clone()).await?.claim, Some(claim.clone()));
+        ensure_eq!(context.plain(&key, &e2, held.clone()).await?.claim, Some(claim.clone()));
+        ensure_eq!(context.count(&key, turn + 2, &e3, held.clone()).await?.claim, Some(claim.clone()));
         let release = AppendClaim::Release { token: claim.token };
         let receipt = if turn == 0 {
-            room.plain(&key, &e4, release).await?
+            context.plain(&key, &e4, release).await?
         } else {
-            room.count(&key, turn + 3, &e4, release).await?
+            context.count(&key, turn + 3, &e4, release).await?
         };
         ensure_eq!((receipt.version, receipt.claim), (turn + 4, None));
-        ensure_eq!(room.get(&key).await?.claim, None);
-        ensure_error!(room.plain(&key, "late", held).await, SessionError::ClaimLost { .. });
+        ensure_eq!(context.get(&key).await?.claim, None);
+        ensure_error!(context.plain(&key, "late", held).await, SessionError::ClaimLost { .. });
     }
-    let taken = room.plain(&key, "e9", take("c", false)?).await?;
+    let taken = context.plain(&key, "e9", take("c", false)?).await?;
     ensure_eq!((taken.version, taken.claim.map(|claim| claim.owner)), (9, Some(worker("c")?)));
     Ok(())
 }
 
-async fn an_append_that_fails_takes_no_claim(room: Room) -> Checked {
+async fn an_append_that_fails_takes_no_claim(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let key = room.create(&schema, "s1", json!({"sum": i64::MAX})).await?.key;
-    let stale = room.count(&key, 7, "e1", take("a", false)?).await;
+    let key = context.create(&schema, "s1", json!({"sum": i64::MAX})).await?.key;
+    let stale = context.count(&key, 7, "e1", take("a", false)?).await;
     ensure_error!(stale, SessionError::Conflict { .. });
     let too_large = event("e1")?.with_delta(delta(&schema, &[("sum", json!(u64::MAX))])?);
     let append = AppendEvent::new(key.clone(), 0, too_large, &schema).with_claim(take("a", false)?);
-    ensure_error!(room.store.append(append).await, SessionError::State { .. });
+    ensure_error!(context.store.append(append).await, SessionError::State { .. });
     let missing = counting(&key, 0, "e1")?.taking([1]).with_claim(take("a", false)?);
-    ensure_error!(room.store.append(missing).await, SessionError::NotWaiting { position: 1, .. });
-    ensure_eq!(room.get(&key).await?.claim, None);
+    ensure_error!(context.store.append(missing).await, SessionError::NotWaiting { position: 1, .. });
+    ensure_eq!(context.get(&key).await?.claim, None);
     // Nor is one released.
-    let token = room.claim(&key, "a", MINUTE, false).await?.token;
-    let stale = room.count(&key, 7, "e1", AppendClaim::Release { token }).await;
+    let token = context.claim(&key, "a", MINUTE, false).await?.token;
+    let stale = context.count(&key, 7, "e1", AppendClaim::Release { token }).await;
     ensure_error!(stale, SessionError::Conflict { .. });
-    room.renew(&key, token).await?;
+    context.renew(&key, token).await?;
     Ok(())
 }
 
-async fn of_sixteen_workers_one_claims(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
+async fn of_sixteen_workers_one_claims(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let owners: Vec<String> = (0..16).map(|number| format!("w{number}")).collect();
-    let results = join_all(owners.iter().map(|owner| room.claim(&key, owner, MINUTE, false))).await;
+    let results = join_all(owners.iter().map(|owner| context.claim(&key, owner, MINUTE, false))).await;
     let claims: Vec<&Claim> = results.iter().flatten().collect();
     let refused = results.iter().filter(|result| matches!(result, Err(SessionError::Claimed { .. })));
     ensure_eq!((claims.len(), refused.count()), (1, 15));
-    ensure_eq!(room.get(&key).await?.claim, claims.first().copied().cloned());
+    ensure_eq!(context.get(&key).await?.claim, claims.first().copied().cloned());
     // A takeover does not wait for the owner; each token is still issued once.
-    let results = join_all(owners.iter().map(|owner| room.claim(&key, owner, MINUTE, true))).await;
+    let results = join_all(owners.iter().map(|owner| context.claim(&key, owner, MINUTE, true))).await;
     let mut tokens =
-        results.into_iter().map(|result| Ok(result?.token)).collect::<Result<Vec<_>, Fault>>()?;
+        results.into_iter().map(|result| Ok(result?.token)).collect::<Result<Vec<_>, CaseFault>>()?;
     tokens.sort_unstable();
     tokens.dedup();
     ensure_eq!(tokens.len(), 16);
     let mut holders = 0;
     for token in tokens {
-        holders += usize::from(room.renew(&key, token).await.is_ok());
+        holders += usize::from(context.renew(&key, token).await.is_ok());
     }
     ensure_eq!(holders, 1);
     Ok(())
 }
 
-async fn of_sixteen_appends_that_take_a_claim_one_is_made(room: Room) -> Checked {
+async fn of_sixteen_appends_that_take_a_claim_one_is_made(context: CaseContext) -> CaseResult {
     for (id, is_plain) in [("plain", true), ("writing", false)] {
-        let key = room.create(&schema()?, id, json!({})).await?.key;
+        let key = context.create(&schema()?, id, json!({})).await?.key;
         let appends = (0..16).map(|number| {
-            let (room, key, owner) = (&room, &key, format!("w{number}"));
+            let (context, key, owner) = (&context, &key, format!("w{number}"));
             async move {
                 let claim = take(&owner, false)?;
                 if is_plain {
-                    room.plain(key, &owner, claim).await
+                    context.plain(key, &owner, claim).await
                 } else {
-                    room.count(key, Expected::Any, &owner, claim).await
+                    context.count(key, Expected::Any, &owner, claim).await
                 }
             }
         });
@@ -312,7 +314,7 @@ async fn of_sixteen_appends_that_take_a_claim_one_is_made(room: Room) -> Checked
         let made: Vec<&Receipt> = results.iter().flatten().collect();
         let refused = results.iter().filter(|result| matches!(result, Err(SessionError::Claimed { .. })));
         ensure_eq!((made.len(), refused.count()), (1, 15));
-        let session = room.get(&key).await?;
+        let session = context.get(&key).await?;
         ensure_eq!((session.version, session.events.len()), (1, 1));
         ensure_eq!(session.claim, made[0].claim.clone());
         ensure_eq!(session.claim.map(|claim| claim.owner.to_string()), Some(made[0].event.to_string()));
@@ -320,18 +322,20 @@ async fn of_sixteen_appends_that_take_a_claim_one_is_made(room: Room) -> Checked
     Ok(())
 }
 
-async fn a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let first = room.count(&key, 0, "e1", take("a", false)?).await?;
+async fn a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim(
+    context: CaseContext,
+) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let first = context.count(&key, 0, "e1", take("a", false)?).await?;
     // The answer was lost: the worker learns its token, and gets no second one.
-    ensure_eq!(room.count(&key, 0, "e1", take("a", false)?).await?, first);
+    ensure_eq!(context.count(&key, 0, "e1", take("a", false)?).await?, first);
     let token = first.claim.as_ref().map_or(0, |claim| claim.token);
-    let held = room.plain(&key, "e2", hold(token)).await?;
-    ensure_eq!(room.plain(&key, "e2", hold(token)).await?, held);
-    let other = room.claim(&key, "b", MINUTE, true).await?;
+    let held = context.plain(&key, "e2", hold(token)).await?;
+    ensure_eq!(context.plain(&key, "e2", hold(token)).await?, held);
+    let other = context.claim(&key, "b", MINUTE, true).await?;
     for (receipt, repeated) in [
-        (&first, room.count(&key, 0, "e1", take("a", false)?).await?),
-        (&held, room.plain(&key, "e2", hold(token)).await?),
+        (&first, context.count(&key, 0, "e1", take("a", false)?).await?),
+        (&held, context.plain(&key, "e2", hold(token)).await?),
     ] {
         ensure_eq!(
             (&repeated.event, repeated.version, repeated.claim),
@@ -339,208 +343,211 @@ async fn a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim(room:
         );
     }
     let release = AppendClaim::Release { token: other.token };
-    let released = room.plain(&key, "e3", release.clone()).await?;
-    ensure_eq!(room.plain(&key, "e3", release).await?, released);
-    ensure_eq!(room.get(&key).await?.version, 3);
+    let released = context.plain(&key, "e3", release.clone()).await?;
+    ensure_eq!(context.plain(&key, "e3", release).await?, released);
+    ensure_eq!(context.get(&key).await?.version, 3);
     Ok(())
 }
 
-async fn a_rewind_is_fenced_as_an_append_is(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    room.count(&key, 0, "e1", take("a", false)?).await?;
-    let refused = room.rewind_under(&key, "r1", 0, take("b", false)?).await;
+async fn a_rewind_is_fenced_as_an_append_is(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    context.count(&key, 0, "e1", take("a", false)?).await?;
+    let refused = context.rewind_under(&key, "r1", 0, take("b", false)?).await;
     ensure_error!(refused, SessionError::Claimed { .. });
-    let second = room.rewind_under(&key, "r1", 0, take("b", true)?).await?;
+    let second = context.rewind_under(&key, "r1", 0, take("b", true)?).await?;
     ensure_eq!(second.claim.as_ref().map(|claim| claim.owner.as_str()), Some("b"));
-    let repeated = room.rewind_under(&key, "r1", 0, take("b", true)?).await?;
+    let repeated = context.rewind_under(&key, "r1", 0, take("b", true)?).await?;
     ensure_eq!(repeated, second);
     let token = second.claim.map_or(0, |claim| claim.token);
-    let released = room.rewind_under(&key, "r2", 1, AppendClaim::Release { token }).await?;
+    let released = context.rewind_under(&key, "r2", 1, AppendClaim::Release { token }).await?;
     ensure_eq!((released.version, released.claim), (3, None));
-    let session = room.get(&key).await?;
+    let session = context.get(&key).await?;
     ensure_eq!((session.claim.clone(), session.version), (None, 3));
     ensure!(session.get("sum").is_some_and(|sum| sum == json!(1)), "not rewound: {}", session.to_json());
     Ok(())
 }
 
-async fn what_is_done_once_waits_for_no_worker_and_leaves_no_claim(room: Room) -> Checked {
+async fn what_is_done_once_waits_for_no_worker_and_leaves_no_claim(context: CaseContext) -> CaseResult {
     let once = |take_over| AppendClaim::Once { take_over };
     for (id, is_plain) in [("plain", true), ("writing", false)] {
-        let key = room.create(&schema()?, id, json!({})).await?.key;
+        let key = context.create(&schema()?, id, json!({})).await?.key;
         let append = async |event: &str, claim| match is_plain {
-            true => room.plain(&key, event, claim).await,
-            false => room.count(&key, Expected::Any, event, claim).await,
+            true => context.plain(&key, event, claim).await,
+            false => context.count(&key, Expected::Any, event, claim).await,
         };
         ensure_eq!(append("e1", once(TakeOver::Never)).await?.claim, None);
-        let claim = room.claim(&key, "a", MINUTE, false).await?;
+        let claim = context.claim(&key, "a", MINUTE, false).await?;
         for refused in [TakeOver::Never, TakeOver::Token(claim.token + 1)] {
             ensure_error!(append("e2", once(refused)).await, SessionError::Claimed { .. });
-            let rewound = room.rewind_under(&key, "e2", 0, once(refused)).await;
+            let rewound = context.rewind_under(&key, "e2", 0, once(refused)).await;
             ensure_error!(rewound, SessionError::Claimed { .. });
         }
-        let session = room.get(&key).await?;
+        let session = context.get(&key).await?;
         ensure_eq!((session.version, session.claim), (1, Some(claim.clone())));
         // An overridden worker has lost the claim.
         ensure_eq!(append("e2", once(TakeOver::Token(claim.token))).await?.claim, None);
         ensure_error!(append("e3", hold(claim.token)).await, SessionError::ClaimLost { .. });
-        let claim = room.claim(&key, "a", MINUTE, false).await?;
-        ensure_eq!(room.rewind_under(&key, "e3", 0, once(TakeOver::Always)).await?.claim, None);
-        ensure_error!(room.renew(&key, claim.token).await, SessionError::ClaimLost { .. });
+        let claim = context.claim(&key, "a", MINUTE, false).await?;
+        ensure_eq!(context.rewind_under(&key, "e3", 0, once(TakeOver::Always)).await?.claim, None);
+        ensure_error!(context.renew(&key, claim.token).await, SessionError::ClaimLost { .. });
         // Nor does one that has expired keep anybody.
-        room.claim(&key, "a", Duration::ZERO, false).await?;
+        context.claim(&key, "a", Duration::ZERO, false).await?;
         ensure_eq!(append("e4", once(TakeOver::Never)).await?.claim, None);
-        ensure_eq!(room.get(&key).await?.claim, None);
+        ensure_eq!(context.get(&key).await?.claim, None);
     }
     Ok(())
 }
 
-async fn a_session_is_not_deleted_while_a_worker_holds_it(room: Room) -> Checked {
+async fn a_session_is_not_deleted_while_a_worker_holds_it(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let key = room.create(&schema, "s1", json!({"sum": 1, "user:sum": 1})).await?.key;
+    let key = context.create(&schema, "s1", json!({"sum": 1, "user:sum": 1})).await?.key;
     let delete = || DeleteSession::new(key.clone()).with_user_state();
-    let claim = room.claim(&key, "a", MINUTE, false).await?;
+    let claim = context.claim(&key, "a", MINUTE, false).await?;
     let stale = DeleteSession { take_over: TakeOver::Token(claim.token + 1), ..delete() };
     for refused in [delete(), delete().now(at(1)), stale] {
-        ensure_error!(room.store.delete(refused).await, SessionError::Claimed { .. });
+        ensure_error!(context.store.delete(refused).await, SessionError::Claimed { .. });
     }
-    let session = room.get(&key).await?;
+    let session = context.get(&key).await?;
     ensure_eq!(session.claim, Some(claim.clone()));
     ensure!(session.get("user:sum").is_some_and(|sum| sum == json!(1)), "lost: {}", session.to_json());
-    room.store.delete(DeleteSession { take_over: TakeOver::Token(claim.token), ..delete() }).await?;
-    ensure_error!(room.get(&key).await, SessionError::NotFound { .. });
+    context.store.delete(DeleteSession { take_over: TakeOver::Token(claim.token), ..delete() }).await?;
+    ensure_error!(context.get(&key).await, SessionError::NotFound { .. });
 
-    let key = room.create(&schema, "s2", json!({})).await?.key;
-    room.claim(&key, "a", Duration::ZERO, false).await?;
-    room.store.delete(DeleteSession::new(key).now(at(1))).await?;
-    let key = room.create(&schema, "s3", json!({})).await?.key;
-    let claim = room.claim(&key, "a", MINUTE, false).await?;
-    room.release(&key, claim.token).await?;
-    room.store.delete(DeleteSession::new(key)).await?;
+    let key = context.create(&schema, "s2", json!({})).await?.key;
+    context.claim(&key, "a", Duration::ZERO, false).await?;
+    context.store.delete(DeleteSession::new(key).now(at(1))).await?;
+    let key = context.create(&schema, "s3", json!({})).await?.key;
+    let claim = context.claim(&key, "a", MINUTE, false).await?;
+    context.release(&key, claim.token).await?;
+    context.store.delete(DeleteSession::new(key)).await?;
     Ok(())
 }
 
-async fn a_claim_is_taken_over_only_while_it_is_the_one_that_is_known(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let dead = room.claim(&key, "a", MINUTE, false).await?.token;
+async fn a_claim_is_taken_over_only_while_it_is_the_one_that_is_known(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let dead = context.claim(&key, "a", MINUTE, false).await?.token;
     let from_the_dead = |owner| {
         let request = ClaimSession::new(key.clone(), worker(owner)?, MINUTE, at(1));
         Ok::<_, SessionError>(ClaimSession { take_over: TakeOver::Token(dead), ..request })
     };
-    let first = room.store.claim(from_the_dead("b")?).await?;
+    let first = context.store.claim(from_the_dead("b")?).await?;
     // Another worker was faster: the first claim says nothing about the second.
-    ensure_error!(room.store.claim(from_the_dead("c")?).await, SessionError::Claimed { .. });
-    ensure_eq!(room.get(&key).await?.claim, Some(first));
+    ensure_error!(context.store.claim(from_the_dead("c")?).await, SessionError::Claimed { .. });
+    ensure_eq!(context.get(&key).await?.claim, Some(first));
     Ok(())
 }
 
-async fn an_append_without_a_claim_is_made_under_any(room: Room) -> Checked {
-    let key = room.create(&schema()?, "s1", json!({})).await?.key;
-    let claim = room.claim(&key, "a", MINUTE, false).await?;
-    let receipt = room.store.append(counting(&key, 0, "e1")?).await?;
+async fn an_append_without_a_claim_is_made_under_any(context: CaseContext) -> CaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let claim = context.claim(&key, "a", MINUTE, false).await?;
+    let receipt = context.store.append(counting(&key, 0, "e1")?).await?;
     ensure_eq!((receipt.version, receipt.claim), (1, None));
-    ensure_eq!(room.get(&key).await?.claim, Some(claim));
+    ensure_eq!(context.get(&key).await?.claim, Some(claim));
     Ok(())
 }
 
-async fn a_session_made_again_has_another_life_and_no_claim(room: Room) -> Checked {
+async fn a_session_made_again_has_another_life_and_no_claim(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let first = room.create(&schema, "s1", json!({})).await?;
+    let first = context.create(&schema, "s1", json!({})).await?;
     let key = first.key.clone();
-    let token = room.claim(&key, "a", MINUTE, false).await?.token;
-    room.enqueue(&key, "m1", json!("hello")).await?;
-    ensure_eq!(&room.get(&key).await?.life, &first.life);
-    room.store.delete(DeleteSession::new(key.clone()).take_over()).await?;
-    let second = room.create(&schema, "s1", json!({})).await?;
+    let token = context.claim(&key, "a", MINUTE, false).await?.token;
+    context.enqueue(&key, "m1", json!("hello")).await?;
+    ensure_eq!(&context.get(&key).await?.life, &first.life);
+    context.store.delete(DeleteSession::new(key.clone()).take_over()).await?;
+    let second = context.create(&schema, "s1", json!({})).await?;
     ensure!(second.life != first.life, "the life is the same: {}", first.life);
     ensure_eq!((second.claim, second.inbox), (None, 0));
-    ensure_error!(room.renew(&key, token).await, SessionError::ClaimLost { .. });
-    ensure_error!(room.plain(&key, "e1", hold(token)).await, SessionError::ClaimLost { .. });
+    ensure_error!(context.renew(&key, token).await, SessionError::ClaimLost { .. });
+    ensure_error!(context.plain(&key, "e1", hold(token)).await, SessionError::ClaimLost { .. });
     // The idempotency keys of the first life are free.
-    ensure!(!room.enqueue(&key, "m1", json!("other")).await?.is_repeat, "an entry of another life is known");
-    room.store.delete(DeleteSession::new(key.clone())).await?;
+    ensure!(
+        !context.enqueue(&key, "m1", json!("other")).await?.is_repeat,
+        "an entry of another life is known"
+    );
+    context.store.delete(DeleteSession::new(key.clone())).await?;
     let life = LifeId::new("a-life-of-its-own")?;
     let request = CreateSession::with_key(key.clone(), &schema, at(0)).with_life(life.clone());
-    ensure_eq!(room.store.create(request).await?.life, life.clone());
-    ensure_eq!(room.get(&key).await?.life, life);
+    ensure_eq!(context.store.create(request).await?.life, life.clone());
+    ensure_eq!(context.get(&key).await?.life, life);
     Ok(())
 }
 
-async fn a_fork_has_a_life_of_its_own_and_no_claim(room: Room) -> Checked {
-    let session = room.create(&schema()?, "s1", json!({})).await?;
+async fn a_fork_has_a_life_of_its_own_and_no_claim(context: CaseContext) -> CaseResult {
+    let session = context.create(&schema()?, "s1", json!({})).await?;
     let key = session.key.clone();
-    let taken = room.count(&key, 0, "e1", take("a", false)?).await?;
-    room.enqueue(&key, "m1", json!("hello")).await?;
+    let taken = context.count(&key, 0, "e1", take("a", false)?).await?;
+    context.enqueue(&key, "m1", json!("hello")).await?;
     let mut lives = vec![session.life];
     for version in [0, 1] {
-        let fork = room.store.fork(ForkSession::new(key.clone(), at(2)).at_version(version)).await?;
-        let fork = room.get(&fork.key).await?;
+        let fork = context.store.fork(ForkSession::new(key.clone(), at(2)).at_version(version)).await?;
+        let fork = context.get(&fork.key).await?;
         ensure_eq!((fork.claim.clone(), fork.inbox), (None, 0));
         ensure!(!lives.contains(&fork.life), "a life was given twice: {}", fork.life);
         lives.push(fork.life);
-        ensure_eq!(room.store.inbox(ReadInbox::new(fork.key.clone())).await?, []);
-        let claim = room.claim(&fork.key, "b", MINUTE, false).await?;
-        ensure_error!(room.renew(&key, claim.token).await, SessionError::ClaimLost { .. });
+        ensure_eq!(context.store.inbox(ReadInbox::new(fork.key.clone())).await?, []);
+        let claim = context.claim(&fork.key, "b", MINUTE, false).await?;
+        ensure_error!(context.renew(&key, claim.token).await, SessionError::ClaimLost { .. });
     }
     let forked = ForkSession::new(key.clone(), at(2)).with_life(LifeId::new("given")?);
-    ensure_eq!(room.store.fork(forked).await?.life, LifeId::new("given")?);
-    let session = room.get(&key).await?;
+    ensure_eq!(context.store.fork(forked).await?.life, LifeId::new("given")?);
+    let session = context.get(&key).await?;
     ensure_eq!((session.claim, session.inbox), (taken.claim, 1));
     Ok(())
 }
 
-async fn reading_and_listing_give_the_claim(room: Room) -> Checked {
+async fn reading_and_listing_give_the_claim(context: CaseContext) -> CaseResult {
     let schema = schema()?;
     let (first, second) =
-        (room.create(&schema, "s1", json!({})).await?, room.create(&schema, "s2", json!({})).await?);
-    room.claim(&first.key, "a", Duration::ZERO, false).await?;
-    let claim = room.claim(&second.key, "b", MINUTE, false).await?;
-    room.enqueue(&second.key, "m1", json!("hello")).await?;
-    let list = ListSessions::new(room.app.as_str(), "alice")?.now(at(1));
+        (context.create(&schema, "s1", json!({})).await?, context.create(&schema, "s2", json!({})).await?);
+    context.claim(&first.key, "a", Duration::ZERO, false).await?;
+    let claim = context.claim(&second.key, "b", MINUTE, false).await?;
+    context.enqueue(&second.key, "m1", json!("hello")).await?;
+    let list = ListSessions::new(context.app.as_str(), "alice")?.now(at(1));
     for list in [list.clone(), list.with_state()] {
-        let mut listed = room.store.list(list).await?.sessions;
+        let mut listed = context.store.list(list).await?.sessions;
         listed.sort_by(|one, other| one.key.cmp(&other.key));
         let found: Vec<_> =
             listed.into_iter().map(|session| (session.life, session.claim, session.inbox)).collect();
         let expected = [(first.life.clone(), None, 0), (second.life.clone(), Some(claim.clone()), 1)];
         ensure_eq!(found, expected);
     }
-    let read = room.store.get(GetSession::new(first.key).without_state().now(at(1))).await?;
+    let read = context.store.get(GetSession::new(first.key).without_state().now(at(1))).await?;
     ensure_eq!(read.claim, None);
     Ok(())
 }
 
-async fn there_is_nothing_to_claim_where_there_is_no_session(room: Room) -> Checked {
-    let key = room.key("nothing")?;
-    ensure_error!(room.claim(&key, "a", MINUTE, true).await, SessionError::NotFound { .. });
-    ensure_error!(room.renew(&key, 1).await, SessionError::NotFound { .. });
-    ensure_error!(room.plain(&key, "e1", hold(1)).await, SessionError::NotFound { .. });
-    ensure_error!(room.enqueue(&key, "m1", json!(1)).await, SessionError::NotFound { .. });
-    ensure_error!(room.store.inbox(ReadInbox::new(key.clone())).await, SessionError::NotFound { .. });
-    let dropped = room.store.dequeue(DequeueInput::new(key.clone(), [1])).await;
+async fn there_is_nothing_to_claim_where_there_is_no_session(context: CaseContext) -> CaseResult {
+    let key = context.key("nothing")?;
+    ensure_error!(context.claim(&key, "a", MINUTE, true).await, SessionError::NotFound { .. });
+    ensure_error!(context.renew(&key, 1).await, SessionError::NotFound { .. });
+    ensure_error!(context.plain(&key, "e1", hold(1)).await, SessionError::NotFound { .. });
+    ensure_error!(context.enqueue(&key, "m1", json!(1)).await, SessionError::NotFound { .. });
+    ensure_error!(context.store.inbox(ReadInbox::new(key.clone())).await, SessionError::NotFound { .. });
+    let dropped = context.store.dequeue(DequeueInput::new(key.clone(), [1])).await;
     ensure_error!(dropped, SessionError::NotFound { .. });
     // It has nothing to give up: the session was deleted while the worker was busy.
-    room.release(&key, 1).await?;
+    context.release(&key, 1).await?;
     Ok(())
 }
 
-async fn claims_are_renewed_together_and_a_lost_one_takes_no_other_along(room: Room) -> Checked {
+async fn claims_are_renewed_together_and_a_lost_one_takes_no_other_along(context: CaseContext) -> CaseResult {
     let schema = schema()?;
     let mut held = Vec::new();
     for number in 0..5 {
-        let key = room.create(&schema, &format!("s{number}"), json!({})).await?.key;
-        let claim = room.claim(&key, "a", Duration::from_secs(1), false).await?;
+        let key = context.create(&schema, &format!("s{number}"), json!({})).await?.key;
+        let claim = context.claim(&key, "a", Duration::from_secs(1), false).await?;
         held.push((key, claim));
     }
     // One of another user has the same id.
-    let other = SessionKey::new(room.app.as_str(), "bob", "s0")?;
-    room.store.create(CreateSession::with_key(other.clone(), &schema, at(0))).await?;
-    let claim = room.claim(&other, "a", Duration::from_secs(1), false).await?;
+    let other = SessionKey::new(context.app.as_str(), "bob", "s0")?;
+    context.store.create(CreateSession::with_key(other.clone(), &schema, at(0))).await?;
+    let claim = context.claim(&other, "a", Duration::from_secs(1), false).await?;
     held.push((other, claim));
     // The second is another worker's by now, the third is released, the fourth is gone.
-    let taken = room.claim(&held[1].0, "b", MINUTE, true).await?;
-    room.release(&held[2].0, held[2].1.token).await?;
+    let taken = context.claim(&held[1].0, "b", MINUTE, true).await?;
+    context.release(&held[2].0, held[2].1.token).await?;
     let delete = DeleteSession::new(held[3].0.clone());
-    room.store.delete(DeleteSession { take_over: TakeOver::Always, ..delete }).await?;
+    context.store.delete(DeleteSession { take_over: TakeOver::Always, ..delete }).await?;
     let message = EnqueueInput::new(
         held[4].0.clone(),
         InboxKind::Message,
@@ -548,51 +555,52 @@ async fn claims_are_renewed_together_and_a_lost_one_takes_no_other_along(room: R
         json!("hello"),
         at(1),
     );
-    let position = room.store.enqueue(message).await?.position;
+    let position = context.store.enqueue(message).await?.position;
 
     let claims = held.iter().map(|(key, claim)| (key.clone(), claim.token));
-    let renewed = room.store.renew_all(RenewClaims::new(claims, MINUTE, at(1))).await?;
+    let renewed = context.store.renew_all(RenewClaims::new(claims, MINUTE, at(1))).await?;
     ensure_eq!(renewed.len(), held.len());
     for number in [0, 4, 5] {
         let (_, before) = &held[number];
-        let now = renewed[number].as_ref().map_err(|error| Fault::new(error.to_string()))?;
+        let now = renewed[number].as_ref().map_err(|error| CaseFault::new(error.to_string()))?;
         ensure!(
             now.claim.token == before.token && now.claim.expires > before.expires,
             "{now:?} after {before:?}"
         );
-        let (expected, stored) = (if number == 4 { position } else { 0 }, room.get(&held[number].0).await?);
+        let (expected, stored) =
+            (if number == 4 { position } else { 0 }, context.get(&held[number].0).await?);
         ensure_eq!((now.inbox, stored.claim), (expected, Some(now.claim.clone())));
     }
     for number in [1, 2] {
         ensure!(matches!(renewed[number], Err(SessionError::ClaimLost { .. })), "{:?}", renewed[number]);
     }
     ensure!(matches!(renewed[3], Err(SessionError::NotFound { .. })), "{:?}", renewed[3]);
-    ensure_eq!(room.get(&held[1].0).await?.claim, Some(taken));
-    ensure_eq!(room.get(&held[2].0).await?.claim, None);
-    let none = room.store.renew_all(RenewClaims::new([], MINUTE, at(1))).await?;
+    ensure_eq!(context.get(&held[1].0).await?.claim, Some(taken));
+    ensure_eq!(context.get(&held[2].0).await?.claim, None);
+    let none = context.store.renew_all(RenewClaims::new([], MINUTE, at(1))).await?;
     ensure!(none.is_empty(), "{none:?}");
     Ok(())
 }
 
-async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) -> Checked {
+async fn sessions_without_a_worker_in_which_work_is_left_are_listed(context: CaseContext) -> CaseResult {
     let schema = schema()?;
     for id in ["done", "held", "expired", "left", "waits", "due", "later"] {
-        room.create(&schema, id, json!({})).await?;
+        context.create(&schema, id, json!({})).await?;
     }
-    let key = |id: &str| room.key(id);
+    let key = |id: &str| context.key(id);
     let claim = |id: &str, duration| -> Result<ClaimSession, SessionError> {
         Ok(ClaimSession::new(key(id)?, worker("a")?, duration, at(1)))
     };
-    room.store.claim(claim("held", MINUTE * 60)?).await?;
+    context.store.claim(claim("held", MINUTE * 60)?).await?;
     // It has expired once the time of any clock has gone on.
-    room.store.claim(claim("expired", Duration::ZERO)?).await?;
-    let left = room.store.claim(claim("left", MINUTE * 60)?).await?;
-    room.store.release(ReleaseClaim::new(key("left")?, left.token).unfinished(at(2))).await?;
-    let done = room.store.claim(claim("done", MINUTE)?).await?;
-    room.store.release(ReleaseClaim::new(key("done")?, done.token)).await?;
+    context.store.claim(claim("expired", Duration::ZERO)?).await?;
+    let left = context.store.claim(claim("left", MINUTE * 60)?).await?;
+    context.store.release(ReleaseClaim::new(key("left")?, left.token).unfinished(at(2))).await?;
+    let done = context.store.claim(claim("done", MINUTE)?).await?;
+    context.store.release(ReleaseClaim::new(key("done")?, done.token)).await?;
     for (id, due) in [("due", at(2)), ("later", at(50))] {
-        let claimed = room.store.claim(claim(id, MINUTE)?).await?;
-        room.store.release(ReleaseClaim::new(key(id)?, claimed.token).due(due)).await?;
+        let claimed = context.store.claim(claim(id, MINUTE)?).await?;
+        context.store.release(ReleaseClaim::new(key(id)?, claimed.token).due(due)).await?;
     }
     let waits = EnqueueInput {
         key: key("waits")?,
@@ -601,10 +609,10 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
         body: json!("hello"),
         at: at(2),
     };
-    room.store.enqueue(waits).await?;
+    context.store.enqueue(waits).await?;
 
-    let list = ListUnattended { limit: 10, ..ListUnattended::new(AppId::new(room.app.as_str())?, at(3)) };
-    let all = room.store.unattended(list.clone()).await?;
+    let list = ListUnattended { limit: 10, ..ListUnattended::new(AppId::new(context.app.as_str())?, at(3)) };
+    let all = context.store.unattended(list.clone()).await?;
     let ids: BTreeSet<&str> = all.iter().map(|session| session.key.id.as_str()).collect();
     ensure_eq!(ids, BTreeSet::from(["due", "expired", "left", "waits"]));
     let due: Vec<_> = all.iter().filter(|session| session.is_due).collect();
@@ -620,7 +628,7 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
     ensure_eq!(waits, ["waits"]);
     ensure!(all.is_sorted_by_key(|session| session.since), "the longest waiting must come first: {all:?}");
     let mut paged = Vec::new();
-    while let [session] = &room
+    while let [session] = &context
         .store
         .unattended(ListUnattended { limit: 1, after: paged.last().map(cursor_of), ..list.clone() })
         .await?[..]
@@ -630,7 +638,7 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
     ensure_eq!(paged, all);
 
     // A store may list those whose worker may be at work, with the worker.
-    let with_claimed = room.store.unattended(list.clone().with_claimed()).await?;
+    let with_claimed = context.store.unattended(list.clone().with_claimed()).await?;
     let unclaimed = with_claimed.iter().filter(|session| session.key.id.as_str() != "held");
     ensure!(unclaimed.eq(&all), "others than those with a claim: {with_claimed:?}");
     let held = with_claimed.iter().find(|session| session.key.id.as_str() == "held");
@@ -641,8 +649,8 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
     );
 
     // A session that is not due is listed once it is, and a claim forgets when that was.
-    let listed = async |now| -> Result<BTreeSet<String>, Fault> {
-        let all = room.store.unattended(ListUnattended { now, ..list.clone() }).await?;
+    let listed = async |now| -> Result<BTreeSet<String>, CaseFault> {
+        let all = context.store.unattended(ListUnattended { now, ..list.clone() }).await?;
         Ok(all
             .into_iter()
             .filter(|session| session.is_due)
@@ -650,15 +658,15 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(room: Room) 
             .collect())
     };
     ensure_eq!(listed(at(50)).await?, BTreeSet::from(["due".to_owned(), "later".to_owned()]));
-    let again = room.store.claim(claim("due", MINUTE)?).await?;
-    room.store.release(ReleaseClaim::new(key("due")?, again.token)).await?;
+    let again = context.store.claim(claim("due", MINUTE)?).await?;
+    context.store.release(ReleaseClaim::new(key("due")?, again.token)).await?;
     ensure_eq!(listed(at(50)).await?, BTreeSet::from(["later".to_owned()]));
 
     // Any worker may claim what was left, and its token is a newer one.
     let taken = ClaimSession::new(key("left")?, worker("b")?, MINUTE, at(3));
-    ensure!(room.store.claim(taken).await?.token > left.token, "the token grows");
+    ensure!(context.store.claim(taken).await?.token > left.token, "the token grows");
     let other = ListUnattended { app: AppId::new("another-app")?, ..list };
-    ensure_eq!(room.store.unattended(other).await?, []);
+    ensure_eq!(context.store.unattended(other).await?, []);
     Ok(())
 }
 

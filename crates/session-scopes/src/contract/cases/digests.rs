@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::versions::{fork, played, prune};
-use crate::contract::room::{Case, Checked, Fault, Room, cases, ensure, ensure_eq, event, schema};
+use crate::contract::context::{
+    CaseContext, CaseFault, CaseResult, ContractCase, cases, ensure, ensure_eq, event, schema,
+};
 use crate::error::SessionError;
 use crate::ids::AppId;
 use crate::store::{Before, EventRange, Expected, GetSession, ListSessions, SessionStore, VerifySessions};
@@ -13,16 +15,16 @@ cases! {
     what_was_written_is_whole,
 }
 
-async fn the_head_stands_for_the_history(room: Room) -> Checked {
+async fn the_head_stands_for_the_history(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let (key, states) = played(&room, &schema, "s1").await?;
+    let (key, states) = played(&context, &schema, "s1").await?;
     let newest = states.len() as u64 - 1;
     let at = |version| GetSession::new(key.clone()).at_version(version).events(EventRange::None);
     let mut heads = Vec::new();
     for version in 0..=newest {
-        heads.push(room.store.get(at(version)).await?.head);
+        heads.push(context.store.get(at(version)).await?.head);
     }
-    let head = room.get(&key).await?.head;
+    let head = context.get(&key).await?.head;
     ensure_eq!(heads.last().copied().flatten(), head);
     if head.is_none() {
         ensure!(heads.iter().all(Option::is_none), "only some versions have a digest: {heads:?}");
@@ -33,50 +35,50 @@ async fn the_head_stands_for_the_history(room: Room) -> Checked {
         ensure!(!heads[..version].contains(head), "version {version} has the digest of an earlier one");
     }
     // A fork begins with the digest of its version, and goes its own way.
-    let forked = fork(&room, &key, "f1", 5).await?;
-    ensure_eq!(room.get(&forked).await?.head, heads[5]);
-    room.write(&forked, Expected::Any, "own", &schema, &[("n", json!(1))]).await?;
-    let own = room.get(&forked).await?.head;
+    let forked = fork(&context, &key, "f1", 5).await?;
+    ensure_eq!(context.get(&forked).await?.head, heads[5]);
+    context.write(&forked, Expected::Any, "own", &schema, &[("n", json!(1))]).await?;
+    let own = context.get(&forked).await?.head;
     ensure!(!heads.contains(&own), "the fork has the digest of its original");
     // A rewind adds an event; retention takes some and leaves the digests of the others.
-    room.rewind(&key, "back", 2).await?;
-    let rewound = room.get(&key).await?.head;
+    context.rewind(&key, "back", 2).await?;
+    let rewound = context.get(&key).await?.head;
     ensure!(!heads.contains(&rewound), "a rewind left the digest as it was");
-    prune(&room, &key, Before::Version(4)).await?;
+    prune(&context, &key, Before::Version(4)).await?;
     for version in 4..=newest {
-        ensure_eq!(room.store.get(at(version)).await?.head, heads[usize::try_from(version)?]);
+        ensure_eq!(context.store.get(at(version)).await?.head, heads[usize::try_from(version)?]);
     }
-    ensure_eq!(room.get(&key).await?.head, rewound);
+    ensure_eq!(context.get(&key).await?.head, rewound);
     Ok(())
 }
 
-async fn what_was_written_is_whole(room: Room) -> Checked {
+async fn what_was_written_is_whole(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let (key, _) = played(&room, &schema, "s1").await?;
+    let (key, _) = played(&context, &schema, "s1").await?;
     let shared = [("app:list", json!(["a", "b"])), ("user:tasks", json!([{"id": 1}])), ("app:sum", json!(3))];
-    room.write(&key, Expected::Any, "shared", &schema, &shared).await?;
+    context.write(&key, Expected::Any, "shared", &schema, &shared).await?;
     let removed = [schema.schema().removal("app:sum")?].into_iter().collect();
-    room.append(&key, Expected::Any, event("gone")?.with_delta(removed), &schema).await?;
-    check(&room).await?;
-    room.rewind(&key, "back", 3).await?;
-    room.write(&key, Expected::Any, "more", &schema, &[("list", json!(["more"]))]).await?;
-    check(&room).await?;
+    context.append(&key, Expected::Any, event("gone")?.with_delta(removed), &schema).await?;
+    check(&context).await?;
+    context.rewind(&key, "back", 3).await?;
+    context.write(&key, Expected::Any, "more", &schema, &[("list", json!(["more"]))]).await?;
+    check(&context).await?;
     for version in [0, 3, 8, 11] {
-        let fork = fork(&room, &key, &format!("f{version}"), version).await?;
-        room.write(&fork, Expected::Any, "more", &schema, &[("list", json!(["own"]))]).await?;
+        let fork = fork(&context, &key, &format!("f{version}"), version).await?;
+        context.write(&fork, Expected::Any, "more", &schema, &[("list", json!(["own"]))]).await?;
     }
-    check(&room).await?;
-    prune(&room, &key, Before::Version(6)).await?;
-    check(&room).await
+    check(&context).await?;
+    prune(&context, &key, Before::Version(6)).await?;
+    check(&context).await
 }
 
 /// Everything is whole, under the eyes of all and of those who ask about one session.
-async fn check(room: &Room) -> Checked {
-    let app = AppId::new(room.app.as_str())?;
-    let listed = room.store.list(ListSessions::new(room.app.as_str(), "alice")?).await?;
+async fn check(context: &CaseContext) -> CaseResult {
+    let app = AppId::new(context.app.as_str())?;
+    let listed = context.store.list(ListSessions::new(context.app.as_str(), "alice")?).await?;
     let requests = listed.sessions.into_iter().map(|session| VerifySessions::session(session.key));
     for request in requests.chain([VerifySessions::app(app)]) {
-        match room.store.verify(request).await {
+        match context.store.verify(request).await {
             Ok(report) => ensure_eq!(report.faults, []),
             Err(SessionError::Unsupported { .. }) => {}
             Err(error) => return Err(error.into()),

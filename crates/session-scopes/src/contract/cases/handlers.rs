@@ -4,8 +4,9 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use stepfold_state_core::state::{Handler, Schema, State};
 
-use crate::contract::room::{
-    Case, Checked, Fault, Room, cases, delta, ensure, ensure_eq, ensure_error, event, schema, values_of,
+use crate::contract::context::{
+    CaseContext, CaseFault, CaseResult, ContractCase, cases, delta, ensure, ensure_eq, ensure_error, event,
+    schema, values_of,
 };
 use crate::error::SessionError;
 use crate::schema::SessionSchema;
@@ -56,47 +57,47 @@ fn writes() -> Vec<(&'static str, Value)> {
     ]
 }
 
-async fn every_handler_does_what_it_does_in_a_state(room: Room) -> Checked {
+async fn every_handler_does_what_it_does_in_a_state(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
     let mut state = State::new(schema.schema());
     for (version, (name, value)) in writes().into_iter().enumerate() {
         state.set(name, value.clone())?;
-        room.write(&key, version as u64, &format!("e{version}"), &schema, &[(name, value)]).await?;
-        let stored = room.get(&key).await?.to_json();
+        context.write(&key, version as u64, &format!("e{version}"), &schema, &[(name, value)]).await?;
+        let stored = context.get(&key).await?.to_json();
         ensure!(stored == values_of(&state), "after {name}: {stored}, expected {}", values_of(&state));
     }
     Ok(())
 }
 
-async fn several_writes_of_one_event_are_folded_in_order(room: Room) -> Checked {
+async fn several_writes_of_one_event_are_folded_in_order(context: CaseContext) -> CaseResult {
     let schema = schema()?;
     let all = writes();
     for size in [2, 5, all.len()] {
         let id = format!("s{size}");
-        let key = room.create(&schema, &id, json!({})).await?.key;
+        let key = context.create(&schema, &id, json!({})).await?.key;
         let mut state = State::new(schema.schema());
         for (number, writes) in all.chunks(size).enumerate() {
             let delta = delta(&schema, writes)?;
             state.apply(&delta)?;
             let event = event(&format!("e{number}"))?.with_delta(delta);
-            room.append(&key, Expected::Any, event, &schema).await?;
+            context.append(&key, Expected::Any, event, &schema).await?;
         }
-        ensure_eq!(room.get(&key).await?.to_json(), values_of(&state));
+        ensure_eq!(context.get(&key).await?.to_json(), values_of(&state));
     }
     Ok(())
 }
 
-async fn parallel_writers_lose_nothing(room: Room) -> Checked {
+async fn parallel_writers_lose_nothing(context: CaseContext) -> CaseResult {
     const WRITERS: usize = 8;
     const WRITES: usize = 5;
     let schema = schema()?;
     let mut keys = Vec::new();
     for writer in 0..WRITERS {
-        keys.push(room.create(&schema, &format!("s{writer}"), json!({})).await?.key);
+        keys.push(context.create(&schema, &format!("s{writer}"), json!({})).await?.key);
     }
     let writers = keys.iter().enumerate().map(|(writer, key)| {
-        let (room, schema) = (&room, &schema);
+        let (context, schema) = (&context, &schema);
         async move {
             for write in 0..WRITES {
                 let item = json!([format!("{writer}-{write}")]);
@@ -110,20 +111,20 @@ async fn parallel_writers_lose_nothing(room: Room) -> Checked {
                 }
                 let writes: Vec<_> =
                     writes.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-                room.write(key, write as u64, &format!("e{write}"), schema, &writes).await?;
+                context.write(key, write as u64, &format!("e{write}"), schema, &writes).await?;
             }
             Ok::<(), SessionError>(())
         }
     });
     join_all(writers).await.into_iter().collect::<Result<(), _>>()?;
-    let session = room.get(&keys[0]).await?;
+    let session = context.get(&keys[0]).await?;
     for scope in ["app", "user"] {
         check_totals(&session, scope, WRITERS, WRITES)?;
     }
     Ok(())
 }
 
-fn check_totals(session: &Session, scope: &str, writers: usize, count: usize) -> Checked {
+fn check_totals(session: &Session, scope: &str, writers: usize, count: usize) -> CaseResult {
     let value = |name: &str| {
         session.get(&format!("{scope}:{name}")).map(stepfold_state_core::state::ValueRef::to_json)
     };
@@ -144,9 +145,9 @@ fn check_totals(session: &Session, scope: &str, writers: usize, count: usize) ->
     Ok(())
 }
 
-async fn long_lists_grow_and_shrink(room: Room) -> Checked {
+async fn long_lists_grow_and_shrink(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
     let mut state = State::new(schema.schema());
     for version in 0..60u64 {
         let prefix = if version % 2 == 0 { "" } else { "app:" };
@@ -154,19 +155,19 @@ async fn long_lists_grow_and_shrink(room: Room) -> Checked {
         let writes = [(format!("{prefix}list"), json!(items)), (format!("{prefix}recent"), json!(items))];
         let writes = writes.each_ref().map(|(key, value)| (key.as_str(), value.clone()));
         state.apply(&delta(&schema, &writes)?)?;
-        room.write(&key, version, &format!("e{version}"), &schema, &writes).await?;
+        context.write(&key, version, &format!("e{version}"), &schema, &writes).await?;
     }
-    ensure_eq!(room.get(&key).await?.to_json(), values_of(&state));
+    ensure_eq!(context.get(&key).await?.to_json(), values_of(&state));
     Ok(())
 }
 
-async fn custom_handlers_run_in_the_store(room: Room) -> Checked {
+async fn custom_handlers_run_in_the_store(context: CaseContext) -> CaseResult {
     let schema = schema()?;
-    let key = room.create(&schema, "s1", json!({"longest": "aa"})).await?.key;
+    let key = context.create(&schema, "s1", json!({"longest": "aa"})).await?.key;
     for (version, (text, longest)) in [("b", "aa"), ("cccc", "cccc"), ("ddd", "cccc")].into_iter().enumerate()
     {
-        room.write(&key, version as u64, text, &schema, &[("longest", json!(text))]).await?;
-        let read = room.get(&key).await?;
+        context.write(&key, version as u64, text, &schema, &[("longest", json!(text))]).await?;
+        let read = context.get(&key).await?;
         ensure_eq!(
             read.get("longest").map(stepfold_state_core::state::ValueRef::to_json),
             Some(json!(longest))
@@ -176,12 +177,12 @@ async fn custom_handlers_run_in_the_store(room: Room) -> Checked {
     let unaware = SessionSchema::new(Schema::builder().open().build()?);
     let text = r#"[{"key": "longest", "handler": "longest", "value": "x"}]"#;
     let event = event("e9")?.with_delta(serde_json::from_str(text)?);
-    let result = room.append(&key, Expected::Any, event, &unaware).await;
+    let result = context.append(&key, Expected::Any, event, &unaware).await;
     ensure_error!(result, SessionError::State { .. });
     Ok(())
 }
 
-async fn a_panic_in_a_handler_fails_its_append_only(room: Room) -> Checked {
+async fn a_panic_in_a_handler_fails_its_append_only(context: CaseContext) -> CaseResult {
     let handler = Handler::custom("fragile", |_, new| {
         if new == "break" {
             // As a panic, but without a word on the console.
@@ -191,11 +192,11 @@ async fn a_panic_in_a_handler_fails_its_append_only(room: Room) -> Checked {
     });
     let builder = Schema::builder().key::<String>("fragile").handler(handler);
     let schema = SessionSchema::new(builder.key::<i64>("app:sum").handler(Handler::sum()).build()?);
-    let key = room.create(&schema, "s1", json!({})).await?.key;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
     let writes = [("app:sum", json!(1)), ("fragile", json!("break"))];
-    let result = room.write(&key, 0, "e1", &schema, &writes).await;
+    let result = context.write(&key, 0, "e1", &schema, &writes).await;
     ensure_error!(result, SessionError::Panicked);
-    room.write(&key, 0, "e2", &schema, &[("app:sum", json!(1)), ("fragile", json!("x"))]).await?;
-    ensure_eq!(room.get(&key).await?.to_json(), json!({"app:sum": 1, "fragile": "x"}));
+    context.write(&key, 0, "e2", &schema, &[("app:sum", json!(1)), ("fragile", json!("x"))]).await?;
+    ensure_eq!(context.get(&key).await?.to_json(), json!({"app:sum": 1, "fragile": "x"}));
     Ok(())
 }

@@ -17,9 +17,9 @@ mod schemas;
 mod shared;
 mod versions;
 
-use super::room::Case;
+use super::context::ContractCase;
 
-pub(super) fn all() -> impl Iterator<Item = &'static Case> {
+pub(super) fn all() -> impl Iterator<Item = &'static ContractCase> {
     [
         creating::CASES,
         reading::CASES,
@@ -40,11 +40,11 @@ pub(super) fn all() -> impl Iterator<Item = &'static Case> {
 }
 
 /// The cases of lists of forks and of labels, which a store may do without.
-pub(super) fn of_branches() -> impl Iterator<Item = &'static Case> {
+pub(super) fn of_branches() -> impl Iterator<Item = &'static ContractCase> {
     branches::CASES.iter()
 }
 
 /// The cases of claims and inboxes, which a store may do without.
-pub(super) fn of_claims() -> impl Iterator<Item = &'static Case> {
+pub(super) fn of_claims() -> impl Iterator<Item = &'static ContractCase> {
     [claims::CASES, inbox::CASES].into_iter().flatten()
 }

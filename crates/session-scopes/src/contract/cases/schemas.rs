@@ -3,7 +3,9 @@
 use serde_json::json;
 use stepfold_state_core::state::{Handler, Schema, StateError};
 
-use crate::contract::room::{Case, Checked, Fault, Room, cases, ensure, ensure_eq, ensure_error};
+use crate::contract::context::{
+    CaseContext, CaseFault, CaseResult, ContractCase, cases, ensure, ensure_eq, ensure_error,
+};
 use crate::error::SessionError;
 use crate::schema::SessionSchema;
 use crate::store::{Expected, GetSession, ScopeKey, SessionStore};
@@ -22,45 +24,45 @@ fn old() -> Result<SessionSchema, StateError> {
     Ok(builder.key::<i64>("app:count").handler(Handler::sum()).build()?.into())
 }
 
-async fn compatible_changes_load(room: Room) -> Checked {
-    let key = room.create(&old()?, "s1", json!({"app:count": 1, "count": 1, "tags": ["a"]})).await?.key;
+async fn compatible_changes_load(context: CaseContext) -> CaseResult {
+    let key = context.create(&old()?, "s1", json!({"app:count": 1, "count": 1, "tags": ["a"]})).await?.key;
     let builder = Schema::builder().key::<Option<f64>>("count").key::<Vec<String>>("tags");
     let new = builder.key::<String>("title").default("none").key::<i64>("app:count").build()?.into();
-    let state = room.get(&key).await?.state(&new)?;
+    let state = context.get(&key).await?.state(&new)?;
     ensure_eq!(
-        crate::contract::room::values_of(&state),
+        crate::contract::context::values_of(&state),
         json!({"app:count": 1, "count": 1, "tags": ["a"], "title": "none"})
     );
-    room.write(&key, 0, "e1", &new, &[("tags", json!(["b"])), ("title", json!("x"))]).await?;
-    let state = room.get(&key).await?.state(&new)?;
+    context.write(&key, 0, "e1", &new, &[("tags", json!(["b"])), ("title", json!("x"))]).await?;
+    let state = context.get(&key).await?.state(&new)?;
     ensure_eq!(
-        crate::contract::room::values_of(&state),
+        crate::contract::context::values_of(&state),
         json!({"app:count": 1, "count": 1, "tags": ["a", "b"], "title": "x"})
     );
     Ok(())
 }
 
-async fn incompatible_changes_are_an_error_that_names_both_types(room: Room) -> Checked {
-    let key = room.create(&old()?, "s1", json!({"count": 1})).await?.key;
+async fn incompatible_changes_are_an_error_that_names_both_types(context: CaseContext) -> CaseResult {
+    let key = context.create(&old()?, "s1", json!({"count": 1})).await?.key;
     let new = SessionSchema::new(Schema::builder().key::<String>("count").build()?);
     let Err(SessionError::SchemaMismatch { key: name, stored, opened, .. }) =
-        room.get(&key).await?.state(&new)
+        context.get(&key).await?.state(&new)
     else {
-        return Err(Fault::new("the value was loaded as another type"));
+        return Err(CaseFault::new("the value was loaded as another type"));
     };
     ensure_eq!((name.as_str(), stored.as_str(), opened.as_str()), ("count", "integer", "string"));
     // A write does not get past it either, unless it replaces the value.
     let sum = SessionSchema::new(Schema::builder().key::<String>("count").handler(Handler::max()).build()?);
-    let result = room.write(&key, 0, "e1", &sum, &[("count", json!("x"))]).await;
+    let result = context.write(&key, 0, "e1", &sum, &[("count", json!("x"))]).await;
     ensure_error!(result, SessionError::SchemaMismatch { .. });
-    room.write(&key, 0, "e1", &new, &[("count", json!("one"))]).await?;
-    ensure_eq!(room.get(&key).await?.to_json(), json!({"count": "one"}));
+    context.write(&key, 0, "e1", &new, &[("count", json!("one"))]).await?;
+    ensure_eq!(context.get(&key).await?.to_json(), json!({"count": "one"}));
     Ok(())
 }
 
-async fn registered_migrations_run(room: Room) -> Checked {
+async fn registered_migrations_run(context: CaseContext) -> CaseResult {
     let values = json!({"app:count": 2, "count": 1, "tags": ["a", "b"]});
-    let key = room.create(&old()?, "s1", values).await?.key;
+    let key = context.create(&old()?, "s1", values).await?.key;
     let builder = Schema::builder().key::<Vec<i64>>("count").key::<String>("tags");
     let new = SessionSchema::new(builder.key::<Vec<i64>>("app:count").build()?)
         .migration("count", |old| Ok(json!([old])))
@@ -69,63 +71,70 @@ async fn registered_migrations_run(room: Room) -> Checked {
             let tags = old.as_array().ok_or("no list")?;
             Ok(json!(tags.iter().filter_map(|tag| tag.as_str()).collect::<Vec<_>>().join(",")))
         });
-    let read = room.get(&key).await?.state(&new)?;
+    let read = context.get(&key).await?.state(&new)?;
     ensure_eq!(
-        crate::contract::room::values_of(&read),
+        crate::contract::context::values_of(&read),
         json!({"app:count": [2], "count": [1], "tags": "a,b"})
     );
     // Handlers meet the converted value in the store, too.
     let writes = [("app:count", json!(3)), ("count", json!(3))];
-    room.write(&key, 0, "e1", &new, &writes).await?;
-    let read = room.get(&key).await?.state(&new)?;
+    context.write(&key, 0, "e1", &new, &writes).await?;
+    let read = context.get(&key).await?.state(&new)?;
     ensure_eq!(
-        crate::contract::room::values_of(&read),
+        crate::contract::context::values_of(&read),
         json!({"app:count": [2, 3], "count": [1, 3], "tags": "a,b"})
     );
     Ok(())
 }
 
-async fn a_key_that_is_declared_no_more_stays_in_the_store(room: Room) -> Checked {
-    let key = room.create(&old()?, "s1", json!({"app:count": 1, "count": 1, "tags": ["a"]})).await?.key;
+async fn a_key_that_is_declared_no_more_stays_in_the_store(context: CaseContext) -> CaseResult {
+    let key = context.create(&old()?, "s1", json!({"app:count": 1, "count": 1, "tags": ["a"]})).await?.key;
     let new = SessionSchema::new(Schema::builder().key::<Vec<String>>("tags").build()?);
-    room.write(&key, 0, "e1", &new, &[("tags", json!("b"))]).await?;
-    let session = room.get(&key).await?;
+    context.write(&key, 0, "e1", &new, &[("tags", json!("b"))]).await?;
+    let session = context.get(&key).await?;
     let state = session.state(&new)?;
     ensure!(!state.has("count") && !state.has("app:count"), "{state:?}");
     ensure_eq!(session.to_json(), json!({"app:count": 1, "count": 1, "tags": ["a", "b"]}));
-    room.write(&key, 1, "e2", &old()?, &[("count", json!(1))]).await?;
+    context.write(&key, 1, "e2", &old()?, &[("count", json!(1))]).await?;
     ensure_eq!(
-        room.get(&key).await?.state(&old()?)?.get("count").map(stepfold_state_core::state::ValueRef::to_json),
+        context
+            .get(&key)
+            .await?
+            .state(&old()?)?
+            .get("count")
+            .map(stepfold_state_core::state::ValueRef::to_json),
         Some(json!(2))
     );
     Ok(())
 }
 
-async fn shared_values_know_the_schema_they_were_written_under(room: Room) -> Checked {
-    room.create(&old()?, "s1", json!({"app:count": 1})).await?;
+async fn shared_values_know_the_schema_they_were_written_under(context: CaseContext) -> CaseResult {
+    context.create(&old()?, "s1", json!({"app:count": 1})).await?;
     let new = SessionSchema::new(Schema::builder().key::<Vec<String>>("app:count").build()?);
     // The session itself was never stored under the old schema.
-    let key = room.create(&new, "s2", json!({})).await?.key;
-    let read = room.get(&key).await?.state(&new);
+    let key = context.create(&new, "s2", json!({})).await?.key;
+    let read = context.get(&key).await?.state(&new);
     match &read {
         Err(SessionError::SchemaMismatch { key, stored, opened, .. })
             if key == "app:count" && stored == "integer" && opened == "list of string" => {}
         other => {
-            return Err(Fault::new(format!("{other:?}, expected a mismatch of integer and list of string")));
+            return Err(CaseFault::new(format!(
+                "{other:?}, expected a mismatch of integer and list of string"
+            )));
         }
     }
-    let result = room.write(&key, Expected::Any, "e1", &new, &[("app:count", json!(["x"]))]).await;
+    let result = context.write(&key, Expected::Any, "e1", &new, &[("app:count", json!(["x"]))]).await;
     ensure_error!(result, SessionError::SchemaMismatch { .. });
     Ok(())
 }
 
-async fn a_session_is_read_without_a_schema(room: Room) -> Checked {
+async fn a_session_is_read_without_a_schema(context: CaseContext) -> CaseResult {
     let values = json!({"app:count": 2, "count": 1, "tags": ["a", "b"]});
-    let before = room.create(&old()?, "s1", values.clone()).await?;
+    let before = context.create(&old()?, "s1", values.clone()).await?;
     let key = before.key.clone();
-    room.write(&key, 0, "e1", &old()?, &[("tags", json!(["c"])), ("count", json!(1))]).await?;
+    context.write(&key, 0, "e1", &old()?, &[("tags", json!(["c"])), ("count", json!(1))]).await?;
     let new = SessionSchema::new(Schema::builder().key::<String>("count").key::<i64>("tags").build()?);
-    let session = room.get(&key).await?;
+    let session = context.get(&key).await?;
     ensure_error!(session.state(&new), SessionError::SchemaMismatch { .. });
     ensure_error!(session.update(before.state(&old()?)?, &new), SessionError::SchemaMismatch { .. });
     // Stored values can still be read, in every way.
@@ -138,11 +147,11 @@ async fn a_session_is_read_without_a_schema(room: Room) -> Checked {
     });
     ensure_eq!(own, Some(json!({"count": 2, "tags": ["a", "b", "c"]})));
     let get = || GetSession::new(key.clone());
-    ensure_eq!(room.store.get(get().at_version(0)).await?.to_json(), values);
-    ensure_eq!(room.store.get(get().keys(["count"])).await?.to_json(), json!({"count": 2}));
-    let changed = room.store.get(get().changed_since(before.seen())).await?;
+    ensure_eq!(context.store.get(get().at_version(0)).await?.to_json(), values);
+    ensure_eq!(context.store.get(get().keys(["count"])).await?.to_json(), json!({"count": 2}));
+    let changed = context.store.get(get().changed_since(before.seen())).await?;
     ensure_eq!(changed.to_json(), json!({"count": 2, "tags": ["a", "b", "c"]}));
-    let app = room.store.read_scope(ScopeKey::app(room.app.as_str())?).await?;
+    let app = context.store.read_scope(ScopeKey::app(context.app.as_str())?).await?;
     ensure_eq!(app.get("app:count").map(stepfold_state_core::state::ValueRef::to_json), Some(json!(2)));
     Ok(())
 }

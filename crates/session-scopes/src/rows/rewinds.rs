@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::digest::Check;
+use super::lineage::to_db;
+use super::seal::compare;
+use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
-use crate::rows::to_db;
-use crate::seal::compare;
 use crate::session::Rewound;
 
 /// The row of a rewind.
@@ -34,22 +34,22 @@ impl RewindRow {
 
     fn sum(&self) -> i64 {
         let RewindRow { stream, rewound: Rewound { version, to }, previous, visible, checksum: _ } = *self;
-        let mut check = Check::new("stepfold_rewinds");
+        let mut check = ChecksumEncoder::new("stepfold_rewinds");
         check.int(stream).int(to_db(version)).int(to_db(to)).int(to_db(previous)).int(to_db(visible)).sum()
     }
 }
 
 /// Rows of rewinds by their versions.
 #[derive(Default)]
-pub(crate) struct Rewinds(BTreeMap<u64, RewindRow>);
+pub(crate) struct RewindChain(BTreeMap<u64, RewindRow>);
 
-impl FromIterator<RewindRow> for Rewinds {
+impl FromIterator<RewindRow> for RewindChain {
     fn from_iter<I: IntoIterator<Item = RewindRow>>(rows: I) -> Self {
-        Rewinds(rows.into_iter().map(|row| (row.rewound.version, row)).collect())
+        RewindChain(rows.into_iter().map(|row| (row.rewound.version, row)).collect())
     }
 }
 
-impl Rewinds {
+impl RewindChain {
     /// The version of the newest one; 0 if there is none.
     pub(crate) fn newest(&self) -> u64 {
         self.0.last_key_value().map_or(0, |(version, _)| *version)
@@ -57,32 +57,34 @@ impl Rewinds {
 
     /// The rewinds that count where `newest` is the newest one, in order.
     pub(crate) fn counting(self, newest: u64) -> Result<Vec<Rewound>, SessionError> {
-        let mut rewinds = self.followed(newest, |row| row.visible)?;
+        let mut rewinds = self.follow_chain(newest, |row| row.visible)?;
         rewinds.reverse();
         Ok(rewinds)
     }
 
     /// Checks all rewinds of a history whose newest one this is.
     pub(crate) fn check_all(self, newest: u64) -> Result<(), SessionError> {
-        self.followed(newest, |row| row.previous).map(drop)
+        self.follow_chain(newest, |row| row.previous).map(drop)
     }
 
-    fn followed(
+    fn follow_chain(
         mut self,
         mut next: u64,
         follow: impl Fn(&RewindRow) -> u64,
     ) -> Result<Vec<Rewound>, SessionError> {
-        let mut followed = Vec::new();
+        let mut follow_chain = Vec::new();
         while next > 0 {
+            // NOTE: removed while it is followed, so that damaged rows which refer to each other in a circle end in an
+            // error, not in a loop.
             let row = self
                 .0
                 .remove(&next)
                 .ok_or_else(|| SessionError::damaged("history of a session", "missing rewind"))?;
             compare(row.sum(), row.checksum, || "rewind of a session".to_owned())?;
-            followed.push(row.rewound);
+            follow_chain.push(row.rewound);
             next = follow(&row);
         }
-        Ok(followed)
+        Ok(follow_chain)
     }
 }
 
@@ -106,11 +108,11 @@ mod tests {
 
     #[test]
     fn what_does_not_count_is_not_needed() {
-        let all = || rows().into_iter().collect::<Rewinds>();
+        let all = || rows().into_iter().collect::<RewindChain>();
         assert_eq!(versions(&all().counting(12).unwrap()), [8, 12]);
         assert_eq!(versions(&all().counting(5).unwrap()), [5]);
         assert_eq!(versions(&all().counting(0).unwrap()), Vec::<u64>::new());
-        let counting = || rows().into_iter().skip(1).collect::<Rewinds>();
+        let counting = || rows().into_iter().skip(1).collect::<RewindChain>();
         assert_eq!(versions(&counting().counting(12).unwrap()), [8, 12]);
         assert_eq!(counting().newest(), 12);
         assert!(all().check_all(12).is_ok());
@@ -119,15 +121,15 @@ mod tests {
     #[test]
     fn what_is_missing_or_changed_is_noticed() {
         for lost in [8, 12] {
-            let left: Rewinds = rows().into_iter().filter(|row| row.rewound.version != lost).collect();
+            let left: RewindChain = rows().into_iter().filter(|row| row.rewound.version != lost).collect();
             assert!(left.counting(12).is_err(), "{lost}");
         }
-        let first_lost: Rewinds = rows().into_iter().skip(1).collect();
+        let first_lost: RewindChain = rows().into_iter().skip(1).collect();
         assert!(first_lost.check_all(12).is_err());
         let changed = |change: fn(&mut RewindRow)| {
             let mut rows = rows();
             change(&mut rows[1]);
-            rows.into_iter().collect::<Rewinds>().counting(12)
+            rows.into_iter().collect::<RewindChain>().counting(12)
         };
         assert!(changed(|row| row.rewound.to = 4).is_err());
         assert!(changed(|row| row.visible = 5).is_err());

@@ -1,4 +1,4 @@
-//! What an app and its users have in memory: values, sessions, and their order in a list.
+//! The data of an app and its users in memory: values, sessions, and their order in a list.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,38 +8,37 @@ use rpds::RedBlackTreeMapSync;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Delta, Write};
 
-use super::branches::Branches;
-use super::changed::Changed;
-use super::claims::Work;
-use super::tags::Tags;
-use super::versions::{Known, Versions};
-use crate::apply::{WritesOf, merge_write};
-use crate::changes::ScopeVersions;
+use super::branches::BranchIndex;
+use super::change_index::ChangeIndex;
+use super::claims::MemoryWork;
+use super::event_versions::{EventVersions, KnownEvent};
+use super::tag_index::TagIndex;
+use crate::apply::merge_write;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event, FIRST, searched_of};
 use crate::ids::{EventId, IdempotencyKey, LifeId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
-use crate::scope::{ByScope, Scope, writes_of};
+use crate::scope::{ByScope, Scope, ScopeVersions, writes_of};
 use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
 use crate::store::{
-    EventRange, GetSession, Kept, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, WriteScope,
-    page_of,
+    EventRange, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound,
+    WriteOrigin, WriteScope, page_of,
 };
 use crate::time::Timestamp;
 
-pub(super) type Cells = RedBlackTreeMapSync<Arc<str>, Held>;
+pub(super) type ValueMap = RedBlackTreeMapSync<Arc<str>, Held>;
 
 /// An app with its users.
 #[derive(Debug, Default)]
-pub(super) struct App {
-    pub(super) shared: Shared,
-    pub(super) users: HashMap<UserId, Tenant>,
+pub(super) struct AppData {
+    pub(super) shared: SharedScope,
+    pub(super) users: HashMap<UserId, UserData>,
 }
 
-impl App {
-    pub(super) fn place(&mut self, user: &UserId, id: &SessionId) -> Option<Place<'_>> {
-        let Tenant { user, sessions, moved, .. } = self.users.get_mut(user)?;
-        Some(Place { app: &mut self.shared, user, moved, entry: sessions.get_mut(id)? })
+impl AppData {
+    pub(super) fn place(&mut self, user: &UserId, id: &SessionId) -> Option<SessionSlot<'_>> {
+        let UserData { user, sessions, moved, .. } = self.users.get_mut(user)?;
+        Some(SessionSlot { app: &mut self.shared, user, moved, entry: sessions.get_mut(id)? })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -47,20 +46,20 @@ impl App {
     }
 }
 
-/// A session with all that its events may change: found once, since finding it costs more than most of
-/// what is then done there.
-pub(super) struct Place<'a> {
-    pub(super) app: &'a mut Shared,
-    pub(super) user: &'a mut Shared,
+/// A session with all that its events may change: found once, since finding it costs more than most of the operations
+/// on it.
+pub(super) struct SessionSlot<'a> {
+    pub(super) app: &'a mut SharedScope,
+    pub(super) user: &'a mut SharedScope,
     moved: &'a mut Vec<SessionId>,
-    pub(super) entry: &'a mut Entry,
+    pub(super) entry: &'a mut SessionEntry,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SessionSlot<'a> {
     /// The receipt, if the event was committed already.
     pub(super) fn repeated(
         &self,
-        known: Known,
+        known: KnownEvent,
         key: &SessionKey,
         event: &Event,
     ) -> Result<Option<Receipt>, SessionError> {
@@ -76,12 +75,14 @@ impl<'a> Place<'a> {
     pub(super) fn commit(
         self,
         id: &SessionId,
-        known: Known,
+        known: KnownEvent,
         event: Arc<Event>,
-        cells: Cells,
-    ) -> (Receipt, &'a mut Work) {
+        cells: ValueMap,
+    ) -> (Receipt, &'a mut MemoryWork) {
         let scopes = self.scopes();
-        let Place { moved, entry, .. } = self;
+        let SessionSlot { moved, entry, .. } = self;
+        // NOTE: the order is repaired at the next list and not at each write: most sessions are written many times between
+        // two lists.
         if entry.updated != event.at && entry.moved_from.is_none() {
             entry.moved_from = Some(entry.updated);
             moved.push(id.clone());
@@ -92,10 +93,10 @@ impl<'a> Place<'a> {
 
 /// A user of an app.
 #[derive(Debug, Default)]
-pub(super) struct Tenant {
-    pub(super) user: Shared,
+pub(super) struct UserData {
+    pub(super) user: SharedScope,
     /// On the heap: a table has room for twice as many.
-    pub(super) sessions: HashMap<SessionId, Box<Entry>>,
+    pub(super) sessions: HashMap<SessionId, Box<SessionEntry>>,
     /// Sessions by the time of their last write and their number, but for those that moved.
     order: BTreeMap<(Timestamp, i64), SessionId>,
     /// Sessions that were written since they were put in order, each once: most are written many times
@@ -103,13 +104,13 @@ pub(super) struct Tenant {
     moved: Vec<SessionId>,
 }
 
-impl Tenant {
-    pub(super) fn insert(&mut self, id: SessionId, entry: Entry) {
+impl UserData {
+    pub(super) fn insert(&mut self, id: SessionId, entry: SessionEntry) {
         self.order.insert((entry.updated, entry.number), id.clone());
         self.sessions.insert(id, Box::new(entry));
     }
 
-    pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<Entry>> {
+    pub(super) fn remove(&mut self, id: &SessionId) -> Option<Box<SessionEntry>> {
         self.put_in_order();
         let entry = self.sessions.remove(id)?;
         self.order.remove(&(entry.updated, entry.number));
@@ -128,12 +129,13 @@ impl Tenant {
         }
     }
 
-    /// Takes the values of the user away; the keys that had one.
+    /// Removes the values of the user; returns their keys.
     pub(super) fn erase(&mut self) -> Vec<String> {
         let erased = std::mem::take(&mut self.user);
         if !self.sessions.is_empty() && erased.version() > 0 {
-            // The readers of other sessions have seen what is gone, and must not take what comes for it.
-            self.user.changed = Changed::after(&erased.changed);
+            // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
+            // that they do not take later values for changes of the erased ones.
+            self.user.changed = ChangeIndex::after(&erased.changed);
         }
         erased.keys()
     }
@@ -148,11 +150,11 @@ impl Tenant {
         self
     }
 
-    /// The sessions behind a place of the list. Ask [`in_order`](Tenant::in_order) for it.
+    /// The sessions after a place of the list, in the order that [`in_order`](UserData::in_order) has made.
     pub(super) fn newest_first(
         &self,
         after: Option<(Timestamp, i64)>,
-    ) -> impl Iterator<Item = (&SessionId, &Entry)> {
+    ) -> impl Iterator<Item = (&SessionId, &SessionEntry)> {
         let end = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
         let found = self.order.range(..end).rev().filter_map(|(_, id)| self.sessions.get_key_value(id));
         found.map(|(id, entry)| (id, &**entry))
@@ -161,15 +163,15 @@ impl Tenant {
 
 /// A scope that outlives sessions.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) cells: Cells,
+pub(super) struct SharedScope {
+    pub(super) cells: ValueMap,
     /// Which of them were written when.
-    changed: Changed,
+    changed: ChangeIndex,
     /// The newest idempotency keys, oldest first, each with its write.
     keys: VecDeque<(IdempotencyKey, Delta)>,
 }
 
-impl Shared {
+impl SharedScope {
     pub(super) fn values(&self) -> Values {
         values(&self.cells)
     }
@@ -178,17 +180,17 @@ impl Shared {
         self.changed.version()
     }
 
-    /// Those values that a request asks for.
+    /// The requested values.
     fn asked(&self, request: &GetSession, scope: Scope, seen: Option<u64>) -> Values {
         let changed = seen.and_then(|version| self.changed.since(version));
-        match request.looked_up(scope, changed) {
+        match request.requested_keys(scope, changed) {
             Some(keys) => values_of(&self.cells, keys),
             None => self.values(),
         }
     }
 
-    /// Takes what a write has made of the values.
-    fn put<'a>(&mut self, cells: Cells, writes: impl Iterator<Item = &'a Write>) {
+    /// Stores the values after a write.
+    fn put<'a>(&mut self, cells: ValueMap, writes: impl Iterator<Item = &'a Write>) {
         self.cells = cells;
         let mut is_first = true;
         for write in writes {
@@ -222,7 +224,7 @@ impl Shared {
                 None => {}
             }
         }
-        let what = WritesOf::Scope(&request.scope);
+        let what = WriteOrigin::Scope(&request.scope);
         let cells = merged(self.cells.clone(), request.delta.iter(), &request.schema, what)?;
         self.put(cells, request.delta.iter());
         if let Some(key) = &request.idempotency_key {
@@ -237,15 +239,16 @@ impl Shared {
 
 /// Writes to both shared scopes, or to none.
 pub(super) fn write_shared(
-    (app, user): (&mut Shared, &mut Shared),
+    (app, user): (&mut SharedScope, &mut SharedScope),
     delta: &Delta,
     schema: &SessionSchema,
-    what: WritesOf<'_>,
+    what: WriteOrigin<'_>,
 ) -> Result<(), SessionError> {
     let is_shared = |write: &Write| matches!(Scope::of(write.key()), Scope::App | Scope::User);
     if !delta.iter().any(is_shared) {
         return Ok(());
     }
+    // NOTE: the maps are persistent: a clone is a pointer, and both results exist before either scope is changed.
     let app_cells = merged(app.cells.clone(), writes_of(delta, Scope::App), schema, what)?;
     let user_cells = merged(user.cells.clone(), writes_of(delta, Scope::User), schema, what)?;
     user.put(user_cells, writes_of(delta, Scope::User));
@@ -253,11 +256,11 @@ pub(super) fn write_shared(
     Ok(())
 }
 
-fn values(cells: &Cells) -> Values {
+fn values(cells: &ValueMap) -> Values {
     cells.iter().map(|(key, held)| (Arc::clone(key), held.clone())).collect()
 }
 
-fn values_of(cells: &Cells, keys: BTreeSet<Arc<str>>) -> Values {
+fn values_of(cells: &ValueMap, keys: BTreeSet<Arc<str>>) -> Values {
     let value = |key: Arc<str>| {
         let value = cells.get(&key).cloned();
         (key, value)
@@ -266,11 +269,11 @@ fn values_of(cells: &Cells, keys: BTreeSet<Arc<str>>) -> Values {
 }
 
 fn merged<'a>(
-    mut cells: Cells,
+    mut cells: ValueMap,
     writes: impl Iterator<Item = &'a Write>,
     schema: &SessionSchema,
-    what: WritesOf<'_>,
-) -> Result<Cells, SessionError> {
+    what: WriteOrigin<'_>,
+) -> Result<ValueMap, SessionError> {
     for write in writes {
         match merge_write(schema, cells.get(write.key()), write, what)? {
             Some(cell) => {
@@ -290,27 +293,27 @@ fn merged<'a>(
 
 /// A session.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct SessionEntry {
     pub(super) number: i64,
     pub(super) updated: Timestamp,
     /// The time under which it is still listed, if it was written since.
     moved_from: Option<Timestamp>,
     pub(super) created: Timestamp,
     pub(super) parent: Option<Parent>,
-    /// Events up to this version are gone.
+    /// Events up to this version were deleted.
     pub(super) oldest: u64,
-    /// The events behind `oldest`.
+    /// The events after `oldest`.
     log: List<CommittedEvent>,
     /// The values at each version from `oldest` on.
-    cells: List<Cells>,
+    cells: List<ValueMap>,
     rewinds: Vec<Rewound>,
-    versions: Versions,
-    tags: Tags,
-    pub(super) branches: Branches,
-    pub(super) work: Work,
+    versions: EventVersions,
+    tags: TagIndex,
+    pub(super) branches: BranchIndex,
+    pub(super) work: MemoryWork,
 }
 
-impl Entry {
+impl SessionEntry {
     pub(super) fn new(
         number: i64,
         at: Timestamp,
@@ -318,8 +321,9 @@ impl Entry {
         schema: &SessionSchema,
         life: Option<LifeId>,
     ) -> Result<Self, SessionError> {
-        let cells = merged(Cells::default(), writes_of(delta, Scope::Session), schema, WritesOf::NewSession)?;
-        Ok(Entry {
+        let cells =
+            merged(ValueMap::default(), writes_of(delta, Scope::Session), schema, WriteOrigin::NewSession)?;
+        Ok(SessionEntry {
             number,
             updated: at,
             moved_from: None,
@@ -329,10 +333,10 @@ impl Entry {
             log: List::new(),
             cells: [cells].into_iter().collect(),
             rewinds: Vec::new(),
-            versions: Versions::default(),
-            tags: Tags::default(),
-            branches: Branches::default(),
-            work: Work::new(life, number),
+            versions: EventVersions::default(),
+            tags: TagIndex::default(),
+            branches: BranchIndex::default(),
+            work: MemoryWork::new(life, number),
         })
     }
 
@@ -350,7 +354,7 @@ impl Entry {
             }
             let cells = match event.actions.rewound_to {
                 Some(to) => self.cells_at(key, to)?,
-                None => self.merged(&event.actions.delta, schema, WritesOf::Event(&event.id))?,
+                None => self.merged(&event.actions.delta, schema, WriteOrigin::Event(&event.id))?,
             };
             self.commit(known, event, cells, ScopeVersions::default());
         }
@@ -367,15 +371,15 @@ impl Entry {
     }
 
     pub(super) fn keys(&self) -> Vec<String> {
-        self.now().into_iter().flat_map(Cells::keys).map(ToString::to_string).collect()
+        self.now().into_iter().flat_map(ValueMap::keys).map(ToString::to_string).collect()
     }
 
-    fn now(&self) -> Option<&Cells> {
+    fn now(&self) -> Option<&ValueMap> {
         self.cells.last()
     }
 
     /// Looks an event's id up.
-    pub(super) fn known(&self, id: &EventId) -> Known {
+    pub(super) fn known(&self, id: &EventId) -> KnownEvent {
         self.versions.find(id, |version| self.committed(version).is_some_and(|event| event.id == *id))
     }
 
@@ -392,7 +396,12 @@ impl Entry {
     }
 
     /// The version that the event gave the session, if it was committed already.
-    fn repeated(&self, known: Known, key: &SessionKey, event: &Event) -> Result<Option<u64>, SessionError> {
+    fn repeated(
+        &self,
+        known: KnownEvent,
+        key: &SessionKey,
+        event: &Event,
+    ) -> Result<Option<u64>, SessionError> {
         let Some(version) = known.version else { return Ok(None) };
         if self.committed(version).is_some_and(|committed| *committed == *event) {
             return Ok(Some(version));
@@ -405,12 +414,18 @@ impl Entry {
         &self,
         delta: &Delta,
         schema: &SessionSchema,
-        what: WritesOf<'_>,
-    ) -> Result<Cells, SessionError> {
+        what: WriteOrigin<'_>,
+    ) -> Result<ValueMap, SessionError> {
         merged(self.now().cloned().unwrap_or_default(), writes_of(delta, Scope::Session), schema, what)
     }
 
-    fn commit(&mut self, known: Known, event: Arc<Event>, cells: Cells, scopes: ScopeVersions) -> Receipt {
+    fn commit(
+        &mut self,
+        known: KnownEvent,
+        event: Arc<Event>,
+        cells: ValueMap,
+        scopes: ScopeVersions,
+    ) -> Receipt {
         let version = self.version() + 1;
         let receipt = Receipt::new(event.id.clone(), version).with_scopes(scopes);
         self.updated = event.at;
@@ -422,7 +437,7 @@ impl Entry {
         receipt
     }
 
-    pub(super) fn cells_at(&self, key: &SessionKey, version: u64) -> Result<Cells, SessionError> {
+    pub(super) fn cells_at(&self, key: &SessionKey, version: u64) -> Result<ValueMap, SessionError> {
         let cells = version.checked_sub(self.oldest).and_then(|offset| self.cells.get(index(offset)));
         cells.cloned().ok_or_else(|| SessionError::no_such_version(key, version, self.oldest, self.version()))
     }
@@ -438,8 +453,9 @@ impl Entry {
         self.cells_at(key, version)?;
         let length = index(version - self.oldest);
         let mut tags = self.tags.clone();
+        // NOTE: a fork shares events and values, but its index of tags must not find events after the fork.
         tags.retain(|tagged| tagged <= version);
-        Ok(Entry {
+        Ok(SessionEntry {
             number,
             updated: at,
             moved_from: None,
@@ -449,18 +465,18 @@ impl Entry {
             log: first(&self.log, length),
             cells: first(&self.cells, length + 1),
             rewinds: self.rewinds.iter().copied().filter(|rewound| rewound.version <= version).collect(),
-            versions: Versions::default(),
+            versions: EventVersions::default(),
             tags,
-            branches: Branches::default(),
-            work: Work::new(life, number),
+            branches: BranchIndex::default(),
+            work: MemoryWork::new(life, number),
         })
     }
 
     pub(super) fn prune(&mut self, request: &PruneSession) -> Result<Pruned, SessionError> {
         let newest = self.version();
         let oldest = match request.kept(self.oldest, newest)? {
-            Kept::From(version) => version,
-            Kept::Since(time) => {
+            RetentionBound::From(version) => version,
+            RetentionBound::Since(time) => {
                 let first = self.log.iter().find(|committed| committed.event.at >= time);
                 first.map_or(newest, |first| first.version - 1)
             }
@@ -477,13 +493,13 @@ impl Entry {
         Ok(Pruned { events, oldest })
     }
 
-    /// `key` is that of the session: a list asks for many in the same way.
+    /// The requested parts of the session. `key` is its own: a list reads many sessions with one request.
     pub(super) fn session(
         &self,
         key: SessionKey,
         request: &GetSession,
-        app: &Shared,
-        user: &Shared,
+        app: &SharedScope,
+        user: &SharedScope,
     ) -> Result<Session, SessionError> {
         let version = request.version_in(self.oldest, self.version())?;
         let cells = request.state.then(|| self.cells_at(&key, version)).transpose()?;
@@ -516,17 +532,17 @@ impl Entry {
         })
     }
 
-    /// Those of its own values that a request asks for, given all of them.
-    fn asked(&self, request: &GetSession, cells: &Cells) -> Values {
+    /// The requested ones of its own values, given all of them.
+    fn asked(&self, request: &GetSession, cells: &ValueMap) -> Values {
         let seen = request.since.filter(|_| request.version.is_none());
         let changed = seen.and_then(|seen| self.changed_since(seen.version));
-        match request.looked_up(Scope::Session, changed) {
+        match request.requested_keys(Scope::Session, changed) {
             Some(keys) => values_of(cells, keys),
             None => values(cells),
         }
     }
 
-    /// The keys that were written after a version; none if that is not known.
+    /// The keys that were written after a version; `None` if they are unknown.
     fn changed_since(&self, version: u64) -> Option<BTreeSet<Arc<str>>> {
         let is_rewound = self.rewinds.last().is_some_and(|rewound| rewound.version > version);
         if is_rewound || version > self.version() {
@@ -567,6 +583,8 @@ impl Entry {
                 return self.range(EventRange::All, &page);
             }
             EventRange::Since(time) => {
+                // NOTE: events have the caller's times, which need not grow; the newest older event decides, so that later
+                // ones are complete.
                 let is_older = |committed: &&CommittedEvent| committed.event.at < time;
                 let older = ranges.iter().rev().find_map(|range| self.newest_first(*range).find(is_older));
                 (older.map_or(0, |committed| committed.version), usize::MAX)
@@ -594,7 +612,7 @@ fn first<T: Clone>(list: &List<T>, length: usize) -> List<T> {
     first
 }
 
-/// A place in memory; what is counted there fits its addresses.
+/// An index in memory. Counts of items in memory fit `usize`.
 fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
@@ -607,25 +625,25 @@ mod tests {
 
     const USER: &str = "alice";
 
-    fn insert(app: &mut App, id: &str, at: i64) {
+    fn insert(app: &mut AppData, id: &str, at: i64) {
         let schema = SessionSchema::new(Schema::default());
         let (number, at) = (at, Timestamp::from_micros(at));
-        let entry = Entry::new(number, at, &Delta::new(), &schema, None).unwrap();
+        let entry = SessionEntry::new(number, at, &Delta::new(), &schema, None).unwrap();
         app.user().insert(SessionId::new(id).unwrap(), entry);
     }
 
-    fn write(app: &mut App, id: &str, at: i64) {
+    fn write(app: &mut AppData, id: &str, at: i64) {
         let (user, id) = (UserId::new(USER).unwrap(), SessionId::new(id).unwrap());
         let place = app.place(&user, &id).unwrap();
         let event = EventId::new(place.entry.version().to_string()).unwrap();
         let known = place.entry.known(&event);
         let (invocation, author) = (InvocationId::new("i").unwrap(), Author::new("agent").unwrap());
         let event = Event::new(event, invocation, author, Timestamp::from_micros(at));
-        place.commit(&id, known, Arc::new(event), Cells::default());
+        place.commit(&id, known, Arc::new(event), ValueMap::default());
     }
 
-    impl App {
-        fn user(&mut self) -> &mut Tenant {
+    impl AppData {
+        fn user(&mut self) -> &mut UserData {
             self.users.entry(UserId::new(USER).unwrap()).or_default()
         }
 
@@ -638,7 +656,7 @@ mod tests {
 
     #[test]
     fn a_session_moves_once_however_often_it_was_written() {
-        let mut app = App::default();
+        let mut app = AppData::default();
         insert(&mut app, "a", 1);
         insert(&mut app, "b", 2);
         assert_eq!(app.listed(), "b a");
@@ -654,7 +672,7 @@ mod tests {
 
     #[test]
     fn a_deleted_session_leaves_no_trace_in_the_order() {
-        let mut app = App::default();
+        let mut app = AppData::default();
         insert(&mut app, "a", 1);
         insert(&mut app, "b", 2);
         write(&mut app, "a", 3);

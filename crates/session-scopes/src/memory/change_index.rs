@@ -1,4 +1,4 @@
-//! Which keys of a shared scope were written since a version of it.
+//! The keys of a shared scope that were written since a version of it.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -10,25 +10,25 @@ use crate::store::REMEMBERED_REMOVALS;
 
 /// The newest write of each key of a scope.
 #[derive(Debug, Default)]
-pub(super) struct Changed {
-    /// How often the scope was written.
+pub(super) struct ChangeIndex {
+    /// The number of writes to the scope.
     version: u64,
-    /// What was removed up to this version is forgotten.
+    /// Removals up to this version are forgotten.
     known: u64,
     newest: HashMap<Arc<str>, u64>,
     by_version: BTreeSet<(u64, Arc<str>)>,
     removed: BTreeSet<(u64, Arc<str>)>,
 }
 
-impl Changed {
+impl ChangeIndex {
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
     /// For a scope that replaces a deleted one: earlier readers are invalid.
-    pub(super) fn after(erased: &Changed) -> Self {
+    pub(super) fn after(erased: &ChangeIndex) -> Self {
         let version = erased.version + 1;
-        Changed { version, known: version, ..Changed::default() }
+        ChangeIndex { version, known: version, ..ChangeIndex::default() }
     }
 
     /// Counts a write.
@@ -36,7 +36,7 @@ impl Changed {
         self.version += 1;
     }
 
-    /// That the write which was counted last was also to this key, which has a value now or has none.
+    /// Records that the newest write was also to this key, and whether the key has a value now.
     pub(super) fn note(&mut self, key: &Arc<str>, has_value: bool) {
         let version = self.version;
         if let Some(before) = self.newest.insert(Arc::clone(key), version) {
@@ -48,6 +48,8 @@ impl Changed {
         if !has_value {
             self.removed.insert((version, Arc::clone(key)));
         }
+        // NOTE: keys with values are bounded by the values; removed ones are not. A reader from before the forgotten
+        // removals reads all values.
         while self.removed.len() > REMEMBERED_REMOVALS
             && let Some(oldest) = self.removed.pop_first()
         {
@@ -57,7 +59,7 @@ impl Changed {
         }
     }
 
-    /// The keys that were written after a version; none if that is not known.
+    /// The keys that were written after a version; `None` if they are unknown.
     pub(super) fn since(&self, version: u64) -> Option<BTreeSet<Arc<str>>> {
         if version < self.known || version > self.version {
             return None;

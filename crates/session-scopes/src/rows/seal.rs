@@ -5,24 +5,26 @@
 //! it, the combined checksums of the session's values, and the newest rewind; the seal of a session has the
 //! same for the version of its row, and a checksum of its lineage.
 
-use crate::changes::ScopeVersions;
-use crate::digest::{Check, Content, Digest};
+use super::lineage::{HistorySegment, to_db};
+use crate::digest::{ChecksumEncoder, ContentDigest, Digest};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{LifeId, SessionId, SessionKey};
-use crate::rows::{Segment, to_db};
+use crate::scope::ScopeVersions;
 use crate::session::{Parent, Session, Visible};
 use crate::store::Claim;
 use crate::time::Timestamp;
 
-/// How many bits of a row's number are the version.
+/// The number of bits of a row's number that hold the version.
+// NOTE: stream and version share one integer, so that SQLite keeps the events of a session side by side in the table's own
+// tree and needs no index for them.
 const VERSION_BITS: u32 = 32;
 /// The highest version that a row's number has room for.
 pub(crate) const MAX_VERSION: u64 = (1 << VERSION_BITS) - 1;
 
 /// The sealed state of a session at a version, in addition to its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct SealedState {
     /// The digest of the history.
     pub(crate) head: Digest,
     /// The checksums of the rows of all keys, including removed ones, combined by exclusive or.
@@ -31,7 +33,7 @@ pub(crate) struct State {
     pub(crate) rewound: u64,
 }
 
-impl State {
+impl SealedState {
     const LENGTH: usize = Digest::LENGTH + 8 + 8;
 
     fn write(&self, bytes: &mut Vec<u8>) {
@@ -40,11 +42,15 @@ impl State {
         bytes.extend(self.rewound.to_le_bytes());
     }
 
-    fn read(bytes: &mut Reader<'_>) -> Option<Self> {
-        Some(State { head: bytes.digest()?, cells: bytes.int()?, rewound: bytes.int()?.cast_unsigned() })
+    fn read(bytes: &mut SealReader<'_>) -> Option<Self> {
+        Some(SealedState {
+            head: bytes.digest()?,
+            cells: bytes.int()?,
+            rewound: bytes.int()?.cast_unsigned(),
+        })
     }
 
-    fn check<'c>(&self, check: &'c mut Check) -> &'c mut Check {
+    fn check<'c>(&self, check: &'c mut ChecksumEncoder) -> &'c mut ChecksumEncoder {
         check.bytes(self.head.as_bytes()).int(self.cells).int(self.rewound.cast_signed())
     }
 }
@@ -53,18 +59,18 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventSeal {
     /// The state after the event.
-    pub(crate) state: State,
+    pub(crate) state: SealedState,
     checksum: i64,
 }
 
 impl EventSeal {
     /// The seal of the row of a number and a time.
-    pub(crate) fn new(number: i64, at: i64, state: State) -> Self {
+    pub(crate) fn new(number: i64, at: i64, state: SealedState) -> Self {
         EventSeal { state, checksum: EventSeal::checksum(number, at, &state) }
     }
 
     /// Returns the sealed state, if the seal belongs to this row.
-    pub(crate) fn open(self, number: i64, at: i64) -> Result<State, SessionError> {
+    pub(crate) fn open(self, number: i64, at: i64) -> Result<SealedState, SessionError> {
         if EventSeal::checksum(number, at, &self.state) == self.checksum {
             return Ok(self.state);
         }
@@ -73,20 +79,20 @@ impl EventSeal {
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(State::LENGTH + 8);
+        let mut bytes = Vec::with_capacity(SealedState::LENGTH + 8);
         self.state.write(&mut bytes);
         bytes.extend(self.checksum.to_le_bytes());
         bytes
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut bytes = Reader(bytes);
-        let seal = EventSeal { state: State::read(&mut bytes)?, checksum: bytes.int()? };
+        let mut bytes = SealReader(bytes);
+        let seal = EventSeal { state: SealedState::read(&mut bytes)?, checksum: bytes.int()? };
         bytes.end(seal)
     }
 
-    fn checksum(number: i64, at: i64, state: &State) -> i64 {
-        state.check(Check::new("stepfold_events").int(number).int(at)).sum()
+    fn checksum(number: i64, at: i64, state: &SealedState) -> i64 {
+        state.check(ChecksumEncoder::new("stepfold_events").int(number).int(at)).sum()
     }
 }
 
@@ -102,7 +108,7 @@ pub(crate) struct BranchSums {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionSeal {
     /// The state at the version of the row.
-    pub(crate) state: State,
+    pub(crate) state: SealedState,
     /// The digest of the history up to the oldest version that the session can go back to.
     pub(crate) anchor: Digest,
     /// The checksum of the session's lineage.
@@ -115,15 +121,15 @@ pub(crate) struct SessionSeal {
 
 impl SessionSeal {
     /// Begins the checksum of a row with the sealed fields.
-    fn begin(&self) -> Check {
-        let mut check = Check::new("stepfold_sessions");
+    fn begin(&self) -> ChecksumEncoder {
+        let mut check = ChecksumEncoder::new("stepfold_sessions");
         self.state.check(&mut check).bytes(self.anchor.as_bytes()).int(self.lineage);
         check.int(self.branches.labels).int(self.branches.forks);
         check
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(State::LENGTH + Digest::LENGTH + 32);
+        let mut bytes = Vec::with_capacity(SealedState::LENGTH + Digest::LENGTH + 32);
         self.state.write(&mut bytes);
         bytes.extend(self.anchor.as_bytes());
         for sum in [self.lineage, self.branches.labels, self.branches.forks] {
@@ -134,8 +140,8 @@ impl SessionSeal {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut bytes = Reader(bytes);
-        let state = State::read(&mut bytes)?;
+        let mut bytes = SealReader(bytes);
+        let state = SealedState::read(&mut bytes)?;
         let (anchor, lineage) = (bytes.digest()?, bytes.int()?);
         let branches = BranchSums { labels: bytes.int()?, forks: bytes.int()? };
         let checksum = bytes.int()?;
@@ -154,7 +160,7 @@ pub(crate) struct SessionRecord {
     pub(crate) parent: Option<(String, u64)>,
     pub(crate) life: String,
     /// The state at the version.
-    pub(crate) state: State,
+    pub(crate) state: SealedState,
     /// The digest of the history up to the oldest version.
     pub(crate) anchor: Digest,
     /// The checksum of the lineage.
@@ -171,8 +177,8 @@ impl SessionRecord {
         at: Timestamp,
         parent: Option<(String, u64)>,
         life: &LifeId,
-        (state, anchor): (State, Digest),
-        lineage: &[Segment],
+        (state, anchor): (SealedState, Digest),
+        lineage: &[HistorySegment],
     ) -> Self {
         let (created, updated) = (at, at);
         let (lineage, life) = (of_lineage(lineage), life.to_string());
@@ -222,10 +228,12 @@ impl SessionRecord {
     /// The seal of the row of the next event, which changes the combined checksums of the session's values by `cells`.
     pub(crate) fn seal_after(&self, event: &Event, body: &str, cells: i64) -> EventSeal {
         let (version, at) = (self.version + 1, event.at.as_micros());
-        let content = Content::new(version, event.id.as_str(), event.at, body);
-        let State { head, cells: before, rewound } = self.state;
+        let content = ContentDigest::new(version, event.id.as_str(), event.at, body);
+        let SealedState { head, cells: before, rewound } = self.state;
         let rewound = if event.actions.rewound_to().is_some() { version } else { rewound };
-        let state = State { head: content.after(head), cells: before ^ cells, rewound };
+        // NOTE: combined by exclusive or, so that an append updates the sum from the rows that it changes and reads no
+        // others.
+        let state = SealedState { head: content.after(head), cells: before ^ cells, rewound };
         EventSeal::new(row_number(self.number, version), at, state)
     }
 
@@ -237,7 +245,7 @@ impl SessionRecord {
         Err(SessionError::no_such_version(key, version, self.oldest, self.version))
     }
 
-    /// Without the events up to a version, whose digest stays.
+    /// The record after retention up to a version, whose digest is kept.
     pub(crate) fn pruned(self, oldest: u64, anchor: Digest) -> Self {
         SessionRecord { oldest, anchor, ..self }
     }
@@ -296,7 +304,7 @@ pub(crate) struct ScopeSeal {
 impl ScopeSeal {
     /// The seal of the row of a scope, with its version and the one up to which removals are forgotten.
     pub(crate) fn new(scope: i64, app: &str, user: &str, (version, known): (u64, u64), cells: i64) -> Self {
-        let mut check = Check::new("stepfold_scopes");
+        let mut check = ChecksumEncoder::new("stepfold_scopes");
         check.int(scope).text(app).text(user).int(to_db(version)).int(to_db(known)).int(cells);
         ScopeSeal { cells, checksum: check.sum() }
     }
@@ -308,14 +316,14 @@ impl ScopeSeal {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut bytes = Reader(bytes);
+        let mut bytes = SealReader(bytes);
         let seal = ScopeSeal { cells: bytes.int()?, checksum: bytes.int()? };
         bytes.end(seal)
     }
 }
 
-/// A shared scope, for people.
-pub(crate) fn shared(app: &str, user: &str) -> String {
+/// The name of a shared scope in errors.
+pub(crate) fn scope_name(app: &str, user: &str) -> String {
     if user.is_empty() { format!("scope of app {app}") } else { format!("scope of user {app}/{user}") }
 }
 
@@ -329,14 +337,20 @@ pub(crate) fn of_shared(
     value: Option<&str>,
     list: Option<(i64, i64)>,
 ) -> i64 {
-    let mut check = Check::new("stepfold_shared");
+    let mut check = ChecksumEncoder::new("stepfold_shared");
     check.int(scope).text(key).int(version).int(changed).int(schema).optional_text(value);
     check.optional_int(list.map(|(start, _)| start)).optional_int(list.map(|(_, length)| length)).sum()
 }
 
 /// The checksum of the row of a shared list's item, with its index and version.
 pub(crate) fn of_item(scope: i64, key: &str, (place, version): (i64, i64), item: &str) -> i64 {
-    Check::new("stepfold_shared_items").int(scope).text(key).int(place).int(version).text(item).sum()
+    ChecksumEncoder::new("stepfold_shared_items")
+        .int(scope)
+        .text(key)
+        .int(place)
+        .int(version)
+        .text(item)
+        .sum()
 }
 
 /// The number of an event's row, covered by its seal. The bound of a range may be higher than any existing
@@ -359,12 +373,12 @@ pub(crate) fn stream_of(number: i64) -> i64 {
 
 /// The checksum of the row of a schema.
 pub(crate) fn of_schema(number: i64, text: &str) -> i64 {
-    Check::new("stepfold_schemas").int(number).text(text).sum()
+    ChecksumEncoder::new("stepfold_schemas").int(number).text(text).sum()
 }
 
 /// The checksum of a lineage, newest segment first.
-pub(crate) fn of_lineage(lineage: &[Segment]) -> i64 {
-    let mut check = Check::new("stepfold_lineage");
+pub(crate) fn of_lineage(lineage: &[HistorySegment]) -> i64 {
+    let mut check = ChecksumEncoder::new("stepfold_lineage");
     for segment in lineage {
         check.int(segment.stream).int(to_db(segment.after)).int(to_db(segment.upto));
     }
@@ -373,16 +387,16 @@ pub(crate) fn of_lineage(lineage: &[Segment]) -> i64 {
 
 /// The checksum of the row of a label.
 pub(crate) fn of_label(number: i64, label: &str, version: i64) -> i64 {
-    Check::new("stepfold_labels").int(number).text(label).int(version).sum()
+    ChecksumEncoder::new("stepfold_labels").int(number).text(label).int(version).sum()
 }
 
 /// The checksum of the row of a fork, including the origin in the fork's own row.
 pub(crate) fn of_fork(parent: i64, number: i64, id: &str, version: i64, created: i64) -> i64 {
-    let mut check = Check::new("stepfold_forks");
+    let mut check = ChecksumEncoder::new("stepfold_forks");
     check.int(parent).int(number).text(id).int(version).int(created).sum()
 }
 
-/// Refuses a checksum that is not the one that was stored.
+/// Rejects a checksum that differs from the stored one.
 pub(crate) fn compare(found: i64, stored: i64, what: impl FnOnce() -> String) -> Result<(), SessionError> {
     if found == stored {
         return Ok(());
@@ -390,10 +404,10 @@ pub(crate) fn compare(found: i64, stored: i64, what: impl FnOnce() -> String) ->
     Err(SessionError::damaged(what(), "checksum mismatch of its row"))
 }
 
-/// The bytes of a blob, from its start on.
-struct Reader<'a>(&'a [u8]);
+/// Reads the fields of a stored seal, from its first byte on.
+struct SealReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl SealReader<'_> {
     fn digest(&mut self) -> Option<Digest> {
         self.take().map(Digest::from_bytes)
     }

@@ -9,19 +9,22 @@ use stepfold_state_core::state::Write;
 use tokio::try_join;
 use tokio_postgres::Row;
 
-use super::rows::{HeadRow, History, Items, RowsOf, Schemas, heads, session_lists, shared_lists};
+use super::rows::{
+    HeadRow, ListItems, PostgresHistory, PostgresSchemas, RowOwner, heads, session_lists, shared_lists,
+};
 use super::statements::{
     ADD_ITEMS, ADD_REMOVED, DELETE_CELLS, DELETE_SHARED, DROP_SHARED_ITEMS, FIND_ITEMS, FIND_SHARED_ITEMS,
     FORGET_REMOVED, KEEP_PAST, MOVE_SCOPE, PUT_CELLS, PUT_SHARED, PUT_SHARED_ITEMS, READ_LINEAGE,
     READ_REWINDS,
 };
 use super::sums;
-use super::transaction::{Given, Sent, execute, query};
+use super::transaction::{SentStatement, SqlParameters, execute, query};
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
-use crate::rows::{Change, Extent, Found, Head, Plan, Planner, by_key, from_db, to_db};
-use crate::seal::SessionRecord;
-use crate::shared::{ScopeOperation, ScopeRow};
+use crate::rows::lineage::{from_db, to_db};
+use crate::rows::seal::SessionRecord;
+use crate::rows::shared::{ScopeOperation, ScopeRow};
+use crate::rows::values::{ChangePlan, ChangePlanner, ListExtent, RowChange, StoredHead, ValueHead, by_key};
 use crate::store::REMEMBERED_REMOVALS;
 
 /// The keys that are written, in the form that statements take.
@@ -29,20 +32,20 @@ pub(super) fn keys(writes: &[&Write]) -> Vec<String> {
     by_key(writes).into_iter().map(|(key, _)| key.to_owned()).collect()
 }
 
-/// Where the items of a list come from, should they be needed.
-pub(super) enum Source<'a> {
+/// The source of a list's items, in case they are needed.
+pub(super) enum ItemSource<'a> {
     /// The session.
     Session(&'a SessionKey, &'a SessionRecord),
     /// The scope of an app, or of a user, and its number.
     Shared(&'a AppId, Option<&'a UserId>, i64),
 }
 
-impl Source<'_> {
-    /// Whose rows are read.
-    pub(super) fn rows_of(&self) -> RowsOf {
+impl ItemSource<'_> {
+    /// The owner of the rows that are read.
+    pub(super) fn rows_of(&self) -> RowOwner {
         match self {
-            Source::Session(..) => RowsOf::Session,
-            Source::Shared(_, _, scope) => RowsOf::Shared(*scope),
+            ItemSource::Session(..) => RowOwner::Session,
+            ItemSource::Shared(_, _, scope) => RowOwner::Shared(*scope),
         }
     }
 
@@ -51,20 +54,20 @@ impl Source<'_> {
         connection: &Object,
         heads: &[HeadRow],
         keys: &[String],
-    ) -> Result<Items, SessionError> {
+    ) -> Result<ListItems, SessionError> {
         match self {
-            Source::Session(key, record) => {
+            ItemSource::Session(key, record) => {
                 let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
                 let ask = |sql| async move { query(connection, sql, &[&app, &user, &id]).await };
                 let items = async { query(connection, FIND_ITEMS, &[&app, &user, &id, &keys]).await };
                 let rewinds = async { query(connection, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await };
                 let (lineage, rewinds, items) = try_join!(biased; ask(READ_LINEAGE), rewinds, items)?;
-                let history = History::read(&lineage, &rewinds, record, None)?;
+                let history = PostgresHistory::read(&lineage, &rewinds, record, None)?;
                 let lists = session_lists(heads, &items, &history);
                 let wanted = lists.into_iter().filter(|(head, _)| keys.contains(&head.key));
                 wanted.map(|(head, list)| Ok((head.key.clone(), list?))).collect()
             }
-            Source::Shared(app, user, scope) => {
+            ItemSource::Shared(app, user, scope) => {
                 let (app, user) = (app.as_str(), user.map_or("", UserId::as_str));
                 let items = query(connection, FIND_SHARED_ITEMS, &[&app, &user, &keys]).await?;
                 let lists = shared_lists(heads, &items, *scope);
@@ -76,34 +79,35 @@ impl Source<'_> {
 }
 
 /// A key, its row before, and its change.
-pub(super) struct Planned {
+pub(super) struct PlannedChange {
     key: String,
     found: Option<HeadRow>,
-    change: Change,
+    change: RowChange,
 }
 
-/// Folds writes into what the rows of their keys hold.
+/// Folds writes into the stored values of their keys.
 pub(super) async fn plan(
     connection: &Object,
-    schemas: &Schemas,
-    planner: &Planner<'_>,
+    schemas: &PostgresSchemas,
+    planner: &ChangePlanner<'_>,
     rows: &[Row],
     writes: &[&Write],
-    source: Source<'_>,
-) -> Result<Vec<Planned>, SessionError> {
+    source: ItemSource<'_>,
+) -> Result<Vec<PlannedChange>, SessionError> {
     let heads = heads(rows, source.rows_of())?;
     let mut found = HashMap::new();
     for row in &heads {
         let schema = schemas.text(connection, row.schema).await?;
-        found.insert(row.key.as_str(), Found { head: row.head.clone(), schema });
+        found.insert(row.key.as_str(), StoredHead { head: row.head.clone(), schema });
     }
     let (mut changes, mut waiting) = (Vec::new(), Vec::new());
     for (key, writes) in by_key(writes) {
         match planner.plan(found.get(key), &writes)? {
-            Plan::Change(change) => changes.push((key, change)),
-            Plan::NeedsItems(extent, schema) => waiting.push((key, (extent, schema), writes)),
+            ChangePlan::Change(change) => changes.push((key, change)),
+            ChangePlan::NeedsItems(extent, schema) => waiting.push((key, (extent, schema), writes)),
         }
     }
+    // NOTE: only lists whose handlers need their items are read, all in one further round trip.
     if !waiting.is_empty() {
         let keys: Vec<String> = waiting.iter().map(|(key, ..)| (*key).to_owned()).collect();
         let mut items = source.items(connection, &heads, &keys).await?;
@@ -114,25 +118,25 @@ pub(super) async fn plan(
     }
     let mut heads: HashMap<String, HeadRow> =
         heads.into_iter().map(|head| (head.key.clone(), head)).collect();
-    let with_row = |(key, change): (&str, Change)| {
+    let with_row = |(key, change): (&str, RowChange)| {
         let found = heads.remove(key);
-        Planned { key: key.to_owned(), found, change }
+        PlannedChange { key: key.to_owned(), found, change }
     };
     Ok(changes.into_iter().map(with_row).collect())
 }
 
-/// What changes in a session, as columns.
+/// The changes of a session, as columns.
 #[derive(Default)]
-struct Changes {
+struct SessionChanges {
     /// Keys that had a row before, each with its version and checksum.
     past: Vec<(String, i64, i64)>,
     removed: Vec<String>,
-    put: Put,
+    put: CellColumns,
     items: ItemColumns,
 }
 
 #[derive(Default)]
-struct Put {
+struct CellColumns {
     keys: Vec<String>,
     values: Vec<Option<String>>,
     generations: Vec<Option<i64>>,
@@ -151,28 +155,29 @@ struct ItemColumns {
     items: Vec<Vec<Value>>,
 }
 
-impl Changes {
-    fn of(planned: Vec<Planned>) -> Self {
-        let mut changes = Changes::default();
-        for Planned { key, found, change } in planned {
+impl SessionChanges {
+    fn of(planned: Vec<PlannedChange>) -> Self {
+        let mut changes = SessionChanges::default();
+        for PlannedChange { key, found, change } in planned {
             changes.add(&key, found.as_ref(), change);
         }
         changes
     }
 
-    fn add(&mut self, key: &str, found: Option<&HeadRow>, change: Change) {
-        if change == Change::Nothing {
+    fn add(&mut self, key: &str, found: Option<&HeadRow>, change: RowChange) {
+        if change == RowChange::Nothing {
             return;
         }
         if let Some(found) = found {
             self.past.push((key.to_owned(), found.version, found.checksum));
         }
         match change {
-            Change::Nothing => {}
-            Change::Remove => self.removed.push(key.to_owned()),
-            Change::Json(value) => self.put.add(key, Some(value.to_string()), None),
-            Change::List(extent, rows) => {
-                let is_same = |found: &&HeadRow| matches!(&found.head, Head::List(had) if had.generation == extent.generation);
+            RowChange::Nothing => {}
+            RowChange::Remove => self.removed.push(key.to_owned()),
+            RowChange::Json(value) => self.put.add(key, Some(value.to_string()), None),
+            RowChange::List(extent, rows) => {
+                // NOTE: a list that was replaced begins with an empty sum; its old items stay for past values.
+                let is_same = |found: &&HeadRow| matches!(&found.head, ValueHead::List(had) if had.generation == extent.generation);
                 let items = found.filter(is_same).map_or(0, |found| found.items);
                 self.put.add(key, None, Some((extent, items)));
                 for (place, items) in rows {
@@ -190,13 +195,13 @@ impl Changes {
 /// checksums change by.
 pub(super) fn session_changes<'a>(
     connection: &'a Object,
-    planned: Vec<Planned>,
+    planned: Vec<PlannedChange>,
     stream: i64,
     version: u64,
     schema: i64,
-) -> (Vec<Sent<'a>>, i64) {
+) -> (Vec<SentStatement<'a>>, i64) {
     let version = to_db(version);
-    let Changes { past, removed, put, items } = Changes::of(planned);
+    let SessionChanges { past, removed, put, items } = SessionChanges::of(planned);
     let gone =
         past.iter().fold(0, |sum, (key, version, content)| sum ^ sums::of_cell(key, *version, *content));
     let past: Vec<String> = past.into_iter().map(|(key, ..)| key).collect();
@@ -204,7 +209,7 @@ pub(super) fn session_changes<'a>(
     let put = put.summed(schema, &items);
     let cells = put.contents.iter().zip(&put.put.keys);
     let cells = cells.fold(gone, |sum, (content, key)| sum ^ sums::of_cell(key, version, *content));
-    let mut sent: Vec<Sent<'a>> = Vec::new();
+    let mut sent: Vec<SentStatement<'a>> = Vec::new();
     if !past.is_empty() {
         sent.push(Box::pin(async move { execute(connection, KEEP_PAST, &[&stream, &version, &past]).await }));
     }
@@ -217,25 +222,25 @@ pub(super) fn session_changes<'a>(
     if !items.keys.is_empty() {
         sent.push(Box::pin(async move {
             let ItemTexts { keys, generations, places, items, sums } = &items;
-            let given: Given<'_> = &[&stream, &version, keys, generations, places, items, sums];
+            let given: SqlParameters<'_> = &[&stream, &version, keys, generations, places, items, sums];
             execute(connection, ADD_ITEMS, given).await
         }));
     }
     (sent, cells)
 }
 
-/// What changes in a scope, as columns.
+/// The changes of a scope, as columns.
 #[derive(Default)]
 struct ScopeChanges {
     /// Lists that lose items, and the index of the first one that stays.
     shrunk: (Vec<String>, Vec<i64>),
     removed: Vec<String>,
-    put: ScopeRows,
-    items: ScopeItems,
+    put: SharedColumns,
+    items: SharedItemColumns,
 }
 
 #[derive(Default)]
-struct ScopeRows {
+struct SharedColumns {
     keys: Vec<String>,
     values: Vec<Option<String>>,
     starts: Vec<Option<i64>>,
@@ -245,7 +250,7 @@ struct ScopeRows {
 }
 
 #[derive(Default)]
-struct ScopeItems {
+struct SharedItemColumns {
     keys: Vec<String>,
     places: Vec<i64>,
     items: Vec<String>,
@@ -282,13 +287,13 @@ impl ScopeChanges {
 /// The statements that write the values of a shared scope, which gets its next version.
 pub(super) async fn scope_changes<'a>(
     connection: &'a Object,
-    planned: Vec<Planned>,
+    planned: Vec<PlannedChange>,
     mut row: ScopeRow,
     schema: i64,
-) -> Result<Vec<Sent<'a>>, SessionError> {
+) -> Result<Vec<SentStatement<'a>>, SessionError> {
     row.version += 1;
     let mut changes = ScopeChanges::default();
-    for Planned { key, found, change } in planned {
+    for PlannedChange { key, found, change } in planned {
         let before = found.map(|found| found.before());
         row.change(schema, &key, before, change).into_iter().for_each(|operation| changes.add(operation));
     }
@@ -298,7 +303,7 @@ pub(super) async fn scope_changes<'a>(
         row.known = row.known.max(remember_removed(connection, scope, &removed, version).await?);
     }
     let (known, seal) = (to_db(row.known), row.seal().to_bytes());
-    let mut sent: Vec<Sent<'a>> = Vec::new();
+    let mut sent: Vec<SentStatement<'a>> = Vec::new();
     if !shrunk.0.is_empty() {
         sent.push(Box::pin(async move {
             execute(connection, DROP_SHARED_ITEMS, &[&scope, &shrunk.0, &shrunk.1]).await
@@ -312,14 +317,15 @@ pub(super) async fn scope_changes<'a>(
     }
     if !put.keys.is_empty() {
         sent.push(Box::pin(async move {
-            let ScopeRows { keys, values, starts, lengths, changed, sums } = &put;
-            let given: Given<'_> = &[&scope, &schema, keys, values, starts, lengths, &version, changed, sums];
+            let SharedColumns { keys, values, starts, lengths, changed, sums } = &put;
+            let given: SqlParameters<'_> =
+                &[&scope, &schema, keys, values, starts, lengths, &version, changed, sums];
             execute(connection, PUT_SHARED, given).await
         }));
     }
     if !items.keys.is_empty() {
         sent.push(Box::pin(async move {
-            let ScopeItems { keys, places, items, sums } = &items;
+            let SharedItemColumns { keys, places, items, sums } = &items;
             execute(connection, PUT_SHARED_ITEMS, &[&scope, keys, places, items, sums, &version]).await
         }));
     }
@@ -335,21 +341,25 @@ struct ItemTexts {
     sums: Vec<i64>,
 }
 
-/// Rows of a session's values, with what is stored of their lists' items, and the checksums of their contents.
-struct SummedPut {
-    put: Put,
+/// Rows of a session's values, with the checksums of their lists' items and of their contents.
+struct SummedCells {
+    put: CellColumns,
     items: Vec<Option<i64>>,
     contents: Vec<i64>,
 }
 
-impl SummedPut {
+impl SummedCells {
     async fn execute(
         &self,
         connection: &Object,
         [stream, version, schema]: [i64; 3],
     ) -> Result<u64, SessionError> {
-        let SummedPut { put: Put { keys, values, generations, starts, lengths, .. }, items, contents } = self;
-        let given: Given<'_> =
+        let SummedCells {
+            put: CellColumns { keys, values, generations, starts, lengths, .. },
+            items,
+            contents,
+        } = self;
+        let given: SqlParameters<'_> =
             &[&stream, &version, &schema, keys, values, generations, starts, lengths, items, contents];
         execute(connection, PUT_CELLS, given).await
     }
@@ -383,31 +393,31 @@ impl ItemColumns {
     }
 }
 
-impl Put {
-    fn add(&mut self, key: &str, value: Option<String>, list: Option<(Extent, i64)>) {
+impl CellColumns {
+    fn add(&mut self, key: &str, value: Option<String>, list: Option<(ListExtent, i64)>) {
         self.keys.push(key.to_owned());
         self.values.push(value);
-        let number = |of: fn(Extent) -> u64| list.map(|(extent, _)| to_db(of(extent)));
+        let number = |of: fn(ListExtent) -> u64| list.map(|(extent, _)| to_db(of(extent)));
         self.generations.push(number(|extent| extent.generation));
         self.starts.push(number(|extent| extent.start));
         self.lengths.push(number(|extent| extent.length));
         self.items.push(list.map(|(_, items)| items));
     }
 
-    fn summed(self, schema: i64, added: &ItemTexts) -> SummedPut {
+    fn summed(self, schema: i64, added: &ItemTexts) -> SummedCells {
         let added = sums::by_key(added.keys.iter().map(String::as_str).zip(added.sums.iter().copied()));
         let with = |(key, items): (&String, &Option<i64>)| {
             items.map(|items| items ^ added.get(key.as_str()).copied().unwrap_or_default())
         };
         let items: Vec<Option<i64>> = self.keys.iter().zip(&self.items).map(with).collect();
         let contents = self.contents(schema, &items);
-        SummedPut { put: self, items, contents }
+        SummedCells { put: self, items, contents }
     }
 
-    fn extent(&self, row: usize) -> Option<Extent> {
+    fn extent(&self, row: usize) -> Option<ListExtent> {
         let (generation, start) = self.generations[row].zip(self.starts[row])?;
         let length = from_db(self.lengths[row]?);
-        Some(Extent { generation: from_db(generation), start: from_db(start), length })
+        Some(ListExtent { generation: from_db(generation), start: from_db(start), length })
     }
 
     /// The checksums of the contents of a session's rows.

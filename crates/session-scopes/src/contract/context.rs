@@ -21,40 +21,40 @@ use crate::time::Timestamp;
 
 /// The error of a case.
 #[derive(Debug)]
-pub(crate) struct Fault(String);
+pub(crate) struct CaseFault(String);
 
-impl Fault {
+impl CaseFault {
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Fault(text.into())
+        CaseFault(text.into())
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CaseFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl<E: std::error::Error + 'static> From<E> for Fault {
+impl<E: std::error::Error + 'static> From<E> for CaseFault {
     fn from(error: E) -> Self {
-        Fault(ErrorChain(&error).to_string())
+        CaseFault(ErrorChain(&error).to_string())
     }
 }
 
-pub(crate) type Checked = Result<(), Fault>;
-pub(crate) type Running = Pin<Box<dyn Future<Output = Checked> + Send>>;
+pub(crate) type CaseResult = Result<(), CaseFault>;
+pub(crate) type CaseFuture = Pin<Box<dyn Future<Output = CaseResult> + Send>>;
 
 /// A case: its name and function.
-pub(crate) struct Case {
+pub(crate) struct ContractCase {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(Room) -> Running,
+    pub(crate) run: fn(CaseContext) -> CaseFuture,
 }
 
 /// Lists cases by the names of their functions.
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
-        pub(super) const CASES: &[Case] =
-            &[$(Case { name: stringify!($name), run: |room| Box::pin($name(room)) }),*];
+        pub(super) const CASES: &[ContractCase] =
+            &[$(ContractCase { name: stringify!($name), run: |context| Box::pin($name(context)) }),*];
     };
 }
 
@@ -62,7 +62,7 @@ macro_rules! cases {
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {
-            return Err(Fault::new(format!($($text)+)));
+            return Err(CaseFault::new(format!($($text)+)));
         }
     };
 }
@@ -72,7 +72,7 @@ macro_rules! ensure_eq {
     ($left:expr, $right:expr) => {{
         let (left, right) = (&$left, &$right);
         if *left != *right {
-            return Err(Fault::new(format!(
+            return Err(CaseFault::new(format!(
                 "{} is {left:?}, expected {right:?} (line {} of {})",
                 stringify!($left),
                 line!(),
@@ -88,7 +88,7 @@ macro_rules! ensure_error {
         match $result {
             Err($pattern) => {}
             other => {
-                return Err(Fault::new(format!(
+                return Err(CaseFault::new(format!(
                     "{} is {other:?}, expected {} (line {})",
                     stringify!($result),
                     stringify!($pattern),
@@ -103,14 +103,14 @@ pub(crate) use {cases, ensure, ensure_eq, ensure_error};
 
 /// The environment of one case.
 #[derive(Clone, Debug)]
-pub(crate) struct Room {
+pub(crate) struct CaseContext {
     pub(crate) store: AnyStore,
     pub(crate) app: String,
 }
 
-impl Room {
+impl CaseContext {
     pub(crate) fn new(store: AnyStore, app: String) -> Self {
-        Room { store, app }
+        CaseContext { store, app }
     }
 
     /// A session of alice, which need not be there.
@@ -200,6 +200,7 @@ fn rewind(key: &SessionKey, id: &str, to: u64) -> Result<RewindSession, SessionE
 
 /// Seconds after a day that all cases begin with.
 pub(crate) fn at(seconds: i64) -> Timestamp {
+    // NOTE: a fixed day: a store that used the time of its host instead of the request's would fail the cases.
     Timestamp::from_micros(1_700_000_000_000_000 + seconds * 1_000_000)
 }
 
@@ -218,6 +219,7 @@ pub(crate) fn schema() -> Result<SessionSchema, StateError> {
         |builder: stepfold_state_core::state::SchemaBuilder, key: &str, kind: &str, handler: Handler| {
             builder.key_schema(key, json!({ "type": kind })).handler(handler)
         };
+    // NOTE: open, so that cases may write keys of their own.
     let mut builder = Schema::builder().open();
     for prefix in ["", "user:", "app:"] {
         for (key, kind, handler) in [
@@ -235,6 +237,7 @@ pub(crate) fn schema() -> Result<SessionSchema, StateError> {
             builder = any(builder, &format!("{prefix}{key}"), kind, handler);
         }
     }
+    // NOTE: a custom handler as well: stores must call handlers that they cannot interpret.
     let reverse = Handler::custom("longest", |current, new| {
         let length = |value: &Value| value.as_str().map_or(0, str::len);
         Ok(current.filter(|current| length(current) >= length(&new)).cloned().unwrap_or(new))

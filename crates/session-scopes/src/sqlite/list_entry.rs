@@ -3,15 +3,19 @@
 use rusqlite::{Connection, params};
 
 use super::error::failed;
-use super::history::{History, SessionRow};
+use super::history::{SqliteHistory, SqliteSessionRow};
 use crate::error::SessionError;
-use crate::event::{CommittedEvent, FIRST, Listed};
+use crate::event::{CommittedEvent, FIRST, ListEntry};
 use crate::ids::SessionKey;
 use crate::store::{EventRange, GetSession};
 
-/// As the events of a session have it.
-fn of_events(connection: &Connection, key: &SessionKey, row: &SessionRow) -> Result<Listed, SessionError> {
-    let history = History::read(connection, row)?;
+/// The list entry of a session according to its events.
+fn entry_from_events(
+    connection: &Connection,
+    key: &SessionKey,
+    row: &SqliteSessionRow,
+) -> Result<ListEntry, SessionError> {
+    let history = SqliteHistory::read(connection, row)?;
     let visible = history.visible(connection, row, row.version)?;
     let read = |events| {
         let request = GetSession { hidden: false, ..GetSession::new(key.clone()).events(events) };
@@ -19,8 +23,8 @@ fn of_events(connection: &Connection, key: &SessionKey, row: &SessionRow) -> Res
     };
     let newest = read(EventRange::Last(1))?;
     let listed_by =
-        |first: &[CommittedEvent]| Listed::of(key, first, newest.last().map(|newest| &*newest.event));
-    // Most sessions begin with the message.
+        |first: &[CommittedEvent]| ListEntry::of(key, first, newest.last().map(|newest| &*newest.event));
+    // NOTE: most sessions begin with the message, so one event is read first.
     let listed = listed_by(&read(EventRange::Page { after: 0, limit: 1 })?);
     match listed.has_message() {
         true => Ok(listed),
@@ -31,8 +35,8 @@ fn of_events(connection: &Connection, key: &SessionKey, row: &SessionRow) -> Res
 fn write(
     connection: &Connection,
     key: &SessionKey,
-    row: &SessionRow,
-    listed: &Listed,
+    row: &SqliteSessionRow,
+    listed: &ListEntry,
 ) -> Result<(), SessionError> {
     let (app, user, updated) = (key.app.as_str(), key.user.as_str(), row.updated.as_micros());
     connection
@@ -48,24 +52,24 @@ fn write(
 }
 
 /// Updates a session's list entry from its events, after a change that shows or hides earlier ones.
-pub(super) fn list_again(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
-    let row = SessionRow::get(connection, key)?;
-    write(connection, key, &row, &of_events(connection, key, &row)?)
+pub(super) fn update_entry(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
+    let row = SqliteSessionRow::get(connection, key)?;
+    write(connection, key, &row, &entry_from_events(connection, key, &row)?)
 }
 
 /// Updates the entries of all sessions, which were stored before they could be searched.
-pub(super) fn list_all(connection: &Connection) -> Result<(), SessionError> {
+pub(super) fn update_all_entries(connection: &Connection) -> Result<(), SessionError> {
     let failed = failed("list sessions");
     let mut query = connection.prepare("SELECT app, user, id FROM stepfold_sessions").map_err(&failed)?;
     let mut rows = query.query([]).map_err(&failed)?;
     while let Some(row) = rows.next().map_err(&failed)? {
         let read = || Ok::<_, rusqlite::Error>((row.get(0)?, row.get(1)?, row.get(2)?));
-        // One that is damaged is told of by those who read it.
+        // NOTE: a damaged session must not stop an upgrade of the file; its readers report the damage.
         let Ok((app, user, id)) = read() else { continue };
         let (app, user, id): (String, String, String) = (app, user, id);
         let Ok(key) = SessionKey::new(app, user, id) else { continue };
-        let Ok(row) = SessionRow::get(connection, &key) else { continue };
-        let listed = of_events(connection, &key, &row).unwrap_or_else(|_| Listed::unknown(&key));
+        let Ok(row) = SqliteSessionRow::get(connection, &key) else { continue };
+        let listed = entry_from_events(connection, &key, &row).unwrap_or_else(|_| ListEntry::unknown(&key));
         write(connection, &key, &row, &listed)?;
     }
     Ok(())
@@ -75,9 +79,9 @@ pub(super) fn list_all(connection: &Connection) -> Result<(), SessionError> {
 pub(super) fn verify(
     connection: &Connection,
     key: &SessionKey,
-    row: &SessionRow,
+    row: &SqliteSessionRow,
 ) -> Result<(), SessionError> {
-    let read = |row: &rusqlite::Row<'_>| Ok(Listed { is_unfinished: row.get(0)?, searched: row.get(1)? });
+    let read = |row: &rusqlite::Row<'_>| Ok(ListEntry { is_unfinished: row.get(0)?, searched: row.get(1)? });
     let place = params![key.app.as_str(), key.user.as_str(), row.updated.as_micros(), row.number];
     let stored = connection
         .prepare_cached(
@@ -86,5 +90,5 @@ pub(super) fn verify(
         )
         .and_then(|mut query| query.query_row(place, read))
         .map_err(failed("list sessions"))?;
-    of_events(connection, key, row)?.check(&stored, key)
+    entry_from_events(connection, key, row)?.check(&stored, key)
 }

@@ -7,33 +7,40 @@ use tokio_postgres::{GenericClient, Row};
 
 use super::error::failed;
 use super::pooler::typed;
-use super::rows::{History, SessionRow};
+use super::rows::{PostgresHistory, PostgresSessionRow};
 use super::statements::{
-    EVENTS, PAGE_OF_SESSIONS, PUT_LISTED, READ_LINEAGE, READ_LISTED, READ_REWINDS, READ_SESSION, Sql,
+    EVENTS, PAGE_OF_SESSIONS, PUT_LISTED, READ_LINEAGE, READ_LISTED, READ_REWINDS, READ_SESSION, SqlStatement,
 };
-use super::transaction::{Given, within};
+use super::transaction::{SqlParameters, with_timeout};
 use crate::error::{ErrorKind, SessionError};
-use crate::event::{CommittedEvent, Event, FIRST, Listed};
+use crate::event::{CommittedEvent, Event, FIRST, ListEntry};
 use crate::ids::{EventId, SessionKey};
-use crate::rows::{from_db, to_db};
+use crate::rows::lineage::{from_db, to_db};
 use crate::store::page_of;
 use crate::time::Timestamp;
 
 /// Sessions per query.
 const PAGE: i64 = 500;
 
-/// A statement without a name: these are few, and some come before any is prepared.
-async fn ask(client: &impl GenericClient, sql: Sql, given: Given<'_>) -> Result<Vec<Row>, SessionError> {
+/// Runs an unnamed statement: these are few, and some run before any is prepared.
+async fn ask(
+    client: &impl GenericClient,
+    sql: SqlStatement,
+    given: SqlParameters<'_>,
+) -> Result<Vec<Row>, SessionError> {
     client.query_typed(sql.text(), &typed(given)?).await.map_err(failed("list sessions"))
 }
 
-/// The number of a session, and what its events have.
-async fn of_events(client: &impl GenericClient, key: &SessionKey) -> Result<(i64, Listed), SessionError> {
+/// The number of a session, and its list entry according to its events.
+async fn entry_from_events(
+    client: &impl GenericClient,
+    key: &SessionKey,
+) -> Result<(i64, ListEntry), SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let row = SessionRow::of(&ask(client, READ_SESSION, &[&app, &user, &id]).await?, key)?;
+    let row = PostgresSessionRow::of(&ask(client, READ_SESSION, &[&app, &user, &id]).await?, key)?;
     let lineage = ask(client, READ_LINEAGE, &[&app, &user, &id]).await?;
     let rewinds = ask(client, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await?;
-    let visible: Vec<_> = History::read(&lineage, &rewinds, &row, None)?.visible.ranges().collect();
+    let visible: Vec<_> = PostgresHistory::read(&lineage, &rewinds, &row, None)?.visible.ranges().collect();
     let newest = visible.iter().rev().find(|(first, last)| first <= last).map(|(_, last)| *last);
     let newest = newest.filter(|newest| *newest > row.oldest);
     let mut ranges = page_of(&visible, row.oldest, FIRST);
@@ -46,7 +53,7 @@ async fn of_events(client: &impl GenericClient, key: &SessionKey) -> Result<(i64
     events.reverse();
     let newest = events.iter().find(|committed| Some(committed.version) == newest);
     let first = events.partition_point(|committed| committed.version <= last_of_first);
-    Ok((row.number, Listed::of(key, &events[..first], newest.map(|newest| &*newest.event))))
+    Ok((row.number, ListEntry::of(key, &events[..first], newest.map(|newest| &*newest.event))))
 }
 
 fn event(row: &Row) -> Result<CommittedEvent, SessionError> {
@@ -55,39 +62,40 @@ fn event(row: &Row) -> Result<CommittedEvent, SessionError> {
     Ok(CommittedEvent::new(from_db(row.get(0)), event))
 }
 
-async fn write(client: &impl GenericClient, number: i64, listed: &Listed) -> Result<(), SessionError> {
+async fn write(client: &impl GenericClient, number: i64, listed: &ListEntry) -> Result<(), SessionError> {
     ask(client, PUT_LISTED, &[&number, &listed.is_unfinished, &listed.searched]).await.map(drop)
 }
 
 /// Updates a session's list entry from its events, after a change that shows or hides earlier ones.
-pub(super) async fn list_again(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+pub(super) async fn update_entry(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     let client: &tokio_postgres::Client = connection;
-    let (number, listed) = of_events(client, key).await?;
+    let (number, listed) = entry_from_events(client, key).await?;
     write(client, number, &listed).await
 }
 
-/// Updates the entries of all sessions, which were stored before they could be searched; the server may take so long for each.
-pub(super) async fn list_all(
+/// Updates the entries of all sessions, which were stored before they could be searched. Each has its own timeout.
+pub(super) async fn update_all_entries(
     transaction: &tokio_postgres::Transaction<'_>,
-    patience: Duration,
+    answer_timeout: Duration,
 ) -> Result<(), SessionError> {
     let mut after = 0_i64;
     loop {
         let page =
-            within(patience, ask(transaction, PAGE_OF_SESSIONS, &[&after, &None::<&str>, &PAGE])).await?;
+            with_timeout(answer_timeout, ask(transaction, PAGE_OF_SESSIONS, &[&after, &None::<&str>, &PAGE]))
+                .await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.get(0);
         for row in &page {
             let [app, user, id] = [1, 2, 3].map(|column| row.get::<_, String>(column));
-            // One that is damaged is told of by those who read it.
+            // NOTE: a damaged session must not stop an upgrade of the tables; its readers report the damage.
             let Ok(key) = SessionKey::new(app, user, id) else { continue };
-            let listed = within(patience, of_events(transaction, &key)).await;
+            let listed = with_timeout(answer_timeout, entry_from_events(transaction, &key)).await;
             let listed = match listed {
                 Ok((_, listed)) => listed,
                 Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
-                Err(_) => Listed::unknown(&key),
+                Err(_) => ListEntry::unknown(&key),
             };
-            within(patience, write(transaction, row.get(0), &listed)).await?;
+            with_timeout(answer_timeout, write(transaction, row.get(0), &listed)).await?;
         }
     }
 }
@@ -95,8 +103,8 @@ pub(super) async fn list_all(
 /// Compares a session's list entry with its events.
 pub(super) async fn verify(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     let client: &tokio_postgres::Client = connection;
-    let (number, events) = of_events(client, key).await?;
+    let (number, events) = entry_from_events(client, key).await?;
     let stored = ask(client, READ_LISTED, &[&number]).await?;
     let stored = stored.first().ok_or_else(|| SessionError::not_found(key))?;
-    events.check(&Listed { is_unfinished: stored.get(0), searched: stored.get(1) }, key)
+    events.check(&ListEntry { is_unfinished: stored.get(0), searched: stored.get(1) }, key)
 }

@@ -3,7 +3,7 @@
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use stepfold_state_core::count_values;
 
-/// The bytes of a value in a tree, besides its text.
+/// The memory of a value in a tree, besides its text.
 const VALUE: u64 = 40;
 
 /// The values of an event that is not large: they have no trees.
@@ -30,30 +30,30 @@ fn with_values(bytes: u64, values: usize) -> u64 {
     bytes.saturating_add(VALUE.saturating_mul(values as u64))
 }
 
-/// A sum of sizes, which is not counted on beyond the most that is asked for.
+/// Adds sizes, and stops once the sum exceeds a limit.
 #[cfg(feature = "sqlite")]
-pub(crate) struct Weighing {
+pub(crate) struct SizeCounter {
     pub(crate) sum: u64,
     pub(crate) most: u64,
 }
 
 #[cfg(feature = "sqlite")]
-impl Weighing {
+impl SizeCounter {
     pub(crate) fn add(&mut self, bytes: u64) {
         self.sum = self.sum.saturating_add(bytes);
     }
 
-    /// Adds stored bytes if that is enough, so that what has them need not be read for its values.
-    pub(crate) fn is_enough_with(&mut self, stored: u64) -> bool {
-        let is_enough = self.sum.saturating_add(stored) > self.most;
-        if is_enough {
+    /// Adds stored bytes if they exceed the limit, so that their text need not be read for its values.
+    pub(crate) fn is_exceeded_with(&mut self, stored: u64) -> bool {
+        let is_exceeded = self.sum.saturating_add(stored) > self.most;
+        if is_exceeded {
             self.add(stored);
         }
-        is_enough
+        is_exceeded
     }
 
-    /// Whether the rest does not matter.
-    pub(crate) fn is_enough(&self) -> bool {
+    /// Whether the limit is exceeded, so that the rest does not matter.
+    pub(crate) fn is_exceeded(&self) -> bool {
         self.sum > self.most
     }
 }

@@ -11,18 +11,18 @@ use serde_json::Value;
 use stepfold_state_core::List;
 use stepfold_state_core::state::{Delta, StoredValue, ValueRef, Write};
 
-use crate::apply::{WritesOf, guarded, is_blind, merge_write};
+use super::lineage::to_db;
+use super::seal;
+use crate::apply::{catch_panics, is_blind, merge_write};
 use crate::error::SessionError;
-use crate::ids::{EventId, IdempotencyKey};
+use crate::ids::EventId;
 use crate::schema::SessionSchema;
-use crate::seal;
 use crate::session::Held;
-use crate::store::InboxEntry;
-use crate::time::Timestamp;
+use crate::store::WriteOrigin;
 
 /// The extent of a list: its generation, the index of the first item, and the number of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct ListExtent {
     /// Distinguishes the lists that a key has had.
     pub(crate) generation: u64,
     pub(crate) start: u64,
@@ -31,36 +31,36 @@ pub(crate) struct Extent {
 
 /// The content of a key's row.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Head {
+pub(crate) enum ValueHead {
     Json(Value),
-    List(Extent),
+    List(ListExtent),
 }
 
 /// The row of a key, with the schema that it was written under.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) head: Head,
+pub(crate) struct StoredHead {
+    pub(crate) head: ValueHead,
     pub(crate) schema: Arc<str>,
 }
 
 /// Items to be stored from an index on.
-pub(crate) type Chunk = (u64, Vec<Value>);
+pub(crate) type ItemChunk = (u64, Vec<Value>);
 
 /// The change of a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change {
+pub(crate) enum RowChange {
     Nothing,
     Remove,
     Json(Value),
     /// A list: its new extent, and the rows to add. A new generation replaces the list.
-    List(Extent, Vec<Chunk>),
+    List(ListExtent, Vec<ItemChunk>),
 }
 
-impl Change {
+impl RowChange {
     /// Whether items are only removed from and added to the ends of the list: a reader of the old list needs
     /// only the new items.
-    pub(crate) fn only_appends(&self, before: Extent) -> bool {
-        let Change::List(after, rows) = self else { return false };
+    pub(crate) fn only_appends(&self, before: ListExtent) -> bool {
+        let RowChange::List(after, rows) = self else { return false };
         let end = before.start + before.length;
         after.generation == before.generation && rows.iter().all(|(place, _)| *place >= end)
     }
@@ -68,52 +68,56 @@ impl Change {
 
 /// The plan for a key.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Plan {
+pub(crate) enum ChangePlan {
     /// The items of the list, which was written under this schema, have to be read first.
-    NeedsItems(Extent, Arc<str>),
-    Change(Change),
+    NeedsItems(ListExtent, Arc<str>),
+    Change(RowChange),
 }
 
 /// The writes of one event (or the like) to one scope.
-pub(crate) struct Planner<'a> {
+pub(crate) struct ChangePlanner<'a> {
     pub(crate) schema: &'a SessionSchema,
-    pub(crate) what: WritesOf<'a>,
+    pub(crate) what: WriteOrigin<'a>,
     /// The generation of lists that begin now.
     pub(crate) generation: u64,
 }
 
-impl Planner<'_> {
-    /// Folds writes to one key into the content of its row, as far as that goes without the items of a list.
-    pub(crate) fn plan(&self, found: Option<&Found>, writes: &[&Write]) -> Result<Plan, SessionError> {
+impl ChangePlanner<'_> {
+    /// Folds writes to one key into the content of its row, as far as possible without the items of a list.
+    pub(crate) fn plan(
+        &self,
+        found: Option<&StoredHead>,
+        writes: &[&Write],
+    ) -> Result<ChangePlan, SessionError> {
         let begins_blind = writes.first().is_some_and(|write| is_blind(write));
         let before = match found {
             None => None,
-            Some(Found { head: Head::Json(value), schema }) => {
+            Some(StoredHead { head: ValueHead::Json(value), schema }) => {
                 Some(Held { cell: StoredValue::from(value.clone()), schema: Arc::clone(schema) })
             }
-            // Whatever the items are, they are not needed: any list does.
-            Some(Found { schema, .. }) if begins_blind => {
+            // NOTE: the first write replaces the list, so its items are not read: an empty list stands for it.
+            Some(StoredHead { schema, .. }) if begins_blind => {
                 Some(Held { cell: StoredValue::list(List::new()), schema: Arc::clone(schema) })
             }
-            Some(Found { head: Head::List(extent), schema }) => {
+            Some(StoredHead { head: ValueHead::List(extent), schema }) => {
                 let grown = self.grown(*extent, schema, writes)?;
                 return Ok(match grown {
-                    Some(change) => Plan::Change(change),
-                    None => Plan::NeedsItems(*extent, Arc::clone(schema)),
+                    Some(change) => ChangePlan::Change(change),
+                    None => ChangePlan::NeedsItems(*extent, Arc::clone(schema)),
                 });
             }
         };
         let after = self.folded(before.clone(), writes)?;
-        Ok(Plan::Change(self.change(before.as_ref(), None, after.as_ref())))
+        Ok(ChangePlan::Change(self.change(before.as_ref(), None, after.as_ref())))
     }
 
     /// Folds writes to one key into a list whose items were read.
     pub(crate) fn plan_list(
         &self,
-        (extent, schema): (Extent, Arc<str>),
+        (extent, schema): (ListExtent, Arc<str>),
         items: List<Arc<Value>>,
         writes: &[&Write],
-    ) -> Result<Change, SessionError> {
+    ) -> Result<RowChange, SessionError> {
         let before = Held { cell: StoredValue::list(items), schema };
         let after = self.folded(Some(before.clone()), writes)?;
         Ok(self.change(Some(&before), Some(extent), after.as_ref()))
@@ -123,19 +127,27 @@ impl Planner<'_> {
     #[cfg(any(test, feature = "sqlite"))]
     pub(crate) fn change_of(
         &self,
-        found: Option<&Found>,
+        found: Option<&StoredHead>,
         writes: &[&Write],
-        items: impl FnOnce(Extent) -> Result<List<Arc<Value>>, SessionError>,
-    ) -> Result<Change, SessionError> {
+        items: impl FnOnce(ListExtent) -> Result<List<Arc<Value>>, SessionError>,
+    ) -> Result<RowChange, SessionError> {
         match self.plan(found, writes)? {
-            Plan::NeedsItems(extent, schema) => self.plan_list((extent, schema), items(extent)?, writes),
-            Plan::Change(change) => Ok(change),
+            ChangePlan::NeedsItems(extent, schema) => {
+                self.plan_list((extent, schema), items(extent)?, writes)
+            }
+            ChangePlan::Change(change) => Ok(change),
         }
     }
 
     /// The change, if all writes only append.
-    fn grown(&self, extent: Extent, stored: &str, writes: &[&Write]) -> Result<Option<Change>, SessionError> {
-        let Some(first) = writes.first() else { return Ok(Some(Change::Nothing)) };
+    fn grown(
+        &self,
+        extent: ListExtent,
+        stored: &str,
+        writes: &[&Write],
+    ) -> Result<Option<RowChange>, SessionError> {
+        let Some(first) = writes.first() else { return Ok(Some(RowChange::Nothing)) };
+        // NOTE: items stored under another type may need a migration, so the whole list has to be read and stored again.
         if !self.schema.has_type_of(first.key(), stored) {
             return Ok(None);
         }
@@ -143,7 +155,7 @@ impl Planner<'_> {
         let mut added = Vec::new();
         for write in writes {
             let length = usize::try_from(after.length).unwrap_or(usize::MAX);
-            let growth = guarded(|| {
+            let growth = catch_panics(|| {
                 self.schema.schema().growth(write, length).map_err(SessionError::state(self.what))
             })?;
             let Some(growth) = growth else { return Ok(None) };
@@ -153,10 +165,10 @@ impl Planner<'_> {
             added.extend(growth.items);
         }
         if after == extent && added.is_empty() {
-            return Ok(Some(Change::Nothing));
+            return Ok(Some(RowChange::Nothing));
         }
         let place = extent.start + extent.length;
-        Ok(Some(Change::List(after, chunks(place, added))))
+        Ok(Some(RowChange::List(after, chunks(place, added))))
     }
 
     fn folded(&self, mut held: Option<Held>, writes: &[&Write]) -> Result<Option<StoredValue>, SessionError> {
@@ -167,27 +179,39 @@ impl Planner<'_> {
         Ok(held.map(|held| held.cell))
     }
 
-    fn change(&self, before: Option<&Held>, extent: Option<Extent>, after: Option<&StoredValue>) -> Change {
+    fn change(
+        &self,
+        before: Option<&Held>,
+        extent: Option<ListExtent>,
+        after: Option<&StoredValue>,
+    ) -> RowChange {
         let before = before.map(|held| held.cell.view());
         match (before, after.map(StoredValue::view)) {
-            (None, None) => Change::Nothing,
-            (Some(_), None) => Change::Remove,
+            (None, None) => RowChange::Nothing,
+            (Some(_), None) => RowChange::Remove,
             (Some(ValueRef::Json(before)), Some(ValueRef::Json(after))) if std::ptr::eq(before, after) => {
-                Change::Nothing
+                RowChange::Nothing
             }
             (before, Some(ValueRef::List(after))) => match (before, extent) {
                 (Some(ValueRef::List(before)), Some(extent)) => self.list_change(before, extent, after),
                 _ => self.new_list(after),
             },
-            (_, Some(after)) => Change::Json(after.to_json()),
+            (_, Some(after)) => RowChange::Json(after.to_json()),
         }
     }
 
     /// The rows of new items of a list, or of a new list if more has changed than stayed.
-    fn list_change(&self, before: &List<Arc<Value>>, extent: Extent, after: &List<Arc<Value>>) -> Change {
+    fn list_change(
+        &self,
+        before: &List<Arc<Value>>,
+        extent: ListExtent,
+        after: &List<Arc<Value>>,
+    ) -> RowChange {
         if after.ptr_eq(before) {
-            return Change::Nothing;
+            return RowChange::Nothing;
         }
+        // NOTE: compared by pointer: a handler that keeps an item keeps its `Arc`, and comparing large items would cost
+        // their size.
         let changed: Vec<u64> = before
             .iter()
             .zip(after)
@@ -195,32 +219,34 @@ impl Planner<'_> {
             .filter(|((before, after), _)| !Arc::ptr_eq(before, after))
             .map(|(_, index)| index)
             .collect();
+        // NOTE: rows that cover more than half of a list cost each later reader more than a new list costs this write.
         if after.len() < before.len() || changed.len() * 2 > before.len() {
             return self.new_list(after);
         }
         let item = |index: u64| usize::try_from(index).ok().and_then(|index| after.get(index));
-        let mut rows: Vec<Chunk> = changed
+        let mut rows: Vec<ItemChunk> = changed
             .into_iter()
             .filter_map(|index| Some((extent.start + index, vec![(**item(index)?).clone()])))
             .collect();
         let added = after.iter_from(before.len()).map(|item| (**item).clone()).collect();
         rows.extend(chunks(extent.start + before.len() as u64, added));
-        Change::List(Extent { length: after.len() as u64, ..extent }, rows)
+        RowChange::List(ListExtent { length: after.len() as u64, ..extent }, rows)
     }
 
-    fn new_list(&self, items: &List<Arc<Value>>) -> Change {
-        let extent = Extent { generation: self.generation, start: 0, length: items.len() as u64 };
-        Change::List(extent, chunks(0, items.iter().map(|item| (**item).clone()).collect()))
+    fn new_list(&self, items: &List<Arc<Value>>) -> RowChange {
+        let extent = ListExtent { generation: self.generation, start: 0, length: items.len() as u64 };
+        RowChange::List(extent, chunks(0, items.iter().map(|item| (**item).clone()).collect()))
     }
 }
 
-fn chunks(place: u64, items: Vec<Value>) -> Vec<Chunk> {
+fn chunks(place: u64, items: Vec<Value>) -> Vec<ItemChunk> {
     if items.is_empty() { Vec::new() } else { vec![(place, items)] }
 }
 
 /// The writes of a scope by key, in the order in which the keys first come.
 pub(crate) fn by_key<'w>(writes: &[&'w Write]) -> Vec<(&'w str, Vec<&'w Write>)> {
     let mut grouped: Vec<(&str, Vec<&Write>)> = Vec::new();
+    // NOTE: a map from keys to positions, since searching the groups would be quadratic for a write of many keys.
     let mut places = std::collections::HashMap::new();
     for write in writes {
         let place = *places.entry(write.key()).or_insert_with(|| {
@@ -234,17 +260,17 @@ pub(crate) fn by_key<'w>(writes: &[&'w Write]) -> Vec<(&'w str, Vec<&'w Write>)>
 
 /// Puts the items of a list together from chunks, of which later ones cover earlier ones.
 #[derive(Debug)]
-pub(crate) struct Assembly {
-    extent: Extent,
+pub(crate) struct ListAssembly {
+    extent: ListExtent,
     items: Vec<Option<Arc<Value>>>,
     /// The number of indexes without an item.
     missing: usize,
 }
 
-impl Assembly {
-    pub(crate) fn new(extent: Extent) -> Self {
+impl ListAssembly {
+    pub(crate) fn new(extent: ListExtent) -> Self {
         let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
-        Assembly { extent, items: vec![None; length], missing: length }
+        ListAssembly { extent, items: vec![None; length], missing: length }
     }
 
     /// Adds a stored chunk, overwritten by those added before.
@@ -291,7 +317,7 @@ impl Assembly {
 }
 
 /// The row of an item of a shared list.
-pub(crate) struct ItemRow<'a> {
+pub(crate) struct SharedItemRow<'a> {
     pub(crate) place: i64,
     /// The version of the scope in which the item was added.
     pub(crate) version: i64,
@@ -304,7 +330,7 @@ pub(crate) struct ItemRow<'a> {
 pub(crate) struct NewestItems<'a> {
     scope: i64,
     key: &'a str,
-    extent: Extent,
+    extent: ListExtent,
     after: i64,
     newest_first: Vec<Arc<Value>>,
     is_complete: bool,
@@ -312,14 +338,14 @@ pub(crate) struct NewestItems<'a> {
 
 impl<'a> NewestItems<'a> {
     /// The items that were added after a version; after 0, all items.
-    pub(crate) fn after(version: u64, scope: i64, key: &'a str, extent: Extent) -> Self {
+    pub(crate) fn after(version: u64, scope: i64, key: &'a str, extent: ListExtent) -> Self {
         let is_complete = extent.length == 0;
         NewestItems { scope, key, extent, after: to_db(version), newest_first: Vec::new(), is_complete }
     }
 
     /// Prepends a row; returns whether another one is needed.
-    pub(crate) fn add(&mut self, row: &ItemRow<'_>) -> Result<bool, SessionError> {
-        let ItemRow { place, version, checksum, item } = *row;
+    pub(crate) fn add(&mut self, row: &SharedItemRow<'_>) -> Result<bool, SessionError> {
+        let SharedItemRow { place, version, checksum, item } = *row;
         let end = to_db(self.extent.start + self.extent.length);
         let expected = end - 1 - to_db(self.newest_first.len() as u64);
         let sum = seal::of_item(self.scope, self.key, (place, version), item);
@@ -370,69 +396,6 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) 
     serde_json::from_str(text).map_err(|source| SessionError::Stored { what: what.to_owned(), source })
 }
 
-/// An entry of an inbox, from its columns, without its body if that was not read.
-pub(crate) fn inbox_entry(
-    position: i64,
-    kind: &str,
-    key: &str,
-    body: Option<&str>,
-    at: Timestamp,
-) -> Result<InboxEntry, SessionError> {
-    let (position, kind, key) = (from_db(position), kind.parse()?, IdempotencyKey::new(key)?);
-    Ok(match body {
-        Some(body) => InboxEntry::new(position, kind, key, read_json("inbox entry", body)?, at),
-        None => InboxEntry::without_body(position, kind, key, at),
-    })
-}
-
-/// A number as databases keep it. Ours stay far below the limit.
-pub(crate) fn to_db(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// A number as databases keep it.
-pub(crate) fn from_db(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
-/// A part of a session's history: the events after `after` up to `upto`, stored with the session `stream`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
-    pub(crate) stream: i64,
-    pub(crate) after: u64,
-    pub(crate) upto: u64,
-}
-
-impl Segment {
-    /// The end of an open history.
-    pub(crate) const OPEN: u64 = i64::MAX as u64;
-
-    pub(crate) fn contains(&self, version: u64) -> bool {
-        self.after < version && version <= self.upto
-    }
-}
-
-/// The lineage of a fork at a version: the shared segments and its own, newest first.
-pub(crate) fn forked(lineage: &[Segment], number: i64, version: u64) -> Vec<Segment> {
-    let oldest = lineage.last().map(|segment| segment.stream);
-    let own = Segment { stream: number, after: version, upto: Segment::OPEN };
-    // The oldest segment has the initial state, even if none of its events is shared.
-    let shared = lineage.iter().filter(|part| part.after < version || Some(part.stream) == oldest);
-    let shared = shared.map(|part| Segment { upto: part.upto.min(version), ..*part });
-    let mut forked: Vec<Segment> = std::iter::once(own).chain(shared).collect();
-    forked.sort_by_key(|segment| std::cmp::Reverse((segment.after, segment.upto)));
-    forked
-}
-
-/// Whether a history, given newest segment first, has the row of this stream and version.
-#[cfg(feature = "postgres")]
-pub(crate) fn in_lineage(lineage: &[Segment], stream: i64, version: u64) -> bool {
-    // A row of version 0 belongs to the initial state, in the oldest segment.
-    let oldest = lineage.last();
-    lineage.iter().any(|segment| segment.stream == stream && segment.contains(version))
-        || version == 0 && oldest.is_some_and(|oldest| oldest.stream == stream)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -448,14 +411,14 @@ mod tests {
     /// A key's rows as a table would keep them.
     #[derive(Default)]
     struct Table {
-        head: Option<Found>,
-        rows: Vec<(u64, Chunk)>,
+        head: Option<StoredHead>,
+        rows: Vec<(u64, ItemChunk)>,
     }
 
     impl Table {
         fn items(&self) -> Option<List<Arc<Value>>> {
-            let Some(Found { head: Head::List(extent), .. }) = &self.head else { return None };
-            let mut assembly = Assembly::new(*extent);
+            let Some(StoredHead { head: ValueHead::List(extent), .. }) = &self.head else { return None };
+            let mut assembly = ListAssembly::new(*extent);
             for (generation, (place, items)) in &self.rows {
                 if *generation == extent.generation {
                     assembly.add(*place, &Value::Array(items.clone()).to_string()).unwrap();
@@ -466,25 +429,25 @@ mod tests {
 
         fn value(&self) -> Option<Value> {
             match &self.head {
-                Some(Found { head: Head::Json(value), .. }) => Some(value.clone()),
+                Some(StoredHead { head: ValueHead::Json(value), .. }) => Some(value.clone()),
                 _ => self.items().map(|items| StoredValue::list(items).view().to_json()),
             }
         }
 
         fn apply(&mut self, schema: &SessionSchema, generation: u64, writes: &[&Write]) {
-            let planner = Planner { schema, what: WritesOf::NewSession, generation };
+            let planner = ChangePlanner { schema, what: WriteOrigin::NewSession, generation };
             let items = |_| Ok(self.items().unwrap());
             let change = planner.change_of(self.head.as_ref(), writes, items).unwrap();
             let head = match change {
-                Change::Nothing => return,
-                Change::Remove => None,
-                Change::Json(value) => Some(Head::Json(value)),
-                Change::List(extent, rows) => {
+                RowChange::Nothing => return,
+                RowChange::Remove => None,
+                RowChange::Json(value) => Some(ValueHead::Json(value)),
+                RowChange::List(extent, rows) => {
                     self.rows.extend(rows.into_iter().map(|row| (extent.generation, row)));
-                    Some(Head::List(extent))
+                    Some(ValueHead::List(extent))
                 }
             };
-            self.head = head.map(|head| Found { head, schema: Arc::clone(schema.text()) });
+            self.head = head.map(|head| StoredHead { head, schema: Arc::clone(schema.text()) });
         }
     }
 
@@ -528,13 +491,13 @@ mod tests {
     fn appending_reads_nothing_and_writes_what_is_new() {
         let schema = schema();
         let write = schema.schema().write("list", json!([7, 8])).unwrap();
-        let extent = Extent { generation: 3, start: 2, length: 1_000_000 };
-        let found = Found { head: Head::List(extent), schema: Arc::clone(schema.text()) };
-        let planner = Planner { schema: &schema, what: WritesOf::NewSession, generation: 9 };
-        let grown = Extent { length: 1_000_002, ..extent };
+        let extent = ListExtent { generation: 3, start: 2, length: 1_000_000 };
+        let found = StoredHead { head: ValueHead::List(extent), schema: Arc::clone(schema.text()) };
+        let planner = ChangePlanner { schema: &schema, what: WriteOrigin::NewSession, generation: 9 };
+        let grown = ListExtent { length: 1_000_002, ..extent };
         assert_eq!(
             planner.plan(Some(&found), &[&write]).unwrap(),
-            Plan::Change(Change::List(grown, vec![(1_000_002, vec![json!(7), json!(8)])])),
+            ChangePlan::Change(RowChange::List(grown, vec![(1_000_002, vec![json!(7), json!(8)])])),
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Which events of a session have which tags. Few have any.
+//! The tags of a session's events. Few have any.
 
 use hashbrown::HashMap;
 
@@ -6,12 +6,12 @@ use crate::event::Event;
 
 /// The versions of the events with each tag, in order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tags(Option<Box<HashMap<String, Vec<u64>>>>);
+pub(super) struct TagIndex(Option<Box<HashMap<String, Vec<u64>>>>);
 
-impl Tags {
+impl TagIndex {
     /// Adds the event of a version, which is the newest.
     pub(super) fn insert(&mut self, event: &Event, version: u64) {
-        for tag in &*event.found_by() {
+        for tag in &*event.effective_tags() {
             let versions = self.0.get_or_insert_default().entry_ref(tag).or_default();
             if versions.last() != Some(&version) {
                 versions.push(version);

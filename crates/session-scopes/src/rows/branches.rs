@@ -1,24 +1,24 @@
 //! The rows of labels and of forks, verified for damage and completeness.
 
+use super::lineage::{from_db, to_db};
+use super::seal::{self, SessionRecord};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
-use crate::rows::{from_db, to_db};
-use crate::seal::{self, SessionRecord};
 use crate::store::{ForkInfo, LabelVersion};
 use crate::time::Timestamp;
 
 /// The row of a label.
-pub(crate) struct LabelRow {
+pub(crate) struct StoredLabel {
     pub(crate) label: String,
     pub(crate) version: i64,
     pub(crate) checksum: i64,
 }
 
-impl LabelRow {
+impl StoredLabel {
     fn new(number: i64, label: &Label, version: u64) -> Self {
         let (label, version) = (label.to_string(), to_db(version));
         let checksum = seal::of_label(number, &label, version);
-        LabelRow { label, version, checksum }
+        StoredLabel { label, version, checksum }
     }
 
     /// Rejects a row that differs from the one written for the session with this number.
@@ -33,7 +33,7 @@ pub(crate) struct LabelChange {
     /// The version that the label named before.
     pub(crate) before: Option<u64>,
     /// The new row of the label; `None` if it is removed.
-    pub(crate) put: Option<LabelRow>,
+    pub(crate) put: Option<StoredLabel>,
     /// The change of the combined checksums of the session's labels.
     pub(crate) sums: i64,
 }
@@ -43,13 +43,13 @@ impl LabelChange {
     pub(crate) fn of(
         request: &LabelVersion,
         number: i64,
-        before: Option<&LabelRow>,
+        before: Option<&StoredLabel>,
         count: i64,
     ) -> Result<Self, SessionError> {
         before.map_or(Ok(()), |before| before.check(number))?;
         request.check_count(before.is_none(), usize::try_from(count).unwrap_or(usize::MAX))?;
-        let put = request.version.map(|version| LabelRow::new(number, &request.label, version));
-        let sum = |row: Option<&LabelRow>| row.map_or(0, |row| row.checksum);
+        let put = request.version.map(|version| StoredLabel::new(number, &request.label, version));
+        let sum = |row: Option<&StoredLabel>| row.map_or(0, |row| row.checksum);
         let (before_sum, sums) = (sum(before), sum(put.as_ref()));
         Ok(LabelChange { before: before.map(|row| from_db(row.version)), sums: before_sum ^ sums, put })
     }
@@ -62,7 +62,7 @@ pub(crate) fn fork_sum(parent: &SessionRecord, fork: &SessionRecord, id: &Sessio
 }
 
 /// The row of a fork, with data of the fork's own session row.
-pub(crate) struct ForkRow {
+pub(crate) struct StoredFork {
     pub(crate) number: i64,
     pub(crate) id: String,
     pub(crate) version: i64,
@@ -70,9 +70,9 @@ pub(crate) struct ForkRow {
     pub(crate) checksum: i64,
 }
 
-impl ForkRow {
+impl StoredFork {
     fn check(&self, parent: i64) -> Result<(), SessionError> {
-        let ForkRow { number, id, version, created, checksum } = self;
+        let StoredFork { number, id, version, created, checksum } = self;
         let found = seal::of_fork(parent, *number, id, *version, *created);
         seal::compare(found, *checksum, || format!("fork \"{id}\""))
     }
@@ -80,7 +80,7 @@ impl ForkRow {
 
 /// The labels of a session.
 pub(crate) fn labels(
-    rows: Vec<LabelRow>,
+    rows: Vec<StoredLabel>,
     record: &SessionRecord,
     key: &SessionKey,
 ) -> Result<Vec<(Label, u64)>, SessionError> {
@@ -93,7 +93,7 @@ pub(crate) fn labels(
 
 /// The forks of a session.
 pub(crate) fn forks(
-    rows: Vec<ForkRow>,
+    rows: Vec<StoredFork>,
     record: &SessionRecord,
     key: &SessionKey,
 ) -> Result<Vec<ForkInfo>, SessionError> {
@@ -101,7 +101,7 @@ pub(crate) fn forks(
     check_all(rows.iter().map(|row| row.checksum), record.branches.forks, || {
         format!("list of forks of {key}")
     })?;
-    let fork = |row: ForkRow| {
+    let fork = |row: StoredFork| {
         let (version, created) = (from_db(row.version), Timestamp::from_micros(row.created));
         Ok(ForkInfo { id: SessionId::new(row.id)?, version, created })
     };

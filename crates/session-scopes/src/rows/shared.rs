@@ -1,14 +1,22 @@
 //! The rows of scopes that sessions share, as databases keep them: computes what a write changes, as a list of operations
 //! that each store performs in its way.
 
-use crate::changes::ScopeVersions;
+use super::lineage::to_db;
+use super::seal::{ScopeSeal, of_item, of_shared, scope_name};
+use super::values::{ListExtent, RowChange};
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
-use crate::rows::{Change, Extent, to_db};
-use crate::seal::{ScopeSeal, of_item, of_shared, shared};
+use crate::scope::ScopeVersions;
 
 /// The generation of a shared list that starts over. A stored one has generation 0.
-pub(crate) const ANEW: u64 = 1;
+pub(crate) const RECREATED: u64 = 1;
+
+/// Whether writes to the scopes that a session shares are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedWrites {
+    All,
+    Nothing,
+}
 
 /// The row of a scope.
 #[derive(Clone, Debug)]
@@ -16,9 +24,9 @@ pub(crate) struct ScopeRow {
     pub(crate) scope: i64,
     app: AppId,
     user: Option<UserId>,
-    /// How often it was written.
+    /// The number of writes to it.
     pub(crate) version: u64,
-    /// What was removed up to this version is forgotten.
+    /// Removals up to this version are forgotten.
     pub(crate) known: u64,
     /// The checksums of the rows of its keys, combined by exclusive or.
     pub(crate) cells: i64,
@@ -26,12 +34,12 @@ pub(crate) struct ScopeRow {
 
 /// The scopes of a session.
 #[derive(Clone, Debug)]
-pub(crate) struct Scopes {
+pub(crate) struct SharedScopes {
     pub(crate) app: ScopeRow,
     pub(crate) user: ScopeRow,
 }
 
-impl Scopes {
+impl SharedScopes {
     pub(crate) fn versions(&self) -> ScopeVersions {
         ScopeVersions { app: self.app.version, user: self.user.version }
     }
@@ -67,7 +75,7 @@ impl ScopeRow {
     }
 
     pub(crate) fn damaged(&self, why: &str) -> SessionError {
-        SessionError::damaged(shared(self.app.as_str(), self.user()), why)
+        SessionError::damaged(scope_name(self.app.as_str(), self.user()), why)
     }
 
     /// Rejects rows of keys that are not all or outdated, by their combined checksums.
@@ -78,7 +86,7 @@ impl ScopeRow {
         Err(self.damaged("a key is missing or outdated"))
     }
 
-    /// Takes all values away, at a version.
+    /// Removes all values, at a version.
     pub(crate) fn erase(&mut self, version: u64) {
         (self.version, self.known, self.cells) = (version, version, 0);
     }
@@ -90,9 +98,9 @@ impl ScopeRow {
         schema: i64,
         key: &str,
         before: Option<SharedHead>,
-        change: Change,
+        change: RowChange,
     ) -> Vec<ScopeOperation> {
-        if change == Change::Nothing {
+        if change == RowChange::Nothing {
             return Vec::new();
         }
         self.cells ^= before.map_or(0, |before| before.checksum);
@@ -102,22 +110,24 @@ impl ScopeRow {
             operations.push(ScopeOperation::DropItems { key: key.to_owned(), before: place });
         }
         let version = to_db(self.version);
+        // NOTE: a change at the ends keeps the version of the last other one: a reader that has seen that version needs
+        // only the new items (docs/decisions/sessions.md).
         let changed = list.filter(|(extent, _)| change.only_appends(*extent));
         let changed = changed.map_or(version, |(_, changed)| changed);
         let (value, extent, rows) = match change {
-            Change::Nothing | Change::Remove => {
+            RowChange::Nothing | RowChange::Remove => {
                 operations.push(ScopeOperation::Remove { key: key.to_owned() });
                 return operations;
             }
-            Change::Json(value) => (Some(value.to_string()), None, Vec::new()),
-            Change::List(extent, rows) => (None, Some(extent), rows),
+            RowChange::Json(value) => (Some(value.to_string()), None, Vec::new()),
+            RowChange::List(extent, rows) => (None, Some(extent), rows),
         };
         let row = SharedRow { key: key.to_owned(), version, changed, schema, value, extent };
         self.cells ^= row.sum(self.scope);
         operations.push(ScopeOperation::Put { checksum: row.sum(self.scope), row });
         let start = extent.map_or(0, |extent| extent.start);
         let items = rows.into_iter().flat_map(|(place, items)| (place..).zip(items));
-        // A list may have lost some of them already.
+        // NOTE: `keep_last` may drop items that the same write added; they are not stored at all.
         operations.extend(items.filter(|(place, _)| *place >= start).map(|(place, item)| {
             let (place, item) = (to_db(place), item.to_string());
             let checksum = of_item(self.scope, key, (place, version), &item);
@@ -128,19 +138,20 @@ impl ScopeRow {
 }
 
 /// The index of the first item that a list keeps, if a change drops any.
-fn first_kept(before: Extent, change: &Change) -> Option<i64> {
+fn first_kept(before: ListExtent, change: &RowChange) -> Option<i64> {
     let kept = match change {
-        Change::List(extent, _) if extent.generation != ANEW => extent.start,
+        RowChange::List(extent, _) if extent.generation != RECREATED => extent.start,
+        // NOTE: a removed, replaced or recreated list keeps no items, and scopes have no history that could need them.
         _ => return Some(i64::MAX),
     };
     (kept > before.start).then(|| to_db(kept))
 }
 
-/// What a stored row of a key says about the next change.
+/// The fields of a key's stored row on which its next change depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedHead {
     /// The extent, if it is a list.
-    pub(crate) extent: Option<Extent>,
+    pub(crate) extent: Option<ListExtent>,
     pub(crate) changed: i64,
     pub(crate) checksum: i64,
 }
@@ -155,7 +166,7 @@ pub(crate) struct SharedRow {
     pub(crate) schema: i64,
     /// The JSON of a value that is not a list.
     pub(crate) value: Option<String>,
-    pub(crate) extent: Option<Extent>,
+    pub(crate) extent: Option<ListExtent>,
 }
 
 impl SharedRow {
@@ -190,12 +201,13 @@ mod tests {
 
     #[test]
     fn a_shared_list_that_only_grows_drops_no_items() {
-        let extent = |start, length| Extent { generation: 0, start, length };
+        let extent = |start, length| ListExtent { generation: 0, start, length };
         let dropped = |change| first_kept(extent(3, 10), &change);
-        let grown = |start| Change::List(extent(start, 11), vec![(13, vec![json!("item")])]);
+        let grown = |start| RowChange::List(extent(start, 11), vec![(13, vec![json!("item")])]);
         assert_eq!(dropped(grown(3)), None);
         assert_eq!(dropped(grown(4)), Some(4));
-        let anew = Change::List(Extent { generation: ANEW, start: 0, length: 0 }, Vec::new());
-        assert_eq!([dropped(anew), dropped(Change::Remove)], [Some(i64::MAX); 2]);
+        let recreated =
+            RowChange::List(ListExtent { generation: RECREATED, start: 0, length: 0 }, Vec::new());
+        assert_eq!([dropped(recreated), dropped(RowChange::Remove)], [Some(i64::MAX); 2]);
     }
 }

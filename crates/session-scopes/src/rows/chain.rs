@@ -2,35 +2,42 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::digest::{Content, Digest};
+use super::seal::SessionRecord;
+use crate::digest::{ContentDigest, Digest};
 use crate::error::SessionError;
 use crate::event::{TAG_BYTES, TagDigest};
 use crate::ids::{AppId, SessionKey, UserId};
-use crate::seal::SessionRecord;
 use crate::store::{FaultKind, FaultPlace, StoreFault, Verified};
 
 /// A chain of events that is read from its end: each event is checked once the one before it is known.
-pub(crate) struct Chain {
+pub(crate) struct EventChain {
     /// The version that comes next.
     next: u64,
     /// The digest that its history must have.
     expected: Digest,
     /// The event above it, whose digest is not checked yet.
-    pending: Option<Content>,
+    pending: Option<ContentDigest>,
 }
 
-impl Chain {
+impl EventChain {
     /// A chain whose newest event has this version, and its history this digest.
     pub(crate) fn ending(version: u64, digest: Digest) -> Self {
-        Chain { next: version, expected: digest, pending: None }
+        EventChain { next: version, expected: digest, pending: None }
     }
 
     /// Prepends the preceding event, with the digest in its row.
-    pub(crate) fn add(&mut self, version: u64, content: Content, digest: Digest) -> Result<(), SessionError> {
+    pub(crate) fn add(
+        &mut self,
+        version: u64,
+        content: ContentDigest,
+        digest: Digest,
+    ) -> Result<(), SessionError> {
         if version != self.next {
-            return Err(gap(self.next));
+            return Err(missing_event(self.next));
         }
         self.check(version, digest)?;
+        // NOTE: events come newest first, so an event waits here until the row before it supplies the digest that its own
+        // was computed from.
         (self.next, self.expected, self.pending) = (version - 1, digest, Some(content));
         Ok(())
     }
@@ -38,7 +45,7 @@ impl Chain {
     /// Ends the chain with the digest of the version before the first event that was read.
     pub(crate) fn end(self, version: u64, digest: Digest) -> Result<(), SessionError> {
         if version != self.next {
-            return Err(gap(self.next));
+            return Err(missing_event(self.next));
         }
         self.check(version, digest)
     }
@@ -56,7 +63,7 @@ impl Chain {
 }
 
 /// The error for a missing event.
-pub(crate) fn gap(version: u64) -> SessionError {
+pub(crate) fn missing_event(version: u64) -> SessionError {
     SessionError::damaged(format!("event of version {version}"), "missing")
 }
 
@@ -76,14 +83,14 @@ pub(crate) fn pieces(ranges: &[(u64, u64)], after: u64, mut left: u64) -> Vec<(u
 
 /// The data of an event's row: the digest of its content, and the stored digest of its history; `None` if the
 /// row is inconsistent.
-pub(crate) type Link = Option<(Content, Digest)>;
+pub(crate) type ChainLink = Option<(ContentDigest, Digest)>;
 
 /// Reports each event of a session that is missing or damaged, given the rows that were found by their versions.
 pub(crate) fn check_links(
     report: &mut Verified,
     key: &SessionKey,
     record: &SessionRecord,
-    found: &BTreeMap<u64, Link>,
+    found: &BTreeMap<u64, ChainLink>,
 ) {
     let mut before = Some(record.anchor);
     for version in record.oldest + 1..=record.version {
@@ -99,6 +106,8 @@ pub(crate) fn check_links(
                 }
             }
         }
+        // NOTE: the next event is compared with the stored digest, not a computed one: a damaged event is reported once,
+        // and not all events after it.
         before = link.copied().flatten().map(|(_, digest)| digest);
     }
     if before.is_some_and(|digest| digest != record.state.head) {
@@ -137,8 +146,8 @@ impl Verified {
     }
 }
 
-/// The text of an error, with its cause.
-pub(crate) fn told(error: &SessionError) -> String {
+/// The text of an error with its cause.
+pub(crate) fn error_text(error: &SessionError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),

@@ -1,8 +1,8 @@
-//! What an event leaves beside itself: the values that it replaced, and the items that it added to lists.
+//! The undo data stored with an event: the values that it replaced, and the items that it added to lists.
 //!
-//! It stands in the event's own row. A list is a chain of such rows, each with the number of the one before:
-//! an earlier head of the list still leads to an earlier list, whatever was added since. Rewinding and
-//! forking live on that.
+//! It is in the event's own row, in the column `trail`. A list is a chain of such rows, each with the number of the one
+//! before: an earlier head of the list still leads to an earlier list, whatever was added since. Rewinds and forks rely
+//! on that.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use stepfold_state_core::List;
 use super::error::failed;
 use super::seal;
 use crate::error::SessionError;
-use crate::rows::{Assembly, Extent, Head, from_db, read_json};
-use crate::seal::MAX_VERSION;
-use crate::weight::{self, Weighing};
+use crate::memory_size::{self, SizeCounter};
+use crate::rows::lineage::from_db;
+use crate::rows::seal::MAX_VERSION;
+use crate::rows::values::{ListAssembly, ListExtent, ValueHead, read_json};
 
-/// Refuses the event that no row's number has room for.
+/// Rejects a version that does not fit a row's number.
 pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
     if version <= MAX_VERSION {
         return Ok(());
@@ -29,9 +30,9 @@ pub(super) fn check_version_fits(version: u64) -> Result<(), SessionError> {
     Err(SessionError::Store { what: "add an event", source })
 }
 
-/// The row of a key, as it is or as it was. It has a value or a list, or the key was removed.
+/// The row of a key, current or earlier. It has a value or a list, or the key was removed.
 #[derive(Debug)]
-pub(super) struct CellRow {
+pub(super) struct ValueRow {
     pub(super) key: String,
     /// The event that gave the key this value, or took it away.
     pub(super) version: i64,
@@ -41,7 +42,7 @@ pub(super) struct CellRow {
     pub(super) list: Option<ListHead>,
 }
 
-/// Where the items of a list are.
+/// The extent of a list, and the row of its newest items.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListHead {
     pub(super) generation: i64,
@@ -52,8 +53,8 @@ pub(super) struct ListHead {
 }
 
 impl ListHead {
-    pub(super) fn extent(&self) -> Extent {
-        Extent {
+    pub(super) fn extent(&self) -> ListExtent {
+        ListExtent {
             generation: from_db(self.generation),
             start: from_db(self.start),
             length: from_db(self.length),
@@ -61,10 +62,10 @@ impl ListHead {
     }
 }
 
-/// What holds of the rows of keys that were not removed.
+/// The condition for rows of keys that were not removed.
 pub(super) const IS_VALUE: &str = "(value IS NOT NULL OR generation IS NOT NULL)";
 
-impl CellRow {
+impl ValueRow {
     /// Reads `key, version, schema, value, generation, start, length, last`.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let generation: Option<i64> = row.get(4)?;
@@ -76,14 +77,14 @@ impl CellRow {
             None => None,
         };
         let (key, version, schema) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(CellRow { key, version, schema, value: row.get(3)?, list })
+        Ok(ValueRow { key, version, schema, value: row.get(3)?, list })
     }
 
     /// The new row of a key, copied from another row, or empty.
-    pub(super) fn again(was: Option<CellRow>, key: String, version: i64) -> Self {
+    pub(super) fn again(was: Option<ValueRow>, key: String, version: i64) -> Self {
         match was {
-            Some(was) => CellRow { key, version, ..was },
-            None => CellRow { key, version, schema: 0, value: None, list: None },
+            Some(was) => ValueRow { key, version, ..was },
+            None => ValueRow { key, version, schema: 0, value: None, list: None },
         }
     }
 
@@ -92,15 +93,15 @@ impl CellRow {
         self.value.is_none() && self.list.is_none()
     }
 
-    /// What the key has; none if it was removed.
-    pub(super) fn head(&self) -> Result<Option<Head>, SessionError> {
+    /// The head of the key's value; `None` if it was removed.
+    pub(super) fn head(&self) -> Result<Option<ValueHead>, SessionError> {
         match (&self.value, &self.list) {
-            (Some(text), _) => read_json("value", text).map(|value| Some(Head::Json(value))),
-            (None, list) => Ok(list.as_ref().map(|list| Head::List(list.extent()))),
+            (Some(text), _) => read_json("value", text).map(|value| Some(ValueHead::Json(value))),
+            (None, list) => Ok(list.as_ref().map(|list| ValueHead::List(list.extent()))),
         }
     }
 
-    /// Writes the row, as one that a stream did not have; its checksum.
+    /// Inserts the row as a new one of a stream; returns its checksum.
     pub(super) fn insert(&self, connection: &Connection, stream: i64) -> Result<i64, SessionError> {
         let list = self.list.as_ref();
         let insert = connection.prepare_cached(
@@ -126,35 +127,34 @@ impl CellRow {
     }
 }
 
-/// The row of a key that an event replaced. In a trail it is an array: key, version, schema, value, the four
-/// numbers of a list, and a version further back or 0.
+/// The row of a key that an event replaced. In the stored log it is an array: key, version, schema, value, the four numbers
+/// of a list, and a version further back or 0.
 #[derive(Debug)]
-pub(super) struct Replaced {
-    pub(super) row: CellRow,
-    /// A version that also gave the key a value, long before, or 0: see [`Ladder`](super::past::Ladder).
+pub(super) struct ReplacedRow {
+    pub(super) row: ValueRow,
+    /// A version that also gave the key a value, long before, or 0: see [`VersionLadder`](super::past_values::VersionLadder).
     pub(super) far: u32,
 }
 
-impl Serialize for Replaced {
+impl Serialize for ReplacedRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Replaced { row: CellRow { key, version, schema, value, list }, far } = self;
+        let ReplacedRow { row: ValueRow { key, version, schema, value, list }, far } = self;
         let list = list.map(|list| (list.generation, list.start, list.length, list.last));
         (key, version, schema, value, list, far).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Replaced {
+impl<'de> Deserialize<'de> for ReplacedRow {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         type List = (i64, i64, i64, Option<i64>);
         let (key, version, schema, value, list, far): (_, _, _, _, Option<List>, _) =
             Deserialize::deserialize(deserializer)?;
         let list = list.map(|(generation, start, length, last)| ListHead { generation, start, length, last });
-        Ok(Replaced { row: CellRow { key, version, schema, value, list }, far })
+        Ok(ReplacedRow { row: ValueRow { key, version, schema, value, list }, far })
     }
 }
 
-/// Items that an event added to a list, or put in the place of others. In a trail it is an array of its
-/// fields.
+/// Items that an event added to a list, or that replaced others. In the stored log it is an array of its fields.
 #[derive(Debug)]
 pub(super) struct ItemsRow {
     pub(super) key: String,
@@ -178,33 +178,34 @@ impl<'de> Deserialize<'de> for ItemsRow {
     }
 }
 
-/// What an event leaves beside itself.
+/// The undo data stored with an event.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Trail {
+pub(super) struct UndoLog {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) replaced: Vec<Replaced>,
+    pub(super) replaced: Vec<ReplacedRow>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) items: Vec<ItemsRow>,
 }
 
-impl Trail {
-    /// Reads the trail of the row of a number, and checks it.
+impl UndoLog {
+    /// Reads and checks the undo log of the row with this number.
     pub(super) fn parse(number: i64, text: &str) -> Result<Self, SessionError> {
         parse(number, text)
     }
 
-    /// The text to store in the row of a number, if there is anything to tell.
+    /// The text to store in the row with this number; `None` for an empty log.
     pub(super) fn to_text(&self, number: i64) -> Result<Option<String>, SessionError> {
         if self.replaced.is_empty() && self.items.is_empty() {
             return Ok(None);
         }
         let text = serde_json::to_string(self)
             .map_err(|source| SessionError::Stored { what: TRAIL.to_owned(), source })?;
+        // NOTE: the checksum stands before the text and covers the row's number, so that a log in another row is detected.
         Ok(Some(checksum(number, &text) + &text))
     }
 }
 
-/// Reads a part of the trail of the row of a number, and checks the whole.
+/// Reads a part of the undo log of the row with this number, and checks the whole.
 pub(super) fn parse<T: DeserializeOwned>(number: i64, text: &str) -> Result<T, SessionError> {
     let damaged = || SessionError::damaged(TRAIL, "checksum mismatch");
     let (sum, text) = text.split_at_checked(SUM).ok_or_else(damaged)?;
@@ -214,9 +215,9 @@ pub(super) fn parse<T: DeserializeOwned>(number: i64, text: &str) -> Result<T, S
     read_json(TRAIL, text)
 }
 
-/// A trail, for people.
+/// The name of an undo log in errors.
 const TRAIL: &str = "trail of an event";
-/// The length of the checksum before a trail's JSON.
+/// The length of the checksum before the JSON of an undo log.
 const SUM: usize = 16;
 
 fn checksum(number: i64, text: &str) -> String {
@@ -232,13 +233,16 @@ pub(super) fn items(
     let failed = failed("read the items of a list");
     let mut query =
         connection.prepare_cached("SELECT trail FROM stepfold_events WHERE number = ?1").map_err(failed)?;
-    let mut assembly = Assembly::new(head.extent());
+    let mut assembly = ListAssembly::new(head.extent());
     let mut next = head.last;
+    // NOTE: rows are followed from the newest back only until every index has an item: older rows are covered, or before
+    // the list's start.
     while let Some(number) = next.filter(|_| !assembly.is_whole()) {
         let text: Option<String> =
             query.query_row([number], |row| row.get(0)).optional().map_err(failed)?.flatten();
         next = None;
-        let trail = text.map(|text| Trail::parse(number, &text)).transpose()?.unwrap_or_default();
+        let trail = text.map(|text| UndoLog::parse(number, &text)).transpose()?.unwrap_or_default();
+        // NOTE: an event may write several lists, and the log holds the items of all of them.
         let is_ours = |row: &ItemsRow| row.key == key && row.generation == head.generation;
         for row in trail.items.into_iter().rev().filter(is_ours) {
             next = row.before;
@@ -248,16 +252,16 @@ pub(super) fn items(
     assembly.finish(key)
 }
 
-/// Adds what the rows with the items of a list take in memory, each row once.
-pub(super) fn weigh(
+/// Adds the memory of the rows with the items of a list, each row once.
+pub(super) fn add_size(
     connection: &Connection,
     key: &str,
     head: &ListHead,
-    (weighed, size): (&mut BTreeSet<i64>, &mut Weighing),
+    (weighed, size): (&mut BTreeSet<i64>, &mut SizeCounter),
 ) -> Result<(), SessionError> {
-    /// The part of a trail that leads to earlier items.
+    /// The part of an undo log that leads to earlier items.
     #[derive(Default, Deserialize)]
-    struct Chain {
+    struct ItemChain {
         #[serde(default)]
         items: Vec<(String, i64, u64, Option<i64>, IgnoredAny)>,
     }
@@ -269,21 +273,21 @@ pub(super) fn weigh(
         .prepare_cached("SELECT octet_length(trail) FROM stepfold_events WHERE number = ?1")
         .map_err(failed)?;
     let mut next = head.last;
-    while let Some(number) = next.filter(|_| !size.is_enough()) {
+    while let Some(number) = next.filter(|_| !size.is_exceeded()) {
         let stored: Option<Option<i64>> =
             length.query_row([number], |row| row.get(0)).optional().map_err(failed)?;
-        if !weighed.contains(&number) && size.is_enough_with(stored.flatten().map_or(0, from_db)) {
+        if !weighed.contains(&number) && size.is_exceeded_with(stored.flatten().map_or(0, from_db)) {
             return Ok(());
         }
-        // The text may be large: it is not copied.
+        // NOTE: borrowed, since the text may be large.
         let chain = query.query_row([number], |row| {
-            let Some(text) = row.get_ref(0)?.as_str_or_null()? else { return Ok(Ok(Chain::default())) };
+            let Some(text) = row.get_ref(0)?.as_str_or_null()? else { return Ok(Ok(ItemChain::default())) };
             if weighed.insert(number) {
-                size.add(weight::of_json(text));
+                size.add(memory_size::of_json(text));
             }
             Ok(parse(number, text))
         });
-        let chain: Chain = chain.optional().map_err(failed)?.transpose()?.unwrap_or_default();
+        let chain: ItemChain = chain.optional().map_err(failed)?.transpose()?.unwrap_or_default();
         let ours =
             chain.items.iter().find(|(of, generation, ..)| of == key && *generation == head.generation);
         next = ours.and_then(|(.., before, _)| *before);

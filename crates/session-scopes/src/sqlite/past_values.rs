@@ -1,6 +1,6 @@
-//! What the values of a session were: found without reading all events since.
+//! Earlier values of a session, found without reading all events since.
 //!
-//! An event that replaces a value keeps the old one in its trail, and with it the version that had given it.
+//! An event that replaces a value keeps the old one in its undo log, with the version that had written it.
 //! So each key has a chain of versions into the past. A ladder is what its row remembers of the chain, so that each
 //! new event can also keep a version far back: with that, any place of a chain is some twice the logarithm
 //! of its length away. (E. W. Myers, "An applicative random-access stack", 1983.)
@@ -10,14 +10,14 @@ use rusqlite::{Connection, OptionalExtension};
 use serde::Deserialize;
 
 use super::error::failed;
-use super::history::History;
-use super::trail::{self, CellRow, Replaced};
+use super::history::SqliteHistory;
+use super::undo_log::{self, ReplacedRow, ValueRow};
 use crate::error::SessionError;
-use crate::rows::from_db;
+use crate::rows::lineage::from_db;
 
-/// A version of a key's chain from which the next rung is as far below as the rank says.
+/// A version of a key's chain, with the distance to the next rung below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rung {
+struct LadderRung {
     version: u32,
     /// There are 2^(rank + 1) - 1 versions from this one down to above the next rung.
     rank: u8,
@@ -25,32 +25,32 @@ struct Rung {
 
 /// The rungs from a key's newest version down, of which there are as many as the chain's length has bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ladder {
+pub(super) struct VersionLadder {
     /// The newest is the last.
-    rungs: Vec<Rung>,
+    rungs: Vec<LadderRung>,
 }
 
 /// The bytes of a rung.
 const RUNG: usize = 5;
 
-impl Ladder {
-    /// The ladder of a value that nothing is known of but the version that gave it.
+impl VersionLadder {
+    /// The ladder of a value of which only the version is known.
     pub(super) fn at(version: u32) -> Self {
-        Ladder { rungs: vec![Rung { version, rank: 0 }] }
+        VersionLadder { rungs: vec![LadderRung { version, rank: 0 }] }
     }
 
-    /// Adds the next version; the one that its event keeps beside that of the value which it replaces, or 0.
+    /// Adds the next version; returns the far version that its event stores beside that of the replaced value, or 0.
     pub(super) fn push(&mut self, version: u32) -> u32 {
         let rank = match self.rungs.as_slice() {
             [.., below, newest] if below.rank == newest.rank => Some(newest.rank + 1),
             _ => None,
         };
-        // Two of the same rank become one of the next, together with the new version.
+        // NOTE: two rungs of the same rank and the new version form one rung of the next rank, as digits carry.
         if rank.is_some() {
             self.rungs.truncate(self.rungs.len() - 2);
         }
         let far = self.rungs.last().filter(|_| rank.is_some()).map_or(0, |rung| rung.version);
-        self.rungs.push(Rung { version, rank: rank.unwrap_or(0) });
+        self.rungs.push(LadderRung { version, rank: rank.unwrap_or(0) });
         far
     }
 
@@ -67,22 +67,21 @@ impl Ladder {
     pub(super) fn from_bytes(bytes: &[u8]) -> FromSqlResult<Self> {
         let (rungs, []) = bytes.as_chunks::<RUNG>() else { return Err(FromSqlError::InvalidType) };
         let rung =
-            |&[a, b, c, d, rank]: &[u8; RUNG]| Rung { version: u32::from_le_bytes([a, b, c, d]), rank };
-        Ok(Ladder { rungs: rungs.iter().map(rung).collect() })
+            |&[a, b, c, d, rank]: &[u8; RUNG]| LadderRung { version: u32::from_le_bytes([a, b, c, d]), rank };
+        Ok(VersionLadder { rungs: rungs.iter().map(rung).collect() })
     }
 }
 
-/// What the row of a key was at a version, of which it is known that it was another one; none if the key had
-/// no row then, which is to say that it never had a value.
+/// The earlier row of a key at a version before its current row; `None` if the key had no row then: it never had a value.
 pub(super) fn row_at(
     connection: &Connection,
-    history: &History,
-    now: &CellRow,
+    history: &SqliteHistory,
+    now: &ValueRow,
     version: u64,
-) -> Result<Option<CellRow>, SessionError> {
+) -> Result<Option<ValueRow>, SessionError> {
     let mut newer = from_db(now.version);
     loop {
-        let Some(Replaced { row, far }) = replaced_by(connection, history, newer, &now.key)? else {
+        let Some(ReplacedRow { row, far }) = replaced_by(connection, history, newer, &now.key)? else {
             return Ok(None);
         };
         let before = from_db(row.version);
@@ -90,6 +89,8 @@ pub(super) fn row_at(
             return Ok(Some(row));
         }
         let far = u64::from(far);
+        // NOTE: the far version skips most of the chain if the target is older still; otherwise the step is to the version
+        // before.
         let next = if far > version { far } else { before };
         if next >= newer {
             return Err(broken(&now.key, "a value was replaced before it was written"));
@@ -98,18 +99,18 @@ pub(super) fn row_at(
     }
 }
 
-/// What an event replaced of a key; none if it gave the key its first value.
+/// The row of a key that an event replaced; `None` if the event wrote its first value.
 fn replaced_by(
     connection: &Connection,
-    history: &History,
+    history: &SqliteHistory,
     version: u64,
     key: &str,
-) -> Result<Option<Replaced>, SessionError> {
-    /// The part of a trail that is of interest here.
+) -> Result<Option<ReplacedRow>, SessionError> {
+    /// The replaced rows of an undo log.
     #[derive(Default, Deserialize)]
-    struct Values {
+    struct ReplacedValues {
         #[serde(default)]
-        replaced: Vec<Replaced>,
+        replaced: Vec<ReplacedRow>,
     }
 
     let failed = failed("read past values");
@@ -121,7 +122,8 @@ fn replaced_by(
     let (Some(number), Some(text)) = (number, text) else {
         return Err(broken(key, "the event that wrote a value is missing"));
     };
-    let values: Values = text.map(|text| trail::parse(number, &text)).transpose()?.unwrap_or_default();
+    let values: ReplacedValues =
+        text.map(|text| undo_log::parse(number, &text)).transpose()?.unwrap_or_default();
     Ok(values.replaced.into_iter().find(|replaced| replaced.row.key == key))
 }
 
@@ -136,8 +138,8 @@ mod tests {
     use super::*;
 
     /// A chain of so many versions, with gaps: what each version's event keeps, and the ladder.
-    fn chain(length: u32) -> (HashMap<u32, (u32, u32)>, Ladder) {
-        let mut ladder = Ladder::at(1);
+    fn chain(length: u32) -> (HashMap<u32, (u32, u32)>, VersionLadder) {
+        let mut ladder = VersionLadder::at(1);
         let kept = (2..=length).map(|place| (place * 3 - 2, (place * 3 - 5, ladder.push(place * 3 - 2))));
         (kept.collect(), ladder)
     }
@@ -166,8 +168,8 @@ mod tests {
     fn a_ladder_is_stored_whole() {
         for length in [1, 2, 3, 7, 100] {
             let (_, ladder) = chain(length);
-            assert_eq!(Ladder::from_bytes(&ladder.to_bytes()).unwrap(), ladder);
+            assert_eq!(VersionLadder::from_bytes(&ladder.to_bytes()).unwrap(), ladder);
         }
-        assert!(Ladder::from_bytes(&[1, 2, 3]).is_err());
+        assert!(VersionLadder::from_bytes(&[1, 2, 3]).is_err());
     }
 }

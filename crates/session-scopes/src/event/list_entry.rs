@@ -9,21 +9,21 @@ use crate::ids::SessionId;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::ids::SessionKey;
 
-/// The number of events among which the first message is looked for.
+/// The number of first events that are searched for the first message.
 pub(crate) const FIRST: usize = 16;
 
 /// As many bytes of the first message are searched, but for the last character.
 const SEARCHED: usize = 256;
 
 impl Event {
-    /// The metadata in which the last event of a run says how the run ended.
+    /// The metadata with which the last event of a run reports how the run ended.
     pub const EXIT: &'static str = "exit";
 
-    /// The kind of an event without a record that says that a run failed, and the metadata with the reason.
+    /// The kind of an event without a record that reports that a run failed, and the metadata with the reason.
     pub const FAILED: &'static str = "failed";
 
-    /// Whether a run is unfinished in a session whose newest event this is: the event has a record, and does not [end](Event::EXIT)
-    /// the run, or says that the run [failed](Event::FAILED).
+    /// Whether a run is unfinished in a session whose newest event this is: the event has a record and does not
+    /// [end](Event::EXIT) the run, or reports that the run [failed](Event::FAILED).
     ///
     /// # Examples
     /// ```
@@ -43,7 +43,7 @@ impl Event {
         }
     }
 
-    /// The reason, if the event says that a run [failed](Event::FAILED). It does not end the run, which can be resumed.
+    /// The reason, if the event reports that a run [failed](Event::FAILED). It does not end the run, which can be resumed.
     ///
     /// # Examples
     /// ```
@@ -71,6 +71,8 @@ impl Event {
 /// The beginning of a text, in lower case and without control characters.
 fn folded(text: &str) -> String {
     let begin = text.char_indices().take_while(|(at, _)| *at < SEARCHED).map(|(_, character)| character);
+    // NOTE: the stored text has one line for the id and one for the message, so a line break in the message would end it
+    // early.
     let shown = begin.map(|character| if character.is_control() { ' ' } else { character });
     lower(shown).trim().to_owned()
 }
@@ -80,8 +82,8 @@ pub(crate) fn lower(text: impl Iterator<Item = char>) -> String {
     text.flat_map(char::to_lowercase).collect()
 }
 
-/// The searched text of a session: its id and the beginning of its first message of a user, in lower case and a line each. The
-/// second one is empty if no such message is among its first events.
+/// The searched text of a session: its id and the beginning of its first message of a user, in lower case, a line each. The
+/// second line is empty if no such message is among its first events.
 pub(crate) fn searched_of(id: &SessionId, first: &[CommittedEvent]) -> String {
     let mut searched = first.iter().map(|committed| committed.event.searched());
     let begin = searched.find(|text| !text.is_empty()).unwrap_or_default();
@@ -91,7 +93,7 @@ pub(crate) fn searched_of(id: &SessionId, first: &[CommittedEvent]) -> String {
 /// A session's entry in the list of a store.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListEntry {
     /// Whether a run is unfinished.
     pub(crate) is_unfinished: bool,
     /// The searched text, by [`searched_of`].
@@ -99,11 +101,11 @@ pub(crate) struct Listed {
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Listed {
+impl ListEntry {
     /// A session by its first events and its newest one, without those that a rewind has hidden.
     pub(crate) fn of(key: &SessionKey, first: &[CommittedEvent], newest: Option<&Event>) -> Self {
         let is_unfinished = newest.is_some_and(Event::is_unfinished);
-        Listed { is_unfinished, searched: searched_of(&key.id, first) }
+        ListEntry { is_unfinished, searched: searched_of(&key.id, first) }
     }
 
     /// Whether the searched text has a message.
@@ -111,14 +113,13 @@ impl Listed {
         !self.searched.ends_with('\n')
     }
 
-    /// One whose events cannot be read: it is looked at.
+    /// The entry of a session whose events cannot be read: it is listed as unfinished, so that a reader opens it.
     pub(crate) fn unknown(key: &SessionKey) -> Self {
-        Listed { is_unfinished: true, searched: searched_of(&key.id, &[]) }
+        ListEntry { is_unfinished: true, searched: searched_of(&key.id, &[]) }
     }
 
-    /// Checks what is stored by what the events tell. A first message that is not among the first events any more may still be
-    /// searched.
-    pub(crate) fn check(&self, stored: &Listed, key: &SessionKey) -> Result<(), SessionError> {
+    /// Checks the stored entry against the events. A first message that retention has deleted may still be in the stored text.
+    pub(crate) fn check(&self, stored: &ListEntry, key: &SessionKey) -> Result<(), SessionError> {
         let is_searched = stored.searched == self.searched
             || !self.has_message() && stored.searched.starts_with(&self.searched);
         if stored.is_unfinished == self.is_unfinished && is_searched {

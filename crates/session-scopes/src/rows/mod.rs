@@ -1,0 +1,10 @@
+//! Rows as both databases store them: what a write changes, and the checksums of the result, decided without a database.
+
+pub(crate) mod branches;
+pub(crate) mod chain;
+pub(crate) mod lineage;
+pub(crate) mod rewinds;
+pub(crate) mod seal;
+pub(crate) mod shared;
+pub(crate) mod values;
+pub(crate) mod work;
