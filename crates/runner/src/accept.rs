@@ -8,9 +8,9 @@ use crate::error::RunnerError;
 
 /// The queue of a session's senders: messages are accepted one at a time.
 #[derive(Clone, Default)]
-pub(crate) struct Door(Arc<AsyncMutex<()>>);
+pub(crate) struct SenderQueue(Arc<AsyncMutex<()>>);
 
-impl Door {
+impl SenderQueue {
     /// Waits for earlier senders.
     pub(crate) async fn enter(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.0).lock_owned().await
@@ -19,30 +19,30 @@ impl Door {
 
 /// Tells the sender of a message that it is stored, and admits the next one.
 #[derive(Clone)]
-pub(crate) struct Acceptance(Arc<Mutex<Option<Open>>>);
+pub(crate) struct AcceptanceReply(Arc<Mutex<Option<WaitingSender>>>);
 
-struct Open {
-    told: oneshot::Sender<Result<(), RunnerError>>,
-    _door: OwnedMutexGuard<()>,
+struct WaitingSender {
+    reply: oneshot::Sender<Result<(), RunnerError>>,
+    _queue: OwnedMutexGuard<()>,
 }
 
-impl Acceptance {
-    pub(crate) fn new(door: OwnedMutexGuard<()>) -> (Self, oneshot::Receiver<Result<(), RunnerError>>) {
-        let (told, accepted) = oneshot::channel();
-        (Acceptance(Arc::new(Mutex::new(Some(Open { told, _door: door })))), accepted)
+impl AcceptanceReply {
+    pub(crate) fn new(queue: OwnedMutexGuard<()>) -> (Self, oneshot::Receiver<Result<(), RunnerError>>) {
+        let (reply, accepted) = oneshot::channel();
+        (AcceptanceReply(Arc::new(Mutex::new(Some(WaitingSender { reply, _queue: queue })))), accepted)
     }
 
     /// Whether the sender was told.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_sent(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// Only the first result counts. The sender is told before the next one is admitted.
-    pub(crate) fn tell(&self, accepted: Result<(), RunnerError>) {
+    pub(crate) fn send(&self, accepted: Result<(), RunnerError>) {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Open { told, _door }) = open {
+        if let Some(WaitingSender { reply, _queue }) = open {
             // The sender may be gone.
-            let _ = told.send(accepted);
+            let _ = reply.send(accepted);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stepfold_session_scopes::{AppendClaim, Claim, Session, TakeOver, Timestamp, WorkerId};
 
-use crate::runner::Inner;
+use crate::runner::RunnerCore;
 
 /// The first pause while another worker holds the claim, and the longest.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -45,53 +45,53 @@ impl Default for WhenClaimed {
 
 /// The claim settings of a runner.
 #[derive(Clone, Debug)]
-pub(crate) struct Claims {
+pub(crate) struct ClaimSettings {
     pub(crate) worker: WorkerId,
     /// Detects dead workers.
-    pub(crate) is_dead: IsDead,
+    pub(crate) is_dead: DeathCheck,
     pub(crate) duration: Duration,
     pub(crate) when_claimed: WhenClaimed,
     /// Inbox entries of other workers are left to them.
     pub(crate) leaves_inbox: bool,
 }
 
-impl Claims {
+impl ClaimSettings {
     /// The interval of heartbeats.
-    pub(crate) fn beat(&self) -> Duration {
+    pub(crate) fn heartbeat_interval(&self) -> Duration {
         (self.duration / 3).max(Duration::from_millis(10))
     }
 
     /// The claim request of an append. The last append of a run releases the claim, unless messages wait.
-    pub(crate) fn asked(&self, held: &Held, gives_up: bool) -> AppendClaim {
+    pub(crate) fn for_append(&self, held: &HeldClaim, releases_claim: bool) -> AppendClaim {
         let duration = self.duration;
         match held.token() {
             None => AppendClaim::Take { owner: self.worker.clone(), duration, take_over: TakeOver::Never },
-            Some(token) if gives_up => AppendClaim::Release { token },
+            Some(token) if releases_claim => AppendClaim::Release { token },
             Some(token) => AppendClaim::Hold { token, duration },
         }
     }
 
     /// The claim of another worker, unless it is known to be dead.
-    pub(crate) fn of_other<'a>(&self, session: &'a Session) -> Option<&'a Claim> {
+    pub(crate) fn other_worker<'a>(&self, session: &'a Session) -> Option<&'a Claim> {
         let is_other = |claim: &&Claim| claim.owner != self.worker && !self.is_dead.is_dead(&claim.owner);
         session.claim.as_ref().filter(is_other)
     }
 
     /// The holder of the claim that a session was read with.
-    pub(crate) fn holder(&self, stored: Option<&Claim>, held: &Held) -> Holder {
+    pub(crate) fn holder(&self, stored: Option<&Claim>, held: &HeldClaim) -> ClaimHolder {
         match stored {
-            Some(claim) if Some(claim.token) == held.token() => Holder::Us,
-            Some(claim) if claim.owner == self.worker => Holder::Nobody,
-            Some(claim) if self.is_dead.is_dead(&claim.owner) => Holder::Dead(claim.token),
-            Some(_) => Holder::Other,
-            None => Holder::Nobody,
+            Some(claim) if Some(claim.token) == held.token() => ClaimHolder::Us,
+            Some(claim) if claim.owner == self.worker => ClaimHolder::Nobody,
+            Some(claim) if self.is_dead.is_dead(&claim.owner) => ClaimHolder::Dead(claim.token),
+            Some(_) => ClaimHolder::Other,
+            None => ClaimHolder::Nobody,
         }
     }
 }
 
 /// The holder of the claim on a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub(crate) enum ClaimHolder {
     /// No worker, or this worker before its restart.
     Nobody,
     /// This process.
@@ -102,15 +102,15 @@ pub(crate) enum Holder {
     Other,
 }
 
-type DynIsDead = dyn Fn(&WorkerId) -> bool + Send + Sync;
+type DynDeathCheck = dyn Fn(&WorkerId) -> bool + Send + Sync;
 
 /// Detects whether a worker is dead.
 #[derive(Clone, Default)]
-pub(crate) struct IsDead(Option<Arc<DynIsDead>>);
+pub(crate) struct DeathCheck(Option<Arc<DynDeathCheck>>);
 
-impl IsDead {
+impl DeathCheck {
     pub(crate) fn new(is_dead: impl Fn(&WorkerId) -> bool + Send + Sync + 'static) -> Self {
-        IsDead(Some(Arc::new(is_dead)))
+        DeathCheck(Some(Arc::new(is_dead)))
     }
 
     /// Whether any worker can be known to be dead.
@@ -123,7 +123,7 @@ impl IsDead {
     }
 }
 
-impl fmt::Debug for IsDead {
+impl fmt::Debug for DeathCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IsDead").field("is_known", &self.is_known()).finish()
     }
@@ -131,11 +131,11 @@ impl fmt::Debug for IsDead {
 
 /// The time waited for another worker.
 #[derive(Debug, Default)]
-pub(crate) struct Waited(Duration);
+pub(crate) struct ClaimWait(Duration);
 
-impl Waited {
+impl ClaimWait {
     /// Waits for a pause; returns false if the maximum is reached.
-    pub(crate) async fn a_while(&mut self, runner: &Inner) -> bool {
+    pub(crate) async fn pause(&mut self, runner: &RunnerCore) -> bool {
         let WhenClaimed::Wait { at_most } = runner.claims.when_claimed else { return false };
         if self.0 >= at_most {
             return false;
@@ -149,26 +149,26 @@ impl Waited {
 
 /// The token of the claim that this process holds on a session, if any.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldClaim {
     token: Mutex<Option<u64>>,
     /// When the session is due once the claim is released: the first deadline of what the last run waits for.
     due: Mutex<Option<Timestamp>>,
     /// Whether the store does not support claims.
-    is_needless: AtomicBool,
+    is_unsupported: AtomicBool,
 }
 
-impl Held {
-    fn inner(&self) -> MutexGuard<'_, Option<u64>> {
+impl HeldClaim {
+    fn token_slot(&self) -> MutexGuard<'_, Option<u64>> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store does not support claims: none has to be held.
-    pub(crate) fn set_needless(&self) {
-        self.is_needless.store(true, Ordering::SeqCst);
+    pub(crate) fn set_unsupported(&self) {
+        self.is_unsupported.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn is_needless(&self) -> bool {
-        self.is_needless.load(Ordering::SeqCst)
+    pub(crate) fn is_unsupported(&self) -> bool {
+        self.is_unsupported.load(Ordering::SeqCst)
     }
 
     pub(crate) fn set_due(&self, due: Option<Timestamp>) {
@@ -180,43 +180,43 @@ impl Held {
     }
 
     pub(crate) fn token(&self) -> Option<u64> {
-        *self.inner()
+        *self.token_slot()
     }
 
     pub(crate) fn set(&self, claim: Option<&Claim>) {
-        *self.inner() = claim.map(|claim| claim.token);
+        *self.token_slot() = claim.map(|claim| claim.token);
     }
 
     /// The claim is released by an append: it is not held meanwhile, and held again if the append fails or is
     /// dropped.
-    pub(crate) fn give_up(&self) -> GivingUp<'_> {
-        GivingUp { held: self, token: self.take() }
+    pub(crate) fn begin_release(&self) -> PendingRelease<'_> {
+        PendingRelease { claim: self, token: self.take() }
     }
 
     /// Takes the token, for releasing the claim.
     pub(crate) fn take(&self) -> Option<u64> {
-        self.inner().take()
+        self.token_slot().take()
     }
 }
 
 /// A claim that is being released.
 #[derive(Debug)]
-pub(crate) struct GivingUp<'a> {
-    held: &'a Held,
+pub(crate) struct PendingRelease<'a> {
+    claim: &'a HeldClaim,
     token: Option<u64>,
 }
 
-impl GivingUp<'_> {
+impl PendingRelease<'_> {
     /// The store has released it.
     pub(crate) fn confirm(mut self) {
         self.token = None;
     }
 }
 
-impl Drop for GivingUp<'_> {
+impl Drop for PendingRelease<'_> {
     fn drop(&mut self) {
         if self.token.is_some() {
-            *self.held.inner() = self.token;
+            *self.claim.token_slot() = self.token;
         }
     }
 }

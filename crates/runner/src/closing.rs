@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 /// Whether a runner is shut down, and its number of workers.
 #[derive(Debug, Default)]
-pub(crate) struct Closing {
+pub(crate) struct RunnerShutdown {
     /// No new work starts.
     closed: CancellationToken,
     /// Running work stops immediately.
@@ -17,7 +17,7 @@ pub(crate) struct Closing {
     workers: Arc<watch::Sender<usize>>,
 }
 
-impl Closing {
+impl RunnerShutdown {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }
@@ -37,13 +37,13 @@ impl Closing {
     }
 
     /// Counts a worker as long as the returned value lives.
-    pub(crate) fn enter(&self) -> AtWork {
+    pub(crate) fn enter(&self) -> CountedWorker {
         // No caller waits for more of them.
         self.workers.send_if_modified(|workers| {
             *workers += 1;
             false
         });
-        AtWork(Arc::clone(&self.workers))
+        CountedWorker(Arc::clone(&self.workers))
     }
 
     /// Starts nothing new, and waits until all workers are done; stops them after the grace period. Returns
@@ -63,9 +63,9 @@ impl Closing {
 }
 
 /// A counted worker.
-pub(crate) struct AtWork(Arc<watch::Sender<usize>>);
+pub(crate) struct CountedWorker(Arc<watch::Sender<usize>>);
 
-impl Drop for AtWork {
+impl Drop for CountedWorker {
     fn drop(&mut self) {
         self.0.send_if_modified(|workers| {
             *workers -= 1;

@@ -7,7 +7,7 @@ use stepfold_session_scopes::{CommittedEvent, Session, SessionSchema};
 use stepfold_state_core::state::Diff;
 
 use crate::error::RunnerError;
-use crate::history::History;
+use crate::history::SessionHistory;
 use crate::record::loop_event;
 
 /// The differences between two sessions, or two forks of one. Created by
@@ -96,7 +96,7 @@ pub fn compare(left: &Session, right: &Session, schema: &SessionSchema) -> Resul
     let (only_left, only_right) = (only_left[shared..].to_vec(), only_right[shared..].to_vec());
     let first = first_difference(left, right, only_left.first(), only_right.first())?;
     let state = |session: &Session| {
-        let mut history = History::default();
+        let mut history = SessionHistory::default();
         history.extend(session)?;
         history.state(session, schema)
     };

@@ -8,14 +8,14 @@ use serde_json::Value;
 use stepfold_agent_loop::{ApprovalRequest, Clock, Decision, DecisionError, Decisions, Run, TokioClock};
 use stepfold_session_scopes::{EventRange, GetSession, SessionKey, SessionStore, TakeOver, Timestamp};
 
-use crate::claim::{Holder, Waited};
+use crate::claim::{ClaimHolder, ClaimWait};
 use crate::decided::{DecisionReceipt, RecordedDecision};
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
 use crate::history::session_of;
 use crate::ports::WallClock;
 use crate::runner::Runner;
-use crate::turn::Order;
+use crate::turn::WorkerCommand;
 
 impl Runner {
     /// Delivers an outcome that comes later, under the [token](stepfold_tools::Later::token) of its call: a value, or the
@@ -143,7 +143,7 @@ impl IntoFuture for CompleteCall {
 }
 
 /// Whether a session waits for an outcome.
-enum Awaited {
+enum AwaitStatus {
     /// This request waits for it.
     By(Box<ApprovalRequest>),
     /// It was delivered before.
@@ -162,10 +162,10 @@ impl SessionHandle {
         decision: Decision,
         by: Option<String>,
     ) -> Result<DecisionReceipt, RunnerError> {
-        let (mut waited, mut has_recovered) = (Waited::default(), false);
+        let (mut waited, mut has_recovered) = (ClaimWait::default(), false);
         loop {
             match self.awaits(token).await? {
-                Awaited::By(request) => {
+                AwaitStatus::By(request) => {
                     let decided = self.resume().decide(request.id, decision).idempotency_key(token);
                     let decided = match by {
                         Some(by) => decided.by(by),
@@ -173,16 +173,16 @@ impl SessionHandle {
                     };
                     return Ok(decided.submit().await?.0);
                 }
-                Awaited::Delivered(first) => return delivered(self.key(), token, *first, &decision),
-                Awaited::Perhaps if waited.a_while(&self.runner().0).await => {}
-                Awaited::OnceRecovered if !has_recovered => {
+                AwaitStatus::Delivered(first) => return delivered(self.key(), token, *first, &decision),
+                AwaitStatus::Perhaps if waited.pause(&self.runner().0).await => {}
+                AwaitStatus::OnceRecovered if !has_recovered => {
                     has_recovered = true;
                     // Whether the call waits then is looked at next; another worker may do it as well.
-                    let _ = self.order(Order::Recover)?.outcome().await;
+                    let _ = self.start_command(WorkerCommand::Recover)?.outcome().await;
                 }
                 // The call may be about to wait.
-                Awaited::Perhaps => return Err(self.busy("the run has not come to wait for it")),
-                Awaited::OnceRecovered | Awaited::Not => {
+                AwaitStatus::Perhaps => return Err(self.busy("the run has not come to wait for it")),
+                AwaitStatus::OnceRecovered | AwaitStatus::Not => {
                     return Err(RunnerError::NotAwaited {
                         key: Box::new(self.key().clone()),
                         token: token.to_owned(),
@@ -192,45 +192,45 @@ impl SessionHandle {
         }
     }
 
-    async fn awaits(&self, token: &str) -> Result<Awaited, RunnerError> {
+    async fn awaits(&self, token: &str) -> Result<AwaitStatus, RunnerError> {
         // Before the run is read: a call that begins to wait in between is found then.
         let is_running = self.running().is_some() || self.is_claimed().await?;
         let run = self.unfinished().await?;
         let pending = run.as_ref().map(Run::pending).unwrap_or_default();
         let is_it = |request: &ApprovalRequest| request.token.as_deref() == Some(token);
         if let Some(request) = pending.into_iter().find(is_it) {
-            return Ok(Awaited::By(Box::new(request)));
+            return Ok(AwaitStatus::By(Box::new(request)));
         }
-        Ok(match (self.turn().decided_under(token).await?, run) {
-            (Some(recorded), _) => Awaited::Delivered(Box::new(recorded)),
-            (None, Some(_)) if is_running => Awaited::Perhaps,
-            (None, Some(run)) if run.pending().is_empty() => Awaited::OnceRecovered,
-            (None, _) => Awaited::Not,
+        Ok(match (self.access().decision_with_key(token).await?, run) {
+            (Some(recorded), _) => AwaitStatus::Delivered(Box::new(recorded)),
+            (None, Some(_)) if is_running => AwaitStatus::Perhaps,
+            (None, Some(run)) if run.pending().is_empty() => AwaitStatus::OnceRecovered,
+            (None, _) => AwaitStatus::Not,
         })
     }
 
     async fn is_claimed(&self) -> Result<bool, RunnerError> {
-        let inner = &self.runner().0;
+        let core = &self.runner().0;
         let get = GetSession::new(self.key().clone()).events(EventRange::None).without_state();
-        let session = inner.store.get(get.now(inner.clock.now())).await;
+        let session = core.store.get(get.now(core.clock.now())).await;
         let session = session.map_err(|error| RunnerError::store(self.key(), error))?;
-        Ok(self.holder(&session) == Holder::Other)
+        Ok(self.holder(&session) == ClaimHolder::Other)
     }
 
     /// Has a session that waits found when its deadline has passed: a fork has a run of its own, and no claim was
     /// released there.
     pub(crate) async fn note_deadline(&self) -> Result<(), RunnerError> {
-        let turn = self.turn();
-        if !turn.may_have_deadline().await? {
+        let access = self.access();
+        if !access.may_have_deadline().await? {
             return Ok(());
         }
         if self.unfinished().await?.and_then(|run| run.next_deadline()).is_none() {
             return Ok(());
         }
         // Without claims in the store, deadlines are looked at when the session is used.
-        if turn.claim(TakeOver::Never).await.is_ok() {
+        if access.claim(TakeOver::Never).await.is_ok() {
             // Another worker may have continued it since.
-            turn.release_as_found().await;
+            access.release_as_found().await;
         }
         Ok(())
     }

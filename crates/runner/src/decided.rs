@@ -11,10 +11,10 @@ use tokio::sync::oneshot;
 
 use crate::error::RunnerError;
 use crate::record::{decision_tag, loop_event, request_tag};
-use crate::turn::Turn;
+use crate::turn::SessionAccess;
 
 /// The number of events in which decisions and edits are listed, and looked for in a store that does not find them by tags.
-pub(crate) const LOOKED_THROUGH: usize = 4_096;
+pub(crate) const MAX_SCANNED_EVENTS: usize = 4_096;
 
 /// The receipt of stored decisions: their requests, author, and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,11 @@ pub struct RecordedDecision {
 
 /// Compares new decisions with a recorded event: the receipt if they are the same, an error if they conflict,
 /// `None` if they are unrelated.
-fn met(new: &Decisions, kind: &EventKind, version: u64) -> Option<Result<DecisionReceipt, DecisionError>> {
+fn match_decisions(
+    new: &Decisions,
+    kind: &EventKind,
+    version: u64,
+) -> Option<Result<DecisionReceipt, DecisionError>> {
     let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { return None };
     if new.idempotency_key.is_some() && new.idempotency_key == *idempotency_key {
         let is_same = decisions.len() == new.decisions.len()
@@ -71,31 +75,31 @@ fn receipt(requests: impl Iterator<Item = String>, by: Option<String>, version: 
     DecisionReceipt { version, requests: requests.collect(), by }
 }
 
-impl Turn {
+impl SessionAccess {
     /// Looks up decisions in the record: the receipt of the same ones, or the newest conflict; `None` if they
     /// are new. Any run may have used the key.
-    pub(crate) async fn look_up(
+    pub(crate) async fn find_decisions(
         &self,
         decisions: &Decisions,
     ) -> Result<Option<Result<DecisionReceipt, RunnerError>>, RunnerError> {
         let key = decisions.idempotency_key.as_deref().map(decision_tag);
         let requests = decisions.decisions.iter().map(|(id, _)| request_tag(id));
         match self.tagged(key.into_iter().chain(requests)).await? {
-            Some(events) => Ok(self.met(decisions, self.decided(events.iter())?)),
-            None => self.look_through(decisions).await,
+            Some(events) => Ok(self.match_recorded(decisions, self.decided(events.iter())?)),
+            None => self.scan_decisions(decisions).await,
         }
     }
 
-    /// The same for a store that does not look up events by their tags: in the newest [`LOOKED_THROUGH`] ones.
-    async fn look_through(
+    /// The same for a store that does not look up events by their tags: in the newest [`MAX_SCANNED_EVENTS`] ones.
+    async fn scan_decisions(
         &self,
         decisions: &Decisions,
     ) -> Result<Option<Result<DecisionReceipt, RunnerError>>, RunnerError> {
         let mut events = 64;
         loop {
             let session = self.newest(events).await?;
-            let met = self.met(decisions, self.decided(newest_first(&session))?);
-            let is_last = session.events.len() < events || events >= LOOKED_THROUGH;
+            let met = self.match_recorded(decisions, self.decided(newest_first(&session))?);
+            let is_last = session.events.len() < events || events >= MAX_SCANNED_EVENTS;
             match met {
                 // The same decisions may precede those: then these are a repeat.
                 Some(Err(_)) if decisions.idempotency_key.is_some() && !is_last => {}
@@ -107,17 +111,17 @@ impl Turn {
     }
 
     /// Compares decisions with recorded ones, newest first.
-    fn met(
+    fn match_recorded(
         &self,
         decisions: &Decisions,
         recorded: Vec<(EventKind, u64, Timestamp)>,
     ) -> Option<Result<DecisionReceipt, RunnerError>> {
         let mut refused = None;
         for (kind, version, at) in recorded {
-            match met(decisions, &kind, version) {
+            match match_decisions(decisions, &kind, version) {
                 Some(Ok(receipt)) => return Some(Ok(receipt)),
                 Some(Err(error)) => {
-                    refused.get_or_insert_with(|| RunnerError::decided_before(&self.slot.key, error, at));
+                    refused.get_or_insert_with(|| RunnerError::decided_before(&self.local.key, error, at));
                 }
                 None => {}
             }
@@ -130,7 +134,7 @@ impl Turn {
         &self,
         tags: impl IntoIterator<Item = String>,
     ) -> Result<Option<Vec<CommittedEvent>>, RunnerError> {
-        let (key, store) = (&self.slot.key, &self.runner.store);
+        let (key, store) = (&self.local.key, &self.runner.store);
         let failed = |error| RunnerError::store(key, error);
         let found = match store.find_tagged(FindTagged::new(key.clone(), tags)).await {
             Err(SessionError::Unsupported { .. }) => return Ok(None),
@@ -150,13 +154,13 @@ impl Turn {
 
     /// The decisions of the newest events, newest first.
     pub(crate) async fn recorded_decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
-        let session = self.newest(LOOKED_THROUGH).await?;
+        let session = self.newest(MAX_SCANNED_EVENTS).await?;
         self.decisions_in(newest_first(&session))
     }
 
     /// The decision that was made under an idempotency key, however long ago; in a store that does not find events by tags,
-    /// as far as the newest [`LOOKED_THROUGH`] show.
-    pub(crate) async fn decided_under(&self, key: &str) -> Result<Option<RecordedDecision>, RunnerError> {
+    /// as far as the newest [`MAX_SCANNED_EVENTS`] show.
+    pub(crate) async fn decision_with_key(&self, key: &str) -> Result<Option<RecordedDecision>, RunnerError> {
         let recorded = match self.tagged([decision_tag(key)]).await? {
             Some(events) => self.decisions_in(&events)?,
             None => self.recorded_decisions().await?,
@@ -180,7 +184,7 @@ impl Turn {
     }
 
     async fn newest(&self, events: usize) -> Result<Session, RunnerError> {
-        let key = &self.slot.key;
+        let key = &self.local.key;
         let get = GetSession::new(key.clone()).events(EventRange::Last(events)).without_state();
         self.runner.store.get(get).await.map_err(|error| RunnerError::store(key, error))
     }
@@ -192,7 +196,7 @@ impl Turn {
     ) -> Result<Vec<(EventKind, u64, Timestamp)>, RunnerError> {
         let events = events.into_iter().filter(|it| it.event.kind.as_str() == "decided");
         let read = events.filter_map(|committed| {
-            let event = loop_event(&self.slot.key, committed).transpose()?;
+            let event = loop_event(&self.local.key, committed).transpose()?;
             Some(event.map(|event| (event.kind, committed.version, committed.event.at)))
         });
         read.collect()
@@ -208,8 +212,8 @@ pub(crate) fn newest_first(session: &Session) -> Vec<&CommittedEvent> {
 
 /// Sends the receipt to the caller that decided. When all of its copies are gone without one, nothing was decided.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Receipts {
-    waiting: Arc<Mutex<Option<Waiting>>>,
+pub(crate) struct DecisionReply {
+    waiting: Arc<Mutex<Option<ReceiptSender>>>,
     stored: StoredReceipt,
 }
 
@@ -217,17 +221,17 @@ pub(crate) struct Receipts {
 pub(crate) type StoredReceipt = Arc<OnceLock<DecisionReceipt>>;
 
 /// The waiting caller.
-type Waiting = oneshot::Sender<Result<DecisionReceipt, RunnerError>>;
+type ReceiptSender = oneshot::Sender<Result<DecisionReceipt, RunnerError>>;
 
-impl Receipts {
+impl DecisionReply {
     pub(crate) fn new() -> (Self, oneshot::Receiver<Result<DecisionReceipt, RunnerError>>) {
         let (sender, receiver) = oneshot::channel();
         let waiting = Arc::new(Mutex::new(Some(sender)));
-        (Receipts { waiting, stored: StoredReceipt::default() }, receiver)
+        (DecisionReply { waiting, stored: StoredReceipt::default() }, receiver)
     }
 
     /// Only the first result counts.
-    pub(crate) fn tell(&self, receipt: Result<DecisionReceipt, RunnerError>) {
+    pub(crate) fn send(&self, receipt: Result<DecisionReceipt, RunnerError>) {
         if let Ok(receipt) = &receipt {
             self.stored.get_or_init(|| receipt.clone());
         }
@@ -245,7 +249,7 @@ impl Receipts {
     /// The decisions of an event were stored.
     pub(crate) fn stored(&self, kind: &EventKind, version: u64) {
         if let EventKind::Decided { decisions, by, .. } = kind {
-            self.tell(Ok(receipt(decisions.iter().map(|(id, _)| id.clone()), by.clone(), version)));
+            self.send(Ok(receipt(decisions.iter().map(|(id, _)| id.clone()), by.clone(), version)));
         }
     }
 }

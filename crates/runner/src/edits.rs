@@ -16,14 +16,14 @@ use stepfold_session_scopes::{
     GetSession, InvocationId, Session, SessionError, SessionStore, TakeOver, Timestamp,
 };
 
-use crate::decided::{LOOKED_THROUGH, newest_first};
+use crate::decided::{MAX_SCANNED_EVENTS, newest_first};
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
-use crate::history::History;
-use crate::journal::pauses;
-use crate::record::{Stamp, edit_tag, is_unfinished, loop_event, session_event};
-use crate::slot::{Known, Left};
-use crate::work::Stopped;
+use crate::history::SessionHistory;
+use crate::journal::append_backoff;
+use crate::record::{EventStamp, edit_tag, is_unfinished, loop_event, session_event};
+use crate::slot::{SessionCache, StoppedRun};
+use crate::work::UnfinishedRun;
 
 /// The kind of an event that writes values between runs, and its metadata entry with what is known of the edit.
 const STATE: &str = "state";
@@ -93,7 +93,7 @@ impl IntoFuture for EditSession {
 /// What is known of an edit between runs, beside its writes.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct About {
+struct EditMetadata {
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,14 +101,14 @@ struct About {
 }
 
 /// The event that an edit appends.
-struct Made {
+struct PreparedEdit {
     event: Event,
     /// That of the open run, and the run.
-    of_run: Option<(LoopEvent, Box<Stopped>)>,
+    of_run: Option<(LoopEvent, Box<UnfinishedRun>)>,
     version: u64,
 }
 
-impl Made {
+impl PreparedEdit {
     /// Whether the run continues without anybody deciding about it.
     fn leaves_work(&self) -> bool {
         self.of_run.as_ref().is_some_and(|(_, stopped)| !matches!(stopped.run.decide(), Need::Approval))
@@ -119,10 +119,10 @@ impl SessionHandle {
     async fn apply(&self, request: EditSession) -> Result<EditReceipt, RunnerError> {
         let EditSession { edit, expected_version, with_changed_agent, .. } = request;
         self.check_open()?;
-        let mut known = self.unless_running().await?;
+        let mut cache = self.lock_between_runs().await?;
         loop {
-            let (session, take_over) = self.until_free().await?;
-            if let Some(receipt) = self.made_before(&edit).await? {
+            let (session, take_over) = self.wait_until_free().await?;
+            if let Some(receipt) = self.find_repeat(&edit).await? {
                 return Ok(receipt);
             }
             if let Some(expected) = expected_version.filter(|expected| *expected != session.version) {
@@ -132,18 +132,18 @@ impl SessionHandle {
                     actual: session.version,
                 }));
             }
-            let made = self.make(&mut known, &edit, with_changed_agent).await?;
-            if expected_version.is_some_and(|expected| expected != made.version) {
+            let prepared = self.prepare(&mut cache, &edit, with_changed_agent).await?;
+            if expected_version.is_some_and(|expected| expected != prepared.version) {
                 continue;
             }
-            match self.append(&made, take_over).await {
+            match self.append(&prepared, take_over).await {
                 Ok(version) => {
-                    let (by, is_of_run) = (edit.by.clone(), made.of_run.is_some());
-                    self.edited(&mut known, made.of_run, version).await;
+                    let (by, is_of_run) = (edit.by.clone(), prepared.of_run.is_some());
+                    self.notify_edited(&mut cache, prepared.of_run, version).await;
                     return Ok(EditReceipt { version, by, is_of_run });
                 }
                 // Another worker was faster, perhaps with the same edit.
-                Err(error) if error.kind() == ErrorKind::Conflict => known.stopped = None,
+                Err(error) if error.kind() == ErrorKind::Conflict => cache.stopped = None,
                 Err(error) => return Err(self.failed(error)),
             }
         }
@@ -185,15 +185,15 @@ impl SessionHandle {
         if edit.is_empty() {
             return self.fork(id, version).await;
         }
-        let session = self.at(version).await?;
-        let (at, made) = (session.version, self.make_on(session, &edit)?);
-        let owner = self.inner().claims.worker.clone();
-        let claim = made.leaves_work().then_some(AppendClaim::Take {
+        let session = self.read_at(version).await?;
+        let (at, prepared) = (session.version, self.prepare_on(session, &edit)?);
+        let owner = self.core().claims.worker.clone();
+        let claim = prepared.leaves_work().then_some(AppendClaim::Take {
             owner,
             duration: Duration::ZERO,
             take_over: TakeOver::Never,
         });
-        let fork = self.forked(id.into(), Some(at), Some((made.event, claim))).await?;
+        let fork = self.fork_at(id.into(), Some(at), Some((prepared.event, claim))).await?;
         let read = fork.read(EventRange::None).await?;
         if read.version == at {
             // A store of one's own that does not know of first events.
@@ -204,75 +204,81 @@ impl SessionHandle {
     }
 
     /// The event of an edit on the session as it was at a version.
-    fn make_on(&self, session: Session, edit: &Edit) -> Result<Made, RunnerError> {
+    fn prepare_on(&self, session: Session, edit: &Edit) -> Result<PreparedEdit, RunnerError> {
         let newest = session.events.last().filter(|newest| newest.version == session.version);
         let version = session.version;
         if !newest.is_some_and(|newest| is_unfinished(&newest.event)) {
-            return self.make_between_runs(edit, version);
+            return self.prepare_between_runs(edit, version);
         }
-        let mut history = History::default();
+        let mut history = SessionHistory::default();
         history.extend(&session)?;
-        match self.turn().last_run(&Known::default(), &(Arc::new(history), session), false)? {
-            Some(stopped) => self.make_in_run(edit, stopped, version),
+        match self.access().last_run(&SessionCache::default(), &(Arc::new(history), session), false)? {
+            Some(stopped) => self.prepare_in_run(edit, stopped, version),
             None => Err(self.refused(EditError::Ending)),
         }
     }
 
-    async fn append(&self, made: &Made, take_over: TakeOver) -> Result<u64, SessionError> {
-        let (inner, key) = (self.inner(), self.key().clone());
-        let request = AppendEvent::new(key, made.version, made.event.clone(), &inner.schema);
-        let owner = inner.claims.worker.clone();
-        let request = request.with_claim(match made.leaves_work() {
+    async fn append(&self, prepared: &PreparedEdit, take_over: TakeOver) -> Result<u64, SessionError> {
+        let (core, key) = (self.core(), self.key().clone());
+        let request = AppendEvent::new(key, prepared.version, prepared.event.clone(), &core.schema);
+        let owner = core.claims.worker.clone();
+        let request = request.with_claim(match prepared.leaves_work() {
             // A claim that has expired is the sign of a run that has to continue: see `Runner::recover`.
             true => AppendClaim::Take { owner, duration: Duration::ZERO, take_over },
             false => AppendClaim::Once { take_over },
         });
-        let append = || inner.store.append(request.clone());
-        let appended = append.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await;
+        let append = || core.store.append(request.clone());
+        let appended =
+            append.retry(append_backoff()).when(|error| error.kind() == ErrorKind::Transient).await;
         appended.map(|receipt| receipt.version)
     }
 
     /// The event of an edit on the session as it is.
-    async fn make(
+    async fn prepare(
         &self,
-        known: &mut Known,
+        cache: &mut SessionCache,
         edit: &Edit,
         with_changed_agent: bool,
-    ) -> Result<Made, RunnerError> {
+    ) -> Result<PreparedEdit, RunnerError> {
         // Values that do not fit the schema any more can be replaced: so none is read where no run is open.
         let newest = self.newest_event().await?;
         let is_open = newest.events.last().is_some_and(|newest| is_unfinished(&newest.event));
         if is_open {
-            let read = self.turn().read_known(known).await?;
-            return match self.turn().last_run(known, &read, with_changed_agent)? {
-                Some(stopped) => self.make_in_run(edit, stopped, read.0.version),
+            let read = self.access().read_cached(cache).await?;
+            return match self.access().last_run(cache, &read, with_changed_agent)? {
+                Some(stopped) => self.prepare_in_run(edit, stopped, read.0.version),
                 None => Err(self.refused(EditError::Ending)),
             };
         }
-        self.make_between_runs(edit, newest.version)
+        self.prepare_between_runs(edit, newest.version)
     }
 
-    fn make_in_run(&self, edit: &Edit, stopped: Box<Stopped>, version: u64) -> Result<Made, RunnerError> {
-        let (inner, failed) = (self.inner(), |error| self.failed(error));
+    fn prepare_in_run(
+        &self,
+        edit: &Edit,
+        stopped: Box<UnfinishedRun>,
+        version: u64,
+    ) -> Result<PreparedEdit, RunnerError> {
+        let (core, failed) = (self.core(), |error| self.failed(error));
         let run = &stopped.run;
         let event = run.feed(Answer::Edit(edit.clone()), run.elapsed()).map_err(|error| match error {
             FeedError::Edit(error) => self.refused(error),
             _ => self.refused(EditError::Ending),
         })?;
-        let attempt = inner.ids.next();
-        let stamp = Stamp {
+        let attempt = core.ids.next();
+        let stamp = EventStamp {
             invocation: &stopped.invocation,
             place: stopped.place,
             attempt: Some(&attempt),
-            runner: inner,
-            at: inner.clock.now(),
+            runner: core,
+            at: core.clock.now(),
         };
         let stored = session_event(event.clone(), &stamp, Vec::new()).map_err(failed)?;
-        Ok(Made { event: stored, of_run: Some((event, stopped)), version })
+        Ok(PreparedEdit { event: stored, of_run: Some((event, stopped)), version })
     }
 
-    fn make_between_runs(&self, edit: &Edit, version: u64) -> Result<Made, RunnerError> {
-        let (inner, failed) = (self.inner(), |error| self.failed(error));
+    fn prepare_between_runs(&self, edit: &Edit, version: u64) -> Result<PreparedEdit, RunnerError> {
+        let (core, failed) = (self.core(), |error| self.failed(error));
         let results = edit.results.iter().map(|(id, _)| id);
         let calls = results.chain(edit.arguments.iter().map(|(id, _)| id));
         if let Some(id) = calls.into_iter().next() {
@@ -281,16 +287,16 @@ impl SessionHandle {
         if edit.is_empty() {
             return Err(self.refused(EditError::Empty));
         }
-        let delta = edit.delta(inner.schema.schema()).map_err(|error| self.refused(error))?;
-        let name = inner.ids.next();
+        let delta = edit.delta(core.schema.schema()).map_err(|error| self.refused(error))?;
+        let name = core.ids.next();
         let event = Event::new(
             EventId::new(format!("{name}.0")).map_err(failed)?,
             InvocationId::new(name).map_err(failed)?,
             Author::new("user").map_err(failed)?,
-            inner.clock.now(),
+            core.clock.now(),
         );
         let mut event = event.with_kind(EventKind::new(STATE)).with_delta(delta);
-        let about = About { by: edit.by.clone(), idempotency_key: edit.idempotency_key.clone() };
+        let about = EditMetadata { by: edit.by.clone(), idempotency_key: edit.idempotency_key.clone() };
         if let (true, Ok(about)) =
             (edit.by.is_some() || about.idempotency_key.is_some(), serde_json::to_value(about))
         {
@@ -299,47 +305,52 @@ impl SessionHandle {
         if let Some(idempotency_key) = &edit.idempotency_key {
             event = event.with_tag(edit_tag(idempotency_key));
         }
-        Ok(Made { event, of_run: None, version })
+        Ok(PreparedEdit { event, of_run: None, version })
     }
 
     /// Tells of a stored edit; a paused run that this process keeps has it as well.
-    async fn edited(&self, known: &mut Known, of_run: Option<(LoopEvent, Box<Stopped>)>, version: u64) {
-        let (inner, key) = (self.inner(), self.key());
-        inner.changes.tell(key, version, false);
+    async fn notify_edited(
+        &self,
+        cache: &mut SessionCache,
+        of_run: Option<(LoopEvent, Box<UnfinishedRun>)>,
+        version: u64,
+    ) {
+        let (core, key) = (self.core(), self.key());
+        core.changes.notify(key, version, false);
         let Some((event, stopped)) = of_run else { return };
-        let Stopped { mut run, .. } = *stopped;
+        let UnfinishedRun { mut run, .. } = *stopped;
         // A run that was restored from the record lacks its `temp:` values, which is told when it is restored again.
-        let is_kept = known.stopped.take().is_some();
+        let is_kept = cache.stopped.take().is_some();
         if is_kept && run.follow(&event).is_ok() {
-            let life = known.history.as_ref().and_then(|history| history.life.clone());
-            known.stopped = Some(Left::new(Arc::new(Outcome::recorded(run)), version, life, None));
+            let life = cache.history.as_ref().and_then(|history| history.life.clone());
+            cache.stopped = Some(StoppedRun::new(Arc::new(Outcome::recorded(run)), version, life, None));
         }
-        let told = RunEvent::Committed(Box::new(event));
-        for mut observer in inner.observers.of(key) {
+        let event = RunEvent::Committed(Box::new(event));
+        for mut observer in core.observers.of(key) {
             // The edit is stored, whatever an observer makes of it.
-            let _ = observer.observe_boxed(&told).await;
+            let _ = observer.observe_boxed(&event).await;
         }
     }
 
     /// The receipt of the same edit under the same key, if it was made before.
-    async fn made_before(&self, edit: &Edit) -> Result<Option<EditReceipt>, RunnerError> {
+    async fn find_repeat(&self, edit: &Edit) -> Result<Option<EditReceipt>, RunnerError> {
         let Some(idempotency_key) = &edit.idempotency_key else { return Ok(None) };
-        if let Some(events) = self.turn().tagged([edit_tag(idempotency_key)]).await? {
-            return self.made_among(edit, idempotency_key, events.iter());
+        if let Some(events) = self.access().tagged([edit_tag(idempotency_key)]).await? {
+            return self.repeat_among(edit, idempotency_key, events.iter());
         }
         let mut events = 64;
         loop {
             let session = self.newest_events(events).await?;
-            let made = self.made_among(edit, idempotency_key, newest_first(&session))?;
-            if made.is_some() || session.events.len() < events || events >= LOOKED_THROUGH {
-                return Ok(made);
+            let repeat = self.repeat_among(edit, idempotency_key, newest_first(&session))?;
+            if repeat.is_some() || session.events.len() < events || events >= MAX_SCANNED_EVENTS {
+                return Ok(repeat);
             }
             events *= 8;
         }
     }
 
     /// The receipt of the same edit under the same key among these events, newest first.
-    fn made_among<'a>(
+    fn repeat_among<'a>(
         &self,
         edit: &Edit,
         idempotency_key: &String,
@@ -350,7 +361,7 @@ impl SessionHandle {
             if recorded.edit.idempotency_key.as_ref() != Some(idempotency_key) {
                 continue;
             }
-            if !edit.is_same(&recorded.edit, self.inner().schema.schema()) {
+            if !edit.is_same(&recorded.edit, self.core().schema.schema()) {
                 let idempotency_key = idempotency_key.clone();
                 return Err(self.refused(EditError::KeyReused { idempotency_key }));
             }
@@ -363,7 +374,7 @@ impl SessionHandle {
 
     /// The edits of the newest events, newest first.
     pub(crate) async fn recorded_edits(&self) -> Result<Vec<RecordedEdit>, RunnerError> {
-        let session = self.newest_events(LOOKED_THROUGH).await?;
+        let session = self.newest_events(MAX_SCANNED_EVENTS).await?;
         let events = newest_first(&session).into_iter();
         events.filter_map(|committed| self.recorded(committed).transpose()).collect()
     }
@@ -374,7 +385,7 @@ impl SessionHandle {
         let edit = match event.kind.as_str() {
             "edited" => loop_event(self.key(), committed)?.as_ref().and_then(Edit::of),
             STATE if event.record.is_none() => {
-                let about = event.metadata.read::<About>(EDIT).unwrap_or_default();
+                let about = event.metadata.read::<EditMetadata>(EDIT).unwrap_or_default();
                 let mut edit = Edit::of_writes(&event.actions.delta);
                 (edit.by, edit.idempotency_key) = (about.by, about.idempotency_key);
                 Some(edit)
@@ -390,7 +401,7 @@ impl SessionHandle {
 
     async fn newest_events(&self, events: usize) -> Result<Session, RunnerError> {
         let get = GetSession::new(self.key().clone()).events(EventRange::Last(events)).without_state();
-        self.inner().store.get(get).await.map_err(|error| self.failed(error))
+        self.core().store.get(get).await.map_err(|error| self.failed(error))
     }
 
     fn refused(&self, error: EditError) -> RunnerError {

@@ -10,13 +10,13 @@ use stepfold_session_scopes::{
 
 use crate::error::RunnerError;
 use crate::runner::Runner;
-use crate::watch::{Newest, OfSession};
+use crate::watch::{NewestChange, SessionWatch};
 
 /// The number of events that are read at once.
 const PAGE: usize = 256;
 
 /// How often the store is asked, at first and at last: commits of this process are told at once.
-pub(crate) const POLLS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+pub(crate) const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// How often at last, if the store tells of commits of other processes.
 pub(crate) const SLOW_POLL: Duration = Duration::from_secs(15);
@@ -74,7 +74,7 @@ impl Runner {
     ) -> impl Stream<Item = Result<CommittedEvent, RunnerError>> + Send + Unpin + use<> {
         let (runner, watch) = (self.clone(), self.0.changes.watch_session(&key));
         let read = VecDeque::new();
-        let follower = Follower { runner, key, life, after: after_version, read, watch, pause: None };
+        let follower = SessionFollower { runner, key, life, after: after_version, read, watch, pause: None };
         Box::pin(futures_util::stream::unfold(Some(follower), |follower| async move {
             let mut follower = follower?;
             match follower.next().await {
@@ -85,7 +85,7 @@ impl Runner {
     }
 }
 
-struct Follower {
+struct SessionFollower {
     runner: Runner,
     key: SessionKey,
     /// The life of the session; that of its first read, if none was given.
@@ -93,12 +93,12 @@ struct Follower {
     /// The version of the last commit that was told.
     after: u64,
     read: VecDeque<CommittedEvent>,
-    watch: OfSession,
+    watch: SessionWatch,
     /// The next pause between looks; none before the first.
     pause: Option<Duration>,
 }
 
-impl Follower {
+impl SessionFollower {
     async fn next(&mut self) -> Result<CommittedEvent, RunnerError> {
         loop {
             if let Some(commit) = self.read.pop_front() {
@@ -106,13 +106,13 @@ impl Follower {
                 return Ok(commit);
             }
             // What changes from now on is not missed, whatever is read.
-            let looks = self.watch.newest.borrow_and_update().looks;
+            let polls = self.watch.newest.borrow_and_update().polls;
             let page = EventRange::Page { after: self.after, limit: PAGE };
             let get = GetSession::new(self.key.clone()).events(page).without_state();
             let session = self.runner.0.store.get(get).await.and_then(|session| self.of_same_life(session));
             self.read.extend(session.map_err(|error| RunnerError::store(&self.key, error))?.events);
             match self.read.is_empty() {
-                true => self.wait(looks).await,
+                true => self.wait(polls).await,
                 false => self.pause = None,
             }
         }
@@ -128,12 +128,12 @@ impl Follower {
     }
 
     /// Waits for a commit of this process, a notice of another one's, or for a while.
-    async fn wait(&mut self, looks: u64) {
+    async fn wait(&mut self, polls: u64) {
         // Another one may have stopped with its runtime.
-        let longest = if self.runner.hear().await { SLOW_POLL } else { POLLS.1 };
-        let pause = self.pause.unwrap_or(POLLS.0);
+        let longest = if self.runner.listen_to_notices().await { SLOW_POLL } else { POLL_PAUSES.1 };
+        let pause = self.pause.unwrap_or(POLL_PAUSES.0);
         let after = self.after;
-        let is_new = |newest: &Newest| newest.version > after || newest.looks != looks;
+        let is_new = |newest: &NewestChange| newest.version > after || newest.polls != polls;
         tokio::select! {
             _ = self.watch.newest.wait_for(is_new) => self.pause = None,
             () = self.runner.0.clock.sleep(pause) => self.pause = Some((pause * 2).min(longest)),

@@ -17,39 +17,41 @@ use stepfold_state_core::state::State;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::accept::Acceptance;
-use crate::claim::{FIRST_PAUSE, Holder, LONGEST_PAUSE, Waited, WhenClaimed};
+use crate::accept::AcceptanceReply;
+use crate::claim::{ClaimHolder, ClaimWait, FIRST_PAUSE, LONGEST_PAUSE, WhenClaimed};
 use crate::compare::{Comparison, compare};
 use crate::decided::RecordedDecision;
 use crate::edits::{EditSession, RecordedEdit};
 use crate::error::RunnerError;
-use crate::history::History;
-use crate::inbox::{Kind, WaitingMessage};
+use crate::history::SessionHistory;
+use crate::inbox::{MessageKind, WaitingMessage};
 use crate::invocation::{Ended, Invocation};
 use crate::record::{ends, exit_of, is_unfinished};
 use crate::resume::Resume;
 use crate::run_as::{RunAs, RunOptions};
-use crate::runner::{Busy, Inner, Runner};
-use crate::slot::{ActiveRun, Current, Job, Known, Slot, Ticket, Waiting};
-use crate::turn::{Order, Turn, Worker};
+use crate::runner::{Busy, Runner, RunnerCore};
+use crate::slot::{
+    ActiveRun, CurrentInvocation, InvocationTicket, LocalSession, QueuePlace, SessionCache, WorkerJob,
+};
+use crate::turn::{SessionAccess, WorkerCommand, WorkerGuard};
 
 /// A session of the runner's store. Cloning is cheap; all handles of a session in a process work together.
 #[doc(alias("thread", "conversation", "memory"))]
 #[derive(Clone)]
 pub struct SessionHandle {
     runner: Runner,
-    slot: Arc<Slot>,
+    local: Arc<LocalSession>,
     busy: Busy,
 }
 
 impl SessionHandle {
-    pub(crate) fn new(runner: Runner, slot: Arc<Slot>) -> Self {
-        SessionHandle { busy: runner.0.busy, runner, slot }
+    pub(crate) fn new(runner: Runner, local: Arc<LocalSession>) -> Self {
+        SessionHandle { busy: runner.0.busy, runner, local }
     }
 
     /// The address of the session.
     pub fn key(&self) -> &SessionKey {
-        &self.slot.key
+        &self.local.key
     }
 
     /// A handle of this session whose messages are handled in this way when the session is busy, instead of as
@@ -126,33 +128,34 @@ impl SessionHandle {
         self.check_open()?;
         let id = InvocationId::new(key).map_err(|error| self.failed(error))?;
         let input = input.into();
-        if self.busy == Busy::Refuse && self.slot.is_busy() && !self.is_known(&id).await? {
+        if self.busy == Busy::Refuse && self.local.is_busy() && !self.is_known(&id).await? {
             return Err(self.busy("an invocation is running"));
         }
         // A repeat needs no place.
-        let waiting = match self.place_to_wait() {
+        let waiting = match self.queue_place() {
             Ok(waiting) => Some(waiting),
             Err(_) if self.is_known(&id).await? => None,
             Err(full) => return Err(full),
         };
-        let _door = self.slot.door.enter().await;
+        let _queued = self.local.senders.enter().await;
         // The one at work when the message is accepted, not the one that takes it.
-        let at_work = self.slot.desk().run();
-        let kind = Kind::of(&input, self.busy);
-        let is_repeat = self.turn().enqueue_stored(kind, id.clone(), input).await?;
-        if let Some(invocation) = self.slot.desk().find(&id) {
+        let at_work = self.local.queue().run();
+        let kind = MessageKind::of(&input, self.busy);
+        let is_repeat = self.access().enqueue_stored(kind, id.clone(), input).await?;
+        if let Some(invocation) = self.local.queue().find(&id) {
             return Ok(invocation);
         }
-        if is_repeat && let Some(recorded) = self.turn().answered(&id).await? {
-            return Ok(Invocation::ended(id, self.slot.key.clone(), recorded));
+        if is_repeat && let Some(recorded) = self.access().answer_of_ended_run(&id).await? {
+            return Ok(Invocation::ended(id, self.local.key.clone(), recorded));
         }
         // The inbox may have forgotten the key; the record has not.
-        if self.busy == Busy::Interrupt && !is_repeat && self.turn().indexed(&id).await?.is_none() {
+        if self.busy == Busy::Interrupt && !is_repeat && self.access().find_taking_event(&id).await?.is_none()
+        {
             self.interrupt(at_work).await;
         }
-        let ticket = Ticket::new(&self.slot.key, id, waiting);
+        let ticket = InvocationTicket::new(&self.local.key, id, waiting);
         let invocation = ticket.current.invocation.clone();
-        self.start(Job { order: Order::TakeInbox, ticket }, IfWorked::WaitInInbox);
+        self.start(WorkerJob { command: WorkerCommand::TakeInbox, ticket }, IfWorkerRuns::WaitInInbox);
         Ok(invocation)
     }
 
@@ -180,14 +183,15 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     pub async fn taken_at(&self, message: &InvocationId) -> Result<Option<u64>, RunnerError> {
-        Ok(self.turn().indexed(message).await?.map(|event| event.version))
+        Ok(self.access().find_taking_event(message).await?.map(|event| event.version))
     }
 
     /// Whether a message with this key was accepted before.
     async fn is_known(&self, id: &InvocationId) -> Result<bool, RunnerError> {
         // In this order: a message that is taken in between is in the record.
-        let waits = self.slot.desk().find(id).is_some() || self.inbox().await?.iter().any(|it| it.id == *id);
-        Ok(waits || self.turn().read().await?.0.taker(id).is_some())
+        let waits =
+            self.local.queue().find(id).is_some() || self.inbox().await?.iter().any(|it| it.id == *id);
+        Ok(waits || self.access().read().await?.0.taker(id).is_some())
     }
 
     /// Cancels the run that was at work when a message was accepted, here or by another worker.
@@ -196,10 +200,10 @@ impl SessionHandle {
             return run.cancel();
         }
         match self.run_elsewhere().await {
-            Ok(Some((run, _))) => self.turn().interrupt_elsewhere(&run).await,
+            Ok(Some((run, _))) => self.access().interrupt_elsewhere(&run).await,
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(session = %self.slot.key, %error, "the run at work could not be interrupted");
+                tracing::warn!(session = %self.local.key, %error, "the run at work could not be interrupted");
             }
         }
     }
@@ -267,14 +271,14 @@ impl SessionHandle {
         input: Option<Input>,
         options: RunOptions,
     ) -> Result<Invocation, RunnerError> {
-        let waiting = self.place_to_wait()?;
-        let _door = self.slot.door.enter().await;
+        let waiting = self.queue_place()?;
+        let _queued = self.local.senders.enter().await;
         if let Some(input) = input {
-            self.turn().enqueue_stored(Kind::Message, id.clone(), input).await?;
+            self.access().enqueue_stored(MessageKind::Message, id.clone(), input).await?;
         }
-        let ticket = Ticket::new(&self.slot.key, id.clone(), Some(waiting));
+        let ticket = InvocationTicket::new(&self.local.key, id.clone(), Some(waiting));
         let invocation = ticket.current.invocation.clone();
-        self.start(Job { order: Order::RunAs(options), ticket }, IfWorked::Wait);
+        self.start(WorkerJob { command: WorkerCommand::RunAs(options), ticket }, IfWorkerRuns::Wait);
         Ok(invocation)
     }
 
@@ -283,7 +287,7 @@ impl SessionHandle {
     }
 
     pub(crate) fn withdrawn(&self) -> RunnerError {
-        RunnerError::Withdrawn { key: Box::new(self.slot.key.clone()) }
+        RunnerError::Withdrawn { key: Box::new(self.local.key.clone()) }
     }
 
     pub(crate) async fn sleep(&self, time: Duration) {
@@ -292,41 +296,45 @@ impl SessionHandle {
 
     async fn send_as(&self, id: InvocationId, input: Input) -> Result<Invocation, RunnerError> {
         self.check_open()?;
-        let waiting = self.slot.is_busy().then(|| self.may_wait()).transpose()?;
+        let waiting = self.local.is_busy().then(|| self.place_if_allowed()).transpose()?;
         // The position in the queue is taken here, not when a task is first polled.
-        let door = self.slot.door.enter().await;
-        let ticket = Ticket::new(&self.slot.key, id.clone(), waiting);
+        let queued = self.local.senders.enter().await;
+        let ticket = InvocationTicket::new(&self.local.key, id.clone(), waiting);
         let invocation = ticket.current.invocation.clone();
-        let (acceptance, accepted) = Acceptance::new(door);
-        let order = Order::Begin { input: Box::new(input), busy: self.busy, acceptance };
-        let Some(Job { order, mut ticket }) = self.start(Job { order, ticket }, IfWorked::GiveBack) else {
+        let (acceptance, accepted) = AcceptanceReply::new(queued);
+        let command = WorkerCommand::Begin { input: Box::new(input), busy: self.busy, acceptance };
+        let Some(WorkerJob { command, mut ticket }) =
+            self.start(WorkerJob { command, ticket }, IfWorkerRuns::GiveBack)
+        else {
             return accepted.await.unwrap_or_else(|_| Err(invocation.panicked())).map(|()| invocation);
         };
-        let Order::Begin { input, acceptance: _door, .. } = order else {
+        let WorkerCommand::Begin { input, acceptance: _queued, .. } = command else {
             unreachable!("the order created above")
         };
-        if !ticket.waits() {
-            ticket.set_waiting(self.may_wait()?);
+        if !ticket.has_place() {
+            ticket.set_place(self.place_if_allowed()?);
         }
-        let at_work = self.slot.desk().run();
-        self.turn().enqueue(Kind::of(&input, self.busy), id, *input).await?;
+        let at_work = self.local.queue().run();
+        self.access().enqueue(MessageKind::of(&input, self.busy), id, *input).await?;
         if self.busy == Busy::Interrupt {
             self.interrupt(at_work).await;
         }
-        self.start(Job { order: Order::TakeInbox, ticket }, IfWorked::WaitInInbox);
+        self.start(WorkerJob { command: WorkerCommand::TakeInbox, ticket }, IfWorkerRuns::WaitInInbox);
         Ok(invocation)
     }
 
     /// Takes a position among the messages that wait for a busy session.
-    fn may_wait(&self) -> Result<Waiting, RunnerError> {
+    fn place_if_allowed(&self) -> Result<QueuePlace, RunnerError> {
         match self.busy {
             Busy::Refuse => Err(self.busy("an invocation is running")),
-            Busy::Interrupt | Busy::Wait | Busy::Steer => self.place_to_wait(),
+            Busy::Interrupt | Busy::Wait | Busy::Steer => self.queue_place(),
         }
     }
 
-    fn place_to_wait(&self) -> Result<Waiting, RunnerError> {
-        self.slot.wait(self.runner.0.max_waiting).ok_or_else(|| self.busy("too many messages are waiting"))
+    fn queue_place(&self) -> Result<QueuePlace, RunnerError> {
+        self.local
+            .take_place(self.runner.0.max_waiting)
+            .ok_or_else(|| self.busy("too many messages are waiting"))
     }
 
     /// Continues a run that waits for decisions, was interrupted or failed. Awaiting the result starts it.
@@ -367,13 +375,13 @@ impl SessionHandle {
     /// # Errors
     /// [`RunnerError::NothingToResume`], or when the store fails.
     pub async fn abandon(&self) -> Ended {
-        self.order(Order::Abandon)?.outcome().await
+        self.start_command(WorkerCommand::Abandon)?.outcome().await
     }
 
     /// Cancels the run of this process, if there is one: its open calls are answered as cancelled. Messages that wait stay
     /// accepted, also the one whose invocation waits here for another worker; [`Invocation::cancel`] cancels that.
     pub fn cancel(&self) {
-        if let Some(run) = self.slot.desk().run() {
+        if let Some(run) = self.local.queue().run() {
             run.cancel();
         }
     }
@@ -389,8 +397,8 @@ impl SessionHandle {
     /// # Errors
     /// When the store fails, or has no inboxes and another worker is running.
     pub async fn cancel_everywhere(&self) -> Result<bool, RunnerError> {
-        let holds_claim = self.slot.held.token().is_some() || self.slot.held.is_needless();
-        let here = self.slot.desk().run();
+        let holds_claim = self.local.claim.token().is_some() || self.local.claim.is_unsupported();
+        let here = self.local.queue().run();
         if let Some(run) = here.clone().filter(|_| holds_claim) {
             return Ok(self.cancelled_here(run).await);
         }
@@ -406,7 +414,7 @@ impl SessionHandle {
 
     /// Cancels a run that waits or was interrupted, if there is one.
     async fn cancelled_at_rest(&self) -> Result<bool, RunnerError> {
-        if self.turn().has_ended().await? {
+        if self.access().has_ended().await? {
             return Ok(false);
         }
         match self.abandon().await {
@@ -422,14 +430,14 @@ impl SessionHandle {
             biased;
             was_cancelled = run.was_cancelled() => was_cancelled,
             // A call that does not end yet.
-            () = self.sleep(self.runner.0.claims.beat() * 2) => true,
+            () = self.sleep(self.runner.0.claims.heartbeat_interval() * 2) => true,
         }
     }
 
     /// The invocation whose run another worker has, and the session as it was then.
     async fn run_elsewhere(&self) -> Result<Option<(InvocationId, Session)>, RunnerError> {
         let session = self.read_events(EventRange::Last(1)).await?;
-        let is_elsewhere = self.holder(&session) == Holder::Other;
+        let is_elsewhere = self.holder(&session) == ClaimHolder::Other;
         let newest = session.events.last().filter(|newest| is_elsewhere && is_unfinished(&newest.event));
         Ok(newest.map(|newest| newest.event.invocation.clone()).map(|run| (run, session)))
     }
@@ -441,8 +449,9 @@ impl SessionHandle {
         run: &InvocationId,
         found: &Session,
     ) -> Result<Option<bool>, RunnerError> {
-        let position = self.turn().enqueue_cancel(run).await?;
-        let (mut at, mut waited, most) = (found.version, Duration::ZERO, self.runner.0.claims.beat() * 2);
+        let position = self.access().enqueue_cancel(run).await?;
+        let (mut at, mut waited, most) =
+            (found.version, Duration::ZERO, self.runner.0.claims.heartbeat_interval() * 2);
         loop {
             let session = self.read_events(EventRange::AfterVersion(at)).await?;
             let end = session.events.iter().find(|it| it.event.invocation == *run && ends(&it.event));
@@ -450,11 +459,11 @@ impl SessionHandle {
             // It was rewound, or the session deleted.
             let is_gone =
                 is_other_life || session.events.last().is_some_and(|newest| newest.event.invocation != *run);
-            let is_left = self.holder(&session) != Holder::Other;
+            let is_left = self.holder(&session) != ClaimHolder::Other;
             if end.is_some() || is_gone || is_left {
                 // The worker removes it, unless it has left. In another life the position is another entry's.
                 if !is_other_life {
-                    self.drop_request(position).await?;
+                    self.remove_request(position).await?;
                 }
                 let is_cancelled = end.is_some_and(|end| exit_of(&end.event) == Some(Exit::Cancelled));
                 return Ok((end.is_some() || is_gone).then_some(is_cancelled));
@@ -470,8 +479,8 @@ impl SessionHandle {
         }
     }
 
-    async fn drop_request(&self, position: u64) -> Result<Vec<u64>, RunnerError> {
-        let request = DequeueInput::new(self.slot.key.clone(), [position]);
+    async fn remove_request(&self, position: u64) -> Result<Vec<u64>, RunnerError> {
+        let request = DequeueInput::new(self.local.key.clone(), [position]);
         self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))
     }
 
@@ -483,7 +492,7 @@ impl SessionHandle {
     /// The invocation that drives a run in this process, if any: of those that [run](SessionHandle::running), not one that still
     /// waits or looks.
     pub fn driving(&self) -> Option<Invocation> {
-        self.slot.desk().driving().cloned()
+        self.local.queue().driving().cloned()
     }
 
     /// The pending approval requests. It reads as little as [`unfinished`](SessionHandle::unfinished).
@@ -503,12 +512,12 @@ impl SessionHandle {
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
     pub async fn unfinished(&self) -> Result<Option<Run>, RunnerError> {
-        let is_known = self.slot.gate.try_lock().is_ok_and(|known| known.history.is_some());
-        if !is_known && self.turn().has_ended().await? {
+        let is_known = self.local.cache.try_lock().is_ok_and(|cache| cache.history.is_some());
+        if !is_known && self.access().has_ended().await? {
             return Ok(None);
         }
         let (history, session) =
-            if is_known { self.turn().read().await? } else { self.turn().read_end().await? };
+            if is_known { self.access().read().await? } else { self.access().read_end().await? };
         if !history.is_unfinished() {
             return Ok(None);
         }
@@ -527,7 +536,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
     pub async fn state(&self) -> Result<State, RunnerError> {
-        let (history, session) = self.turn().read().await?;
+        let (history, session) = self.access().read().await?;
         history.state(&session, &self.runner.0.schema)
     }
 
@@ -537,7 +546,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
     pub async fn decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
-        self.turn().recorded_decisions().await
+        self.access().recorded_decisions().await
     }
 
     /// Edits the session from outside when awaited: values of the state and, where a run is paused, results of its calls.
@@ -630,7 +639,7 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     pub async fn inbox(&self) -> Result<Vec<WaitingMessage>, RunnerError> {
-        let entries = self.runner.0.store.inbox(ReadInbox::new(self.slot.key.clone())).await;
+        let entries = self.runner.0.store.inbox(ReadInbox::new(self.local.key.clone())).await;
         let entries = entries.map_err(|error| self.failed(error))?;
         let messages = entries.into_iter().filter(|entry| entry.kind != InboxKind::Cancel);
         messages.map(|entry| WaitingMessage::read(entry).map_err(|error| self.failed(error))).collect()
@@ -642,7 +651,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`inbox`](SessionHandle::inbox).
     pub async fn withdraw(&self, message: &InvocationId) -> Result<bool, RunnerError> {
-        let key = &self.slot.key;
+        let key = &self.local.key;
         let entries = self.runner.0.store.inbox(ReadInbox::new(key.clone())).await;
         let entries = entries.map_err(|error| self.failed(error))?;
         let Some(entry) = entries.iter().find(|entry| entry.idempotency_key.as_str() == message.as_str())
@@ -651,9 +660,9 @@ impl SessionHandle {
         };
         let request = DequeueInput::new(key.clone(), [entry.position]);
         let dropped = self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))?;
-        self.slot.mail.withdrawn(entry.position);
+        self.local.inbox.remove(entry.position);
         // Its invocation may wait for another worker.
-        self.slot.bell.notify_one();
+        self.local.inbox_changed.notify_one();
         Ok(!dropped.is_empty())
     }
 
@@ -663,13 +672,13 @@ impl SessionHandle {
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
     pub async fn last_run(&self) -> Result<Option<Run>, RunnerError> {
-        let (history, session) = self.turn().read().await?;
+        let (history, session) = self.access().read().await?;
         self.run_of(&history, &session)
     }
 
-    fn run_of(&self, history: &History, session: &Session) -> Result<Option<Run>, RunnerError> {
+    fn run_of(&self, history: &SessionHistory, session: &Session) -> Result<Option<Run>, RunnerError> {
         let state = history.state(session, &self.runner.0.schema)?;
-        history.last_run(&self.runner.0.agent, state, &self.slot.key)
+        history.last_run(&self.runner.0.agent, state, &self.local.key)
     }
 
     /// The stored session, with this range of its events, and with the claim of a worker if it has not expired.
@@ -677,7 +686,7 @@ impl SessionHandle {
     /// # Errors
     /// When the store fails.
     pub async fn read(&self, events: EventRange) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.slot.key.clone()).events(events).now(self.runner.0.clock.now());
+        let get = GetSession::new(self.local.key.clone()).events(events).now(self.runner.0.clock.now());
         self.runner.0.store.get(get).await.map_err(|error| self.failed(error))
     }
 
@@ -686,7 +695,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`read`](SessionHandle::read).
     pub async fn read_events(&self, events: EventRange) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.slot.key.clone()).events(events).without_state();
+        let get = GetSession::new(self.local.key.clone()).events(events).without_state();
         let session = self.runner.0.store.get(get.now(self.runner.0.clock.now())).await;
         session.map_err(|error| self.failed(error))
     }
@@ -698,25 +707,25 @@ impl SessionHandle {
     /// When the id is in use, the version does not exist, or the store fails.
     #[doc(alias("branch", "time_travel"))]
     pub async fn fork(&self, id: impl Into<Arc<str>>, version: Option<u64>) -> Result<Self, RunnerError> {
-        self.forked(id.into(), version, None).await
+        self.fork_at(id.into(), version, None).await
     }
 
     /// A fork, perhaps with a first event of its own.
-    pub(crate) async fn forked(
+    pub(crate) async fn fork_at(
         &self,
         id: Arc<str>,
         version: Option<u64>,
         first: Option<(Event, Option<AppendClaim>)>,
     ) -> Result<Self, RunnerError> {
-        let inner = self.inner();
+        let core = self.core();
         let id = SessionId::new(id).map_err(|error| self.failed(error))?;
-        let mut request = ForkSession::new(self.slot.key.clone(), inner.clock.now()).with_id(id);
+        let mut request = ForkSession::new(self.local.key.clone(), core.clock.now()).with_id(id);
         request.version = version;
         if let Some((event, claim)) = first {
-            request = request.with_event(event, &inner.schema, claim);
+            request = request.with_event(event, &core.schema, claim);
         }
-        let forked = inner.store.fork(request).await.map_err(|error| self.failed(error))?;
-        inner.changes.tell(&forked.key, forked.version, false);
+        let forked = core.store.fork(request).await.map_err(|error| self.failed(error))?;
+        core.changes.notify(&forked.key, forked.version, false);
         let fork = self.runner.handle(forked.key);
         // The fork is there, whatever becomes of this: its next run or message notes the deadline as well.
         if let Err(error) = fork.note_deadline().await {
@@ -733,7 +742,7 @@ impl SessionHandle {
     /// is; when the version does not exist, another worker was faster, or the store fails.
     #[doc(alias("time_travel", "rollback", "undo"))]
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
-        self.rewound(None, to).await
+        self.rewind_to(None, to).await
     }
 
     /// Rewinds as [`rewind`](SessionHandle::rewind) does, if the session is at the expected version: for a caller that has
@@ -761,17 +770,17 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     pub async fn rewind_from(&self, expected: u64, to: u64) -> Result<u64, RunnerError> {
-        self.rewound(Some(expected), to).await
+        self.rewind_to(Some(expected), to).await
     }
 
-    async fn rewound(&self, expected: Option<u64>, to: u64) -> Result<u64, RunnerError> {
-        let mut known = self.unless_running().await?;
-        (known.history, known.stopped) = (None, None);
-        let (session, take_over) = self.until_free().await?;
+    async fn rewind_to(&self, expected: Option<u64>, to: u64) -> Result<u64, RunnerError> {
+        let mut cache = self.lock_between_runs().await?;
+        (cache.history, cache.stopped) = (None, None);
+        let (session, take_over) = self.wait_until_free().await?;
         let name = self.runner.0.ids.next();
         let failed = |error| self.failed(error);
         let request = RewindSession::new(
-            self.slot.key.clone(),
+            self.local.key.clone(),
             expected.unwrap_or(session.version),
             to,
             EventId::new(format!("{name}.0")).map_err(failed)?,
@@ -781,7 +790,7 @@ impl SessionHandle {
         )
         .with_claim(AppendClaim::Once { take_over });
         let version = self.runner.0.store.rewind(request).await.map_err(failed)?.version;
-        self.inner().changes.tell(self.key(), version, false);
+        self.core().changes.notify(self.key(), version, false);
         Ok(version)
     }
 
@@ -810,26 +819,26 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     pub async fn delete(&self, with_user_state: bool) -> Result<Deleted, RunnerError> {
-        let mut known = self.unless_running().await?;
-        let (_, take_over) = self.until_free().await?;
-        let mut request = DeleteSession::new(self.slot.key.clone()).now(self.runner.0.clock.now());
+        let mut cache = self.lock_between_runs().await?;
+        let (_, take_over) = self.wait_until_free().await?;
+        let mut request = DeleteSession::new(self.local.key.clone()).now(self.runner.0.clock.now());
         (request.user_state, request.take_over) = (with_user_state, take_over);
         let deleted = self.runner.0.store.delete(request).await.map_err(|error| self.failed(error))?;
-        (known.history, known.stopped) = (None, None);
-        self.slot.mail.forget();
-        self.slot.held.take();
-        self.inner().changes.tell_deleted(self.key());
+        (cache.history, cache.stopped) = (None, None);
+        self.local.inbox.clear();
+        self.local.claim.take();
+        self.core().changes.notify_deleted(self.key());
         Ok(deleted)
     }
 
     /// The gate, for a change between runs. A caller that reads the session holds it for a moment, which is waited for; a run is
     /// not. The first in the queue has it first, so that a run that begins later waits for the change.
-    pub(crate) async fn unless_running(&self) -> Result<OwnedMutexGuard<Known>, RunnerError> {
-        let mut queued = pin!(Arc::clone(&self.slot.gate).lock_owned());
-        if let Poll::Ready(known) = poll_fn(|context| Poll::Ready(queued.as_mut().poll(context))).await {
-            return Ok(known);
+    pub(crate) async fn lock_between_runs(&self) -> Result<OwnedMutexGuard<SessionCache>, RunnerError> {
+        let mut queued = pin!(Arc::clone(&self.local.cache).lock_owned());
+        if let Poll::Ready(cache) = poll_fn(|context| Poll::Ready(queued.as_mut().poll(context))).await {
+            return Ok(cache);
         }
-        if self.slot.desk().is_worked() {
+        if self.local.queue().has_worker() {
             return Err(self.busy("an invocation is running"));
         }
         Ok(queued.await)
@@ -837,22 +846,24 @@ impl SessionHandle {
 
     /// Waits until no other worker is running in the session, at most as long as configured. Returns the
     /// session, and which claims may be taken over: one left by this worker or a dead one, or any.
-    pub(crate) async fn until_free(&self) -> Result<(Session, TakeOver), RunnerError> {
-        let (inner, mut waited) = (&self.runner.0, Waited::default());
+    pub(crate) async fn wait_until_free(&self) -> Result<(Session, TakeOver), RunnerError> {
+        let (core, mut waited) = (&self.runner.0, ClaimWait::default());
         loop {
-            let get = GetSession::new(self.slot.key.clone()).events(EventRange::None).without_state();
-            let session = inner.store.get(get.now(inner.clock.now())).await;
+            let get = GetSession::new(self.local.key.clone()).events(EventRange::None).without_state();
+            let session = core.store.get(get.now(core.clock.now())).await;
             let session = session.map_err(|error| self.failed(error))?;
             let Some(claim) = &session.claim else { return Ok((session, TakeOver::Never)) };
             let take_over = TakeOver::Token(claim.token);
             match self.holder(&session) {
-                Holder::Nobody | Holder::Us | Holder::Dead(_) => return Ok((session, take_over)),
-                Holder::Other if inner.claims.when_claimed == WhenClaimed::TakeOver => {
+                ClaimHolder::Nobody | ClaimHolder::Us | ClaimHolder::Dead(_) => {
+                    return Ok((session, take_over));
+                }
+                ClaimHolder::Other if core.claims.when_claimed == WhenClaimed::TakeOver => {
                     return Ok((session, TakeOver::Always));
                 }
-                Holder::Other if waited.a_while(inner).await => {}
-                Holder::Other => {
-                    let (key, owner) = (Box::new(self.slot.key.clone()), claim.owner.clone());
+                ClaimHolder::Other if waited.pause(core).await => {}
+                ClaimHolder::Other => {
+                    let (key, owner) = (Box::new(self.local.key.clone()), claim.owner.clone());
                     return Err(RunnerError::Claimed {
                         key,
                         owner,
@@ -864,8 +875,8 @@ impl SessionHandle {
         }
     }
 
-    pub(crate) fn holder(&self, session: &Session) -> Holder {
-        self.runner.0.claims.holder(session.claim.as_ref(), &self.slot.held)
+    pub(crate) fn holder(&self, session: &Session) -> ClaimHolder {
+        self.runner.0.claims.holder(session.claim.as_ref(), &self.local.claim)
     }
 
     /// Replays every run of the session against another agent, without calling its model or its tools, and
@@ -881,7 +892,7 @@ impl SessionHandle {
     /// # Errors
     /// [`RunnerError::Diverged`] for the first diverging run.
     pub async fn replay(&self, agent: &Agent) -> Result<usize, RunnerError> {
-        crate::replay::replay(&self.turn(), agent).await
+        crate::replay::replay(&self.access(), agent).await
     }
 
     /// Compares the session with another one, such as a fork: the newest common version, the different
@@ -917,71 +928,71 @@ impl SessionHandle {
         compare(&left, &right, &self.runner.0.schema)
     }
 
-    fn current(&self) -> Option<Current> {
-        self.slot.desk().current.clone()
+    fn current(&self) -> Option<CurrentInvocation> {
+        self.local.queue().current.clone()
     }
 
-    pub(crate) fn turn(&self) -> Turn {
-        Turn { runner: Arc::clone(&self.runner.0), slot: Arc::clone(&self.slot) }
+    pub(crate) fn access(&self) -> SessionAccess {
+        SessionAccess { runner: Arc::clone(&self.runner.0), local: Arc::clone(&self.local) }
     }
 
     pub(crate) fn failed(&self, error: SessionError) -> RunnerError {
-        RunnerError::store(&self.slot.key, error)
+        RunnerError::store(&self.local.key, error)
     }
 
     /// Rejects requests after a shutdown.
     pub(crate) fn check_open(&self) -> Result<(), RunnerError> {
-        let key = || Box::new(self.slot.key.clone());
-        match self.runner.0.closing.is_closed() {
+        let key = || Box::new(self.local.key.clone());
+        match self.runner.0.shutdown.is_closed() {
             true => Err(RunnerError::ShutDown { key: key(), is_accepted: false }),
             false => Ok(()),
         }
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn core(&self) -> &RunnerCore {
         &self.runner.0
     }
 
     pub(crate) fn busy(&self, reason: &'static str) -> RunnerError {
-        RunnerError::Busy { key: Box::new(self.slot.key.clone()), reason }
+        RunnerError::Busy { key: Box::new(self.local.key.clone()), reason }
     }
 
     /// Starts a worker with a job, if none is running. Otherwise the job waits, or is returned.
-    fn start(&self, job: Job, otherwise: IfWorked) -> Option<Job> {
+    fn start(&self, job: WorkerJob, otherwise: IfWorkerRuns) -> Option<WorkerJob> {
         // Outside of a runtime it panics before anything has begun.
         let runtime = Handle::current();
         let job = {
-            let mut desk = self.slot.desk();
-            match (desk.is_worked(), otherwise) {
-                (true, IfWorked::GiveBack) => return Some(job),
-                (true, IfWorked::WaitInInbox) => return desk.waits_in_inbox(job.ticket),
-                (true, IfWorked::Wait) => return desk.waits(job),
-                (false, _) => desk.begin(job),
+            let mut queue = self.local.queue();
+            match (queue.has_worker(), otherwise) {
+                (true, IfWorkerRuns::GiveBack) => return Some(job),
+                (true, IfWorkerRuns::WaitInInbox) => return queue.push_message(job.ticket),
+                (true, IfWorkerRuns::Wait) => return queue.push_command(job),
+                (false, _) => queue.begin(job),
             }
         };
-        let worker = Worker::of(&self.slot);
-        runtime.spawn(self.turn().work(job, worker, self.runner.0.closing.enter()));
+        let worker = WorkerGuard::of(&self.local);
+        runtime.spawn(self.access().work(job, worker, self.runner.0.shutdown.enter()));
         None
     }
 
     /// Starts a job that is not stored: its caller is present.
-    pub(crate) fn order(&self, order: Order) -> Result<Invocation, RunnerError> {
+    pub(crate) fn start_command(&self, command: WorkerCommand) -> Result<Invocation, RunnerError> {
         self.check_open()?;
-        let waiting = self.slot.is_busy().then(|| self.place_to_wait()).transpose()?;
+        let waiting = self.local.is_busy().then(|| self.queue_place()).transpose()?;
         let id = InvocationId::new(self.runner.0.ids.next()).map_err(|error| self.failed(error))?;
-        let mut ticket = Ticket::new(&self.slot.key, id, waiting);
-        if let Order::Resume { receipts, .. } = &order {
-            ticket.current.invocation.set_receipt(receipts.stored_receipt());
+        let mut ticket = InvocationTicket::new(&self.local.key, id, waiting);
+        if let WorkerCommand::Resume { decision_reply, .. } = &command {
+            ticket.current.invocation.set_receipt(decision_reply.stored_receipt());
         }
         let invocation = ticket.current.invocation.clone();
-        self.start(Job { order, ticket }, IfWorked::Wait);
+        self.start(WorkerJob { command, ticket }, IfWorkerRuns::Wait);
         Ok(invocation)
     }
 }
 
 /// The handling of a job while a worker is running.
 #[derive(Clone, Copy)]
-enum IfWorked {
+enum IfWorkerRuns {
     GiveBack,
     Wait,
     WaitInInbox,
@@ -989,6 +1000,6 @@ enum IfWorked {
 
 impl fmt::Debug for SessionHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionHandle").field("key", &self.slot.key).finish_non_exhaustive()
+        f.debug_struct("SessionHandle").field("key", &self.local.key).finish_non_exhaustive()
     }
 }

@@ -11,15 +11,15 @@ use stepfold_tools::{decode_key_part, encode_key_part};
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
-use crate::kept::Kept;
+use crate::kept::CachedValues;
 use crate::record::{
-    Opening, agent_of, begins, ends, exit_of, failure, is_left_to_person, is_of_run, loop_event, rewrite,
-    summary, taken_by, takes,
+    ConversationStart, agent_of, begins, ends, exit_of, failure, is_left_to_person, is_of_run, loop_event,
+    rewrite, summary, taken_by, takes,
 };
 
 /// The events of a session, folded as far as they were read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct SessionHistory {
     pub(crate) version: u64,
     /// The oldest version of the session when it was read.
     oldest: u64,
@@ -27,22 +27,22 @@ pub(crate) struct History {
     pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
     /// Where that begins.
-    opening: Option<Opening>,
+    start: Option<ConversationStart>,
     /// The summary of the beginning of the conversation.
     pub(crate) summary: Option<Summary>,
     /// All events of the last invocation, which may not have ended.
-    pub(crate) last: Option<Invoked>,
+    pub(crate) last: Option<InvocationRecord>,
     /// Whether another run has followed the last one here, which had not ended.
     is_superseded: bool,
     /// The invocations that took messages, by the ids of these.
     takers: Arc<HashMap<InvocationId, InvocationId>>,
     /// The values of the session; `None` if they are in the session that was read.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) values: Option<CachedValues>,
 }
 
 /// The run that a request is about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum RunOf<'a> {
+pub(crate) enum RunSelector<'a> {
     /// The one that took the message with this id.
     Message(&'a InvocationId),
     /// The one with the event at this version: decisions, for example.
@@ -51,7 +51,7 @@ pub(crate) enum RunOf<'a> {
 
 /// The events of one invocation.
 #[derive(Clone, Debug)]
-pub(crate) struct Invoked {
+pub(crate) struct InvocationRecord {
     pub(crate) invocation: InvocationId,
     /// The conversation before it.
     pub(crate) before: Transcript,
@@ -59,24 +59,24 @@ pub(crate) struct Invoked {
     pub(crate) summary: Option<Summary>,
     pub(crate) events: Vec<CommittedEvent>,
     /// The failure after the last event, if any.
-    pub(crate) failed: Option<Failed>,
+    pub(crate) failed: Option<RunFailure>,
 }
 
 /// A failure of a run, and the number of equal ones in a row without progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct RunFailure {
     pub(crate) cause: String,
     pub(crate) times: u32,
     /// Whether recovery leaves the run to a person.
     pub(crate) is_left_to_person: bool,
 }
 
-impl Failed {
+impl RunFailure {
     /// Adds a failure.
-    pub(crate) fn again(before: Option<&Self>, cause: &str, is_left_to_person: bool) -> Self {
+    pub(crate) fn repeated(before: Option<&Self>, cause: &str, is_left_to_person: bool) -> Self {
         let before = before.filter(|before| before.cause == cause);
         let times = before.map_or(0, |before| before.times) + 1;
-        Failed { cause: cause.to_owned(), times, is_left_to_person }
+        RunFailure { cause: cause.to_owned(), times, is_left_to_person }
     }
 
     /// Why recovery does not try again, if it leaves the run to a person.
@@ -86,15 +86,15 @@ impl Failed {
     }
 }
 
-impl History {
+impl SessionHistory {
     /// Folds in newly read events. The caller handles rewinds: after one, the session is read from its
     /// beginning.
     pub(crate) fn extend(&mut self, session: &Session) -> Result<(), RunnerError> {
-        let mut opening = self.opening.take().unwrap_or_else(|| Opening::of(session));
+        let mut start = self.start.take().unwrap_or_else(|| ConversationStart::of(session));
         for committed in session.visible_events() {
-            self.push(&session.key, committed, &opening.messages(&committed.event))?;
+            self.push(&session.key, committed, &start.messages(&committed.event))?;
         }
-        self.opening = Some(opening);
+        self.start = Some(start);
         self.version = session.version;
         self.oldest = session.oldest;
         self.life = Some(session.life.clone());
@@ -103,12 +103,12 @@ impl History {
 
     /// Folds in the next events, which this process has written.
     pub(crate) fn follow(&mut self, key: &SessionKey, written: &[CommittedEvent]) -> Result<(), RunnerError> {
-        let Some(mut opening) = self.opening.take() else { return Ok(()) };
+        let Some(mut start) = self.start.take() else { return Ok(()) };
         for committed in written {
-            self.push(key, committed, &opening.messages(&committed.event))?;
+            self.push(key, committed, &start.messages(&committed.event))?;
             self.version = committed.version;
         }
-        self.opening = Some(opening);
+        self.start = Some(start);
         Ok(())
     }
 
@@ -120,16 +120,19 @@ impl History {
     }
 
     /// The session at the end of a run, or as it is if that has not ended; `None` if there is no such run.
-    pub(crate) fn up_to(session: &Session, run: RunOf<'_>) -> Result<Option<Self>, RunnerError> {
-        let mut history =
-            History { version: session.version, life: Some(session.life.clone()), ..History::default() };
-        let mut opening = Opening::of(session);
+    pub(crate) fn up_to(session: &Session, run: RunSelector<'_>) -> Result<Option<Self>, RunnerError> {
+        let mut history = SessionHistory {
+            version: session.version,
+            life: Some(session.life.clone()),
+            ..SessionHistory::default()
+        };
+        let mut start = ConversationStart::of(session);
         for committed in session.visible_events() {
             if begins(&committed.event) && !history.has_ended() && history.last_is(run) {
                 history.is_superseded = true;
                 break;
             }
-            history.push(&session.key, committed, &opening.messages(&committed.event))?;
+            history.push(&session.key, committed, &start.messages(&committed.event))?;
             if history.has_ended() && history.last_is(run) {
                 break;
             }
@@ -138,10 +141,10 @@ impl History {
     }
 
     /// Whether this is the last run.
-    pub(crate) fn last_is(&self, run: RunOf<'_>) -> bool {
+    pub(crate) fn last_is(&self, run: RunSelector<'_>) -> bool {
         let is_it = |committed: &CommittedEvent| match run {
-            RunOf::Message(id) => takes(&committed.event, id),
-            RunOf::Version(version) => committed.version == version,
+            RunSelector::Message(id) => takes(&committed.event, id),
+            RunSelector::Version(version) => committed.version == version,
         };
         self.last.as_ref().is_some_and(|last| last.events.iter().any(is_it))
     }
@@ -192,7 +195,7 @@ impl History {
             Arc::make_mut(&mut self.takers).insert(taken, event.invocation.clone());
         }
         if begins(event) {
-            self.last = Some(Invoked {
+            self.last = Some(InvocationRecord {
                 invocation: event.invocation.clone(),
                 before: self.transcript.clone(),
                 summary: self.summary.clone(),
@@ -206,8 +209,9 @@ impl History {
                 last.failed = None;
             }
             Some(last) if last.invocation == event.invocation && failure(event).is_some() => {
-                let again =
-                    |cause: String| Failed::again(last.failed.as_ref(), &cause, is_left_to_person(event));
+                let again = |cause: String| {
+                    RunFailure::repeated(last.failed.as_ref(), &cause, is_left_to_person(event))
+                };
                 last.failed = failure(event).map(again);
             }
             // Messages were added since, or its beginning is gone: the interrupted run stays interrupted.
@@ -238,11 +242,11 @@ impl History {
     /// The initial state of a new invocation.
     pub(crate) fn state(&self, session: &Session, schema: &SessionSchema) -> Result<State, RunnerError> {
         let messages = self.transcript.clone();
-        let Some(kept) = &self.kept else {
+        let Some(values) = &self.values else {
             let state = session.state_with(schema, messages);
             return state.map_err(|error| RunnerError::store(&session.key, error));
         };
-        let mut state = kept.state();
+        let mut state = values.state();
         state.replace_messages(messages);
         Ok(state)
     }

@@ -8,13 +8,13 @@ use futures_util::Stream;
 use stepfold_agent_loop::{Observer, ObserverError, RunEvent};
 use tokio::sync::watch;
 
-use crate::slot::Slot;
+use crate::slot::LocalSession;
 
 /// The number of events kept for late subscribers.
-const KEPT: usize = 4096;
+const MAX_KEPT: usize = 4096;
 
 /// The number of events of a short run, for which there is room at once.
-const USUAL: usize = 12;
+const USUAL_EVENTS: usize = 12;
 
 /// An event of an invocation, as sent to [subscribers](crate::Invocation::subscribe).
 #[derive(Clone, Debug, PartialEq)]
@@ -41,57 +41,57 @@ pub enum Seen {
 }
 
 /// Keeps the last events and notifies all subscribers. Subscribers never slow the run down.
-pub(crate) struct Hub {
-    kept: Mutex<Kept>,
+pub(crate) struct EventHub {
+    buffer: Mutex<EventBuffer>,
     next: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct EventBuffer {
     /// The number of the first kept event.
     first: u64,
-    events: VecDeque<Told>,
+    events: VecDeque<PublishedEvent>,
     has_ended: bool,
 }
 
 #[derive(Clone)]
-struct Told {
+struct PublishedEvent {
     event: RunEvent,
     version: u64,
     is_earlier: bool,
 }
 
-impl Hub {
+impl EventHub {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Hub { kept: Mutex::default(), next: watch::Sender::new(0) })
+        Arc::new(EventHub { buffer: Mutex::default(), next: watch::Sender::new(0) })
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, EventBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, told: Told) {
-        let mut kept = self.kept();
-        if kept.events.is_empty() {
-            kept.events.reserve(USUAL);
+    fn push(&self, published: PublishedEvent) {
+        let mut buffer = self.buffer();
+        if buffer.events.is_empty() {
+            buffer.events.reserve(USUAL_EVENTS);
         }
-        if kept.events.len() == KEPT {
-            kept.events.pop_front();
-            kept.first += 1;
+        if buffer.events.len() == MAX_KEPT {
+            buffer.events.pop_front();
+            buffer.first += 1;
         }
-        kept.events.push_back(told);
-        let next = kept.first + kept.events.len() as u64;
-        drop(kept);
+        buffer.events.push_back(published);
+        let next = buffer.first + buffer.events.len() as u64;
+        drop(buffer);
         // A later subscriber reads the kept events first.
         let _ = self.next.send(next);
     }
 
     /// No more events follow.
     pub(crate) fn end(&self) {
-        let mut kept = self.kept();
-        kept.has_ended = true;
-        let next = kept.first + kept.events.len() as u64;
-        drop(kept);
+        let mut buffer = self.buffer();
+        buffer.has_ended = true;
+        let next = buffer.first + buffer.events.len() as u64;
+        drop(buffer);
         // Wakes the waiting subscribers; a later one sees the end.
         let _ = self.next.send(next);
     }
@@ -103,57 +103,57 @@ impl Hub {
             loop {
                 changes.mark_unchanged();
                 match hub.at(at) {
-                    At::Event(Told { event, version, is_earlier }) => {
+                    BufferRead::Event(PublishedEvent { event, version, is_earlier }) => {
                         let seen = Seen::Event { number: at, version, event, is_earlier };
                         return Some((seen, (hub, changes, at + 1)));
                     }
-                    At::Missed(first) => {
+                    BufferRead::Missed(first) => {
                         return Some((Seen::Missed { events: first - at }, (hub, changes, first)));
                     }
-                    At::End => return None,
-                    At::NotYet => changes.changed().await.ok()?,
+                    BufferRead::End => return None,
+                    BufferRead::NotYet => changes.changed().await.ok()?,
                 }
             }
         })
     }
 
-    fn at(&self, number: u64) -> At {
-        let kept = self.kept();
-        if number < kept.first {
-            return At::Missed(kept.first);
+    fn at(&self, number: u64) -> BufferRead {
+        let buffer = self.buffer();
+        if number < buffer.first {
+            return BufferRead::Missed(buffer.first);
         }
-        let place = usize::try_from(number - kept.first).unwrap_or(usize::MAX);
-        match kept.events.get(place) {
-            Some(told) => At::Event(told.clone()),
-            None if kept.has_ended => At::End,
-            None => At::NotYet,
+        let place = usize::try_from(number - buffer.first).unwrap_or(usize::MAX);
+        match buffer.events.get(place) {
+            Some(published) => BufferRead::Event(published.clone()),
+            None if buffer.has_ended => BufferRead::End,
+            None => BufferRead::NotYet,
         }
     }
 }
 
-enum At {
-    Event(Told),
+enum BufferRead {
+    Event(PublishedEvent),
     Missed(u64),
     NotYet,
     End,
 }
 
 /// The observer that publishes a run's events to the hub.
-pub(crate) struct Publish {
-    pub(crate) hub: Arc<Hub>,
+pub(crate) struct HubPublisher {
+    pub(crate) hub: Arc<EventHub>,
     /// Has the invocations whose messages the run has taken.
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) local: Arc<LocalSession>,
     pub(crate) is_earlier: bool,
     /// The version after the newest commit.
     pub(crate) version: Arc<AtomicU64>,
 }
 
-impl Observer for Publish {
+impl Observer for HubPublisher {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
         let version = self.version.load(Ordering::SeqCst);
-        let told = |is_earlier| Told { event: event.clone(), version, is_earlier };
-        self.hub.push(told(self.is_earlier));
-        self.slot.desk().hubs_joined().iter().for_each(|hub| hub.push(told(false)));
+        let published = |is_earlier| PublishedEvent { event: event.clone(), version, is_earlier };
+        self.hub.push(published(self.is_earlier));
+        self.local.queue().joined_hubs().iter().for_each(|hub| hub.push(published(false)));
         Ok(())
     }
 }
@@ -164,8 +164,8 @@ mod tests {
 
     use super::*;
 
-    fn told(text: impl Into<String>) -> Told {
-        Told { event: RunEvent::Text(text.into()), version: 7, is_earlier: false }
+    fn published(text: impl Into<String>) -> PublishedEvent {
+        PublishedEvent { event: RunEvent::Text(text.into()), version: 7, is_earlier: false }
     }
 
     fn number(seen: &Seen) -> u64 {
@@ -177,24 +177,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_late_subscriber_gets_the_kept_events() {
-        let hub = Hub::new();
-        for place in 0..KEPT + 10 {
-            hub.push(told(place.to_string()));
+        let hub = EventHub::new();
+        for place in 0..MAX_KEPT + 10 {
+            hub.push(published(place.to_string()));
         }
         let mut late = Box::pin(hub.subscribe(0));
         assert_eq!(late.next().await, Some(Seen::Missed { events: 10 }));
         assert_eq!(number(&late.next().await.unwrap()), 10);
-        let mut again = Box::pin(hub.subscribe(KEPT as u64));
-        assert_eq!(number(&again.next().await.unwrap()), KEPT as u64);
+        let mut again = Box::pin(hub.subscribe(MAX_KEPT as u64));
+        assert_eq!(number(&again.next().await.unwrap()), MAX_KEPT as u64);
     }
 
     #[tokio::test]
     async fn waiting_subscribers_are_notified() {
-        let hub = Hub::new();
+        let hub = EventHub::new();
         let mut events = Box::pin(hub.subscribe(0));
         let (seen, ()) = tokio::join!(events.next(), async {
             tokio::task::yield_now().await;
-            hub.push(told("a"));
+            hub.push(published("a"));
         });
         assert_eq!(number(&seen.unwrap()), 0);
         let (end, ()) = tokio::join!(events.next(), async {

@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use crate::decided::{DecisionReceipt, StoredReceipt};
 use crate::error::RunnerError;
-use crate::hub::{Hub, Seen};
-use crate::taken::Recorded;
+use crate::hub::{EventHub, Seen};
+use crate::taken::StoredOutcome;
 
 /// The result of an invocation.
 pub type Ended = Result<Arc<Outcome>, RunnerError>;
@@ -28,16 +28,16 @@ pub type Ended = Result<Arc<Outcome>, RunnerError>;
 pub struct Invocation {
     id: InvocationId,
     key: SessionKey,
-    hub: Arc<Hub>,
+    hub: Arc<EventHub>,
     ended: watch::Receiver<Option<Ended>>,
     cancellation: CancellationToken,
-    progress: Arc<Progress>,
+    progress: Arc<InvocationProgress>,
     receipt: StoredReceipt,
 }
 
 /// The progress of an invocation, shared by its handles.
 #[derive(Default)]
-struct Progress {
+struct InvocationProgress {
     /// Cancels the run that has taken the message.
     joined: Mutex<Option<CancellationToken>>,
     recovered: Mutex<Vec<Arc<Outcome>>>,
@@ -49,7 +49,7 @@ impl Invocation {
     pub(crate) fn new(
         id: InvocationId,
         key: SessionKey,
-        hub: Arc<Hub>,
+        hub: Arc<EventHub>,
         ended: watch::Receiver<Option<Ended>>,
         cancellation: CancellationToken,
     ) -> Self {
@@ -58,12 +58,12 @@ impl Invocation {
     }
 
     /// One that has ended: its outcome is in the record.
-    pub(crate) fn ended(id: InvocationId, key: SessionKey, recorded: Recorded) -> Self {
-        let hub = Hub::new();
+    pub(crate) fn ended(id: InvocationId, key: SessionKey, recorded: StoredOutcome) -> Self {
+        let hub = EventHub::new();
         hub.end();
         let (_, ended) = watch::channel(Some(Ok(recorded.outcome)));
         let invocation = Invocation::new(id, key, hub, ended, CancellationToken::new());
-        invocation.is_at(recorded.version);
+        invocation.set_version(recorded.version);
         invocation
     }
 
@@ -84,7 +84,7 @@ impl Invocation {
     }
 
     /// A run is the one of its message.
-    pub(crate) fn joins(&self, run: &CancellationToken) {
+    pub(crate) fn join_run(&self, run: &CancellationToken) {
         *self.joined() = Some(run.clone());
         if self.cancellation.is_cancelled() {
             run.cancel();
@@ -135,11 +135,11 @@ impl Invocation {
         self.progress.version.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn is_at(&self, version: u64) {
+    pub(crate) fn set_version(&self, version: u64) {
         self.progress.version.store(version, Ordering::SeqCst);
     }
 
-    pub(crate) fn has_recovered(&self, outcome: Arc<Outcome>) {
+    pub(crate) fn add_recovered(&self, outcome: Arc<Outcome>) {
         self.recovered_so_far().push(outcome);
     }
 

@@ -11,27 +11,27 @@ use stepfold_session_scopes::{
     SessionStore,
 };
 
-use crate::accept::Acceptance;
-use crate::decided::Receipts;
-use crate::inbox::Entry;
-use crate::kept::{Writes, followed};
-use crate::record::{Stamp, session_event, with_agent, with_exit, with_taken, with_worker};
-use crate::runner::Inner;
-use crate::slot::Slot;
+use crate::accept::AcceptanceReply;
+use crate::decided::DecisionReply;
+use crate::inbox::InboxMessage;
+use crate::kept::{SharedWrites, versions_after};
+use crate::record::{EventStamp, session_event, with_agent, with_exit, with_taken, with_worker};
+use crate::runner::RunnerCore;
+use crate::slot::LocalSession;
 
 /// The number of retries of an append when the store is busy or unreachable, and their total time.
-const REPEATS: usize = 6;
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_RETRIES: usize = 6;
+const MAX_RETRY_TIME: Duration = Duration::from_secs(30);
 
 /// The longest pause between two attempts to store a result, and their total.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-const HELD: Duration = Duration::from_secs(24 * 3_600);
+const MAX_HOLD_TIME: Duration = Duration::from_secs(24 * 3_600);
 /// The most events of a run that are kept for what this process knows of the session. The end of a longer run is read again.
-const KEPT: usize = 256;
+const MAX_WRITTEN: usize = 256;
 
-pub(crate) struct Journal {
-    pub(crate) runner: Arc<Inner>,
-    pub(crate) slot: Arc<Slot>,
+pub(crate) struct RunJournal {
+    pub(crate) runner: Arc<RunnerCore>,
+    pub(crate) local: Arc<LocalSession>,
     pub(crate) invocation: InvocationId,
     /// The version of the session after the last append.
     pub(crate) version: u64,
@@ -48,20 +48,20 @@ pub(crate) struct Journal {
     /// The run after the stored events.
     pub(crate) ahead: Run,
     /// The inbox entries that the run begins with.
-    pub(crate) begins_with: Vec<Entry>,
+    pub(crate) begins_with: Vec<InboxMessage>,
     /// Notified when decisions are stored.
-    pub(crate) receipts: Receipts,
+    pub(crate) decision_reply: DecisionReply,
     /// Notified when the message that begins the run is stored.
-    pub(crate) acceptance: Option<Acceptance>,
+    pub(crate) acceptance: Option<AcceptanceReply>,
 }
 
-impl Journal {
+impl RunJournal {
     pub(crate) async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
         let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
         // Whether the run ends here is determined by the current agent, and stored with the last event.
         let ended = self.ahead.follow(event).is_ok().then(|| self.ahead.exit()).flatten();
-        self.slot.held.set_due(self.ahead.next_deadline().map(Into::into));
-        let stamp = Stamp {
+        self.local.claim.set_due(self.ahead.next_deadline().map(Into::into));
+        let stamp = EventStamp {
             invocation: &self.invocation,
             place: self.place,
             attempt: self.attempt.as_deref(),
@@ -80,62 +80,64 @@ impl Journal {
         }
         let taken = match event.kind {
             EventKind::Began { .. } => std::mem::take(&mut self.begins_with),
-            EventKind::Steered => self.slot.mail.entries_read(),
+            EventKind::Steered => self.local.inbox.read_entries(),
             _ => Vec::new(),
         };
         let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
-        let claim = self.runner.claims.asked(&self.slot.held, self.gives_up(&event.kind, &taken));
-        let writes = Writes::of(&stored);
+        let claim =
+            self.runner.claims.for_append(&self.local.claim, self.releases_claim(&event.kind, &taken));
+        let writes = SharedWrites::of(&stored);
         // The heartbeat must not treat a released claim as lost.
-        let slot = Arc::clone(&self.slot);
-        let given_up = matches!(claim, AppendClaim::Release { .. }).then(|| slot.held.give_up());
+        let local = Arc::clone(&self.local);
+        let pending_release =
+            matches!(claim, AppendClaim::Release { .. }).then(|| local.claim.begin_release());
         let request = AppendEvent::new(
-            self.slot.key.clone(),
+            self.local.key.clone(),
             self.version,
             with_taken(stored, &ids),
             &self.runner.schema,
         )
         .with_claim(claim)
-        .taking(self.slot.mail.stored(&taken));
-        let receipt = self.stored(&event.kind, &request).await?;
-        if let Some(given_up) = given_up {
-            given_up.confirm();
+        .taking(self.local.inbox.stored_positions(&taken));
+        let receipt = self.store_event(&event.kind, &request).await?;
+        if let Some(pending_release) = pending_release {
+            pending_release.confirm();
         }
         self.version = receipt.version;
         self.shared_version.store(receipt.version, Ordering::SeqCst);
-        self.runner.changes.tell(&self.slot.key, receipt.version, true);
-        self.seen = self.seen.and_then(|seen| followed(seen, writes, &receipt));
+        self.runner.changes.notify(&self.local.key, receipt.version, true);
+        self.seen = self.seen.and_then(|seen| versions_after(seen, writes, &receipt));
         self.place += 1;
-        if self.written.len() < KEPT {
+        if self.written.len() < MAX_WRITTEN {
             self.written.push(CommittedEvent::new(receipt.version, request.event));
         }
-        self.slot.held.set(receipt.claim.as_ref());
-        self.receipts.stored(&event.kind, receipt.version);
+        self.local.claim.set(receipt.claim.as_ref());
+        self.decision_reply.stored(&event.kind, receipt.version);
         if let Some(last) = taken.last() {
-            self.slot.mail.taken(last.position);
-            self.slot.desk().has_taken(&ids);
+            self.local.inbox.remove_taken(last.position);
+            self.local.queue().join_messages(&ids);
         }
-        self.slot.mail.heard_of(receipt.inbox);
-        if self.slot.mail.is_stale() {
-            self.slot.bell.notify_one();
+        self.local.inbox.note_newest(receipt.inbox);
+        if self.local.inbox.is_stale() {
+            self.local.inbox_changed.notify_one();
         }
         if let (EventKind::Began { .. }, Some(acceptance)) = (&event.kind, self.acceptance.take()) {
-            acceptance.tell(Ok(()));
+            acceptance.send(Ok(()));
         }
         Ok(())
     }
 
     /// Stores an event. What has happened in the run, such as the result of a call that must not run twice, is held while the
     /// store cannot be reached: until it is back, or another worker has taken the session, or the runner stops.
-    async fn stored(&self, kind: &EventKind, request: &AppendEvent) -> Result<Receipt, SessionError> {
+    async fn store_event(&self, kind: &EventKind, request: &AppendEvent) -> Result<Receipt, SessionError> {
         let can_be_repeated = matches!(kind, EventKind::Began { .. } | EventKind::Decided { .. });
-        let pauses = if can_be_repeated { pauses() } else { pauses_of_results() };
+        let pauses = if can_be_repeated { append_backoff() } else { result_backoff() };
         let mut attempts = 0;
         let held = |error: &SessionError, _| {
             attempts += 1;
             // Said once, after what usually passes.
-            if attempts == REPEATS && !can_be_repeated {
-                tracing::warn!(session = %self.slot.key, %error, "results are held until the store can be reached");
+            if attempts == MAX_RETRIES && !can_be_repeated {
+                tracing::warn!(session = %self.local.key, %error, "results are held until the store can be reached");
             }
         };
         let append = || self.runner.store.append(request.clone());
@@ -144,7 +146,7 @@ impl Journal {
 
     /// Whether this event releases the claim: the run has ended or waits for decisions, and no entries wait
     /// in the inbox except those that it takes.
-    fn gives_up(&self, kind: &EventKind, taken: &[Entry]) -> bool {
+    fn releases_claim(&self, kind: &EventKind, taken: &[InboxMessage]) -> bool {
         let is_done = match self.ahead.decide() {
             Need::Nothing(_) => true,
             // One call, or one branch of a graph, can wait while others still run. In that case the claim is
@@ -153,25 +155,25 @@ impl Journal {
             _ => false,
         };
         // With a deadline, the release says when the session is due.
-        is_done && self.slot.held.due().is_none() && self.slot.mail.is_empty_but_for(taken.len())
+        is_done && self.local.claim.due().is_none() && self.local.inbox.has_only_first(taken.len())
     }
 }
 
 /// Appends can be retried: the store recognises the event by its id.
-pub(crate) fn pauses() -> ExponentialBuilder {
+pub(crate) fn append_backoff() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(50))
-        .with_max_times(REPEATS)
-        .with_total_delay(Some(LONGEST))
+        .with_max_times(MAX_RETRIES)
+        .with_total_delay(Some(MAX_RETRY_TIME))
 }
 
 /// The pauses of appends that hold results: never longer than the store's next chance by much, since another worker may take
 /// the session when the claim has expired.
-fn pauses_of_results() -> ExponentialBuilder {
-    pauses().with_max_delay(LONGEST_PAUSE).without_max_times().with_total_delay(Some(HELD))
+fn result_backoff() -> ExponentialBuilder {
+    append_backoff().with_max_delay(LONGEST_PAUSE).without_max_times().with_total_delay(Some(MAX_HOLD_TIME))
 }
 
-impl Observer for Journal {
+impl Observer for RunJournal {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
         match event.committed() {
             Some(event) => self.append(event).await.map_err(|error| match error {

@@ -2,12 +2,12 @@
 
 use stepfold_session_scopes::TakeOver;
 
-use crate::claim::{Holder, WhenClaimed};
-use crate::inbox::Kind;
+use crate::claim::{ClaimHolder, WhenClaimed};
+use crate::inbox::MessageKind;
 
 /// The remaining goal of an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wants {
+pub(crate) enum InvocationGoal {
     /// To begin with a message that is not stored yet.
     Begin,
     /// To take its message from the inbox, after earlier ones.
@@ -22,16 +22,16 @@ pub(crate) enum Wants {
     Nothing,
 }
 
-impl Wants {
+impl InvocationGoal {
     /// Whether its message is in the inbox.
     pub(crate) fn is_in_inbox(self) -> bool {
-        matches!(self, Wants::TakeInbox | Wants::TakeLeft)
+        matches!(self, InvocationGoal::TakeInbox | InvocationGoal::TakeLeft)
     }
 }
 
 /// The status of the last run of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum LastRunStatus {
     /// No run, or one that has ended.
     Ended,
     /// It has not ended, and does not wait for decisions.
@@ -44,7 +44,7 @@ pub(crate) enum Last {
 
 /// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextAction {
     /// Begin a turn with the message.
     Begin,
     /// Put the message into the inbox: something comes before it.
@@ -80,49 +80,62 @@ pub(crate) enum Next {
 
 /// The status of the session.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SessionStatus {
     /// The last run.
-    pub(crate) last: Last,
+    pub(crate) last: LastRunStatus,
     /// The kind of the first entry in the inbox.
-    pub(crate) first: Option<Kind>,
+    pub(crate) first: Option<MessageKind>,
     /// The holder of the claim.
-    pub(crate) holder: Holder,
+    pub(crate) holder: ClaimHolder,
 }
 
 /// Decides the next action. The claim comes first: only its holder may touch the run.
-pub(crate) fn next(wants: Wants, seen: Seen, when_claimed: WhenClaimed) -> Next {
-    let next = match (wants, seen.holder, when_claimed) {
-        (_, Holder::Nobody | Holder::Us, _) => of_run(wants, seen.last, seen.first),
-        (_, Holder::Dead(token), _) => Next::Claim { take_over: TakeOver::Token(token) },
-        (_, Holder::Other, WhenClaimed::TakeOver) => Next::Claim { take_over: TakeOver::Always },
-        (_, Holder::Other, WhenClaimed::Refuse) => Next::RefuseClaimed,
-        (Wants::Begin, Holder::Other, WhenClaimed::Wait { .. }) => Next::Store,
-        (_, Holder::Other, WhenClaimed::Wait { .. }) => Next::Wait,
+pub(crate) fn next(goal: InvocationGoal, status: SessionStatus, when_claimed: WhenClaimed) -> NextAction {
+    let next = match (goal, status.holder, when_claimed) {
+        (_, ClaimHolder::Nobody | ClaimHolder::Us, _) => of_run(goal, status.last, status.first),
+        (_, ClaimHolder::Dead(token), _) => NextAction::Claim { take_over: TakeOver::Token(token) },
+        (_, ClaimHolder::Other, WhenClaimed::TakeOver) => NextAction::Claim { take_over: TakeOver::Always },
+        (_, ClaimHolder::Other, WhenClaimed::Refuse) => NextAction::RefuseClaimed,
+        (InvocationGoal::Begin, ClaimHolder::Other, WhenClaimed::Wait { .. }) => NextAction::Store,
+        (_, ClaimHolder::Other, WhenClaimed::Wait { .. }) => NextAction::Wait,
     };
     match next {
         // A turn that begins claims the session with its first commit; a resumed run has earlier commits.
-        Next::Recover | Next::Resume | Next::Abandon if seen.holder == Holder::Nobody => {
-            Next::Claim { take_over: TakeOver::Never }
+        NextAction::Recover | NextAction::Resume | NextAction::Abandon
+            if status.holder == ClaimHolder::Nobody =>
+        {
+            NextAction::Claim { take_over: TakeOver::Never }
         }
         next => next,
     }
 }
 
 /// Decides the next action when no other worker is running.
-fn of_run(wants: Wants, last: Last, first: Option<Kind>) -> Next {
-    match (wants, last) {
+fn of_run(goal: InvocationGoal, last: LastRunStatus, first: Option<MessageKind>) -> NextAction {
+    match (goal, last) {
         // Messages that were accepted before a crash wait for the next worker.
-        (Wants::Resume | Wants::TakeInbox | Wants::TakeLeft, Last::Ended) if first.is_some() => Next::Take,
-        (Wants::Resume | Wants::Abandon, Last::Ended) => Next::NothingToResume,
-        (Wants::Resume, _) => Next::Resume,
-        (Wants::Abandon, Last::Unreadable) => Next::Repair,
-        (Wants::Abandon, _) => Next::Abandon,
-        (Wants::Begin | Wants::TakeInbox | Wants::TakeLeft, Last::Waits(pending)) => Next::Refuse(pending),
-        (Wants::Begin, Last::Ended) if first.is_none() => Next::Begin,
-        (Wants::Begin, _) => Next::Store,
-        (Wants::TakeInbox | Wants::TakeLeft, Last::Interrupted | Last::Unreadable) => Next::Recover,
-        (Wants::TakeInbox, Last::Ended) => Next::LookAgain,
-        (Wants::TakeLeft, Last::Ended) | (Wants::Nothing, _) => Next::End,
+        (
+            InvocationGoal::Resume | InvocationGoal::TakeInbox | InvocationGoal::TakeLeft,
+            LastRunStatus::Ended,
+        ) if first.is_some() => NextAction::Take,
+        (InvocationGoal::Resume | InvocationGoal::Abandon, LastRunStatus::Ended) => {
+            NextAction::NothingToResume
+        }
+        (InvocationGoal::Resume, _) => NextAction::Resume,
+        (InvocationGoal::Abandon, LastRunStatus::Unreadable) => NextAction::Repair,
+        (InvocationGoal::Abandon, _) => NextAction::Abandon,
+        (
+            InvocationGoal::Begin | InvocationGoal::TakeInbox | InvocationGoal::TakeLeft,
+            LastRunStatus::Waits(pending),
+        ) => NextAction::Refuse(pending),
+        (InvocationGoal::Begin, LastRunStatus::Ended) if first.is_none() => NextAction::Begin,
+        (InvocationGoal::Begin, _) => NextAction::Store,
+        (
+            InvocationGoal::TakeInbox | InvocationGoal::TakeLeft,
+            LastRunStatus::Interrupted | LastRunStatus::Unreadable,
+        ) => NextAction::Recover,
+        (InvocationGoal::TakeInbox, LastRunStatus::Ended) => NextAction::LookAgain,
+        (InvocationGoal::TakeLeft, LastRunStatus::Ended) | (InvocationGoal::Nothing, _) => NextAction::End,
     }
 }
 
@@ -132,79 +145,120 @@ mod tests {
 
     const WAIT: WhenClaimed = WhenClaimed::Wait { at_most: std::time::Duration::from_secs(1) };
 
-    fn next(wants: Wants, last: Last, first: Option<Kind>) -> Next {
-        super::next(wants, Seen { last, first, holder: Holder::Us }, WAIT)
+    fn next(goal: InvocationGoal, last: LastRunStatus, first: Option<MessageKind>) -> NextAction {
+        super::next(goal, SessionStatus { last, first, holder: ClaimHolder::Us }, WAIT)
     }
 
     #[test]
     fn a_message_begins_at_once_only_where_nothing_comes_before_it() {
-        assert_eq!(next(Wants::Begin, Last::Ended, None), Next::Begin);
-        for first in [Kind::Message, Kind::Steer] {
-            assert_eq!(next(Wants::Begin, Last::Ended, Some(first)), Next::Store);
-            assert_eq!(next(Wants::TakeInbox, Last::Ended, Some(first)), Next::Take);
-            assert_eq!(next(Wants::TakeInbox, Last::Interrupted, Some(first)), Next::Recover);
+        assert_eq!(next(InvocationGoal::Begin, LastRunStatus::Ended, None), NextAction::Begin);
+        for first in [MessageKind::Message, MessageKind::Steer] {
+            assert_eq!(next(InvocationGoal::Begin, LastRunStatus::Ended, Some(first)), NextAction::Store);
+            assert_eq!(next(InvocationGoal::TakeInbox, LastRunStatus::Ended, Some(first)), NextAction::Take);
+            assert_eq!(
+                next(InvocationGoal::TakeInbox, LastRunStatus::Interrupted, Some(first)),
+                NextAction::Recover
+            );
         }
-        assert_eq!(next(Wants::Begin, Last::Interrupted, None), Next::Store);
+        assert_eq!(next(InvocationGoal::Begin, LastRunStatus::Interrupted, None), NextAction::Store);
     }
 
     #[test]
     fn nothing_is_taken_while_a_decision_is_pending() {
-        let waits = || Last::Waits(vec!["c1".to_owned()]);
-        for first in [None, Some(Kind::Message), Some(Kind::Steer)] {
-            for wants in [Wants::Begin, Wants::TakeInbox] {
-                assert_eq!(next(wants, waits(), first), Next::Refuse(vec!["c1".to_owned()]));
+        let waits = || LastRunStatus::Waits(vec!["c1".to_owned()]);
+        for first in [None, Some(MessageKind::Message), Some(MessageKind::Steer)] {
+            for goal in [InvocationGoal::Begin, InvocationGoal::TakeInbox] {
+                assert_eq!(next(goal, waits(), first), NextAction::Refuse(vec!["c1".to_owned()]));
             }
-            assert_eq!(next(Wants::Resume, waits(), first), Next::Resume);
-            assert_eq!(next(Wants::Abandon, waits(), first), Next::Abandon);
+            assert_eq!(next(InvocationGoal::Resume, waits(), first), NextAction::Resume);
+            assert_eq!(next(InvocationGoal::Abandon, waits(), first), NextAction::Abandon);
         }
     }
 
     #[test]
     fn what_was_left_is_taken_once_nothing_comes_before_it() {
-        assert_eq!(next(Wants::TakeLeft, Last::Ended, Some(Kind::Message)), Next::Take);
-        assert_eq!(next(Wants::TakeLeft, Last::Interrupted, Some(Kind::Message)), Next::Recover);
-        assert_eq!(next(Wants::TakeLeft, Last::Ended, None), Next::End);
+        assert_eq!(
+            next(InvocationGoal::TakeLeft, LastRunStatus::Ended, Some(MessageKind::Message)),
+            NextAction::Take
+        );
+        assert_eq!(
+            next(InvocationGoal::TakeLeft, LastRunStatus::Interrupted, Some(MessageKind::Message)),
+            NextAction::Recover
+        );
+        assert_eq!(next(InvocationGoal::TakeLeft, LastRunStatus::Ended, None), NextAction::End);
     }
 
     #[test]
     fn to_resume_takes_what_waits() {
-        assert_eq!(next(Wants::Resume, Last::Ended, Some(Kind::Message)), Next::Take);
-        assert_eq!(next(Wants::Resume, Last::Ended, None), Next::NothingToResume);
-        assert_eq!(next(Wants::Abandon, Last::Ended, Some(Kind::Message)), Next::NothingToResume);
+        assert_eq!(
+            next(InvocationGoal::Resume, LastRunStatus::Ended, Some(MessageKind::Message)),
+            NextAction::Take
+        );
+        assert_eq!(next(InvocationGoal::Resume, LastRunStatus::Ended, None), NextAction::NothingToResume);
+        assert_eq!(
+            next(InvocationGoal::Abandon, LastRunStatus::Ended, Some(MessageKind::Message)),
+            NextAction::NothingToResume
+        );
     }
 
     #[test]
     fn the_run_of_another_worker_is_not_touched_but_to_take_it_over() {
-        for wants in [Wants::Begin, Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
-            for last in [Last::Ended, Last::Interrupted, Last::Waits(vec!["c1".to_owned()]), Last::Unreadable]
-            {
+        for goal in [
+            InvocationGoal::Begin,
+            InvocationGoal::TakeInbox,
+            InvocationGoal::Resume,
+            InvocationGoal::Abandon,
+        ] {
+            for last in [
+                LastRunStatus::Ended,
+                LastRunStatus::Interrupted,
+                LastRunStatus::Waits(vec!["c1".to_owned()]),
+                LastRunStatus::Unreadable,
+            ] {
                 let next = |when| {
-                    super::next(wants, Seen { last: last.clone(), first: None, holder: Holder::Other }, when)
+                    super::next(
+                        goal,
+                        SessionStatus { last: last.clone(), first: None, holder: ClaimHolder::Other },
+                        when,
+                    )
                 };
-                assert_eq!(next(WhenClaimed::Refuse), Next::RefuseClaimed);
-                assert_eq!(next(WhenClaimed::TakeOver), Next::Claim { take_over: TakeOver::Always });
-                assert_eq!(next(WAIT), if wants == Wants::Begin { Next::Store } else { Next::Wait });
+                assert_eq!(next(WhenClaimed::Refuse), NextAction::RefuseClaimed);
+                assert_eq!(next(WhenClaimed::TakeOver), NextAction::Claim { take_over: TakeOver::Always });
+                assert_eq!(
+                    next(WAIT),
+                    if goal == InvocationGoal::Begin { NextAction::Store } else { NextAction::Wait }
+                );
             }
         }
     }
 
     #[test]
     fn only_a_session_of_a_dead_worker_is_taken_over_at_once() {
-        for wants in [Wants::Begin, Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
+        for goal in [
+            InvocationGoal::Begin,
+            InvocationGoal::TakeInbox,
+            InvocationGoal::Resume,
+            InvocationGoal::Abandon,
+        ] {
             for when in [WAIT, WhenClaimed::Refuse, WhenClaimed::TakeOver] {
-                let seen = Seen { last: Last::Ended, first: None, holder: Holder::Dead(7) };
-                assert_eq!(super::next(wants, seen, when), Next::Claim { take_over: TakeOver::Token(7) });
+                let status =
+                    SessionStatus { last: LastRunStatus::Ended, first: None, holder: ClaimHolder::Dead(7) };
+                assert_eq!(
+                    super::next(goal, status, when),
+                    NextAction::Claim { take_over: TakeOver::Token(7) }
+                );
             }
         }
     }
 
     #[test]
     fn a_run_continues_only_under_a_claim() {
-        for wants in [Wants::TakeInbox, Wants::Resume, Wants::Abandon] {
-            let seen = Seen { last: Last::Interrupted, first: None, holder: Holder::Nobody };
-            assert_eq!(super::next(wants, seen, WAIT), Next::Claim { take_over: TakeOver::Never });
+        for goal in [InvocationGoal::TakeInbox, InvocationGoal::Resume, InvocationGoal::Abandon] {
+            let status =
+                SessionStatus { last: LastRunStatus::Interrupted, first: None, holder: ClaimHolder::Nobody };
+            assert_eq!(super::next(goal, status, WAIT), NextAction::Claim { take_over: TakeOver::Never });
         }
-        let seen = Seen { last: Last::Ended, first: None, holder: Holder::Nobody };
-        assert_eq!(super::next(Wants::Begin, seen, WAIT), Next::Begin);
+        let status = SessionStatus { last: LastRunStatus::Ended, first: None, holder: ClaimHolder::Nobody };
+        assert_eq!(super::next(InvocationGoal::Begin, status, WAIT), NextAction::Begin);
     }
 }

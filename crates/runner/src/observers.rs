@@ -7,11 +7,11 @@ use stepfold_session_scopes::SessionKey;
 
 /// The factories of observers, in notification order.
 #[derive(Clone, Default)]
-pub(crate) struct Observers(Vec<Arc<Make>>);
+pub(crate) struct ObserverFactories(Vec<Arc<MakeObserver>>);
 
-type Make = dyn Fn(&SessionKey) -> Box<dyn DynObserver> + Send + Sync;
+type MakeObserver = dyn Fn(&SessionKey) -> Box<dyn DynObserver> + Send + Sync;
 
-impl Observers {
+impl ObserverFactories {
     pub(crate) fn push<O: Observer + 'static>(
         &mut self,
         make: impl Fn(&SessionKey) -> O + Send + Sync + 'static,

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 
 /// A process that can be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Process {
+struct WorkerProcess {
     id: u32,
     /// Its start time, in ticks since the host booted: process ids are reused.
     started: u64,
@@ -20,7 +20,7 @@ struct Process {
 
 /// The unique name of a worker of this process: `part` differs for each worker.
 pub(crate) fn worker_name(part: &str) -> String {
-    match Process::this() {
+    match WorkerProcess::this() {
         Some(process) => format!("{process}-{part}"),
         None => format!("process-{}-{part}", std::process::id()),
     }
@@ -28,12 +28,12 @@ pub(crate) fn worker_name(part: &str) -> String {
 
 /// Whether the process of the worker with this name is known to be dead.
 pub(crate) fn is_dead(worker: &str) -> bool {
-    let Some(process) = Process::named(worker) else { return false };
-    Process::this().is_some_and(|this| this.place == process.place)
+    let Some(process) = WorkerProcess::named(worker) else { return false };
+    WorkerProcess::this().is_some_and(|this| this.place == process.place)
         && process.is_gone(&std::fs::read_to_string(format!("/proc/{}/stat", process.id)))
 }
 
-impl Process {
+impl WorkerProcess {
     fn this() -> Option<Self> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
@@ -41,7 +41,7 @@ impl Process {
         let mut place = DefaultHasher::new();
         // With `hidepid` the processes of other users are invisible.
         (boot.trim(), namespace, user()?).hash(&mut place);
-        Some(Process { id: std::process::id(), started: stat_of(&stat)?.1, place: place.finish() })
+        Some(WorkerProcess { id: std::process::id(), started: stat_of(&stat)?.1, place: place.finish() })
     }
 
     /// The process of the worker with this name.
@@ -50,7 +50,7 @@ impl Process {
         let id = parts.next()?.parse().ok()?;
         let started = parts.next()?.parse().ok()?;
         let place = u64::from_str_radix(parts.next().filter(|place| place.len() == 16)?, 16).ok()?;
-        parts.next().map(|_| Process { id, started, place })
+        parts.next().map(|_| WorkerProcess { id, started, place })
     }
 
     /// Whether it is dead, by the `/proc` entry of its id. An unreadable entry is inconclusive.
@@ -64,7 +64,7 @@ impl Process {
     }
 }
 
-impl fmt::Display for Process {
+impl fmt::Display for WorkerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process-{}-{}-{:016x}", self.id, self.started, self.place)
     }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_process_is_gone_when_its_id_is_free_or_was_given_again() {
-        let process = Process { id: 10_348, started: 1_407_506, place: 7 };
+        let process = WorkerProcess { id: 10_348, started: 1_407_506, place: 7 };
         let said = |stat: &str| process.is_gone(&Ok(stat.to_owned()));
         assert!(process.is_gone(&Err(ErrorKind::NotFound.into())));
         assert!(!process.is_gone(&Err(ErrorKind::PermissionDenied.into())));
@@ -112,12 +112,12 @@ mod tests {
 
     #[test]
     fn a_name_says_which_process_it_is() {
-        let process = Process { id: 10_348, started: 1_407_506, place: 7 };
-        assert_eq!(Process::named(&format!("{process}-abc")), Some(process));
+        let process = WorkerProcess { id: 10_348, started: 1_407_506, place: 7 };
+        assert_eq!(WorkerProcess::named(&format!("{process}-abc")), Some(process));
         for other in
             ["abc", "process-1-2", "process-1-2-7-abc", "process-1-abc", "process-x-2-0000000000000007-a"]
         {
-            assert_eq!(Process::named(other), None, "{other}");
+            assert_eq!(WorkerProcess::named(other), None, "{other}");
         }
         assert!(!is_dead(&worker_name("abc")));
     }
@@ -125,12 +125,12 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_process_that_ended_is_dead_and_one_elsewhere_is_not_known() {
-        let this = Process::this().unwrap();
+        let this = WorkerProcess::this().unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let ended = Process { id: child.id(), ..this.clone() };
+        let ended = WorkerProcess { id: child.id(), ..this.clone() };
         child.wait().unwrap();
         assert!(is_dead(&format!("{ended}-abc")));
-        let elsewhere = Process { place: !this.place, ..ended };
+        let elsewhere = WorkerProcess { place: !this.place, ..ended };
         assert!(!is_dead(&format!("{elsewhere}-abc")));
     }
 }

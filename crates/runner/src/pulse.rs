@@ -16,35 +16,35 @@ use stepfold_session_scopes::{
 };
 use tokio::sync::{Notify, mpsc};
 
-use crate::runner::Inner;
-use crate::slot::Slot;
+use crate::runner::RunnerCore;
+use crate::slot::LocalSession;
 
 /// How many claims are renewed alone at once: each may take a connection that waits for a lock.
-const MOST_ALONE: usize = 4;
+const MAX_ALONE: usize = 4;
 
 /// The claims of a worker that are renewed.
 #[derive(Default)]
-pub(crate) struct Pulse {
-    beating: Mutex<Beating>,
+pub(crate) struct HeartbeatRegistry {
+    renewed: Mutex<RenewedRuns>,
     /// Notified when the last run is gone.
     empty: Notify,
 }
 
 #[derive(Default)]
-struct Beating {
+struct RenewedRuns {
     next: u64,
-    runs: HashMap<u64, Run>,
+    runs: HashMap<u64, RenewedRun>,
     is_running: bool,
 }
 
-struct Run {
-    slot: Arc<Slot>,
-    told: mpsc::Sender<Beat>,
+struct RenewedRun {
+    local: Arc<LocalSession>,
+    sender: mpsc::Sender<HeartbeatNotice>,
 }
 
 /// What a run hears of the heartbeat.
 #[derive(Debug)]
-pub(crate) enum Beat {
+pub(crate) enum HeartbeatNotice {
     /// The result for the claim with this token.
     Renewed { token: u64, result: Result<Renewed, SessionError> },
     /// The heartbeat has stopped with its runtime.
@@ -52,35 +52,35 @@ pub(crate) enum Beat {
 }
 
 /// A run whose claim is renewed until this is dropped.
-pub(crate) struct Beats {
-    runner: Arc<Inner>,
+pub(crate) struct ClaimHeartbeat {
+    runner: Arc<RunnerCore>,
     number: u64,
-    heard: mpsc::Receiver<Beat>,
+    receiver: mpsc::Receiver<HeartbeatNotice>,
 }
 
-impl Beats {
+impl ClaimHeartbeat {
     /// Has the claim of a session renewed.
-    pub(crate) fn begin(runner: &Arc<Inner>, slot: &Arc<Slot>) -> Self {
+    pub(crate) fn begin(runner: &Arc<RunnerCore>, local: &Arc<LocalSession>) -> Self {
         // A run that has not heard the last beat yet needs no second one.
-        let (told, heard) = mpsc::channel(2);
-        let mut beating = runner.pulse.beating();
-        let number = beating.next;
-        beating.next += 1;
-        beating.runs.insert(number, Run { slot: Arc::clone(slot), told });
-        drop(beating);
+        let (sender, receiver) = mpsc::channel(2);
+        let mut renewed = runner.heartbeat.renewed();
+        let number = renewed.next;
+        renewed.next += 1;
+        renewed.runs.insert(number, RenewedRun { local: Arc::clone(local), sender });
+        drop(renewed);
         start(runner);
-        Beats { runner: Arc::clone(runner), number, heard }
+        ClaimHeartbeat { runner: Arc::clone(runner), number, receiver }
     }
 
     /// The next result for the claim of this run, with the token of that.
     pub(crate) async fn next(&mut self) -> (u64, Result<Renewed, SessionError>) {
         loop {
-            let beat = self.heard.recv().await;
+            let beat = self.receiver.recv().await;
             // Whatever it was: the runtime of the heartbeat may have ended.
             start(&self.runner);
             match beat {
-                Some(Beat::Renewed { token, result }) => return (token, result),
-                Some(Beat::Stopped) => {}
+                Some(HeartbeatNotice::Renewed { token, result }) => return (token, result),
+                Some(HeartbeatNotice::Stopped) => {}
                 // The sender is there until this is dropped.
                 None => std::future::pending().await,
             }
@@ -88,96 +88,96 @@ impl Beats {
     }
 }
 
-impl Drop for Beats {
+impl Drop for ClaimHeartbeat {
     fn drop(&mut self) {
-        let pulse = &self.runner.pulse;
-        let mut beating = pulse.beating();
-        beating.runs.remove(&self.number);
-        if beating.runs.is_empty() {
-            pulse.empty.notify_waiters();
+        let heartbeat = &self.runner.heartbeat;
+        let mut renewed = heartbeat.renewed();
+        renewed.runs.remove(&self.number);
+        if renewed.runs.is_empty() {
+            heartbeat.empty.notify_waiters();
         }
     }
 }
 
-impl Pulse {
-    fn beating(&self) -> MutexGuard<'_, Beating> {
-        self.beating.lock().unwrap_or_else(PoisonError::into_inner)
+impl HeartbeatRegistry {
+    fn renewed(&self) -> MutexGuard<'_, RenewedRuns> {
+        self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The claims that are held now.
     fn claims(&self) -> Vec<(u64, SessionKey, u64)> {
-        let beating = self.beating();
-        let held = beating
+        let renewed = self.renewed();
+        let held = renewed
             .runs
             .iter()
-            .filter_map(|(number, run)| Some((*number, run.slot.key.clone(), run.slot.held.token()?)));
+            .filter_map(|(number, run)| Some((*number, run.local.key.clone(), run.local.claim.token()?)));
         held.collect()
     }
 
-    fn tell(&self, number: u64, beat: Beat) {
-        if let Some(run) = self.beating().runs.get(&number) {
+    fn notify(&self, number: u64, beat: HeartbeatNotice) {
+        if let Some(run) = self.renewed().runs.get(&number) {
             // One that is behind hears the next one.
-            let _ = run.told.try_send(beat);
+            let _ = run.sender.try_send(beat);
         }
     }
 
     /// Whether no run is left; the heartbeat ends then.
     fn ends(&self) -> bool {
-        let mut beating = self.beating();
-        beating.is_running = !beating.runs.is_empty();
-        !beating.is_running
+        let mut renewed = self.renewed();
+        renewed.is_running = !renewed.runs.is_empty();
+        !renewed.is_running
     }
 }
 
 /// Starts the heartbeat, unless it runs.
-fn start(runner: &Arc<Inner>) {
-    if std::mem::replace(&mut runner.pulse.beating().is_running, true) {
+fn start(runner: &Arc<RunnerCore>) {
+    if std::mem::replace(&mut runner.heartbeat.renewed().is_running, true) {
         return;
     }
-    let running = Running {
+    let task = HeartbeatTask {
         runner: Arc::clone(runner),
         has_ended: false,
         alone: FuturesUnordered::new(),
-        are_alone: HashSet::new(),
+        alone_numbers: HashSet::new(),
     };
-    let at_work = runner.closing.enter();
+    let counted = runner.shutdown.enter();
     tokio::spawn(async move {
-        running.beat().await;
+        task.run().await;
         // After this drop, nothing here uses the store.
-        drop(at_work);
+        drop(counted);
     });
 }
 
 /// The task of the heartbeat.
-struct Running {
-    runner: Arc<Inner>,
+struct HeartbeatTask {
+    runner: Arc<RunnerCore>,
     /// Whether it ended since no run is left.
     has_ended: bool,
     /// The claims that are renewed alone, each with the number of its run.
-    alone: FuturesUnordered<BoxFuture<'static, (u64, Beat)>>,
-    are_alone: HashSet<u64>,
+    alone: FuturesUnordered<BoxFuture<'static, (u64, HeartbeatNotice)>>,
+    alone_numbers: HashSet<u64>,
 }
 
-impl Running {
-    async fn beat(mut self) {
+impl HeartbeatTask {
+    async fn run(mut self) {
         let runner = Arc::clone(&self.runner);
-        let mut next = runner.clock.sleep(runner.claims.beat());
+        let mut next = runner.clock.sleep(runner.claims.heartbeat_interval());
         // Where the store names the sessions in which something was accepted, such as a cancellation, it is not waited for.
         let mut notices = runner.store.notices(WatchStore::new().named()).await.ok();
         loop {
-            let emptied = runner.pulse.empty.notified();
-            if runner.pulse.ends() {
+            let emptied = runner.heartbeat.empty.notified();
+            if runner.heartbeat.ends() {
                 self.has_ended = true;
                 return;
             }
             tokio::select! {
                 () = emptied => {}
                 Some((number, beat)) = self.alone.next() => {
-                    self.are_alone.remove(&number);
-                    runner.pulse.tell(number, beat);
+                    self.alone_numbers.remove(&number);
+                    runner.heartbeat.notify(number, beat);
                 }
                 () = &mut next => {
-                    next = runner.clock.sleep(runner.claims.beat());
+                    next = runner.clock.sleep(runner.claims.heartbeat_interval());
                     self.renew(|_| true).await;
                 }
                 notice = noticed_work(&mut notices) => {
@@ -190,18 +190,18 @@ impl Running {
     /// Renews the claims on these sessions. A store that cannot be reached may be back before they expire.
     async fn renew(&mut self, is_wanted: impl Fn(&SessionKey) -> bool) {
         let runner = Arc::clone(&self.runner);
-        let mut claims = runner.pulse.claims();
+        let mut claims = runner.heartbeat.claims();
         claims.retain(|(_, key, _)| is_wanted(key));
         if claims.is_empty() {
             return;
         }
-        let asked = claims.iter().map(|(_, key, token)| (key.clone(), *token));
-        let request = RenewClaims::new(asked, runner.claims.duration, runner.clock.now());
+        let requested = claims.iter().map(|(_, key, token)| (key.clone(), *token));
+        let request = RenewClaims::new(requested, runner.claims.duration, runner.clock.now());
         let Ok(results) = runner.store.renew_all(request).await else { return };
         for ((number, key, token), result) in claims.into_iter().zip(results) {
             match result {
                 Err(error) if error.kind() == ErrorKind::Transient => self.renew_alone(number, key, token),
-                result => runner.pulse.tell(number, Beat::Renewed { token, result }),
+                result => runner.heartbeat.notify(number, HeartbeatNotice::Renewed { token, result }),
             }
         }
     }
@@ -209,14 +209,14 @@ impl Running {
     /// Renews a claim by itself, however long the store takes, unless that is under way. One for which there is no place now
     /// comes with the next heartbeat again.
     fn renew_alone(&mut self, number: u64, key: SessionKey, token: u64) {
-        if self.alone.len() >= MOST_ALONE || !self.are_alone.insert(number) {
+        if self.alone.len() >= MAX_ALONE || !self.alone_numbers.insert(number) {
             return;
         }
         let runner = Arc::clone(&self.runner);
         let request = RenewClaim::new(key, token, runner.claims.duration, runner.clock.now());
         self.alone.push(Box::pin(async move {
             let result = runner.store.renew(request).await;
-            (number, Beat::Renewed { token, result })
+            (number, HeartbeatNotice::Renewed { token, result })
         }));
     }
 }
@@ -225,7 +225,7 @@ impl Running {
 async fn noticed_work(notices: &mut Option<StoreNotices>) -> StoreNotice {
     loop {
         match notices {
-            Some(listening) => match listening.next().await {
+            Some(listener) => match listener.next().await {
                 Some(notice) if notice.has_work() => return notice,
                 Some(_) => {}
                 None => *notices = None,
@@ -235,16 +235,16 @@ async fn noticed_work(notices: &mut Option<StoreNotices>) -> StoreNotice {
     }
 }
 
-impl Drop for Running {
+impl Drop for HeartbeatTask {
     fn drop(&mut self) {
         if self.has_ended {
             return;
         }
-        let mut beating = self.runner.pulse.beating();
-        beating.is_running = false;
-        for run in beating.runs.values() {
+        let mut renewed = self.runner.heartbeat.renewed();
+        renewed.is_running = false;
+        for run in renewed.runs.values() {
             // One that has not heard the last beats yet does so soon.
-            let _ = run.told.try_send(Beat::Stopped);
+            let _ = run.sender.try_send(HeartbeatNotice::Stopped);
         }
     }
 }

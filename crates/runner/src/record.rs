@@ -22,8 +22,8 @@ use stepfold_state_core::state::Write;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
-use crate::history::Failed;
-use crate::runner::Inner;
+use crate::history::RunFailure;
+use crate::runner::RunnerCore;
 
 /// The format of a run's records: version 1 is an [event](agent_loop::Event) without its messages and writes, which
 /// are those of the session's event; its [name](agent_loop::Event::name) is the kind of that.
@@ -59,7 +59,7 @@ const CAUSE: usize = 2_000;
 /// Retention may have cut into a run: what is left of it has no beginning, and is never continued. Of its steps those count
 /// that have their results.
 #[derive(Clone, Debug)]
-pub(crate) struct Opening {
+pub(crate) struct ConversationStart {
     is_there: bool,
     /// Whether no run has begun in what was read.
     is_cut: bool,
@@ -67,11 +67,11 @@ pub(crate) struct Opening {
     open: Vec<Arc<Message>>,
 }
 
-impl Opening {
+impl ConversationStart {
     /// That of a session which is read from its oldest event on.
     pub(crate) const fn of(session: &Session) -> Self {
         let is_whole = session.oldest == 0;
-        Opening { is_there: is_whole, is_cut: !is_whole, open: Vec::new() }
+        ConversationStart { is_there: is_whole, is_cut: !is_whole, open: Vec::new() }
     }
 
     /// The messages of the next event that count.
@@ -82,12 +82,12 @@ impl Opening {
         }
         match self.is_cut {
             false => Cow::Borrowed(messages),
-            true => messages.iter().flat_map(|message| self.closed_by(message)).collect(),
+            true => messages.iter().flat_map(|message| self.completed_by(message)).collect(),
         }
     }
 
     /// What counts once a run without a beginning has said this.
-    fn closed_by(&mut self, message: &Arc<Message>) -> Vec<Arc<Message>> {
+    fn completed_by(&mut self, message: &Arc<Message>) -> Vec<Arc<Message>> {
         if message.has_tool_calls() {
             self.open = vec![Arc::clone(message)];
             return Vec::new();
@@ -122,24 +122,24 @@ pub(crate) fn is_stored(write: &Write) -> bool {
 }
 
 /// The identity and time of an event.
-pub(crate) struct Stamp<'a> {
+pub(crate) struct EventStamp<'a> {
     pub(crate) invocation: &'a InvocationId,
     /// The index of the event in the invocation.
     pub(crate) place: u64,
     /// A unique id for each resumption of a run.
     pub(crate) attempt: Option<&'a str>,
     /// Whose agent is the author of what users do not do.
-    pub(crate) runner: &'a Inner,
+    pub(crate) runner: &'a RunnerCore,
     pub(crate) at: Timestamp,
 }
 
-impl Stamp<'_> {
+impl EventStamp<'_> {
     /// The id distinguishes a retried append from a new one, even from that of another worker at the same index.
     fn event_id(&self) -> Result<EventId, SessionError> {
         match self.attempt {
             None => event_id(self.invocation, self.place),
             Some(attempt) => {
-                event_id(self.invocation, format_args!("{}.{}", self.place, unlike_place(attempt)))
+                event_id(self.invocation, format_args!("{}.{}", self.place, attempt_name(attempt)))
             }
         }
     }
@@ -147,7 +147,7 @@ impl Stamp<'_> {
 
 /// The name of an attempt, by whatever [`Ids`](agent_loop::Ids): never one of a place, as in the id of an event of another
 /// invocation, whose own id may end with a number.
-fn unlike_place(attempt: &str) -> Cow<'_, str> {
+fn attempt_name(attempt: &str) -> Cow<'_, str> {
     let is_place = attempt == FAILED || attempt.bytes().all(|byte| byte.is_ascii_digit());
     match is_place || attempt.contains('.') {
         true => Cow::Owned(format!("r{}", attempt.replace('.', "-"))),
@@ -167,7 +167,7 @@ static USER: LazyLock<Author> =
 /// The session event that stores a commit of the loop.
 pub(crate) fn session_event(
     mut event: agent_loop::Event,
-    stamp: &Stamp<'_>,
+    stamp: &EventStamp<'_>,
     started: Vec<String>,
 ) -> Result<Event, SessionError> {
     let temp = temp_keys(&event);
@@ -279,7 +279,7 @@ pub(crate) fn failed_event(
     invocation: &InvocationId,
     version: u64,
     agent: &str,
-    failed: &Failed,
+    failed: &RunFailure,
     at: Timestamp,
 ) -> Result<Event, SessionError> {
     // An id that ends in a number is that of a commit, also of an invocation with another id.
@@ -395,14 +395,14 @@ pub(crate) fn begins(event: &Event) -> bool {
 /// The conversation that an event replaces the current one with, if any.
 pub(crate) fn rewrite(event: &Event) -> Option<&RawValue> {
     #[derive(Deserialize)]
-    struct Rewrite<'a> {
+    struct RewriteField<'a> {
         #[serde(borrow)]
         rewrite: Option<&'a RawValue>,
     }
 
     // Few have one, and each event of a session is looked at.
     let record = run_record(event).filter(|record| record.text().contains("\"rewrite\""))?;
-    record.read::<Rewrite<'_>>().ok()?.rewrite
+    record.read::<RewriteField<'_>>().ok()?.rewrite
 }
 
 /// The agent's fingerprint at the beginning of the invocation.
@@ -413,18 +413,18 @@ pub(crate) fn agent_of(event: &Event) -> Option<agent_loop::Fingerprint> {
 /// The summary of an event, if any.
 pub(crate) fn summary(event: &Event) -> Option<Summary> {
     #[derive(Deserialize)]
-    struct Summarized {
-        kind: Kind,
+    struct SummarizedRecord {
+        kind: SummarizedKind,
     }
     #[derive(Deserialize)]
-    struct Kind {
-        summarized: Fields,
+    struct SummarizedKind {
+        summarized: SummarizedFields,
     }
     #[derive(Deserialize)]
-    struct Fields {
+    struct SummarizedFields {
         summary: Summary,
     }
 
     let record = run_record(event).filter(|_| event.kind.as_str() == "summarized")?;
-    Some(record.read::<Summarized>().ok()?.kind.summarized.summary)
+    Some(record.read::<SummarizedRecord>().ok()?.kind.summarized.summary)
 }

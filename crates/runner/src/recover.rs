@@ -15,22 +15,22 @@ use stepfold_session_scopes::{
 };
 use tokio::time::Instant;
 
-use crate::backlog::Blocked;
+use crate::backlog::BlockedLog;
 use crate::error::RunnerError;
 use crate::invocation::Ended;
 use crate::remedy::Remedy;
 use crate::runner::Runner;
-use crate::turn::{Order, Turn};
-use crate::watch::noticed;
+use crate::turn::{SessionAccess, WorkerCommand};
+use crate::watch::next_matching;
 
 /// The number of sessions that are listed at once.
 const PAGE: usize = 100;
 
 /// How many due sessions are listed for each that may be worked in at once.
-const AHEAD: usize = 4;
+const LISTED_AHEAD: usize = 4;
 
 /// The most pages that a look reads once it has found something.
-const MOST_PAGES: usize = 10;
+const MAX_PAGES: usize = 10;
 
 /// The pace of [`Runner::recover`].
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ impl RecoverOptions {
         self
     }
 
-    fn most_of_user(&self) -> usize {
+    fn max_per_user(&self) -> usize {
         let of_others = (self.parallel / 4).max(1);
         self.per_user.unwrap_or_else(|| self.parallel.saturating_sub(of_others).max(1))
     }
@@ -150,44 +150,44 @@ impl Runner {
         &self,
         options: RecoverOptions,
     ) -> impl Future<Output = Result<(), RunnerError>> + Send + use<> {
-        Recovery::new(self.clone(), options).run()
+        RecoveryTask::new(self.clone(), options).run()
     }
 }
 
-struct Recovery {
+struct RecoveryTask {
     runner: Runner,
     options: RecoverOptions,
     /// The due sessions, the longest waiting first, with a bound for each user.
     due: VecDeque<Unattended>,
     running: FuturesUnordered<BoxFuture<'static, (Unattended, Ended)>>,
-    at_work: HashSet<SessionKey>,
+    running_in: HashSet<SessionKey>,
     /// The number of the last start of each user with due sessions, and of the next one.
-    turns: HashMap<UserId, u64>,
-    turn: u64,
-    tried: HashMap<SessionKey, Tried>,
+    last_starts: HashMap<UserId, u64>,
+    next_start: u64,
+    attempts: HashMap<SessionKey, RecoveryAttempt>,
     /// Where the next look continues, if the last one did not come to the end of the list; and what was listed since its beginning.
-    goes_on: Option<Cursor>,
+    next_cursor: Option<Cursor>,
     listed: HashSet<SessionKey>,
     /// Since when the first listed session waits.
     oldest: Option<Timestamp>,
     /// Sessions that could not be recovered, and are not in the log yet.
-    blocked: Blocked,
+    blocked: BlockedLog,
     /// Notices of work that is left, if the store gives any.
     notices: Option<StoreNotices>,
 }
 
 /// The result of the last attempt in a session that is still listed. Pauses go by a clock that is never set.
 #[derive(Clone, Debug)]
-struct Tried {
+struct RecoveryAttempt {
     failures: u32,
     not_before: Instant,
     /// What was seen, if only a later change is worth an earlier attempt.
-    waits: Option<Seen>,
+    waits: Option<SessionMark>,
 }
 
 /// A session as an attempt left it: what the attempt itself leaves in the store is no change.
 #[derive(Clone, Debug)]
-struct Seen {
+struct SessionMark {
     /// The end of the attempt, and the inbox before it.
     at: Timestamp,
     inbox: u64,
@@ -195,7 +195,7 @@ struct Seen {
     since: Option<Timestamp>,
 }
 
-impl Tried {
+impl RecoveryAttempt {
     /// Whether it is time for another attempt in a session that is listed so.
     fn is_due(&mut self, session: &Unattended, now: Timestamp, elapsed: Instant) -> bool {
         let has_changed = self.waits.as_mut().is_some_and(|seen| seen.has_changed(session, now));
@@ -203,7 +203,7 @@ impl Tried {
     }
 }
 
-impl Seen {
+impl SessionMark {
     fn has_changed(&mut self, session: &Unattended, now: Timestamp) -> bool {
         // What lies ahead of the clock was written before the clock was set back, and would be later for as long.
         let is_later = session.since > self.at && session.since <= now;
@@ -212,49 +212,49 @@ impl Seen {
     }
 }
 
-impl Recovery {
+impl RecoveryTask {
     fn new(runner: Runner, options: RecoverOptions) -> Self {
         let (due, running) = (VecDeque::new(), FuturesUnordered::new());
-        Recovery {
+        RecoveryTask {
             runner,
             options,
             due,
             running,
-            at_work: HashSet::new(),
-            turns: HashMap::new(),
-            turn: 1,
-            tried: HashMap::new(),
-            goes_on: None,
+            running_in: HashSet::new(),
+            last_starts: HashMap::new(),
+            next_start: 1,
+            attempts: HashMap::new(),
+            next_cursor: None,
             listed: HashSet::new(),
             oldest: None,
-            blocked: Blocked::default(),
+            blocked: BlockedLog::default(),
             notices: None,
         }
     }
 
     async fn run(mut self) -> Result<(), RunnerError> {
-        let inner = std::sync::Arc::clone(&self.runner.0);
-        let poll = self.options.poll.unwrap_or(inner.claims.duration / 10).max(Duration::from_millis(10));
+        let core = std::sync::Arc::clone(&self.runner.0);
+        let poll = self.options.poll.unwrap_or(core.claims.duration / 10).max(Duration::from_millis(10));
         if !self.options.is_once {
-            self.notices = inner.store.notices(WatchStore::new()).await.ok();
+            self.notices = core.store.notices(WatchStore::new()).await.ok();
         }
         let mut is_first = true;
         loop {
             self.list().await?;
             if std::mem::take(&mut is_first) {
-                self.list_left_by_the_dead().await;
+                self.list_dead_workers().await;
             }
             self.start();
             let is_end = self.options.is_once && self.running.is_empty();
-            self.blocked.say(is_end);
+            self.blocked.log(is_end);
             if is_end {
                 return Ok(());
             }
-            let mut next_look = inner.clock.sleep(poll);
+            let mut next_look = core.clock.sleep(poll);
             loop {
                 tokio::select! {
                     biased;
-                    () = inner.closing.closed() => return Ok(()),
+                    () = core.shutdown.closed() => return Ok(()),
                     Some((session, ended)) = self.running.next() => {
                         self.has_ended(&session, ended).await;
                         self.start();
@@ -264,7 +264,7 @@ impl Recovery {
                         }
                     }
                     () = &mut next_look => break,
-                    () = noticed(&mut self.notices, StoreNotice::has_work) => break,
+                    () = next_matching(&mut self.notices, StoreNotice::has_work) => break,
                 }
             }
         }
@@ -274,27 +274,27 @@ impl Recovery {
     /// reached as well.
     async fn list(&mut self) -> Result<(), RunnerError> {
         self.list_due().await?;
-        let blocked = self.tried.values().filter(|tried| tried.failures > 0).count();
-        self.runner.0.backlog.found(self.listed.len(), blocked, self.oldest);
+        let blocked = self.attempts.values().filter(|attempt| attempt.failures > 0).count();
+        self.runner.0.backlog.set_listed(self.listed.len(), blocked, self.oldest);
         Ok(())
     }
 
     async fn list_due(&mut self) -> Result<(), RunnerError> {
-        let inner = &self.runner.0;
-        let (now, elapsed) = (inner.clock.now(), Instant::now());
-        let enough = self.options.parallel.saturating_mul(AHEAD);
-        let mut request = ListUnattended::new(inner.app.clone(), now);
-        (request.limit, request.after) = (PAGE, self.goes_on.take());
+        let core = &self.runner.0;
+        let (now, elapsed) = (core.clock.now(), Instant::now());
+        let enough = self.options.parallel.saturating_mul(LISTED_AHEAD);
+        let mut request = ListUnattended::new(core.app.clone(), now);
+        (request.limit, request.after) = (PAGE, self.next_cursor.take());
         self.due.clear();
         if request.after.is_none() {
             self.listed.clear();
             self.oldest = None;
         }
         let mut pages = 0;
-        let most_of_user = self.options.most_of_user().saturating_mul(AHEAD);
+        let max_per_user = self.options.max_per_user().saturating_mul(LISTED_AHEAD);
         let mut of_users = HashMap::new();
         loop {
-            let page = match inner.store.unattended(request.clone()).await {
+            let page = match core.store.unattended(request.clone()).await {
                 Ok(page) => page,
                 Err(error) if error.kind() == ErrorKind::Unsupported || self.options.is_once => {
                     return Err(self.runner.failed(error));
@@ -309,21 +309,21 @@ impl Recovery {
             for session in page {
                 self.listed.insert(session.key.clone());
                 self.oldest.get_or_insert(session.since);
-                let is_due = match self.tried.get_mut(&session.key) {
-                    Some(tried) => tried.is_due(&session, now, elapsed),
+                let is_due = match self.attempts.get_mut(&session.key) {
+                    Some(attempt) => attempt.is_due(&session, now, elapsed),
                     // The worker that has accepted the message is about to take it.
                     None if !session.is_claimed && !session.is_due && !self.options.is_once => {
-                        let not_before = elapsed + inner.claims.duration;
-                        let tried = Tried { failures: 0, not_before, waits: None };
-                        self.tried.insert(session.key.clone(), tried);
+                        let not_before = elapsed + core.claims.duration;
+                        let attempt = RecoveryAttempt { failures: 0, not_before, waits: None };
+                        self.attempts.insert(session.key.clone(), attempt);
                         false
                     }
                     None => true,
                 };
-                if is_due && !self.at_work.contains(&session.key) {
+                if is_due && !self.running_in.contains(&session.key) {
                     let of_user = of_users.entry(session.key.user.clone()).or_insert(0_usize);
                     // More of one user would hide those of others.
-                    if *of_user < most_of_user {
+                    if *of_user < max_per_user {
                         *of_user += 1;
                         self.due.push_back(session);
                     }
@@ -332,18 +332,18 @@ impl Recovery {
             pages += 1;
             if is_last {
                 // What is not listed any more is done.
-                let known = || self.listed.iter().chain(&self.at_work);
-                let users: HashSet<&UserId> = known().map(|key| &key.user).collect();
-                self.turns.retain(|user, _| users.contains(user));
-                self.tried.retain(|key, _| self.listed.contains(key) || self.at_work.contains(key));
+                let in_use = || self.listed.iter().chain(&self.running_in);
+                let users: HashSet<&UserId> = in_use().map(|key| &key.user).collect();
+                self.last_starts.retain(|user, _| users.contains(user));
+                self.attempts.retain(|key, _| self.listed.contains(key) || self.running_in.contains(key));
                 return Ok(());
             }
             // One that recovers once ends when a look from the beginning finds nothing.
             if self.options.is_once && self.due.len() < enough {
                 continue;
             }
-            if self.due.len() >= enough || pages >= MOST_PAGES && !self.due.is_empty() {
-                self.goes_on = request.after.filter(|_| !self.options.is_once);
+            if self.due.len() >= enough || pages >= MAX_PAGES && !self.due.is_empty() {
+                self.next_cursor = request.after.filter(|_| !self.options.is_once);
                 return Ok(());
             }
         }
@@ -351,17 +351,17 @@ impl Recovery {
 
     /// Lists the sessions whose claims have not expired and whose workers are known to be dead: a process that was killed before
     /// this one began.
-    async fn list_left_by_the_dead(&mut self) {
-        let inner = &self.runner.0;
-        let is_dead = &inner.claims.is_dead;
+    async fn list_dead_workers(&mut self) {
+        let core = &self.runner.0;
+        let is_dead = &core.claims.is_dead;
         if !is_dead.is_known() {
             return;
         }
-        let mut request = ListUnattended::new(inner.app.clone(), inner.clock.now()).with_claimed();
+        let mut request = ListUnattended::new(core.app.clone(), core.clock.now()).with_claimed();
         request.limit = PAGE;
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             // One that cannot be listed now is when its claim has expired.
-            let Ok(page) = inner.store.unattended(request.clone()).await else { return };
+            let Ok(page) = core.store.unattended(request.clone()).await else { return };
             let is_last = page.len() < PAGE;
             request.after = page.last().map(|session| session.cursor.clone());
             for session in page {
@@ -377,22 +377,22 @@ impl Recovery {
     }
 
     /// The number of sessions of a user that are worked in.
-    fn of(&self, user: &UserId) -> usize {
-        self.at_work.iter().filter(|key| key.user == *user).count()
+    fn running_of(&self, user: &UserId) -> usize {
+        self.running_in.iter().filter(|key| key.user == *user).count()
     }
 
     /// The session that comes next: the one that waits longest, of the user with the fewest at work whose turn is longest ago.
     fn next(&mut self) -> Option<Unattended> {
         let place = |session: &Unattended| {
             let user = &session.key.user;
-            (self.of(user), self.turns.get(user).copied().unwrap_or(0))
+            (self.running_of(user), self.last_starts.get(user).copied().unwrap_or(0))
         };
         let places = self.due.iter().map(place).enumerate();
-        let may_start = places.filter(|(_, (at_work, _))| *at_work < self.options.most_of_user());
+        let may_start = places.filter(|(_, (running_in, _))| *running_in < self.options.max_per_user());
         let (next, _) = may_start.min_by_key(|(_, place)| *place)?;
         let session = self.due.remove(next)?;
-        self.turns.insert(session.key.user.clone(), self.turn);
-        self.turn += 1;
+        self.last_starts.insert(session.key.user.clone(), self.next_start);
+        self.next_start += 1;
         Some(session)
     }
 
@@ -402,9 +402,9 @@ impl Recovery {
             && let Some(session) = self.next()
         {
             let handle = self.runner.handle(session.key.clone());
-            self.at_work.insert(session.key.clone());
+            self.running_in.insert(session.key.clone());
             self.running.push(Box::pin(async move {
-                let ended = match handle.order(Order::Recover) {
+                let ended = match handle.start_command(WorkerCommand::Recover) {
                     Ok(invocation) => invocation.outcome().await,
                     Err(error) => Err(error),
                 };
@@ -414,9 +414,9 @@ impl Recovery {
     }
 
     async fn has_ended(&mut self, session: &Unattended, ended: Ended) {
-        self.at_work.remove(&session.key);
-        let failures = self.tried.remove(&session.key).map_or(0, |tried| tried.failures);
-        let seen = Seen { at: self.runner.0.clock.now(), inbox: session.inbox, since: None };
+        self.running_in.remove(&session.key);
+        let failures = self.attempts.remove(&session.key).map_or(0, |attempt| attempt.failures);
+        let seen = SessionMark { at: self.runner.0.clock.now(), inbox: session.inbox, since: None };
         let (failures, waits) = match ended {
             // It waits for decisions, and messages wait behind it.
             Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => (0, Some(seen)),
@@ -448,20 +448,20 @@ impl Recovery {
             None => self.options.pause(failures),
         };
         let not_before = Instant::now() + pause;
-        self.tried.insert(session.key.clone(), Tried { failures, not_before, waits });
+        self.attempts.insert(session.key.clone(), RecoveryAttempt { failures, not_before, waits });
     }
 }
 
 impl Runner {
     /// Removes the claim that a worker left on a session without work.
     async fn clear(&self, key: &SessionKey) {
-        let slot = self.0.slots().get(key.clone());
-        let turn = Turn { runner: std::sync::Arc::clone(&self.0), slot };
+        let local = self.0.sessions().get(key.clone());
+        let access = SessionAccess { runner: std::sync::Arc::clone(&self.0), local };
         // Not while this process works in it.
-        let Ok(_known) = turn.slot.gate.try_lock() else { return };
-        if turn.slot.held.token().is_none() && turn.claim(TakeOver::Never).await.is_ok() {
+        let Ok(_cache) = access.local.cache.try_lock() else { return };
+        if access.local.claim.token().is_none() && access.claim(TakeOver::Never).await.is_ok() {
             // Another worker may have begun and left a run since the session was found without one.
-            turn.release_as_found().await;
+            access.release_as_found().await;
         }
     }
 }

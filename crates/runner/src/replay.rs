@@ -13,22 +13,24 @@ use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
-use crate::record::{Opening, agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
-use crate::turn::Turn;
+use crate::record::{
+    ConversationStart, agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary,
+};
+use crate::turn::SessionAccess;
 
 /// Returns the number of replayed runs.
-pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerError> {
-    let failed = |error: SessionError| RunnerError::store(&turn.slot.key, error);
-    let get = GetSession::new(turn.slot.key.clone()).events(EventRange::All).without_state();
-    let session = turn.runner.store.get(get).await.map_err(failed)?;
+pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usize, RunnerError> {
+    let failed = |error: SessionError| RunnerError::store(&access.local.key, error);
+    let get = GetSession::new(access.local.key.clone()).events(EventRange::All).without_state();
+    let session = access.runner.store.get(get).await.map_err(failed)?;
     let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
     // Values of another schema could not be read.
     if let Some(began) = events.iter().find(|committed| begins(&committed.event)) {
-        check_schema(turn, agent, began)?;
+        check_schema(access, agent, began)?;
     }
-    let state = own_values(first_state(turn, agent, &session).await?);
-    let opening = Opening::of(&session);
-    let mut replayed = Replayed { turn, agent, state, opening, summary: None, runs: 0 };
+    let state = own_values(first_state(access, agent, &session).await?);
+    let start = ConversationStart::of(&session);
+    let mut replayed = SessionReplay { access, agent, state, start, summary: None, runs: 0 };
     for events in invocations(events) {
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
@@ -41,31 +43,31 @@ pub(crate) async fn replay(turn: &Turn, agent: &Agent) -> Result<usize, RunnerEr
 }
 
 /// A session, replayed up to some event.
-struct Replayed<'a> {
-    turn: &'a Turn,
+struct SessionReplay<'a> {
+    access: &'a SessionAccess,
     agent: &'a Agent,
     /// The session's own values, and those of shared scopes in its record.
     state: State,
-    opening: Opening,
+    start: ConversationStart,
     /// The summary of the beginning of the conversation.
     summary: Option<Summary>,
     runs: usize,
 }
 
-impl Replayed<'_> {
+impl SessionReplay<'_> {
     /// A run whose beginning was pruned cannot be replayed.
     async fn run(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
         let mut recorded = events
             .iter()
-            .filter_map(|committed| loop_event(&self.turn.slot.key, committed).transpose())
+            .filter_map(|committed| loop_event(&self.access.local.key, committed).transpose())
             .collect::<Result<Vec<Event>, _>>()?;
         if begins(&events[0].event) {
-            check_schema(self.turn, self.agent, &events[0])?;
+            check_schema(self.access, self.agent, &events[0])?;
             self.go_through(events, &recorded).await?;
             self.runs += 1;
         }
         for (committed, event) in events.iter().zip(&mut recorded) {
-            event.messages = self.opening.messages(&committed.event).into_owned();
+            event.messages = self.start.messages(&committed.event).into_owned();
             event.restore_shared(&mut self.state);
             let invocation = &committed.event.invocation;
             let what = || format!("writes of invocation {invocation}");
@@ -82,7 +84,7 @@ impl Replayed<'_> {
     }
 
     async fn go_through(&self, events: &[CommittedEvent], recorded: &[Event]) -> Result<(), RunnerError> {
-        let key = &self.turn.slot.key;
+        let key = &self.access.local.key;
         let Some(first) = recorded.first() else { return Ok(()) };
         // A fork contains runs of its origin, with their ids there.
         let EventKind::Began { id, .. } = &first.kind else { return Ok(()) };
@@ -96,7 +98,7 @@ impl Replayed<'_> {
                 Some(before) => divergence.explained(&before, self.agent.fingerprint()),
                 None => divergence,
             };
-            diverged(self.turn, place_of(&divergence, events), divergence)
+            diverged(self.access, place_of(&divergence, events), divergence)
         })
     }
 
@@ -107,7 +109,7 @@ impl Replayed<'_> {
             let what = || format!("writes of event {}", event.id);
             let applied = self.state.apply(&event.actions.delta);
             applied.map_err(|source| self.unfolded(what(), source))?;
-            for message in self.opening.messages(event).iter() {
+            for message in self.start.messages(event).iter() {
                 self.state.push_message(Arc::clone(message));
             }
         }
@@ -115,14 +117,14 @@ impl Replayed<'_> {
     }
 
     fn unfolded(&self, what: String, source: stepfold_state_core::state::StateError) -> RunnerError {
-        RunnerError::store(&self.turn.slot.key, SessionError::State { what, source })
+        RunnerError::store(&self.access.local.key, SessionError::State { what, source })
     }
 }
 
-fn check_schema(turn: &Turn, agent: &Agent, began: &CommittedEvent) -> Result<(), RunnerError> {
+fn check_schema(access: &SessionAccess, agent: &Agent, began: &CommittedEvent) -> Result<(), RunnerError> {
     let Some(before) = agent_of(&began.event) else { return Ok(()) };
     Divergence::check_schema(&before, agent.fingerprint())
-        .map_err(|divergence| diverged(turn, began, divergence))
+        .map_err(|divergence| diverged(access, began, divergence))
 }
 
 /// The commit of a run at which a replay diverges.
@@ -135,9 +137,9 @@ fn place_of<'a>(divergence: &Divergence, events: &'a [CommittedEvent]) -> &'a Co
     events.get(place).unwrap_or(&events[0])
 }
 
-fn diverged(turn: &Turn, at: &CommittedEvent, divergence: Divergence) -> RunnerError {
+fn diverged(access: &SessionAccess, at: &CommittedEvent, divergence: Divergence) -> RunnerError {
     RunnerError::Diverged {
-        key: Box::new(turn.slot.key.clone()),
+        key: Box::new(access.local.key.clone()),
         invocation: at.event.invocation.to_string(),
         version: at.version,
         source: Arc::new(divergence),
@@ -157,26 +159,26 @@ fn own_values(mut state: State) -> State {
 }
 
 /// The schema of the agent, with the migrations of the runner if it is the runner's agent.
-fn schema_of(turn: &Turn, agent: &Agent) -> SessionSchema {
-    match agent.schema() == turn.runner.agent.schema() {
-        true => turn.runner.schema.clone(),
+fn schema_of(access: &SessionAccess, agent: &Agent) -> SessionSchema {
+    match agent.schema() == access.runner.agent.schema() {
+        true => access.runner.schema.clone(),
         false => SessionSchema::new(agent.schema().clone()),
     }
 }
 
 /// The initial state of the session's record. The oldest kept version may be one that a rewind hid: then the
 /// record begins with that rewind.
-async fn first_state(turn: &Turn, agent: &Agent, session: &Session) -> Result<State, RunnerError> {
+async fn first_state(access: &SessionAccess, agent: &Agent, session: &Session) -> Result<State, RunnerError> {
     let begins_at = session.visible_events().next().map_or(session.version, |first| {
         match first.event.actions.rewound_to() {
             Some(_) => first.version,
             None => first.version - 1,
         }
     });
-    let get = GetSession::new(turn.slot.key.clone()).events(EventRange::None).at_version(begins_at);
-    let read = turn.runner.store.get(get).await;
-    let state = read.and_then(|session| session.state(&schema_of(turn, agent)));
-    state.map_err(|error| RunnerError::store(&turn.slot.key, error))
+    let get = GetSession::new(access.local.key.clone()).events(EventRange::None).at_version(begins_at);
+    let read = access.runner.store.get(get).await;
+    let state = read.and_then(|session| session.state(&schema_of(access, agent)));
+    state.map_err(|error| RunnerError::store(&access.local.key, error))
 }
 
 /// The events by invocation, in order; events of runs separate from others.

@@ -5,11 +5,11 @@ use std::future::IntoFuture;
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Decision, Decisions};
 
-use crate::decided::{DecisionReceipt, Receipts};
+use crate::decided::{DecisionReceipt, DecisionReply};
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
 use crate::invocation::{Ended, Invocation};
-use crate::turn::Order;
+use crate::turn::WorkerCommand;
 
 /// Resumes a run when awaited. See [`SessionHandle::resume`].
 #[must_use = "nothing is resumed until it is awaited or started"]
@@ -66,7 +66,11 @@ impl Resume {
     /// [`RunnerError::Busy`] when too many messages wait.
     pub fn start(self) -> Result<Invocation, RunnerError> {
         let Resume { session, decisions, with_changed_agent } = self;
-        session.order(Order::Resume { decisions, with_changed_agent, receipts: Receipts::default() })
+        session.start_command(WorkerCommand::Resume {
+            decisions,
+            with_changed_agent,
+            decision_reply: DecisionReply::default(),
+        })
     }
 
     /// Submits the decisions, and returns their receipt after storage. The run continues in its own task.
@@ -109,9 +113,10 @@ impl Resume {
     /// ```
     pub async fn submit(self) -> Result<(DecisionReceipt, Invocation), RunnerError> {
         let Resume { session, decisions, with_changed_agent } = self;
-        let (receipts, stored) = Receipts::new();
+        let (decision_reply, stored) = DecisionReply::new();
         let key = Box::new(session.key().clone());
-        let invocation = session.order(Order::Resume { decisions, with_changed_agent, receipts })?;
+        let invocation =
+            session.start_command(WorkerCommand::Resume { decisions, with_changed_agent, decision_reply })?;
         match stored.await {
             Ok(receipt) => Ok((receipt?, invocation)),
             // It ended, and nothing was decided.

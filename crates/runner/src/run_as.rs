@@ -16,7 +16,7 @@ use crate::handle::SessionHandle;
 use crate::history::is_run_of;
 use crate::invocation::Invocation;
 use crate::report::Report;
-use crate::taken::{Hidden, hides_inherited};
+use crate::taken::{MessageFate, has_hidden_inherited};
 
 /// A run under an idempotency key, when awaited. See [`SessionHandle::run_as`].
 #[must_use = "nothing runs until it is awaited"]
@@ -68,35 +68,35 @@ impl RunAs {
         session.check_open()?;
         // Who decides may leave out the message, which the run has.
         let decides_alone = !decisions.is_empty() && input.only_messages().is_some_and(<[_]>::is_empty);
-        let said = (!decides_alone).then_some(&input);
-        if let Some(report) = session.turn().ended_as(&key).await? {
-            session.turn().check_input(&key, said).await?;
-            session.turn().check_decided(&decisions).await?;
+        let message = (!decides_alone).then_some(&input);
+        if let Some(report) = session.access().find_ended_report(&key).await? {
+            session.access().check_input(&key, message).await?;
+            session.access().check_decided(&decisions).await?;
             return Ok(report);
         }
-        let (read, known) = session.turn().read_for(&key).await?;
+        let (read, known) = session.access().read_with_report(&key).await?;
         let mut is_taken = read.0.taker(&key).is_some();
         if is_taken {
-            session.turn().check_input(&key, said).await?;
+            session.access().check_input(&key, message).await?;
         }
         if let Some(report) = known.filter(|report| report.status.is_finished()) {
-            session.turn().check_decided(&decisions).await?;
+            session.access().check_decided(&decisions).await?;
             return Ok(report);
         }
-        let is_looked_up = !is_taken && (!decisions.is_empty() || hides_inherited(&read.1));
+        let is_looked_up = !is_taken && (!decisions.is_empty() || has_hidden_inherited(&read.1));
         drop(read);
         if is_looked_up {
-            match session.turn().hidden(&key).await? {
-                Hidden::Ended(report) => {
-                    session.turn().check_input(&key, said).await?;
-                    session.turn().check_decided(&decisions).await?;
+            match session.access().message_fate(&key).await? {
+                MessageFate::Ended(report) => {
+                    session.access().check_input(&key, message).await?;
+                    session.access().check_decided(&decisions).await?;
                     return Ok(*report);
                 }
-                Hidden::Unfinished => return Err(session.withdrawn()),
+                MessageFate::Unfinished => return Err(session.withdrawn()),
                 // A worker has begun it since the first read.
-                Hidden::Begun => is_taken = true,
+                MessageFate::Begun => is_taken = true,
                 // A run that has not begun has asked nothing.
-                Hidden::Unknown => session.turn().check_decided(&decisions).await?,
+                MessageFate::Unknown => session.access().check_decided(&decisions).await?,
             }
         }
         let suspension = CancellationToken::new();
@@ -115,13 +115,13 @@ impl RunAs {
             }
             // Messages that came too late to join its run had one of their own; or an earlier run was suspended.
             (Ok(_), Ok(invocation)) => {
-                let report = session.turn().read_for(&key).await?.1;
+                let report = session.access().read_with_report(&key).await?.1;
                 Ok(report.unwrap_or_else(|| Report::not_begun(&key, invocation.version())))
             }
             // Its run was hidden by a rewind.
-            (Err(error), _) if may_be_hidden(&error) => match session.turn().hidden(&key).await? {
-                Hidden::Ended(report) => Ok(*report),
-                Hidden::Unfinished | Hidden::Begun | Hidden::Unknown => Err(error),
+            (Err(error), _) if may_be_hidden(&error) => match session.access().message_fate(&key).await? {
+                MessageFate::Ended(report) => Ok(*report),
+                MessageFate::Unfinished | MessageFate::Begun | MessageFate::Unknown => Err(error),
             },
             (Err(error), _) | (Ok(_), Err(error)) => Err(error),
         }

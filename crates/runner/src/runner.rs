@@ -13,17 +13,17 @@ use stepfold_session_scopes::{
     WorkerId,
 };
 
-use crate::backlog::Backlog;
-use crate::claim::{Claims, IsDead, WhenClaimed};
-use crate::closing::Closing;
+use crate::backlog::BacklogCounters;
+use crate::claim::{ClaimSettings, DeathCheck, WhenClaimed};
+use crate::closing::RunnerShutdown;
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
-use crate::observers::Observers;
+use crate::observers::ObserverFactories;
 use crate::ports::{ShortIds, SystemClock, WallClock};
 use crate::process;
-use crate::pulse::Pulse;
-use crate::slots::Slots;
-use crate::watch::{Changes, SessionChange};
+use crate::pulse::HeartbeatRegistry;
+use crate::slots::SessionTable;
+use crate::watch::{ChangeFeed, SessionChange};
 
 /// The handling of a message for a busy session.
 ///
@@ -89,9 +89,9 @@ pub enum Busy {
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct Runner(pub(crate) Arc<Inner>);
+pub struct Runner(pub(crate) Arc<RunnerCore>);
 
-pub(crate) struct Inner {
+pub(crate) struct RunnerCore {
     pub(crate) agent: Agent,
     /// The author of what the agent does, once its name has been checked.
     author: OnceLock<Author>,
@@ -102,18 +102,18 @@ pub(crate) struct Inner {
     pub(crate) max_waiting: usize,
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) clock: Arc<dyn WallClock>,
-    pub(crate) observers: Observers,
-    pub(crate) claims: Claims,
+    pub(crate) observers: ObserverFactories,
+    pub(crate) claims: ClaimSettings,
     /// The number of equal failures after which a run is abandoned; never if `None`.
     pub(crate) abandon_after: Option<u32>,
-    pub(crate) closing: Closing,
-    pub(crate) changes: Changes,
+    pub(crate) shutdown: RunnerShutdown,
+    pub(crate) changes: ChangeFeed,
     /// The heartbeat of the claims that are held.
-    pub(crate) pulse: Pulse,
+    pub(crate) heartbeat: HeartbeatRegistry,
     /// What the last look of a recovery found.
-    pub(crate) backlog: Backlog,
+    pub(crate) backlog: BacklogCounters,
     /// The sessions in use, so that each has one running invocation at a time.
-    slots: Mutex<Slots>,
+    sessions: Mutex<SessionTable>,
 }
 
 /// What a runner does now: see [`Runner::load`].
@@ -149,8 +149,8 @@ pub struct RunnerBuilder {
     max_waiting: usize,
     ids: Arc<dyn Ids>,
     clock: Arc<dyn WallClock>,
-    observers: Observers,
-    claims: Claims,
+    observers: ObserverFactories,
+    claims: ClaimSettings,
     max_paused: usize,
     abandon_after: Option<u32>,
 }
@@ -171,11 +171,11 @@ impl Runner {
             max_waiting: 16,
             ids: Arc::new(ShortIds),
             clock: Arc::new(SystemClock),
-            observers: Observers::default(),
-            claims: Claims {
+            observers: ObserverFactories::default(),
+            claims: ClaimSettings {
                 worker: WorkerId::new(ShortIds.next())
                     .unwrap_or_else(|_| unreachable!("letters and digits are a valid id")),
-                is_dead: IsDead::default(),
+                is_dead: DeathCheck::default(),
                 duration: Duration::from_secs(30),
                 when_claimed: WhenClaimed::default(),
                 leaves_inbox: false,
@@ -203,7 +203,7 @@ impl Runner {
                 match self.0.store.create(request).await {
                     // Another worker has created it meanwhile.
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-                    made => made.map(|_| self.0.changes.tell(&key, 0, false)),
+                    made => made.map(|_| self.0.changes.notify(&key, 0, false)),
                 }
             }
             found => found.map(drop),
@@ -262,7 +262,7 @@ impl Runner {
         let failed = |error| RunnerError::store(&key, error);
         let request = CreateSession::with_key(key.clone(), &self.0.schema, self.0.clock.now());
         self.0.store.create(request.values(values).map_err(failed)?).await.map_err(failed)?;
-        self.0.changes.tell(&key, 0, false);
+        self.0.changes.notify(&key, 0, false);
         Ok(self.handle(key))
     }
 
@@ -296,7 +296,7 @@ impl Runner {
     /// # }).unwrap();
     /// ```
     pub async fn shutdown(&self, grace: Duration) -> bool {
-        self.0.closing.close(grace).await
+        self.0.shutdown.close(grace).await
     }
 
     /// The time of its [clock](RunnerBuilder::clock), for requests to its store.
@@ -341,10 +341,10 @@ impl Runner {
     pub fn load(&self) -> Load {
         let mut load = self.0.backlog.load(self.0.clock.now());
         load.connections = self.0.store.connections();
-        for slot in self.0.slots().all() {
-            load.running += usize::from(slot.desk().is_worked());
-            load.waiting += slot.waiting();
-            load.claims += usize::from(slot.held.token().is_some());
+        for local in self.0.sessions().all() {
+            load.running += usize::from(local.queue().has_worker());
+            load.waiting += local.waiting();
+            load.claims += usize::from(local.claim.token().is_some());
         }
         load
     }
@@ -405,8 +405,8 @@ impl Runner {
         user: &UserId,
     ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
         let changes = self.0.changes.watch_user(user);
-        self.hear().await;
-        futures_util::stream::select(changes, Box::pin(self.looks()))
+        self.listen_to_notices().await;
+        futures_util::stream::select(changes, Box::pin(self.poll_ticks()))
     }
 
     /// Watches one session: the newest change, if this runner made one since the one before. Changes of other sessions
@@ -461,7 +461,7 @@ impl Runner {
     /// The claim of another worker that may be running in a session: as the session was read, unless the
     /// worker is [known to be dead](RunnerBuilder::worker_is_dead).
     pub fn other_worker<'a>(&self, session: &'a Session) -> Option<&'a Claim> {
-        self.0.claims.of_other(session)
+        self.0.claims.other_worker(session)
     }
 
     /// The agent.
@@ -487,8 +487,8 @@ impl Runner {
     }
 
     pub(crate) fn handle(&self, key: SessionKey) -> SessionHandle {
-        let slot = self.0.slots().get(key);
-        SessionHandle::new(self.clone(), slot)
+        let local = self.0.sessions().get(key);
+        SessionHandle::new(self.clone(), local)
     }
 }
 
@@ -501,7 +501,7 @@ fn no_session() -> SessionId {
     SessionId::new("-").unwrap_or_else(|_| unreachable!("a dash is a valid id"))
 }
 
-impl Inner {
+impl RunnerCore {
     /// The author of what the agent does: its name.
     pub(crate) fn author(&self) -> Result<&Author, SessionError> {
         match self.author.get() {
@@ -510,8 +510,8 @@ impl Inner {
         }
     }
 
-    pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn sessions(&self) -> MutexGuard<'_, SessionTable> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -603,7 +603,7 @@ impl RunnerBuilder {
     /// Sets a check whether another worker is dead, so that its sessions are taken over immediately; by
     /// default, none is known to be. The check must be reliable: a worker that is alive loses its work.
     pub fn worker_is_dead(mut self, is_dead: impl Fn(&WorkerId) -> bool + Send + Sync + 'static) -> Self {
-        self.claims.is_dead = IsDead::new(is_dead);
+        self.claims.is_dead = DeathCheck::new(is_dead);
         self
     }
 
@@ -685,8 +685,8 @@ impl RunnerBuilder {
     pub fn build(self) -> Runner {
         let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers, .. } = self;
         let (claims, abandon_after) = (self.claims, self.abandon_after);
-        let slots = Mutex::new(Slots::new(self.max_paused));
-        Runner(Arc::new(Inner {
+        let sessions = Mutex::new(SessionTable::new(self.max_paused));
+        Runner(Arc::new(RunnerCore {
             agent,
             author: OnceLock::new(),
             store,
@@ -699,11 +699,11 @@ impl RunnerBuilder {
             observers,
             claims,
             abandon_after,
-            closing: Closing::default(),
-            changes: Changes::default(),
-            pulse: Pulse::default(),
-            backlog: Backlog::default(),
-            slots,
+            shutdown: RunnerShutdown::default(),
+            changes: ChangeFeed::default(),
+            heartbeat: HeartbeatRegistry::default(),
+            backlog: BacklogCounters::default(),
+            sessions,
         }))
     }
 }

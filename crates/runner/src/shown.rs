@@ -5,7 +5,7 @@ use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore};
 
 use crate::error::RunnerError;
 use crate::handle::SessionHandle;
-use crate::history::History;
+use crate::history::SessionHistory;
 use crate::record::{begins, loop_event};
 
 /// A step of a stored run, before the reply of the model. Created by [`SessionHandle::model_step`].
@@ -62,15 +62,15 @@ impl SessionHandle {
         path: Option<&[usize]>,
     ) -> Result<Option<ModelStep>, RunnerError> {
         let (version, found) = self.find_step(version, path).await?;
-        let Some(Step { path, reply }) = found else { return Ok(None) };
+        let Some(LocatedStep { path, reply }) = found else { return Ok(None) };
         // What it replied to is what there was just before.
-        let session = self.at(Some(reply.as_ref().map_or(version, |(version, _)| version - 1))).await?;
-        let inner = self.inner();
-        let mut history = History::default();
+        let session = self.read_at(Some(reply.as_ref().map_or(version, |(version, _)| version - 1))).await?;
+        let core = self.core();
+        let mut history = SessionHistory::default();
         history.extend(&session)?;
-        let changes = history.changes(&inner.agent);
-        let state = history.state(&session, &inner.schema)?;
-        let Some(run) = history.last_run(&inner.agent, state, self.key())? else { return Ok(None) };
+        let changes = history.changes(&core.agent);
+        let state = history.state(&session, &core.schema)?;
+        let Some(run) = history.last_run(&core.agent, state, self.key())? else { return Ok(None) };
         let asks = path.iter().try_fold(&run, |run, place| run.inside_of(*place)).cloned();
         let step = asks.map(|run| ModelStep { run, path, reply, changes });
         Ok(step.filter(|step| step.reply.is_some() || step.run.asks_model()))
@@ -81,18 +81,18 @@ impl SessionHandle {
     /// # Errors
     /// As [`model_step`](SessionHandle::model_step).
     pub async fn run_at(&self, version: u64) -> Result<Option<Run>, RunnerError> {
-        let session = self.at(Some(version)).await?;
-        let mut history = History::default();
+        let session = self.read_at(Some(version)).await?;
+        let mut history = SessionHistory::default();
         history.extend(&session)?;
-        let state = history.state(&session, &self.inner().schema)?;
-        history.last_run(&self.inner().agent, state, self.key())
+        let state = history.state(&session, &self.core().schema)?;
+        history.last_run(&self.core().agent, state, self.key())
     }
 
     /// The session as it was at a version, with what counts of its events.
-    pub(crate) async fn at(&self, version: Option<u64>) -> Result<Session, RunnerError> {
+    pub(crate) async fn read_at(&self, version: Option<u64>) -> Result<Session, RunnerError> {
         let mut get = GetSession::new(self.key().clone()).visible();
         get.version = version;
-        self.inner().store.get(get).await.map_err(|error| self.failed(error))
+        self.core().store.get(get).await.map_err(|error| self.failed(error))
     }
 
     /// The step of a model at the end of the session as it was at a version, and that version. It is looked for among the
@@ -101,13 +101,13 @@ impl SessionHandle {
         &self,
         version: Option<u64>,
         path: Option<&[usize]>,
-    ) -> Result<(u64, Option<Step>), RunnerError> {
+    ) -> Result<(u64, Option<LocatedStep>), RunnerError> {
         let mut events = FIRST;
         let mut version = version;
         loop {
             let mut get = GetSession::new(self.key().clone()).visible().without_state();
             (get.events, get.version) = (EventRange::Last(events), version);
-            let session = self.inner().store.get(get).await.map_err(|error| self.failed(error))?;
+            let session = self.core().store.get(get).await.map_err(|error| self.failed(error))?;
             let found = self.step_in(&session, path)?;
             if found.is_some() || session.events.len() < events {
                 return Ok((session.version, found));
@@ -119,7 +119,7 @@ impl SessionHandle {
     }
 
     /// The step of a model at the end of these events; `None` if it began before them, or there is none.
-    fn step_in(&self, session: &Session, path: Option<&[usize]>) -> Result<Option<Step>, RunnerError> {
+    fn step_in(&self, session: &Session, path: Option<&[usize]>) -> Result<Option<LocatedStep>, RunnerError> {
         let mut path = path.map(<[usize]>::to_vec);
         let events: Vec<_> = session.visible_events().collect();
         for committed in events.into_iter().rev() {
@@ -128,13 +128,16 @@ impl SessionHandle {
             let path = path.get_or_insert_with(|| at.clone());
             let is_reply = matches!(innermost.kind, EventKind::Replied { .. });
             if at == *path && is_reply {
-                return Ok(Some(Step { path: at, reply: Some((committed.version, innermost.clone())) }));
+                return Ok(Some(LocatedStep {
+                    path: at,
+                    reply: Some((committed.version, innermost.clone())),
+                }));
             }
             // The run, or the step around it, begins here, and the model has not replied in it.
             let begins_step = is_reply || matches!(innermost.kind, EventKind::Planned { .. });
             let begins_run = at == *path && matches!(innermost.kind, EventKind::Began { .. });
             if begins_run || begins(&committed.event) || (begins_step && is_around(&at, path)) {
-                return Ok(Some(Step { path: path.clone(), reply: None }));
+                return Ok(Some(LocatedStep { path: path.clone(), reply: None }));
             }
         }
         Ok(None)
@@ -145,7 +148,7 @@ impl SessionHandle {
 const FIRST: usize = 64;
 
 /// A step of a model in the record.
-struct Step {
+struct LocatedStep {
     /// The places of the items inside of which it is.
     path: Vec<usize>,
     /// The version with its reply, and the reply; `None` if the model has not replied.

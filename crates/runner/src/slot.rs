@@ -9,44 +9,44 @@ use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Seen, Sessio
 use stepfold_tools::CancellationToken;
 use tokio::sync::{Notify, watch};
 
-use crate::accept::Door;
-use crate::claim::Held;
-use crate::history::History;
-use crate::hub::Hub;
-use crate::inbox::Mail;
+use crate::accept::SenderQueue;
+use crate::claim::HeldClaim;
+use crate::history::SessionHistory;
+use crate::hub::EventHub;
+use crate::inbox::InboxCache;
 use crate::invocation::{Ended, Invocation};
-use crate::kept::Kept;
-use crate::turn::Order;
+use crate::kept::CachedValues;
+use crate::turn::WorkerCommand;
 
-pub(crate) struct Slot {
+pub(crate) struct LocalSession {
     pub(crate) key: SessionKey,
     /// Messages are accepted through it, one at a time, in order of arrival.
-    pub(crate) door: Door,
+    pub(crate) senders: SenderQueue,
     /// Held by the worker that runs.
-    pub(crate) gate: Arc<tokio::sync::Mutex<Known>>,
+    pub(crate) cache: Arc<tokio::sync::Mutex<SessionCache>>,
     /// The known part of the session's inbox.
-    pub(crate) mail: Mail,
+    pub(crate) inbox: InboxCache,
     /// The claim of this process.
-    pub(crate) held: Held,
+    pub(crate) claim: HeldClaim,
     /// Notified when the inbox has unknown entries.
-    pub(crate) bell: Notify,
-    desk: Mutex<Desk>,
+    pub(crate) inbox_changed: Notify,
+    queue: Mutex<SessionQueue>,
     waiting: Arc<AtomicUsize>,
 }
 
 /// The cached data of a session, so that a turn reads only new data.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct SessionCache {
     /// `None` before the first read, and after anything that may invalidate it.
-    pub(crate) history: Option<Arc<History>>,
+    pub(crate) history: Option<Arc<SessionHistory>>,
     /// The last run when it stopped in this process: its values are newer than those of the history, and
     /// include `temp:`.
-    pub(crate) stopped: Option<Left>,
+    pub(crate) stopped: Option<StoppedRun>,
     /// Whether the session is kept in memory for the `temp:` values of its run.
     pub(crate) is_kept: bool,
 }
 
-impl Known {
+impl SessionCache {
     /// Adds what this process has written to what it knows. What cannot be folded is read again.
     pub(crate) fn follow(&mut self, key: &SessionKey, written: &[CommittedEvent]) {
         let Some(history) = &mut self.history else { return };
@@ -56,14 +56,14 @@ impl Known {
     }
 
     /// The values after the last run of this process.
-    pub(crate) fn left(&self) -> Option<Kept> {
+    pub(crate) fn run_values(&self) -> Option<CachedValues> {
         let stopped = self.stopped.as_ref()?;
-        Kept::left_by(stopped.run().state(), stopped.seen?)
+        CachedValues::from_run(stopped.run().state(), stopped.seen?)
     }
 }
 
 /// A run that stopped in this process, and the session after it.
-pub(crate) struct Left {
+pub(crate) struct StoppedRun {
     outcome: Arc<Outcome>,
     version: u64,
     life: Option<LifeId>,
@@ -71,9 +71,9 @@ pub(crate) struct Left {
     pub(crate) seen: Option<Seen>,
 }
 
-impl Left {
+impl StoppedRun {
     pub(crate) fn new(outcome: Arc<Outcome>, version: u64, life: Option<LifeId>, seen: Option<Seen>) -> Self {
-        Left { outcome, version, life, seen }
+        StoppedRun { outcome, version, life, seen }
     }
 
     pub(crate) fn run(&self) -> &Run {
@@ -81,28 +81,28 @@ impl Left {
     }
 
     /// Whether the session is unchanged since the run.
-    pub(crate) fn is_last_of(&self, history: &History) -> bool {
+    pub(crate) fn is_current(&self, history: &SessionHistory) -> bool {
         self.version == history.version && self.life == history.life
     }
 }
 
 /// The running invocation, and the queue.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct SessionQueue {
     /// The running invocation.
-    pub(crate) current: Option<Current>,
+    pub(crate) current: Option<CurrentInvocation>,
     /// The run that it drives, or is about to; made when it is first asked for.
     run: Option<ActiveRun>,
     /// Whether another worker runs in the session: the running invocation waits for it.
     is_elsewhere: bool,
     /// Whether a worker is running. There is never a second one.
-    is_worked: bool,
+    has_worker: bool,
     /// Jobs of this process that are not stored: to resume, to abandon.
-    orders: VecDeque<Job>,
+    commands: VecDeque<WorkerJob>,
     /// Messages of this process in the inbox.
-    accepted: VecDeque<Ticket>,
+    accepted: VecDeque<InvocationTicket>,
     /// Messages of this process that the run has taken: its outcome is theirs.
-    joined: Vec<Ticket>,
+    joined: Vec<InvocationTicket>,
 }
 
 /// The run that an invocation drives. A cancellation of the run is not one of the invocation, whose message may still wait;
@@ -124,7 +124,7 @@ impl ActiveRun {
     /// Is cancelled with the run; and with the invocation, if the run is its own.
     pub(crate) fn token(&self, is_of: Option<&Invocation>) -> CancellationToken {
         if let Some(invocation) = is_of {
-            invocation.joins(&self.cancellation);
+            invocation.join_run(&self.cancellation);
         }
         self.cancellation.child_token()
     }
@@ -139,47 +139,47 @@ impl ActiveRun {
 
 /// A running invocation.
 #[derive(Clone)]
-pub(crate) struct Current {
+pub(crate) struct CurrentInvocation {
     pub(crate) invocation: Invocation,
     pub(crate) cancellation: CancellationToken,
 }
 
 /// An invocation, from the worker's side.
-pub(crate) struct Ticket {
-    pub(crate) current: Current,
-    pub(crate) hub: Arc<Hub>,
+pub(crate) struct InvocationTicket {
+    pub(crate) current: CurrentInvocation,
+    pub(crate) hub: Arc<EventHub>,
     ended: watch::Sender<Option<Ended>>,
-    waiting: Option<Waiting>,
+    waiting: Option<QueuePlace>,
 }
 
 /// A worker's next action, and its invocation.
-pub(crate) struct Job {
-    pub(crate) order: Order,
-    pub(crate) ticket: Ticket,
+pub(crate) struct WorkerJob {
+    pub(crate) command: WorkerCommand,
+    pub(crate) ticket: InvocationTicket,
 }
 
-impl Slot {
+impl LocalSession {
     pub(crate) fn new(key: SessionKey) -> Self {
-        Slot {
+        LocalSession {
             key,
-            door: Door::default(),
-            gate: Arc::default(),
-            mail: Mail::default(),
-            held: Held::default(),
-            bell: Notify::new(),
-            desk: Mutex::default(),
+            senders: SenderQueue::default(),
+            cache: Arc::default(),
+            inbox: InboxCache::default(),
+            claim: HeldClaim::default(),
+            inbox_changed: Notify::new(),
+            queue: Mutex::default(),
             waiting: Arc::default(),
         }
     }
 
-    pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn queue(&self) -> MutexGuard<'_, SessionQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a position in the queue; `None` if it is full.
-    pub(crate) fn wait(&self, limit: usize) -> Option<Waiting> {
+    pub(crate) fn take_place(&self, limit: usize) -> Option<QueuePlace> {
         let waiting = self.waiting.fetch_add(1, Ordering::SeqCst);
-        let entered = Waiting(Arc::clone(&self.waiting));
+        let entered = QueuePlace(Arc::clone(&self.waiting));
         (waiting < limit).then_some(entered)
     }
 
@@ -190,23 +190,23 @@ impl Slot {
 
     /// Whether a message would have to wait.
     pub(crate) fn is_busy(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0 || self.desk().is_worked
+        self.waiting.load(Ordering::SeqCst) > 0 || self.queue().has_worker
     }
 }
 
-impl Desk {
-    pub(crate) fn is_worked(&self) -> bool {
-        self.is_worked
+impl SessionQueue {
+    pub(crate) fn has_worker(&self) -> bool {
+        self.has_worker
     }
 
     /// A worker begins this job.
-    pub(crate) fn begin(&mut self, job: Job) -> Job {
-        self.works_on(Some(&job.ticket));
+    pub(crate) fn begin(&mut self, job: WorkerJob) -> WorkerJob {
+        self.set_current(Some(&job.ticket));
         job
     }
 
-    fn works_on(&mut self, ticket: Option<&Ticket>) {
-        self.is_worked = ticket.is_some();
+    fn set_current(&mut self, ticket: Option<&InvocationTicket>) {
+        self.has_worker = ticket.is_some();
         self.current = ticket.map(|ticket| ticket.current.clone());
         self.end_run(false);
         self.is_elsewhere = false;
@@ -219,7 +219,7 @@ impl Desk {
     }
 
     /// The run begins, or continues.
-    pub(crate) fn drives(&mut self) -> ActiveRun {
+    pub(crate) fn start_run(&mut self) -> ActiveRun {
         if self.current.is_some() {
             self.run.get_or_insert_default().is_driven = true;
         }
@@ -239,7 +239,7 @@ impl Desk {
 
     /// The run has ended, or stopped. What the invocation drives next is another one. Returns the invocations whose messages
     /// it has taken.
-    pub(crate) fn run_has_ended(&mut self, is_cancelled: bool) -> Vec<Ticket> {
+    pub(crate) fn run_has_ended(&mut self, is_cancelled: bool) -> Vec<InvocationTicket> {
         self.end_run(is_cancelled);
         std::mem::take(&mut self.joined)
     }
@@ -252,8 +252,8 @@ impl Desk {
     }
 
     /// The run has taken these messages.
-    pub(crate) fn has_taken(&mut self, ids: &[InvocationId]) {
-        let is_taken = |current: &Current| ids.contains(current.invocation.id());
+    pub(crate) fn join_messages(&mut self, ids: &[InvocationId]) {
+        let is_taken = |current: &CurrentInvocation| ids.contains(current.invocation.id());
         let (mut taken, accepted): (Vec<_>, _) =
             self.accepted.drain(..).partition(|ticket| is_taken(&ticket.current));
         self.accepted = accepted.into();
@@ -261,15 +261,15 @@ impl Desk {
         if self.current.is_some() {
             let run = self.run.get_or_insert_default();
             for current in taken.iter().map(|ticket| &ticket.current).chain(at_work) {
-                current.invocation.joins(&run.cancellation);
+                current.invocation.join_run(&run.cancellation);
             }
         }
-        taken.iter_mut().for_each(Ticket::begins);
+        taken.iter_mut().for_each(InvocationTicket::leave_queue);
         self.joined.append(&mut taken);
     }
 
     /// Where those listen whose messages the run has taken.
-    pub(crate) fn hubs_joined(&self) -> Vec<Arc<Hub>> {
+    pub(crate) fn joined_hubs(&self) -> Vec<Arc<EventHub>> {
         self.joined.iter().map(|ticket| Arc::clone(&ticket.hub)).collect()
     }
 
@@ -288,56 +288,56 @@ impl Desk {
     }
 
     /// Queues a job that is not stored.
-    pub(crate) fn waits(&mut self, job: Job) -> Option<Job> {
-        self.orders.push_back(job);
+    pub(crate) fn push_command(&mut self, job: WorkerJob) -> Option<WorkerJob> {
+        self.commands.push_back(job);
         None
     }
 
     /// Queues the invocation of a message in the inbox.
-    pub(crate) fn waits_in_inbox(&mut self, ticket: Ticket) -> Option<Job> {
+    pub(crate) fn push_message(&mut self, ticket: InvocationTicket) -> Option<WorkerJob> {
         self.accepted.push_back(ticket);
         None
     }
 
     /// The next job; the worker ends without one.
-    pub(crate) fn next(&mut self, otherwise: impl FnOnce() -> Option<Job>) -> Option<Job> {
-        let of_inbox = |ticket: Ticket| Job { order: Order::TakeInbox, ticket };
-        let next = self.orders.pop_front().or_else(|| self.accepted.pop_front().map(of_inbox));
+    pub(crate) fn next(&mut self, otherwise: impl FnOnce() -> Option<WorkerJob>) -> Option<WorkerJob> {
+        let of_inbox = |ticket: InvocationTicket| WorkerJob { command: WorkerCommand::TakeInbox, ticket };
+        let next = self.commands.pop_front().or_else(|| self.accepted.pop_front().map(of_inbox));
         let next = next.or_else(otherwise);
-        self.works_on(next.as_ref().map(|job| &job.ticket));
+        self.set_current(next.as_ref().map(|job| &job.ticket));
         next
     }
 
     /// Whether a job waits in this process.
-    pub(crate) fn has_next(&self) -> bool {
-        !self.orders.is_empty() || !self.accepted.is_empty()
+    pub(crate) fn has_jobs(&self) -> bool {
+        !self.commands.is_empty() || !self.accepted.is_empty()
     }
 
     /// The worker is gone, with its runtime.
-    pub(crate) fn is_left(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.end_run(false);
-        *self = Desk::default();
+        *self = SessionQueue::default();
     }
 }
 
-impl Ticket {
-    pub(crate) fn new(key: &SessionKey, id: InvocationId, waiting: Option<Waiting>) -> Self {
-        let (hub, cancellation) = (Hub::new(), CancellationToken::new());
+impl InvocationTicket {
+    pub(crate) fn new(key: &SessionKey, id: InvocationId, waiting: Option<QueuePlace>) -> Self {
+        let (hub, cancellation) = (EventHub::new(), CancellationToken::new());
         let (ended, end) = watch::channel(None);
         let invocation = Invocation::new(id, key.clone(), Arc::clone(&hub), end, cancellation.clone());
-        Ticket { current: Current { invocation, cancellation }, hub, ended, waiting }
+        InvocationTicket { current: CurrentInvocation { invocation, cancellation }, hub, ended, waiting }
     }
 
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn has_place(&self) -> bool {
         self.waiting.is_some()
     }
 
-    pub(crate) fn set_waiting(&mut self, waiting: Waiting) {
+    pub(crate) fn set_place(&mut self, waiting: QueuePlace) {
         self.waiting = Some(waiting);
     }
 
     /// It no longer waits.
-    pub(crate) fn begins(&mut self) {
+    pub(crate) fn leave_queue(&mut self) {
         self.waiting = None;
     }
 
@@ -350,16 +350,16 @@ impl Ticket {
 }
 
 /// Tells the subscribers that no more events follow.
-impl Drop for Ticket {
+impl Drop for InvocationTicket {
     fn drop(&mut self) {
         self.hub.end();
     }
 }
 
 /// Counts a waiting message.
-pub(crate) struct Waiting(Arc<AtomicUsize>);
+pub(crate) struct QueuePlace(Arc<AtomicUsize>);
 
-impl Drop for Waiting {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -375,18 +375,21 @@ mod tests {
     #[test]
     fn the_end_of_a_run_that_was_never_driven_is_told() {
         let key = SessionKey::new("app", "ada", "s1").unwrap();
-        let job = |id| Job {
-            order: Order::Abandon,
-            ticket: Ticket::new(&key, InvocationId::new(id).unwrap(), None),
+        let job = |id| WorkerJob {
+            command: WorkerCommand::Abandon,
+            ticket: InvocationTicket::new(&key, InvocationId::new(id).unwrap(), None),
         };
-        let ends: [fn(&mut Desk); 3] =
-            [|desk| drop(desk.next(|| None)), |desk| desk.is_left(), |desk| drop(desk.run_has_ended(false))];
+        let ends: [fn(&mut SessionQueue); 3] = [
+            |queue| drop(queue.next(|| None)),
+            |queue| queue.reset(),
+            |queue| drop(queue.run_has_ended(false)),
+        ];
         for end in ends {
-            let mut desk = Desk::default();
-            let _job = desk.begin(job("i1"));
-            let found = desk.run().unwrap();
+            let mut queue = SessionQueue::default();
+            let _job = queue.begin(job("i1"));
+            let found = queue.run().unwrap();
             assert_eq!(found.was_cancelled().now_or_never(), None);
-            end(&mut desk);
+            end(&mut queue);
             assert_eq!(found.was_cancelled().now_or_never(), Some(false));
         }
     }

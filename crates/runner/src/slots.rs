@@ -7,85 +7,85 @@ use std::sync::{Arc, Weak};
 
 use stepfold_session_scopes::SessionKey;
 
-use crate::slot::Slot;
+use crate::slot::LocalSession;
 
 /// The number of cached sessions that are not in use.
-const REMEMBERED: usize = 256;
+const MAX_RECENT: usize = 256;
 
 /// Below this number, unused sessions are not searched.
-const FEW: usize = 1_024;
+const MIN_SWEEP: usize = 1_024;
 
-pub(crate) struct Slots {
-    held: HashMap<SessionKey, Weak<Slot>>,
+pub(crate) struct SessionTable {
+    sessions: HashMap<SessionKey, Weak<LocalSession>>,
     /// The number of slots that triggers a search for unused ones.
     sweep_at: usize,
     /// Recently used sessions, so that their data is reused.
-    last: Recent,
+    last: RecentSessions,
     /// Sessions with a waiting run and `temp:` values.
-    paused: Recent,
+    paused: RecentSessions,
 }
 
-impl Slots {
+impl SessionTable {
     pub(crate) fn new(max_paused: usize) -> Self {
-        let (last, paused) = (Recent::new(REMEMBERED), Recent::new(max_paused));
-        Slots { held: HashMap::new(), sweep_at: FEW, last, paused }
+        let (last, paused) = (RecentSessions::new(MAX_RECENT), RecentSessions::new(max_paused));
+        SessionTable { sessions: HashMap::new(), sweep_at: MIN_SWEEP, last, paused }
     }
 
     /// The session's slot. The cost does not depend on the number of slots.
-    pub(crate) fn get(&mut self, key: SessionKey) -> Arc<Slot> {
-        let mut held = match self.held.entry(key) {
-            Entry::Occupied(held) => held,
+    pub(crate) fn get(&mut self, key: SessionKey) -> Arc<LocalSession> {
+        let mut entry = match self.sessions.entry(key) {
+            Entry::Occupied(entry) => entry,
             Entry::Vacant(free) => free.insert_entry(Weak::new()),
         };
-        let slot = held.get().upgrade().unwrap_or_else(|| {
-            let slot = Arc::new(Slot::new(held.key().clone()));
-            held.insert(Arc::downgrade(&slot));
-            slot
+        let local = entry.get().upgrade().unwrap_or_else(|| {
+            let local = Arc::new(LocalSession::new(entry.key().clone()));
+            entry.insert(Arc::downgrade(&local));
+            local
         });
-        self.last.touch(&slot);
-        if self.held.len() >= self.sweep_at {
-            self.held.retain(|_, slot| slot.strong_count() > 0);
-            self.sweep_at = FEW.max(self.held.len() * 2);
+        self.last.touch(&local);
+        if self.sessions.len() >= self.sweep_at {
+            self.sessions.retain(|_, local| local.strong_count() > 0);
+            self.sweep_at = MIN_SWEEP.max(self.sessions.len() * 2);
         }
-        slot
+        local
     }
 
     /// Those that are there.
-    pub(crate) fn all(&self) -> Vec<Arc<Slot>> {
-        self.held.values().filter_map(Weak::upgrade).collect()
+    pub(crate) fn all(&self) -> Vec<Arc<LocalSession>> {
+        self.sessions.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Keeps a session until it is [released](Slots::let_go), unless too many others follow.
-    pub(crate) fn pause(&mut self, slot: &Arc<Slot>) {
-        self.paused.touch(slot);
+    /// Keeps a session until it is [released](SessionTable::unpause), unless too many others follow.
+    pub(crate) fn pause(&mut self, local: &Arc<LocalSession>) {
+        self.paused.touch(local);
     }
 
     /// The run of a session no longer waits.
-    pub(crate) fn let_go(&mut self, slot: &Arc<Slot>) {
-        self.paused.remove(slot);
+    pub(crate) fn unpause(&mut self, local: &Arc<LocalSession>) {
+        self.paused.remove(local);
     }
 }
 
 /// The most recently touched slots, up to a number.
-struct Recent {
+struct RecentSessions {
     limit: usize,
     next: u64,
-    by_age: BTreeMap<u64, Arc<Slot>>,
+    by_age: BTreeMap<u64, Arc<LocalSession>>,
     /// The ages of the slots, by their addresses: each is kept here.
     places: HashMap<usize, u64>,
 }
 
-impl Recent {
+impl RecentSessions {
     fn new(limit: usize) -> Self {
-        Recent { limit, next: 0, by_age: BTreeMap::new(), places: HashMap::new() }
+        RecentSessions { limit, next: 0, by_age: BTreeMap::new(), places: HashMap::new() }
     }
 
-    fn touch(&mut self, slot: &Arc<Slot>) {
+    fn touch(&mut self, local: &Arc<LocalSession>) {
         self.next += 1;
-        if let Some(place) = self.places.insert(address(slot), self.next) {
+        if let Some(place) = self.places.insert(address(local), self.next) {
             self.by_age.remove(&place);
         }
-        self.by_age.insert(self.next, Arc::clone(slot));
+        self.by_age.insert(self.next, Arc::clone(local));
         if self.by_age.len() > self.limit
             && let Some((_, oldest)) = self.by_age.pop_first()
         {
@@ -93,15 +93,15 @@ impl Recent {
         }
     }
 
-    fn remove(&mut self, slot: &Arc<Slot>) {
-        if let Some(place) = self.places.remove(&address(slot)) {
+    fn remove(&mut self, local: &Arc<LocalSession>) {
+        if let Some(place) = self.places.remove(&address(local)) {
             self.by_age.remove(&place);
         }
     }
 }
 
-fn address(slot: &Arc<Slot>) -> usize {
-    Arc::as_ptr(slot).addr()
+fn address(local: &Arc<LocalSession>) -> usize {
+    Arc::as_ptr(local).addr()
 }
 
 #[cfg(test)]
@@ -114,37 +114,37 @@ mod tests {
 
     #[test]
     fn a_session_that_waits_is_kept_before_later_ones() {
-        let mut slots = Slots::new(2);
-        let waits = Arc::downgrade(&slots.get(key(0)));
-        slots.pause(&waits.upgrade().unwrap());
-        let forgotten = Arc::downgrade(&slots.get(key(1)));
+        let mut sessions = SessionTable::new(2);
+        let waits = Arc::downgrade(&sessions.get(key(0)));
+        sessions.pause(&waits.upgrade().unwrap());
+        let forgotten = Arc::downgrade(&sessions.get(key(1)));
         for number in 2..2_000 {
-            slots.get(key(number));
+            sessions.get(key(number));
         }
         assert!(forgotten.upgrade().is_none());
-        assert!(Arc::ptr_eq(&slots.get(key(0)), &waits.upgrade().unwrap()));
-        assert!(slots.held.len() <= FEW);
+        assert!(Arc::ptr_eq(&sessions.get(key(0)), &waits.upgrade().unwrap()));
+        assert!(sessions.sessions.len() <= MIN_SWEEP);
         // The maximum number waits.
         for number in 1..3 {
-            let slot = slots.get(key(number));
-            slots.pause(&slot);
+            let local = sessions.get(key(number));
+            sessions.pause(&local);
         }
         for number in 3..2_000 {
-            slots.get(key(number));
+            sessions.get(key(number));
         }
         assert!(waits.upgrade().is_none());
     }
 
     #[test]
     fn a_session_that_ended_is_let_go() {
-        let mut slots = Slots::new(2);
-        let slot = slots.get(key(0));
-        slots.pause(&slot);
-        slots.let_go(&slot);
-        let gone = Arc::downgrade(&slot);
-        drop(slot);
+        let mut sessions = SessionTable::new(2);
+        let local = sessions.get(key(0));
+        sessions.pause(&local);
+        sessions.unpause(&local);
+        let gone = Arc::downgrade(&local);
+        drop(local);
         for number in 1..2_000 {
-            slots.get(key(number));
+            sessions.get(key(number));
         }
         assert!(gone.upgrade().is_none());
     }

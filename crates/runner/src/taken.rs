@@ -13,23 +13,23 @@ use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::NameList;
 
 use crate::error::RunnerError;
-use crate::history::{History, RunOf};
+use crate::history::{RunSelector, SessionHistory};
 use crate::record::{ends, event_id, message_tag, rewrite, takes};
 use crate::report::Report;
-use crate::turn::{Read, Turn};
+use crate::turn::{ReadSession, SessionAccess};
 
 /// The number of events that are read first of a run that was found, and the most that are read at once.
 const PAGES: (usize, usize) = (16, 256);
 
 /// The outcome of a run as the record has it.
-pub(crate) struct Recorded {
+pub(crate) struct StoredOutcome {
     pub(crate) outcome: Arc<Outcome>,
     /// The version of the session after the last event of the run.
     pub(crate) version: u64,
 }
 
 /// The fate of a message that is in no visible run, or was in none when the session was read.
-pub(crate) enum Hidden {
+pub(crate) enum MessageFate {
     /// No run has taken it.
     Unknown,
     /// Its run was taken back before it had ended.
@@ -66,19 +66,22 @@ fn is_input_of(event: &CommittedEvent, id: &InvocationId, input: &Input) -> bool
 }
 
 /// Whether a fork has inherited events that are hidden: its inbox does not know the keys of these.
-pub(crate) fn hides_inherited(session: &Session) -> bool {
+pub(crate) fn has_hidden_inherited(session: &Session) -> bool {
     session.parent.as_ref().is_some_and(|parent| {
         (session.oldest + 1..=parent.version).any(|version| !session.visible.contains(version))
     })
 }
 
-impl Turn {
+impl SessionAccess {
     /// The session, and the report of the run that took a message, if it has ended or waits for decisions.
-    pub(crate) async fn read_for(&self, id: &InvocationId) -> Result<(Read, Option<Report>), RunnerError> {
+    pub(crate) async fn read_with_report(
+        &self,
+        id: &InvocationId,
+    ) -> Result<(ReadSession, Option<Report>), RunnerError> {
         let read = self.read().await?;
         let report = match read.0.taker(id) {
             None => None,
-            Some(_) if read.0.last_is(RunOf::Message(id)) => self.report_of_last(id, &read)?,
+            Some(_) if read.0.last_is(RunSelector::Message(id)) => self.report_of_last(id, &read)?,
             // A later run has begun since.
             Some(_) => self.report_in(id, self.get_all(None).await?)?,
         };
@@ -88,15 +91,17 @@ impl Turn {
     /// The report of the run that began with a message, if it has ended: it is found by the id of its first event, and
     /// only its own events are read. `None` if it has not ended, or has to be looked for in the whole record: a message
     /// that joined another run, or the record that a fork inherited.
-    pub(crate) async fn ended_as(&self, id: &InvocationId) -> Result<Option<Report>, RunnerError> {
+    pub(crate) async fn find_ended_report(&self, id: &InvocationId) -> Result<Option<Report>, RunnerError> {
         // What this process knows of the session may tell that it is new, or the last one.
-        let is_cheap = |history: &History| history.taker(id).is_none() || history.last_is(RunOf::Message(id));
-        if self.slot.gate.try_lock().is_ok_and(|known| known.history.as_deref().is_some_and(is_cheap)) {
+        let is_cheap = |history: &SessionHistory| {
+            history.taker(id).is_none() || history.last_is(RunSelector::Message(id))
+        };
+        if self.local.cache.try_lock().is_ok_and(|cache| cache.history.as_deref().is_some_and(is_cheap)) {
             return Ok(None);
         }
-        let failed = |error| RunnerError::store(&self.slot.key, error);
+        let failed = |error| RunnerError::store(&self.local.key, error);
         let first = event_id(id, 0).map_err(failed)?;
-        let found = self.runner.store.find_event(FindEvent::new(self.slot.key.clone(), first)).await;
+        let found = self.runner.store.find_event(FindEvent::new(self.local.key.clone(), first)).await;
         let first = match found {
             Ok(Some(version)) => version,
             Ok(None) | Err(SessionError::Unsupported { .. }) => return Ok(None),
@@ -106,7 +111,7 @@ impl Turn {
         let session = loop {
             let page = EventRange::Page { after: read, limit };
             limit = (limit * 4).min(PAGES.1);
-            let get = GetSession::new(self.slot.key.clone()).events(page).without_state();
+            let get = GetSession::new(self.local.key.clone()).events(page).without_state();
             let mut session = self.runner.store.get(get).await.map_err(failed)?;
             let Some(last) = session.events.last() else { return Ok(None) };
             read = last.version;
@@ -126,7 +131,7 @@ impl Turn {
         }
         let mut session = session;
         session.events = events;
-        let mut history = History::default();
+        let mut history = SessionHistory::default();
         history.extend(&session)?;
         match self.report_of_last(id, &(history.into(), session)) {
             // The values before it are needed.
@@ -146,8 +151,8 @@ impl Turn {
         if is_input_of(&event, id, input) {
             return Ok(());
         }
-        let failed = |error| RunnerError::store(&self.slot.key, error);
-        let scope = format!("session {}", self.slot.key);
+        let failed = |error| RunnerError::store(&self.local.key, error);
+        let scope = format!("session {}", self.local.key);
         let idempotency_key = IdempotencyKey::new(id.as_str()).map_err(failed)?;
         Err(failed(SessionError::IdempotencyKeyReused { scope, idempotency_key }))
     }
@@ -155,7 +160,7 @@ impl Turn {
     /// The event that took a message: the first of its own run, or one of another run. It is found by an index, unless a
     /// fork inherited it, or a version without such tags stored it.
     async fn event_with(&self, id: &InvocationId) -> Result<Option<CommittedEvent>, RunnerError> {
-        if let Some(event) = self.indexed(id).await? {
+        if let Some(event) = self.find_taking_event(id).await? {
             return Ok(Some(event));
         }
         let session = self.get_all(None).await?;
@@ -163,9 +168,12 @@ impl Turn {
     }
 
     /// The same, as far as an index finds it: the cost does not depend on the length of the record.
-    pub(crate) async fn indexed(&self, id: &InvocationId) -> Result<Option<CommittedEvent>, RunnerError> {
-        let failed = |error| RunnerError::store(&self.slot.key, error);
-        let find = FindEvent::new(self.slot.key.clone(), event_id(id, 0).map_err(failed)?);
+    pub(crate) async fn find_taking_event(
+        &self,
+        id: &InvocationId,
+    ) -> Result<Option<CommittedEvent>, RunnerError> {
+        let failed = |error| RunnerError::store(&self.local.key, error);
+        let find = FindEvent::new(self.local.key.clone(), event_id(id, 0).map_err(failed)?);
         let version = match self.runner.store.find_event(find).await {
             Ok(Some(version)) => version,
             Ok(None) | Err(SessionError::Unsupported { .. }) => {
@@ -175,7 +183,7 @@ impl Turn {
             Err(error) => return Err(failed(error)),
         };
         let page = EventRange::Page { after: version - 1, limit: 1 };
-        let get = GetSession::new(self.slot.key.clone()).events(page).without_state();
+        let get = GetSession::new(self.local.key.clone()).events(page).without_state();
         let session = self.runner.store.get(get).await.map_err(failed)?;
         Ok(session.events.into_iter().find(|it| it.version == version))
     }
@@ -184,15 +192,15 @@ impl Turn {
     /// neither ended nor waits for decisions.
     pub(crate) async fn recorded(
         &self,
-        read: &Read,
-        run: RunOf<'_>,
-    ) -> Result<Option<Recorded>, RunnerError> {
+        read: &ReadSession,
+        run: RunSelector<'_>,
+    ) -> Result<Option<StoredOutcome>, RunnerError> {
         if read.0.last_is(run) {
             return self.recorded_last(read);
         }
         // A later run has begun since.
         let session = self.get_all(None).await?;
-        let Some(history) = History::up_to(&session, run)? else { return Ok(None) };
+        let Some(history) = SessionHistory::up_to(&session, run)? else { return Ok(None) };
         // With the values of its end.
         let end = history.last_event().map(|last| last.version);
         let then = self.get_at(end, EventRange::None).await?;
@@ -200,25 +208,31 @@ impl Turn {
     }
 
     /// The outcome of the run that took a message, if that has ended: however often it is asked for, nothing is run.
-    pub(crate) async fn answered(&self, id: &InvocationId) -> Result<Option<Recorded>, RunnerError> {
+    pub(crate) async fn answer_of_ended_run(
+        &self,
+        id: &InvocationId,
+    ) -> Result<Option<StoredOutcome>, RunnerError> {
         let read = self.read().await?;
         match read.0.taker(id) {
-            Some((_, true)) => self.recorded(&read, RunOf::Message(id)).await,
+            Some((_, true)) => self.recorded(&read, RunSelector::Message(id)).await,
             Some((_, false)) | None => Ok(None),
         }
     }
 
     /// The same of the last run.
-    pub(crate) fn recorded_last(&self, (history, session): &Read) -> Result<Option<Recorded>, RunnerError> {
+    pub(crate) fn recorded_last(
+        &self,
+        (history, session): &ReadSession,
+    ) -> Result<Option<StoredOutcome>, RunnerError> {
         let version = history.last_event().map_or(history.version, |last| last.version);
         let state = history.state(session, &self.runner.schema)?;
-        let run = history.last_run(&self.runner.agent, state, &self.slot.key)?;
+        let run = history.last_run(&self.runner.agent, state, &self.local.key)?;
         let run = run.filter(|run| run.exit().is_some() || !run.pending().is_empty());
-        Ok(run.map(|run| Recorded { outcome: Arc::new(Outcome::recorded(run)), version }))
+        Ok(run.map(|run| StoredOutcome { outcome: Arc::new(Outcome::recorded(run)), version }))
     }
 
     /// The fate of a message by the whole record, also the part that rewinds have hidden.
-    pub(crate) async fn hidden(&self, id: &InvocationId) -> Result<Hidden, RunnerError> {
+    pub(crate) async fn message_fate(&self, id: &InvocationId) -> Result<MessageFate, RunnerError> {
         let session = self.get_all(None).await?;
         let (mut taker, mut end, mut is_hidden) = (None, None, true);
         for committed in &session.events {
@@ -232,12 +246,12 @@ impl Turn {
             }
         }
         match (taker, end) {
-            (None, _) => Ok(Hidden::Unknown),
-            (Some(_), None) if is_hidden => Ok(Hidden::Unfinished),
-            (Some(_), None) => Ok(Hidden::Begun),
+            (None, _) => Ok(MessageFate::Unknown),
+            (Some(_), None) if is_hidden => Ok(MessageFate::Unfinished),
+            (Some(_), None) => Ok(MessageFate::Begun),
             (Some(_), Some(version)) => {
                 let report = self.report_in(id, self.get_all(Some(version)).await?)?;
-                Ok(report.map_or(Hidden::Unfinished, |report| Hidden::Ended(Box::new(report))))
+                Ok(report.map_or(MessageFate::Unfinished, |report| MessageFate::Ended(Box::new(report))))
             }
         }
     }
@@ -245,12 +259,12 @@ impl Turn {
     /// Validates decisions about a run that does not wait: they must be a repeat.
     pub(crate) async fn check_decided(&self, decisions: &Decisions) -> Result<(), RunnerError> {
         let Some((id, _)) = decisions.decisions.first() else { return Ok(()) };
-        if let Some(met) = self.look_up(decisions).await? {
+        if let Some(met) = self.find_decisions(decisions).await? {
             return met.map(drop);
         }
         let pending = NameList::default();
         let not_pending = DecisionError::NotPending { id: id.clone(), pending };
-        Err(RunnerError::decision(&self.slot.key, not_pending))
+        Err(RunnerError::decision(&self.local.key, not_pending))
     }
 
     async fn get_all(&self, version: Option<u64>) -> Result<Session, RunnerError> {
@@ -259,15 +273,15 @@ impl Turn {
 
     /// The session at a version, or as it is.
     async fn get_at(&self, version: Option<u64>, events: EventRange) -> Result<Session, RunnerError> {
-        let mut get = GetSession::new(self.slot.key.clone()).events(events);
+        let mut get = GetSession::new(self.local.key.clone()).events(events);
         get.version = version;
         let session = self.runner.store.get(get).await;
-        session.map_err(|error| RunnerError::store(&self.slot.key, error))
+        session.map_err(|error| RunnerError::store(&self.local.key, error))
     }
 
     /// The report of the run that took a message, in a session with all its events.
     fn report_in(&self, id: &InvocationId, session: Session) -> Result<Option<Report>, RunnerError> {
-        match History::up_to(&session, RunOf::Message(id))? {
+        match SessionHistory::up_to(&session, RunSelector::Message(id))? {
             None => Ok(None),
             Some(history) => self.report_of_last(id, &(history.into(), session)),
         }
@@ -277,11 +291,11 @@ impl Turn {
     fn report_of_last(
         &self,
         id: &InvocationId,
-        (history, session): &Read,
+        (history, session): &ReadSession,
     ) -> Result<Option<Report>, RunnerError> {
         let Some((exit, version)) = history.end() else { return Ok(None) };
         let state = history.state(session, &self.runner.schema)?;
-        let run = history.last_run(&self.runner.agent, state, &self.slot.key)?;
+        let run = history.last_run(&self.runner.agent, state, &self.local.key)?;
         Ok(run.map(|run| Report::of_run(id, &run, &exit, version)))
     }
 }

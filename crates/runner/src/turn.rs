@@ -11,101 +11,101 @@ use stepfold_session_scopes::{
     InvocationId, Session, SessionError, SessionStore,
 };
 
-use crate::accept::Acceptance;
-use crate::closing::AtWork;
-use crate::decided::Receipts;
+use crate::accept::AcceptanceReply;
+use crate::closing::CountedWorker;
+use crate::decided::DecisionReply;
 use crate::error::RunnerError;
-use crate::history::History;
-use crate::inbox::{Cancel, Entry, Kind};
+use crate::history::SessionHistory;
+use crate::inbox::{CancelRequest, InboxMessage, MessageKind};
 use crate::invocation::Ended;
-use crate::journal::pauses;
-use crate::kept::Kept;
+use crate::journal::append_backoff;
+use crate::kept::CachedValues;
 use crate::record::{begins, has_deadline, is_unfinished};
 use crate::remedy::waits_for_person;
 use crate::run_as::RunOptions;
-use crate::runner::{Busy, Inner};
-use crate::slot::{Job, Known, Slot, Ticket};
-use crate::work::Work;
+use crate::runner::{Busy, RunnerCore};
+use crate::slot::{InvocationTicket, LocalSession, SessionCache, WorkerJob};
+use crate::work::InvocationDriver;
 
 /// The task of an invocation.
-pub(crate) enum Order {
+pub(crate) enum WorkerCommand {
     /// A new turn, with a message that is stored by its first event.
-    Begin { input: Box<Input>, busy: Busy, acceptance: Acceptance },
+    Begin { input: Box<Input>, busy: Busy, acceptance: AcceptanceReply },
     /// A new turn, with a message in the inbox.
     TakeInbox,
     /// A new turn, with a message left in the inbox: no caller here waits for it.
     TakeLeft,
-    /// As [`TakeInbox`](Order::TakeInbox), under an idempotency key; or, if it was taken before, what is left of its run.
+    /// As [`TakeInbox`](WorkerCommand::TakeInbox), under an idempotency key; or, if it was taken before, what is left of its run.
     RunAs(RunOptions),
     /// Resume the last run, or take the inbox, unless another worker does.
     Recover,
     /// Resume the last run.
-    Resume { decisions: Decisions, with_changed_agent: bool, receipts: Receipts },
+    Resume { decisions: Decisions, with_changed_agent: bool, decision_reply: DecisionReply },
     /// Cancel the last run.
     Abandon,
 }
 
 /// A runner and one of its sessions.
 #[derive(Clone)]
-pub(crate) struct Turn {
-    pub(crate) runner: Arc<Inner>,
-    pub(crate) slot: Arc<Slot>,
+pub(crate) struct SessionAccess {
+    pub(crate) runner: Arc<RunnerCore>,
+    pub(crate) local: Arc<LocalSession>,
 }
 
 /// The folded events of a session, and the session with its values.
-pub(crate) type Read = (Arc<History>, Session);
+pub(crate) type ReadSession = (Arc<SessionHistory>, Session);
 
-impl Turn {
+impl SessionAccess {
     /// Runs invocations in sequence, until the queue of this process is empty.
-    pub(crate) async fn work(self, first: Job, worker: Worker, at_work: AtWork) {
-        self.work_on(first, worker).await;
+    pub(crate) async fn work(self, first: WorkerJob, worker: WorkerGuard, counted: CountedWorker) {
+        self.run_jobs(first, worker).await;
         // After this drop, nothing here uses the store.
-        drop(at_work);
+        drop(counted);
     }
 
-    async fn work_on(self, first: Job, mut worker: Worker) {
+    async fn run_jobs(self, first: WorkerJob, mut worker: WorkerGuard) {
         let mut job = Some(first);
-        while let Some(Job { order, mut ticket }) = job.take() {
+        while let Some(WorkerJob { command, mut ticket }) = job.take() {
             let taken =
-                AssertUnwindSafe(Box::pin(self.clone().take(order, &mut ticket))).catch_unwind().await;
+                AssertUnwindSafe(Box::pin(self.clone().take(command, &mut ticket))).catch_unwind().await;
             let ended = taken.ok();
             // A panic skipped the release of the claim.
-            if ended.is_none() && !self.slot.desk().has_next() {
+            if ended.is_none() && !self.local.queue().has_jobs() {
                 self.release(true).await;
             }
             job = self.next_job(ended.as_ref());
-            worker.is_at_work = job.is_some();
+            worker.is_running = job.is_some();
             ticket.end(ended);
         }
     }
 
     /// The next job of this process; or messages left in the inbox, unless the last invocation failed: the
     /// next sender retries that.
-    fn next_job(&self, ended: Option<&Ended>) -> Option<Job> {
+    fn next_job(&self, ended: Option<&Ended>) -> Option<WorkerJob> {
         let takes_more = ended.is_some_and(|ended| self.takes_more(ended));
         let left_in_inbox = || {
             let id = takes_more.then(|| self.runner.ids.next());
-            let ticket = Ticket::new(&self.slot.key, InvocationId::new(id?).ok()?, None);
-            Some(Job { order: Order::TakeLeft, ticket })
+            let ticket = InvocationTicket::new(&self.local.key, InvocationId::new(id?).ok()?, None);
+            Some(WorkerJob { command: WorkerCommand::TakeLeft, ticket })
         };
-        self.slot.desk().next(left_in_inbox)
+        self.local.queue().next(left_in_inbox)
     }
 
-    async fn take(self, order: Order, ticket: &mut Ticket) -> Ended {
-        let known = Arc::clone(&self.slot.gate).lock_owned().await;
-        ticket.begins();
-        let turn = self.clone();
-        let mut work = Work::new(self, known, ticket, order);
-        let ended = Box::pin(turn.until_stopped(&mut work)).await;
+    async fn take(self, command: WorkerCommand, ticket: &mut InvocationTicket) -> Ended {
+        let cache = Arc::clone(&self.local.cache).lock_owned().await;
+        ticket.leave_queue();
+        let access = self.clone();
+        let mut driver = InvocationDriver::new(self, cache, ticket, command);
+        let ended = Box::pin(access.until_stopped(&mut driver)).await;
         // A message that was accepted stays accepted, whatever the result of its run.
-        work.accept(ended.as_ref().map(drop).map_err(Clone::clone));
+        driver.accept(ended.as_ref().map(drop).map_err(Clone::clone));
         if let Err(error) = &ended {
-            work.receipts.tell(Err(error.clone()));
+            driver.decision_reply.send(Err(error.clone()));
         }
-        turn.drop_late_cancels(&ended).await;
+        access.drop_late_cancels(&ended).await;
         // The last event of a run released the claim, unless the run stopped before, or messages waited.
-        if !turn.goes_on(&ended) {
-            turn.release(leaves_work(&ended)).await;
+        if !access.continues(&ended) {
+            access.release(leaves_work(&ended)).await;
         }
         ended
     }
@@ -114,44 +114,44 @@ impl Turn {
     async fn drop_late_cancels(&self, ended: &Ended) {
         let has_ended = ended.as_ref().is_ok_and(|outcome| !outcome.exit().is_resumable());
         // One that could not be removed goes with the next look.
-        if has_ended && self.slot.mail.is_stale() && self.read_inbox().await.is_ok() {
-            self.obey_cancels(None).await;
+        if has_ended && self.local.inbox.is_stale() && self.read_inbox().await.is_ok() {
+            self.apply_cancellations(None).await;
         }
     }
 
     /// Works until the invocation has ended, or the runner is stopped. After a shutdown, nothing begins.
-    async fn until_stopped(&self, work: &mut Work<'_>) -> Ended {
-        let closing = &self.runner.closing;
-        if !closing.is_closed()
-            && let Some(ended) = closing.unless_stopped(Box::pin(work.run_to_end())).await
+    async fn until_stopped(&self, driver: &mut InvocationDriver<'_>) -> Ended {
+        let shutdown = &self.runner.shutdown;
+        if !shutdown.is_closed()
+            && let Some(ended) = shutdown.unless_stopped(Box::pin(driver.run_to_end())).await
         {
             return ended;
         }
-        Err(work.shut_down())
+        Err(driver.shut_down())
     }
 
     /// Whether this worker continues with another job.
-    fn goes_on(&self, ended: &Ended) -> bool {
-        self.slot.desk().has_next() || self.takes_more(ended)
+    fn continues(&self, ended: &Ended) -> bool {
+        self.local.queue().has_jobs() || self.takes_more(ended)
     }
 
     /// Whether it takes messages left in the inbox, after an invocation with this result.
     fn takes_more(&self, ended: &Ended) -> bool {
         let has_ended = matches!(ended, Ok(outcome) if !outcome.exit().is_resumable());
-        has_ended && !self.runner.claims.leaves_inbox && !self.slot.mail.is_empty()
+        has_ended && !self.runner.claims.leaves_inbox && !self.local.inbox.is_empty()
     }
 
     /// Stores a message that has to wait. Without inboxes in the store, only this process has it. Returns whether it was
     /// stored before.
     pub(crate) async fn enqueue(
         &self,
-        kind: Kind,
+        kind: MessageKind,
         id: InvocationId,
         input: Input,
     ) -> Result<bool, RunnerError> {
         match self.enqueue_stored(kind, id.clone(), input.clone()).await {
             Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::Unsupported => {
-                self.slot.mail.keep(kind, id, input);
+                self.local.inbox.add_local(kind, id, input);
                 Ok(false)
             }
             stored => stored,
@@ -162,95 +162,103 @@ impl Turn {
     /// been taken.
     pub(crate) async fn enqueue_stored(
         &self,
-        kind: Kind,
+        kind: MessageKind,
         id: InvocationId,
         input: Input,
     ) -> Result<bool, RunnerError> {
         let Some(body) = input.to_json() else {
-            return Err(RunnerError::CannotWait { key: Box::new(self.slot.key.clone()) });
+            return Err(RunnerError::CannotWait { key: Box::new(self.local.key.clone()) });
         };
         let Enqueued { position, is_repeat, .. } = self.put(kind.stored(), id.as_str(), body).await?;
         match is_repeat {
-            true => self.slot.mail.heard_of(position),
-            false => self.slot.mail.accepted(Entry::accepted(position, kind, id, input)),
+            true => self.local.inbox.note_newest(position),
+            false => self.local.inbox.add_accepted(InboxMessage::accepted(position, kind, id, input)),
         }
-        self.slot.bell.notify_one();
+        self.local.inbox_changed.notify_one();
         Ok(is_repeat)
     }
 
     /// Removes a message from the inbox; returns whether it was there.
-    pub(crate) async fn dequeue(&self, entry: &Entry) -> Result<bool, SessionError> {
-        let mail = &self.slot.mail;
-        if mail.stored(std::slice::from_ref(entry)).is_empty() {
-            mail.withdrawn(entry.position);
+    pub(crate) async fn dequeue(&self, entry: &InboxMessage) -> Result<bool, SessionError> {
+        let inbox = &self.local.inbox;
+        if inbox.stored_positions(std::slice::from_ref(entry)).is_empty() {
+            inbox.remove(entry.position);
             return Ok(true);
         }
-        let request = DequeueInput::new(self.slot.key.clone(), [entry.position]);
+        let request = DequeueInput::new(self.local.key.clone(), [entry.position]);
         let dropped = self.runner.store.dequeue(request).await?;
-        mail.withdrawn(entry.position);
+        inbox.remove(entry.position);
         Ok(!dropped.is_empty())
     }
 
     /// Requests the cancellation of a run that another worker has. Returns the position of the request.
     pub(crate) async fn enqueue_cancel(&self, run: &InvocationId) -> Result<u64, RunnerError> {
         let id = self.runner.ids.next();
-        Ok(self.put(InboxKind::Cancel, &id, Cancel::body(run)).await?.position)
+        Ok(self.put(InboxKind::Cancel, &id, CancelRequest::body(run)).await?.position)
     }
 
     /// The same for a message that interrupts it and is accepted, whatever becomes of this.
     pub(crate) async fn interrupt_elsewhere(&self, run: &InvocationId) {
         if let Err(error) = self.enqueue_cancel(run).await {
-            tracing::warn!(session = %self.slot.key, %error, "the run of another worker could not be interrupted");
+            tracing::warn!(session = %self.local.key, %error, "the run of another worker could not be interrupted");
         }
     }
 
     async fn put(&self, kind: InboxKind, id: &str, body: serde_json::Value) -> Result<Enqueued, RunnerError> {
-        let failed = |error| RunnerError::store(&self.slot.key, error);
-        let (key, at) = (self.slot.key.clone(), self.runner.clock.now());
+        let failed = |error| RunnerError::store(&self.local.key, error);
+        let (key, at) = (self.local.key.clone(), self.runner.clock.now());
         let idempotency_key = IdempotencyKey::new(id).map_err(failed)?;
         let request = EnqueueInput::new(key, kind, idempotency_key, body, at);
         let enqueue = || self.runner.store.enqueue(request.clone());
-        enqueue.retry(pauses()).when(|error| error.kind() == ErrorKind::Transient).await.map_err(failed)
+        enqueue
+            .retry(append_backoff())
+            .when(|error| error.kind() == ErrorKind::Transient)
+            .await
+            .map_err(failed)
     }
 
     /// The session with changes since `known`, and its history. `left` are values newer than those of the
     /// history.
     pub(crate) async fn read_since(
         &self,
-        known: Option<Arc<History>>,
-        left: Option<Kept>,
-    ) -> Result<Read, RunnerError> {
-        if let Some(history) = known
-            && let Some(read) = self.read_news(history, left).await?
+        cached: Option<Arc<SessionHistory>>,
+        newer: Option<CachedValues>,
+    ) -> Result<ReadSession, RunnerError> {
+        if let Some(history) = cached
+            && let Some(read) = self.read_changes(history, newer).await?
         {
             return Ok(read);
         }
-        let session = self.get(GetSession::new(self.slot.key.clone())).await?;
-        let mut history = History::default();
+        let session = self.get(GetSession::new(self.local.key.clone())).await?;
+        let mut history = SessionHistory::default();
         history.extend(&session)?;
         // Code that uses the values reports those that do not match the schema.
-        history.kept = Kept::read(&session, &self.runner.schema).ok();
+        history.values = CachedValues::read(&session, &self.runner.schema).ok();
         Ok((Arc::new(history), session))
     }
 
     /// Reads the changes of the session for its worker.
-    pub(crate) async fn read_known(&self, known: &mut Known) -> Result<Read, RunnerError> {
-        let (history, left) = (known.history.take(), known.left());
-        let read = self.read_since(history, left).await?;
+    pub(crate) async fn read_cached(&self, cache: &mut SessionCache) -> Result<ReadSession, RunnerError> {
+        let (history, newer) = (cache.history.take(), cache.run_values());
+        let read = self.read_since(history, newer).await?;
         // Another worker continued it, or created it again.
-        known.stopped.take_if(|left| !left.is_last_of(&read.0));
-        known.history = Some(Arc::clone(&read.0));
+        cache.stopped.take_if(|stopped| !stopped.is_current(&read.0));
+        cache.history = Some(Arc::clone(&read.0));
         Ok(read)
     }
 
     /// The session with changes since `known`; `None` if it has to be read from its beginning.
-    async fn read_news(&self, known: Arc<History>, left: Option<Kept>) -> Result<Option<Read>, RunnerError> {
+    async fn read_changes(
+        &self,
+        cached: Arc<SessionHistory>,
+        newer: Option<CachedValues>,
+    ) -> Result<Option<ReadSession>, RunnerError> {
         // No other owner, except a concurrent reader.
-        let mut history = Arc::unwrap_or_clone(known);
-        let Some(kept) = left.or_else(|| history.kept.take()) else { return Ok(None) };
-        let get = GetSession::new(self.slot.key.clone())
+        let mut history = Arc::unwrap_or_clone(cached);
+        let Some(values) = newer.or_else(|| history.values.take()) else { return Ok(None) };
+        let get = GetSession::new(self.local.key.clone())
             .events(EventRange::AfterVersion(history.version))
-            .changed_since(kept.seen())
+            .changed_since(values.seen())
             .incremental(&self.runner.schema);
         let session = self.get(get).await?;
         // A rewind hides events that were folded.
@@ -258,23 +266,23 @@ impl Turn {
         if is_rewound || !history.is_of(&session) {
             return Ok(None);
         }
-        let Ok(kept) = kept.updated(&session, &self.runner.schema) else { return Ok(None) };
+        let Ok(values) = values.updated(&session, &self.runner.schema) else { return Ok(None) };
         history.extend(&session)?;
-        history.kept = Some(kept);
+        history.values = Some(values);
         Ok(Some((Arc::new(history), session)))
     }
 
     async fn get(&self, get: GetSession) -> Result<Session, RunnerError> {
         let session = self.runner.store.get(get.visible().now(self.runner.clock.now())).await;
-        session.map_err(|error| RunnerError::store(&self.slot.key, error))
+        session.map_err(|error| RunnerError::store(&self.local.key, error))
     }
 
     /// The session: only changes if it is cached and no worker runs in it; otherwise all of it.
-    pub(crate) async fn read(&self) -> Result<Read, RunnerError> {
-        let Ok(mut known) = self.slot.gate.try_lock() else { return self.read_since(None, None).await };
-        let (history, left) = (known.history.take(), known.left());
-        let read = self.read_since(history, left).await?;
-        known.history = Some(Arc::clone(&read.0));
+    pub(crate) async fn read(&self) -> Result<ReadSession, RunnerError> {
+        let Ok(mut cache) = self.local.cache.try_lock() else { return self.read_since(None, None).await };
+        let (history, newer) = (cache.history.take(), cache.run_values());
+        let read = self.read_since(history, newer).await?;
+        cache.history = Some(Arc::clone(&read.0));
         Ok(read)
     }
 
@@ -302,20 +310,20 @@ impl Turn {
 
     /// The last events, without values.
     async fn get_end(&self, events: usize) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.slot.key.clone()).events(EventRange::Last(events)).without_state();
+        let get = GetSession::new(self.local.key.clone()).events(EventRange::Last(events)).without_state();
         let session = self.runner.store.get(get).await;
-        session.map_err(|error| RunnerError::store(&self.slot.key, error))
+        session.map_err(|error| RunnerError::store(&self.local.key, error))
     }
 
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all
     /// values are missing.
-    pub(crate) async fn read_end(&self) -> Result<Read, RunnerError> {
+    pub(crate) async fn read_end(&self) -> Result<ReadSession, RunnerError> {
         let mut events = 16;
         loop {
             let session = self.get_end(events).await?;
             let has_begun = session.visible_events().any(|committed| begins(&committed.event));
             if has_begun || session.events.len() < events {
-                let mut history = History::default();
+                let mut history = SessionHistory::default();
                 history.extend(&session)?;
                 return Ok((Arc::new(history), session));
             }
@@ -342,21 +350,21 @@ fn leaves_work(ended: &Ended) -> bool {
 }
 
 /// Marks the worker of a session as gone when its runtime ends, before its task was first polled as well.
-pub(crate) struct Worker {
-    slot: Arc<Slot>,
-    is_at_work: bool,
+pub(crate) struct WorkerGuard {
+    local: Arc<LocalSession>,
+    is_running: bool,
 }
 
-impl Worker {
-    pub(crate) fn of(slot: &Arc<Slot>) -> Self {
-        Worker { slot: Arc::clone(slot), is_at_work: true }
+impl WorkerGuard {
+    pub(crate) fn of(local: &Arc<LocalSession>) -> Self {
+        WorkerGuard { local: Arc::clone(local), is_running: true }
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        if self.is_at_work {
-            self.slot.desk().is_left();
+        if self.is_running {
+            self.local.queue().reset();
         }
     }
 }

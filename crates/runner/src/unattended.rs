@@ -6,7 +6,7 @@ use stepfold_session_scopes::{Cursor, ListUnattended, SessionKey, SessionStore a
 
 use crate::error::RunnerError;
 use crate::runner::Runner;
-use crate::turn::Turn;
+use crate::turn::SessionAccess;
 
 /// A session in which work was left and no worker is: see [`Runner::unattended`].
 #[derive(Clone, Debug)]
@@ -80,8 +80,8 @@ impl Runner {
 
     /// Why the last run of a session has stopped, or cannot be continued by this agent.
     async fn blocked(&self, key: &SessionKey) -> Option<String> {
-        let turn = Turn { runner: Arc::clone(&self.0), slot: self.0.slots().get(key.clone()) };
-        let history = match turn.read_end().await {
+        let access = SessionAccess { runner: Arc::clone(&self.0), local: self.0.sessions().get(key.clone()) };
+        let history = match access.read_end().await {
             Ok((history, _)) => history,
             Err(error) => return Some(error.to_string()),
         };

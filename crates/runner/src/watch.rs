@@ -11,16 +11,16 @@ use stepfold_session_scopes::{SessionKey, SessionStore, StoreNotice, StoreNotice
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, watch};
 
-use crate::follow::{POLLS, SLOW_POLL};
+use crate::follow::{POLL_PAUSES, SLOW_POLL};
 use crate::runner::Runner;
 
 /// The number of changes that are kept for slow watchers of all sessions, and of those of a user.
-const KEPT: usize = 4_096;
-const KEPT_OF_USER: usize = 64;
+const MAX_KEPT: usize = 4_096;
+const MAX_KEPT_OF_USER: usize = 64;
 
 /// How often at most those who follow sessions look again because the store says that any session may have changed, while
 /// this runner commits itself: a store that does not name sessions says so of its own commits, too.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+const MIN_WAKE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A change of a session: see [`Runner::watch`](crate::Runner::watch).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,56 +45,56 @@ pub enum SessionChange {
 
 /// Those who watch.
 #[derive(Clone, Debug)]
-pub(crate) struct Changes(Arc<Board>);
+pub(crate) struct ChangeFeed(Arc<WatcherRegistry>);
 
 #[derive(Debug)]
-struct Board {
+struct WatcherRegistry {
     /// Made for the first one who watches all sessions: it has room for all of its changes at once, 0.4 MB.
     all: OnceLock<broadcast::Sender<SessionChange>>,
-    watched: Mutex<Watched>,
+    watched: Mutex<WatcherIndex>,
     /// Woken when the last one who follows a session has left.
     is_idle: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
-    sessions: HashMap<SessionKey, watch::Sender<Newest>>,
+struct WatcherIndex {
+    sessions: HashMap<SessionKey, watch::Sender<NewestChange>>,
     /// The watched sessions, by their names in notices.
     names: HashMap<u64, Vec<SessionKey>>,
     users: HashMap<UserId, broadcast::Sender<SessionChange>>,
     /// Whether notices of the store are passed on.
-    is_hearing: bool,
+    is_listening: bool,
     /// Whether this runner has committed since the last look.
-    has_told: bool,
+    has_notified: bool,
 }
 
 /// The newest change of a session.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Newest {
+pub(crate) struct NewestChange {
     pub(crate) version: u64,
     pub(crate) is_running: bool,
     /// The number of changes by this runner.
     pub(crate) changes: u64,
     /// How often others may have changed it.
-    pub(crate) looks: u64,
+    pub(crate) polls: u64,
 }
 
-impl Default for Changes {
+impl Default for ChangeFeed {
     fn default() -> Self {
         let (all, watched) = (OnceLock::new(), Mutex::default());
-        Changes(Arc::new(Board { all, watched, is_idle: Notify::new() }))
+        ChangeFeed(Arc::new(WatcherRegistry { all, watched, is_idle: Notify::new() }))
     }
 }
 
-impl Changes {
-    pub(crate) fn tell(&self, key: &SessionKey, version: u64, is_running: bool) {
+impl ChangeFeed {
+    pub(crate) fn notify(&self, key: &SessionKey, version: u64, is_running: bool) {
         let change = || SessionChange::Changed { key: key.clone(), version, is_running };
         if let Some(all) = self.0.all.get().filter(|all| all.receiver_count() > 0) {
             // The watcher may leave meanwhile.
             let _ = all.send(change());
         }
         let mut watched = self.0.watched();
-        watched.has_told = true;
+        watched.has_notified = true;
         if let Some(user) = watched.users.get(&key.user) {
             let _ = user.send(change());
         }
@@ -107,15 +107,15 @@ impl Changes {
     }
 
     /// Tells that a session was deleted: who follows it finds out.
-    pub(crate) fn tell_deleted(&self, key: &SessionKey) {
-        self.tell(key, 0, false);
+    pub(crate) fn notify_deleted(&self, key: &SessionKey) {
+        self.notify(key, 0, false);
         if let Some(session) = self.0.watched().sessions.get(key) {
-            look(session);
+            wake(session);
         }
     }
 
     pub(crate) fn watch(&self) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
-        changes_of(self.0.all.get_or_init(|| broadcast::Sender::new(KEPT)).subscribe(), ())
+        changes_of(self.0.all.get_or_init(|| broadcast::Sender::new(MAX_KEPT)).subscribe(), ())
     }
 
     pub(crate) fn watch_user(
@@ -124,18 +124,18 @@ impl Changes {
     ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
         let mut watched = self.0.watched();
         let sender =
-            watched.users.entry(user.clone()).or_insert_with(|| broadcast::Sender::new(KEPT_OF_USER));
-        changes_of(sender.subscribe(), OfUser { board: Arc::clone(&self.0), user: user.clone() })
+            watched.users.entry(user.clone()).or_insert_with(|| broadcast::Sender::new(MAX_KEPT_OF_USER));
+        changes_of(sender.subscribe(), UserWatch { watchers: Arc::clone(&self.0), user: user.clone() })
     }
 
-    pub(crate) fn watch_session(&self, key: &SessionKey) -> OfSession {
+    pub(crate) fn watch_session(&self, key: &SessionKey) -> SessionWatch {
         let mut watched = self.0.watched();
         let watched = &mut *watched;
         let sender = watched.sessions.entry(key.clone()).or_insert_with(|| {
             watched.names.entry(StoreNotice::name_of(key)).or_default().push(key.clone());
-            watch::Sender::new(Newest::default())
+            watch::Sender::new(NewestChange::default())
         });
-        OfSession { newest: sender.subscribe(), board: Arc::clone(&self.0), key: key.clone() }
+        SessionWatch { newest: sender.subscribe(), watchers: Arc::clone(&self.0), key: key.clone() }
     }
 }
 
@@ -156,21 +156,21 @@ fn changes_of(
 
 /// Watches a session, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct OfSession {
-    pub(crate) newest: watch::Receiver<Newest>,
-    board: Arc<Board>,
+pub(crate) struct SessionWatch {
+    pub(crate) newest: watch::Receiver<NewestChange>,
+    watchers: Arc<WatcherRegistry>,
     key: SessionKey,
 }
 
-impl OfSession {
+impl SessionWatch {
     pub(crate) fn into_changes(self) -> impl Stream<Item = SessionChange> + Send + Unpin {
-        let told = self.newest.borrow().changes;
-        Box::pin(futures_util::stream::unfold((self, told), |(mut watch, told)| async move {
+        let reported = self.newest.borrow().changes;
+        Box::pin(futures_util::stream::unfold((self, reported), |(mut watch, reported)| async move {
             loop {
                 watch.newest.changed().await.ok()?;
                 let newest = *watch.newest.borrow_and_update();
-                if newest.changes > told {
-                    let Newest { version, is_running, .. } = newest;
+                if newest.changes > reported {
+                    let NewestChange { version, is_running, .. } = newest;
                     let change = SessionChange::Changed { key: watch.key.clone(), version, is_running };
                     return Some((change, (watch, newest.changes)));
                 }
@@ -179,9 +179,9 @@ impl OfSession {
     }
 }
 
-impl Drop for OfSession {
+impl Drop for SessionWatch {
     fn drop(&mut self) {
-        let mut watched = self.board.watched();
+        let mut watched = self.watchers.watched();
         // This one is still counted.
         if watched.sessions.get(&self.key).is_none_or(|sender| sender.receiver_count() > 1) {
             return;
@@ -194,51 +194,51 @@ impl Drop for OfSession {
                 watched.names.remove(&name);
             }
         }
-        self.board.may_be_idle(&watched);
+        self.watchers.notify_if_idle(&watched);
     }
 }
 
 /// Watches the sessions of a user, until it is dropped.
-struct OfUser {
-    board: Arc<Board>,
+struct UserWatch {
+    watchers: Arc<WatcherRegistry>,
     user: UserId,
 }
 
-impl Drop for OfUser {
+impl Drop for UserWatch {
     fn drop(&mut self) {
-        let mut watched = self.board.watched();
+        let mut watched = self.watchers.watched();
         // The receiver is dropped before.
         if watched.users.get(&self.user).is_some_and(|sender| sender.receiver_count() == 0) {
             watched.users.remove(&self.user);
         }
-        self.board.may_be_idle(&watched);
+        self.watchers.notify_if_idle(&watched);
     }
 }
 
-impl Board {
-    fn watched(&self) -> MutexGuard<'_, Watched> {
+impl WatcherRegistry {
+    fn watched(&self) -> MutexGuard<'_, WatcherIndex> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn may_be_idle(&self, watched: &Watched) {
+    fn notify_if_idle(&self, watched: &WatcherIndex) {
         if watched.is_idle() {
             self.is_idle.notify_one();
         }
     }
 }
 
-impl Watched {
+impl WatcherIndex {
     fn is_idle(&self) -> bool {
         self.sessions.is_empty() && self.users.is_empty()
     }
 
     /// Has those look who watch the sessions of a notice.
-    fn look(&self, notice: &StoreNotice) {
+    fn wake(&self, notice: &StoreNotice) {
         match notice.names() {
-            None => self.sessions.values().for_each(look),
+            None => self.sessions.values().for_each(wake),
             Some(names) => {
                 let keys = names.iter().filter_map(|name| self.names.get(name)).flatten();
-                keys.filter_map(|key| self.sessions.get(key)).for_each(look);
+                keys.filter_map(|key| self.sessions.get(key)).for_each(wake);
             }
         }
         for (_, changes) in self.users.iter().filter(|(user, _)| notice.may_concern_user(user)) {
@@ -247,15 +247,15 @@ impl Watched {
     }
 }
 
-fn look(session: &watch::Sender<Newest>) {
-    session.send_modify(|newest| newest.looks += 1);
+fn wake(session: &watch::Sender<NewestChange>) {
+    session.send_modify(|newest| newest.polls += 1);
 }
 
 impl Runner {
     /// Has those look who watch, now and then: a notice may be lost, or the store gives none.
-    pub(crate) fn looks(&self) -> impl Stream<Item = SessionChange> + Send + use<> {
+    pub(crate) fn poll_ticks(&self) -> impl Stream<Item = SessionChange> + Send + use<> {
         futures_util::stream::unfold(self.clone(), |runner| async move {
-            let pause = if runner.hear().await { SLOW_POLL } else { POLLS.1 };
+            let pause = if runner.listen_to_notices().await { SLOW_POLL } else { POLL_PAUSES.1 };
             runner.0.clock.sleep(pause).await;
             Some((SessionChange::Missed { changes: 0 }, runner))
         })
@@ -263,68 +263,72 @@ impl Runner {
 
     /// Hears of commits of other processes, if the store tells of them, as long as anybody watches. All who watch share
     /// this. Returns whether the store does.
-    pub(crate) async fn hear(&self) -> bool {
-        let board = Arc::clone(&self.0.changes.0);
-        if std::mem::replace(&mut board.watched().is_hearing, true) {
+    pub(crate) async fn listen_to_notices(&self) -> bool {
+        let watchers = Arc::clone(&self.0.changes.0);
+        if std::mem::replace(&mut watchers.watched().is_listening, true) {
             return true;
         }
-        let hearing = Hearing { board, has_ended: false };
+        let listener = NoticeListener { watchers, has_ended: false };
         let Ok(notices) = self.0.store.notices(WatchStore::new()).await else { return false };
-        tokio::spawn(hearing.pass_on(notices));
+        tokio::spawn(listener.pass_on(notices));
         true
     }
 }
 
 /// The task that passes notices on. It can begin again when it is dropped, also with its runtime.
-struct Hearing {
-    board: Arc<Board>,
+struct NoticeListener {
+    watchers: Arc<WatcherRegistry>,
     /// Whether it has said that it ended, and another one may have begun.
     has_ended: bool,
 }
 
-impl Drop for Hearing {
+impl Drop for NoticeListener {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.board.watched().is_hearing = false;
+            self.watchers.watched().is_listening = false;
         }
     }
 }
 
-impl Hearing {
+impl NoticeListener {
     async fn pass_on(mut self, mut notices: StoreNotices) {
         // What was committed before may not be told.
-        self.board.watched().look(&StoreNotice::anything());
+        self.watchers.watched().wake(&StoreNotice::anything());
         loop {
             let notice = tokio::select! {
                 notice = notices.next() => notice,
-                () = self.board.is_idle.notified() => {
+                () = self.watchers.is_idle.notified() => {
                     // Under one lock: who comes later begins a task of its own.
-                    let mut watched = self.board.watched();
+                    let mut watched = self.watchers.watched();
                     if !watched.is_idle() {
                         continue;
                     }
-                    watched.is_hearing = false;
+                    watched.is_listening = false;
                     drop(watched);
                     self.has_ended = true;
                     return;
                 }
             };
             let Some(notice) = notice else { return };
-            let is_own = notice.names().is_none() && std::mem::take(&mut self.board.watched().has_told);
+            let is_own =
+                notice.names().is_none() && std::mem::take(&mut self.watchers.watched().has_notified);
             if is_own {
-                tokio::time::sleep(BETWEEN_LOOKS).await;
+                tokio::time::sleep(MIN_WAKE_INTERVAL).await;
                 // One look is for all that came meanwhile.
                 while let Some(Some(_)) = notices.next().now_or_never() {}
             }
-            let mut watched = self.board.watched();
-            watched.has_told = false;
-            watched.look(&notice);
+            let mut watched = self.watchers.watched();
+            watched.has_notified = false;
+            watched.wake(&notice);
         }
     }
 }
 
 /// Waits for a notice of the store that matters; for ever, if the store gives none.
-pub(crate) async fn noticed(notices: &mut Option<StoreNotices>, matters: impl Fn(&StoreNotice) -> bool) {
+pub(crate) async fn next_matching(
+    notices: &mut Option<StoreNotices>,
+    matters: impl Fn(&StoreNotice) -> bool,
+) {
     while let Some(listening) = notices {
         match listening.next().await {
             Some(notice) if matters(&notice) => return,
@@ -343,23 +347,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_watcher_is_told_what_it_missed() {
-        let changes = Changes::default();
+        let changes = ChangeFeed::default();
         let key = SessionKey::new("app", "ada", "s1").unwrap();
-        changes.tell(&key, 1, true);
+        changes.notify(&key, 1, true);
         let mut watch = changes.watch();
-        for version in 0..KEPT as u64 + 3 {
-            changes.tell(&key, version, true);
+        for version in 0..MAX_KEPT as u64 + 3 {
+            changes.notify(&key, version, true);
         }
         assert_eq!(watch.next().await, Some(SessionChange::Missed { changes: 3 }));
         let next = SessionChange::Changed { key, version: 3, is_running: true };
         assert_eq!(watch.next().await, Some(next));
         drop(changes);
-        assert_eq!(watch.count().await, KEPT - 1);
+        assert_eq!(watch.count().await, MAX_KEPT - 1);
     }
 
     #[tokio::test]
     async fn who_has_left_leaves_nothing() {
-        let changes = Changes::default();
+        let changes = ChangeFeed::default();
         let key = SessionKey::new("app", "ada", "s1").unwrap();
         let (first, second) = (changes.watch_session(&key), changes.watch_session(&key));
         let user = changes.watch_user(&key.user);
