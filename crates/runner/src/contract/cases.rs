@@ -13,8 +13,8 @@ use stepfold_session_scopes::{EventRange, GetSession, Session, SessionKey, Sessi
 use super::Exam;
 use super::child::{CLAIM, ExamClient, ROLE, WorkerKind, agent};
 use super::host::{Effects, Host, HostError};
-use crate::record::exit_of;
-use crate::runner::Runner;
+use crate::core::runner_core::Runner;
+use crate::record::events::exit_of;
 
 /// How long a case waits for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
