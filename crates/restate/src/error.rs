@@ -56,7 +56,7 @@ stepfold_state_core::debug_as_text!(RestateError);
 
 /// The body of a refusal.
 #[derive(Deserialize)]
-struct Refusal {
+struct RefusalBody {
     message: String,
 }
 
@@ -66,7 +66,7 @@ impl From<ingress::ClientError> for RestateError {
         match error {
             Of::Transport { source } => RestateError::Unreachable { source },
             Of::Status { status, response } => {
-                let refusal = serde_json::from_slice::<Refusal>(response.body());
+                let refusal = serde_json::from_slice::<RefusalBody>(response.body());
                 let message = refusal.map_or_else(
                     |_| String::from_utf8_lossy(response.body()).into_owned(),
                     |refusal| refusal.message,

@@ -8,7 +8,7 @@ use restate_sdk::service::{IntoServiceDefinition, ServiceDefinition};
 use stepfold_runner::Runner;
 use tokio::net::TcpListener;
 
-use crate::object::{Options, SessionObject};
+use crate::object::{SessionObject, WorkerOptions};
 
 /// The time for which Restate waits beyond the end of a slice, before it takes a worker for stalled.
 const MARGIN: Duration = Duration::from_secs(60);
@@ -48,13 +48,13 @@ const ATTEMPTS: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub struct Worker {
     runners: Vec<Runner>,
-    options: Options,
+    options: WorkerOptions,
 }
 
 impl Worker {
     /// A worker with the usual options.
     pub fn new(runner: Runner) -> Self {
-        let options = Options {
+        let options = WorkerOptions {
             slice: Duration::from_secs(60),
             linger: Duration::from_secs(30),
             pauses: (Duration::from_secs(1), Duration::from_secs(600)),

@@ -1,5 +1,7 @@
-//! The work of one invocation: read changes, complete an interrupted run, run, and take messages that arrived
-//! meanwhile. [`next`] decides the next action.
+//! Drives one invocation: reads changes, completes an interrupted run, runs, and takes messages that arrived meanwhile.
+//!
+//! [`next_action`] decides the next action; its file has the table of transitions. The actions are in three more files:
+//! `turns` begins turns, `answers` takes answers from the record, `run` drives a run.
 
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ use crate::session::decision_reply::DecisionReply;
 use crate::session::inbox::{InboxMessage, MessageKind};
 use crate::session::invocation::Ended;
 use crate::session::queue::InvocationTicket;
-use crate::worker::next_action::{InvocationGoal, LastRunStatus, NextAction, SessionStatus, next};
+use crate::worker::next_action::{InvocationGoal, LastRunStatus, NextAction, SessionStatus, next_action};
 
 /// A working invocation.
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing of the invocation")]
@@ -173,7 +175,7 @@ impl<'a> InvocationDriver<'a> {
         let holder = seen.holder;
         let is_about = self.goal_for(goal, &seen, &found);
         let FoundSession { read, stopped } = found;
-        match (next(is_about, seen, self.when_claimed), stopped) {
+        match (next_action(is_about, seen, self.when_claimed), stopped) {
             (NextAction::Begin, _) => self.begin(read).await,
             (NextAction::Store, _) => {
                 self.store(&read, holder).await?;
@@ -235,7 +237,7 @@ impl<'a> InvocationDriver<'a> {
             (NextAction::NothingToResume, _) => Err(self.nothing_to_resume()),
             // No caller waits for this outcome.
             (NextAction::End, _) => self.recorded_last(&read).map(Some),
-            (next, None) => unreachable!("{next:?} needs a run"),
+            (action, None) => unreachable!("{action:?} needs a run"),
         }
     }
 

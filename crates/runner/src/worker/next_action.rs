@@ -1,4 +1,41 @@
-//! Decides a worker's next action in a session: a pure function of the request and the session's status.
+//! Decides the next action of an invocation: a pure function of its goal and of the session's status.
+//!
+//! # Transitions
+//!
+//! The [driver](crate::worker::driver) reads the session, takes the action, and decides again, until the goal is `Nothing`
+//! or an action is an error. The claim comes first: only its holder may touch the run.
+//!
+//! | holder of the claim | when claimed | goal | action |
+//! |---|---|---|---|
+//! | `Nobody`, `Us` | any | any | by the next table |
+//! | `Dead` | any | any | `Claim` |
+//! | `Other` | `TakeOver` | any | `Claim` |
+//! | `Other` | `Refuse` | any | `RefuseClaimed` |
+//! | `Other` | `Wait` | `Begin` | `Store` |
+//! | `Other` | `Wait` | any other | `Wait` |
+//!
+//! The status of the last run decides, and whether messages are in the inbox. In place of `Recover`, `Resume` and
+//! `Abandon` the action is `Claim` as long as nobody holds the claim.
+//!
+//! | goal | `Ended`, inbox empty | `Ended`, messages in the inbox | `Interrupted` | `Waits` | `Unreadable` |
+//! |---|---|---|---|---|---|
+//! | `Begin` | `Begin` | `Store` | `Store` | `Refuse` | `Store` |
+//! | `TakeInbox` | `LookAgain` | `Take` | `Recover` | `Refuse` | `Recover` |
+//! | `TakeLeft` | `End` | `Take` | `Recover` | `Refuse` | `Recover` |
+//! | `Resume` | `NothingToResume` | `Take` | `Resume` | `Resume` | `Resume` |
+//! | `Abandon` | `NothingToResume` | `NothingToResume` | `Abandon` | `Abandon` | `Repair` |
+//! | `Nothing` | `End` | `End` | `End` | `End` | `End` |
+//!
+//! The goal after an action:
+//!
+//! | action | next goal |
+//! |---|---|
+//! | `Begin` | `Nothing`; `Begin` again if another worker was faster |
+//! | `Store` | `TakeInbox` |
+//! | `Take` | `Nothing`; the same goal if the message of the invocation was not among the taken ones, or another worker was faster |
+//! | `Claim`, `Wait`, `LookAgain`, `Recover` | the same goal |
+//! | `Resume`, `Abandon`, `Repair`, `End` | `Nothing` |
+//! | `Refuse`, `RefuseClaimed`, `NothingToResume` | none: the invocation ends with an error, unless the record has its outcome |
 
 use stepfold_session_scopes::TakeOver;
 
@@ -90,7 +127,11 @@ pub(crate) struct SessionStatus {
 }
 
 /// Decides the next action. The claim comes first: only its holder may touch the run.
-pub(crate) fn next(goal: InvocationGoal, status: SessionStatus, when_claimed: WhenClaimed) -> NextAction {
+pub(crate) fn next_action(
+    goal: InvocationGoal,
+    status: SessionStatus,
+    when_claimed: WhenClaimed,
+) -> NextAction {
     let next = match (goal, status.holder, when_claimed) {
         (_, ClaimHolder::Nobody | ClaimHolder::Us, _) => of_run(goal, status.last, status.first),
         (_, ClaimHolder::Dead(token), _) => NextAction::Claim { take_over: TakeOver::Token(token) },
@@ -146,7 +187,73 @@ mod tests {
     const WAIT: WhenClaimed = WhenClaimed::Wait { at_most: std::time::Duration::from_secs(1) };
 
     fn next(goal: InvocationGoal, last: LastRunStatus, first: Option<MessageKind>) -> NextAction {
-        super::next(goal, SessionStatus { last, first, holder: ClaimHolder::Us }, WAIT)
+        super::next_action(goal, SessionStatus { last, first, holder: ClaimHolder::Us }, WAIT)
+    }
+
+    /// The rows of the table with this head, without their backticks.
+    fn table(head: &str) -> Vec<Vec<String>> {
+        let lines = include_str!("next_action.rs").lines().map(|line| line.trim_start_matches("//! "));
+        let rows = lines.skip_while(|line| !line.starts_with(head)).skip(2);
+        let cells = |row: &str| row.trim_matches('|').split('|').map(|cell| cell.replace('`', "")).collect();
+        let row = |row: &str| -> Vec<String> { cells(row) };
+        let trim = |cells: Vec<String>| cells.iter().map(|cell| cell.trim().to_owned()).collect();
+        rows.take_while(|line| line.starts_with('|')).map(row).map(trim).collect()
+    }
+
+    /// The name of a variant.
+    fn name(variant: &impl std::fmt::Debug) -> String {
+        format!("{variant:?}").chars().take_while(char::is_ascii_alphanumeric).collect()
+    }
+
+    const GOALS: [InvocationGoal; 6] = [
+        InvocationGoal::Begin,
+        InvocationGoal::TakeInbox,
+        InvocationGoal::TakeLeft,
+        InvocationGoal::Resume,
+        InvocationGoal::Abandon,
+        InvocationGoal::Nothing,
+    ];
+
+    #[test]
+    fn the_table_of_goals_is_that_of_the_code() {
+        let columns = || {
+            let (empty, message) = (None, Some(MessageKind::Message));
+            [
+                (LastRunStatus::Ended, empty),
+                (LastRunStatus::Ended, message),
+                (LastRunStatus::Interrupted, message),
+                (LastRunStatus::Waits(vec!["c1".to_owned()]), message),
+                (LastRunStatus::Unreadable, message),
+            ]
+        };
+        let rows = table("| goal | `Ended`");
+        assert_eq!(rows.len(), GOALS.len());
+        for (goal, row) in GOALS.into_iter().zip(rows) {
+            let actions = columns().map(|(last, first)| name(&next(goal, last, first)));
+            assert_eq!(row[0], name(&goal));
+            assert_eq!(row[1..], actions, "{goal:?}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_holders_is_that_of_the_code() {
+        let claims = [ClaimHolder::Dead(7), ClaimHolder::Other];
+        let rows = table("| holder of the claim");
+        for holder in claims {
+            for when in [WAIT, WhenClaimed::Refuse, WhenClaimed::TakeOver] {
+                for goal in GOALS {
+                    let is_row = |row: &&Vec<String>| {
+                        row[0] == name(&holder)
+                            && (row[1] == "any" || row[1] == name(&when))
+                            && (row[2].starts_with("any") || row[2] == name(&goal))
+                    };
+                    let row = rows.iter().find(is_row).unwrap();
+                    let status = SessionStatus { last: LastRunStatus::Ended, first: None, holder };
+                    let action = super::next_action(goal, status, when);
+                    assert_eq!(name(&action), row[3], "{holder:?}, {when:?}, {goal:?}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -216,7 +323,7 @@ mod tests {
                 LastRunStatus::Unreadable,
             ] {
                 let next = |when| {
-                    super::next(
+                    super::next_action(
                         goal,
                         SessionStatus { last: last.clone(), first: None, holder: ClaimHolder::Other },
                         when,
@@ -244,7 +351,7 @@ mod tests {
                 let status =
                     SessionStatus { last: LastRunStatus::Ended, first: None, holder: ClaimHolder::Dead(7) };
                 assert_eq!(
-                    super::next(goal, status, when),
+                    super::next_action(goal, status, when),
                     NextAction::Claim { take_over: TakeOver::Token(7) }
                 );
             }
@@ -256,9 +363,12 @@ mod tests {
         for goal in [InvocationGoal::TakeInbox, InvocationGoal::Resume, InvocationGoal::Abandon] {
             let status =
                 SessionStatus { last: LastRunStatus::Interrupted, first: None, holder: ClaimHolder::Nobody };
-            assert_eq!(super::next(goal, status, WAIT), NextAction::Claim { take_over: TakeOver::Never });
+            assert_eq!(
+                super::next_action(goal, status, WAIT),
+                NextAction::Claim { take_over: TakeOver::Never }
+            );
         }
         let status = SessionStatus { last: LastRunStatus::Ended, first: None, holder: ClaimHolder::Nobody };
-        assert_eq!(super::next(InvocationGoal::Begin, status, WAIT), NextAction::Begin);
+        assert_eq!(super::next_action(InvocationGoal::Begin, status, WAIT), NextAction::Begin);
     }
 }

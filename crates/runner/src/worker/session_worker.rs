@@ -1,4 +1,18 @@
 //! The worker of a session: runs its invocations in sequence.
+//!
+//! # Transitions
+//!
+//! | phase | event | next phase |
+//! |---|---|---|
+//! | idle | a job arrives | working: [`SessionQueue::begin`](crate::session::queue::SessionQueue::begin) |
+//! | working | a job arrives | working; the job waits: a command in this process, a message in the inbox of the store |
+//! | working | the invocation has ended, and jobs wait | working: commands first, then messages in order |
+//! | working | the run has ended, no job waits, and messages are left in the inbox | working: [`TakeLeft`](WorkerCommand::TakeLeft), unless the runner leaves the inbox to others |
+//! | working | the invocation has ended otherwise | idle, and the claim is released |
+//! | working | the invocation panicked | as after any end; the messages that are left wait for their sender |
+//! | working | the runtime ends | idle: [`WorkerGuard`] |
+//!
+//! The phases of an invocation are those of [`next_action`](crate::worker::next_action).
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
