@@ -19,8 +19,8 @@ use crate::key::object_key;
 use crate::limits::RemoteReport;
 use crate::wire::{DecideRequest, OBJECT, PendingRequests, TurnRequest, check_size};
 
-/// Sends requests to sessions that [workers](crate::Worker) serve, through the ingress of a Restate server of version 1.7 or
-/// newer. Cloning is cheap.
+/// Sends requests to sessions that [workers](crate::Worker) serve, through the ingress of a Restate server of version
+/// 1.7 or newer. Cloning is cheap.
 ///
 /// Any client of HTTP can do the same: see the crate's first page.
 #[derive(Clone)]
@@ -99,8 +99,8 @@ impl RemoteSession {
         &self.key
     }
 
-    /// Runs a turn under an idempotency key, and waits for its end, or until it waits for decisions. May be called any number of
-    /// times with the same key, also after an error: see [`run_as`](stepfold_runner::SessionHandle::run_as).
+    /// Runs a turn under an idempotency key, and waits for its end, or until it waits for decisions. May be called any
+    /// number of times with the same key, also after an error: see [`run_as`](stepfold_runner::SessionHandle::run_as).
     ///
     /// # Errors
     /// [`RestateError::Refused`] with status 409 while an earlier run waits for decisions: the message is stored, and comes
@@ -165,8 +165,8 @@ impl RemoteSession {
         Ok(request.call().await?.into_body()?.0)
     }
 
-    /// Cancels the run of the session, on whichever worker it is running, or if it waits or was interrupted. Returns whether
-    /// there was one.
+    /// Cancels the run of the session, on whichever worker it is running, or if it waits or was interrupted. Returns
+    /// whether there was one.
     ///
     /// # Errors
     /// When the request fails.

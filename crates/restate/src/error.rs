@@ -32,7 +32,8 @@ pub enum RestateError {
     /// The request is larger than [`MAX_REQUEST_BYTES`](crate::MAX_REQUEST_BYTES).
     #[error("{0}")]
     TooLarge(String),
-    /// The server could not be reached, or the connection was lost. A request that arrived continues; repeat it for its reply.
+    /// The server could not be reached, or the connection was lost. A request that arrived continues; repeat it for its
+    /// reply.
     #[error("the Restate server could not be reached")]
     Unreachable {
         /// The cause.

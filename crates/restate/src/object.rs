@@ -1,8 +1,8 @@
 //! The virtual object of a session: what Restate calls.
 //!
-//! `run` and `decide` are exclusive, so the turns of a session come in order. One journaled call is one slice of a run, and any
-//! worker may repeat it. No branch here depends on the agent: a journal that one version of an agent began, another one can
-//! replay.
+//! `run` and `decide` are exclusive, so the turns of a session come in order. One journaled call is one slice of a run,
+//! and any worker may repeat it. No branch here depends on the agent: a journal that one version of an agent began,
+//! another one can replay.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,17 +20,18 @@ use crate::limits::RemoteReport;
 use crate::slice::{ErrorReaction, SliceEnd, reaction};
 use crate::wire::{DecideRequest, OBJECT, PendingRequests, ReceivedBody, TurnRequest};
 
-/// How long after a deadline the session is woken, so that it has passed by the clocks of all workers but a slow one.
+/// The delay after a deadline at which the session is woken, so that the deadline has passed by the clocks of all
+/// workers but a slow one.
 const MARGIN: Duration = Duration::from_millis(5);
 
-/// What happens in the slices of an invocation.
+/// The task of the slices of an invocation.
 #[derive(Clone, Debug)]
 enum SliceTask {
     /// A turn, under its key.
     Run(String, Box<Input>),
     /// A run continues after decisions.
     Decide(DecideRequest),
-    /// What was left in the session is brought to its end.
+    /// An interrupted run and waiting messages of the session are completed.
     Resume,
 }
 
@@ -38,7 +39,7 @@ enum SliceTask {
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerOptions {
     pub(crate) slice: Duration,
-    /// How long a slice waits for the step that it ends in.
+    /// The time for which a slice waits for its last step after its duration.
     pub(crate) linger: Duration,
     pub(crate) pauses: (Duration, Duration),
     pub(crate) with_changed_agent: bool,
@@ -60,8 +61,8 @@ pub(crate) struct SessionObject {
 
 #[object(name = "Session", client_visibility = "pub(crate)")]
 impl SessionObject {
-    /// Runs a turn: `{"idempotency_key": "request-7", "input": "..."}`, or the input alone, which is a text or the JSON of an
-    /// input. Without a key, the run is named by the invocation. The reply is a report.
+    /// Runs a turn: `{"idempotency_key": "request-7", "input": "..."}`, or the input alone, which is a text or the JSON
+    /// of an input. Without a key, the run is named by the invocation. The reply is a report.
     #[handler]
     async fn run(
         &self,
@@ -74,7 +75,7 @@ impl SessionObject {
         self.until_reported(&ctx, SliceTask::Run(key, Box::new(input))).await
     }
 
-    /// Decides about requests of a run, and runs it on.
+    /// Decides about requests of a run, and continues it.
     #[handler]
     async fn decide(
         &self,
@@ -88,7 +89,7 @@ impl SessionObject {
         self.until_reported(&ctx, SliceTask::Decide(decide)).await
     }
 
-    /// Brings to its end what was left in the session: an interrupted run, and messages that wait.
+    /// Completes an interrupted run and waiting messages of the session.
     #[handler]
     async fn resume(&self, ctx: ObjectContext<'_>) -> HandlerResult<()> {
         self.until_done(&ctx, SliceTask::Resume).await.map(drop)
@@ -106,7 +107,8 @@ impl SessionObject {
         Ok(Json(PendingRequests { run: name, requests: run.pending() }))
     }
 
-    /// Cancels the run of the session, whether it is running on some worker, waits or was interrupted. Whether there was one.
+    /// Cancels the run of the session, whether it is running on some worker, waits or was interrupted. Whether there
+    /// was one.
     #[handler]
     async fn cancel(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<Json<bool>> {
         let session = self.session(ctx.key()).await?;
@@ -130,13 +132,13 @@ async fn cancel(session: SessionHandle) -> HandlerResult<Json<CancelResult>> {
     Ok(Json(CancelResult { was_there, has_more: was_there && has_more(&session).await? }))
 }
 
-/// Where what waits in a session is sent on.
+/// The target of a request that resumes the waiting work of a session.
 fn resume_target(object: &str) -> RequestTarget {
     RequestTarget::object(OBJECT, object, "resume")
 }
 
-/// Has Restate resume the session at a time. Of several requests for one time, one is kept, unless this invocation may be the
-/// kept one: a clock of Restate that is ahead wakes too early.
+/// Has Restate resume the session at a time. Of several requests for one time, one is kept, unless this invocation may
+/// be the kept one: a clock of Restate that is ahead wakes too early.
 fn wake_at(ctx: &ObjectContext<'_>, due: SystemTime, is_woken: bool) {
     #[expect(clippy::disallowed_methods, reason = "Restate takes a delay, and a session has the time of day")]
     let delay = due.duration_since(SystemTime::now()).unwrap_or_default() + MARGIN;
@@ -209,8 +211,8 @@ impl SessionObject {
         }
     }
 
-    /// Runs for the time of a slice. A step that takes longer continues, and the next slice waits for it: a journaled call that
-    /// lasts too long would be suspended inside, and never be continued.
+    /// Runs for the time of a slice. A step that takes longer continues, and the next slice waits for it: a journaled
+    /// call that lasts too long would be suspended inside, and never be continued.
     async fn slice(&self, session: SessionHandle, task: SliceTask) -> HandlerResult<Json<SliceEnd>> {
         let span = tracing::info_span!("slice", session = %session.key());
         let ended = tokio::select! {

@@ -55,7 +55,7 @@ fn requests(status: &RunStatus) -> &[ApprovalRequest] {
     }
 }
 
-/// What is done about an error.
+/// The reaction to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorReaction {
     /// Restate repeats the slice, here or on another worker.
@@ -66,7 +66,7 @@ pub(crate) enum ErrorReaction {
     Refuse(u16),
 }
 
-/// Decides what is done about an error.
+/// Decides the reaction to an error.
 pub(crate) fn reaction(error: &RunnerError) -> ErrorReaction {
     match error {
         // Its decision comes through the same object, which therefore has to be free.

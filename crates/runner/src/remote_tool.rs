@@ -21,14 +21,14 @@ const LONGEST: Duration = Duration::from_secs(60);
 const KEY: &str = "call";
 
 impl Runner {
-    /// The agent of this runner as a tool of other agents: each call is a run in a session of its own, of the same user,
-    /// begun under the idempotency key of the call. The run of the caller is suspended meanwhile and holds nothing; it looks
-    /// whether the other one has ended after 1 second, 2, 4, and so on up to a minute, by durable timers, in whatever
-    /// process [recovers](Runner::recover) it.
+    /// The agent of this runner as a tool of other agents: each call is a run in a session of its own, of the same
+    /// user, begun under the idempotency key of the call. The run of the caller is suspended meanwhile and holds
+    /// nothing; it looks whether the other one has ended after 1 second, 2, 4, and so on up to a minute, by durable
+    /// timers, in whatever process [recovers](Runner::recover) it.
     ///
-    /// The other run continues in this process, or by `recover` in another one of its runners. It may wait for approvals of
-    /// its own, in its own session; the result is its output, or the text of its reply. The apps and the stores of both runners
-    /// may be different ones.
+    /// The other run continues in this process, or by `recover` in another one of its runners. It may wait for
+    /// approvals of its own, in its own session; the result is its output, or the text of its reply. The apps and the
+    /// stores of both runners may be different ones.
     ///
     /// # Errors
     /// When the name is invalid.

@@ -150,7 +150,7 @@ impl Runner {
         self.0.clock.now()
     }
 
-    /// What this runner and its clones do now, for metrics.
+    /// Returns the current load of this runner and its clones, for metrics.
     ///
     /// # Examples
     /// ```

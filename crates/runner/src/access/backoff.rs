@@ -20,8 +20,8 @@ pub(crate) fn append_backoff() -> ExponentialBuilder {
         .with_total_delay(Some(MAX_RETRY_TIME))
 }
 
-/// The pauses of appends that hold results: never longer than the store's next chance by much, since another worker may take
-/// the session when the claim has expired.
+/// The pauses of appends that hold results: never longer than the store's next chance by much, since another worker may
+/// take the session when the claim has expired.
 pub(crate) fn result_backoff() -> ExponentialBuilder {
     append_backoff().with_max_delay(LONGEST_PAUSE).without_max_times().with_total_delay(Some(MAX_HOLD_TIME))
 }

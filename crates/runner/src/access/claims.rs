@@ -22,7 +22,7 @@ impl SessionAccess {
         Ok(())
     }
 
-    /// Releases a claim that was taken only to say what is left: with the claim no other worker changes that.
+    /// Releases a claim that was taken only to record what is left: under the claim no other worker changes the session.
     pub(crate) async fn release_as_found(&self) {
         let (due, is_unfinished) = match self.unfinished().await {
             Ok(None) => (None, false),

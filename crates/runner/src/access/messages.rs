@@ -31,8 +31,8 @@ impl SessionAccess {
         }
     }
 
-    /// Stores a message in the inbox of the store. Returns whether it was stored before: a repeat is never new, and may have
-    /// been taken.
+    /// Stores a message in the inbox of the store. Returns whether it was stored before: a repeat is never new, and may
+    /// have been taken.
     pub(crate) async fn enqueue_stored(
         &self,
         kind: MessageKind,
@@ -135,8 +135,8 @@ impl SessionAccess {
         entries.into_iter().map(fill).collect()
     }
 
-    /// Cancels the run, if that was requested. A request that stays in the store is executed again, so it is
-    /// removed only after the cancellation. Requests about other runs came too late, and go as well.
+    /// Applies requests to cancel the run. A request is removed only after the cancellation, since one that stays in
+    /// the store is executed again. Requests about other runs came too late, and are removed as well.
     pub(crate) async fn apply_cancellations(&self, run: Option<(&InvocationId, &CancellationToken)>) {
         let (cancels, dropped) = (self.local.inbox.drain_cancels(), self.local.inbox.drain_dropped());
         if cancels.is_empty() && dropped.is_empty() {

@@ -87,7 +87,8 @@ impl SessionAccess {
         Ok(session.visible_events().next_back().is_some_and(|newest| !is_unfinished(&newest.event)))
     }
 
-    /// Whether something may wait with a deadline. It reads no more than the last step, and of a run that has ended one event.
+    /// Whether something may wait with a deadline. It reads no more than the last step, and of a run that has ended one
+    /// event.
     pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
         let mut events = 1;
         loop {

@@ -16,10 +16,10 @@ use super::host::{Effects, Host, HostError};
 use crate::core::runner_core::Runner;
 use crate::record::events::exit_of;
 
-/// How long a case waits for anything.
+/// The timeout of each wait in a case.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often it looks.
+/// The interval between two polls.
 const LOOK: Duration = Duration::from_millis(20);
 
 type CaseResult = Result<(), HostError>;
@@ -63,7 +63,7 @@ pub(super) async fn all<H: Host>(exam: &Exam<H>) -> Vec<(&'static str, Result<()
     cases
 }
 
-/// Where a case takes place: its sessions, and the file that its calls have effects on.
+/// The room of a case: its sessions, and the file that its calls have effects on.
 struct ExamRoom<'a, H> {
     exam: &'a Exam<H>,
     name: String,
@@ -92,7 +92,7 @@ impl<'a, H: Host> ExamRoom<'a, H> {
         self.exam.host.submit(&self.agent, session, "k1", input).await
     }
 
-    /// How often each call had its effect, by its idempotency key.
+    /// The number of effects of each call, by its idempotency key.
     fn effects(&self) -> BTreeMap<String, usize> {
         let mut effects = BTreeMap::new();
         for key in std::fs::read_to_string(&self.world).unwrap_or_default().lines() {
@@ -106,7 +106,7 @@ impl<'a, H: Host> ExamRoom<'a, H> {
         Ok(self.exam.host.store().await?.get(get).await?)
     }
 
-    /// Looks until it holds.
+    /// Polls until it holds.
     async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> Result<bool, HostError>) -> CaseResult {
         let looks = PATIENCE.as_millis() / LOOK.as_millis();
         for _ in 0..looks {
@@ -141,7 +141,7 @@ impl<'a, H: Host> ExamRoom<'a, H> {
     }
 }
 
-/// How the run in a session has ended, if it has.
+/// The exit of the run in a session, if it has ended.
 fn exit(session: &Session) -> Option<Exit> {
     session.events.iter().rev().find_map(|committed| exit_of(&committed.event))
 }
@@ -285,8 +285,8 @@ async fn a_frozen_worker_is_replaced_and_refused<H: Host>(room: ExamRoom<'_, H>)
     let (before, _) = room.ended(&key).await?;
     first.signal("-CONT")?;
     first.hears.write_all(b"\n")?;
-    // It has the effect after all, which is what was unknown, or hears before that it lost its claim. In any case nothing of
-    // it is written, as long as one looks.
+    // It has the effect after all, which is what was unknown, or hears before that it lost its claim. In any case
+    // nothing of it is written, as long as one looks.
     tokio::time::sleep(CLAIM * 3).await;
     let after = room.read(&key).await?;
     ensure!(after.events == before.events, "a write of the thawed worker was taken");

@@ -14,13 +14,14 @@ use stepfold_tools::{Approval, Effect, Tool, ToolBuilder, ToolContext, ToolError
 
 use super::host::{Effects, Host, Ready};
 
-/// What a parent tells its child: how the worker is, where its host is, and the file of the world.
+/// The variable by which a parent tells its child the kind of the worker, the address of its host, and the file of the
+/// world.
 pub(super) const ROLE: &str = "STEPFOLD_HOST_EXAM";
 
-/// How long a worker may be silent.
+/// The duration of a claim: a worker that is silent for longer is replaced.
 pub(super) const CLAIM: Duration = Duration::from_millis(900);
 
-/// How a worker is.
+/// The kind of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerKind {
     Usual,

@@ -28,7 +28,7 @@ pub(crate) struct RenewedRun {
     pub(crate) sender: mpsc::Sender<HeartbeatNotice>,
 }
 
-/// What a run hears of the heartbeat.
+/// A notice of the heartbeat to a run.
 #[derive(Debug)]
 pub(crate) enum HeartbeatNotice {
     /// The result for the claim with this token.
@@ -54,7 +54,7 @@ impl HeartbeatRegistry {
 
     pub(crate) fn notify(&self, number: u64, beat: HeartbeatNotice) {
         if let Some(run) = self.renewed().runs.get(&number) {
-            // One that is behind hears the next one.
+            // A run that lags gets the next notice.
             let _ = run.sender.try_send(beat);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stepfold_session_scopes::{StoreConnections, Timestamp};
 
-/// What a runner does now: see [`Runner::load`](crate::Runner::load).
+/// The current load of a runner: see [`Runner::load`](crate::Runner::load).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Load {
@@ -17,9 +17,11 @@ pub struct Load {
     pub claims: usize,
     /// Claims that it has lost since it was built: another worker has taken the session.
     pub lost_claims: u64,
-    /// Sessions in which work was left and no worker was at the last look of a [recovery](crate::Runner::recover): at least so many.
+    /// Sessions in which work was left and no worker was at the last poll of a [recovery](crate::Runner::recover): at
+    /// least so many.
     pub due: usize,
-    /// Those of them that could not be recovered: they wait for a deployment, a repair, or the end of a pause.
+    /// Sessions among the due ones that could not be recovered: they wait for a deployment, a repair, or the end of a
+    /// pause.
     pub blocked: usize,
     /// The longest time that one of them has waited.
     pub oldest: Duration,
@@ -27,7 +29,7 @@ pub struct Load {
     pub connections: StoreConnections,
 }
 
-/// The numbers of the last look of a recovery, and of lost claims.
+/// The figures of the last poll of a recovery, and the number of lost claims.
 #[derive(Debug, Default)]
 pub(crate) struct BacklogCounters(Mutex<BacklogFigures>);
 
@@ -44,7 +46,8 @@ impl BacklogCounters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A look has found so many sessions that wait, some of them in vain, the first since then.
+    /// Sets the figures of a poll: the waiting sessions, the blocked ones among them, and the time since which the
+    /// first waits.
     pub(crate) fn set_listed(&self, due: usize, blocked: usize, oldest: Option<Timestamp>) {
         let mut figures = self.figures();
         (figures.due, figures.blocked, figures.oldest) = (due, blocked, oldest);

@@ -69,7 +69,7 @@ pub(crate) struct RunnerCore {
     pub(crate) changes: ChangeFeed,
     /// The heartbeat of the claims that are held.
     pub(crate) heartbeat: HeartbeatRegistry,
-    /// What the last look of a recovery found.
+    /// The figures of the last poll of a recovery.
     pub(crate) backlog: BacklogCounters,
     /// The sessions in use, so that each has one running invocation at a time.
     pub(crate) sessions: Mutex<SessionTable>,

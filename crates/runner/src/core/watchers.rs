@@ -1,4 +1,4 @@
-//! Tells which sessions changed, to any number of watchers: of all sessions, of those of a user, of one.
+//! Notifies any number of watchers of changed sessions: of all sessions, of those of a user, or of one.
 //!
 //! A change wakes the watchers of its session, and no others.
 
@@ -27,24 +27,24 @@ pub enum SessionChange {
         /// Whether an invocation is running in it.
         is_running: bool,
     },
-    /// These changes are not known: the watcher was too slow, or another process made them. What changed is in the list of
-    /// sessions.
+    /// These changes are unknown: the watcher was too slow, or another process made them. The list of sessions shows the
+    /// changed ones.
     Missed {
         /// The number of missed changes; 0 if it is unknown.
         changes: u64,
     },
 }
 
-/// Those who watch.
+/// The feed of changed sessions to their watchers.
 #[derive(Clone, Debug)]
 pub(crate) struct ChangeFeed(pub(crate) Arc<WatcherRegistry>);
 
 #[derive(Debug)]
 pub(crate) struct WatcherRegistry {
-    /// Made for the first one who watches all sessions: it has room for all of its changes at once, 0.4 MB.
+    /// Created for the first watcher of all sessions: it reserves room for all of its changes, 0.4 MB.
     all: OnceLock<broadcast::Sender<SessionChange>>,
     watched: Mutex<WatcherIndex>,
-    /// Woken when the last one who follows a session has left.
+    /// Notified when the last watcher has left.
     pub(crate) is_idle: Notify,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct WatcherIndex {
     users: HashMap<UserId, broadcast::Sender<SessionChange>>,
     /// Whether notices of the store are passed on.
     pub(crate) is_listening: bool,
-    /// Whether this runner has committed since the last look.
+    /// Whether this runner has committed since the last wake-up.
     pub(crate) has_notified: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct NewestChange {
     pub(crate) is_running: bool,
     /// The number of changes by this runner.
     pub(crate) changes: u64,
-    /// How often others may have changed it.
+    /// The number of wake-ups because other processes may have changed it.
     pub(crate) polls: u64,
 }
 
@@ -98,7 +98,7 @@ impl ChangeFeed {
         }
     }
 
-    /// Tells that a session was deleted: who follows it finds out.
+    /// Notifies watchers that a session was deleted, and wakes its followers.
     pub(crate) fn notify_deleted(&self, key: &SessionKey) {
         self.notify(key, 0, false);
         if let Some(session) = self.0.watched().sessions.get(key) {
@@ -224,7 +224,7 @@ impl WatcherIndex {
         self.sessions.is_empty() && self.users.is_empty()
     }
 
-    /// Has those look who watch the sessions of a notice.
+    /// Wakes the watchers of the sessions of a notice.
     pub(crate) fn wake(&self, notice: &StoreNotice) {
         match notice.names() {
             None => self.sessions.values().for_each(wake),

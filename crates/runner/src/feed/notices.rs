@@ -9,19 +9,19 @@ use stepfold_session_scopes::{SessionStore, StoreNotice, StoreNotices, WatchStor
 use crate::core::runner_core::Runner;
 use crate::core::watchers::{SessionChange, WatcherRegistry};
 
-/// How often the store is asked, at first and at last: commits of this process are told at once.
+/// The first and the longest pause between polls of the store; commits of this process are reported at once.
 pub(crate) const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How often at last, if the store tells of commits of other processes.
+/// The longest pause between polls if the store notifies of commits of other processes.
 pub(crate) const SLOW_POLL: Duration = Duration::from_secs(15);
 
-/// How often at most those who follow sessions look again because the store says that any session may have changed, while
-/// this runner commits itself: a store that does not name sessions says so of its own commits, too.
+/// The shortest interval between two notices without names that wake all watchers, while this runner commits itself: a
+/// store that does not name sessions sends such notices of its own commits, too.
 const MIN_WAKE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Runner {
-    /// Hears of commits of other processes, if the store tells of them, as long as anybody watches. All who watch share
-    /// this. Returns whether the store does.
+    /// Listens to notices of the store about commits of other processes, while there are watchers, which share this task.
+    /// Returns whether the store sends notices.
     pub(crate) async fn listen_to_notices(&self) -> bool {
         let watchers = Arc::clone(&self.0.changes.0);
         if std::mem::replace(&mut watchers.watched().is_listening, true) {
@@ -33,7 +33,7 @@ impl Runner {
         true
     }
 
-    /// Has those look who watch, now and then: a notice may be lost, or the store gives none.
+    /// Wakes watchers periodically: a notice may be lost, or the store may send none.
     pub(crate) fn poll_ticks(&self) -> impl Stream<Item = SessionChange> + Send + use<> {
         futures_util::stream::unfold(self.clone(), |runner| async move {
             let pause = if runner.listen_to_notices().await { SLOW_POLL } else { POLL_PAUSES.1 };
@@ -43,10 +43,10 @@ impl Runner {
     }
 }
 
-/// The task that passes notices on. It can begin again when it is dropped, also with its runtime.
+/// The task that passes notices on. Another one may start once this is dropped, also with its runtime.
 struct NoticeListener {
     watchers: Arc<WatcherRegistry>,
-    /// Whether it has said that it ended, and another one may have begun.
+    /// Whether its end was announced: another one may have started since.
     has_ended: bool,
 }
 
@@ -60,13 +60,13 @@ impl Drop for NoticeListener {
 
 impl NoticeListener {
     async fn pass_on(mut self, mut notices: StoreNotices) {
-        // What was committed before may not be told.
+        // Commits before this may go unreported.
         self.watchers.watched().wake(&StoreNotice::anything());
         loop {
             let notice = tokio::select! {
                 notice = notices.next() => notice,
                 () = self.watchers.is_idle.notified() => {
-                    // Under one lock: who comes later begins a task of its own.
+                    // Under one lock, so that a later watcher starts a task of its own.
                     let mut watched = self.watchers.watched();
                     if !watched.is_idle() {
                         continue;
@@ -82,7 +82,7 @@ impl NoticeListener {
                 notice.names().is_none() && std::mem::take(&mut self.watchers.watched().has_notified);
             if is_own {
                 tokio::time::sleep(MIN_WAKE_INTERVAL).await;
-                // One look is for all that came meanwhile.
+                // One wake-up is enough for all notices that arrived meanwhile.
                 while let Some(Some(_)) = notices.next().now_or_never() {}
             }
             let mut watched = self.watchers.watched();
@@ -92,7 +92,7 @@ impl NoticeListener {
     }
 }
 
-/// Waits for a notice of the store that matters; for ever, if the store gives none.
+/// Waits for a notice of the store that matters; for ever if the store sends none.
 pub(crate) async fn next_matching(
     notices: &mut Option<StoreNotices>,
     matters: impl Fn(&StoreNotice) -> bool,

@@ -24,8 +24,9 @@ impl SessionHandle {
         self.start_command(WorkerCommand::Abandon)?.outcome().await
     }
 
-    /// Cancels the run of this process, if there is one: its open calls are answered as cancelled. Messages that wait stay
-    /// accepted, also the one whose invocation waits here for another worker; [`Invocation::cancel`](crate::Invocation::cancel) cancels that.
+    /// Cancels the run of this process, if there is one: its open calls are answered as cancelled. Messages that wait
+    /// stay accepted, also the one whose invocation waits here for another worker;
+    /// [`Invocation::cancel`](crate::Invocation::cancel) cancels that.
     pub fn cancel(&self) {
         if let Some(run) = self.local.queue().run() {
             run.cancel();
@@ -36,9 +37,9 @@ impl SessionHandle {
     /// commit or heartbeat, or in none, where it waits or was interrupted, as [`abandon`](SessionHandle::abandon) does.
     /// Messages that wait stay accepted.
     ///
-    /// Returns whether the run was cancelled: it waits for its end, for at most two heartbeats. Returns false if there is no
-    /// unfinished run, or it has ended before the cancellation reached it; nothing is left behind then. If another worker has
-    /// not answered by then, the request stays stored for it, and the result is true.
+    /// Returns whether the run was cancelled: it waits for its end, for at most two heartbeats. Returns false if there
+    /// is no unfinished run, or it has ended before the cancellation reached it; nothing is left behind then. If
+    /// another worker has not answered by then, the request stays stored for it, and the result is true.
     ///
     /// # Errors
     /// When the store fails, or has no inboxes and another worker is running.
@@ -88,8 +89,8 @@ impl SessionHandle {
         Ok(newest.map(|newest| newest.event.invocation.clone()).map(|run| (run, session)))
     }
 
-    /// Requests the cancellation of a run of another worker, waits for its end, and returns whether it was cancelled; `None` if
-    /// its worker has left it unfinished.
+    /// Requests the cancellation of a run of another worker, waits for its end, and returns whether it was cancelled;
+    /// `None` if its worker has left it unfinished.
     async fn cancelled_elsewhere(
         &self,
         run: &InvocationId,

@@ -17,15 +17,15 @@ use crate::session::command::WorkerCommand;
 use crate::session::decision_reply::DecisionReceipt;
 
 impl Runner {
-    /// Delivers an outcome that comes later, under the [token](stepfold_tools::Later::token) of its call: a value, or the
-    /// reason of a failure, which the model reads. When awaited, it returns once the outcome is stored; the run continues in
-    /// its own task, or by [`recover`](Runner::recover) if this process dies.
+    /// Delivers an outcome that comes later, under the [token](stepfold_tools::Later::token) of its call: a value, or
+    /// the reason of a failure, which the model reads. When awaited, it returns once the outcome is stored; the run
+    /// continues in its own task, or by [`recover`](Runner::recover) if this process dies.
     ///
-    /// Any process with a runner of the same agent on the same store may deliver it. Of several outcomes, the first counts;
-    /// the same one again is a repeat, and returns the first receipt, however long ago that was. A fork of a session that waits
-    /// does so under a token of its own, which its [pending request](crate::SessionHandle::pending) has. If the call has handed out the token and is not
-    /// stored as waiting yet, or other calls of its step still run, this waits for them as
-    /// [`when_claimed`](crate::RunnerBuilder::when_claimed) says.
+    /// Any process with a runner of the same agent on the same store may deliver it. Of several outcomes, the first
+    /// counts; the same one again is a repeat, and returns the first receipt, however long ago that was. A fork of a
+    /// session that waits does so under a token of its own, which its [pending request](crate::SessionHandle::pending)
+    /// has. If the call has handed out the token and is not stored as waiting yet, or other calls of its step still
+    /// run, this waits for them as [`when_claimed`](crate::RunnerBuilder::when_claimed) says.
     ///
     /// # Errors
     /// [`RunnerError::InvalidToken`]; [`RunnerError::NotAwaited`] if nothing waits for the outcome (any more);
@@ -216,7 +216,7 @@ impl SessionHandle {
         Ok(self.holder(&session) == ClaimHolder::Other)
     }
 
-    /// Has a session that waits found when its deadline has passed: a fork has a run of its own, and no claim was
+    /// Lets recovery find a waiting session when its deadline has passed: a fork has a run of its own, and no claim was
     /// released there.
     pub(crate) async fn note_deadline(&self) -> Result<(), RunnerError> {
         let access = self.access();

@@ -91,7 +91,7 @@ impl IntoFuture for EditSession {
     }
 }
 
-/// What is known of an edit between runs, beside its writes.
+/// The metadata of an edit between runs: all but its writes.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct EditMetadata {
@@ -104,13 +104,13 @@ struct EditMetadata {
 /// The event that an edit appends.
 struct PreparedEdit {
     event: Event,
-    /// That of the open run, and the run.
+    /// The event of the open run, and that run.
     of_run: Option<(LoopEvent, Box<UnfinishedRun>)>,
     version: u64,
 }
 
 impl PreparedEdit {
-    /// Whether the run continues without anybody deciding about it.
+    /// Whether the run continues without a decision.
     fn leaves_work(&self) -> bool {
         self.of_run.as_ref().is_some_and(|(_, stopped)| !matches!(stopped.run.decide(), Need::Approval))
     }
@@ -310,7 +310,7 @@ impl SessionHandle {
         Ok(PreparedEdit { event, of_run: None, version })
     }
 
-    /// Tells of a stored edit; a paused run that this process keeps has it as well.
+    /// Notifies watchers and observers of a stored edit, and applies it to the paused run that this process has cached.
     async fn notify_edited(
         &self,
         cache: &mut SessionCache,

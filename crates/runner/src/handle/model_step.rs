@@ -1,4 +1,4 @@
-//! What a model was shown at a step of a stored run: the run as it was before the reply, restored from its record.
+//! Restores a step of a stored run as it was before the reply: everything that the model was shown.
 
 use stepfold_agent_loop::{Event, EventKind, Run};
 use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore};
@@ -18,7 +18,7 @@ pub struct ModelStep {
     pub path: Vec<usize>,
     /// The version of the session with the reply, and the reply's event; `None` if the model has not replied.
     pub reply: Option<(u64, Event)>,
-    /// What has changed in the agent since the run began, in words. What is not recorded is then as it is now.
+    /// The changes of the agent since the run began, in words. Data that is not recorded is as it is now.
     pub changes: Vec<String>,
 }
 
@@ -26,9 +26,9 @@ impl SessionHandle {
     /// The step of the model that a version of the session belongs to: the last reply at or before it, in the run inside
     /// of the items at `path`, and the run as it was before that reply. Without a path, it is that of the version's event.
     ///
-    /// The run is restored from its record by the same machine that made it. What is not in the record is unknown: the tools
-    /// that a dynamic toolset listed ([`Run::tools`] is `None`), and, where the model has not replied, what a hook or a
-    /// summary before the request would make of it ([`Run::decide`] says so).
+    /// The run is restored from its record by the same machine that made it. What is not in the record is unknown: the
+    /// tools that a dynamic toolset listed ([`Run::tools`] is `None`), and, where the model has not replied, what a
+    /// hook or a summary before the request would make of it ([`Run::decide`] says so).
     ///
     /// Returns `None` if no run of a model is there.
     ///

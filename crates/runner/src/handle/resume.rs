@@ -37,12 +37,12 @@ impl Resume {
         self
     }
 
-    /// Makes the decisions idempotent: the same decisions with the same key are a repeat, even from another
-    /// process and after the run continued or ended; a repeat returns the first receipt and changes nothing.
-    /// Other decisions with the key are rejected, in later runs of the session too, however long ago that was; over
-    /// a store that does not find events by [tags](stepfold_session_scopes::SessionStore::find_tagged), as far as the newest
-    /// 4,096 events show. The author is not compared: the receipt of a repeat has the first author. Without a
-    /// key, a second decision about a request is an error with the first one's author, content and time.
+    /// Makes the decisions idempotent: the same decisions with the same key are a repeat, even from another process and
+    /// after the run continued or ended; a repeat returns the first receipt and changes nothing. Other decisions with
+    /// the key are rejected, in later runs of the session too, however long ago that was; over a store that does not
+    /// find events by [tags](stepfold_session_scopes::SessionStore::find_tagged), as far as the newest 4,096 events
+    /// show. The author is not compared: the receipt of a repeat has the first author. Without a key, a second decision
+    /// about a request is an error with the first one's author, content and time.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.decisions = self.decisions.with_idempotency_key(key);
         self

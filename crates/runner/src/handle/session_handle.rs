@@ -106,10 +106,10 @@ impl SessionHandle {
         self.send_as(id, input.into()).await
     }
 
-    /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again
-    /// with the same key and content, even from another process and after it was processed, it returns the
-    /// same invocation, which tells the outcome of the run that took the message from the record; [`Busy`] says how long a key
-    /// is known. A repeat is never new: nothing runs, is queued, interrupted or refused because of it.
+    /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again with the same
+    /// key and content, even from another process and after it was processed, it returns the same invocation, which
+    /// tells the outcome of the run that took the message from the record; [`Busy`] says how long a key is known. A
+    /// repeat is never new: nothing runs, is queued, interrupted or refused because of it.
     ///
     /// It costs one more commit than `send`.
     ///
@@ -156,8 +156,8 @@ impl SessionHandle {
         Ok(invocation)
     }
 
-    /// The version of the session with the event that took a message; `None` while none has. The cost does not depend on the
-    /// length of the record.
+    /// The version of the session with the event that took a message; `None` while none has. The cost does not depend
+    /// on the length of the record.
     ///
     /// # Errors
     /// When the store fails.
@@ -357,8 +357,8 @@ impl SessionHandle {
         self.current().map(|current| current.invocation)
     }
 
-    /// The invocation that drives a run in this process, if any: of those that [run](SessionHandle::running), not one that still
-    /// waits or looks.
+    /// The invocation that drives a run in this process, if any: of those that [run](SessionHandle::running), not one
+    /// that still waits or looks.
     pub fn driving(&self) -> Option<Invocation> {
         self.local.queue().driving().cloned()
     }
@@ -368,15 +368,16 @@ impl SessionHandle {
     ///
     /// With an open run (it waits for decisions, was interrupted, suspended or failed, also in a
     /// [fork](SessionHandle::fork) at such a version) the edit is an event of its record, which a replay makes again; a
-    /// call that was approved with other values is asked about again. Without one, only values can be changed. If another worker is
-    /// running in the session, [`WhenClaimed`] decides.
+    /// call that was approved with other values is asked about again. Without one, only values can be changed. If
+    /// another worker is running in the session, [`WhenClaimed`] decides.
     ///
-    /// Under an [idempotency key](Edit::with_idempotency_key) the same edit may be sent any number of times, by any process: it is made
-    /// once, however long ago that was; over a store that does not find events by
+    /// Under an [idempotency key](Edit::with_idempotency_key) the same edit may be sent any number of times, by any
+    /// process: it is made once, however long ago that was; over a store that does not find events by
     /// [tags](stepfold_session_scopes::SessionStore::find_tagged), as far as the newest 4,096 events show.
     ///
-    /// An edited run that waits for no decision is work that is left: where a worker [recovers](Runner::recover), that one continues
-    /// it at once, a fork [with an edit](SessionHandle::fork_with) as well. A fork without one waits until it is resumed.
+    /// An edited run that waits for no decision is work that is left: where a worker [recovers](Runner::recover), that
+    /// one continues it at once, a fork [with an edit](SessionHandle::fork_with) as well. A fork without one waits
+    /// until it is resumed.
     ///
     /// # Errors
     /// [`RunnerError::Edit`] with the reason; [`RunnerError::Conflict`] with both versions when the session is not at the
@@ -416,8 +417,8 @@ impl SessionHandle {
         EditSession::new(self.clone(), edit)
     }
 
-    /// The gate, for a change between runs. A caller that reads the session holds it for a moment, which is waited for; a run is
-    /// not. The first in the queue has it first, so that a run that begins later waits for the change.
+    /// The gate, for a change between runs. A caller that reads the session holds it for a moment, which is waited for;
+    /// a run is not. The first in the queue has it first, so that a run that begins later waits for the change.
     pub(crate) async fn lock_between_runs(&self) -> Result<OwnedMutexGuard<SessionCache>, RunnerError> {
         let mut queued = pin!(Arc::clone(&self.local.cache).lock_owned());
         if let Poll::Ready(cache) = poll_fn(|context| Poll::Ready(queued.as_mut().poll(context))).await {

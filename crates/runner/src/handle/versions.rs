@@ -107,9 +107,9 @@ impl SessionHandle {
         Ok(version)
     }
 
-    /// Deletes the session, and the values of its user (`user:`) if requested. Forks are unaffected. If
-    /// another worker is running in the session, [`WhenClaimed`](crate::WhenClaimed) decides; a worker that is taken over loses
-    /// its work.
+    /// Deletes the session, and the values of its user (`user:`) if requested. Forks are unaffected. If another worker
+    /// is running in the session, [`WhenClaimed`](crate::WhenClaimed) decides; a worker that is taken over loses its
+    /// work.
     ///
     /// # Errors
     /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker

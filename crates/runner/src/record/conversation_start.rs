@@ -23,7 +23,7 @@ pub(crate) struct ConversationStart {
 }
 
 impl ConversationStart {
-    /// That of a session which is read from its oldest event on.
+    /// The beginning of a session that is read from its oldest event on.
     pub(crate) const fn of(session: &Session) -> Self {
         let is_whole = session.oldest == 0;
         ConversationStart { is_there: is_whole, is_cut: !is_whole, open: Vec::new() }
@@ -41,7 +41,7 @@ impl ConversationStart {
         }
     }
 
-    /// What counts once a run without a beginning has said this.
+    /// The messages that count after this message of a run without a beginning.
     fn completed_by(&mut self, message: &Arc<Message>) -> Vec<Arc<Message>> {
         if message.has_tool_calls() {
             self.open = vec![Arc::clone(message)];

@@ -243,8 +243,8 @@ pub(crate) fn failed_event(
     })
 }
 
-/// Whether an event is that of a failed run that recovery leaves to a person, since it would fail again: it continues when it is
-/// resumed, and ends when it is abandoned.
+/// Whether an event is that of a failed run that recovery leaves to a person, since it would fail again: it continues
+/// when it is resumed, and ends when it is abandoned.
 pub fn is_left_to_person(event: &Event) -> bool {
     failure(event).is_some() && event.metadata.contains(LEFT_TO_PERSON)
 }

@@ -28,7 +28,7 @@ pub(crate) struct SessionHistory {
     /// The session's life, to detect a new session with the same id.
     pub(crate) life: Option<LifeId>,
     pub(crate) transcript: Transcript,
-    /// Where that begins.
+    /// The beginning of the conversation.
     start: Option<ConversationStart>,
     /// The summary of the beginning of the conversation.
     pub(crate) summary: Option<Summary>,
@@ -139,7 +139,8 @@ impl SessionHistory {
         Arc::clone(&self.takers)
     }
 
-    /// The exit of the last run and its version, if it has ended. One that another run followed before its end was abandoned.
+    /// The exit of the last run and its version, if it has ended. One that another run followed before its end was
+    /// abandoned.
     pub(crate) fn end(&self) -> Option<(Exit, u64)> {
         let last = self.last_event()?;
         let abandoned = self.is_superseded.then_some(Exit::Cancelled);

@@ -27,10 +27,10 @@ use crate::session::invocation::Ended;
 /// The number of sessions that are listed at once.
 const PAGE: usize = 100;
 
-/// How many due sessions are listed for each that may be worked in at once.
+/// The number of due sessions that are listed for each that may be worked in at once.
 const LISTED_AHEAD: usize = 4;
 
-/// The most pages that a look reads once it has found something.
+/// The most pages that a poll reads once it has found something.
 const MAX_PAGES: usize = 10;
 
 /// The pace of [`Runner::recover`].
@@ -63,9 +63,9 @@ impl RecoverOptions {
         self
     }
 
-    /// Sets in how many sessions of one user work is done at once; three quarters of [`parallel`](RecoverOptions::parallel) by
-    /// default, and one less than it at most, so that others have a place. Users take turns: the sessions of those with the
-    /// fewest at work come first.
+    /// Sets in how many sessions of one user work is done at once; three quarters of
+    /// [`parallel`](RecoverOptions::parallel) by default, and one less than it at most, so that others have a place.
+    /// Users take turns: the sessions of those with the fewest at work come first.
     pub fn per_user(mut self, sessions: usize) -> Self {
         self.per_user = Some(sessions.max(1));
         self
@@ -104,10 +104,11 @@ impl RecoverOptions {
 }
 
 impl Runner {
-    /// Recovers runs that no worker has: those that were interrupted (their worker died, was frozen or shut down, or the
-    /// run failed or was suspended), and messages that were accepted and not taken. Users take turns, the session of each that
-    /// has waited longest first, and [none takes all places](RecoverOptions::per_user). Runs until the runner is [shut down](Runner::shutdown); an application spawns it in each of its
-    /// processes, and the claims on sessions share the work out.
+    /// Recovers runs that no worker has: those that were interrupted (their worker died, was frozen or shut down, or
+    /// the run failed or was suspended), and messages that were accepted and not taken. Users take turns, the session
+    /// of each that has waited longest first, and [none takes all places](RecoverOptions::per_user). Runs until the
+    /// runner is [shut down](Runner::shutdown); an application spawns it in each of its processes, and the claims on
+    /// sessions share the work out.
     ///
     /// A run that waits for decisions is left alone, and so is one of another [agent](RunnerError::AgentChanged): of two
     /// versions of an agent on one store, each recovers its own runs. A run that fails again is tried again, after
@@ -115,8 +116,8 @@ impl Runner {
     /// resumed or abandoned, or a message is sent.
     ///
     /// A process that was killed or frozen is replaced when its claim has expired: after the duration of a claim, and a
-    /// tenth of it; at once by a process that begins to recover and [knows](crate::RunnerBuilder::process_worker) that it is
-    /// dead. If a frozen one continues later, its writes are refused.
+    /// tenth of it; at once by a process that begins to recover and [knows](crate::RunnerBuilder::process_worker) that
+    /// it is dead. If a frozen one continues later, its writes are refused.
     ///
     /// # Errors
     /// [`RunnerError::Store`] with [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store
@@ -166,8 +167,9 @@ struct RecoveryTask {
     last_starts: HashMap<UserId, u64>,
     next_start: u64,
     attempts: HashMap<SessionKey, RecoveryAttempt>,
-    /// Where the next look continues, if the last one did not come to the end of the list; and what was listed since its beginning.
+    /// The place where the next poll continues, if the last one did not reach the end of the list.
     next_cursor: Option<Cursor>,
+    /// The sessions that were listed since the beginning of the list.
     listed: HashSet<SessionKey>,
     /// Since when the first listed session waits.
     oldest: Option<Timestamp>,
@@ -182,7 +184,7 @@ struct RecoveryTask {
 struct RecoveryAttempt {
     failures: u32,
     not_before: Instant,
-    /// What was seen, if only a later change is worth an earlier attempt.
+    /// The session as the attempt left it, if only a later change is worth an earlier attempt.
     waits: Option<SessionMark>,
 }
 
@@ -350,8 +352,8 @@ impl RecoveryTask {
         }
     }
 
-    /// Lists the sessions whose claims have not expired and whose workers are known to be dead: a process that was killed before
-    /// this one began.
+    /// Lists the sessions whose claims have not expired and whose workers are known to be dead: a process that was
+    /// killed before this one began.
     async fn list_dead_workers(&mut self) {
         let core = &self.runner.0;
         let is_dead = &core.claims.is_dead;
@@ -382,7 +384,8 @@ impl RecoveryTask {
         self.running_in.iter().filter(|key| key.user == *user).count()
     }
 
-    /// The session that comes next: the one that waits longest, of the user with the fewest at work whose turn is longest ago.
+    /// The session that comes next: the one that waits longest, of the user with the fewest at work whose turn is
+    /// longest ago.
     fn next(&mut self) -> Option<Unattended> {
         let place = |session: &Unattended| {
             let user = &session.key.user;

@@ -22,10 +22,10 @@ pub struct UnattendedSession {
 }
 
 impl Runner {
-    /// Lists the sessions of the application in which work was left and no worker is, the longest waiting first: at most
-    /// `limit`, after one if given. A [recovery](Runner::recover) continues them, unless they are blocked: by a failure, or by an agent
-    /// that has changed. Those that wait for a decision, or are left to a person after a failure that a repetition cannot mend, are not
-    /// listed, unless messages wait in them.
+    /// Lists the sessions of the application in which work was left and no worker is, the longest waiting first: at
+    /// most `limit`, after one if given. A [recovery](Runner::recover) continues them, unless they are blocked: by a
+    /// failure, or by an agent that has changed. Those that wait for a decision, or are left to a person after a
+    /// failure that a repetition cannot mend, are not listed, unless messages wait in them.
     ///
     /// Of each it reads the last run, without values.
     ///

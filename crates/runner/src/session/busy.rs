@@ -3,8 +3,8 @@
 /// The handling of a message for a busy session.
 ///
 /// A message is never lost: it is refused with an error, or accepted, and then taken once, in order, or
-/// [withdrawn](crate::SessionHandle::withdraw) by its id. Each accepted message has an invocation of its own, which tells its
-/// sender the outcome of the run that took it, by the record alone:
+/// [withdrawn](crate::SessionHandle::withdraw) by its id. Each accepted message has an invocation of its own, which
+/// tells its sender the outcome of the run that took it, by the record alone:
 ///
 /// | | the sender is told | the sender of the run at work is told | a repeat under its key is told |
 /// |---|---|---|---|
@@ -13,14 +13,15 @@
 /// | [`Interrupt`](Busy::Interrupt) | the outcome of its own run; `Busy` if too many wait, and then nothing is cancelled | that its run was [cancelled](crate::agent_loop::Exit::Cancelled), or its end if that came first | the outcome of its own run; it cancels nothing |
 /// | [`Steer`](Busy::Steer) | the outcome of the run that took it; if it came too late, of one of its own | the outcome of that run, which answers both | the same as its sender: it joins nothing again |
 ///
-/// Of a run that failed, or waits for decisions, each is told that, and a later repeat how it ended. A repeat is a message
-/// with the same key and content, from any process and however late. A key is known for as long as the record of the session
-/// has the events of its message, and for the last 1,000 messages of its inbox if a rewind or retention has removed them. Within
-/// those 1,000, other content under the key is refused.
+/// Of a run that failed, or waits for decisions, each is told that, and a later repeat how it ended. A repeat is a
+/// message with the same key and content, from any process and however late. A key is known for as long as the record
+/// of the session has the events of its message, and for the last 1,000 messages of its inbox if a rewind or retention
+/// has removed them. Within those 1,000, other content under the key is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Busy {
-    /// Refuses it, if an invocation of this runner is running. [`WhenClaimed`](crate::WhenClaimed) decides if another worker is.
+    /// Refuses it, if an invocation of this runner is running. [`WhenClaimed`](crate::WhenClaimed) decides if another
+    /// worker is.
     Refuse,
     /// Queues it; at most [`max_waiting`](crate::RunnerBuilder::max_waiting) messages wait.
     #[default]

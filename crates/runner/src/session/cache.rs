@@ -21,7 +21,7 @@ pub(crate) struct SessionCache {
 }
 
 impl SessionCache {
-    /// Adds what this process has written to what it knows. What cannot be folded is read again.
+    /// Folds in the events that this process has written. After a failure the session is read again.
     pub(crate) fn follow(&mut self, key: &SessionKey, written: &[CommittedEvent]) {
         let Some(history) = &mut self.history else { return };
         if Arc::make_mut(history).follow(key, written).is_err() {

@@ -52,7 +52,7 @@ pub(crate) struct ClaimSettings {
     pub(crate) is_dead: DeathCheck,
     pub(crate) duration: Duration,
     pub(crate) when_claimed: WhenClaimed,
-    /// Inbox entries of other workers are left to them.
+    /// Whether inbox entries of other workers are left to them.
     pub(crate) leaves_inbox: bool,
 }
 

@@ -15,7 +15,8 @@ pub(crate) enum WorkerCommand {
     TakeInbox,
     /// A new turn, with a message left in the inbox: no caller here waits for it.
     TakeLeft,
-    /// As [`TakeInbox`](WorkerCommand::TakeInbox), under an idempotency key; or, if it was taken before, what is left of its run.
+    /// As [`TakeInbox`](WorkerCommand::TakeInbox), under an idempotency key; or, if it was taken before, what is left
+    /// of its run.
     RunAs(RunOptions),
     /// Resume the last run, or take the inbox, unless another worker does.
     Recover,
@@ -25,7 +26,7 @@ pub(crate) enum WorkerCommand {
     Abandon,
 }
 
-/// What a run under a key is given.
+/// The options of a run under an idempotency key.
 pub(crate) struct RunOptions {
     pub(crate) decisions: Decisions,
     pub(crate) with_changed_agent: bool,

@@ -58,7 +58,7 @@ impl DecisionReply {
         }
     }
 
-    /// Where the receipt is, after storage.
+    /// The cell of the receipt, which is set after storage.
     pub(crate) fn stored_receipt(&self) -> StoredReceipt {
         Arc::clone(&self.stored)
     }

@@ -21,8 +21,8 @@ pub type Ended = Result<Arc<Outcome>, RunnerError>;
 
 /// A running invocation. It continues when all handles are dropped: a disconnect is not a cancellation.
 ///
-/// Awaiting it waits for its outcome. Clones refer to the same invocation. The outcome of a run that has ended before is read
-/// from the record: it has the session's values of its end, and those of `app:` and `user:` as they are now.
+/// Awaiting it waits for its outcome. Clones refer to the same invocation. The outcome of a run that has ended before
+/// is read from the record: it has the session's values of its end, and those of `app:` and `user:` as they are now.
 #[derive(Clone)]
 pub struct Invocation {
     id: InvocationId,
@@ -72,9 +72,10 @@ impl Invocation {
     }
 
     /// Cancels the invocation: the open calls of its run are answered as cancelled, and the session is immediately
-    /// usable. The run of a message that [joined](crate::Busy::Steer) it is that one. A run that comes before its own is not
-    /// cancelled: the message is taken after it, and ends as cancelled. While it waits for another worker, its message is
-    /// withdrawn; if that worker has taken the message, the wait ends with [`Claimed`](RunnerError::Claimed).
+    /// usable. The run of a message that [joined](crate::Busy::Steer) it is that one. A run that comes before its own
+    /// is not cancelled: the message is taken after it, and ends as cancelled. While it waits for another worker, its
+    /// message is withdrawn; if that worker has taken the message, the wait ends with
+    /// [`Claimed`](RunnerError::Claimed).
     pub fn cancel(&self) {
         self.cancellation.cancel();
         if let Some(run) = &*self.joined() {

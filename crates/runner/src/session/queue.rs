@@ -106,8 +106,8 @@ impl SessionQueue {
         self.is_elsewhere = is_elsewhere;
     }
 
-    /// The run has ended, or stopped. What the invocation drives next is another one. Returns the invocations whose messages
-    /// it has taken.
+    /// The run has ended, or stopped. What the invocation drives next is another one. Returns the invocations whose
+    /// messages it has taken.
     pub(crate) fn run_has_ended(&mut self, is_cancelled: bool) -> Vec<InvocationTicket> {
         self.end_run(is_cancelled);
         std::mem::take(&mut self.joined)
@@ -137,7 +137,7 @@ impl SessionQueue {
         self.joined.append(&mut taken);
     }
 
-    /// Where those listen whose messages the run has taken.
+    /// The hubs of the invocations whose messages the run has taken.
     pub(crate) fn joined_hubs(&self) -> Vec<Arc<EventHub>> {
         self.joined.iter().map(|ticket| Arc::clone(&ticket.hub)).collect()
     }
@@ -238,8 +238,8 @@ impl ActiveRun {
         self.cancellation.child_token()
     }
 
-    /// Waits until it has ended, and returns whether it was cancelled: a cancellation may come too late, and an invocation may
-    /// end without a run.
+    /// Waits until it has ended, and returns whether it was cancelled: a cancellation may come too late, and an
+    /// invocation may end without a run.
     pub(crate) async fn was_cancelled(&self) -> bool {
         let mut ended = self.ended.subscribe();
         ended.wait_for(Option::is_some).await.is_ok_and(|ended| *ended == Some(true))
@@ -261,7 +261,8 @@ mod tests {
 
     use super::*;
 
-    /// A cancellation holds the run that it has found: its end is told, and not seen from who else holds it.
+    /// A cancellation holds the run that it has found, so its end is reported explicitly, and not by the drop of the
+    /// last owner.
     #[test]
     fn the_end_of_a_run_that_was_never_driven_is_told() {
         let key = SessionKey::new("app", "ada", "s1").unwrap();

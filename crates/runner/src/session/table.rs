@@ -50,7 +50,7 @@ impl SessionTable {
         local
     }
 
-    /// Those that are there.
+    /// All sessions in use.
     pub(crate) fn all(&self) -> Vec<Arc<LocalSession>> {
         self.sessions.values().filter_map(Weak::upgrade).collect()
     }

@@ -15,7 +15,7 @@ use crate::worker::driver::InvocationDriver;
 use crate::worker::next_action::InvocationGoal;
 
 impl<'a> InvocationDriver<'a> {
-    /// The outcome, if the record has it: a request that was answered is answered again, whatever the session does now.
+    /// The outcome, if the record has it: an answered request gets the same answer again, whatever the session does now.
     pub(super) async fn recorded_answer(
         &mut self,
         read: &ReadSession,
@@ -73,8 +73,8 @@ impl<'a> InvocationDriver<'a> {
         Ok(receipt.map(|receipt| receipt.version))
     }
 
-    /// The outcome of the run that decisions are about which are stored already. The receipt is told, whatever that run does
-    /// now; `None` if they are not stored, or their run has not ended.
+    /// The outcome of the run that decisions are about which are stored already. The receipt is told, whatever that run
+    /// does now; `None` if they are not stored, or their run has not ended.
     pub(super) async fn answer_decided(
         &mut self,
         read: &ReadSession,
@@ -88,12 +88,13 @@ impl<'a> InvocationDriver<'a> {
             .map(|recorded| self.answer(recorded)))
     }
 
-    /// Stores what has come for a run that this agent may not continue: decisions, outcomes, or that a deadline has passed.
+    /// Stores answers that have arrived for a run that this agent may not continue: decisions, outcomes, or passed
+    /// deadlines.
     pub(super) async fn store_arrived_answers(&mut self, read: &ReadSession) -> Result<(), RunnerError> {
         if self.goal != InvocationGoal::Resume {
             return Ok(());
         }
-        // What this agent cannot read at all waits for one that can.
+        // A record that this agent cannot read waits for another version of the agent.
         let Ok(Some(stopped)) = self.access.unfinished_run(&self.cache, read, true) else { return Ok(()) };
         self.validate_decisions(&stopped.run).await?;
         let decisions = self.decisions_about(&stopped.run);
@@ -115,7 +116,7 @@ impl<'a> InvocationDriver<'a> {
         stored.map_err(|error| self.failed(error))
     }
 
-    /// The decisions that were given; without any, those that time has made.
+    /// The given decisions; without any, the expiries of requests whose deadlines have passed.
     pub(super) fn decisions_about(&mut self, run: &Run) -> Decisions {
         match self.decisions.is_empty() {
             true => expired(run, self.access.runner.clock.now()),

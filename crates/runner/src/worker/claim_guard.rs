@@ -1,4 +1,4 @@
-//! Background work during a run: hears of its claim, and reads its inbox.
+//! Background work during a run: keeps its claim, and reads its inbox.
 
 use stepfold_session_scopes::{InvocationId, Renewed, SessionError};
 use stepfold_tools::CancellationToken;
@@ -67,7 +67,7 @@ impl SessionAccess {
     fn renewed(&self, token: u64, result: Result<Renewed, SessionError>) -> Result<(), SessionError> {
         match result {
             Ok(renewed) => self.local.inbox.note_newest(renewed.inbox),
-            // The last append of the run may be releasing it just now.
+            // NOTE: the last append of the run may be releasing it just now; then it is not lost.
             Err(lost @ SessionError::ClaimLost { .. }) if self.local.claim.token() == Some(token) => {
                 return Err(lost);
             }

@@ -7,7 +7,7 @@ use stepfold_session_scopes::Timestamp;
 
 use crate::ports::WallClock;
 
-/// The decisions that time has made about a run: the deadlines of these requests have passed.
+/// The expiries of requests of a run whose deadlines have passed, as decisions.
 pub(crate) fn expired(run: &Run, now: Timestamp) -> Decisions {
     let due = run.pending().into_iter().filter(|request| request.is_later() && request.is_due(now.into()));
     due.map(|request| (request.id, Decision::Expire)).collect::<Vec<_>>().into()

@@ -151,7 +151,8 @@ impl<'a> InvocationDriver<'a> {
             }
             let inspected = self.inspect(&read, holder).await;
             if let Err(RunnerError::AgentChanged { .. }) = inspected {
-                // What comes is stored first. Who may continue the run is another question.
+                // NOTE: answers are stored even if this agent may not continue the run: they may not be lost,
+                // docs/decisions/runner.md.
                 self.store_arrived_answers(&read).await?;
             }
             let (stopped, seen) = inspected?;
@@ -246,7 +247,7 @@ impl<'a> InvocationDriver<'a> {
         self.has_message && history.taker(self.ticket.current.invocation.id()).is_some()
     }
 
-    /// What is wanted of the last run: to continue it with decisions, if it waits and took the message.
+    /// The goal with regard to the last run: it is resumed with the decisions if it waits and took the message.
     pub(super) fn goal_for(
         &self,
         goal: InvocationGoal,

@@ -20,7 +20,7 @@ use crate::core::heartbeat_registry::{HeartbeatNotice, RenewedRun};
 use crate::core::runner_core::RunnerCore;
 use crate::session::local_session::LocalSession;
 
-/// How many claims are renewed alone at once: each may take a connection that waits for a lock.
+/// The number of claims that are renewed alone at once: each may take a connection that waits for a lock.
 const MAX_ALONE: usize = 4;
 
 /// A run whose claim is renewed until this is dropped.
@@ -148,8 +148,8 @@ impl HeartbeatTask {
         }
     }
 
-    /// Renews a claim by itself, however long the store takes, unless that is under way. One for which there is no place now
-    /// comes with the next heartbeat again.
+    /// Renews a claim by itself, however long the store takes, unless that is under way. One for which there is no
+    /// place now comes with the next heartbeat again.
     fn renew_alone(&mut self, number: u64, key: SessionKey, token: u64) {
         if self.alone.len() >= MAX_ALONE || !self.alone_numbers.insert(number) {
             return;

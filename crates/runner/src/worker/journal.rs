@@ -19,7 +19,8 @@ use crate::session::decision_reply::DecisionReply;
 use crate::session::inbox::InboxMessage;
 use crate::session::local_session::LocalSession;
 
-/// The most events of a run that are kept for what this process knows of the session. The end of a longer run is read again.
+/// The most events of a run that are kept for what this process knows of the session. The end of a longer run is read
+/// again.
 const MAX_WRITTEN: usize = 256;
 
 pub(crate) struct RunJournal {
@@ -121,8 +122,9 @@ impl RunJournal {
         Ok(())
     }
 
-    /// Stores an event. What has happened in the run, such as the result of a call that must not run twice, is held while the
-    /// store cannot be reached: until it is back, or another worker has taken the session, or the runner stops.
+    /// Stores an event. What has happened in the run, such as the result of a call that must not run twice, is held
+    /// while the store cannot be reached: until it is back, or another worker has taken the session, or the runner
+    /// stops.
     async fn store_event(&self, kind: &EventKind, request: &AppendEvent) -> Result<Receipt, SessionError> {
         let can_be_repeated = matches!(kind, EventKind::Began { .. } | EventKind::Decided { .. });
         let pauses = if can_be_repeated { append_backoff() } else { result_backoff() };

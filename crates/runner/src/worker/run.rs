@@ -166,7 +166,7 @@ impl<'a> InvocationDriver<'a> {
         }
     }
 
-    /// What stores the next events of a run, of which `place` are stored.
+    /// The journal for the next events of a run, of which `place` are stored.
     pub(super) fn journal(
         &self,
         invocation: InvocationId,

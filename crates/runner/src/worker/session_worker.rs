@@ -125,7 +125,7 @@ impl SessionWorker {
     }
 }
 
-/// Whether a run that ended so can continue without anybody deciding about it.
+/// Whether a run with this end can continue without a decision.
 fn leaves_work(ended: &Ended) -> bool {
     match ended {
         Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),
