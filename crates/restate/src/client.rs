@@ -17,15 +17,15 @@ use stepfold_session_scopes::{AppId, SessionId, SessionKey, UserId};
 use crate::error::RestateError;
 use crate::key::object_key;
 use crate::limits::RemoteReport;
-use crate::wire::{Decide, OBJECT, PendingRequests, Turn, check_size};
+use crate::wire::{DecideRequest, OBJECT, PendingRequests, TurnRequest, check_size};
 
-/// Sends requests to sessions that [workers](crate::Worker) serve, through the ingress of a Restate server of version 1.7 or
-/// newer. Cloning is cheap.
+/// Sends requests to sessions that [workers](crate::Worker) serve, through the ingress of a Restate server of version
+/// 1.7 or newer. Cloning is cheap.
 ///
 /// Any client of HTTP can do the same: see the crate's first page.
 #[derive(Clone)]
 pub struct Client {
-    http: ingress::Client<Http>,
+    http: ingress::Client<IngressTransport>,
     app: AppId,
 }
 
@@ -53,7 +53,7 @@ impl Client {
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return Err(invalid("must begin with http:// or https://".to_owned()));
         }
-        let http = ingress::Client::new(uri, http()?).map_err(|error| invalid(error.to_string()))?;
+        let http = ingress::Client::new(uri, transport()?).map_err(|error| invalid(error.to_string()))?;
         Ok(Client { http, app })
     }
 
@@ -99,8 +99,8 @@ impl RemoteSession {
         &self.key
     }
 
-    /// Runs a turn under an idempotency key, and waits for its end, or until it waits for decisions. May be called any number of
-    /// times with the same key, also after an error: see [`run_as`](stepfold_runner::SessionHandle::run_as).
+    /// Runs a turn under an idempotency key, and waits for its end, or until it waits for decisions. May be called any
+    /// number of times with the same key, also after an error: see [`run_as`](stepfold_runner::SessionHandle::run_as).
     ///
     /// # Errors
     /// [`RestateError::Refused`] with status 409 while an earlier run waits for decisions: the message is stored, and comes
@@ -137,7 +137,7 @@ impl RemoteSession {
         run: impl Into<String>,
         decisions: impl Into<Decisions>,
     ) -> Result<RemoteReport, RestateError> {
-        let body = Decide { run: run.into(), decisions: decisions.into() };
+        let body = DecideRequest { run: run.into(), decisions: decisions.into() };
         Ok(self.request::<_, RemoteReport>("decide", body)?.call().await?.into_body()?.0)
     }
 
@@ -151,7 +151,7 @@ impl RemoteSession {
         run: impl Into<String>,
         decisions: impl Into<Decisions>,
     ) -> Result<(), RestateError> {
-        let body = Decide { run: run.into(), decisions: decisions.into() };
+        let body = DecideRequest { run: run.into(), decisions: decisions.into() };
         self.request::<_, RemoteReport>("decide", body)?.send().await?;
         Ok(())
     }
@@ -165,8 +165,8 @@ impl RemoteSession {
         Ok(request.call().await?.into_body()?.0)
     }
 
-    /// Cancels the run of the session, on whichever worker it is running, or if it waits or was interrupted. Returns whether
-    /// there was one.
+    /// Cancels the run of the session, on whichever worker it is running, or if it waits or was interrupted. Returns
+    /// whether there was one.
     ///
     /// # Errors
     /// When the request fails.
@@ -180,8 +180,12 @@ impl RemoteSession {
     }
 
     /// A request that joins one that is running under the same key.
-    fn turn(&self, key: String, input: Input) -> Result<Request<Turn, RemoteReport>, RestateError> {
-        let body = Turn { idempotency_key: Some(key.clone()), input };
+    fn turn(
+        &self,
+        key: String,
+        input: Input,
+    ) -> Result<JsonRequest<TurnRequest, RemoteReport>, RestateError> {
+        let body = TurnRequest { idempotency_key: Some(key.clone()), input };
         Ok(self.request("run", body)?.idempotency_key(key))
     }
 
@@ -189,20 +193,20 @@ impl RemoteSession {
         &self,
         handler: &str,
         body: B,
-    ) -> Result<Request<B, R>, RestateError> {
+    ) -> Result<JsonRequest<B, R>, RestateError> {
         let json = serde_json::to_vec(&body).map_err(|error| RestateError::Request(error.to_string()))?;
         check_size(json.len()).map_err(RestateError::TooLarge)?;
         Ok(self.client.http.request(self.target(handler), Json(body)))
     }
 }
 
-type Request<B, R> = ingress::Request<Http, Json<B>, Json<R>>;
+type JsonRequest<B, R> = ingress::Request<IngressTransport, Json<B>, Json<R>>;
 
 /// The transport.
 #[derive(Clone)]
-struct Http(reqwest::Client);
+struct IngressTransport(reqwest::Client);
 
-impl RequestExecutor for Http {
+impl RequestExecutor for IngressTransport {
     type Error = reqwest::Error;
 
     async fn execute(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, reqwest::Error> {
@@ -216,7 +220,7 @@ impl RequestExecutor for Http {
 }
 
 /// A client without a time limit for replies: a run may take hours.
-fn http() -> Result<Http, RestateError> {
+fn transport() -> Result<IngressTransport, RestateError> {
     let failed = |error: &dyn fmt::Display| RestateError::Setup(error.to_string());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -231,5 +235,5 @@ fn http() -> Result<Http, RestateError> {
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
         .tls_backend_preconfigured(tls)
         .build();
-    client.map(Http).map_err(|error| failed(&error))
+    client.map(IngressTransport).map_err(|error| failed(&error))
 }

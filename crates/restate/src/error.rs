@@ -32,7 +32,8 @@ pub enum RestateError {
     /// The request is larger than [`MAX_REQUEST_BYTES`](crate::MAX_REQUEST_BYTES).
     #[error("{0}")]
     TooLarge(String),
-    /// The server could not be reached, or the connection was lost. A request that arrived continues; repeat it for its reply.
+    /// The server could not be reached, or the connection was lost. A request that arrived continues; repeat it for its
+    /// reply.
     #[error("the Restate server could not be reached")]
     Unreachable {
         /// The cause.
@@ -56,7 +57,7 @@ stepfold_state_core::debug_as_text!(RestateError);
 
 /// The body of a refusal.
 #[derive(Deserialize)]
-struct Refusal {
+struct RefusalBody {
     message: String,
 }
 
@@ -66,7 +67,7 @@ impl From<ingress::ClientError> for RestateError {
         match error {
             Of::Transport { source } => RestateError::Unreachable { source },
             Of::Status { status, response } => {
-                let refusal = serde_json::from_slice::<Refusal>(response.body());
+                let refusal = serde_json::from_slice::<RefusalBody>(response.body());
                 let message = refusal.map_or_else(
                     |_| String::from_utf8_lossy(response.body()).into_owned(),
                     |refusal| refusal.message,

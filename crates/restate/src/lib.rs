@@ -1,7 +1,8 @@
 //! Sessions as virtual objects of Restate.
 //!
-//! The [Restate](https://restate.dev) server calls workers over HTTP, keeps requests in order, repeats those whose worker died, and
-//! runs timers. This crate is the adapter: the record of a session is the only journal, and Restate adds *liveness*.
+//! The [Restate](https://restate.dev) server calls workers over HTTP, keeps requests in order, repeats those whose
+//! worker died, and runs timers. This crate is the adapter: the record of a session is the only journal, and Restate
+//! adds *liveness*.
 //!
 //! # The tour
 //!
@@ -45,12 +46,14 @@
 //!
 //! # Guarantees
 //!
-//! - Each journaled call is a slice of a run: [`run_as`](stepfold_runner::SessionHandle::run_as), which any worker may repeat. Its
-//!   value is the report. Nothing else is journaled, and there is no state and no awakeable in Restate, so a waiting session
-//!   costs it nothing.
-//! - A run that waits for decisions ends its invocation; `decide` is a new one. Messages that arrive in between are stored, and
-//!   answered with status 409; after the decision they run in order, and their senders get the reports by repeating the request.
-//! - The claim in the store is the fence: a worker that was frozen, and that Restate replaced, writes nothing when it wakes.
+//! - Each journaled call is a slice of a run: [`run_as`](stepfold_runner::SessionHandle::run_as), which any worker may
+//!   repeat. Its value is the report. Nothing else is journaled, and there is no state and no awakeable in Restate, so
+//!   a waiting session costs it nothing.
+//! - A run that waits for decisions ends its invocation; `decide` is a new one. Messages that arrive in between are
+//!   stored, and answered with status 409; after the decision they run in order, and their senders get the reports by
+//!   repeating the request.
+//! - The claim in the store is the fence: a worker that was frozen, and that Restate replaced, writes nothing when it
+//!   wakes.
 //! - A run of another version of the agent waits in a durable sleep, and is not retried. So does a run that needs a repair.
 //! - A journaled call lasts a slice and half a minute at most, however long a tool takes.
 //! - A request of more than 1 MiB is refused; large parts of a report are cut and named in it.
@@ -58,17 +61,18 @@
 //! # Options of the server
 //!
 //! A frozen worker is detected by its connection: set `RESTATE_WORKER__INVOKER__HTTP2_KEEP_ALIVE_INTERVAL=4s` and
-//! `RESTATE_WORKER__INVOKER__HTTP2_KEEP_ALIVE_TIMEOUT=2s`, and [`claim_for`](stepfold_runner::RunnerBuilder::claim_for) ten seconds.
-//! By default it takes a minute. A balancer in front of workers has to check their health: the system of a frozen one still takes
-//! connections, and each attempt that ends there is lost until a timeout.
+//! `RESTATE_WORKER__INVOKER__HTTP2_KEEP_ALIVE_TIMEOUT=2s`, and [`claim_for`](stepfold_runner::RunnerBuilder::claim_for)
+//! ten seconds. By default it takes a minute. A balancer in front of workers has to check their health: the system of a
+//! frozen one still takes connections, and each attempt that ends there is lost until a timeout.
 //!
-//! The server is under the Business Source License 1.1, which is not an open source licence: it allows running your own services
-//! on it, and forbids offering it to others as a managed service. Each release becomes Apache-2.0 after four years. The SDK is MIT.
+//! The server is under the Business Source License 1.1, which is not an open source licence: it allows running your own
+//! services on it, and forbids offering it to others as a managed service. Each release becomes Apache-2.0 after four
+//! years. The SDK is MIT.
 //!
 //! # What is absent
 //!
-//! The server, its registration of workers, and its administration. Operations on sessions, such as forks, are those of the runner
-//! over the same store.
+//! The server, its registration of workers, and its administration. Operations on sessions, such as forks, are those of
+//! the runner over the same store.
 
 mod client;
 mod error;

@@ -1,8 +1,8 @@
 //! The virtual object of a session: what Restate calls.
 //!
-//! `run` and `decide` are exclusive, so the turns of a session come in order. One journaled call is one slice of a run, and any
-//! worker may repeat it. No branch here depends on the agent: a journal that one version of an agent began, another one can
-//! replay.
+//! `run` and `decide` are exclusive, so the turns of a session come in order. One journaled call is one slice of a run,
+//! and any worker may repeat it. No branch here depends on the agent: a journal that one version of an agent began,
+//! another one can replay.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,34 +17,35 @@ use tracing::Instrument as _;
 
 use crate::key::session_of;
 use crate::limits::RemoteReport;
-use crate::slice::{Reaction, SliceEnd, reaction};
-use crate::wire::{Decide, OBJECT, PendingRequests, Received, Turn};
+use crate::slice::{ErrorReaction, SliceEnd, reaction};
+use crate::wire::{DecideRequest, OBJECT, PendingRequests, ReceivedBody, TurnRequest};
 
-/// How long after a deadline the session is woken, so that it has passed by the clocks of all workers but a slow one.
+/// The delay after a deadline at which the session is woken, so that the deadline has passed by the clocks of all
+/// workers but a slow one.
 const MARGIN: Duration = Duration::from_millis(5);
 
-/// What happens in the slices of an invocation.
+/// The task of the slices of an invocation.
 #[derive(Clone, Debug)]
-enum Task {
+enum SliceTask {
     /// A turn, under its key.
     Run(String, Box<Input>),
     /// A run continues after decisions.
-    Decide(Decide),
-    /// What was left in the session is brought to its end.
+    Decide(DecideRequest),
+    /// An interrupted run and waiting messages of the session are completed.
     Resume,
 }
 
 /// The times and options of a worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct WorkerOptions {
     pub(crate) slice: Duration,
-    /// How long a slice waits for the step that it ends in.
+    /// The time for which a slice waits for its last step after its duration.
     pub(crate) linger: Duration,
     pub(crate) pauses: (Duration, Duration),
     pub(crate) with_changed_agent: bool,
 }
 
-impl Options {
+impl WorkerOptions {
     fn pause(&self, number: u32) -> Duration {
         let (first, longest) = self.pauses;
         first.saturating_mul(1 << number.min(20)).min(longest)
@@ -55,46 +56,50 @@ impl Options {
 pub(crate) struct SessionObject {
     /// One for each application.
     pub(crate) runners: Vec<Runner>,
-    pub(crate) options: Options,
+    pub(crate) options: WorkerOptions,
 }
 
 #[object(name = "Session", client_visibility = "pub(crate)")]
 impl SessionObject {
-    /// Runs a turn: `{"idempotency_key": "request-7", "input": "..."}`, or the input alone, which is a text or the JSON of an
-    /// input. Without a key, the run is named by the invocation. The reply is a report.
+    /// Runs a turn: `{"idempotency_key": "request-7", "input": "..."}`, or the input alone, which is a text or the JSON
+    /// of an input. Without a key, the run is named by the invocation. The reply is a report.
     #[handler]
-    async fn run(&self, ctx: ObjectContext<'_>, body: Received<Value>) -> HandlerResult<Json<RemoteReport>> {
-        let Turn { idempotency_key, input } = body.0.and_then(Turn::received).map_err(invalid)?;
+    async fn run(
+        &self,
+        ctx: ObjectContext<'_>,
+        body: ReceivedBody<Value>,
+    ) -> HandlerResult<Json<RemoteReport>> {
+        let TurnRequest { idempotency_key, input } = body.0.and_then(TurnRequest::parse).map_err(invalid)?;
         // Restate makes the id from the key of the request, if it has one.
         let key = idempotency_key.unwrap_or_else(|| ctx.invocation_id().to_owned());
-        self.until_reported(&ctx, Task::Run(key, Box::new(input))).await
+        self.until_reported(&ctx, SliceTask::Run(key, Box::new(input))).await
     }
 
-    /// Decides about requests of a run, and runs it on.
+    /// Decides about requests of a run, and continues it.
     #[handler]
     async fn decide(
         &self,
         ctx: ObjectContext<'_>,
-        body: Received<Decide>,
+        body: ReceivedBody<DecideRequest>,
     ) -> HandlerResult<Json<RemoteReport>> {
         let decide = body.0.map_err(invalid)?;
         if decide.decisions.is_empty() {
             return Err(invalid("no decision: expected at least one in `decisions`".to_owned()).into());
         }
-        self.until_reported(&ctx, Task::Decide(decide)).await
+        self.until_reported(&ctx, SliceTask::Decide(decide)).await
     }
 
-    /// Brings to its end what was left in the session: an interrupted run, and messages that wait.
+    /// Completes an interrupted run and waiting messages of the session.
     #[handler]
     async fn resume(&self, ctx: ObjectContext<'_>) -> HandlerResult<()> {
-        self.until_done(&ctx, Task::Resume).await.map(drop)
+        self.until_done(&ctx, SliceTask::Resume).await.map(drop)
     }
 
     /// The requests that the session waits for.
     #[handler]
     async fn pending(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<Json<PendingRequests>> {
         let session = self.session(ctx.key()).await?;
-        let run = session.unfinished().await.map_err(handled)?;
+        let run = session.unfinished().await.map_err(handler_error)?;
         let Some(run) = run.filter(|run| !run.pending().is_empty()) else {
             return Ok(Json(PendingRequests::default()));
         };
@@ -102,13 +107,14 @@ impl SessionObject {
         Ok(Json(PendingRequests { run: name, requests: run.pending() }))
     }
 
-    /// Cancels the run of the session, whether it is running on some worker, waits or was interrupted. Whether there was one.
+    /// Cancels the run of the session, whether it is running on some worker, waits or was interrupted. Whether there
+    /// was one.
     #[handler]
     async fn cancel(&self, ctx: SharedObjectContext<'_>) -> HandlerResult<Json<bool>> {
         let session = self.session(ctx.key()).await?;
         let Json(cancelled) = ctx.run(|| cancel(session)).name("cancel").await?;
         if cancelled.has_more {
-            drop(ctx.request::<(), ()>(send_on(ctx.key()), ()).send());
+            drop(ctx.request::<(), ()>(resume_target(ctx.key()), ()).send());
         }
         Ok(Json(cancelled.was_there))
     }
@@ -116,27 +122,27 @@ impl SessionObject {
 
 /// The result of a cancellation.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Cancelled {
+struct CancelResult {
     was_there: bool,
     has_more: bool,
 }
 
-async fn cancel(session: SessionHandle) -> HandlerResult<Json<Cancelled>> {
-    let was_there = session.cancel_everywhere().await.map_err(handled)?;
-    Ok(Json(Cancelled { was_there, has_more: was_there && has_more(&session).await? }))
+async fn cancel(session: SessionHandle) -> HandlerResult<Json<CancelResult>> {
+    let was_there = session.cancel_everywhere().await.map_err(handler_error)?;
+    Ok(Json(CancelResult { was_there, has_more: was_there && has_more(&session).await? }))
 }
 
-/// Where what waits in a session is sent on.
-fn send_on(object: &str) -> RequestTarget {
+/// The target of a request that resumes the waiting work of a session.
+fn resume_target(object: &str) -> RequestTarget {
     RequestTarget::object(OBJECT, object, "resume")
 }
 
-/// Has Restate resume the session at a time. Of several requests for one time, one is kept, unless this invocation may be the
-/// kept one: a clock of Restate that is ahead wakes too early.
+/// Has Restate resume the session at a time. Of several requests for one time, one is kept, unless this invocation may
+/// be the kept one: a clock of Restate that is ahead wakes too early.
 fn wake_at(ctx: &ObjectContext<'_>, due: SystemTime, is_woken: bool) {
     #[expect(clippy::disallowed_methods, reason = "Restate takes a delay, and a session has the time of day")]
     let delay = due.duration_since(SystemTime::now()).unwrap_or_default() + MARGIN;
-    let wake = ctx.request::<(), ()>(send_on(ctx.key()), ());
+    let wake = ctx.request::<(), ()>(resume_target(ctx.key()), ());
     let since = due.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let wake = if is_woken { wake } else { wake.idempotency_key(format!("due/{}", since.as_micros())) };
     drop(wake.send_after(delay));
@@ -144,7 +150,7 @@ fn wake_at(ctx: &ObjectContext<'_>, due: SystemTime, is_woken: bool) {
 
 /// Whether messages wait in the inbox.
 async fn has_more(session: &SessionHandle) -> Result<bool, HandlerError> {
-    session.inbox().await.map(|inbox| !inbox.is_empty()).map_err(handled)
+    session.inbox().await.map(|inbox| !inbox.is_empty()).map_err(handler_error)
 }
 
 impl SessionObject {
@@ -152,22 +158,30 @@ impl SessionObject {
         let key = session_of(object)
             .ok_or_else(|| invalid(format!("invalid key `{object}`: expected app/user/session")))?;
         for runner in &self.runners {
-            let served = runner.key(key.user.as_str(), key.id.as_str()).map_err(handled)?;
+            let served = runner.key(key.user.as_str(), key.id.as_str()).map_err(handler_error)?;
             if served == key {
-                return runner.session(key.user.as_str(), key.id.as_str()).await.map_err(handled);
+                return runner.session(key.user.as_str(), key.id.as_str()).await.map_err(handler_error);
             }
         }
         Err(TerminalError::new_with_code(404, format!("unknown app `{}` in key `{object}`", key.app)).into())
     }
 
-    async fn until_reported(&self, ctx: &ObjectContext<'_>, task: Task) -> HandlerResult<Json<RemoteReport>> {
+    async fn until_reported(
+        &self,
+        ctx: &ObjectContext<'_>,
+        task: SliceTask,
+    ) -> HandlerResult<Json<RemoteReport>> {
         let done = self.until_done(ctx, task).await?;
         // Only `resume` ends without a report.
         done.map(Json).ok_or_else(|| TerminalError::new("the session is at rest").into())
     }
 
     /// Runs slices until there is nothing left to do.
-    async fn until_done(&self, ctx: &ObjectContext<'_>, task: Task) -> HandlerResult<Option<RemoteReport>> {
+    async fn until_done(
+        &self,
+        ctx: &ObjectContext<'_>,
+        task: SliceTask,
+    ) -> HandlerResult<Option<RemoteReport>> {
         let session = self.session(ctx.key()).await?;
         let mut blocked = 0;
         loop {
@@ -176,10 +190,10 @@ impl SessionObject {
             match end {
                 SliceEnd::Done { report, has_more, due } => {
                     if has_more {
-                        drop(ctx.request::<(), ()>(send_on(ctx.key()), ()).send());
+                        drop(ctx.request::<(), ()>(resume_target(ctx.key()), ()).send());
                     }
                     if let Some(due) = due {
-                        wake_at(ctx, due, matches!(task, Task::Resume));
+                        wake_at(ctx, due, matches!(task, SliceTask::Resume));
                     }
                     return Ok(Some(*report));
                 }
@@ -197,9 +211,9 @@ impl SessionObject {
         }
     }
 
-    /// Runs for the time of a slice. A step that takes longer continues, and the next slice waits for it: a journaled call that
-    /// lasts too long would be suspended inside, and never be continued.
-    async fn slice(&self, session: SessionHandle, task: Task) -> HandlerResult<Json<SliceEnd>> {
+    /// Runs for the time of a slice. A step that takes longer continues, and the next slice waits for it: a journaled
+    /// call that lasts too long would be suspended inside, and never be continued.
+    async fn slice(&self, session: SessionHandle, task: SliceTask) -> HandlerResult<Json<SliceEnd>> {
         let span = tracing::info_span!("slice", session = %session.key());
         let ended = tokio::select! {
             biased;
@@ -209,21 +223,21 @@ impl SessionObject {
         match ended {
             Ok(end) => Ok(Json(end)),
             Err(error) => match reaction(&error) {
-                Reaction::Sleep => {
+                ErrorReaction::Sleep => {
                     tracing::warn!(session = %session.key(), %error, "session is blocked");
                     Ok(Json(SliceEnd::Blocked { reason: error.to_string() }))
                 }
-                Reaction::Repeat | Reaction::Refuse(_) => Err(handled(error)),
+                ErrorReaction::Repeat | ErrorReaction::Refuse(_) => Err(handler_error(error)),
             },
         }
     }
 
-    async fn work(&self, session: &SessionHandle, task: Task) -> Result<SliceEnd, RunnerError> {
+    async fn work(&self, session: &SessionHandle, task: SliceTask) -> Result<SliceEnd, RunnerError> {
         let (key, input, decisions) = match task {
-            Task::Run(key, input) => (key, *input, None),
+            SliceTask::Run(key, input) => (key, *input, None),
             // The run has its message already, or there is nothing to decide about.
-            Task::Decide(Decide { run, decisions }) => (run, Input::new(), Some(decisions)),
-            Task::Resume => return resume(session, self.options.with_changed_agent).await,
+            SliceTask::Decide(DecideRequest { run, decisions }) => (run, Input::new(), Some(decisions)),
+            SliceTask::Resume => return resume(session, self.options.with_changed_agent).await,
         };
         let mut run = session.run_as(key, input).stop_after(self.options.slice);
         if self.options.with_changed_agent {
@@ -266,9 +280,9 @@ fn invalid(message: String) -> TerminalError {
 }
 
 /// An error as Restate takes it: repeated, or told to the caller.
-fn handled(error: RunnerError) -> HandlerError {
+fn handler_error(error: RunnerError) -> HandlerError {
     match reaction(&error) {
-        Reaction::Refuse(code) => TerminalError::new_with_code(code, error.to_string()).into(),
-        Reaction::Repeat | Reaction::Sleep => error.into(),
+        ErrorReaction::Refuse(code) => TerminalError::new_with_code(code, error.to_string()).into(),
+        ErrorReaction::Repeat | ErrorReaction::Sleep => error.into(),
     }
 }

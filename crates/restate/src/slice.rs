@@ -55,9 +55,9 @@ fn requests(status: &RunStatus) -> &[ApprovalRequest] {
     }
 }
 
-/// What is done about an error.
+/// The reaction to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reaction {
+pub(crate) enum ErrorReaction {
     /// Restate repeats the slice, here or on another worker.
     Repeat,
     /// The object sleeps, and repeats the slice.
@@ -66,16 +66,16 @@ pub(crate) enum Reaction {
     Refuse(u16),
 }
 
-/// Decides what is done about an error.
-pub(crate) fn reaction(error: &RunnerError) -> Reaction {
+/// Decides the reaction to an error.
+pub(crate) fn reaction(error: &RunnerError) -> ErrorReaction {
     match error {
         // Its decision comes through the same object, which therefore has to be free.
-        RunnerError::Pending { .. } => Reaction::Refuse(409),
-        RunnerError::Withdrawn { .. } => Reaction::Refuse(410),
+        RunnerError::Pending { .. } => ErrorReaction::Refuse(409),
+        RunnerError::Withdrawn { .. } => ErrorReaction::Refuse(410),
         error => match error.remedy() {
-            Remedy::Retry => Reaction::Repeat,
-            Remedy::Wait => Reaction::Sleep,
-            Remedy::Never => Reaction::Refuse(400),
+            Remedy::Retry => ErrorReaction::Repeat,
+            Remedy::Wait => ErrorReaction::Sleep,
+            Remedy::Never => ErrorReaction::Refuse(400),
         },
     }
 }

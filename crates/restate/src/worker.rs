@@ -8,7 +8,7 @@ use restate_sdk::service::{IntoServiceDefinition, ServiceDefinition};
 use stepfold_runner::Runner;
 use tokio::net::TcpListener;
 
-use crate::object::{Options, SessionObject};
+use crate::object::{SessionObject, WorkerOptions};
 
 /// The time for which Restate waits beyond the end of a slice, before it takes a worker for stalled.
 const MARGIN: Duration = Duration::from_secs(60);
@@ -48,13 +48,13 @@ const ATTEMPTS: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub struct Worker {
     runners: Vec<Runner>,
-    options: Options,
+    options: WorkerOptions,
 }
 
 impl Worker {
     /// A worker with the usual options.
     pub fn new(runner: Runner) -> Self {
-        let options = Options {
+        let options = WorkerOptions {
             slice: Duration::from_secs(60),
             linger: Duration::from_secs(30),
             pauses: (Duration::from_secs(1), Duration::from_secs(600)),
@@ -63,8 +63,8 @@ impl Worker {
         Worker { runners: vec![runner], options }
     }
 
-    /// Adds the sessions of another application, with another agent: a server has one deployment of the virtual object, which
-    /// serves them all.
+    /// Adds the sessions of another application, with another agent: a server has one deployment of the virtual object,
+    /// which serves them all.
     pub fn and(mut self, runner: Runner) -> Self {
         self.runners.push(runner);
         self
@@ -78,8 +78,8 @@ impl Worker {
     }
 
     /// Sets the pause of a session that is blocked, such as by a [changed
-    /// agent](stepfold_runner::RunnerError::AgentChanged), which doubles each time, and the longest pause; one second and ten
-    /// minutes by default. Restate keeps the time, and the session costs nothing meanwhile.
+    /// agent](stepfold_runner::RunnerError::AgentChanged), which doubles each time, and the longest pause; one second
+    /// and ten minutes by default. Restate keeps the time, and the session costs nothing meanwhile.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
         self.options.pauses = (first, longest.max(first));
         self
@@ -91,8 +91,9 @@ impl Worker {
         self
     }
 
-    /// Serves until `stop` completes: then no connection is taken any more, and requests that run have ten seconds. What
-    /// they began continues in this process until the runner is [shut down](Runner::shutdown), and after that on another one.
+    /// Serves until `stop` completes: then no connection is taken any more, and requests that run have ten seconds.
+    /// What they began continues in this process until the runner is [shut down](Runner::shutdown), and after that on
+    /// another one.
     pub async fn serve(self, listener: TcpListener, stop: impl Future) {
         let endpoint = Endpoint::builder().bind(self).build();
         HttpServer::new(endpoint).serve_with_cancel(listener, stop).await;

@@ -135,8 +135,8 @@ pub enum RunnerError {
         /// The cause, with the partial outcome if there is one.
         r#source: Arc<RunError>,
     },
-    /// Recovery leaves the run to a person: it failed with what a repetition cannot mend, such as a request that the model's
-    /// provider rejects as invalid.
+    /// Recovery leaves the run to a person: it failed with what a repetition cannot mend, such as a request that the
+    /// model's provider rejects as invalid.
     #[error(
         "run in session {key} is not recovered, since it would fail again: {cause}; fix the cause and call `resume()`, or \
          cancel the run with `abandon()`"

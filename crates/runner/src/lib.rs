@@ -95,48 +95,22 @@
 //! Scopes, sessions and their turns are those of adk-rust 2.3 ("State management"); commits, effects and
 //! recovery are stepfold's own. `docs/compare.md` lists the differences, `docs/decisions.md` the reasons.
 
-mod accept;
-mod attend;
-mod backlog;
-mod claim;
-mod closing;
-mod compare;
-mod complete;
+mod access;
+mod builder;
 #[cfg(feature = "contract")]
 pub mod contract;
-mod decided;
-mod edits;
+mod core;
 mod error;
-mod follow;
+mod feed;
 mod handle;
-mod history;
-mod hub;
-mod inbox;
-mod invocation;
-mod journal;
-mod kept;
-mod next;
-mod observers;
 mod ports;
-mod process;
-mod pulse;
 mod record;
-mod recover;
+mod recovery;
 mod remedy;
-mod remote;
-mod replay;
-mod report;
-mod resume;
-mod run_as;
+mod remote_tool;
 mod runner;
-mod shown;
-mod slot;
-mod slots;
-mod taken;
-mod turn;
-mod unattended;
-mod watch;
-mod work;
+mod session;
+mod worker;
 
 #[doc = include_str!("../docs/guarantees.md")]
 pub mod guarantees {}
@@ -144,24 +118,28 @@ pub mod guarantees {}
 pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
-pub use crate::claim::WhenClaimed;
-pub use crate::compare::{Comparison, FirstDifference, compare};
-pub use crate::complete::CompleteCall;
-pub use crate::decided::{DecisionReceipt, RecordedDecision};
-pub use crate::edits::{EditReceipt, EditSession, RecordedEdit};
+pub use crate::access::decision_lookup::RecordedDecision;
+pub use crate::builder::RunnerBuilder;
+pub use crate::core::load::Load;
+pub use crate::core::runner_core::Runner;
+pub use crate::core::watchers::SessionChange;
 pub use crate::error::RunnerError;
-pub use crate::handle::SessionHandle;
-pub use crate::hub::Seen;
-pub use crate::inbox::WaitingMessage;
-pub use crate::invocation::{Ended, Invocation};
+pub use crate::handle::complete::CompleteCall;
+pub use crate::handle::edits::{EditReceipt, EditSession, RecordedEdit};
+pub use crate::handle::model_step::ModelStep;
+pub use crate::handle::resume::Resume;
+pub use crate::handle::run_as::RunAs;
+pub use crate::handle::session_handle::SessionHandle;
 pub use crate::ports::{ShortIds, SystemClock, WallClock};
-pub use crate::record::{RECORD_FORMAT, failure, is_left_to_person, is_unfinished};
-pub use crate::recover::RecoverOptions;
+pub use crate::record::compare::{Comparison, FirstDifference, compare};
+pub use crate::record::events::{RECORD_FORMAT, failure, is_left_to_person, is_unfinished};
+pub use crate::record::report::{REPORT_FORMAT, Report, RunStatus};
+pub use crate::recovery::recover::RecoverOptions;
+pub use crate::recovery::unattended::UnattendedSession;
 pub use crate::remedy::Remedy;
-pub use crate::report::{REPORT_FORMAT, Report, RunStatus};
-pub use crate::resume::Resume;
-pub use crate::run_as::RunAs;
-pub use crate::runner::{Busy, Load, Runner, RunnerBuilder};
-pub use crate::shown::ModelStep;
-pub use crate::unattended::UnattendedSession;
-pub use crate::watch::SessionChange;
+pub use crate::session::busy::Busy;
+pub use crate::session::claim::WhenClaimed;
+pub use crate::session::decision_reply::DecisionReceipt;
+pub use crate::session::event_hub::Seen;
+pub use crate::session::inbox::WaitingMessage;
+pub use crate::session::invocation::{Ended, Invocation};

@@ -5,7 +5,7 @@ use stepfold_session_scopes::{ErrorKind, SessionError};
 
 use crate::error::RunnerError;
 
-/// What helps against an error: for hosts that repeat requests by themselves.
+/// The remedy for an error, for hosts that repeat requests by themselves.
 ///
 /// # Examples
 /// ```

@@ -11,18 +11,18 @@ use stepfold_agent_loop::{Agent, Decision, Exit};
 use stepfold_session_scopes::{EventRange, GetSession, Session, SessionKey, SessionStore};
 
 use super::Exam;
-use super::child::{CLAIM, Client, Kind, ROLE, agent};
+use super::child::{CLAIM, ExamClient, ROLE, WorkerKind, agent};
 use super::host::{Effects, Host, HostError};
-use crate::record::exit_of;
-use crate::runner::Runner;
+use crate::core::runner_core::Runner;
+use crate::record::events::exit_of;
 
-/// How long a case waits for anything.
+/// The timeout of each wait in a case.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often it looks.
+/// The interval between two polls.
 const LOOK: Duration = Duration::from_millis(20);
 
-type Checked = Result<(), HostError>;
+type CaseResult = Result<(), HostError>;
 
 macro_rules! ensure {
     ($holds:expr, $($found:tt)+) => {
@@ -38,7 +38,7 @@ pub(super) async fn all<H: Host>(exam: &Exam<H>) -> Vec<(&'static str, Result<()
     macro_rules! run {
         ($($case:ident($($given:expr),*);)*) => {$(
             let name = concat!(stringify!($case), $(" ", stringify!($given)),*);
-            let room = Room::new(exam, name);
+            let room = ExamRoom::new(exam, name);
             let result = $case(room $(, $given)*).await;
             cases.push((name, result.map_err(|error| error.to_string())));
         )*};
@@ -63,36 +63,36 @@ pub(super) async fn all<H: Host>(exam: &Exam<H>) -> Vec<(&'static str, Result<()
     cases
 }
 
-/// Where a case takes place: its sessions, and the file that its calls have effects on.
-struct Room<'a, H> {
+/// The room of a case: its sessions, and the file that its calls have effects on.
+struct ExamRoom<'a, H> {
     exam: &'a Exam<H>,
     name: String,
     world: PathBuf,
     agent: Agent,
 }
 
-impl<'a, H: Host> Room<'a, H> {
+impl<'a, H: Host> ExamRoom<'a, H> {
     fn new(exam: &'a Exam<H>, case: &str) -> Self {
         let name = case.replace([' ', '"'], "-");
         let world = exam.folder.join(&name);
-        Room { exam, agent: agent(&Effects::on(&world, false), Kind::Usual), name, world }
+        ExamRoom { exam, agent: agent(&Effects::on(&world, false), WorkerKind::Usual), name, world }
     }
 
     fn session(&self, number: usize) -> Result<SessionKey, HostError> {
         Ok(SessionKey::new("exam", format!("u{}", number % 7), format!("{}-{number}", self.name))?)
     }
 
-    fn worker(&self, kind: Kind) -> Result<Worker, HostError> {
-        let mut worker = Worker::start(self.exam, kind, &self.world, None)?;
+    fn worker(&self, kind: WorkerKind) -> Result<ExamWorker, HostError> {
+        let mut worker = ExamWorker::start(self.exam, kind, &self.world, None)?;
         worker.listen_for("ready")?;
         Ok(worker)
     }
 
-    async fn submit(&self, session: &SessionKey, input: &str) -> Checked {
+    async fn submit(&self, session: &SessionKey, input: &str) -> CaseResult {
         self.exam.host.submit(&self.agent, session, "k1", input).await
     }
 
-    /// How often each call had its effect, by its idempotency key.
+    /// The number of effects of each call, by its idempotency key.
     fn effects(&self) -> BTreeMap<String, usize> {
         let mut effects = BTreeMap::new();
         for key in std::fs::read_to_string(&self.world).unwrap_or_default().lines() {
@@ -106,8 +106,8 @@ impl<'a, H: Host> Room<'a, H> {
         Ok(self.exam.host.store().await?.get(get).await?)
     }
 
-    /// Looks until it holds.
-    async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> Result<bool, HostError>) -> Checked {
+    /// Polls until it holds.
+    async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> Result<bool, HostError>) -> CaseResult {
         let looks = PATIENCE.as_millis() / LOOK.as_millis();
         for _ in 0..looks {
             if holds().await? {
@@ -141,7 +141,7 @@ impl<'a, H: Host> Room<'a, H> {
     }
 }
 
-/// How the run in a session has ended, if it has.
+/// The exit of the run in a session, if it has ended.
 fn exit(session: &Session) -> Option<Exit> {
     session.events.iter().rev().find_map(|committed| exit_of(&committed.event))
 }
@@ -154,18 +154,18 @@ fn unknown(session: &Session) -> usize {
 }
 
 /// A worker in a process of its own.
-struct Worker {
+struct ExamWorker {
     child: Child,
     says: Receiver<String>,
     hears: ChildStdin,
 }
 
-impl Worker {
+impl ExamWorker {
     fn start<H>(
         exam: &Exam<H>,
-        kind: Kind,
+        kind: WorkerKind,
         world: &std::path::Path,
-        client: Option<&Client>,
+        client: Option<&ExamClient>,
     ) -> Result<Self, HostError> {
         let client = client.map(serde_json::to_string).transpose()?.unwrap_or_default();
         let mut child = Command::new(std::env::current_exe()?)
@@ -185,10 +185,10 @@ impl Worker {
                 }
             }
         });
-        Ok(Worker { child, says, hears })
+        Ok(ExamWorker { child, says, hears })
     }
 
-    fn listen_for(&mut self, what: &str) -> Checked {
+    fn listen_for(&mut self, what: &str) -> CaseResult {
         loop {
             match self.says.recv_timeout(PATIENCE) {
                 Ok(line) if line == what => return Ok(()),
@@ -208,25 +208,25 @@ impl Worker {
         self.says.try_iter().any(|line| line == what)
     }
 
-    fn signal(&self, signal: &str) -> Checked {
+    fn signal(&self, signal: &str) -> CaseResult {
         let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status()?;
         ensure!(status.success(), "a worker cannot be sent {signal}");
         Ok(())
     }
 }
 
-impl Drop for Worker {
+impl Drop for ExamWorker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-async fn what_is_submitted_twice_runs_once<H: Host>(room: Room<'_, H>) -> Checked {
+async fn what_is_submitted_twice_runs_once<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
     let input = "assistant: > c1 pay()\nassistant: done";
     room.submit(&key, input).await?;
-    let _workers = (room.worker(Kind::Usual)?, room.worker(Kind::Usual)?);
+    let _workers = (room.worker(WorkerKind::Usual)?, room.worker(WorkerKind::Usual)?);
     room.submit(&key, input).await?;
     room.ended(&key).await?;
     room.submit(&key, input).await?;
@@ -238,12 +238,12 @@ async fn what_is_submitted_twice_runs_once<H: Host>(room: Room<'_, H>) -> Checke
     Ok(())
 }
 
-async fn a_killed_worker_is_replaced<H: Host>(room: Room<'_, H>, tool: &str) -> Checked {
+async fn a_killed_worker_is_replaced<H: Host>(room: ExamRoom<'_, H>, tool: &str) -> CaseResult {
     let key = room.session(0)?;
-    let mut first = room.worker(Kind::Slow)?;
+    let mut first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, &format!("assistant: > c1 {tool}()\nassistant: done")).await?;
     first.listen_for(&format!("calls {tool}"))?;
-    let _second = room.worker(Kind::Usual)?;
+    let _second = room.worker(WorkerKind::Usual)?;
     first.signal("-KILL")?;
     let (session, exit) = room.ended(&key).await?;
     ensure!(exit == Exit::Text, "it ended so: {exit}");
@@ -254,14 +254,14 @@ async fn a_killed_worker_is_replaced<H: Host>(room: Room<'_, H>, tool: &str) -> 
     Ok(())
 }
 
-async fn a_worker_is_killed_in_a_decided_call<H: Host>(room: Room<'_, H>) -> Checked {
+async fn a_worker_is_killed_in_a_decided_call<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
-    let first = room.worker(Kind::Slow)?;
+    let first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 send()\nassistant: done").await?;
     let decisions = room.waits(&key).await?.into_iter().map(|id| (id, Decision::Approve)).collect();
     let address = (key.app.to_string(), key.user.to_string(), key.id.to_string());
-    let client = Client { key: address, decisions };
-    let client = Worker::start(room.exam, Kind::Slow, &room.world, Some(&client))?;
+    let client = ExamClient { key: address, decisions };
+    let client = ExamWorker::start(room.exam, WorkerKind::Slow, &room.world, Some(&client))?;
     // A client that decides may begin the call itself, and leave it as unknown.
     let called = async || {
         let is_called = first.has_said("calls send") || client.has_said("calls send");
@@ -269,24 +269,24 @@ async fn a_worker_is_killed_in_a_decided_call<H: Host>(room: Room<'_, H>) -> Che
     };
     room.until("no worker begins the call", called).await?;
     drop((first, client));
-    let _second = room.worker(Kind::Usual)?;
+    let _second = room.worker(WorkerKind::Usual)?;
     let (session, _) = room.ended(&key).await?;
     ensure!(unknown(&session) == 1 && room.effects().is_empty(), "effects: {:?}", room.effects());
     Ok(())
 }
 
-async fn a_frozen_worker_is_replaced_and_refused<H: Host>(room: Room<'_, H>) -> Checked {
+async fn a_frozen_worker_is_replaced_and_refused<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
-    let mut first = room.worker(Kind::Slow)?;
+    let mut first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 pay()\nassistant: > c2 save()\nassistant: done").await?;
     first.listen_for("calls pay")?;
-    let _second = room.worker(Kind::Usual)?;
+    let _second = room.worker(WorkerKind::Usual)?;
     first.signal("-STOP")?;
     let (before, _) = room.ended(&key).await?;
     first.signal("-CONT")?;
     first.hears.write_all(b"\n")?;
-    // It has the effect after all, which is what was unknown, or hears before that it lost its claim. In any case nothing of
-    // it is written, as long as one looks.
+    // It has the effect after all, which is what was unknown, or hears before that it lost its claim. In any case
+    // nothing of it is written, as long as one looks.
     tokio::time::sleep(CLAIM * 3).await;
     let after = room.read(&key).await?;
     ensure!(after.events == before.events, "a write of the thawed worker was taken");
@@ -294,9 +294,9 @@ async fn a_frozen_worker_is_replaced_and_refused<H: Host>(room: Room<'_, H>) -> 
     Ok(())
 }
 
-async fn a_run_is_cancelled_from_another_process<H: Host>(room: Room<'_, H>) -> Checked {
+async fn a_run_is_cancelled_from_another_process<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
-    let mut worker = room.worker(Kind::Slow)?;
+    let mut worker = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 look()\nassistant: done").await?;
     worker.listen_for("calls look")?;
     room.exam.host.cancel(&room.agent, &key).await?;
@@ -305,9 +305,9 @@ async fn a_run_is_cancelled_from_another_process<H: Host>(room: Room<'_, H>) -> 
     Ok(())
 }
 
-async fn decisions_are_taken_while_no_worker_is_alive<H: Host>(room: Room<'_, H>) -> Checked {
+async fn decisions_are_taken_while_no_worker_is_alive<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
-    let first = room.worker(Kind::Usual)?;
+    let first = room.worker(WorkerKind::Usual)?;
     room.submit(&key, "assistant: > c1 send()\nassistant: done").await?;
     let pending = room.waits(&key).await?;
     first.signal("-KILL")?;
@@ -316,42 +316,42 @@ async fn decisions_are_taken_while_no_worker_is_alive<H: Host>(room: Room<'_, H>
     room.exam.host.decide(&room.agent, &key, "k1", decided.clone()).await?;
     // The answer to the client was lost.
     room.exam.host.decide(&room.agent, &key, "k1", decided).await?;
-    let _second = room.worker(Kind::Usual)?;
+    let _second = room.worker(WorkerKind::Usual)?;
     let (_, exit) = room.ended(&key).await?;
     ensure!(exit == Exit::Text, "it ended so: {exit}");
     ensure!(room.effects().values().all(|times| *times == 1), "effects: {:?}", room.effects());
     Ok(())
 }
 
-async fn a_changed_agent_leaves_the_run_alone<H: Host>(room: Room<'_, H>) -> Checked {
+async fn a_changed_agent_leaves_the_run_alone<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
-    let mut first = room.worker(Kind::Slow)?;
+    let mut first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 save()\nassistant: done").await?;
     first.listen_for("calls save")?;
     first.signal("-KILL")?;
     drop(first);
-    let changed = room.worker(Kind::Changed)?;
+    let changed = room.worker(WorkerKind::Changed)?;
     tokio::time::sleep(CLAIM * 3).await;
     ensure!(
         exit(&room.read(&key).await?).is_none() && room.effects().is_empty(),
         "a changed agent continued"
     );
     drop(changed);
-    let _same = room.worker(Kind::Usual)?;
+    let _same = room.worker(WorkerKind::Usual)?;
     room.ended(&key).await?;
     ensure!(room.effects().len() == 1, "effects: {:?}", room.effects());
     Ok(())
 }
 
 /// A worker is killed while nodes run side by side: none of them has its effect twice, and the run ends.
-async fn a_worker_is_killed_in_a_graph<H: Host>(mut room: Room<'_, H>) -> Checked {
+async fn a_worker_is_killed_in_a_graph<H: Host>(mut room: ExamRoom<'_, H>) -> CaseResult {
     room.agent = room.exam.host.graph(Effects::on(&room.world, false)).ok_or("the host has no graph")?;
     let key = room.session(0)?;
-    let mut first = room.worker(Kind::SlowGraph)?;
+    let mut first = room.worker(WorkerKind::SlowGraph)?;
     room.submit(&key, "pay").await?;
     first.listen_for("waits")?;
     room.until("the other nodes have no effect", async || Ok(room.effects().len() == 2)).await?;
-    let _second = room.worker(Kind::Graph)?;
+    let _second = room.worker(WorkerKind::Graph)?;
     first.signal("-KILL")?;
     let (_, exit) = room.ended(&key).await?;
     ensure!(exit == Exit::End, "it ended so: {exit}");
@@ -362,7 +362,7 @@ async fn a_worker_is_killed_in_a_graph<H: Host>(mut room: Room<'_, H>) -> Checke
 }
 
 /// Each call has its effect once at most, or is unknown, and all runs end.
-async fn many_sessions_outlive_a_worker<H: Host>(room: Room<'_, H>) -> Checked {
+async fn many_sessions_outlive_a_worker<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
     const CALLS: usize = 5;
     let calls: Vec<String> = (1..=CALLS).map(|number| format!("assistant: > c{number} pay()\n")).collect();
     let input = format!("{}assistant: done", calls.concat());
@@ -370,7 +370,7 @@ async fn many_sessions_outlive_a_worker<H: Host>(room: Room<'_, H>) -> Checked {
     for number in 0..sessions {
         room.submit(&room.session(number)?, &input).await?;
     }
-    let (first, _second) = (room.worker(Kind::Usual)?, room.worker(Kind::Usual)?);
+    let (first, _second) = (room.worker(WorkerKind::Usual)?, room.worker(WorkerKind::Usual)?);
     room.until("the workers do nothing", async || Ok(room.effects().len() >= sessions)).await?;
     first.signal("-KILL")?;
     let mut lost = 0;

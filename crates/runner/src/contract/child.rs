@@ -14,15 +14,16 @@ use stepfold_tools::{Approval, Effect, Tool, ToolBuilder, ToolContext, ToolError
 
 use super::host::{Effects, Host, Ready};
 
-/// What a parent tells its child: how the worker is, where its host is, and the file of the world.
+/// The variable by which a parent tells its child the kind of the worker, the address of its host, and the file of the
+/// world.
 pub(super) const ROLE: &str = "STEPFOLD_HOST_EXAM";
 
-/// How long a worker may be silent.
+/// The duration of a claim: a worker that is silent for longer is replaced.
 pub(super) const CLAIM: Duration = Duration::from_millis(900);
 
-/// How a worker is.
+/// The kind of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum WorkerKind {
     Usual,
     /// The first call waits until it is told to continue.
     Slow,
@@ -34,36 +35,36 @@ pub(super) enum Kind {
     SlowGraph,
 }
 
-impl Kind {
+impl WorkerKind {
     pub(super) const fn word(self) -> &'static str {
         match self {
-            Kind::Usual => "usual",
-            Kind::Slow => "slow",
-            Kind::Changed => "changed",
-            Kind::Graph => "graph",
-            Kind::SlowGraph => "slow-graph",
+            WorkerKind::Usual => "usual",
+            WorkerKind::Slow => "slow",
+            WorkerKind::Changed => "changed",
+            WorkerKind::Graph => "graph",
+            WorkerKind::SlowGraph => "slow-graph",
         }
     }
 
     fn of(word: &str) -> Self {
         match word {
-            "slow" => Kind::Slow,
-            "changed" => Kind::Changed,
-            "graph" => Kind::Graph,
-            "slow-graph" => Kind::SlowGraph,
-            _ => Kind::Usual,
+            "slow" => WorkerKind::Slow,
+            "changed" => WorkerKind::Changed,
+            "graph" => WorkerKind::Graph,
+            "slow-graph" => WorkerKind::SlowGraph,
+            _ => WorkerKind::Usual,
         }
     }
 
     /// The effects of its agent on a file.
     fn effects(self, world: PathBuf) -> Effects {
-        Effects::on(world, matches!(self, Kind::Slow | Kind::SlowGraph))
+        Effects::on(world, matches!(self, WorkerKind::Slow | WorkerKind::SlowGraph))
     }
 }
 
 /// A client in a process of its own, which decides and may begin the call.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Client {
+pub(super) struct ExamClient {
     pub(super) key: (String, String, String),
     pub(super) decisions: Vec<(String, Decision)>,
 }
@@ -77,21 +78,21 @@ pub fn child<H: Host, F: Future<Output = H>>(open: impl FnOnce(String) -> F) {
     let Ok(role) = std::env::var(ROLE) else { return };
     let mut lines = role.lines();
     let mut line = || lines.next().expect("the exam says three things").to_owned();
-    let (kind, address, world) = (Kind::of(&line()), line(), PathBuf::from(line()));
+    let (kind, address, world) = (WorkerKind::of(&line()), line(), PathBuf::from(line()));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime can be built");
     let client = lines
         .next()
         .filter(|client| !client.is_empty())
-        .map(|client| serde_json::from_str::<Client>(client).expect("the exam says it right"));
+        .map(|client| serde_json::from_str::<ExamClient>(client).expect("the exam says it right"));
     runtime.block_on(async {
         let host = open(address).await;
         let effects = kind.effects(world);
         let agent = match kind {
-            Kind::Graph | Kind::SlowGraph => host.graph(effects).expect("the host has a graph"),
-            Kind::Usual | Kind::Slow | Kind::Changed => agent(&effects, kind),
+            WorkerKind::Graph | WorkerKind::SlowGraph => host.graph(effects).expect("the host has a graph"),
+            WorkerKind::Usual | WorkerKind::Slow | WorkerKind::Changed => agent(&effects, kind),
         };
-        if let Some(Client { key: (app, user, id), decisions }) = client {
+        if let Some(ExamClient { key: (app, user, id), decisions }) = client {
             let key = SessionKey::new(app, user, id).expect("the key of a session");
             host.decide(&agent, &key, "k1", decisions).await.expect("the host takes decisions");
             // It stays until it is killed.
@@ -102,15 +103,15 @@ pub fn child<H: Host, F: Future<Output = H>>(open: impl FnOnce(String) -> F) {
 }
 
 /// The agent of the exam: its model says what the input says, and its tools have an effect on a file.
-pub(super) fn agent(effects: &Effects, kind: Kind) -> Agent {
+pub(super) fn agent(effects: &Effects, kind: WorkerKind) -> Agent {
     let tool = |name, effect| tool(effects, name, effect);
     let look = tool("look", Effect::Pure);
     let save = tool("save", Effect::Idempotent);
     let pay = tool("pay", Effect::AtMostOnce);
     let send = tool("send", Effect::AtMostOnce).approval(Approval::Always);
     let tools = [look, save, pay, send].map(|tool| tool.build().expect("the tools of the exam are valid"));
-    let instructions = if kind == Kind::Changed { "You are another one." } else { "You are examined." };
-    let agent = Agent::builder(Says).name("examinee").instructions(instructions).tools(tools.to_vec());
+    let instructions = if kind == WorkerKind::Changed { "You are another one." } else { "You are examined." };
+    let agent = Agent::builder(EchoModel).name("examinee").instructions(instructions).tools(tools.to_vec());
     agent.build().expect("the agent of the exam is valid")
 }
 
@@ -127,9 +128,9 @@ fn tool(effects: &Effects, name: &'static str, effect: Effect) -> ToolBuilder {
 }
 
 /// Says what the message of the user says, in the notation of transcripts.
-struct Says;
+struct EchoModel;
 
-impl ChatModel for Says {
+impl ChatModel for EchoModel {
     fn id(&self) -> &'static str {
         "exam/says"
     }

@@ -68,7 +68,7 @@ pub trait Host: Send + Sync + 'static {
     }
 }
 
-/// What calls and nodes have effects on: a file, in which the exam counts them by idempotency key.
+/// The effects of calls and nodes: lines of a file, which the exam counts by idempotency key.
 #[derive(Clone, Debug)]
 pub struct Effects {
     world: PathBuf,

@@ -53,7 +53,7 @@ pub use self::host::{Effects, Host, HostError, Ready};
 #[derive(Debug)]
 pub struct Exam<H> {
     host: H,
-    /// Where a worker opens the host.
+    /// The address at which a worker opens the host.
     address: String,
     /// The test that is a worker.
     child: String,

@@ -1,0 +1,129 @@
+//! Reads a session: only new data, as far as it is cached.
+
+use std::sync::Arc;
+
+use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore};
+
+use crate::access::session_access::{ReadSession, SessionAccess};
+use crate::error::RunnerError;
+use crate::record::cached_values::CachedValues;
+use crate::record::events::{begins, has_deadline, is_unfinished};
+use crate::record::history::SessionHistory;
+use crate::session::cache::SessionCache;
+
+impl SessionAccess {
+    /// The session: only changes if it is cached and no worker runs in it; otherwise all of it.
+    pub(crate) async fn read(&self) -> Result<ReadSession, RunnerError> {
+        let Ok(mut cache) = self.local.cache.try_lock() else { return self.read_since(None, None).await };
+        let (history, newer) = (cache.history.take(), cache.run_values());
+        let read = self.read_since(history, newer).await?;
+        cache.history = Some(Arc::clone(&read.0));
+        Ok(read)
+    }
+
+    /// Reads the changes of the session for its worker.
+    pub(crate) async fn read_cached(&self, cache: &mut SessionCache) -> Result<ReadSession, RunnerError> {
+        let (history, newer) = (cache.history.take(), cache.run_values());
+        let read = self.read_since(history, newer).await?;
+        // Another worker continued it, or created it again.
+        cache.stopped.take_if(|stopped| !stopped.is_current(&read.0));
+        cache.history = Some(Arc::clone(&read.0));
+        Ok(read)
+    }
+
+    /// The session with changes since `known`, and its history. `left` are values newer than those of the
+    /// history.
+    pub(crate) async fn read_since(
+        &self,
+        cached: Option<Arc<SessionHistory>>,
+        newer: Option<CachedValues>,
+    ) -> Result<ReadSession, RunnerError> {
+        if let Some(history) = cached
+            && let Some(read) = self.read_changes(history, newer).await?
+        {
+            return Ok(read);
+        }
+        let session = self.get(GetSession::new(self.local.key.clone())).await?;
+        let mut history = SessionHistory::default();
+        history.extend(&session)?;
+        // Code that uses the values reports those that do not match the schema.
+        history.values = CachedValues::read(&session, &self.runner.schema).ok();
+        Ok((Arc::new(history), session))
+    }
+
+    /// The session with changes since `known`; `None` if it has to be read from its beginning.
+    async fn read_changes(
+        &self,
+        cached: Arc<SessionHistory>,
+        newer: Option<CachedValues>,
+    ) -> Result<Option<ReadSession>, RunnerError> {
+        // No other owner, except a concurrent reader.
+        let mut history = Arc::unwrap_or_clone(cached);
+        let Some(values) = newer.or_else(|| history.values.take()) else { return Ok(None) };
+        let get = GetSession::new(self.local.key.clone())
+            .events(EventRange::AfterVersion(history.version))
+            .changed_since(values.seen())
+            .incremental(&self.runner.schema);
+        let session = self.get(get).await?;
+        // A rewind hides events that were folded.
+        let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());
+        if is_rewound || !history.is_of(&session) {
+            return Ok(None);
+        }
+        let Ok(values) = values.updated(&session, &self.runner.schema) else { return Ok(None) };
+        history.extend(&session)?;
+        history.values = Some(values);
+        Ok(Some((Arc::new(history), session)))
+    }
+
+    async fn get(&self, get: GetSession) -> Result<Session, RunnerError> {
+        let session = self.runner.store.get(get.visible().now(self.runner.clock.now())).await;
+        session.map_err(|error| RunnerError::store(&self.local.key, error))
+    }
+
+    /// Whether the newest event is of no unfinished run: then none is unfinished, whatever stands before it.
+    pub(crate) async fn has_ended(&self) -> Result<bool, RunnerError> {
+        let session = self.get_end(1).await?;
+        Ok(session.visible_events().next_back().is_some_and(|newest| !is_unfinished(&newest.event)))
+    }
+
+    /// Whether something may wait with a deadline. It reads no more than the last step, and of a run that has ended one
+    /// event.
+    pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
+        let mut events = 1;
+        loop {
+            let session = self.get_end(events).await?;
+            let mut newest = session.visible_events().rev();
+            if let Some(found) = newest.find_map(|committed| has_deadline(&committed.event)) {
+                return Ok(found);
+            }
+            if session.events.len() < events {
+                return Ok(false);
+            }
+            events *= 8;
+        }
+    }
+
+    /// The last events, without values.
+    async fn get_end(&self, events: usize) -> Result<Session, RunnerError> {
+        let get = GetSession::new(self.local.key.clone()).events(EventRange::Last(events)).without_state();
+        let session = self.runner.store.get(get).await;
+        session.map_err(|error| RunnerError::store(&self.local.key, error))
+    }
+
+    /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all
+    /// values are missing.
+    pub(crate) async fn read_end(&self) -> Result<ReadSession, RunnerError> {
+        let mut events = 16;
+        loop {
+            let session = self.get_end(events).await?;
+            let has_begun = session.visible_events().any(|committed| begins(&committed.event));
+            if has_begun || session.events.len() < events {
+                let mut history = SessionHistory::default();
+                history.extend(&session)?;
+                return Ok((Arc::new(history), session));
+            }
+            events *= 4;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Replays a stored session against another agent, and finds divergences.
+//!
+//! Current values are not used: the values that a run read from shared scopes are in its record, so that
+//! later writes of others do not matter.
+
+use std::sync::Arc;
+
+use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Input, Run};
+use stepfold_session_scopes::{
+    CommittedEvent, EventRange, GetSession, Scope, Session, SessionError, SessionSchema, SessionStore,
+};
+use stepfold_state_core::state::State;
+use stepfold_trim::Summary;
+
+use crate::access::session_access::SessionAccess;
+use crate::error::RunnerError;
+use crate::record::conversation_start::ConversationStart;
+use crate::record::events::{agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
+
+/// Returns the number of replayed runs.
+pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usize, RunnerError> {
+    let failed = |error: SessionError| RunnerError::store(&access.local.key, error);
+    let get = GetSession::new(access.local.key.clone()).events(EventRange::All).without_state();
+    let session = access.runner.store.get(get).await.map_err(failed)?;
+    let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
+    // Values of another schema could not be read.
+    if let Some(began) = events.iter().find(|committed| begins(&committed.event)) {
+        check_schema(access, agent, began)?;
+    }
+    let state = own_values(first_state(access, agent, &session).await?);
+    let start = ConversationStart::of(&session);
+    let mut replayed = SessionReplay { access, agent, state, start, summary: None, runs: 0 };
+    for events in invocations(events) {
+        match is_of_run(&events[0].event) {
+            true => replayed.run(&events).await?,
+            false => replayed.written_by_others(&events)?,
+        }
+        // Nothing here waits. Other tasks of the thread get their turn, and a caller can drop a long replay.
+        tokio::task::yield_now().await;
+    }
+    Ok(replayed.runs)
+}
+
+/// A session, replayed up to some event.
+struct SessionReplay<'a> {
+    access: &'a SessionAccess,
+    agent: &'a Agent,
+    /// The session's own values, and those of shared scopes in its record.
+    state: State,
+    start: ConversationStart,
+    /// The summary of the beginning of the conversation.
+    summary: Option<Summary>,
+    runs: usize,
+}
+
+impl SessionReplay<'_> {
+    /// A run whose beginning was pruned cannot be replayed.
+    async fn run(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
+        let mut recorded = events
+            .iter()
+            .filter_map(|committed| loop_event(&self.access.local.key, committed).transpose())
+            .collect::<Result<Vec<Event>, _>>()?;
+        if begins(&events[0].event) {
+            check_schema(self.access, self.agent, &events[0])?;
+            self.go_through(events, &recorded).await?;
+            self.runs += 1;
+        }
+        for (committed, event) in events.iter().zip(&mut recorded) {
+            event.messages = self.start.messages(&committed.event).into_owned();
+            event.restore_shared(&mut self.state);
+            let invocation = &committed.event.invocation;
+            let what = || format!("writes of invocation {invocation}");
+            event.fold(&mut self.state).map_err(|source| self.unfolded(what(), source))?;
+            let there = self.state.messages().len();
+            let new = summary(&committed.event).map(|summary| summary.of_end(there));
+            let is_dropped = rewrite(&committed.event).is_some() || event.drops_summary();
+            self.summary = match is_dropped {
+                true => new,
+                false => new.or_else(|| self.summary.take()),
+            };
+        }
+        Ok(())
+    }
+
+    async fn go_through(&self, events: &[CommittedEvent], recorded: &[Event]) -> Result<(), RunnerError> {
+        let key = &self.access.local.key;
+        let Some(first) = recorded.first() else { return Ok(()) };
+        // A fork contains runs of its origin, with their ids there.
+        let EventKind::Began { id, .. } = &first.kind else { return Ok(()) };
+        // The user's message and the inputs are in the first event.
+        let input = Input::recorded(self.state.clone(), first).with_summary(self.summary.clone());
+        let run = Run::new(self.agent, input, id.as_str())
+            .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+        let replayed = run.replay_with_tools(recorded, is_stored).await.map(drop);
+        replayed.map_err(|divergence| {
+            let divergence = match agent_of(&events[0].event) {
+                Some(before) => divergence.explained(&before, self.agent.fingerprint()),
+                None => divergence,
+            };
+            diverged(self.access, place_of(&divergence, events), divergence)
+        })
+    }
+
+    /// Writes of other programs apply to later runs.
+    fn written_by_others(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
+        for committed in events {
+            let event = &committed.event;
+            let what = || format!("writes of event {}", event.id);
+            let applied = self.state.apply(&event.actions.delta);
+            applied.map_err(|source| self.unfolded(what(), source))?;
+            for message in self.start.messages(event).iter() {
+                self.state.push_message(Arc::clone(message));
+            }
+        }
+        Ok(())
+    }
+
+    fn unfolded(&self, what: String, source: stepfold_state_core::state::StateError) -> RunnerError {
+        RunnerError::store(&self.access.local.key, SessionError::State { what, source })
+    }
+}
+
+fn check_schema(access: &SessionAccess, agent: &Agent, began: &CommittedEvent) -> Result<(), RunnerError> {
+    let Some(before) = agent_of(&began.event) else { return Ok(()) };
+    Divergence::check_schema(&before, agent.fingerprint())
+        .map_err(|divergence| diverged(access, began, divergence))
+}
+
+/// The commit of a run at which a replay diverges.
+fn place_of<'a>(divergence: &Divergence, events: &'a [CommittedEvent]) -> &'a CommittedEvent {
+    let place = match divergence {
+        Divergence::At { event, .. } | Divergence::Toolset { event, .. } => *event,
+        Divergence::End { .. } => events.len() - 1,
+        _ => 0,
+    };
+    events.get(place).unwrap_or(&events[0])
+}
+
+fn diverged(access: &SessionAccess, at: &CommittedEvent, divergence: Divergence) -> RunnerError {
+    RunnerError::Diverged {
+        key: Box::new(access.local.key.clone()),
+        invocation: at.event.invocation.to_string(),
+        version: at.version,
+        source: Arc::new(divergence),
+    }
+}
+
+/// The state without values shared with other sessions.
+fn own_values(mut state: State) -> State {
+    let is_shared = |key: &str| matches!(Scope::of(key), Scope::App | Scope::User);
+    let shared: Vec<String> =
+        state.iter().map(|(key, _)| key.to_owned()).filter(|key| is_shared(key)).collect();
+    for key in shared {
+        // A key with a value is known to the schema.
+        let _ = state.remove(&key);
+    }
+    state
+}
+
+/// The schema of the agent, with the migrations of the runner if it is the runner's agent.
+fn schema_of(access: &SessionAccess, agent: &Agent) -> SessionSchema {
+    match agent.schema() == access.runner.agent.schema() {
+        true => access.runner.schema.clone(),
+        false => SessionSchema::new(agent.schema().clone()),
+    }
+}
+
+/// The initial state of the session's record. The oldest kept version may be one that a rewind hid: then the
+/// record begins with that rewind.
+async fn first_state(access: &SessionAccess, agent: &Agent, session: &Session) -> Result<State, RunnerError> {
+    let begins_at = session.visible_events().next().map_or(session.version, |first| {
+        match first.event.actions.rewound_to() {
+            Some(_) => first.version,
+            None => first.version - 1,
+        }
+    });
+    let get = GetSession::new(access.local.key.clone()).events(EventRange::None).at_version(begins_at);
+    let read = access.runner.store.get(get).await;
+    let state = read.and_then(|session| session.state(&schema_of(access, agent)));
+    state.map_err(|error| RunnerError::store(&access.local.key, error))
+}
+
+/// The events by invocation, in order; events of runs separate from others.
+fn invocations(events: Vec<CommittedEvent>) -> Vec<Vec<CommittedEvent>> {
+    let mut invocations: Vec<Vec<CommittedEvent>> = Vec::new();
+    // The record of a failure is not a step of the run.
+    for committed in events.into_iter().filter(|committed| failure(&committed.event).is_none()) {
+        let is_same = |other: &CommittedEvent| {
+            other.event.invocation == committed.event.invocation
+                && is_of_run(&other.event) == is_of_run(&committed.event)
+        };
+        match invocations.last_mut() {
+            Some(last) if is_same(&last[0]) => last.push(committed),
+            _ => invocations.push(vec![committed]),
+        }
+    }
+    invocations
+}

@@ -1,0 +1,5 @@
+//! Recovery: finds sessions that no worker has, and continues them.
+
+pub(crate) mod blocked_log;
+pub(crate) mod recover;
+pub(crate) mod unattended;

@@ -1,0 +1,142 @@
+//! Answers of an invocation by the record: outcomes and decisions that are stored already.
+
+use std::sync::Arc;
+
+use stepfold_agent_loop::{Answer, DecisionError, Decisions, FeedError, Outcome, Run};
+
+use crate::access::session_access::ReadSession;
+use crate::access::unfinished_run::UnfinishedRun;
+use crate::error::RunnerError;
+use crate::record::history::RunSelector;
+use crate::session::claim::ClaimHolder;
+use crate::session::invocation::{Ended, StoredOutcome};
+use crate::worker::deadlines::{check_in_time, expired};
+use crate::worker::driver::InvocationDriver;
+use crate::worker::next_action::InvocationGoal;
+
+impl<'a> InvocationDriver<'a> {
+    /// The outcome, if the record has it: an answered request gets the same answer again, whatever the session does now.
+    pub(super) async fn recorded_answer(
+        &mut self,
+        read: &ReadSession,
+        holder: ClaimHolder,
+    ) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let id = self.ticket.current.invocation.id().clone();
+        let was_missed = std::mem::replace(&mut self.is_missed, false);
+        match (self.goal, read.0.taker(&id)) {
+            (InvocationGoal::TakeInbox, Some((_, true))) => {
+                self.access.check_decided(&self.decisions).await?;
+                self.recorded(read, RunSelector::Message(&id)).await.map(Some)
+            }
+            (InvocationGoal::TakeInbox, None) if self.own_entry().is_none() && was_missed => {
+                Err(self.withdrawn())
+            }
+            (InvocationGoal::TakeInbox, None) if self.own_entry().is_none() => {
+                self.is_missed = true;
+                Ok(None)
+            }
+            (InvocationGoal::Resume, _) if holder == ClaimHolder::Other && !self.decisions.is_empty() => {
+                self.answer_decided(read).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Validates the decisions before the run continues. Those that it already has are not applied again; then the version
+    /// with them is returned.
+    pub(super) async fn validate_decisions(&mut self, run: &Run) -> Result<Option<u64>, RunnerError> {
+        if self.decisions.is_empty() {
+            return Ok(None);
+        }
+        let checked = run.check_decisions(&self.decisions);
+        let needs_record = match &checked {
+            // A key may have been used in any run of the session.
+            Ok(()) => self.decisions.idempotency_key.is_some(),
+            Err(DecisionError::InvalidArguments { .. } | DecisionError::Duplicate { .. }) => false,
+            // The record has the conflicting decision and its time.
+            Err(_) => true,
+        };
+        let met = if needs_record { self.access.find_decisions(&self.decisions).await? } else { None };
+        let is_new = met.is_none() && !run.has_decided(&self.decisions);
+        if is_new {
+            check_in_time(run, &self.decisions, self.access.runner.clock.now())
+                .map_err(|error| RunnerError::decision(&self.access.local.key, error))?;
+        }
+        let receipt = met.transpose()?;
+        match &receipt {
+            Some(receipt) => self.decision_reply.send(Ok(receipt.clone())),
+            None => checked.map_err(|error| RunnerError::decision(&self.access.local.key, error))?,
+        }
+        if !is_new {
+            self.decisions = Decisions::new();
+        }
+        Ok(receipt.map(|receipt| receipt.version))
+    }
+
+    /// The outcome of the run that decisions are about which are stored already. The receipt is told, whatever that run
+    /// does now; `None` if they are not stored, or their run has not ended.
+    pub(super) async fn answer_decided(
+        &mut self,
+        read: &ReadSession,
+    ) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let Some(met) = self.access.find_decisions(&self.decisions).await? else { return Ok(None) };
+        let receipt = met?;
+        self.decision_reply.send(Ok(receipt.clone()));
+        let recorded = self.access.recorded(read, RunSelector::Version(receipt.version)).await?;
+        Ok(recorded
+            .filter(|recorded| !recorded.outcome.exit().is_resumable())
+            .map(|recorded| self.answer(recorded)))
+    }
+
+    /// Stores answers that have arrived for a run that this agent may not continue: decisions, outcomes, or passed
+    /// deadlines.
+    pub(super) async fn store_arrived_answers(&mut self, read: &ReadSession) -> Result<(), RunnerError> {
+        if self.goal != InvocationGoal::Resume {
+            return Ok(());
+        }
+        // A record that this agent cannot read waits for another version of the agent.
+        let Ok(Some(stopped)) = self.access.unfinished_run(&self.cache, read, true) else { return Ok(()) };
+        self.validate_decisions(&stopped.run).await?;
+        let decisions = self.decisions_about(&stopped.run);
+        if decisions.is_empty() {
+            return Ok(());
+        }
+        let UnfinishedRun { run, invocation, place, seen, .. } = *stopped;
+        let event = match run.feed(Answer::Decisions(decisions), run.elapsed()) {
+            Ok(event) => event,
+            Err(FeedError::Decision(refused)) => {
+                return Err(RunnerError::decision(&self.access.local.key, refused));
+            }
+            // Only the driver of an agent that may continue it can take them.
+            Err(_) => return Ok(()),
+        };
+        let mut journal = self.journal(invocation, &run, (place, seen), Vec::new());
+        let stored = journal.append(&event).await;
+        self.cache.stopped = None;
+        stored.map_err(|error| self.failed(error))
+    }
+
+    /// The given decisions; without any, the expiries of requests whose deadlines have passed.
+    pub(super) fn decisions_about(&mut self, run: &Run) -> Decisions {
+        match self.decisions.is_empty() {
+            true => expired(run, self.access.runner.clock.now()),
+            false => std::mem::take(&mut self.decisions),
+        }
+    }
+
+    /// The outcome of a run as the record has it: nothing is run.
+    pub(super) async fn recorded(&self, read: &ReadSession, run: RunSelector<'_>) -> Ended {
+        let recorded = self.access.recorded(read, run).await?;
+        recorded.map(|recorded| self.answer(recorded)).ok_or_else(|| self.withdrawn())
+    }
+
+    pub(super) fn recorded_last(&self, read: &ReadSession) -> Ended {
+        let recorded = self.access.recorded_last(read)?;
+        recorded.map(|recorded| self.answer(recorded)).ok_or_else(|| self.nothing_to_resume())
+    }
+
+    pub(super) fn answer(&self, recorded: StoredOutcome) -> Arc<Outcome> {
+        self.ticket.current.invocation.set_version(recorded.version);
+        recorded.outcome
+    }
+}

@@ -1,0 +1,170 @@
+//! The observer that stores every commit of the loop in the session before anything else happens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use backon::Retryable;
+use stepfold_agent_loop::{Event, EventKind, EventRefused, Need, Observer, ObserverError, Run, RunEvent};
+use stepfold_session_scopes::{
+    AppendClaim, AppendEvent, CommittedEvent, ErrorKind, InvocationId, Receipt, Seen, SessionError,
+    SessionStore,
+};
+
+use crate::access::backoff::{MAX_RETRIES, append_backoff, result_backoff};
+use crate::core::runner_core::RunnerCore;
+use crate::record::cached_values::{SharedWrites, versions_after};
+use crate::record::events::{EventStamp, session_event, with_agent, with_exit, with_taken, with_worker};
+use crate::session::acceptance::AcceptanceReply;
+use crate::session::decision_reply::DecisionReply;
+use crate::session::inbox::InboxMessage;
+use crate::session::local_session::LocalSession;
+
+/// The most events of a run that are kept for what this process knows of the session. The end of a longer run is read
+/// again.
+const MAX_WRITTEN: usize = 256;
+
+pub(crate) struct RunJournal {
+    pub(crate) runner: Arc<RunnerCore>,
+    pub(crate) local: Arc<LocalSession>,
+    pub(crate) invocation: InvocationId,
+    /// The version of the session after the last append.
+    pub(crate) version: u64,
+    /// The same, for those who publish the events.
+    pub(crate) shared_version: Arc<AtomicU64>,
+    /// The versions of the run's values; `None` if unknown, or after a write of another worker.
+    pub(crate) seen: Option<Seen>,
+    /// The number of stored events of the invocation.
+    pub(crate) place: u64,
+    /// The stored events, which need not be read again, as far as they are kept.
+    pub(crate) written: Vec<CommittedEvent>,
+    /// Distinguishes the events of a resumed run from those of another worker that resumes it too.
+    pub(crate) attempt: Option<String>,
+    /// The run after the stored events.
+    pub(crate) ahead: Run,
+    /// The inbox entries that the run begins with.
+    pub(crate) begins_with: Vec<InboxMessage>,
+    /// Notified when decisions are stored.
+    pub(crate) decision_reply: DecisionReply,
+    /// Notified when the message that begins the run is stored.
+    pub(crate) acceptance: Option<AcceptanceReply>,
+}
+
+impl RunJournal {
+    pub(crate) async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
+        let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
+        // Whether the run ends here is determined by the current agent, and stored with the last event.
+        let ended = self.ahead.follow(event).is_ok().then(|| self.ahead.exit()).flatten();
+        self.local.claim.set_due(self.ahead.next_deadline().map(Into::into));
+        let stamp = EventStamp {
+            invocation: &self.invocation,
+            place: self.place,
+            attempt: self.attempt.as_deref(),
+            author: &self.runner.author,
+            agent: &self.runner.agent,
+            at: self.runner.clock.now(),
+        };
+        let mut stored = session_event(lasting, &stamp, started)?;
+        if let EventKind::Began { .. } = event.kind {
+            stored = with_agent(stored, &self.runner.agent);
+            if !self.begins_with.is_empty() {
+                stored = with_worker(stored, &self.runner.claims.worker);
+            }
+        }
+        if let Some(exit) = ended {
+            stored = with_exit(stored, exit);
+        }
+        let taken = match event.kind {
+            EventKind::Began { .. } => std::mem::take(&mut self.begins_with),
+            EventKind::Steered => self.local.inbox.read_entries(),
+            _ => Vec::new(),
+        };
+        let ids: Vec<InvocationId> = taken.iter().map(|entry| entry.id.clone()).collect();
+        let claim =
+            self.runner.claims.for_append(&self.local.claim, self.releases_claim(&event.kind, &taken));
+        let writes = SharedWrites::of(&stored);
+        // The heartbeat must not treat a released claim as lost.
+        let local = Arc::clone(&self.local);
+        let pending_release =
+            matches!(claim, AppendClaim::Release { .. }).then(|| local.claim.begin_release());
+        let request = AppendEvent::new(
+            self.local.key.clone(),
+            self.version,
+            with_taken(stored, &ids),
+            &self.runner.schema,
+        )
+        .with_claim(claim)
+        .taking(self.local.inbox.stored_positions(&taken));
+        let receipt = self.store_event(&event.kind, &request).await?;
+        if let Some(pending_release) = pending_release {
+            pending_release.confirm();
+        }
+        self.version = receipt.version;
+        self.shared_version.store(receipt.version, Ordering::SeqCst);
+        self.runner.changes.notify(&self.local.key, receipt.version, true);
+        self.seen = self.seen.and_then(|seen| versions_after(seen, writes, &receipt));
+        self.place += 1;
+        if self.written.len() < MAX_WRITTEN {
+            self.written.push(CommittedEvent::new(receipt.version, request.event));
+        }
+        self.local.claim.set(receipt.claim.as_ref());
+        self.decision_reply.stored(&event.kind, receipt.version);
+        if let Some(last) = taken.last() {
+            self.local.inbox.remove_taken(last.position);
+            self.local.queue().join_messages(&ids);
+        }
+        self.local.inbox.note_newest(receipt.inbox);
+        if self.local.inbox.is_stale() {
+            self.local.inbox_changed.notify_one();
+        }
+        if let (EventKind::Began { .. }, Some(acceptance)) = (&event.kind, self.acceptance.take()) {
+            acceptance.send(Ok(()));
+        }
+        Ok(())
+    }
+
+    /// Stores an event. What has happened in the run, such as the result of a call that must not run twice, is held
+    /// while the store cannot be reached: until it is back, or another worker has taken the session, or the runner
+    /// stops.
+    async fn store_event(&self, kind: &EventKind, request: &AppendEvent) -> Result<Receipt, SessionError> {
+        let can_be_repeated = matches!(kind, EventKind::Began { .. } | EventKind::Decided { .. });
+        let pauses = if can_be_repeated { append_backoff() } else { result_backoff() };
+        let mut attempts = 0;
+        let held = |error: &SessionError, _| {
+            attempts += 1;
+            // Said once, after what usually passes.
+            if attempts == MAX_RETRIES && !can_be_repeated {
+                tracing::warn!(session = %self.local.key, %error, "results are held until the store can be reached");
+            }
+        };
+        let append = || self.runner.store.append(request.clone());
+        append.retry(pauses).when(|error| error.kind() == ErrorKind::Transient).notify(held).await
+    }
+
+    /// Whether this event releases the claim: the run has ended or waits for decisions, and no entries wait
+    /// in the inbox except those that it takes.
+    fn releases_claim(&self, kind: &EventKind, taken: &[InboxMessage]) -> bool {
+        let is_done = match self.ahead.decide() {
+            Need::Nothing(_) => true,
+            // One call, or one branch of a graph, can wait while others still run. In that case the claim is
+            // released at the end of the invocation.
+            Need::Approval => matches!(kind, EventKind::Asked { .. } | EventKind::Decided { .. }),
+            _ => false,
+        };
+        // With a deadline, the release says when the session is due.
+        is_done && self.local.claim.due().is_none() && self.local.inbox.has_only_first(taken.len())
+    }
+}
+
+impl Observer for RunJournal {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        match event.committed() {
+            Some(event) => self.append(event).await.map_err(|error| match error {
+                SessionError::TooLarge { .. } | SessionError::TooDeep { .. } => {
+                    EventRefused::new(error).into()
+                }
+                error => error.into(),
+            }),
+            None => Ok(()),
+        }
+    }
+}

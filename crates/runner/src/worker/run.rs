@@ -1,0 +1,321 @@
+//! Drives a run: every commit is stored before anything else happens.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use futures_util::future::BoxFuture;
+use stepfold_agent_loop::{EventRefused, Exit, Outcome, Run, RunError, RunFault};
+use stepfold_session_scopes::{AppendEvent, InvocationId, Seen as SeenVersions, SessionError, SessionStore};
+use stepfold_state_core::chat::Message;
+
+use crate::access::unfinished_run::UnfinishedRun;
+use crate::core::observers::OnceStored;
+use crate::error::RunnerError;
+use crate::record::events::failed_event;
+use crate::record::run_failure::RunFailure;
+use crate::remedy::waits_for_person;
+use crate::session::cache::StoppedRun;
+use crate::session::inbox::InboxMessage;
+use crate::session::invocation::Ended;
+use crate::worker::claim_guard::ClaimGuard;
+use crate::worker::deadlines::RunClock;
+use crate::worker::driver::{InvocationDriver, is_suspended};
+use crate::worker::journal::RunJournal;
+use crate::worker::next_action::InvocationGoal;
+use crate::worker::publisher::HubPublisher;
+
+impl<'a> InvocationDriver<'a> {
+    /// Completes an interrupted run, or abandons it after too many failures; `None` if the session has to be
+    /// checked again.
+    pub(super) async fn recover(
+        &mut self,
+        stopped: Box<UnfinishedRun>,
+    ) -> Result<Option<Arc<Outcome>>, RunnerError> {
+        let invocation = stopped.invocation.clone();
+        let is_own = invocation == *self.ticket.current.invocation.id();
+        let abandons = self.has_failed_enough(&invocation);
+        let others = match is_own {
+            true => self.validate_decisions(&stopped.run).await.map(|_| None)?,
+            // Those of this invocation are not about an earlier run.
+            false => Some(std::mem::take(&mut self.decisions)),
+        };
+        let ended = self.drive(stopped, Vec::new(), abandons).await;
+        if let Some(others) = others {
+            self.decisions = others;
+        }
+        match ended {
+            Err(RunnerError::Run { .. }) if !abandons && self.has_failed_enough(&invocation) => Ok(None),
+            Err(RunnerError::Run { key, source }) if !is_own => Err(self.earlier_failed(key, source)),
+            ended => {
+                let outcome = ended?;
+                if is_suspended(&outcome) {
+                    return Ok(Some(outcome));
+                }
+                self.ticket.current.invocation.add_recovered(Arc::clone(&outcome));
+                Ok(Some(outcome))
+            }
+        }
+    }
+
+    pub(super) fn has_failed_enough(&self, invocation: &InvocationId) -> bool {
+        let last = self.cache.history.as_ref().and_then(|history| history.last.as_ref());
+        let recorded =
+            last.filter(|last| last.invocation == *invocation).and_then(|last| last.failed.as_ref());
+        let mut failed = recorded.into_iter().chain(&self.failed);
+        self.access.runner.abandon_after.is_some_and(|limit| failed.any(|failed| failed.times >= limit))
+    }
+
+    /// Runs, with every commit stored before anything else happens, as long as the claim is held. On the heap: its future
+    /// would otherwise be part of each caller's.
+    pub(super) fn drive(
+        &mut self,
+        from: Box<UnfinishedRun>,
+        entries: Vec<InboxMessage>,
+        is_abandoned: bool,
+    ) -> BoxFuture<'_, Ended> {
+        Box::pin(self.drive_run(from, entries, is_abandoned))
+    }
+
+    pub(super) async fn drive_run(
+        &mut self,
+        from: Box<UnfinishedRun>,
+        entries: Vec<InboxMessage>,
+        is_abandoned: bool,
+    ) -> Ended {
+        let UnfinishedRun { run, invocation, place, seen, missing_temp } = *from;
+        let (core, local) = (Arc::clone(&self.access.runner), Arc::clone(&self.access.local));
+        // Failures of another run do not count for this one.
+        self.failed = None;
+        local.inbox.rewind_reader();
+        let active = local.queue().start_run();
+        let cancellation =
+            active.token(self.is_own_run(&invocation).then_some(&self.ticket.current.invocation));
+        if is_abandoned {
+            cancellation.cancel();
+        }
+        if place > 0 {
+            // It continues, and its next event may be long in coming.
+            let version = self.cache.history.as_ref().map_or(0, |history| history.version);
+            core.changes.notify(&local.key, version, true);
+        }
+        // Cancellation requests do not apply to a run that begins only now.
+        self.access.apply_cancellations((place > 0).then_some((&invocation, &cancellation))).await;
+        let history = self.cache.history.as_ref();
+        let life = history.and_then(|history| history.life.clone());
+        let taken = history.map(|history| history.taken()).unwrap_or_default();
+        let mut journal = self.journal(invocation, &run, (place, seen), entries);
+        let shared_version = Arc::clone(&journal.shared_version);
+        let decisions = self.decisions_about(&run);
+        let mut guard =
+            ClaimGuard::start(self.access.clone(), journal.invocation.clone(), cancellation.clone());
+        let is_taken = |id: &InvocationId| taken.contains_key(id);
+        let mut messages = Vec::new().into_iter();
+        let hub = Arc::clone(&self.ticket.hub);
+        let publisher_local = Arc::clone(&local);
+        let publish = HubPublisher {
+            hub,
+            local: publisher_local,
+            is_earlier: self.is_earlier(),
+            version: shared_version,
+        };
+        let is_stored = place > 0;
+        let run = run
+            .resume()
+            .record_with(&mut journal)
+            .observe(OnceStored { observer: publish, is_stored })
+            .cancel_with(cancellation.clone())
+            .suspend_with(self.suspension.clone())
+            .inbox_with(|| {
+                next_message(&mut messages, || {
+                    let cancelled = local.queue().cancelled();
+                    local.inbox.read_joining(&cancellation, &cancelled, is_taken)
+                })
+            })
+            .clock(RunClock::new(Arc::clone(&core.clock)))
+            .decide_all(decisions);
+        let observers = core.observers.of(&local.key);
+        let run = match observers.is_empty() {
+            true => run,
+            false => run.observe(OnceStored { observer: observers, is_stored }),
+        };
+        let ended = tokio::select! {
+            biased;
+            ended = run => ended.map_err(|error| self.run_failed(error)),
+            lost = guard.lost() => Err(self.failed(lost)),
+        };
+        let ended = ended.map(|outcome| Arc::new(outcome.with_missing_temp(missing_temp)));
+        self.has_stored = journal.place > place;
+        let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
+        self.cache.follow(&local.key, &journal.written);
+        self.ticket.current.invocation.set_version(version);
+        self.end_joined(&ended, version);
+        match ended {
+            Ok(outcome) => {
+                self.cache.stopped = Some(StoppedRun::new(Arc::clone(&outcome), version, life, seen));
+                self.keep_while_it_waits(&outcome);
+                Ok(outcome)
+            }
+            Err(error) => {
+                // Stops the current run.
+                cancellation.cancel();
+                // After its end a run cannot fail; only an observer can, and there is nothing to resume.
+                let can_fail = journal.place > 0 && journal.ahead.exit().is_none();
+                self.has_failed(&error, invocation, version, can_fail).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The journal for the next events of a run, of which `place` are stored.
+    pub(super) fn journal(
+        &self,
+        invocation: InvocationId,
+        run: &Run,
+        (place, seen): (u64, Option<SeenVersions>),
+        begins_with: Vec<InboxMessage>,
+    ) -> RunJournal {
+        let core = &self.access.runner;
+        let version = self.cache.history.as_ref().map_or(0, |history| history.version);
+        // Several workers may resume one invocation. If they created equal events, the store would treat the
+        // second as a retry of the first, and both would start the call.
+        let attempt = (place > 0).then(|| core.ids.next());
+        RunJournal {
+            shared_version: Arc::new(AtomicU64::new(version)),
+            runner: Arc::clone(core),
+            local: Arc::clone(&self.access.local),
+            invocation,
+            version,
+            seen,
+            place,
+            written: Vec::new(),
+            attempt,
+            ahead: run.clone(),
+            begins_with,
+            decision_reply: self.decision_reply.clone(),
+            acceptance: self.acceptance.clone(),
+        }
+    }
+
+    /// Tells the invocations whose messages the run has taken: its outcome is theirs.
+    pub(super) fn end_joined(&self, ended: &Ended, version: u64) {
+        let is_cancelled = ended.as_ref().is_ok_and(|outcome| *outcome.exit() == Exit::Cancelled);
+        for joined in self.access.local.queue().run_has_ended(is_cancelled) {
+            joined.current.invocation.set_version(version);
+            joined.end(Some(ended.clone()));
+        }
+    }
+
+    /// A waiting run is kept in memory for its `temp:` values, which exist only here.
+    pub(super) fn keep_while_it_waits(&mut self, outcome: &Outcome) {
+        let local = &self.access.local;
+        let has_temp = || outcome.state().iter().any(|(key, _)| key.starts_with("temp:"));
+        let is_kept = outcome.exit().is_resumable() && has_temp();
+        if is_kept {
+            self.access.runner.sessions().pause(local);
+        } else if self.cache.is_kept {
+            self.access.runner.sessions().unpause(local);
+        }
+        self.cache.is_kept = is_kept;
+    }
+
+    pub(super) async fn has_failed(
+        &mut self,
+        error: &RunnerError,
+        invocation: InvocationId,
+        version: u64,
+        can_fail: bool,
+    ) {
+        self.cache.stopped = None;
+        if let RunnerError::ClaimLost { .. } = error {
+            self.access.runner.backlog.lost_claim();
+        }
+        match error {
+            // Nothing of it is stored, so there is no run; or it has ended.
+            RunnerError::Run { .. } if !can_fail => {}
+            RunnerError::Run { source, .. } => {
+                let waits = waits_for_person(source.fault());
+                self.record_failure(invocation, version, &source.to_string(), waits).await;
+            }
+            RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
+                self.cache.history = None;
+                self.access.local.claim.take();
+                self.access.local.inbox.clear();
+            }
+            _ => {}
+        }
+    }
+
+    /// Stores a failure of a run with its cause, so that each process knows the number of failures.
+    pub(super) async fn record_failure(
+        &mut self,
+        invocation: InvocationId,
+        version: u64,
+        cause: &str,
+        is_left_to_person: bool,
+    ) {
+        let (core, local) = (&self.access.runner, &self.access.local);
+        let last = self.cache.history.as_ref().and_then(|history| history.last.as_ref());
+        let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
+        let before = before.and_then(|last| last.failed.as_ref());
+        let failed = RunFailure::repeated(before, cause, is_left_to_person);
+        let event = failed_event(&invocation, version, core.agent.name(), &failed, core.clock.now());
+        self.failed = Some(failed);
+        let Ok(event) = event else { return };
+        let request = AppendEvent::new(local.key.clone(), version, event, &core.schema)
+            .with_claim(core.claims.for_append(&local.claim, false));
+        // A failure that could not be stored is not counted by others; the run's commits are stored.
+        if let Ok(receipt) = core.store.append(request).await {
+            local.claim.set(receipt.claim.as_ref());
+            local.inbox.note_newest(receipt.inbox);
+        }
+    }
+
+    /// A commit is rejected by the store.
+    pub(super) fn run_failed(&self, error: RunError) -> RunnerError {
+        let key = &self.access.local.key;
+        match error.fault() {
+            RunFault::Commit { .. } => match error.into_fault() {
+                RunFault::Commit { unrecorded, source } => {
+                    let what = "append an event";
+                    let source =
+                        source.downcast::<EventRefused>().map_or_else(|source| source, |it| it.into_source());
+                    let source = source.downcast::<SessionError>();
+                    let source =
+                        source.map_or_else(|source| SessionError::Store { what, source }, |source| *source);
+                    RunnerError::not_stored(key, source, unrecorded)
+                }
+                fault => unreachable!("unexpected fault {fault}"),
+            },
+            RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
+            _ => {
+                let source = Arc::new(error.with_recovered(self.ticket.current.invocation.recovered()));
+                RunnerError::Run { key: Box::new(key.clone()), source }
+            }
+        }
+    }
+
+    /// Whether the current run comes before the one of this invocation.
+    pub(super) fn is_earlier(&self) -> bool {
+        self.goal != InvocationGoal::Nothing
+    }
+
+    /// Whether the current run has taken the message of this invocation, or is to take it; otherwise it comes before.
+    pub(super) fn is_own_run(&self, run: &InvocationId) -> bool {
+        let id = self.ticket.current.invocation.id();
+        let has_taken = || self.cache.history.as_ref().is_some_and(|history| history.taker(id).is_some());
+        !self.is_earlier() || run == id || has_taken()
+    }
+}
+
+/// The next message that was read, or that is read then.
+fn next_message(
+    messages: &mut std::vec::IntoIter<Message>,
+    mut read: impl FnMut() -> Option<Vec<Message>>,
+) -> Option<Message> {
+    loop {
+        match messages.next() {
+            Some(message) => return Some(message),
+            None => *messages = read()?.into_iter(),
+        }
+    }
+}
