@@ -82,16 +82,16 @@ pub(super) type AccessLog = Arc<dyn Fn(&Access) + Send + Sync>;
 
 /// The address of a client, in the extensions of its requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) IpAddr);
+pub(super) struct PeerAddress(pub(super) IpAddr);
 
 /// The name of a principal, in the extensions of the answer.
 #[derive(Clone, Debug)]
-pub(super) struct Caller(pub(super) String);
+pub(super) struct CallerName(pub(super) String);
 
 /// Answers a request, and logs it at the end of its answer.
 pub(super) async fn logged(log: AccessLog, request: Request, next: Next) -> Response<Body> {
     let access = Access {
-        peer: request.extensions().get().map(|Peer(peer)| *peer),
+        peer: request.extensions().get().map(|PeerAddress(peer)| *peer),
         principal: None,
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
@@ -99,10 +99,10 @@ pub(super) async fn logged(log: AccessLog, request: Request, next: Next) -> Resp
         bytes: 0,
         elapsed: Duration::ZERO,
     };
-    let mut entry = Entry { access, began: Instant::now(), log };
+    let mut entry = AccessEntry { access, began: Instant::now(), log };
     let mut response = next.run(request).await;
     entry.access.status = response.status().as_u16();
-    entry.access.principal = response.extensions_mut().remove().map(|Caller(name)| name);
+    entry.access.principal = response.extensions_mut().remove().map(|CallerName(name)| name);
     if let Some(bytes) = response.body().size_hint().exact() {
         response.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(bytes));
         if bytes == 0 {
@@ -120,13 +120,13 @@ pub(super) async fn logged(log: AccessLog, request: Request, next: Next) -> Resp
 }
 
 /// A line that is written when it is dropped.
-struct Entry {
+struct AccessEntry {
     access: Access,
     began: Instant,
     log: AccessLog,
 }
 
-impl Drop for Entry {
+impl Drop for AccessEntry {
     fn drop(&mut self) {
         self.access.elapsed = self.began.elapsed();
         (self.log)(&self.access);

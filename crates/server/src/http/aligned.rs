@@ -13,10 +13,10 @@ use tokio::time::Instant;
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// A row of both: the indices of a commit on the left and on the right, and whether they are the same.
-pub(super) type Pair = (Option<usize>, Option<usize>, bool);
+pub(super) type AlignedPair = (Option<usize>, Option<usize>, bool);
 
 /// The commits of both sides, in order: equal ones in one row, and those between them side by side.
-pub(super) fn aligned(left: &[String], right: &[String]) -> Vec<Pair> {
+pub(super) fn aligned(left: &[String], right: &[String]) -> Vec<AlignedPair> {
     let (left, right) = numbered(left, right);
     let (of_left, of_right) = (on_both(&left, &right), on_both(&right, &left));
     let numbers = |places: &[usize], all: &[usize]| places.iter().map(|at| all[*at]).collect::<Vec<_>>();
@@ -109,7 +109,7 @@ fn on_both(these: &[usize], others: &[usize]) -> Vec<usize> {
 }
 
 /// Rows of different commits, as many as the longer side has.
-fn side_by_side(pairs: &mut Vec<Pair>, left: (usize, usize), right: (usize, usize)) {
+fn side_by_side(pairs: &mut Vec<AlignedPair>, left: (usize, usize), right: (usize, usize)) {
     let rows = (left.1 - left.0).max(right.1 - right.0);
     let at = |(from, to): (usize, usize), row: usize| (from + row < to).then_some(from + row);
     pairs.extend((0..rows).map(|row| (at(left, row), at(right, row), false)));
@@ -123,7 +123,7 @@ mod tests {
         let texts = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
         let (left, right) = (texts(left), texts(right));
         let text = |of: &[String], at: Option<usize>| at.map_or("-".to_owned(), |at| of[at].clone());
-        let row = |(here, there, same): &Pair| {
+        let row = |(here, there, same): &AlignedPair| {
             format!("{}{}{}", text(&left, *here), if *same { "=" } else { "|" }, text(&right, *there))
         };
         let rows: Vec<String> = aligned(&left, &right).iter().map(row).collect();

@@ -238,10 +238,10 @@ impl fmt::Debug for Token {
 /// # Ok::<(), stepfold_server::http::TokensError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Tokens(Vec<Known>);
+pub struct Tokens(Vec<TokenEntry>);
 
 #[derive(Clone, Debug)]
-struct Known {
+struct TokenEntry {
     hash: [u8; 32],
     principal: Principal,
 }
@@ -255,7 +255,7 @@ impl Tokens {
     /// Adds a token.
     #[must_use]
     pub fn with(mut self, token: &Token, principal: Principal) -> Self {
-        self.0.push(Known { hash: hash(&token.0), principal });
+        self.0.push(TokenEntry { hash: hash(&token.0), principal });
         self
     }
 
@@ -269,7 +269,7 @@ impl Tokens {
             let text = text.trim();
             if !text.is_empty() && !text.starts_with('#') {
                 let at = |error: TokensError| TokensError::Line { line, source: Box::new(error) };
-                known.push(Known::parse(text).map_err(at)?);
+                known.push(TokenEntry::parse(text).map_err(at)?);
             }
         }
         Ok(Tokens(known))
@@ -288,7 +288,7 @@ impl Tokens {
     }
 }
 
-impl Known {
+impl TokenEntry {
     fn parse(text: &str) -> Result<Self, TokensError> {
         let mut words = text.splitn(4, char::is_whitespace).map(str::trim);
         let (Some(hash), Some(user), Some(role)) = (words.next(), words.next(), words.next()) else {
@@ -297,7 +297,7 @@ impl Known {
         let hash = hash.strip_prefix("sha256:").and_then(digest).ok_or(TokensError::Form)?;
         let principal = Principal::new(user, role.parse()?)
             .map_err(|error| TokensError::User { reason: error.to_string() })?;
-        Ok(Known {
+        Ok(TokenEntry {
             hash,
             principal: match words.next() {
                 Some(name) => principal.named(name),

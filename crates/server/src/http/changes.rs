@@ -24,9 +24,9 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use super::frame::encode;
-use super::live::{KEEP_ALIVE, Opening, RETRY, bye};
+use super::live::{KEEP_ALIVE, RETRY, StreamPermit, bye};
 use super::problem::Problem;
-use super::serve::{Phase, reaches};
+use super::serve::{ServerPhase, reaches};
 use super::server::App;
 
 /// The number of sessions of each app that a stream begins with, and that are listed when another process may have changed
@@ -136,10 +136,10 @@ struct ChangedRow<'a> {
 
 /// The feeds of users, for all their streams: what changes is looked up once, however many streams are told of it.
 #[derive(Default)]
-pub(super) struct Feeds(Mutex<HashMap<UserId, Arc<Feed>>>);
+pub(super) struct UserFeeds(Mutex<HashMap<UserId, Arc<UserFeed>>>);
 
 /// What the streams of a user are told.
-struct Feed {
+struct UserFeed {
     state: Mutex<FeedState>,
     frames: broadcast::Sender<Bytes>,
     /// Whether the sessions were listed once.
@@ -157,33 +157,33 @@ struct FeedState {
 /// The number of events that are kept for a stream that does not read; one that misses some begins again.
 const KEPT: usize = 256;
 
-impl Feeds {
+impl UserFeeds {
     /// The feed of a user. The first of its streams starts it, and it ends after the last one.
-    async fn of(self: &Arc<Self>, apps: &BTreeMap<String, Arc<App>>, user: &UserId) -> Reader {
+    async fn of(self: &Arc<Self>, apps: &BTreeMap<String, Arc<App>>, user: &UserId) -> FeedReader {
         let (feed, reader, is_new) = {
             let mut feeds = self.lock();
             let is_new = !feeds.contains_key(user);
-            let feed = Arc::clone(feeds.entry(user.clone()).or_insert_with(|| Arc::new(Feed::new())));
+            let feed = Arc::clone(feeds.entry(user.clone()).or_insert_with(|| Arc::new(UserFeed::new())));
             // Under the lock, so that it does not end before it has its reader.
             let reader = feed.frames.subscribe();
             (feed, reader, is_new)
         };
         if is_new {
-            let source = Source::begin(apps, user, Arc::clone(&feed)).await;
+            let source = FeedSource::begin(apps, user, Arc::clone(&feed)).await;
             tokio::spawn(source.follow(Arc::clone(self)));
         }
         let mut is_listed = feed.is_listed.subscribe();
         // A feed that is gone has none to tell.
         let _ = is_listed.wait_for(|is_listed| *is_listed).await;
-        Reader { feed, frames: reader }
+        FeedReader { feed, frames: reader }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<UserId, Arc<Feed>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<UserId, Arc<UserFeed>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the feed of a user, if it has no readers.
-    fn end(&self, user: &UserId, feed: &Feed) -> bool {
+    fn end(&self, user: &UserId, feed: &UserFeed) -> bool {
         let mut feeds = self.lock();
         let is_over = feed.frames.receiver_count() == 0;
         if is_over {
@@ -193,10 +193,10 @@ impl Feeds {
     }
 }
 
-impl Feed {
+impl UserFeed {
     fn new() -> Self {
         let (frames, is_listed) = (broadcast::Sender::new(KEPT), watch::Sender::new(false));
-        Feed { state: Mutex::default(), frames, is_listed }
+        UserFeed { state: Mutex::default(), frames, is_listed }
     }
 
     fn lock(&self) -> MutexGuard<'_, FeedState> {
@@ -228,12 +228,12 @@ impl FeedState {
 }
 
 /// A reader of a feed.
-struct Reader {
-    feed: Arc<Feed>,
+struct FeedReader {
+    feed: Arc<UserFeed>,
     frames: broadcast::Receiver<Bytes>,
 }
 
-impl Reader {
+impl FeedReader {
     /// The newest event of each session; those after them are next.
     fn begin(&mut self) -> Vec<Bytes> {
         let state = self.feed.lock();
@@ -253,27 +253,27 @@ impl Reader {
 
 /// Opens the stream.
 pub(super) async fn open(
-    feeds: &Arc<Feeds>,
+    feeds: &Arc<UserFeeds>,
     apps: &BTreeMap<String, Arc<App>>,
     user: &UserId,
-    opening: Opening,
+    opening: StreamPermit,
 ) -> Result<Body, Problem> {
     let mut reader = feeds.of(apps, user).await;
     let hello = encode(None, "hello", &json!({"apps": apps.keys().collect::<Vec<_>>()}));
     let mut queue = VecDeque::from([RETRY, hello]);
     queue.extend(reader.begin());
-    Ok(Body::from_stream(OfUser { reader, queue, is_over: false, opening }.into_stream()))
+    Ok(Body::from_stream(UserStream { reader, queue, is_over: false, opening }.into_stream()))
 }
 
 /// A stream.
-struct OfUser {
-    reader: Reader,
+struct UserStream {
+    reader: FeedReader,
     queue: VecDeque<Bytes>,
     is_over: bool,
-    opening: Opening,
+    opening: StreamPermit,
 }
 
-impl OfUser {
+impl UserStream {
     fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
         futures_util::stream::unfold(self, |mut stream| async move {
             loop {
@@ -292,7 +292,7 @@ impl OfUser {
     async fn wait(&mut self) {
         let next = tokio::select! {
             biased;
-            () = reaches(&mut self.opening.phase, Phase::Stopping) => None,
+            () = reaches(&mut self.opening.phase, ServerPhase::Stopping) => None,
             next = self.reader.next() => next,
             () = tokio::time::sleep(self.opening.keep_alive) => Some(vec![KEEP_ALIVE]),
         };
@@ -306,13 +306,13 @@ impl OfUser {
 }
 
 /// Looks up what a feed tells.
-struct Source {
-    feed: Arc<Feed>,
+struct FeedSource {
+    feed: Arc<UserFeed>,
     apps: Vec<Arc<App>>,
     user: UserId,
     changes: SelectAll<BoxStream<'static, (Arc<App>, SessionChange)>>,
     /// The newest sessions, as they were sent.
-    told: HashMap<SessionKey, Mark>,
+    told: HashMap<SessionKey, ListedState>,
     /// When the newest sessions are listed, and when they were listed last.
     lists: Option<Instant>,
     listed: Option<Instant>,
@@ -320,21 +320,21 @@ struct Source {
 
 /// What the status of a listed session depends on.
 #[derive(PartialEq, Eq)]
-struct Mark {
+struct ListedState {
     life: LifeId,
     version: u64,
     is_claimed: bool,
 }
 
-impl Mark {
+impl ListedState {
     fn of(session: &Session) -> Self {
         let is_claimed = session.claim.is_some();
-        Mark { life: session.life.clone(), version: session.version, is_claimed }
+        ListedState { life: session.life.clone(), version: session.version, is_claimed }
     }
 }
 
-impl Source {
-    async fn begin(apps: &BTreeMap<String, Arc<App>>, user: &UserId, feed: Arc<Feed>) -> Self {
+impl FeedSource {
+    async fn begin(apps: &BTreeMap<String, Arc<App>>, user: &UserId, feed: Arc<UserFeed>) -> Self {
         let mut changes = SelectAll::new();
         for app in apps.values() {
             let app = Arc::clone(app);
@@ -344,11 +344,11 @@ impl Source {
         }
         let apps = apps.values().cloned().collect();
         let (told, lists, user) = (HashMap::new(), Some(Instant::now()), user.clone());
-        Source { feed, apps, user, changes, told, lists, listed: None }
+        FeedSource { feed, apps, user, changes, told, lists, listed: None }
     }
 
     /// Follows what changes, until no stream reads it any more.
-    async fn follow(mut self, feeds: Arc<Feeds>) {
+    async fn follow(mut self, feeds: Arc<UserFeeds>) {
         loop {
             let lists = self.lists;
             let due = async {
@@ -403,7 +403,7 @@ impl Source {
                 }
             };
             for session in page.sessions.iter().rev() {
-                if self.told.get(&session.key) != Some(&Mark::of(session)) {
+                if self.told.get(&session.key) != Some(&ListedState::of(session)) {
                     self.tell(&app, &session.key).await;
                 }
             }
@@ -430,7 +430,7 @@ impl Source {
         match status {
             Ok(Some((stored, status))) => {
                 self.push(key, stored.version, status);
-                self.told.insert(key.clone(), Mark::of(&stored));
+                self.told.insert(key.clone(), ListedState::of(&stored));
             }
             Ok(None) => self.forget(key),
             Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -474,8 +474,8 @@ mod tests {
     /// that follows.
     #[tokio::test]
     async fn a_reader_has_the_newest_of_each_session_and_all_that_follows() {
-        let feed = Arc::new(Feed::new());
-        let reader = || Reader { feed: Arc::clone(&feed), frames: feed.frames.subscribe() };
+        let feed = Arc::new(UserFeed::new());
+        let reader = || FeedReader { feed: Arc::clone(&feed), frames: feed.frames.subscribe() };
         let mut slow = reader();
         for number in 0..KEPT + 10 {
             feed.push(&key(["a", "b", "c"][number % 3]), Bytes::from(number.to_string()));

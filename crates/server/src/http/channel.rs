@@ -20,12 +20,12 @@ use stepfold_state_core::chat::Prices;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
-use super::frame::{Frame, encode, new_epoch};
+use super::frame::{LiveFrame, encode, new_epoch};
 use super::loading::newest;
-use super::priced::Pricing;
+use super::priced::AppPricing;
 use super::problem::Problem;
 use super::rows::{self, EventRow, RequestRow};
-use super::steps::{BEFORE, Rows};
+use super::steps::{BEFORE, RowBuilder};
 
 /// Bounds what is kept of a session for readers that are slow or connect again: events, and their bytes.
 const KEPT: usize = 512;
@@ -39,29 +39,29 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from
 
 /// The sessions that have readers.
 #[derive(Clone, Default)]
-pub(super) struct Channels {
-    open: Arc<Mutex<HashMap<SessionKey, Arc<Channel>>>>,
+pub(super) struct LiveChannels {
+    open: Arc<Mutex<HashMap<SessionKey, Arc<LiveChannel>>>>,
     /// What replies cost, by app.
-    pricing: Arc<HashMap<String, Arc<Pricing>>>,
+    pricing: Arc<HashMap<String, Arc<AppPricing>>>,
 }
 
 /// One of them.
-pub(super) struct Channel {
+pub(super) struct LiveChannel {
     /// Which one of the channels that a session had in any process.
     pub(super) epoch: String,
     /// The life of the session: one that was created again after its deletion has another channel.
     pub(super) life: LifeId,
     /// The version before its first event.
     began: u64,
-    kept: Mutex<Kept>,
+    kept: Mutex<EventBuffer>,
     next: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct EventBuffer {
     /// The number of the first kept event.
     first: u64,
-    frames: VecDeque<Frame>,
+    frames: VecDeque<LiveFrame>,
     bytes: usize,
     /// The version of the newest commit.
     version: u64,
@@ -79,8 +79,8 @@ pub(super) fn end_of(row: &EventRow) -> Option<Value> {
 }
 
 /// What is at a place.
-pub(super) enum At {
-    Event(Frame),
+pub(super) enum BufferLookup {
+    Event(LiveFrame),
     /// The place is no longer kept.
     Missed,
     NotYet,
@@ -89,20 +89,20 @@ pub(super) enum At {
 
 /// Where a reader begins: the next event, and the version before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Start {
+pub(super) struct StartPosition {
     pub(super) number: u64,
     pub(super) version: u64,
 }
 
-impl Channels {
-    pub(super) fn new(pricing: impl IntoIterator<Item = (String, Arc<Pricing>)>) -> Self {
-        Channels { open: Arc::default(), pricing: Arc::new(pricing.into_iter().collect()) }
+impl LiveChannels {
+    pub(super) fn new(pricing: impl IntoIterator<Item = (String, Arc<AppPricing>)>) -> Self {
+        LiveChannels { open: Arc::default(), pricing: Arc::new(pricing.into_iter().collect()) }
     }
 
     /// What replies cost in the app of a runner.
-    pub(super) fn pricing(&self, runner: &Runner, key: &SessionKey) -> Arc<Pricing> {
+    pub(super) fn pricing(&self, runner: &Runner, key: &SessionKey) -> Arc<AppPricing> {
         let known = self.pricing.get(key.app.as_str()).map(Arc::clone);
-        known.unwrap_or_else(|| Arc::new(Pricing::new(runner.agent().clone(), Prices::new())))
+        known.unwrap_or_else(|| Arc::new(AppPricing::new(runner.agent().clone(), Prices::new())))
     }
 
     /// The channel of a session: an existing one, or a new one.
@@ -110,7 +110,7 @@ impl Channels {
         &self,
         runner: &Runner,
         session: &SessionHandle,
-    ) -> Result<(Arc<Channel>, watch::Receiver<u64>), Problem> {
+    ) -> Result<(Arc<LiveChannel>, watch::Receiver<u64>), Problem> {
         let key = session.key().clone();
         let found = self.open().get(&key).map(subscribe);
         // Another process may have deleted the session and created it again, and its channel may not know yet.
@@ -129,41 +129,42 @@ impl Channels {
         if let Some(found) = open.get(&key).filter(|channel| channel.life == stored.life) {
             return Ok(subscribe(found));
         }
-        let channel = Arc::new(Channel {
+        let channel = Arc::new(LiveChannel {
             epoch: new_epoch(&stored.life),
             life: stored.life.clone(),
             began: version,
-            kept: Mutex::new(Kept { version, ..Kept::default() }),
+            kept: Mutex::new(EventBuffer { version, ..EventBuffer::default() }),
             next: watch::Sender::new(0),
         });
         let subscribed = subscribe(&channel);
         open.insert(key.clone(), Arc::clone(&channel));
         drop(open);
         let pricing = self.pricing(runner, session.key());
-        let pump = Pump::new(runner, session.clone(), Arc::clone(&channel), (version, &before), &pricing);
-        let open = Open { channels: self.clone(), key, channel };
+        let pump =
+            ChannelDriver::new(runner, session.clone(), Arc::clone(&channel), (version, &before), &pricing);
+        let open = ChannelGuard { channels: self.clone(), key, channel };
         tokio::spawn(pump.run(open));
         Ok(subscribed)
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<Channel>>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<LiveChannel>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn subscribe(channel: &Arc<Channel>) -> (Arc<Channel>, watch::Receiver<u64>) {
+fn subscribe(channel: &Arc<LiveChannel>) -> (Arc<LiveChannel>, watch::Receiver<u64>) {
     (Arc::clone(channel), channel.next.subscribe())
 }
 
 /// The place of a channel among the open ones. It is released when this is dropped, also by a panic: the next reader gets a
 /// new channel.
-struct Open {
-    channels: Channels,
+struct ChannelGuard {
+    channels: LiveChannels,
     key: SessionKey,
-    channel: Arc<Channel>,
+    channel: Arc<LiveChannel>,
 }
 
-impl Open {
+impl ChannelGuard {
     /// Closes the channel if it has no readers.
     fn close_unread(&self) -> bool {
         let mut open = self.channels.open();
@@ -175,14 +176,14 @@ impl Open {
     }
 
     /// Another one may have its place by now.
-    fn remove(&self, open: &mut HashMap<SessionKey, Arc<Channel>>) {
+    fn remove(&self, open: &mut HashMap<SessionKey, Arc<LiveChannel>>) {
         if open.get(&self.key).is_some_and(|channel| Arc::ptr_eq(channel, &self.channel)) {
             open.remove(&self.key);
         }
     }
 }
 
-impl Drop for Open {
+impl Drop for ChannelGuard {
     fn drop(&mut self) {
         // After a panic, readers would wait for ever.
         self.channel.end("failed");
@@ -190,36 +191,36 @@ impl Drop for Open {
     }
 }
 
-impl Channel {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+impl LiveChannel {
+    fn kept(&self) -> MutexGuard<'_, EventBuffer> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a new reader begins: with the unfinished text after the newest commit.
-    pub(super) fn start(&self) -> Start {
+    pub(super) fn start(&self) -> StartPosition {
         let kept = self.kept();
-        Start { number: kept.after_commit.max(kept.first), version: kept.version }
+        StartPosition { number: kept.after_commit.max(kept.first), version: kept.version }
     }
 
     /// Where a reader continues that has read the event with this number, or none, if that is still kept.
-    pub(super) fn after(&self, number: Option<u64>) -> Option<Start> {
+    pub(super) fn after(&self, number: Option<u64>) -> Option<StartPosition> {
         let kept = self.kept();
         let Some(number) = number else {
-            return (kept.first == 0).then_some(Start { number: 0, version: self.began });
+            return (kept.first == 0).then_some(StartPosition { number: 0, version: self.began });
         };
         let place = usize::try_from(number.checked_sub(kept.first)?).ok()?;
         let read = kept.frames.get(place)?;
-        Some(Start { number: number + 1, version: read.version })
+        Some(StartPosition { number: number + 1, version: read.version })
     }
 
-    pub(super) fn at(&self, number: u64) -> At {
+    pub(super) fn at(&self, number: u64) -> BufferLookup {
         let kept = self.kept();
-        let Some(place) = number.checked_sub(kept.first) else { return At::Missed };
+        let Some(place) = number.checked_sub(kept.first) else { return BufferLookup::Missed };
         let place = usize::try_from(place).unwrap_or(usize::MAX);
         match (kept.frames.get(place), kept.ended) {
-            (Some(frame), _) => At::Event(frame.clone()),
-            (None, Some(reason)) => At::End(reason),
-            (None, None) => At::NotYet,
+            (Some(frame), _) => BufferLookup::Event(frame.clone()),
+            (None, Some(reason)) => BufferLookup::End(reason),
+            (None, None) => BufferLookup::NotYet,
         }
     }
 
@@ -237,7 +238,7 @@ impl Channel {
         let bytes = encode(Some((kept.version, &self.epoch, Some(number))), event, data);
         kept.bytes += bytes.len();
         let version = kept.version;
-        kept.frames.push_back(Frame { version, is_commit, is_end: event == "ended", bytes });
+        kept.frames.push_back(LiveFrame { version, is_commit, is_end: event == "ended", bytes });
         while kept.frames.len() > KEPT || (kept.bytes > KEPT_BYTES && kept.frames.len() > 1) {
             let dropped = kept.frames.pop_front().map_or(0, |frame| frame.bytes.len());
             kept.bytes -= dropped;
@@ -254,12 +255,12 @@ impl Channel {
 }
 
 /// Follows a session for its channel.
-struct Pump {
+struct ChannelDriver {
     runner: Runner,
     session: SessionHandle,
-    channel: Arc<Channel>,
+    channel: Arc<LiveChannel>,
     changes: BoxStream<'static, SessionChange>,
-    rows: Rows,
+    rows: RowBuilder,
     run: Option<BoxStream<'static, Seen>>,
     /// The run in this process, until its end or pause is reported to readers.
     untold: Option<Invocation>,
@@ -268,20 +269,20 @@ struct Pump {
     told: u64,
 }
 
-impl Pump {
+impl ChannelDriver {
     fn new(
         runner: &Runner,
         session: SessionHandle,
-        channel: Arc<Channel>,
+        channel: Arc<LiveChannel>,
         (told, before): (u64, &[CommittedEvent]),
-        pricing: &Arc<Pricing>,
+        pricing: &Arc<AppPricing>,
     ) -> Self {
-        let mut rows = Rows::new(pricing);
+        let mut rows = RowBuilder::new(pricing);
         for event in before {
             drop(rows.row(event, true));
         }
         let changes = runner.watch_session(session.key()).boxed();
-        let mut pump = Pump {
+        let mut pump = ChannelDriver {
             runner: runner.clone(),
             session,
             channel,
@@ -296,7 +297,7 @@ impl Pump {
         pump
     }
 
-    async fn run(mut self, open: Open) {
+    async fn run(mut self, open: ChannelGuard) {
         let channel = Arc::clone(&self.channel);
         let mut commits = commits(&self.runner, self.session.key().clone(), channel.life.clone(), self.told);
         let mut unread = None;
@@ -540,10 +541,10 @@ fn told(event: &RunEvent, mut path: Vec<Value>) -> Option<(&'static str, Value)>
 mod tests {
     use super::*;
 
-    fn channel() -> Channel {
+    fn channel() -> LiveChannel {
         let (kept, next) = (Mutex::default(), watch::Sender::new(0));
         let life = LifeId::new("l").unwrap();
-        Channel { epoch: "e".to_owned(), life, began: 0, kept, next }
+        LiveChannel { epoch: "e".to_owned(), life, began: 0, kept, next }
     }
 
     /// Readers that are slow or absent hold nothing: what is kept is bounded by number and by bytes, and counted.
@@ -561,9 +562,9 @@ mod tests {
                 // One that is larger than all that is kept is still told.
                 assert!(bytes <= KEPT_BYTES || kept.frames.len() == 1, "{bytes} bytes");
             }
-            assert!(matches!(channel.at(0), At::Missed));
-            assert!(matches!(channel.at(events - 1), At::Event(_)));
-            assert!(matches!(channel.at(events), At::NotYet));
+            assert!(matches!(channel.at(0), BufferLookup::Missed));
+            assert!(matches!(channel.at(events - 1), BufferLookup::Event(_)));
+            assert!(matches!(channel.at(events), BufferLookup::NotYet));
         }
     }
 }

@@ -15,13 +15,13 @@ use stepfold_session_scopes::LifeId;
 /// and number are the place in what this process has in memory; of another epoch, unfinished text is gone. An epoch begins
 /// with the life of the session: the versions of another life are those of a session that was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct StreamPosition {
     pub(super) version: u64,
     pub(super) epoch: String,
     pub(super) number: Option<u64>,
 }
 
-impl Position {
+impl StreamPosition {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, '.');
         let version = parts.next()?.parse().ok()?;
@@ -32,7 +32,7 @@ impl Position {
             "-" => None,
             number => Some(number.parse().ok()?),
         };
-        Some(Position { version, epoch, number })
+        Some(StreamPosition { version, epoch, number })
     }
 
     /// Whether it is in the session that this epoch is of, and not in an earlier one with the same id.
@@ -42,11 +42,11 @@ impl Position {
 
     /// The places in several sessions, as an id names them.
     pub(super) fn parse_many(text: &str) -> Option<Vec<Self>> {
-        text.split('~').map(Position::parse).collect()
+        text.split('~').map(StreamPosition::parse).collect()
     }
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for StreamPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.", self.version, self.epoch)?;
         match self.number {
@@ -98,7 +98,7 @@ pub(super) fn in_many(bytes: &[u8], id: &str, fields: &str) -> Bytes {
 
 /// An event of a stream that all readers of a session share.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub(super) struct LiveFrame {
     /// The version of the session after it.
     pub(super) version: u64,
     pub(super) is_commit: bool,
@@ -119,24 +119,27 @@ mod tests {
             let text = encode(Some((7, "b1f3", number)), "text", &json!({"delta": "a\nb"}));
             let text = std::str::from_utf8(&text).unwrap();
             let (id, rest) = text.strip_prefix("id: ").unwrap().split_once('\n').unwrap();
-            assert_eq!(Position::parse(id), Some(Position { version: 7, epoch: "b1f3".to_owned(), number }));
+            assert_eq!(
+                StreamPosition::parse(id),
+                Some(StreamPosition { version: 7, epoch: "b1f3".to_owned(), number })
+            );
             assert_eq!(rest, "event: text\ndata: {\"delta\":\"a\\nb\"}\n\n");
         }
         let many = "7.b1f3.12~0.c2.-";
-        let read = Position::parse_many(many).unwrap();
+        let read = StreamPosition::parse_many(many).unwrap();
         assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>().join("~"), many);
         for text in ["", "7", "7.b", "x.b.1", "7.b.x", "-1.b.1"] {
-            assert_eq!(Position::parse(text), None, "{text}");
+            assert_eq!(StreamPosition::parse(text), None, "{text}");
         }
     }
 
     #[test]
     fn an_epoch_names_the_life_of_its_session() {
         let [first, second] = ["a.life", "another~one"].map(|life| LifeId::new(life).unwrap());
-        let place = Position { version: 7, epoch: new_epoch(&first), number: None };
+        let place = StreamPosition { version: 7, epoch: new_epoch(&first), number: None };
         assert!(place.is_of_same_life(&new_epoch(&first)) && place.epoch != new_epoch(&first));
         assert!(!place.is_of_same_life(&new_epoch(&second)));
-        assert_eq!(Position::parse(&place.to_string()), Some(place));
+        assert_eq!(StreamPosition::parse(&place.to_string()), Some(place));
     }
 
     #[test]

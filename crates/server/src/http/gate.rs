@@ -12,7 +12,7 @@ const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 /// The rules about hosts and origins.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rules {
+pub(super) struct OriginRules {
     /// The names by which clients may reach the server, beside those of the loopback interface.
     pub(super) hosts: Vec<String>,
     /// The foreign origins whose pages may use the API, with bearer tokens.
@@ -23,7 +23,7 @@ pub(super) struct Rules {
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Denied {
+pub(super) enum GateRefusal {
     /// The host is not one of ours.
     Host,
     /// A page of another origin has sent it.
@@ -34,35 +34,40 @@ pub(super) enum Denied {
 
 /// An admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admitted {
+pub(super) enum RequestOrigin {
     /// It is from no page, or from one of ours: a cookie counts.
     Own,
     /// It is from a page of another origin that is allowed: only a bearer token counts.
     Foreign,
 }
 
-impl Rules {
+impl OriginRules {
     /// Decides about a request.
-    pub(super) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, Denied> {
+    pub(super) fn admit(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<RequestOrigin, GateRefusal> {
         let host = text(headers, &HOST);
         // Of two names, both must be ours; a request without any is from no browser, and HTTP/1.1 forbids it.
         let named = [host, uri.authority().map(http::uri::Authority::as_str)];
         if named.iter().flatten().next().is_none() || !named.iter().flatten().all(|host| self.is_ours(host)) {
-            return Err(Denied::Host);
+            return Err(GateRefusal::Host);
         }
         let admitted = self.origin(host.unwrap_or_default(), headers)?;
         // A form always names its content type. A page that sends nothing else has an origin, which is decided above.
         let is_bare = !headers.contains_key(CONTENT_TYPE) && !has_body(headers);
         let is_read = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
         if !is_read && !is_bare && !is_json(headers) {
-            return Err(Denied::ContentType);
+            return Err(GateRefusal::ContentType);
         }
         Ok(admitted)
     }
 
     /// Decides about the host alone: for what anyone may read.
-    pub(super) fn admit_host(&self, headers: &HeaderMap) -> Result<(), Denied> {
-        text(headers, &HOST).filter(|host| self.is_ours(host)).map(drop).ok_or(Denied::Host)
+    pub(super) fn admit_host(&self, headers: &HeaderMap) -> Result<(), GateRefusal> {
+        text(headers, &HOST).filter(|host| self.is_ours(host)).map(drop).ok_or(GateRefusal::Host)
     }
 
     fn is_ours(&self, host: &str) -> bool {
@@ -78,12 +83,12 @@ impl Rules {
         self.origins.iter().any(|allowed| allowed == text).then(|| origin.clone())
     }
 
-    fn origin(&self, host: &str, headers: &HeaderMap) -> Result<Admitted, Denied> {
+    fn origin(&self, host: &str, headers: &HeaderMap) -> Result<RequestOrigin, GateRefusal> {
         // What cannot be read is not ours.
         let origin = headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or("null"));
         let site = headers.get("sec-fetch-site").map(|site| site.to_str().unwrap_or("cross-site"));
         if self.allowed_origin(headers).is_some() {
-            return Ok(Admitted::Foreign);
+            return Ok(RequestOrigin::Foreign);
         }
         let scheme = if self.is_https { "https://" } else { "http://" };
         let is_own = |origin: &str| {
@@ -91,12 +96,12 @@ impl Rules {
             rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host))
         };
         if origin.is_some_and(|origin| !is_own(origin)) {
-            return Err(Denied::Origin);
+            return Err(GateRefusal::Origin);
         }
         match site {
-            None | Some("none" | "same-origin") => Ok(Admitted::Own),
+            None | Some("none" | "same-origin") => Ok(RequestOrigin::Own),
             // Another port of this host counts as the same site.
-            Some(_) => Err(Denied::Origin),
+            Some(_) => Err(GateRefusal::Origin),
         }
     }
 }
@@ -138,8 +143,8 @@ mod tests {
     use super::*;
 
     /// Whether a request is let in, by its headers: `Host`, `Origin`, `Sec-Fetch-Site`.
-    fn check(method: &Method, headers: &[(&'static str, &str)]) -> Result<(), Denied> {
-        let rules = Rules {
+    fn check(method: &Method, headers: &[(&'static str, &str)]) -> Result<(), GateRefusal> {
+        let rules = OriginRules {
             hosts: vec!["agents.example".to_owned()],
             origins: vec!["https://app.example".to_owned()],
             is_https: false,
@@ -161,9 +166,9 @@ mod tests {
         for other in
             ["evil.test:8812", "127.0.0.1.evil.test", "", "localhost.", "127.0.0.1:80@evil.test", "0.0.0.0"]
         {
-            assert_eq!(host(other), Err(Denied::Host), "{other}");
+            assert_eq!(host(other), Err(GateRefusal::Host), "{other}");
         }
-        assert_eq!(check(&Method::GET, &[]), Err(Denied::Host));
+        assert_eq!(check(&Method::GET, &[]), Err(GateRefusal::Host));
     }
 
     #[test]
@@ -185,10 +190,10 @@ mod tests {
             "https://127.0.0.1:8812",
             "",
         ] {
-            assert_eq!(post(&[("origin", hostile)]), Err(Denied::Origin), "{hostile}");
+            assert_eq!(post(&[("origin", hostile)]), Err(GateRefusal::Origin), "{hostile}");
         }
         for site in ["same-site", "cross-site", "other"] {
-            assert_eq!(post(&[("sec-fetch-site", site)]), Err(Denied::Origin), "{site}");
+            assert_eq!(post(&[("sec-fetch-site", site)]), Err(GateRefusal::Origin), "{site}");
         }
     }
 
@@ -201,8 +206,8 @@ mod tests {
             "multipart/form-data",
         ] {
             let headers = [("host", "localhost"), ("content-type", kind)];
-            assert_eq!(check(&Method::POST, &headers), Err(Denied::ContentType), "{kind}");
-            assert_eq!(check(&Method::DELETE, &headers), Err(Denied::ContentType), "{kind}");
+            assert_eq!(check(&Method::POST, &headers), Err(GateRefusal::ContentType), "{kind}");
+            assert_eq!(check(&Method::DELETE, &headers), Err(GateRefusal::ContentType), "{kind}");
         }
         let json = [("host", "localhost"), ("content-type", "Application/JSON; charset=utf-8")];
         assert_eq!(check(&Method::PUT, &json), Ok(()));

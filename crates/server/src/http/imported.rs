@@ -11,7 +11,7 @@ use stepfold_session_scopes::{
 };
 
 use super::auth::{Principal, Role};
-use super::operation::InSession;
+use super::operation::SessionTarget;
 use super::problem::Problem;
 
 /// The metadata of commits that came with a file.
@@ -79,7 +79,7 @@ pub(super) fn check_newest(
 /// The same for a fork, which opens a run again that has ended later.
 pub(super) async fn check_fork(
     principal: &Principal,
-    target: &InSession,
+    target: &SessionTarget,
     version: Option<u64>,
 ) -> Result<(), Problem> {
     if principal.may(Role::Administer) {

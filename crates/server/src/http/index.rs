@@ -10,11 +10,11 @@ use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, LifeId, Session, SessionKey, SessionStore as _,
 };
 
-use super::loading::{Page, newest};
-use super::operation::InSession;
+use super::loading::{PagePlan, newest};
+use super::operation::SessionTarget;
 use super::problem::Problem;
 use super::rows::{EventRow, WriterRow};
-use super::steps::{BEFORE, Rows, Spent};
+use super::steps::{BEFORE, ReplyUsage, RowBuilder};
 
 /// The number of writes and replies of all sessions that are kept: some 30 MB. An index that is larger is used once.
 const KEPT: usize = 100_000;
@@ -24,29 +24,29 @@ const PAGE: usize = 1_000;
 
 /// The indexes of the sessions that were asked for last.
 #[derive(Default)]
-pub(super) struct Indexes(Mutex<Cache>);
+pub(super) struct WriteIndexes(Mutex<IndexCache>);
 
 #[derive(Default)]
-struct Cache {
-    places: HashMap<SessionKey, Place>,
+struct IndexCache {
+    places: HashMap<SessionKey, CachedIndex>,
     /// Counts uses.
     now: u64,
 }
 
 #[derive(Default)]
-struct Place {
-    index: Arc<tokio::sync::Mutex<Index>>,
+struct CachedIndex {
+    index: Arc<tokio::sync::Mutex<WriteIndex>>,
     size: usize,
     used: u64,
 }
 
-impl Indexes {
+impl WriteIndexes {
     /// Reads the index of a session, continued up to the version that was read of it.
     pub(super) async fn read<T>(
         &self,
-        target: &InSession,
+        target: &SessionTarget,
         head: &Session,
-        read: impl FnOnce(&Index) -> T,
+        read: impl FnOnce(&WriteIndex) -> T,
     ) -> Result<T, Problem> {
         let key = target.session.key();
         let index = self.place(key);
@@ -57,7 +57,7 @@ impl Indexes {
         Ok(read(&index))
     }
 
-    fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<Index>> {
+    fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<WriteIndex>> {
         Arc::clone(&self.cache().places.entry(key.clone()).or_default().index)
     }
 
@@ -76,19 +76,19 @@ impl Indexes {
         }
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
+    fn cache(&self) -> MutexGuard<'_, IndexCache> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Something of a commit.
-pub(super) struct Of<T> {
+pub(super) struct AtVersion<T> {
     pub(super) version: u64,
     pub(super) what: T,
 }
 
 /// A write of a key.
-pub(super) struct Written {
+pub(super) struct IndexedWrite {
     /// The kind of the commit.
     pub(super) kind: Arc<str>,
     pub(super) handler: Option<Arc<str>>,
@@ -97,29 +97,29 @@ pub(super) struct Written {
 
 /// What the commits of a session have written and used, by version.
 #[derive(Default)]
-pub(super) struct Index {
+pub(super) struct WriteIndex {
     life: Option<LifeId>,
     /// The version up to which commits were read.
     upto: u64,
-    keys: HashMap<Arc<str>, Vec<Of<Written>>>,
-    spent: Vec<Of<Spent>>,
+    keys: HashMap<Arc<str>, Vec<AtVersion<IndexedWrite>>>,
+    spent: Vec<AtVersion<ReplyUsage>>,
     /// Words that many writes have.
     words: HashSet<Arc<str>>,
 }
 
-impl Index {
+impl WriteIndex {
     /// The keys that were ever written.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
         self.keys.keys()
     }
 
     /// The writes of a key that count in a session as it was read, in order.
-    pub(super) fn writes<'a>(&'a self, key: &str, head: &Session) -> Counted<'a, Written> {
+    pub(super) fn writes<'a>(&'a self, key: &str, head: &Session) -> VisibleEntries<'a, IndexedWrite> {
         counted(self.keys.get(key).map_or(&[], Vec::as_slice), head)
     }
 
     /// What the models have used, as far as it counts.
-    pub(super) fn spent(&self, head: &Session) -> Counted<'_, Spent> {
+    pub(super) fn spent(&self, head: &Session) -> VisibleEntries<'_, ReplyUsage> {
         counted(&self.spent, head)
     }
 
@@ -128,11 +128,11 @@ impl Index {
     }
 
     /// Reads the commits that are new.
-    async fn extend(&mut self, target: &InSession, head: &Session) -> Result<(), Problem> {
+    async fn extend(&mut self, target: &SessionTarget, head: &Session) -> Result<(), Problem> {
         if self.life.as_ref() != Some(&head.life) {
-            *self = Index { life: Some(head.life.clone()), ..Index::default() };
+            *self = WriteIndex { life: Some(head.life.clone()), ..WriteIndex::default() };
         }
-        let mut rows = Rows::new(target.app.pricing());
+        let mut rows = RowBuilder::new(target.app.pricing());
         // The first of them may name what the ones before have begun.
         let of = (target.runner(), target.session.key());
         let before = newest(of.0, of.1, (self.upto, BEFORE)).await;
@@ -141,14 +141,14 @@ impl Index {
         }
         let mut known_from = None;
         while self.upto < head.version {
-            let page = Page::just_after(of.0, of.1, (self.upto, PAGE)).await?;
+            let page = PagePlan::just_after(of.0, of.1, (self.upto, PAGE)).await?;
             let stored = commits(target, head, page.range).await?;
             for committed in &stored {
                 let from = *known_from.get_or_insert(committed.version);
                 let rewound = committed.event.actions.rewound_to().filter(|to| (1..from).contains(to));
                 if let Some(to) = rewound {
                     // So may those after a rewind, before its version.
-                    rows = Rows::new(target.app.pricing());
+                    rows = RowBuilder::new(target.app.pricing());
                     let before = newest(of.0, of.1, (to, BEFORE)).await;
                     for committed in commits(target, head, before).await? {
                         drop(rows.row(&committed, true));
@@ -171,15 +171,15 @@ impl Index {
         Ok(())
     }
 
-    fn add(&mut self, row: EventRow, spent: Option<Spent>) {
+    fn add(&mut self, row: EventRow, spent: Option<ReplyUsage>) {
         let EventRow { version, kind, writes, .. } = row;
         for write in writes {
             let (key, kind) = (self.word(&write.key), self.word(&kind));
             let handler = write.handler.map(|handler| self.word(&handler));
-            let what = Written { kind, handler, by: write.by.map(Box::new) };
-            self.keys.entry(key).or_default().push(Of { version, what });
+            let what = IndexedWrite { kind, handler, by: write.by.map(Box::new) };
+            self.keys.entry(key).or_default().push(AtVersion { version, what });
         }
-        self.spent.extend(spent.map(|what| Of { version, what }));
+        self.spent.extend(spent.map(|what| AtVersion { version, what }));
     }
 
     fn word(&mut self, word: &str) -> Arc<str> {
@@ -194,7 +194,7 @@ impl Index {
 
 /// Commits of the session that was read, without its state.
 async fn commits(
-    target: &InSession,
+    target: &SessionTarget,
     head: &Session,
     range: EventRange,
 ) -> Result<Vec<CommittedEvent>, Problem> {
@@ -208,25 +208,25 @@ async fn commits(
 }
 
 /// What counts, in order, as parts of the whole.
-pub(super) struct Counted<'a, T>(Vec<&'a [Of<T>]>);
+pub(super) struct VisibleEntries<'a, T>(Vec<&'a [AtVersion<T>]>);
 
-impl<'a, T> Counted<'a, T> {
+impl<'a, T> VisibleEntries<'a, T> {
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(|part| part.len()).sum()
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &'a Of<T>> + '_ {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &'a AtVersion<T>> + '_ {
         self.0.iter().flat_map(|part| part.iter())
     }
 }
 
 /// Of these, those that count in a session as it was read. The cost depends on its rewinds only.
-fn counted<'a, T>(all: &'a [Of<T>], head: &Session) -> Counted<'a, T> {
+fn counted<'a, T>(all: &'a [AtVersion<T>], head: &Session) -> VisibleEntries<'a, T> {
     let part = |(first, last): (u64, u64)| {
         let first = first.max(head.oldest + 1);
         let from = all.partition_point(|of| of.version < first);
         let to = all.partition_point(|of| of.version <= last);
         all.get(from..to).unwrap_or_default()
     };
-    Counted(head.visible.ranges().map(part).collect())
+    VisibleEntries(head.visible.ranges().map(part).collect())
 }

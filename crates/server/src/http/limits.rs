@@ -91,19 +91,19 @@ const HEAVY: &str = "requests about whole sessions (import, export, compare, rep
 
 /// What is taken.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Usage(Arc<Mutex<Taken>>);
+pub(super) struct LimitUsage(Arc<Mutex<UsageCounts>>);
 
 #[derive(Debug, Default)]
-struct Taken {
-    of_all: Counts,
-    by_user: HashMap<UserId, Counts>,
+struct UsageCounts {
+    of_all: CountsByKind,
+    by_user: HashMap<UserId, CountsByKind>,
 }
 
 /// The places that are taken, by kind.
-type Counts = [usize; 4];
+type CountsByKind = [usize; 4];
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum LimitKind {
     Stream,
     Run,
     Heavy,
@@ -113,27 +113,27 @@ enum Kind {
 
 /// A place that is taken until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    usage: Usage,
+pub(super) struct LimitPermit {
+    usage: LimitUsage,
     user: UserId,
-    kind: Kind,
+    kind: LimitKind,
     /// One, or a number of bytes.
     amount: usize,
 }
 
 /// The bytes that a request or a stream holds, until it is dropped. Cloning it shares them.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
-    place: Arc<Mutex<Place>>,
+pub(super) struct MemoryReservation {
+    place: Arc<Mutex<LimitPermit>>,
     /// The bytes of one user, and of all.
     limits: (usize, usize),
 }
 
-impl Memory {
+impl MemoryReservation {
     /// Another one of the same user, with no bytes yet.
-    pub(super) fn another(&self) -> Memory {
+    pub(super) fn another(&self) -> MemoryReservation {
         let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        Memory { place: Arc::new(Mutex::new(place.usage.empty(&place.user))), limits: self.limits }
+        MemoryReservation { place: Arc::new(Mutex::new(place.usage.empty(&place.user))), limits: self.limits }
     }
 
     /// Takes more bytes, before they are used.
@@ -167,7 +167,7 @@ impl Memory {
         let amount = change(place.amount);
         let (of_user, of_all) = self.limits;
         place.usage.with(|taken| {
-            let (before, kind) = (place.amount, Kind::Memory as usize);
+            let (before, kind) = (place.amount, LimitKind::Memory as usize);
             let user = taken.by_user.get(&place.user).map_or(0, |of_user| of_user[kind]) - before + amount;
             let all = taken.of_all[kind] - before + amount;
             if amount > before {
@@ -190,51 +190,51 @@ impl Memory {
     }
 }
 
-impl Taken {
+impl UsageCounts {
     fn set(&mut self, user: &UserId, kind: usize, count: usize) {
         let of_user = self.by_user.entry(user.clone()).or_default();
         of_user[kind] = count;
-        if *of_user == Counts::default() {
+        if *of_user == CountsByKind::default() {
             self.by_user.remove(user);
         }
     }
 }
 
-impl Usage {
+impl LimitUsage {
     /// The bytes of a request or a stream: none yet.
-    pub(super) fn memory(&self, user: &UserId, limits: &Limits) -> Memory {
+    pub(super) fn memory(&self, user: &UserId, limits: &Limits) -> MemoryReservation {
         let place = Arc::new(Mutex::new(self.empty(user)));
-        Memory { place, limits: (limits.memory_per_user, limits.memory) }
+        MemoryReservation { place, limits: (limits.memory_per_user, limits.memory) }
     }
 
-    fn empty(&self, user: &UserId) -> Place {
-        Place { usage: self.clone(), user: user.clone(), kind: Kind::Memory, amount: 0 }
+    fn empty(&self, user: &UserId) -> LimitPermit {
+        LimitPermit { usage: self.clone(), user: user.clone(), kind: LimitKind::Memory, amount: 0 }
     }
 
     /// Takes a place for a live stream.
-    pub(super) fn stream(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
-        self.take(user, Kind::Stream, "live streams", limits.streams_per_user, limits.streams)
+    pub(super) fn stream(&self, user: &UserId, limits: &Limits) -> Result<LimitPermit, Problem> {
+        self.take(user, LimitKind::Stream, "live streams", limits.streams_per_user, limits.streams)
     }
 
     /// Takes a place for a run.
-    pub(super) fn run(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
-        self.take(user, Kind::Run, "runs", limits.runs_per_user, usize::MAX)
+    pub(super) fn run(&self, user: &UserId, limits: &Limits) -> Result<LimitPermit, Problem> {
+        self.take(user, LimitKind::Run, "runs", limits.runs_per_user, usize::MAX)
     }
 
     /// Takes a place for a request that reads or makes a whole session.
-    pub(super) fn heavy(&self, user: &UserId, limits: &Limits) -> Result<Place, Problem> {
-        self.take(user, Kind::Heavy, HEAVY, limits.heavy_per_user, limits.heavy)
+    pub(super) fn heavy(&self, user: &UserId, limits: &Limits) -> Result<LimitPermit, Problem> {
+        self.take(user, LimitKind::Heavy, HEAVY, limits.heavy_per_user, limits.heavy)
     }
 
     /// Takes a place of a kind, of which a user has at most so many, and all users together.
     fn take(
         &self,
         user: &UserId,
-        kind: Kind,
+        kind: LimitKind,
         what: &str,
         per_user: usize,
         of_all: usize,
-    ) -> Result<Place, Problem> {
+    ) -> Result<LimitPermit, Problem> {
         self.with(|taken| {
             let of_user = taken.by_user.get(user).map_or(0, |of_user| of_user[kind as usize]);
             if of_user >= per_user {
@@ -245,16 +245,16 @@ impl Usage {
             }
             taken.of_all[kind as usize] += 1;
             taken.by_user.entry(user.clone()).or_default()[kind as usize] += 1;
-            Ok(Place { usage: self.clone(), user: user.clone(), kind, amount: 1 })
+            Ok(LimitPermit { usage: self.clone(), user: user.clone(), kind, amount: 1 })
         })
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Taken) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut UsageCounts) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Drop for Place {
+impl Drop for LimitPermit {
     fn drop(&mut self) {
         self.usage.with(|taken| {
             let kind = self.kind as usize;
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_is_dropped_is_free_again() {
-        let (usage, user) = (Usage::default(), UserId::new("ada").unwrap());
+        let (usage, user) = (LimitUsage::default(), UserId::new("ada").unwrap());
         let limits = Limits { streams_per_user: 2, streams: 3, runs_per_user: 1, ..Limits::default() };
         let first = usage.stream(&user, &limits).unwrap();
         let _second = usage.stream(&user, &limits).unwrap();
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn bytes_are_counted_until_they_are_dropped() {
-        let usage = Usage::default();
+        let usage = LimitUsage::default();
         let [ada, bob] = ["ada", "bob"].map(|user| UserId::new(user).unwrap());
         let limits = Limits { memory_per_user: 100, memory: 150, ..Limits::default() };
         let status = |result: Result<(), Problem>| result.map_err(|problem| problem.status().as_u16());
@@ -311,6 +311,6 @@ mod tests {
         drop((first, of_bob));
         assert_eq!(status(second.hold(100)), Ok(()));
         drop(second);
-        usage.with(|taken| assert!(taken.by_user.is_empty() && taken.of_all == Counts::default()));
+        usage.with(|taken| assert!(taken.by_user.is_empty() && taken.of_all == CountsByKind::default()));
     }
 }

@@ -19,16 +19,16 @@ use tokio::sync::watch;
 
 use super::auth::Principal;
 use super::changes::LastRun;
-use super::channel::{At, Channel, Channels, end_of};
-use super::frame::{Position, encode, in_many};
-use super::limits::Memory;
-use super::loading::{Page, take_newest};
+use super::channel::{BufferLookup, LiveChannel, LiveChannels, end_of};
+use super::frame::{StreamPosition, encode, in_many};
+use super::limits::MemoryReservation;
+use super::loading::{PagePlan, take_newest};
 use super::metrics::CountedStream;
-use super::priced::Pricing;
+use super::priced::AppPricing;
 use super::problem::Problem;
 use super::rows::{EventRow, RequestRow};
-use super::serve::{Phase, reaches};
-use super::server::Shared;
+use super::serve::{ServerPhase, reaches};
+use super::server::ServerState;
 use super::steps::rows;
 
 /// The number of commits that are read from the store at once.
@@ -50,116 +50,120 @@ pub(super) const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 pub(super) const RETRY: Bytes = Bytes::from_static(b"retry: 1000\n\n");
 
 /// What a stream is opened with.
-pub(super) struct Opening {
+pub(super) struct StreamPermit {
     pub(super) keep_alive: Duration,
-    pub(super) phase: watch::Receiver<Phase>,
+    pub(super) phase: watch::Receiver<ServerPhase>,
     /// Counts the stream until it is dropped.
     pub(super) place: CountedStream,
     /// What the stream holds.
-    pub(super) memory: Memory,
+    pub(super) memory: MemoryReservation,
 }
 
-impl Opening {
+impl StreamPermit {
     /// Takes a place for a stream. As that of its run, it is taken before anything is stored: a client that is refused sends its
     /// message again.
-    pub(super) fn take(shared: &Shared, principal: &Principal) -> Result<Self, Problem> {
+    pub(super) fn take(shared: &ServerState, principal: &Principal) -> Result<Self, Problem> {
         let place = shared.usage.stream(principal.user(), &shared.limits)?;
         let (place, phase) = (shared.metrics.stream(place), shared.phase.subscribe());
         let memory = shared.usage.memory(principal.user(), &shared.limits);
-        Ok(Opening { keep_alive: shared.limits.keep_alive, phase, place, memory })
+        Ok(StreamPermit { keep_alive: shared.limits.keep_alive, phase, place, memory })
     }
 }
 
 /// A session of a stream, and where its reader begins.
-pub(super) struct Followed {
+pub(super) struct FollowRequest {
     pub(super) runner: Runner,
     pub(super) session: SessionHandle,
     /// The last event that the client has, if it connects again.
-    pub(super) last: Option<Position>,
+    pub(super) last: Option<StreamPosition>,
     /// The version after which commits are told; the newest one by default.
     pub(super) after: Option<u64>,
 }
 
 /// Opens the stream of a session. It ends with its reader, and stops nothing else.
-pub(super) async fn open(channels: &Channels, followed: Followed, opening: Opening) -> Result<Body, Problem> {
-    let following = Following::begin(channels, followed, opening.memory.another()).await?;
-    let sessions = vec![Member::Here(Box::new(following))];
-    Ok(Reader::new(sessions, false, opening).into_body())
+pub(super) async fn open(
+    channels: &LiveChannels,
+    followed: FollowRequest,
+    opening: StreamPermit,
+) -> Result<Body, Problem> {
+    let following = FollowedSession::begin(channels, followed, opening.memory.another()).await?;
+    let sessions = vec![StreamMember::Here(Box::new(following))];
+    Ok(LiveReader::new(sessions, false, opening).into_body())
 }
 
 /// Opens a stream of several sessions, whose events name the session. Of one that is not there, it says so.
 pub(super) async fn open_many(
-    channels: &Channels,
-    all: Vec<Result<Followed, (SessionKey, Option<Position>)>>,
-    opening: Opening,
+    channels: &LiveChannels,
+    all: Vec<Result<FollowRequest, (SessionKey, Option<StreamPosition>)>>,
+    opening: StreamPermit,
 ) -> Result<Body, Problem> {
     let mut sessions = Vec::with_capacity(all.len());
     for followed in all {
         sessions.push(match followed {
             Ok(followed) => {
                 let (key, last) = (followed.session.key().clone(), followed.last.clone());
-                match Following::begin(channels, followed, opening.memory.another()).await {
-                    Ok(following) => Member::Here(Box::new(following)),
+                match FollowedSession::begin(channels, followed, opening.memory.another()).await {
+                    Ok(following) => StreamMember::Here(Box::new(following)),
                     // It was deleted in this moment.
                     Err(problem) if problem.status() == http::StatusCode::NOT_FOUND => {
-                        Member::gone(key, last)
+                        StreamMember::gone(key, last)
                     }
                     Err(problem) => return Err(problem),
                 }
             }
-            Err((key, last)) => Member::gone(key, last),
+            Err((key, last)) => StreamMember::gone(key, last),
         });
     }
-    Ok(Reader::new(sessions, true, opening).into_body())
+    Ok(LiveReader::new(sessions, true, opening).into_body())
 }
 
 /// A session of a reader.
-enum Member {
-    Here(Box<Following>),
+enum StreamMember {
+    Here(Box<FollowedSession>),
     Gone {
         key: SessionKey,
         /// Where it ended, for the ids of the others.
-        place: Position,
+        place: StreamPosition,
         /// The reason, until it is sent.
         reason: Option<&'static str>,
     },
 }
 
-impl Member {
-    fn gone(key: SessionKey, last: Option<Position>) -> Self {
+impl StreamMember {
+    fn gone(key: SessionKey, last: Option<StreamPosition>) -> Self {
         // An epoch of no life: if it is created again, it is another session.
-        let never = Position { version: 0, epoch: "none".to_owned(), number: None };
-        Member::Gone { key, place: last.unwrap_or(never), reason: Some("deleted") }
+        let never = StreamPosition { version: 0, epoch: "none".to_owned(), number: None };
+        StreamMember::Gone { key, place: last.unwrap_or(never), reason: Some("deleted") }
     }
 
     fn key(&self) -> &SessionKey {
         match self {
-            Member::Here(following) => &following.key,
-            Member::Gone { key, .. } => key,
+            StreamMember::Here(following) => &following.key,
+            StreamMember::Gone { key, .. } => key,
         }
     }
 
-    fn position(&self) -> Position {
+    fn position(&self) -> StreamPosition {
         match self {
-            Member::Here(following) => following.position(),
-            Member::Gone { place, .. } => place.clone(),
+            StreamMember::Here(following) => following.position(),
+            StreamMember::Gone { place, .. } => place.clone(),
         }
     }
 
-    fn here(&mut self) -> Option<&mut Following> {
+    fn here(&mut self) -> Option<&mut FollowedSession> {
         match self {
-            Member::Here(following) => Some(following),
-            Member::Gone { .. } => None,
+            StreamMember::Here(following) => Some(following),
+            StreamMember::Gone { .. } => None,
         }
     }
 }
 
 /// A session that a reader follows: its place in it, and what is told next.
-struct Following {
+struct FollowedSession {
     key: SessionKey,
     runner: Runner,
-    pricing: Arc<Pricing>,
-    channel: Arc<Channel>,
+    pricing: Arc<AppPricing>,
+    channel: Arc<LiveChannel>,
     changes: watch::Receiver<u64>,
     /// The number of the next event of the channel.
     number: u64,
@@ -176,13 +180,13 @@ struct Following {
     /// The last read of the store failed, and is retried soon.
     is_failing: bool,
     /// What was read takes memory until it is sent.
-    memory: Memory,
+    memory: MemoryReservation,
     /// The user has no memory left for the next read, which is retried soon.
     is_starved: bool,
 }
 
 /// What is next in a session.
-enum Next {
+enum NextEvent {
     Event(Bytes),
     /// Nothing yet.
     Later,
@@ -190,9 +194,13 @@ enum Next {
     End(&'static str),
 }
 
-impl Following {
-    async fn begin(channels: &Channels, followed: Followed, memory: Memory) -> Result<Self, Problem> {
-        let Followed { runner, session, last, after } = followed;
+impl FollowedSession {
+    async fn begin(
+        channels: &LiveChannels,
+        followed: FollowRequest,
+        memory: MemoryReservation,
+    ) -> Result<Self, Problem> {
+        let FollowRequest { runner, session, last, after } = followed;
         let (channel, changes) = channels.of(&runner, &session).await?;
         let here = last.as_ref().filter(|last| last.epoch == channel.epoch);
         let kept = here.and_then(|last| channel.after(last.number));
@@ -207,7 +215,7 @@ impl Following {
         if known > start.version && known > session.read_events(EventRange::None).await?.version {
             known = start.version;
         }
-        let mut following = Following {
+        let mut following = FollowedSession {
             key: session.key().clone(),
             pricing: channels.pricing(&runner, session.key()),
             runner,
@@ -255,16 +263,16 @@ impl Following {
         encode(None, "reset", &json!({"after_version": self.version, "why": why}))
     }
 
-    fn position(&self) -> Position {
+    fn position(&self) -> StreamPosition {
         let (epoch, number) = (self.channel.epoch.clone(), self.number.checked_sub(1));
-        Position { version: self.version, epoch, number }
+        StreamPosition { version: self.version, epoch, number }
     }
 
     /// The next event, if it is there.
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self) -> NextEvent {
         loop {
             if let Some(first) = self.first.take() {
-                return Next::Event(first);
+                return NextEvent::Event(first);
             }
             if let Some(row) = self.read.pop_front() {
                 self.version = row.version;
@@ -272,7 +280,7 @@ impl Following {
                     self.first = Some(self.encode("ended", &end));
                     self.ended = row.version;
                 }
-                return Next::Event(self.encode("committed", &row));
+                return NextEvent::Event(self.encode("committed", &row));
             }
             self.memory.release();
             if self.version < self.until {
@@ -280,14 +288,14 @@ impl Following {
                     Ok(()) => continue,
                     Err(None) => {
                         self.changes.mark_unchanged();
-                        return Next::Later;
+                        return NextEvent::Later;
                     }
-                    Err(Some(reason)) => return Next::End(reason),
+                    Err(Some(reason)) => return NextEvent::End(reason),
                 }
             }
             self.changes.mark_unchanged();
             match self.channel.at(self.number) {
-                At::Event(frame) => {
+                BufferLookup::Event(frame) => {
                     self.number += 1;
                     let is_new = if frame.is_commit {
                         frame.version > self.version
@@ -297,16 +305,16 @@ impl Following {
                     };
                     if is_new && !(frame.is_end && frame.version == self.ended) {
                         self.version = self.version.max(frame.version);
-                        return Next::Event(frame.bytes);
+                        return NextEvent::Event(frame.bytes);
                     }
                 }
-                At::Missed => {
+                BufferLookup::Missed => {
                     let start = self.channel.start();
                     (self.number, self.until) = (start.number, start.version);
-                    return Next::Event(self.reset("too slow: unfinished text before this is gone"));
+                    return NextEvent::Event(self.reset("too slow: unfinished text before this is gone"));
                 }
-                At::NotYet => return Next::Later,
-                At::End(reason) => return Next::End(reason),
+                BufferLookup::NotYet => return NextEvent::Later,
+                BufferLookup::End(reason) => return NextEvent::End(reason),
             }
         }
     }
@@ -314,17 +322,18 @@ impl Following {
     /// Reads the next commits that were missed. An error without a reason is one of the store that is worth a retry.
     async fn read_store(&mut self) -> Result<(), Option<&'static str>> {
         // A commit that a user may not hold is sent alone.
-        let hold =
-            |weight: usize| self.memory.hold(weight.min(self.memory.limit())).map_err(|_| Unread::NoMemory);
-        let page = Page::after(&self.runner, &self.key, (self.version, PAGE), PAGE_BYTES, hold).await;
-        self.is_starved = matches!(page, Err(Unread::NoMemory));
+        let hold = |weight: usize| {
+            self.memory.hold(weight.min(self.memory.limit())).map_err(|_| ReadFailure::NoMemory)
+        };
+        let page = PagePlan::after(&self.runner, &self.key, (self.version, PAGE), PAGE_BYTES, hold).await;
+        self.is_starved = matches!(page, Err(ReadFailure::NoMemory));
         let session = match page {
             Ok(page) => {
                 let get = GetSession::new(self.key.clone()).events(page.range).without_state();
                 self.runner.store().get(get).await.map(|session| (session, page.limit))
             }
-            Err(Unread::NoMemory) => return Err(None),
-            Err(Unread::Store(error)) => Err(error),
+            Err(ReadFailure::NoMemory) => return Err(None),
+            Err(ReadFailure::Store(error)) => Err(error),
         };
         self.is_failing = session.as_ref().is_err_and(|error| error.kind() == ErrorKind::Transient);
         let (session, limit) = match session {
@@ -349,32 +358,32 @@ impl Following {
 }
 
 /// Why commits were not read.
-enum Unread {
+enum ReadFailure {
     NoMemory,
     Store(SessionError),
 }
 
-impl From<SessionError> for Unread {
+impl From<SessionError> for ReadFailure {
     fn from(error: SessionError) -> Self {
-        Unread::Store(error)
+        ReadFailure::Store(error)
     }
 }
 
 /// A reader of one session, or of several.
-struct Reader {
-    sessions: Vec<Member>,
+struct LiveReader {
+    sessions: Vec<StreamMember>,
     is_of_many: bool,
     /// The session that is looked at next: none is told before all others again and again.
     turn: usize,
     queue: VecDeque<Bytes>,
     is_over: bool,
-    opening: Opening,
+    opening: StreamPermit,
 }
 
-impl Reader {
-    fn new(sessions: Vec<Member>, is_of_many: bool, opening: Opening) -> Self {
+impl LiveReader {
+    fn new(sessions: Vec<StreamMember>, is_of_many: bool, opening: StreamPermit) -> Self {
         let queue = VecDeque::from([RETRY]);
-        Reader { sessions, is_of_many, turn: 0, queue, is_over: false, opening }
+        LiveReader { sessions, is_of_many, turn: 0, queue, is_over: false, opening }
     }
 
     fn into_body(self) -> Body {
@@ -409,28 +418,28 @@ impl Reader {
             let at = self.turn % self.sessions.len();
             self.turn = at + 1;
             let next = match &mut self.sessions[at] {
-                Member::Here(following) => following.next().await,
-                Member::Gone { reason, .. } => reason.take().map_or(Next::Later, Next::End),
+                StreamMember::Here(following) => following.next().await,
+                StreamMember::Gone { reason, .. } => reason.take().map_or(NextEvent::Later, NextEvent::End),
             };
             match next {
-                Next::Event(bytes) => {
+                NextEvent::Event(bytes) => {
                     let bytes = if self.is_of_many { self.of_session(at, &bytes) } else { bytes };
                     self.queue.push_back(bytes);
                     return true;
                 }
-                Next::End(reason) if self.is_of_many => {
+                NextEvent::End(reason) if self.is_of_many => {
                     let session = &self.sessions[at];
                     let (key, place) = (session.key().clone(), session.position());
-                    self.sessions[at] = Member::Gone { key, place, reason: None };
+                    self.sessions[at] = StreamMember::Gone { key, place, reason: None };
                     let gone = encode(None, "gone", &json!({"reason": reason}));
                     self.queue.push_back(self.of_session(at, &gone));
                     return true;
                 }
-                Next::End(reason) => {
+                NextEvent::End(reason) => {
                     self.bye(reason);
                     return true;
                 }
-                Next::Later => {}
+                NextEvent::Later => {}
             }
         }
         false
@@ -448,14 +457,14 @@ impl Reader {
     /// Waits for what comes next.
     async fn wait(&mut self) {
         let keep_alive = self.opening.keep_alive;
-        let open = self.sessions.iter_mut().filter_map(Member::here);
+        let open = self.sessions.iter_mut().filter_map(StreamMember::here);
         let pauses = open.map(|session| match () {
             () if session.is_starved => MEMORY_PAUSE,
             () if session.is_failing => STORE_PAUSE,
             () => keep_alive,
         });
         let pause = pauses.min().unwrap_or(keep_alive).min(keep_alive);
-        let open = self.sessions.iter_mut().filter_map(Member::here);
+        let open = self.sessions.iter_mut().filter_map(StreamMember::here);
         let changes: Vec<_> = open.map(|session| Box::pin(session.changes.changed())).collect();
         let next = async {
             match changes.is_empty() {
@@ -465,7 +474,7 @@ impl Reader {
         };
         let over = tokio::select! {
             biased;
-            () = reaches(&mut self.opening.phase, Phase::Stopping) => Some("shutdown"),
+            () = reaches(&mut self.opening.phase, ServerPhase::Stopping) => Some("shutdown"),
             next = next => next.is_err().then_some("failed"),
             () = tokio::time::sleep(pause) => return self.queue.push_back(KEEP_ALIVE),
         };

@@ -6,7 +6,7 @@ use stepfold_session_scopes::{
     ErrorKind, EventRange, EventSizes, SessionError, SessionKey, SessionStore as _, StateSize,
 };
 
-use super::limits::Memory;
+use super::limits::MemoryReservation;
 use super::problem::Problem;
 use super::steps::{self, BEFORE};
 
@@ -24,7 +24,7 @@ const UNKNOWN: (usize, usize) = (16, 1 << 20);
 
 /// A page of commits, before it is loaded.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Page {
+pub(super) struct PagePlan {
     /// With the commits before it that name what its first ones mention.
     pub(super) range: EventRange,
     /// The number of its commits.
@@ -33,7 +33,7 @@ pub(super) struct Page {
     pub(super) weight: usize,
 }
 
-impl Page {
+impl PagePlan {
     /// The commits after a version: at most a number, and of at most so many stored bytes, or one. What they take is held before
     /// they are looked at.
     pub(super) async fn after<E: From<SessionError>>(
@@ -42,21 +42,21 @@ impl Page {
         (after, limit): (u64, usize),
         bytes: u64,
         hold: impl Fn(usize) -> Result<(), E>,
-    ) -> Result<Page, E> {
+    ) -> Result<PagePlan, E> {
         let first = after.saturating_sub(BEFORE as u64);
         let before = usize::try_from(after - first).unwrap_or(BEFORE);
         let sizes = EventSizes::new(key.clone(), first, before.saturating_add(limit));
         let Some(stored) = known(runner.store().event_sizes(sizes).await)? else {
             let limit = limit.min(UNKNOWN.0);
-            let page = Page { range: steps::page(after, limit), limit, weight: UNKNOWN.1 * COPIES };
+            let page = PagePlan { range: steps::page(after, limit), limit, weight: UNKNOWN.1 * COPIES };
             return hold(page.weight).map(|()| page);
         };
-        let page = Page::of(&stored, after, bytes);
+        let page = PagePlan::of(&stored, after, bytes);
         hold(page.weight)?;
         let EventRange::Page { after: first, limit } = page.range else { return Ok(page) };
         // Many small values take more than their text, so the store counts them.
         let sizes = EventSizes::new(key.clone(), first, limit).in_memory();
-        let page = Page::of(&runner.store().event_sizes(sizes).await?, after, bytes);
+        let page = PagePlan::of(&runner.store().event_sizes(sizes).await?, after, bytes);
         hold(page.weight).map(|()| page)
     }
 
@@ -65,17 +65,17 @@ impl Page {
         runner: &Runner,
         key: &SessionKey,
         (after, limit): (u64, usize),
-    ) -> Result<Page, SessionError> {
+    ) -> Result<PagePlan, SessionError> {
         let sizes = EventSizes::new(key.clone(), after, limit);
-        let page =
-            known(runner.store().event_sizes(sizes).await)?.map(|sizes| Page::of(&sizes, after, SMALL_BYTES));
+        let page = known(runner.store().event_sizes(sizes).await)?
+            .map(|sizes| PagePlan::of(&sizes, after, SMALL_BYTES));
         Ok(page.unwrap_or_else(|| {
             let limit = limit.min(UNKNOWN.0);
-            Page { range: EventRange::Page { after, limit }, limit, weight: UNKNOWN.1 * COPIES }
+            PagePlan { range: EventRange::Page { after, limit }, limit, weight: UNKNOWN.1 * COPIES }
         }))
     }
 
-    fn of(sizes: &[(u64, u64)], after: u64, bytes: u64) -> Page {
+    fn of(sizes: &[(u64, u64)], after: u64, bytes: u64) -> PagePlan {
         let (before, page) = sizes.split_at(sizes.partition_point(|(version, _)| *version <= after));
         let (limit, of_page) = fitting(page.iter(), bytes);
         // One at least.
@@ -85,7 +85,7 @@ impl Page {
         };
         let (count, of_before) = fitting(before.iter().rev(), bytes);
         let first = before.get(before.len() - count).map_or(after, |(version, _)| version.saturating_sub(1));
-        Page {
+        PagePlan {
             range: EventRange::Page { after: first, limit: count + limit },
             limit,
             weight: weight(of_page.saturating_add(of_before)),
@@ -97,7 +97,7 @@ impl Page {
 pub(super) async fn newest(runner: &Runner, key: &SessionKey, (version, limit): (u64, usize)) -> EventRange {
     let first = version.saturating_sub(limit as u64);
     if let Ok(sizes) = runner.store().event_sizes(EventSizes::new(key.clone(), first, limit)).await {
-        return Page::of(&sizes, version, SMALL_BYTES).range;
+        return PagePlan::of(&sizes, version, SMALL_BYTES).range;
     }
     // What is wrong with the store is told by the read.
     let limit = limit.min(UNKNOWN.0);
@@ -145,29 +145,33 @@ pub(super) fn weight_of_value(value: &Value) -> usize {
 }
 
 /// Takes the memory of a whole session: its commits, and its values.
-pub(super) async fn take_whole(memory: &Memory, runner: &Runner, key: &SessionKey) -> Result<(), Problem> {
+pub(super) async fn take_whole(
+    memory: &MemoryReservation,
+    runner: &Runner,
+    key: &SessionKey,
+) -> Result<(), Problem> {
     take_commits(memory, runner, key, (0, usize::MAX)).await?;
     take_state(memory, runner, key, None).await.map(drop)
 }
 
 /// Takes the memory of the commits after a version, up to a number.
 pub(super) async fn take_commits(
-    memory: &Memory,
+    memory: &MemoryReservation,
     runner: &Runner,
     key: &SessionKey,
     (after, limit): (u64, usize),
 ) -> Result<(), Problem> {
-    Commits::after(runner, key, (after, limit)).await?.take(memory, runner).await
+    CommitSizes::after(runner, key, (after, limit)).await?.take(memory, runner).await
 }
 
 /// Commits of a session, before they are loaded.
-pub(super) struct Commits {
+pub(super) struct CommitSizes {
     sizes: EventSizes,
     /// Their stored bytes, if the store tells them.
     stored: Option<u64>,
 }
 
-impl Commits {
+impl CommitSizes {
     /// The commits after a version, up to a number.
     pub(super) async fn after(
         runner: &Runner,
@@ -176,7 +180,7 @@ impl Commits {
     ) -> Result<Self, SessionError> {
         let sizes = EventSizes::new(key.clone(), after, limit);
         let stored = known(runner.store().event_sizes(sizes.clone()).await)?;
-        Ok(Commits { sizes, stored: stored.map(|sizes| sum(&sizes)) })
+        Ok(CommitSizes { sizes, stored: stored.map(|sizes| sum(&sizes)) })
     }
 
     /// Whether they have few stored bytes, as far as the store tells them.
@@ -185,7 +189,7 @@ impl Commits {
     }
 
     /// Takes their memory.
-    pub(super) async fn take(self, memory: &Memory, runner: &Runner) -> Result<(), Problem> {
+    pub(super) async fn take(self, memory: &MemoryReservation, runner: &Runner) -> Result<(), Problem> {
         let Some(stored) = self.stored else { return memory.take(UNKNOWN.1 * COPIES) };
         let before = memory.held();
         memory.take(weight(stored))?;
@@ -202,7 +206,7 @@ fn sum(sizes: &[(u64, u64)]) -> u64 {
 
 /// Takes the memory of the newest commit.
 pub(super) async fn take_newest(
-    memory: &Memory,
+    memory: &MemoryReservation,
     runner: &Runner,
     session: &SessionHandle,
 ) -> Result<(), Problem> {
@@ -212,7 +216,7 @@ pub(super) async fn take_newest(
 
 /// Takes the memory of the values at a version, or the newest ones; whether the store has told it.
 pub(super) async fn take_state(
-    memory: &Memory,
+    memory: &MemoryReservation,
     runner: &Runner,
     key: &SessionKey,
     version: Option<u64>,
@@ -232,7 +236,7 @@ mod tests {
     fn a_page_has_what_fits_and_one_at_least() {
         let sizes = |sizes: &[u64]| (1..).zip(sizes.iter().copied()).collect::<Vec<(u64, u64)>>();
         let page = |sizes: &[(u64, u64)], after| {
-            let Page { range, limit, weight } = Page::of(sizes, after, 10);
+            let PagePlan { range, limit, weight } = PagePlan::of(sizes, after, 10);
             let EventRange::Page { after, limit: all } = range else { panic!("{range:?}") };
             (after, all, limit, weight / COPIES)
         };

@@ -17,29 +17,29 @@ use http_body_util::Full;
 use serde::Deserialize;
 use tower_service::Service as _;
 
-use super::access::Caller;
+use super::access::CallerName;
 use super::auth::{Principal, Role};
 use super::operation::{names, read_body, weight_of_json};
 use super::problem::Problem;
-use super::server::{App, Shared, admit, finish, holding};
-use crate::mcp::{AgentServer, HttpOptions, HttpService, RunPlaces};
+use super::server::{App, ServerState, admit, finish, holding};
+use crate::mcp::{AgentServer, HttpOptions, HttpService, RunPermits};
 
 /// Services without requests are dropped when there are more than this.
 const IDLE: usize = 256;
 
 /// The services of principals, by app.
 #[derive(Default)]
-pub(super) struct Services(Mutex<Kept>);
+pub(super) struct McpServices(Mutex<ServiceCache>);
 
 #[derive(Default)]
-struct Kept {
-    services: HashMap<Whose, HttpService>,
+struct ServiceCache {
+    services: HashMap<ServiceOwner, HttpService>,
     /// How many were left when idle ones were dropped last.
     left: usize,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Whose {
+struct ServiceOwner {
     app: String,
     user: String,
     author: String,
@@ -47,15 +47,15 @@ struct Whose {
 
 /// A message of a client: only what it is.
 #[derive(Deserialize)]
-struct Message {
+struct McpMessage {
     #[serde(default)]
     method: String,
 }
 
-impl Services {
+impl McpServices {
     async fn of(&self, app: &App, principal: &Principal) -> HttpService {
         let (user, author) = (principal.user().to_string(), principal.name().to_owned());
-        let whose = Whose { app: app.name().to_owned(), user, author };
+        let whose = ServiceOwner { app: app.name().to_owned(), user, author };
         if let Some(service) = self.with(|kept| kept.services.get(&whose).cloned()) {
             return service;
         }
@@ -86,7 +86,7 @@ impl Services {
         self.with(|kept| kept.services.values().for_each(HttpService::stop));
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut ServiceCache) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -101,7 +101,7 @@ fn service(app: &App, principal: &Principal) -> HttpService {
 }
 
 /// Adds the routes.
-pub(super) fn mount(mut router: Router, shared: &Arc<Shared>) -> Router {
+pub(super) fn mount(mut router: Router, shared: &Arc<ServerState>) -> Router {
     let methods = MethodFilter::GET.or(MethodFilter::POST).or(MethodFilter::DELETE);
     for path in ["/mcp", "/mcp/{app}"] {
         let shared = Arc::clone(shared);
@@ -114,11 +114,11 @@ pub(super) fn mount(mut router: Router, shared: &Arc<Shared>) -> Router {
     router
 }
 
-async fn answer(shared: &Arc<Shared>, request: Request) -> Response<Body> {
+async fn answer(shared: &Arc<ServerState>, request: Request) -> Response<Body> {
     let foreign = shared.rules.allowed_origin(request.headers());
     let (parts, body) = request.into_parts();
     let admitted = admit(shared, &parts, Role::Act).await;
-    let caller = admitted.as_ref().ok().map(|principal| Caller(principal.name().to_owned()));
+    let caller = admitted.as_ref().ok().map(|principal| CallerName(principal.name().to_owned()));
     let answered = match admitted {
         Ok(principal) => serve(shared, &principal, parts, body).await,
         Err(problem) => Err(problem),
@@ -132,7 +132,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Response<Body> {
 }
 
 async fn serve(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     principal: &Principal,
     mut parts: Parts,
     body: Body,
@@ -157,13 +157,13 @@ async fn serve(
 
 /// Takes the place of a run for what may start one; and bounds the sessions of the protocol.
 async fn admit_message(
-    shared: &Shared,
+    shared: &ServerState,
     principal: &Principal,
     service: &HttpService,
     parts: &mut Parts,
     body: &Bytes,
 ) -> Result<(), Problem> {
-    let Ok(message) = serde_json::from_slice::<Message>(body) else { return Ok(()) };
+    let Ok(message) = serde_json::from_slice::<McpMessage>(body) else { return Ok(()) };
     let most = shared.limits.streams_per_user;
     match &*message.method {
         "tools/call" | "tasks/update" => {
@@ -175,7 +175,7 @@ async fn admit_message(
         "tasks/get" => {
             let (usage, user, limits) =
                 (shared.usage.clone(), principal.user().clone(), shared.limits.clone());
-            parts.extensions.insert(RunPlaces::new(move || usage.run(&user, &limits).ok()));
+            parts.extensions.insert(RunPermits::new(move || usage.run(&user, &limits).ok()));
         }
         "initialize" if service.clients().await >= most => {
             return Err(Problem::too_many("sessions of the Model Context Protocol", most));
@@ -185,7 +185,7 @@ async fn admit_message(
     Ok(())
 }
 
-async fn app(shared: &Shared, parts: &mut Parts) -> Result<Arc<App>, Problem> {
+async fn app(shared: &ServerState, parts: &mut Parts) -> Result<Arc<App>, Problem> {
     let names = names(parts).await?;
     let mut apps = shared.apps.values();
     let app = match (names.get("app"), apps.next(), apps.next()) {

@@ -8,12 +8,12 @@ use schemars::transform::{RecursiveTransform, Transform as _};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::operation::{Operation, Shapes};
-use super::problem::{self, Document};
+use super::operation::{ApiOperation, OperationSchemas};
+use super::problem::{self, ProblemDocument};
 
 /// The schemas of what clients send and of what they are answered: a type whose field may be left out in one of them only has
 /// two schemas.
-pub(super) struct Generators {
+pub(super) struct SchemaGenerators {
     pub(super) requests: SchemaGenerator,
     pub(super) answers: SchemaGenerator,
 }
@@ -22,7 +22,7 @@ pub(super) struct Generators {
 const REQUESTS: &str = "/components/requests";
 const SCHEMAS: &str = "/components/schemas";
 
-impl Generators {
+impl SchemaGenerators {
     fn new() -> Self {
         let settings = |path: &str| {
             SchemaSettings::draft2020_12()
@@ -32,7 +32,7 @@ impl Generators {
                 })
                 .with_transform(RecursiveTransform(plain))
         };
-        Generators {
+        SchemaGenerators {
             requests: settings(REQUESTS).into_generator(),
             answers: settings(SCHEMAS).for_serialize().into_generator(),
         }
@@ -126,9 +126,9 @@ fn constants(alternatives: &Value) -> Option<Vec<(String, Value)>> {
 }
 
 /// The document.
-pub(super) fn document(operations: &[Operation]) -> Value {
-    let mut generators = Generators::new();
-    let problem = generators.answers.subschema_for::<Document>();
+pub(super) fn document(operations: &[ApiOperation]) -> Value {
+    let mut generators = SchemaGenerators::new();
+    let problem = generators.answers.subschema_for::<ProblemDocument>();
     let mut paths = Map::new();
     for operation in operations {
         let shapes = (operation.shapes)(&mut generators);
@@ -179,7 +179,7 @@ pub(super) fn document(operations: &[Operation]) -> Value {
     })
 }
 
-fn described(operation: &Operation, shapes: &Shapes) -> Value {
+fn described(operation: &ApiOperation, shapes: &OperationSchemas) -> Value {
     let mut parameters: Vec<Value> = names(operation.path).map(of_path).collect();
     parameters.extend(of_query(&shapes.query));
     if operation.takes_key {
@@ -214,7 +214,7 @@ fn described(operation: &Operation, shapes: &Shapes) -> Value {
     described
 }
 
-fn tag(operation: &Operation) -> &'static str {
+fn tag(operation: &ApiOperation) -> &'static str {
     match operation.id {
         "live" | "send" | "run" | "decide" | "resume" | "abandon" | "cancel" | "withdraw" => "runs",
         _ if operation.base.is_empty() => "protocols",
@@ -258,7 +258,7 @@ fn of_query(schema: &Schema) -> Vec<Value> {
     properties.into_iter().map(parameter).collect()
 }
 
-fn responses(operation: &Operation, shapes: &Shapes) -> Value {
+fn responses(operation: &ApiOperation, shapes: &OperationSchemas) -> Value {
     let status = shapes.status;
     let mut good = json!({"description": status.canonical_reason().unwrap_or("Done")});
     for (media_type, schema) in &shapes.answers {
@@ -280,7 +280,7 @@ fn responses(operation: &Operation, shapes: &Shapes) -> Value {
 }
 
 /// Whether an operation may answer with a problem of this status.
-fn may_answer(operation: &Operation, code: u16) -> bool {
+fn may_answer(operation: &ApiOperation, code: u16) -> bool {
     // Those of other protocols name apps and sessions in their bodies.
     let is_of_session = operation.path.contains("{session}") || operation.base.is_empty();
     let has_body = operation.method != Method::GET;

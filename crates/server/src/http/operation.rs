@@ -20,25 +20,25 @@ use stepfold_runner::{Runner, SessionHandle};
 use stepfold_state_core::{check_exact, count_values};
 
 use super::auth::{Principal, Role};
-use super::limits::{Limits, Memory};
-use super::openapi::Generators;
-use super::problem::{Form, Problem};
-use super::server::{App, BASE, Shared};
+use super::limits::{Limits, MemoryReservation};
+use super::openapi::SchemaGenerators;
+use super::problem::{Problem, ProblemForm};
+use super::server::{App, BASE, ServerState};
 use super::strict;
 
 /// What a handler gets.
-pub(super) struct Asked<T, Q = (), B = ()> {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct ApiRequest<T, Q = (), B = ()> {
+    pub(super) shared: Arc<ServerState>,
     pub(super) principal: Principal,
     pub(super) target: T,
     pub(super) query: Q,
     pub(super) body: B,
     pub(super) headers: HeaderMap,
     /// What the request holds until it is answered.
-    pub(super) memory: Memory,
+    pub(super) memory: MemoryReservation,
 }
 
-impl<T, Q, B> Asked<T, Q, B> {
+impl<T, Q, B> ApiRequest<T, Q, B> {
     /// The header `Idempotency-Key`.
     pub(super) fn idempotency_key(&self) -> Result<Option<String>, Problem> {
         let Some(key) = self.headers.get("idempotency-key") else { return Ok(None) };
@@ -49,72 +49,72 @@ impl<T, Q, B> Asked<T, Q, B> {
 }
 
 /// What an operation is about, as its path names it.
-pub(super) trait Target: Sized + Send {
+pub(super) trait PathTarget: Sized + Send {
     /// Finds it, for this principal.
     fn find(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         principal: &Principal,
         names: &HashMap<String, String>,
     ) -> impl Future<Output = Result<Self, Problem>> + Send;
 }
 
 /// The server.
-pub(super) struct Whole;
+pub(super) struct WholeServer;
 
 /// An app.
-pub(super) struct InApp(pub(super) Arc<App>);
+pub(super) struct AppTarget(pub(super) Arc<App>);
 
 /// A session of the principal.
-pub(super) struct InSession {
+pub(super) struct SessionTarget {
     pub(super) app: Arc<App>,
     pub(super) session: SessionHandle,
 }
 
-impl InSession {
+impl SessionTarget {
     pub(super) fn runner(&self) -> &Runner {
         self.app.runner()
     }
 }
 
-impl Target for Whole {
-    async fn find(_: &Arc<Shared>, _: &Principal, _: &HashMap<String, String>) -> Result<Self, Problem> {
-        Ok(Whole)
+impl PathTarget for WholeServer {
+    async fn find(_: &Arc<ServerState>, _: &Principal, _: &HashMap<String, String>) -> Result<Self, Problem> {
+        Ok(WholeServer)
     }
 }
 
-impl Target for InApp {
+impl PathTarget for AppTarget {
     async fn find(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         _: &Principal,
         names: &HashMap<String, String>,
     ) -> Result<Self, Problem> {
         let name = names.get("app").map_or("", String::as_str);
         let app = shared.apps.get(name).ok_or_else(|| Problem::unknown_app(name))?;
-        Ok(InApp(Arc::clone(app)))
+        Ok(AppTarget(Arc::clone(app)))
     }
 }
 
-impl Target for InSession {
+impl PathTarget for SessionTarget {
     async fn find(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         principal: &Principal,
         names: &HashMap<String, String>,
     ) -> Result<Self, Problem> {
-        let InApp(app) = InApp::find(shared, principal, names).await?;
+        let AppTarget(app) = AppTarget::find(shared, principal, names).await?;
         let id = names.get("session").map_or("", String::as_str);
         let session = find_session(&app, principal, id).await?;
-        Ok(InSession { app, session })
+        Ok(SessionTarget { app, session })
     }
 }
 
 /// What a path names below a session of the principal.
-pub(super) struct Within<T> {
-    pub(super) session: InSession,
+pub(super) struct SessionPart<T> {
+    pub(super) session: SessionTarget,
     pub(super) part: T,
 }
 
 /// A name of the path below a session.
-pub(super) trait Named: Sized + Send {
+pub(super) trait PathParameter: Sized + Send {
     /// The parameter of the path.
     const PARAMETER: &'static str;
 
@@ -122,15 +122,15 @@ pub(super) trait Named: Sized + Send {
     fn read(text: &str) -> Result<Self, Problem>;
 }
 
-impl<T: Named> Target for Within<T> {
+impl<T: PathParameter> PathTarget for SessionPart<T> {
     async fn find(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         principal: &Principal,
         names: &HashMap<String, String>,
     ) -> Result<Self, Problem> {
-        let session = InSession::find(shared, principal, names).await?;
+        let session = SessionTarget::find(shared, principal, names).await?;
         let part = T::read(names.get(T::PARAMETER).map_or("", String::as_str))?;
-        Ok(Within { session, part })
+        Ok(SessionPart { session, part })
     }
 }
 
@@ -190,9 +190,9 @@ impl RequestBody for () {
 }
 
 /// A body of JSON.
-pub(super) struct Json<T>(pub(super) T);
+pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned + JsonSchema + Send> RequestBody for Json<T> {
+impl<T: DeserializeOwned + JsonSchema + Send> RequestBody for JsonBody<T> {
     fn schema(generator: &mut SchemaGenerator) -> Option<Schema> {
         Some(generator.subschema_for::<T>())
     }
@@ -201,7 +201,7 @@ impl<T: DeserializeOwned + JsonSchema + Send> RequestBody for Json<T> {
         // An absent body is an empty object.
         let bytes = if bytes.is_empty() { b"{}" } else { bytes };
         let read = strict::from_slice(bytes).map_err(|error| Problem::invalid("request body", error));
-        read.and_then(|value| held(bytes, "request body", Json(value)))
+        read.and_then(|value| held(bytes, "request body", JsonBody(value)))
     }
 }
 
@@ -211,15 +211,15 @@ pub(super) fn held<T>(bytes: &[u8], what: &str, value: T) -> Result<T, Problem> 
 }
 
 /// The answer of an operation.
-pub(super) trait Answer {
+pub(super) trait ApiReply {
     const STATUS: StatusCode;
     /// The media types that it may have, with their schemas.
-    fn shapes(generator: &mut SchemaGenerator) -> Answers;
+    fn shapes(generator: &mut SchemaGenerator) -> MediaSchemas;
     fn respond(self) -> Response<Body>;
 }
 
 /// Media types with their schemas.
-pub(super) type Answers = Vec<(&'static str, Schema)>;
+pub(super) type MediaSchemas = Vec<(&'static str, Schema)>;
 
 /// The schema of what is no JSON.
 pub(super) fn text_schema() -> Schema {
@@ -227,18 +227,18 @@ pub(super) fn text_schema() -> Schema {
 }
 
 /// A JSON value, with the status 200.
-pub(super) struct Found<T>(pub(super) T);
+pub(super) struct JsonReply<T>(pub(super) T);
 
 /// A JSON value, with the status 201, and the path of the session that was created.
-pub(super) struct Created<T> {
+pub(super) struct CreatedReply<T> {
     path: String,
     value: T,
 }
 
-impl<T> Created<T> {
+impl<T> CreatedReply<T> {
     pub(super) fn session(app: &App, id: &str, value: T) -> Self {
         let path = format!("{BASE}/apps/{}/sessions/{}", segment(app.name()), segment(id));
-        Created { path, value }
+        CreatedReply { path, value }
     }
 }
 
@@ -251,23 +251,23 @@ pub(super) fn segment(name: &str) -> String {
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A JSON value, with the status 202: it is stored, and continues without the client.
-pub(super) struct Taken<T>(pub(super) T);
+pub(super) struct AcceptedReply<T>(pub(super) T);
 
 /// Nothing, with the status 204, and headers.
-pub(super) struct Done(pub(super) HeaderMap);
+pub(super) struct NoContent(pub(super) HeaderMap);
 
 /// A stream of events.
-pub(super) struct Events(pub(super) Body);
+pub(super) struct EventStream(pub(super) Body);
 
 /// Text of another media type.
 pub(super) struct OpenMetrics(pub(super) String);
 
 macro_rules! json_answer {
     ($name:ident, $status:ident) => {
-        impl<T: Serialize + JsonSchema> Answer for $name<T> {
+        impl<T: Serialize + JsonSchema> ApiReply for $name<T> {
             const STATUS: StatusCode = StatusCode::$status;
 
-            fn shapes(generator: &mut SchemaGenerator) -> Answers {
+            fn shapes(generator: &mut SchemaGenerator) -> MediaSchemas {
                 vec![("application/json", generator.subschema_for::<T>())]
             }
 
@@ -278,13 +278,13 @@ macro_rules! json_answer {
     };
 }
 
-json_answer!(Found, OK);
-json_answer!(Taken, ACCEPTED);
+json_answer!(JsonReply, OK);
+json_answer!(AcceptedReply, ACCEPTED);
 
-impl<T: Serialize + JsonSchema> Answer for Created<T> {
+impl<T: Serialize + JsonSchema> ApiReply for CreatedReply<T> {
     const STATUS: StatusCode = StatusCode::CREATED;
 
-    fn shapes(generator: &mut SchemaGenerator) -> Answers {
+    fn shapes(generator: &mut SchemaGenerator) -> MediaSchemas {
         vec![("application/json", generator.subschema_for::<T>())]
     }
 
@@ -297,11 +297,11 @@ impl<T: Serialize + JsonSchema> Answer for Created<T> {
     }
 }
 
-impl Answer for Done {
+impl ApiReply for NoContent {
     const STATUS: StatusCode = StatusCode::NO_CONTENT;
 
-    fn shapes(_: &mut SchemaGenerator) -> Answers {
-        Answers::new()
+    fn shapes(_: &mut SchemaGenerator) -> MediaSchemas {
+        MediaSchemas::new()
     }
 
     fn respond(self) -> Response<Body> {
@@ -312,10 +312,10 @@ impl Answer for Done {
     }
 }
 
-impl Answer for Events {
+impl ApiReply for EventStream {
     const STATUS: StatusCode = StatusCode::OK;
 
-    fn shapes(_: &mut SchemaGenerator) -> Answers {
+    fn shapes(_: &mut SchemaGenerator) -> MediaSchemas {
         vec![("text/event-stream", text_schema())]
     }
 
@@ -329,10 +329,10 @@ impl Answer for Events {
     }
 }
 
-impl Answer for OpenMetrics {
+impl ApiReply for OpenMetrics {
     const STATUS: StatusCode = StatusCode::OK;
 
-    fn shapes(_: &mut SchemaGenerator) -> Answers {
+    fn shapes(_: &mut SchemaGenerator) -> MediaSchemas {
         vec![("application/openmetrics-text", text_schema())]
     }
 
@@ -353,11 +353,11 @@ pub(super) fn json_response(status: StatusCode, value: &impl Serialize) -> Respo
     response
 }
 
-type Handler = Arc<
+type OperationHandler = Arc<
     dyn Fn(
-            Arc<Shared>,
+            Arc<ServerState>,
             Principal,
-            Memory,
+            MemoryReservation,
             Request<Body>,
         ) -> BoxFuture<'static, Result<Response<Body>, Problem>>
         + Send
@@ -366,7 +366,7 @@ type Handler = Arc<
 
 /// An operation.
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing of the operation")]
-pub(super) struct Operation {
+pub(super) struct ApiOperation {
     pub(super) method: Method,
     /// What is before the path.
     pub(super) base: &'static str,
@@ -385,52 +385,52 @@ pub(super) struct Operation {
     /// Whether it may answer with nothing, and the status 204.
     pub(super) may_be_empty: bool,
     /// How its problems are said.
-    pub(super) form: Form,
-    pub(super) shapes: fn(&mut Generators) -> Shapes,
-    pub(super) handler: Handler,
+    pub(super) form: ProblemForm,
+    pub(super) shapes: fn(&mut SchemaGenerators) -> OperationSchemas,
+    pub(super) handler: OperationHandler,
 }
 
 /// The schemas of an operation.
-pub(super) struct Shapes {
+pub(super) struct OperationSchemas {
     pub(super) query: Schema,
     pub(super) body: Option<Schema>,
     /// Whether an absent body is refused.
     pub(super) needs_body: bool,
     pub(super) status: StatusCode,
-    pub(super) answers: Answers,
+    pub(super) answers: MediaSchemas,
 }
 
-impl Operation {
+impl ApiOperation {
     pub(super) fn new<T, Q, B, A, F>(
         method: Method,
         path: &'static str,
         needs: Role,
         id: &'static str,
         summary: &'static str,
-        handle: impl Fn(Asked<T, Q, B>) -> F + Clone + Send + Sync + 'static,
+        handle: impl Fn(ApiRequest<T, Q, B>) -> F + Clone + Send + Sync + 'static,
     ) -> Self
     where
-        T: Target + 'static,
+        T: PathTarget + 'static,
         Q: DeserializeOwned + JsonSchema + Send + 'static,
         B: RequestBody + 'static,
-        A: Answer,
+        A: ApiReply,
         F: Future<Output = Result<A, Problem>> + Send,
     {
-        let shapes = |generators: &mut Generators| Shapes {
+        let shapes = |generators: &mut SchemaGenerators| OperationSchemas {
             query: Q::json_schema(&mut generators.requests),
             body: B::schema(&mut generators.requests),
             needs_body: B::read(b"").is_err(),
             status: A::STATUS,
             answers: A::shapes(&mut generators.answers),
         };
-        let handler: Handler = Arc::new(move |shared, principal, memory, request| {
+        let handler: OperationHandler = Arc::new(move |shared, principal, memory, request| {
             let handle = handle.clone();
             Box::pin(async move {
                 let asked = ask::<T, Q, B>(shared, principal, memory, request).await?;
                 handle(asked).await.map(A::respond)
             })
         });
-        Operation {
+        ApiOperation {
             method,
             base: BASE,
             path,
@@ -441,7 +441,7 @@ impl Operation {
             is_whole: false,
             is_heavy: false,
             may_be_empty: false,
-            form: Form::Plain,
+            form: ProblemForm::Plain,
             shapes,
             handler,
         }
@@ -455,12 +455,12 @@ impl Operation {
 }
 
 /// Reads what a request is about. Whose session it is comes before what the request says.
-async fn ask<T: Target, Q: DeserializeOwned, B: RequestBody>(
-    shared: Arc<Shared>,
+async fn ask<T: PathTarget, Q: DeserializeOwned, B: RequestBody>(
+    shared: Arc<ServerState>,
     principal: Principal,
-    memory: Memory,
+    memory: MemoryReservation,
     request: Request<Body>,
-) -> Result<Asked<T, Q, B>, Problem> {
+) -> Result<ApiRequest<T, Q, B>, Problem> {
     let (mut parts, body) = request.into_parts();
     let names = names(&mut parts).await?;
     let target = T::find(&shared, &principal, &names).await?;
@@ -468,7 +468,7 @@ async fn ask<T: Target, Q: DeserializeOwned, B: RequestBody>(
     let body = read_body(&shared, &memory, body, B::limit(&shared.limits)).await?;
     memory.take(B::weight(&body))?;
     let (query, body) = (query.0, B::read(&body)?);
-    Ok(Asked { shared, principal, target, query, body, headers: parts.headers, memory })
+    Ok(ApiRequest { shared, principal, target, query, body, headers: parts.headers, memory })
 }
 
 pub(super) async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, Problem> {
@@ -478,8 +478,8 @@ pub(super) async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, 
 
 /// Reads a body, whose bytes are taken before they are read: all at once if its length is told.
 pub(super) async fn read_body(
-    shared: &Shared,
-    memory: &Memory,
+    shared: &ServerState,
+    memory: &MemoryReservation,
     body: Body,
     limit: usize,
 ) -> Result<Vec<u8>, Problem> {

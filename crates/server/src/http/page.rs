@@ -18,26 +18,26 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// A file of the page.
-struct File {
+struct StudioFile {
     path: &'static str,
     kind: &'static str,
     source: &'static str,
 }
 
 /// A file as it is served.
-struct Served {
+struct ServedFile {
     bytes: Bytes,
     tag: HeaderValue,
 }
 
 macro_rules! files {
     ($($path:literal $kind:ident $file:literal;)*) => {
-        [$(File { path: $path, kind: $kind, source: include_str!(concat!("../../page/", $file)) }),*]
+        [$(StudioFile { path: $path, kind: $kind, source: include_str!(concat!("../../page/", $file)) }),*]
     };
 }
 
 /// All files: what is not here is not served.
-static FILES: [File; 23] = files! {
+static FILES: [StudioFile; 23] = files! {
     "/" HTML "index.html";
     "/studio/style.css" CSS "style.css";
     "/studio/app.js" SCRIPT "app.js";
@@ -64,13 +64,13 @@ static FILES: [File; 23] = files! {
 };
 
 /// The contents of the files, in the same order.
-static SERVED: LazyLock<Vec<Served>> = LazyLock::new(|| {
-    let served = |file: &File| {
+static SERVED: LazyLock<Vec<ServedFile>> = LazyLock::new(|| {
+    let served = |file: &StudioFile| {
         let bytes = match file.kind == SCRIPT {
             true => Bytes::from(compact(file.source)),
             false => Bytes::from_static(file.source.as_bytes()),
         };
-        Served { tag: tag(&bytes), bytes }
+        ServedFile { tag: tag(&bytes), bytes }
     };
     FILES.iter().map(served).collect()
 });
@@ -97,7 +97,7 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 /// The file at a path of [`paths`]; without its content if the browser has it.
 pub(super) fn answer(path: &str, asked: &HeaderMap) -> Response<Body> {
     let place = FILES.iter().position(|file| file.path == path).unwrap_or(0);
-    let (file, Served { bytes, tag }) = (&FILES[place], &SERVED[place]);
+    let (file, ServedFile { bytes, tag }) = (&FILES[place], &SERVED[place]);
     let is_known = asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let mut response = Response::new(match is_known {
         true => Body::empty(),

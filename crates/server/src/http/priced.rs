@@ -9,14 +9,14 @@ use super::rows::ItemRow;
 
 /// The prices of an app, and its agent, whose models they are of.
 #[derive(Clone, Debug)]
-pub(super) struct Pricing {
+pub(super) struct AppPricing {
     agent: Agent,
     pub(super) prices: Prices,
 }
 
-impl Pricing {
+impl AppPricing {
     pub(super) fn new(agent: Agent, prices: Prices) -> Self {
-        Pricing { agent, prices }
+        AppPricing { agent, prices }
     }
 
     /// The agent inside of these items.

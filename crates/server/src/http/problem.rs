@@ -8,17 +8,17 @@ use stepfold_runner::{Remedy, RunnerError};
 use stepfold_session_scopes::{ErrorKind, SessionError};
 use stepfold_state_core::ErrorChain;
 
-use super::gate::Denied;
+use super::gate::GateRefusal;
 
 /// A problem: its document, on the heap, since most requests have none.
 #[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
-pub(super) struct Problem(Box<Document>);
+pub(super) struct Problem(Box<ProblemDocument>);
 
 /// A problem document.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Problem")]
-pub(super) struct Document {
+pub(super) struct ProblemDocument {
     /// A URI of the kind of problem: `urn:stepfold:problem:` and the kind.
     r#type: String,
     /// The kind of problem, in words.
@@ -65,7 +65,7 @@ pub(super) struct OpenAiError {
 
 /// How a problem is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ProblemForm {
     Plain,
     /// Also as clients of OpenAI read it.
     OpenAi,
@@ -76,7 +76,7 @@ pub(super) const MEDIA_TYPE: &str = "application/problem+json";
 
 impl Problem {
     fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Problem(Box::new(Document {
+        Problem(Box::new(ProblemDocument {
             r#type: format!("urn:stepfold:problem:{kind}"),
             title,
             status: status.as_u16(),
@@ -106,8 +106,8 @@ impl Problem {
         self.remedy(Remedy::Retry)
     }
 
-    pub(super) fn in_form(mut self, form: Form) -> Self {
-        if form == Form::OpenAi {
+    pub(super) fn in_form(mut self, form: ProblemForm) -> Self {
+        if form == ProblemForm::OpenAi {
             self.0.error = Some(self.in_form_of_openai());
         }
         self
@@ -152,22 +152,22 @@ impl Problem {
         response
     }
 
-    pub(super) fn denied(denied: Denied) -> Self {
+    pub(super) fn denied(denied: GateRefusal) -> Self {
         match denied {
-            Denied::Host => Problem::new(
+            GateRefusal::Host => Problem::new(
                 StatusCode::MISDIRECTED_REQUEST,
                 "host",
                 "Unknown host",
                 "unknown host: the server answers to its own names only; add one with `--host-name`",
             ),
-            Denied::Origin => Problem::new(
+            GateRefusal::Origin => Problem::new(
                 StatusCode::FORBIDDEN,
                 "origin",
                 "Foreign origin",
                 "request of a page of another origin: allow the origin with `--allow-origin`; a server behind a proxy with TLS has \
                  `--https`",
             ),
-            Denied::ContentType => Problem::new(
+            GateRefusal::ContentType => Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "content_type",
                 "Unsupported media type",

@@ -593,7 +593,7 @@ impl EventRow {
         self
     }
 
-    /// What a commit says without those before it: see [`Rows`](super::steps::Rows).
+    /// What a commit says without those before it: see [`RowBuilder`](super::steps::RowBuilder).
     pub(super) fn of(committed: &CommittedEvent, visible: bool) -> Self {
         let event = &*committed.event;
         let writes = event.actions.delta.iter().map(|write| WriteRow {

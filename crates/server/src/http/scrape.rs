@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::metrics::Metrics;
-use super::operation::{Answer as _, OpenMetrics};
+use super::operation::{ApiReply as _, OpenMetrics};
 use super::server::App;
 
 /// How many connections are served at once, and for how long each: one that reads metrics needs less.

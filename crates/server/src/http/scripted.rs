@@ -9,13 +9,13 @@ use stepfold_agent_loop::{Decision, Event, EventKind, Run, SharedValue};
 use stepfold_runner::SessionHandle;
 use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Session, SessionStore as _};
 
-use super::operation::InSession;
+use super::operation::SessionTarget;
 use super::problem::Problem;
 use super::routes::own_and_shared;
 use super::steps::event_of;
 
 /// What a client does in a test.
-enum Act {
+enum ClientAction {
     /// Says this, with these values.
     Run(String, Map<String, Value>),
     /// Decides about calls, by their ids.
@@ -23,7 +23,7 @@ enum Act {
 }
 
 /// The test, as Rust.
-pub(super) async fn test_of(target: &InSession) -> Result<String, Problem> {
+pub(super) async fn test_of(target: &SessionTarget) -> Result<String, Problem> {
     let session = &target.session;
     let stored = session.read(EventRange::All).await?;
     if stored.oldest != 0 {
@@ -53,7 +53,7 @@ pub(super) async fn test_of(target: &InSession) -> Result<String, Problem> {
     ))
 }
 
-async fn first_values(target: &InSession, stored: &Session) -> Result<Map<String, Value>, Problem> {
+async fn first_values(target: &SessionTarget, stored: &Session) -> Result<Map<String, Value>, Problem> {
     // The values that the runs have read of what they share, as they were then.
     let mut values = Map::new();
     for committed in stored.visible_events() {
@@ -70,7 +70,7 @@ async fn first_values(target: &InSession, stored: &Session) -> Result<Map<String
     Ok(values)
 }
 
-async fn act(session: &SessionHandle, committed: &CommittedEvent) -> Result<Option<Act>, Problem> {
+async fn act(session: &SessionHandle, committed: &CommittedEvent) -> Result<Option<ClientAction>, Problem> {
     let version = committed.version;
     let refused = |why: &str| Problem::no_test(&format!("version {version} {why}"));
     if committed.event.actions.rewound_to().is_some() {
@@ -92,7 +92,7 @@ async fn act(session: &SessionHandle, committed: &CommittedEvent) -> Result<Opti
             });
             let decided: Option<BTreeMap<_, _>> = by_call.collect();
             decided
-                .map(|decided| Some(Act::Decide(decided)))
+                .map(|decided| Some(ClientAction::Decide(decided)))
                 .ok_or_else(|| refused("has a decision that is not `approve`, `reject` or `modify`"))
         }
         EventKind::Replied { .. }
@@ -104,19 +104,19 @@ async fn act(session: &SessionHandle, committed: &CommittedEvent) -> Result<Opti
 }
 
 /// What a run began with, if that is one text.
-fn began(event: &Event) -> Option<Act> {
+fn began(event: &Event) -> Option<ClientAction> {
     let [message] = event.messages.as_slice() else { return None };
     let text = message.text();
     let is_text = **message == Message::user(text.as_ref());
     let values = event.delta.iter().map(|write| Some((write.key().to_owned(), write.value()?.clone())));
-    is_text.then(|| Some(Act::Run(text.into_owned(), values.collect::<Option<_>>()?))).flatten()
+    is_text.then(|| Some(ClientAction::Run(text.into_owned(), values.collect::<Option<_>>()?))).flatten()
 }
 
 fn text(
     session: &SessionHandle,
     stored: &Session,
     first: &Map<String, Value>,
-    acts: &[Act],
+    acts: &[ClientAction],
     run: &Run,
     exit: &str,
     values: &Map<String, Value>,
@@ -129,16 +129,16 @@ fn text(
         let outcome = if place + 1 == acts.len() { "let outcome = " } else { "" };
         // Writing to a string cannot fail.
         let _ = match act {
-            Act::Run(text, values) if values.is_empty() => {
+            ClientAction::Run(text, values) if values.is_empty() => {
                 writeln!(body, "    {outcome}session.run({}).await?;", raw(text))
             }
-            Act::Run(text, values) => writeln!(
+            ClientAction::Run(text, values) => writeln!(
                 body,
                 "    let values = serde_json::from_str({})?;\n    {outcome}session.run(Input::from({}).with_values(values)).await?;",
                 raw(&json!(values).to_string()),
                 raw(text),
             ),
-            Act::Decide(decisions) => {
+            ClientAction::Decide(decisions) => {
                 let decisions = decisions.iter().map(|(call, decision)| {
                     let decision = serde_json::to_string(decision).unwrap_or_default();
                     format!("({}, {})", raw(call), raw(&decision))
@@ -148,7 +148,7 @@ fn text(
             }
         };
     }
-    let decided = match acts.iter().any(|act| matches!(act, Act::Decide(_))) {
+    let decided = match acts.iter().any(|act| matches!(act, ClientAction::Decide(_))) {
         true => DECIDED,
         false => "",
     };

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 
-use super::access::Peer;
+use super::access::PeerAddress;
 use super::limits::Limits;
 use super::server::Server;
 
@@ -28,7 +28,7 @@ const LAST_RESPONSES: Duration = Duration::from_secs(5);
 
 /// How far a server is with its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(super) enum ServerPhase {
     Serving,
     /// Load balancers are told that it stops; all requests are still answered.
     Leaving,
@@ -39,7 +39,7 @@ pub(super) enum Phase {
 }
 
 /// Waits for a phase. A server that is gone has none any more.
-pub(super) async fn reaches(phase: &mut watch::Receiver<Phase>, reached: Phase) {
+pub(super) async fn reaches(phase: &mut watch::Receiver<ServerPhase>, reached: ServerPhase) {
     if phase.wait_for(|phase| *phase >= reached).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -106,18 +106,18 @@ impl Server {
         };
         let leave = async {
             stop.await;
-            self.shared.phase.send_replace(Phase::Leaving);
+            self.shared.phase.send_replace(ServerPhase::Leaving);
             tokio::time::sleep(self.limits().shutdown_delay).await;
         };
         tokio::select! {
             () = accept => {}
             () = leave => {}
         }
-        self.shared.phase.send_replace(Phase::Stopping);
+        self.shared.phase.send_replace(ServerPhase::Stopping);
         drop(listener);
         let drain = self.limits().drain;
         let completed = join_all(self.apps().map(|app| app.runner().shutdown(drain))).await;
-        self.shared.phase.send_replace(Phase::Stopped);
+        self.shared.phase.send_replace(ServerPhase::Stopped);
         #[cfg(feature = "mcp")]
         self.shared.mcp.stop();
         if tokio::time::timeout(LAST_RESPONSES, connections.shutdown()).await.is_err() {
@@ -142,7 +142,7 @@ fn connection(
     http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: http::Request<Incoming>| {
-        request.extensions_mut().insert(Peer(peer.ip()));
+        request.extensions_mut().insert(PeerAddress(peer.ip()));
         router.call(request)
     });
     let served = http.serve_connection(TokioIo::new(Box::pin(stream)), service);

@@ -20,19 +20,19 @@ use stepfold_state_core::chat::Prices;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use super::access::{Access, AccessLog, Caller, logged};
+use super::access::{Access, AccessLog, CallerName, logged};
 use super::apart::{apart, done};
 use super::auth::{Authenticate, Credentials, Principal, Role};
-use super::changes::Feeds;
-use super::channel::Channels;
-use super::gate::{Admitted, Rules, cookie_name};
-use super::index::Indexes;
-use super::limits::{Limits, Usage};
+use super::changes::UserFeeds;
+use super::channel::LiveChannels;
+use super::gate::{OriginRules, RequestOrigin, cookie_name};
+use super::index::WriteIndexes;
+use super::limits::{LimitUsage, Limits};
 use super::metrics::Metrics;
-use super::operation::Operation;
-use super::priced::Pricing;
-use super::problem::{Form, Problem};
-use super::serve::Phase;
+use super::operation::ApiOperation;
+use super::priced::AppPricing;
+use super::problem::{Problem, ProblemForm};
+use super::serve::ServerPhase;
 use super::{openapi, page, protocol, routes};
 
 /// The path before each operation.
@@ -61,7 +61,7 @@ pub struct App {
     name: String,
     description: Option<String>,
     graph: Option<Value>,
-    pricing: Arc<Pricing>,
+    pricing: Arc<AppPricing>,
 }
 
 impl From<Runner> for App {
@@ -69,7 +69,7 @@ impl From<Runner> for App {
         // A key of any session has the name.
         let key = runner.key("-", "-");
         let name = key.map_or_else(|_| runner.agent().name().to_owned(), |key| key.app.to_string());
-        let pricing = Arc::new(Pricing::new(runner.agent().clone(), Prices::new()));
+        let pricing = Arc::new(AppPricing::new(runner.agent().clone(), Prices::new()));
         App { runner, name, description: None, graph: None, pricing }
     }
 }
@@ -108,7 +108,7 @@ impl App {
     /// ```
     #[must_use]
     pub fn prices(mut self, prices: Prices) -> Self {
-        self.pricing = Arc::new(Pricing::new(self.runner.agent().clone(), prices));
+        self.pricing = Arc::new(AppPricing::new(self.runner.agent().clone(), prices));
         self
     }
 
@@ -126,7 +126,7 @@ impl App {
         self.description.as_deref()
     }
 
-    pub(super) fn pricing(&self) -> &Arc<Pricing> {
+    pub(super) fn pricing(&self) -> &Arc<AppPricing> {
         &self.pricing
     }
 
@@ -138,32 +138,32 @@ impl App {
 /// Agents over HTTP. See the [module](super).
 #[derive(Clone)]
 pub struct Server {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ServerState>,
 }
 
 /// What all requests share.
-pub(super) struct Shared {
+pub(super) struct ServerState {
     pub(super) apps: BTreeMap<String, Arc<App>>,
     pub(super) auth: Box<dyn Authenticate>,
-    pub(super) rules: Rules,
+    pub(super) rules: OriginRules,
     pub(super) limits: Limits,
-    pub(super) usage: Usage,
-    pub(super) channels: Channels,
-    pub(super) indexes: Indexes,
-    pub(super) feeds: Arc<Feeds>,
+    pub(super) usage: LimitUsage,
+    pub(super) channels: LiveChannels,
+    pub(super) indexes: WriteIndexes,
+    pub(super) feeds: Arc<UserFeeds>,
     pub(super) metrics: Metrics,
     pub(super) has_secure_cookies: bool,
     /// Whether anyone may read the cards of agents.
     pub(super) has_public_cards: bool,
     /// The page of adk-web.
-    pub(super) adk_web: Option<protocol::Bundle>,
+    pub(super) adk_web: Option<protocol::WebBundle>,
     /// Where requests are logged.
     access: Option<AccessLog>,
     /// The OpenAPI document, once it was asked for.
     openapi: OnceLock<Bytes>,
     #[cfg(feature = "mcp")]
-    pub(super) mcp: super::mcp::Services,
-    pub(super) phase: watch::Sender<Phase>,
+    pub(super) mcp: super::mcp::McpServices,
+    pub(super) phase: watch::Sender<ServerPhase>,
 }
 
 /// Builds a [`Server`].
@@ -171,7 +171,7 @@ pub(super) struct Shared {
 pub struct ServerBuilder {
     apps: Vec<App>,
     auth: Option<Box<dyn Authenticate>>,
-    rules: Rules,
+    rules: OriginRules,
     limits: Limits,
     metrics: Metrics,
     has_secure_cookies: bool,
@@ -207,7 +207,7 @@ impl Server {
         ServerBuilder {
             apps: Vec::new(),
             auth: None,
-            rules: Rules::default(),
+            rules: OriginRules::default(),
             limits: Limits::default(),
             metrics: Metrics::new(),
             has_secure_cookies: false,
@@ -231,7 +231,7 @@ impl Server {
             };
             router = router.route(&path, on(filter, handler));
         }
-        let health = |shared: Arc<Shared>| {
+        let health = |shared: Arc<ServerState>| {
             move |request: Request| {
                 let shared = Arc::clone(&shared);
                 async move { public(&shared, &request) }
@@ -292,7 +292,7 @@ impl Server {
 }
 
 /// All operations: those of the API, and those of protocols of others.
-fn operations() -> Vec<Operation> {
+fn operations() -> Vec<ApiOperation> {
     let mut operations = routes::operations();
     operations.extend(protocol::operations());
     operations
@@ -301,12 +301,12 @@ fn operations() -> Vec<Operation> {
 /// What anyone may read who names the host: nothing of it is secret.
 const PUBLIC: [&str; 3] = ["/healthz", "/readyz", "/api/v1/openapi.json"];
 
-fn public(shared: &Shared, request: &Request) -> Response<Body> {
+fn public(shared: &ServerState, request: &Request) -> Response<Body> {
     let response = match shared.rules.admit_host(request.headers()) {
         Err(denied) => Problem::denied(denied).into_response(),
         Ok(()) => match request.uri().path() {
             "/healthz" => text(StatusCode::OK, "ok\n"),
-            "/readyz" if *shared.phase.borrow() != Phase::Serving => {
+            "/readyz" if *shared.phase.borrow() != ServerPhase::Serving => {
                 text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
             }
             "/readyz" => text(StatusCode::OK, "ready\n"),
@@ -318,7 +318,7 @@ fn public(shared: &Shared, request: &Request) -> Response<Body> {
 }
 
 /// A file of the page of adk-web. It is not a secret: its requests are authenticated.
-fn adk_web(shared: &Shared, request: &Request) -> Response<Body> {
+fn adk_web(shared: &ServerState, request: &Request) -> Response<Body> {
     let path = request.uri().path().strip_prefix(protocol::ADK_WEB).unwrap_or_default();
     let file = || shared.adk_web.as_ref().and_then(|bundle| bundle.file(path));
     let response = match shared.rules.admit_host(request.headers()) {
@@ -328,7 +328,7 @@ fn adk_web(shared: &Shared, request: &Request) -> Response<Body> {
     with_headers(response)
 }
 
-impl Shared {
+impl ServerState {
     /// The OpenAPI document. Anyone may ask for it, so that it is made once.
     fn openapi(&self) -> Bytes {
         let document = || serde_json::to_vec(&openapi::document(&operations())).unwrap_or_default().into();
@@ -348,13 +348,17 @@ fn typed(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Respo
 }
 
 /// Answers a request: the rules first, then who sends it, then what it may do. Without an operation, the path is unknown.
-async fn answer(shared: Arc<Shared>, operation: Option<&Operation>, request: Request) -> Response<Body> {
+async fn answer(
+    shared: Arc<ServerState>,
+    operation: Option<&ApiOperation>,
+    request: Request,
+) -> Response<Body> {
     let (metrics, foreign) = (shared.metrics.clone(), shared.rules.allowed_origin(request.headers()));
     let (parts, body) = request.into_parts();
     let needs = operation.map_or(Role::Read, |operation| operation.needs);
-    let form = operation.map_or(Form::Plain, |operation| operation.form);
+    let form = operation.map_or(ProblemForm::Plain, |operation| operation.form);
     let admitted = admit(&shared, &parts, needs).await;
-    let caller = admitted.as_ref().ok().map(|principal| Caller(principal.name().to_owned()));
+    let caller = admitted.as_ref().ok().map(|principal| CallerName(principal.name().to_owned()));
     let answered = match (admitted, operation) {
         (Err(problem), _) => Err(problem),
         (Ok(_), None) => Err(Problem::unknown_path()),
@@ -371,7 +375,7 @@ async fn answer(shared: Arc<Shared>, operation: Option<&Operation>, request: Req
 }
 
 /// The principal of a request that passes the rules about hosts and origins, and has this role.
-pub(super) async fn admit(shared: &Shared, parts: &Parts, needs: Role) -> Result<Principal, Problem> {
+pub(super) async fn admit(shared: &ServerState, parts: &Parts, needs: Role) -> Result<Principal, Problem> {
     let principal = authenticate(shared, parts).await?;
     if principal.may(needs) { Ok(principal) } else { Err(Problem::forbidden(needs)) }
 }
@@ -383,8 +387,8 @@ pub(super) fn finish(response: Response<Body>, foreign: Option<HeaderValue>) -> 
 
 /// Does what is asked. What changes something is done in a task of its own: a client that is gone cancels nothing.
 async fn act(
-    shared: Arc<Shared>,
-    operation: &Operation,
+    shared: Arc<ServerState>,
+    operation: &ApiOperation,
     principal: Principal,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
@@ -451,7 +455,7 @@ where
 }
 
 /// A known path with an unknown method; or a browser that asks first, for a page of an allowed origin.
-async fn not_allowed(shared: Arc<Shared>, request: Request) -> Response<Body> {
+async fn not_allowed(shared: Arc<ServerState>, request: Request) -> Response<Body> {
     let foreign = shared.rules.allowed_origin(request.headers());
     let (parts, _) = request.into_parts();
     let is_preflight = foreign.is_some() && parts.method == Method::OPTIONS;
@@ -471,13 +475,13 @@ async fn not_allowed(shared: Arc<Shared>, request: Request) -> Response<Body> {
     response
 }
 
-async fn authenticate(shared: &Shared, parts: &Parts) -> Result<Principal, Problem> {
+async fn authenticate(shared: &ServerState, parts: &Parts) -> Result<Principal, Problem> {
     let headers = &parts.headers;
     let admitted = shared.rules.admit(&parts.method, &parts.uri, headers).map_err(Problem::denied)?;
     let name = cookie_name(headers);
     let token = bearer(headers).or_else(|| match admitted {
-        Admitted::Own => cookie(headers, &name),
-        Admitted::Foreign => None,
+        RequestOrigin::Own => cookie(headers, &name),
+        RequestOrigin::Foreign => None,
     });
     match shared.auth.authenticate(&Credentials::new(token, headers)).await {
         Ok(Some(principal)) => Ok(principal),
@@ -655,28 +659,28 @@ impl ServerBuilder {
         if apps.is_empty() {
             return Err(ServerError::NoApps);
         }
-        let adk_web = self.adk_web.map(|folder| protocol::Bundle::read(&folder)).transpose();
+        let adk_web = self.adk_web.map(|folder| protocol::WebBundle::read(&folder)).transpose();
         let adk_web = adk_web.map_err(ServerError::AdkWeb)?;
         let pricing = apps.iter().map(|(name, app)| (name.clone(), Arc::clone(app.pricing())));
-        let channels = Channels::new(pricing);
-        let shared = Shared {
+        let channels = LiveChannels::new(pricing);
+        let shared = ServerState {
             apps,
             auth,
             rules: self.rules,
             limits: self.limits,
-            usage: Usage::default(),
+            usage: LimitUsage::default(),
             channels,
-            indexes: Indexes::default(),
+            indexes: WriteIndexes::default(),
             feeds: Arc::default(),
             #[cfg(feature = "mcp")]
-            mcp: super::mcp::Services::default(),
+            mcp: super::mcp::McpServices::default(),
             metrics: self.metrics,
             has_secure_cookies: self.has_secure_cookies,
             has_public_cards: self.has_public_cards,
             adk_web,
             access: self.access,
             openapi: OnceLock::new(),
-            phase: watch::Sender::new(Phase::Serving),
+            phase: watch::Sender::new(ServerPhase::Serving),
         };
         Ok(Server { shared: Arc::new(shared) })
     }

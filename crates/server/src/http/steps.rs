@@ -12,7 +12,7 @@ use stepfold_agent_loop::{
 use stepfold_runner::RECORD_FORMAT;
 use stepfold_session_scopes::{CommittedEvent, EventRange, Session};
 
-use super::priced::{Pricing, dollars};
+use super::priced::{AppPricing, dollars};
 use super::rows::{
     CallRow, DecidedRow, EditedRow, EventRow, HookAnswerRow, HookRow, ItemKind, ItemRow, OutcomeRow,
     OutcomeStatus, QuestionRow, json,
@@ -32,21 +32,21 @@ const KEPT: usize = 4_096;
 const KEPT_BYTES: usize = 1 << 20;
 
 /// Reads commits in order, each of which names what the ones before it have begun.
-pub(super) struct Rows {
-    items: Items,
+pub(super) struct RowBuilder {
+    items: StepItems,
     /// The run's time of the commit before.
     elapsed_us: Option<u64>,
     /// The newest commits that count.
     kept: VecDeque<CommittedEvent>,
     /// What they hold.
     bytes: usize,
-    pricing: Arc<Pricing>,
+    pricing: Arc<AppPricing>,
     /// What the newest commit has used.
-    spent: Option<Spent>,
+    spent: Option<ReplyUsage>,
 }
 
 /// What a reply or a summary has used.
-pub(super) struct Spent {
+pub(super) struct ReplyUsage {
     pub(super) model: String,
     pub(super) usage: Usage,
     /// Absent without a price.
@@ -55,10 +55,10 @@ pub(super) struct Spent {
 
 /// The items of a step: the calls of a reply, or the branches of a superstep; and of the runs inside of them.
 #[derive(Default)]
-struct Items {
+struct StepItems {
     calls: Vec<ToolCall>,
     branches: Vec<Planned>,
-    inner: BTreeMap<usize, Items>,
+    inner: BTreeMap<usize, StepItems>,
     /// What has written in this step, by place, and the keys.
     writers: BTreeMap<usize, Vec<String>>,
 }
@@ -71,8 +71,8 @@ pub(super) fn page(after: u64, limit: usize) -> EventRange {
 }
 
 /// The rows of a page that was read with [`page`].
-pub(super) fn rows(session: &Session, after: u64, limit: usize, pricing: &Arc<Pricing>) -> Vec<EventRow> {
-    let mut rows = Rows::new(pricing);
+pub(super) fn rows(session: &Session, after: u64, limit: usize, pricing: &Arc<AppPricing>) -> Vec<EventRow> {
+    let mut rows = RowBuilder::new(pricing);
     let all = session.events.iter().map(|event| rows.row(event, session.visible.contains(event.version)));
     all.filter(|row| row.version > after).take(limit).collect()
 }
@@ -92,11 +92,11 @@ fn bytes_of(committed: &CommittedEvent) -> usize {
     committed.event.messages.iter().map(|message| message.text().len()).sum::<usize>() + record
 }
 
-impl Rows {
-    pub(super) fn new(pricing: &Arc<Pricing>) -> Self {
+impl RowBuilder {
+    pub(super) fn new(pricing: &Arc<AppPricing>) -> Self {
         let pricing = Arc::clone(pricing);
-        Rows {
-            items: Items::default(),
+        RowBuilder {
+            items: StepItems::default(),
             elapsed_us: None,
             kept: VecDeque::new(),
             bytes: 0,
@@ -128,7 +128,7 @@ impl Rows {
     }
 
     /// Takes what the newest commit has used, if it is a reply or a summary.
-    pub(super) fn take_spent(&mut self) -> Option<Spent> {
+    pub(super) fn take_spent(&mut self) -> Option<ReplyUsage> {
         self.spent.take()
     }
 
@@ -150,7 +150,7 @@ impl Rows {
             let cost = self.pricing.cost(path, reported, usage);
             let model = self.pricing.model(path, reported).unwrap_or_default().into_owned();
             row.cost = cost.map(dollars);
-            self.spent = Some(Spent { model, usage: *usage, cost });
+            self.spent = Some(ReplyUsage { model, usage: *usage, cost });
         }
     }
 
@@ -158,7 +158,7 @@ impl Rows {
     fn rewind(&mut self, to: u64) {
         self.kept.retain(|committed| committed.version <= to);
         self.bytes = self.kept.iter().map(bytes_of).sum();
-        (self.items, self.elapsed_us) = (Items::default(), None);
+        (self.items, self.elapsed_us) = (StepItems::default(), None);
         let begins_step = |committed: &&CommittedEvent| {
             matches!(committed.event.kind.as_str(), "began" | "replied" | "planned")
         };
@@ -184,7 +184,7 @@ fn spent(event: &Event) -> Option<&Usage> {
     }
 }
 
-impl Items {
+impl StepItems {
     /// Fills in what an event is about, and takes note of what it begins.
     fn describe(&mut self, event: &Event, row: &mut EventRow) {
         // Those of a run inside are its own.
@@ -199,13 +199,13 @@ impl Items {
             }
             EventKind::Replied { usage, model, fates, .. } => {
                 let calls = event.messages.first().into_iter().flat_map(|reply| reply.tool_calls());
-                *self = Items { calls: calls.cloned().collect(), ..Items::default() };
+                *self = StepItems { calls: calls.cloned().collect(), ..StepItems::default() };
                 row.calls = self.calls.iter().map(CallRow::of).collect();
                 row.asked = self.asked(fates);
                 (row.usage, row.model) = (Some((*usage).into()), model.clone());
             }
             EventKind::Planned { branches, exit: None, .. } => {
-                *self = Items { branches: branches.clone(), ..Items::default() };
+                *self = StepItems { branches: branches.clone(), ..StepItems::default() };
                 row.planned = (0..branches.len()).map(|place| self.item(place)).collect();
             }
             EventKind::Asked { fates } => row.asked = self.asked(fates),

@@ -10,26 +10,26 @@ use serde::de::{
 /// Reads a value.
 pub(super) fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = T::deserialize(Strict(&mut json))?;
+    let value = T::deserialize(StrictPart(&mut json))?;
     json.end()?;
     Ok(value)
 }
 
 /// A part of serde's protocol whose inner parts are strict as well.
-struct Strict<T>(T);
+struct StrictPart<T>(T);
 
 /// The visitor of a struct: of no array.
-struct OfObject<V>(V);
+struct ObjectVisitor<V>(V);
 
 macro_rules! deserialize {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {
         $(fn $name<V: Visitor<'de>>(self, $($argument: $kind,)* visitor: V) -> Result<V::Value, D::Error> {
-            self.0.$name($($argument,)* Strict(visitor))
+            self.0.$name($($argument,)* StrictPart(visitor))
         })*
     };
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for StrictPart<D> {
     type Error = D::Error;
 
     deserialize! {
@@ -71,7 +71,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_struct(name, fields, OfObject(visitor))
+        self.0.deserialize_struct(name, fields, ObjectVisitor(visitor))
     }
 }
 
@@ -83,7 +83,7 @@ macro_rules! visit {
     };
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for StrictPart<V> {
     type Value = V::Value;
 
     visit! {
@@ -114,27 +114,27 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, of: D) -> Result<V::Value, D::Error> {
-        self.0.visit_some(Strict(of))
+        self.0.visit_some(StrictPart(of))
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, of: D) -> Result<V::Value, D::Error> {
-        self.0.visit_newtype_struct(Strict(of))
+        self.0.visit_newtype_struct(StrictPart(of))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        self.0.visit_seq(Strict(items))
+        self.0.visit_seq(StrictPart(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<V::Value, A::Error> {
-        self.0.visit_map(Strict(fields))
+        self.0.visit_map(StrictPart(fields))
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, variant: A) -> Result<V::Value, A::Error> {
-        self.0.visit_enum(Strict(variant))
+        self.0.visit_enum(StrictPart(variant))
     }
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for OfObject<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectVisitor<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,23 +142,23 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for OfObject<V> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<V::Value, A::Error> {
-        self.0.visit_map(Strict(fields))
+        self.0.visit_map(StrictPart(fields))
     }
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Strict<S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for StrictPart<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, of: D) -> Result<S::Value, D::Error> {
-        self.0.deserialize(Strict(of))
+        self.0.deserialize(StrictPart(of))
     }
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Strict<A> {
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for StrictPart<A> {
     type Error = A::Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_element_seed(Strict(seed))
+        self.0.next_element_seed(StrictPart(seed))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -166,15 +166,15 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Strict<A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Strict<A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for StrictPart<A> {
     type Error = A::Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_key_seed(Strict(seed))
+        self.0.next_key_seed(StrictPart(seed))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.next_value_seed(Strict(seed))
+        self.0.next_value_seed(StrictPart(seed))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -182,17 +182,17 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Strict<A> {
     }
 }
 
-impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Strict<A> {
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for StrictPart<A> {
     type Error = A::Error;
-    type Variant = Strict<A::Variant>;
+    type Variant = StrictPart<A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
-        let (value, variant) = self.0.variant_seed(Strict(seed))?;
-        Ok((value, Strict(variant)))
+        let (value, variant) = self.0.variant_seed(StrictPart(seed))?;
+        Ok((value, StrictPart(variant)))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for StrictPart<A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
@@ -200,11 +200,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.newtype_variant_seed(Strict(seed))
+        self.0.newtype_variant_seed(StrictPart(seed))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.0.tuple_variant(len, Strict(visitor))
+        self.0.tuple_variant(len, StrictPart(visitor))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -212,7 +212,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, OfObject(visitor))
+        self.0.struct_variant(fields, ObjectVisitor(visitor))
     }
 }
 

@@ -11,7 +11,7 @@ use super::AgentServer;
 use super::ask;
 
 /// The result of following an invocation for a client.
-enum Followed {
+enum FollowOutcome {
     Ended(Ended),
     /// It takes longer than the client has to wait.
     Long,
@@ -96,12 +96,12 @@ impl AgentServer {
     ) -> Result<wire::CallToolResponse, RunnerError> {
         loop {
             let outcome = match self.follow(&invocation, context).await {
-                Followed::Ended(outcome) => outcome?,
-                Followed::Long => {
+                FollowOutcome::Ended(outcome) => outcome?,
+                FollowOutcome::Long => {
                     keep(&invocation, context);
                     return self.begin_task(session, invocation).await.map(Into::into);
                 }
-                Followed::Alone => return Ok(failed("the connection was closed; the run continues")),
+                FollowOutcome::Alone => return Ok(failed("the connection was closed; the run continues")),
             };
             let pending = outcome.pending();
             if pending.is_empty() {
@@ -121,13 +121,13 @@ impl AgentServer {
 
     /// Waits for the outcome, and tells the client of progress. A cancelled request cancels the run; but not one that is
     /// cancelled by the end of its connection.
-    async fn follow(&self, invocation: &Invocation, context: &RequestContext<RoleServer>) -> Followed {
+    async fn follow(&self, invocation: &Invocation, context: &RequestContext<RoleServer>) -> FollowOutcome {
         let token = context.meta.get_progress_token();
         let mut seen = invocation.subscribe(0);
         let mut done = 0.0;
         let takes_tasks = context.client_capabilities().is_some_and(|client| client.supports_tasks());
         if takes_tasks && self.task_after.is_zero() {
-            return Followed::Long;
+            return FollowOutcome::Long;
         }
         let mut long = std::pin::pin!(tokio::time::sleep(self.task_after));
         loop {
@@ -136,20 +136,20 @@ impl AgentServer {
                 () = context.ct.cancelled() => {
                     if self.outlives_clients && ask::is_modern(context) {
                         keep(invocation, context);
-                        return Followed::Alone;
+                        return FollowOutcome::Alone;
                     }
                     invocation.cancel();
-                    return Followed::Ended(invocation.outcome().await);
+                    return FollowOutcome::Ended(invocation.outcome().await);
                 }
                 event = seen.next() => {
-                    let Some(event) = event else { return Followed::Ended(invocation.outcome().await) };
+                    let Some(event) = event else { return FollowOutcome::Ended(invocation.outcome().await) };
                     let (Some(token), Some(message)) = (&token, words(&event)) else { continue };
                     done += 1.0;
                     let progress = wire::ProgressNotificationParam::new(token.clone(), done).with_message(message);
                     // A client that is gone ends the connection, and that the call.
                     let _ = context.peer.notify_progress(progress).await;
                 }
-                () = &mut long, if takes_tasks => return Followed::Long,
+                () = &mut long, if takes_tasks => return FollowOutcome::Long,
             }
         }
     }

@@ -25,16 +25,16 @@ const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "h
 
 /// What tells the user of a request.
 #[derive(Clone)]
-pub(super) struct UserOf(Arc<Naming>);
+pub(super) struct UserLookup(Arc<UserFunction>);
 
-type Naming = dyn Fn(&Parts) -> Option<String> + Send + Sync;
+type UserFunction = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 /// Who may send requests over HTTP, and how long they may be.
 #[derive(Clone)]
 #[must_use = "it does nothing until a server is given it"]
 pub struct HttpOptions {
     config: StreamableHttpServerConfig,
-    user_of: Option<UserOf>,
+    user_of: Option<UserLookup>,
 }
 
 impl Default for HttpOptions {
@@ -91,7 +91,7 @@ impl HttpOptions {
     /// Sets whose sessions a request works in, by what authenticated it (its extensions, for instance). A request without a
     /// user is refused. By default all work in those of the server's user.
     pub fn user_of(mut self, user: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.user_of = Some(UserOf(Arc::new(user)));
+        self.user_of = Some(UserLookup(Arc::new(user)));
         self
     }
 }
@@ -181,7 +181,7 @@ impl AgentServer {
 
     /// The same for the user of a request.
     pub(super) fn of(&self, context: &RequestContext<RoleServer>) -> Result<Self, wire::ErrorData> {
-        let Some(UserOf(user_of)) = &self.user_of else { return Ok(self.clone()) };
+        let Some(UserLookup(user_of)) = &self.user_of else { return Ok(self.clone()) };
         let user = context.extensions.get::<Parts>().and_then(|parts| user_of(parts));
         let user =
             user.ok_or_else(|| wire::ErrorData::invalid_request("unknown user: sign in first", None))?;

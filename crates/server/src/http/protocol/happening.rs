@@ -14,7 +14,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::{Content, Message, Role, ToolCall, ToolContent, ToolResult, Usage};
 use tokio::sync::oneshot;
 
-use crate::http::loading::{Page, newest};
+use crate::http::loading::{PagePlan, newest};
 use crate::http::problem::Problem;
 use crate::http::rows::{CallRow, json};
 use crate::http::steps::event_of;
@@ -29,7 +29,7 @@ const RECENT: usize = 1024;
 /// One thing that happens in a run. Text and reasoning come in deltas, and before the commit that has the whole: together
 /// they are the whole, whatever of them was streamed.
 #[derive(Clone, Debug)]
-pub(super) enum Happening {
+pub(super) enum RunUpdate {
     /// The stream begins: always first.
     Began {
         invocation: String,
@@ -38,7 +38,7 @@ pub(super) enum Happening {
         /// All values of the state.
         state: Value,
         /// The calls of the reply with which a run continues: those that waited.
-        open: Vec<Call>,
+        open: Vec<StreamedCall>,
     },
     /// The model is asked, for the reply of this step.
     Step(u64),
@@ -46,7 +46,7 @@ pub(super) enum Happening {
     Text(String),
     /// Text and reasoning of this step are void: the model is asked again.
     Restarted,
-    Call(Call),
+    Call(StreamedCall),
     Outcome(CallEnd),
     Progress {
         call: String,
@@ -65,7 +65,7 @@ pub(super) enum Happening {
     Repeated(String),
     /// Nothing follows.
     Ended {
-        end: End,
+        end: StreamEnd,
         usage: Usage,
         version: u64,
     },
@@ -73,17 +73,17 @@ pub(super) enum Happening {
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct StreamedCall {
     pub(super) id: String,
     pub(super) name: String,
     /// An object, or text if the model sent no valid one.
     pub(super) arguments: Value,
 }
 
-impl From<&ToolCall> for Call {
+impl From<&ToolCall> for StreamedCall {
     fn from(call: &ToolCall) -> Self {
         let CallRow { id, name, arguments } = CallRow::of(call);
-        Call { id, name, arguments }
+        StreamedCall { id, name, arguments }
     }
 }
 
@@ -126,7 +126,7 @@ impl CallEnd {
 
 /// How a stream ends.
 #[derive(Clone, Debug)]
-pub(super) enum End {
+pub(super) enum StreamEnd {
     Finished(Exit),
     /// Decisions of persons about these are needed: not outcomes that come later.
     Waiting(Vec<ApprovalRequest>),
@@ -137,7 +137,7 @@ pub(super) enum End {
 
 /// What was told of an unfinished reply.
 #[derive(Debug, Default)]
-struct Draft {
+struct ReplyDraft {
     text: String,
     reasoning: String,
     /// Some was missed: the commit tells the rest.
@@ -148,16 +148,16 @@ struct Draft {
 ///
 /// Commits are read from the store, and unfinished text comes from the run, if it is in this process: so a reader that is slow
 /// has each commit, once and in order.
-pub(super) struct Reader {
+pub(super) struct RunReader {
     runner: Runner,
     session: SessionHandle,
     /// The id of the invocation.
     id: String,
     /// That of the invocation which began the run, before decisions.
     run: String,
-    source: Source,
-    queue: VecDeque<Happening>,
-    draft: Draft,
+    source: RunSource,
+    queue: VecDeque<RunUpdate>,
+    draft: ReplyDraft,
     step: u64,
     /// The version of the newest commit that was told, or from which the stream began.
     version: u64,
@@ -177,7 +177,7 @@ pub(super) struct Reader {
 }
 
 /// Where a run is.
-enum Source {
+enum RunSource {
     Here {
         invocation: Invocation,
         seen: BoxStream<'static, Seen>,
@@ -187,31 +187,31 @@ enum Source {
 }
 
 /// Where a reader begins: the session before the run.
-pub(super) struct Before {
+pub(super) struct RunStart {
     pub(super) version: u64,
     at: Timestamp,
     state: Value,
     /// The calls of the reply with which the run continues.
-    open: Vec<Call>,
+    open: Vec<StreamedCall>,
     /// Those of them whose outcome was told before.
     answered: HashSet<String>,
     /// The invocation that began the run, if it has begun.
     run: Option<String>,
 }
 
-impl Before {
+impl RunStart {
     /// The session as it is.
     pub(super) async fn read(runner: &Runner, session: &SessionHandle) -> Result<Self, RunnerError> {
         let stored = session.read(EventRange::None).await?;
         let unfinished = session.unfinished().await?;
         let reply = unfinished.as_ref().and_then(|run| run.reply());
-        let open: Vec<Call> =
-            reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default();
+        let open: Vec<StreamedCall> =
+            reply.map(|reply| reply.tool_calls().map(StreamedCall::from).collect()).unwrap_or_default();
         let answered = match open.is_empty() {
             true => HashSet::new(),
             false => answered(&recent(runner, session).await?, stored.version),
         };
-        Ok(Before {
+        Ok(RunStart {
             version: stored.version,
             at: stored.updated,
             state: stored.to_json(),
@@ -231,11 +231,11 @@ impl Before {
             recent.visible_events().rfind(is_one)
         };
         let Some(first) = last_of(&["began", "decided"]).filter(|_| !waits) else {
-            return Before::read(runner, session).await;
+            return RunStart::read(runner, session).await;
         };
-        let before = Before::at(runner, session, &recent, first.version).await?;
-        let Some(before) = before else { return Before::read(runner, session).await };
-        Ok(Before { run: last_of(&["began"]).map(|commit| commit.event.invocation.to_string()), ..before })
+        let before = RunStart::at(runner, session, &recent, first.version).await?;
+        let Some(before) = before else { return RunStart::read(runner, session).await };
+        Ok(RunStart { run: last_of(&["began"]).map(|commit| commit.event.invocation.to_string()), ..before })
     }
 
     /// The session before the commit with a version; `None` if retention has deleted it.
@@ -249,7 +249,7 @@ impl Before {
         let mut get = GetSession::new(session.key().clone()).events(EventRange::None);
         get.version = Some(version);
         let Ok(stored) = runner.store().get(get).await else { return Ok(None) };
-        Ok(Some(Before {
+        Ok(Some(RunStart {
             version,
             at: stored.updated,
             state: stored.to_json(),
@@ -269,16 +269,16 @@ impl Before {
     ) -> Result<Self, RunnerError> {
         let Some(taken) = taken.filter(|taken| *taken <= self.version) else { return Ok(self) };
         let recent = recent(runner, session).await?;
-        Ok(Before::at(runner, session, &recent, taken).await?.unwrap_or(self))
+        Ok(RunStart::at(runner, session, &recent, taken).await?.unwrap_or(self))
     }
 }
 
 /// The calls of the newest reply before a version.
-fn open_calls(recent: &Session, version: u64) -> Vec<Call> {
+fn open_calls(recent: &Session, version: u64) -> Vec<StreamedCall> {
     let before: Vec<_> = recent.visible_events().filter(|commit| commit.version < version).collect();
     let messages = before.iter().rev().flat_map(|commit| commit.event.messages.iter().rev());
     let reply = messages.into_iter().find(|message| message.role() == Role::Assistant);
-    reply.map(|reply| reply.tool_calls().map(Call::from).collect()).unwrap_or_default()
+    reply.map(|reply| reply.tool_calls().map(StreamedCall::from).collect()).unwrap_or_default()
 }
 
 /// The ids of the calls of the newest reply up to a version whose outcomes are known.
@@ -308,16 +308,16 @@ fn rejects(event: &Event, call: &str) -> bool {
     decisions.iter().any(is_rejection)
 }
 
-impl Reader {
+impl RunReader {
     /// Of an invocation in this process.
     pub(super) fn new(
         runner: &Runner,
         session: SessionHandle,
         invocation: Invocation,
-        before: Before,
+        before: RunStart,
     ) -> Self {
         let (id, seen) = (invocation.id().to_string(), invocation.subscribe(0).boxed());
-        Reader::from(runner, session, id, Source::Here { invocation, seen }, before)
+        RunReader::from(runner, session, id, RunSource::Here { invocation, seen }, before)
     }
 
     /// Of the run that continues now, in this process or another one, from the beginning of its invocation. `None` if none does:
@@ -327,8 +327,8 @@ impl Reader {
         session: &SessionHandle,
     ) -> Result<Option<Self>, RunnerError> {
         if let Some(invocation) = session.running() {
-            let before = Before::of(runner, session, invocation.id().as_str()).await?;
-            return Ok(Some(Reader::new(runner, session.clone(), invocation, before)));
+            let before = RunStart::of(runner, session, invocation.id().as_str()).await?;
+            return Ok(Some(RunReader::new(runner, session.clone(), invocation, before)));
         }
         let stored = session.read_events(EventRange::Last(1)).await?;
         let Some(last) = stored.visible_events().last() else { return Ok(None) };
@@ -336,23 +336,29 @@ impl Reader {
             return Ok(None);
         }
         let id = last.event.invocation.to_string();
-        let before = Before::of(runner, session, &id).await?;
+        let before = RunStart::of(runner, session, &id).await?;
         let commits = runner.follow(session.key().clone(), before.version).boxed();
-        Ok(Some(Reader::from(runner, session.clone(), id, Source::Elsewhere(commits), before)))
+        Ok(Some(RunReader::from(runner, session.clone(), id, RunSource::Elsewhere(commits), before)))
     }
 
-    fn from(runner: &Runner, session: SessionHandle, id: String, source: Source, before: Before) -> Self {
-        let Before { version, at, state, open, answered, run } = before;
+    fn from(
+        runner: &Runner,
+        session: SessionHandle,
+        id: String,
+        source: RunSource,
+        before: RunStart,
+    ) -> Self {
+        let RunStart { version, at, state, open, answered, run } = before;
         let run = run.unwrap_or_else(|| id.clone());
-        let began = Happening::Began { invocation: id.clone(), at, state: state.clone(), open };
-        Reader {
+        let began = RunUpdate::Began { invocation: id.clone(), at, state: state.clone(), open };
+        RunReader {
             runner: runner.clone(),
             session,
             id,
             run,
             source,
             queue: VecDeque::from([began]),
-            draft: Draft::default(),
+            draft: ReplyDraft::default(),
             step: 0,
             version,
             newest: version,
@@ -369,8 +375,8 @@ impl Reader {
     /// The invocation, if it is in this process.
     pub(super) fn invocation(&self) -> Option<Invocation> {
         match &self.source {
-            Source::Here { invocation, .. } => Some(invocation.clone()),
-            Source::Elsewhere(_) => None,
+            RunSource::Here { invocation, .. } => Some(invocation.clone()),
+            RunSource::Elsewhere(_) => None,
         }
     }
 
@@ -401,14 +407,14 @@ impl Reader {
         self
     }
 
-    pub(super) fn into_stream(self) -> impl Stream<Item = Happening> + Send {
+    pub(super) fn into_stream(self) -> impl Stream<Item = RunUpdate> + Send {
         futures_util::stream::unfold(self, |mut reader| async move {
             let happening = reader.next().await?;
             Some((happening, reader))
         })
     }
 
-    async fn next(&mut self) -> Option<Happening> {
+    async fn next(&mut self) -> Option<RunUpdate> {
         loop {
             if let Some(happening) = self.queue.pop_front() {
                 return Some(happening);
@@ -417,7 +423,7 @@ impl Reader {
                 return None;
             }
             match &mut self.source {
-                Source::Here { invocation, seen } => match seen.next().await {
+                RunSource::Here { invocation, seen } => match seen.next().await {
                     Some(Seen::Event { event, version, is_earlier, .. }) => {
                         self.saw(event, version, is_earlier).await;
                     }
@@ -427,10 +433,10 @@ impl Reader {
                         self.ended(ended).await;
                     }
                 },
-                Source::Elsewhere(commits) => match commits.next().await {
+                RunSource::Elsewhere(commits) => match commits.next().await {
                     Some(Ok(commit)) => self.committed_elsewhere(commit).await,
-                    Some(Err(error)) => self.end(End::Failed(Problem::from(error)), Usage::default()),
-                    None => self.end(End::Suspended, Usage::default()),
+                    Some(Err(error)) => self.end(StreamEnd::Failed(Problem::from(error)), Usage::default()),
+                    None => self.end(StreamEnd::Suspended, Usage::default()),
                 },
             }
         }
@@ -447,18 +453,18 @@ impl Reader {
         self.read(version).await;
         match event {
             RunEvent::ToolProgress { call_id, report } => {
-                self.queue.push_back(Happening::Progress { call: call_id, report });
+                self.queue.push_back(RunUpdate::Progress { call: call_id, report });
             }
             // What was written before a commit that was told is part of it.
             _ if version < self.version => {}
             RunEvent::Asking { step, .. } => self.asks(step),
             RunEvent::Text(text) if !self.draft.has_gap => {
                 self.draft.text.push_str(&text);
-                self.queue.push_back(Happening::Text(text));
+                self.queue.push_back(RunUpdate::Text(text));
             }
             RunEvent::Reasoning(text) if !self.draft.has_gap => {
                 self.draft.reasoning.push_str(&text);
-                self.queue.push_back(Happening::Reasoning(text));
+                self.queue.push_back(RunUpdate::Reasoning(text));
             }
             _ => {}
         }
@@ -466,12 +472,12 @@ impl Reader {
 
     fn asks(&mut self, step: u64) {
         if !self.draft.text.is_empty() || !self.draft.reasoning.is_empty() {
-            self.queue.push_back(Happening::Restarted);
+            self.queue.push_back(RunUpdate::Restarted);
         }
-        self.draft = Draft::default();
+        self.draft = ReplyDraft::default();
         if step != self.step {
             self.step = step;
-            self.queue.push_back(Happening::Step(step));
+            self.queue.push_back(RunUpdate::Step(step));
         }
     }
 
@@ -517,7 +523,7 @@ impl Reader {
         if !commit.event.actions.delta.is_empty() {
             self.tell_state(commit.version).await;
         }
-        self.queue.push_back(Happening::Committed(commit));
+        self.queue.push_back(RunUpdate::Committed(commit));
     }
 
     /// Tells the outcomes of calls: those of the event; and those that only the messages which end the step have, as that of a
@@ -536,7 +542,7 @@ impl Reader {
             self.rejected.extend(calls.filter(|call| rejects(event, call)).map(str::to_owned));
         }
         self.answered.extend(ends.iter().map(|end| end.id.clone()));
-        self.queue.extend(ends.into_iter().map(Happening::Outcome));
+        self.queue.extend(ends.into_iter().map(RunUpdate::Outcome));
     }
 
     /// Tells what a reply has that was not streamed.
@@ -553,20 +559,20 @@ impl Reader {
         let (text, reasoning) = (message.text().into_owned(), reasoning(message));
         let rest = text.strip_prefix(draft.text.as_str()).map(str::to_owned);
         if rest.is_none() {
-            self.queue.push_back(Happening::Restarted);
+            self.queue.push_back(RunUpdate::Restarted);
         }
         // What was thought before the text is told before it, or not at all.
         if draft.text.is_empty()
             && let Some(rest) =
                 reasoning.strip_prefix(draft.reasoning.as_str()).filter(|rest| !rest.is_empty())
         {
-            self.queue.push_back(Happening::Reasoning(rest.to_owned()));
+            self.queue.push_back(RunUpdate::Reasoning(rest.to_owned()));
         }
         let rest = rest.unwrap_or(text);
         if !rest.is_empty() {
-            self.queue.push_back(Happening::Text(rest));
+            self.queue.push_back(RunUpdate::Text(rest));
         }
-        self.queue.extend(message.tool_calls().map(|call| Happening::Call(call.into())));
+        self.queue.extend(message.tool_calls().map(|call| RunUpdate::Call(call.into())));
     }
 
     async fn tell_state(&mut self, version: u64) {
@@ -580,7 +586,7 @@ impl Reader {
                 let after = stored.to_json();
                 let before = self.state.replace(after.clone()).unwrap_or_default();
                 if before != after {
-                    self.queue.push_back(Happening::State { before, after });
+                    self.queue.push_back(RunUpdate::State { before, after });
                 }
             }
             // The next commit tells it all.
@@ -596,17 +602,17 @@ impl Reader {
         match (exit, cause) {
             (Some(exit), _) => {
                 match self.session.last_run().await {
-                    Ok(run) => self.queue.extend(run.as_ref().and_then(unsaid).map(Happening::LastWords)),
+                    Ok(run) => self.queue.extend(run.as_ref().and_then(unsaid).map(RunUpdate::LastWords)),
                     Err(error) => tracing::warn!(%error, "the last words of a run could not be read"),
                 }
-                self.end(End::Finished(exit), Usage::default());
+                self.end(StreamEnd::Finished(exit), Usage::default());
             }
             (None, Some(cause)) => {
-                self.end(End::Failed(Problem::unavailable(&cause)), Usage::default());
+                self.end(StreamEnd::Failed(Problem::unavailable(&cause)), Usage::default());
             }
             (None, None) => match waiting(self.session.clone(), self.version).await {
                 Ok(requests) if requests.is_empty() => {}
-                Ok(requests) => self.end(End::Waiting(requests), Usage::default()),
+                Ok(requests) => self.end(StreamEnd::Waiting(requests), Usage::default()),
                 // The next commit asks again.
                 Err(error) => tracing::warn!(%error, "pending requests could not be read"),
             },
@@ -617,24 +623,24 @@ impl Reader {
         self.read(self.newest).await;
         let outcome = match ended {
             Ok(outcome) => outcome,
-            Err(error) => return self.end(End::Failed(Problem::from(error)), Usage::default()),
+            Err(error) => return self.end(StreamEnd::Failed(Problem::from(error)), Usage::default()),
         };
         if !self.has_seen {
             // Another process has run it; or it is a repetition, and nothing is new.
             self.only_own = true;
             self.read(u64::MAX).await;
             if self.queue.is_empty() {
-                self.queue.extend(outcome.last_words().map(Happening::Repeated));
+                self.queue.extend(outcome.last_words().map(RunUpdate::Repeated));
                 return self.end(end_of(&outcome), outcome.usage());
             }
         }
-        self.queue.extend(unsaid(outcome.run()).map(Happening::LastWords));
+        self.queue.extend(unsaid(outcome.run()).map(RunUpdate::LastWords));
         self.end(end_of(&outcome), outcome.usage());
     }
 
-    fn end(&mut self, end: End, usage: Usage) {
+    fn end(&mut self, end: StreamEnd, usage: Usage) {
         self.is_over = true;
-        self.queue.push_back(Happening::Ended { end, usage, version: self.version });
+        self.queue.push_back(RunUpdate::Ended { end, usage, version: self.version });
     }
 }
 
@@ -657,7 +663,7 @@ async fn page(
     key: SessionKey,
     after: u64,
 ) -> Result<(Vec<CommittedEvent>, bool), SessionError> {
-    let page = Page::just_after(&runner, &key, (after, PAGE)).await?;
+    let page = PagePlan::just_after(&runner, &key, (after, PAGE)).await?;
     let stored = runner.store().get(GetSession::new(key).events(page.range).without_state()).await?;
     let is_last = stored.events.last().is_none_or(|last| last.version >= stored.version);
     Ok((stored.events, is_last))
@@ -668,15 +674,15 @@ fn unsaid(run: &Run) -> Option<String> {
     run.text().trim().is_empty().then(|| run.last_words())?
 }
 
-fn end_of(outcome: &Outcome) -> End {
+fn end_of(outcome: &Outcome) -> StreamEnd {
     match outcome.exit() {
         Exit::Paused(Pause::Approval) => match of_persons(&outcome.pending()).cloned().collect::<Vec<_>>() {
             // Outcomes of calls come later, from elsewhere.
-            requests if requests.is_empty() => End::Suspended,
-            requests => End::Waiting(requests),
+            requests if requests.is_empty() => StreamEnd::Suspended,
+            requests => StreamEnd::Waiting(requests),
         },
-        Exit::Paused(_) => End::Suspended,
-        exit => End::Finished(exit.clone()),
+        Exit::Paused(_) => StreamEnd::Suspended,
+        exit => StreamEnd::Finished(exit.clone()),
     }
 }
 

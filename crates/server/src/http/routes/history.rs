@@ -13,20 +13,22 @@ use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Scope, Ses
 
 use super::runs::taken;
 use super::sessions::check_shared;
-use crate::http::aligned::{Pair, aligned};
+use crate::http::aligned::{AlignedPair, aligned};
 use crate::http::changes::LastRun;
 use crate::http::imported::check_fork;
-use crate::http::index::{Counted, Index, Of, Written};
-use crate::http::limits::Memory;
-use crate::http::loading::{PAGE_BYTES, Page, take_commits, take_state, take_whole, weight_of_value};
-use crate::http::operation::{Asked, Created, Found, InSession, Json, Named, Within, find_session};
+use crate::http::index::{AtVersion, IndexedWrite, VisibleEntries, WriteIndex};
+use crate::http::limits::MemoryReservation;
+use crate::http::loading::{PAGE_BYTES, PagePlan, take_commits, take_state, take_whole, weight_of_value};
+use crate::http::operation::{
+    ApiRequest, CreatedReply, JsonBody, JsonReply, PathParameter, SessionPart, SessionTarget, find_session,
+};
 use crate::http::problem::Problem;
 use crate::http::rows::{
     BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow,
     WriteRow, json,
 };
 use crate::http::server::App;
-use crate::http::steps::{Rows, rows};
+use crate::http::steps::{RowBuilder, rows};
 
 /// The most that a page has; of brief rows, which have a few hundred bytes each.
 const MOST: usize = 1_000;
@@ -41,7 +43,7 @@ const NEAR: u64 = 16;
 /// A page of commits.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PageOfEvents {
+pub(super) struct EventPageQuery {
     /// The version after which it begins; 0 by default.
     after: Option<u64>,
     /// The number of commits; 100 by default, at most 1,000, or 10,000 brief ones. A page of large commits has fewer.
@@ -53,7 +55,7 @@ pub(super) struct PageOfEvents {
     brief: bool,
 }
 
-impl PageOfEvents {
+impl EventPageQuery {
     fn limit(&self) -> usize {
         self.limit.unwrap_or(100).clamp(1, if self.brief { MOST_BRIEF } else { MOST })
     }
@@ -64,7 +66,9 @@ impl PageOfEvents {
     }
 }
 
-pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Found<EventRows>, Problem> {
+pub(super) async fn events(
+    asked: ApiRequest<SessionTarget, EventPageQuery>,
+) -> Result<JsonReply<EventRows>, Problem> {
     let (mut after, limit) = (asked.query.after(), asked.query.limit());
     let held = asked.memory.held();
     let mut page = page(&asked.target, &asked.memory, after, limit).await?;
@@ -83,37 +87,44 @@ pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Foun
     }
     let last = events.last().map(|row| row.version);
     let next = last.filter(|last| *last < session.version);
-    Ok(Found(EventRows { events, next, version: session.version, oldest: session.oldest }))
+    Ok(JsonReply(EventRows { events, next, version: session.version, oldest: session.oldest }))
 }
 
-async fn page(target: &InSession, memory: &Memory, after: u64, limit: usize) -> Result<Page, Problem> {
+async fn page(
+    target: &SessionTarget,
+    memory: &MemoryReservation,
+    after: u64,
+    limit: usize,
+) -> Result<PagePlan, Problem> {
     let before = memory.held();
     let hold = |weight| memory.hold(before.saturating_add(weight));
-    Page::after(target.runner(), target.session.key(), (after, limit), PAGE_BYTES, hold).await
+    PagePlan::after(target.runner(), target.session.key(), (after, limit), PAGE_BYTES, hold).await
 }
 
 /// The version of a commit.
-pub(super) struct Version(u64);
+pub(super) struct VersionParameter(u64);
 
-impl Named for Version {
+impl PathParameter for VersionParameter {
     const PARAMETER: &'static str = "version";
 
     fn read(text: &str) -> Result<Self, Problem> {
-        text.parse().map(Version).map_err(|error| Problem::invalid("version", error))
+        text.parse().map(VersionParameter).map_err(|error| Problem::invalid("version", error))
     }
 }
 
-pub(super) async fn event(asked: Asked<Within<Version>>) -> Result<Found<EventRow>, Problem> {
-    let Within { session, part: Version(version) } = asked.target;
+pub(super) async fn event(
+    asked: ApiRequest<SessionPart<VersionParameter>>,
+) -> Result<JsonReply<EventRow>, Problem> {
+    let SessionPart { session, part: VersionParameter(version) } = asked.target;
     let row = event_at(&session, version, &asked.memory).await?;
-    row.map(Found).ok_or_else(|| Problem::unknown_version(version))
+    row.map(JsonReply).ok_or_else(|| Problem::unknown_version(version))
 }
 
 /// The commit at a version, if it is there.
 pub(super) async fn event_at(
-    target: &InSession,
+    target: &SessionTarget,
     version: u64,
-    memory: &Memory,
+    memory: &MemoryReservation,
 ) -> Result<Option<EventRow>, Problem> {
     let before = version.saturating_sub(1);
     let page = page(target, memory, before, 1).await?;
@@ -124,7 +135,7 @@ pub(super) async fn event_at(
 /// A version of a session.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct StateAt {
+pub(super) struct StateQuery {
     /// The version; the newest by default.
     at: Option<u64>,
     /// Also where each value comes from.
@@ -132,7 +143,9 @@ pub(super) struct StateAt {
     origin: bool,
 }
 
-pub(super) async fn state(asked: Asked<InSession, StateAt>) -> Result<Found<StateRow>, Problem> {
+pub(super) async fn state(
+    asked: ApiRequest<SessionTarget, StateQuery>,
+) -> Result<JsonReply<StateRow>, Problem> {
     let (runner, key) = (asked.target.runner(), asked.target.session.key());
     let is_taken = take_state(&asked.memory, runner, key, asked.query.at).await?;
     let session = at(&asked.target, asked.query.at, EventRange::None).await?;
@@ -146,11 +159,11 @@ pub(super) async fn state(asked: Asked<InSession, StateAt>) -> Result<Found<Stat
     if !is_taken {
         asked.memory.take(values.values().map(weight_of_value).sum())?;
     }
-    Ok(Found(StateRow { version: session.version, values, origin }))
+    Ok(JsonReply(StateRow { version: session.version, values, origin }))
 }
 
 pub(super) async fn at(
-    target: &InSession,
+    target: &SessionTarget,
     version: Option<u64>,
     events: EventRange,
 ) -> Result<Session, Problem> {
@@ -167,7 +180,7 @@ fn values(session: &Session) -> BTreeMap<String, Value> {
 }
 
 /// The last write of each key, and the number of writes.
-fn origin(index: &Index, session: &Session) -> BTreeMap<String, OriginRow> {
+fn origin(index: &WriteIndex, session: &Session) -> BTreeMap<String, OriginRow> {
     let row = |key: &Arc<str>| {
         let writes = index.writes(key, session);
         let last = writes.iter().next_back()?;
@@ -186,7 +199,7 @@ fn origin(index: &Index, session: &Session) -> BTreeMap<String, OriginRow> {
 /// A key.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct BlameOf {
+pub(super) struct BlameQuery {
     /// The key of the state.
     key: String,
     /// The version of the session whose writes are listed; the newest by default.
@@ -197,23 +210,25 @@ pub(super) struct BlameOf {
     limit: Option<usize>,
 }
 
-pub(super) async fn blame(asked: Asked<InSession, BlameOf>) -> Result<Found<BlameRow>, Problem> {
-    let BlameOf { key, at: version, before, limit } = asked.query;
+pub(super) async fn blame(
+    asked: ApiRequest<SessionTarget, BlameQuery>,
+) -> Result<JsonReply<BlameRow>, Problem> {
+    let BlameQuery { key, at: version, before, limit } = asked.query;
     let (before, limit) = (before.unwrap_or(u64::MAX), limit.unwrap_or(MOST).clamp(1, MOST));
     let head = head(&asked.target, version).await?;
-    let newest = |index: &Index| newest_writes(&key, &index.writes(&key, &head), before, limit);
+    let newest = |index: &WriteIndex| newest_writes(&key, &index.writes(&key, &head), before, limit);
     let mut blame = asked.shared.indexes.read(&asked.target, &head, newest).await?;
     let state = state_before(&asked.target, &asked.memory, head.oldest, blame.writes.first()).await?;
     blame.writes =
         with_values(&asked.target, &asked.memory, std::mem::take(&mut blame.writes), state).await?;
-    Ok(Found(blame))
+    Ok(JsonReply(blame))
 }
 
 /// The newest writes before a version, without what only their commits have. Those of one commit stay together.
-fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usize) -> BlameRow {
+fn newest_writes(key: &str, all: &VisibleEntries<'_, IndexedWrite>, before: u64, limit: usize) -> BlameRow {
     let earlier = || all.iter().rev().skip_while(|of| of.version >= before);
     let first = earlier().nth(limit - 1).map_or(0, |of| of.version);
-    let row = |of: &Of<Written>| BlamedWrite {
+    let row = |of: &AtVersion<IndexedWrite>| BlamedWrite {
         version: of.version,
         kind: of.what.kind.to_string(),
         at: String::new(),
@@ -236,8 +251,8 @@ fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usiz
 /// Writes with the values and times of their commits, and the values of the key before and after them, from the state before
 /// the first. One whose commit retention has deleted meanwhile is left out.
 async fn with_values(
-    target: &InSession,
-    memory: &Memory,
+    target: &SessionTarget,
+    memory: &MemoryReservation,
     writes: Vec<BlamedWrite>,
     mut state: Option<State>,
 ) -> Result<Vec<BlamedWrite>, Problem> {
@@ -278,14 +293,14 @@ fn stretches(versions: &[u64]) -> Vec<(u64, u64)> {
 }
 
 /// A session at a version, without state and commits.
-pub(super) async fn head(target: &InSession, version: Option<u64>) -> Result<Session, Problem> {
+pub(super) async fn head(target: &SessionTarget, version: Option<u64>) -> Result<Session, Problem> {
     let mut get = GetSession::new(target.session.key().clone()).events(EventRange::None).without_state();
     get.version = version;
     Ok(target.runner().store().get(get).await?)
 }
 
 /// Commits, without the state.
-async fn commits_of(target: &InSession, events: EventRange) -> Result<Session, Problem> {
+async fn commits_of(target: &SessionTarget, events: EventRange) -> Result<Session, Problem> {
     let get = GetSession::new(target.session.key().clone()).events(events).without_state();
     Ok(target.runner().store().get(get).await?)
 }
@@ -293,8 +308,8 @@ async fn commits_of(target: &InSession, events: EventRange) -> Result<Session, P
 /// The state that the first of the writes of a key changed; none if it is not kept, or if the session shares the scope of
 /// the key, which other sessions write too.
 async fn state_before(
-    target: &InSession,
-    memory: &Memory,
+    target: &SessionTarget,
+    memory: &MemoryReservation,
     oldest: u64,
     first: Option<&BlamedWrite>,
 ) -> Result<Option<State>, Problem> {
@@ -319,14 +334,14 @@ fn changed_by(state: &mut State, write: &Write) -> (Option<Value>, Option<Value>
 /// Two versions of a session.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Versions {
+pub(super) struct DiffQuery {
     /// The earlier one.
     from: u64,
     /// The later one; the newest by default.
     to: Option<u64>,
 }
 
-pub(super) async fn diff(asked: Asked<InSession, Versions>) -> Result<Found<DiffRow>, Problem> {
+pub(super) async fn diff(asked: ApiRequest<SessionTarget, DiffQuery>) -> Result<JsonReply<DiffRow>, Problem> {
     let mut is_taken = true;
     for version in [Some(asked.query.from), asked.query.to] {
         let (runner, key) = (asked.target.runner(), asked.target.session.key());
@@ -347,7 +362,7 @@ pub(super) async fn diff(asked: Asked<InSession, Versions>) -> Result<Found<Diff
     if !is_taken {
         asked.memory.take(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
     }
-    Ok(Found(DiffRow {
+    Ok(JsonReply(DiffRow {
         from: before.version,
         to: after.version,
         changed: changed(&earlier, &later),
@@ -384,7 +399,7 @@ fn changed(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) ->
 /// Another session.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct With {
+pub(super) struct CompareQuery {
     /// The id of the other session.
     with: String,
 }
@@ -433,8 +448,10 @@ fn said(row: &EventRow) -> String {
     json(&(&row.kind, inside, calls, outcomes, messages, decisions, writes, ends)).to_string()
 }
 
-pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<CompareRow>, Problem> {
-    let InSession { app, session } = asked.target;
+pub(super) async fn compare(
+    asked: ApiRequest<SessionTarget, CompareQuery>,
+) -> Result<JsonReply<CompareRow>, Problem> {
+    let SessionTarget { app, session } = asked.target;
     let other = find_session(&app, &asked.principal, &asked.query.with).await?;
     for session in [&session, &other] {
         take_whole(&asked.memory, app.runner(), session.key()).await?;
@@ -446,12 +463,12 @@ pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<Compa
         left.visible_events().take_while(|committed| committed.version <= comparison.common).collect();
     let (of_left, said_left) = compared(&app, &shared, &comparison.left).await;
     let (of_right, said_right) = compared(&app, &shared, &comparison.right).await;
-    let row = |(here, there, same): Pair| PairRow {
+    let row = |(here, there, same): AlignedPair| PairRow {
         left: here.and_then(|at| of_left.get(at)).map(|row| row.version),
         right: there.and_then(|at| of_right.get(at)).map(|row| row.version),
         same,
     };
-    Ok(Found(CompareRow {
+    Ok(JsonReply(CompareRow {
         common: comparison.common,
         aligned: aligned(&said_left, &said_right).into_iter().map(row).collect(),
         left: of_left,
@@ -467,7 +484,7 @@ async fn compared(
     before: &[&CommittedEvent],
     events: &[CommittedEvent],
 ) -> (Vec<EventRow>, Vec<String>) {
-    let mut rows = Rows::new(app.pricing());
+    let mut rows = RowBuilder::new(app.pricing());
     for event in before {
         drop(rows.row(event, true));
     }
@@ -504,11 +521,13 @@ pub(super) struct Fork {
     arguments: Map<String, Value>,
 }
 
-pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Created<SessionRow>, Problem> {
-    let Json(fork) = asked.body;
+pub(super) async fn fork(
+    asked: ApiRequest<SessionTarget, (), JsonBody<Fork>>,
+) -> Result<CreatedReply<SessionRow>, Problem> {
+    let JsonBody(fork) = asked.body;
     check_shared(&asked.principal, &fork.set)?;
     check_fork(&asked.principal, &asked.target, fork.at).await?;
-    let InSession { app, session } = asked.target;
+    let SessionTarget { app, session } = asked.target;
     let has_changes = !(fork.set.is_empty() && fork.results.is_empty() && fork.arguments.is_empty());
     let place = match has_changes {
         true => Some(asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?),
@@ -527,7 +546,7 @@ pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Crea
             taken(invocation, place);
         }
     }
-    Ok(Created::session(&app, &id, value))
+    Ok(CreatedReply::session(&app, &id, value))
 }
 
 /// Changes of values.
@@ -545,10 +564,10 @@ pub(super) struct StateEdit {
 }
 
 pub(super) async fn edit_state(
-    asked: Asked<InSession, (), Json<StateEdit>>,
-) -> Result<Found<Changed>, Problem> {
+    asked: ApiRequest<SessionTarget, (), JsonBody<StateEdit>>,
+) -> Result<JsonReply<Changed>, Problem> {
     let key = asked.idempotency_key()?;
-    let Json(StateEdit { set, unset, expected }) = asked.body;
+    let JsonBody(StateEdit { set, unset, expected }) = asked.body;
     let mut touched = set.clone();
     touched.extend(unset.iter().map(|key| (key.clone(), Value::Null)));
     check_shared(&asked.principal, &touched)?;
@@ -572,10 +591,10 @@ pub(super) struct ResultEdit {
 }
 
 pub(super) async fn edit_results(
-    asked: Asked<InSession, (), Json<ResultEdit>>,
-) -> Result<Found<Changed>, Problem> {
+    asked: ApiRequest<SessionTarget, (), JsonBody<ResultEdit>>,
+) -> Result<JsonReply<Changed>, Problem> {
     let key = asked.idempotency_key()?;
-    let Json(ResultEdit { results, arguments, expected }) = asked.body;
+    let JsonBody(ResultEdit { results, arguments, expected }) = asked.body;
     let edit = edited(Edit::new().by(asked.principal.name()), Map::new(), (results, arguments));
     make(&asked.target.session, edit, key, expected).await
 }
@@ -596,12 +615,12 @@ async fn make(
     edit: Edit,
     key: Option<String>,
     expected: u64,
-) -> Result<Found<Changed>, Problem> {
+) -> Result<JsonReply<Changed>, Problem> {
     let edit = match key {
         Some(key) => edit.with_idempotency_key(key),
         None => edit,
     };
-    Ok(Found(Changed { version: session.edit(edit).expected_version(expected).await?.version }))
+    Ok(JsonReply(Changed { version: session.edit(edit).expected_version(expected).await?.version }))
 }
 
 /// A rewind.
@@ -621,10 +640,12 @@ pub(super) struct Changed {
     version: u64,
 }
 
-pub(super) async fn rewind(asked: Asked<InSession, (), Json<Rewind>>) -> Result<Found<Changed>, Problem> {
-    let Json(Rewind { to, expected }) = asked.body;
+pub(super) async fn rewind(
+    asked: ApiRequest<SessionTarget, (), JsonBody<Rewind>>,
+) -> Result<JsonReply<Changed>, Problem> {
+    let JsonBody(Rewind { to, expected }) = asked.body;
     let session: &SessionHandle = &asked.target.session;
-    Ok(Found(Changed { version: session.rewind_from(expected, to).await? }))
+    Ok(JsonReply(Changed { version: session.rewind_from(expected, to).await? }))
 }
 
 /// The result of a replay.
@@ -642,16 +663,16 @@ pub(super) struct ReplayRow {
     version: Option<u64>,
 }
 
-pub(super) async fn replay(asked: Asked<InSession>) -> Result<Found<ReplayRow>, Problem> {
+pub(super) async fn replay(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<ReplayRow>, Problem> {
     let runner = asked.target.runner();
     take_whole(&asked.memory, runner, asked.target.session.key()).await?;
     let agent = runner.agent();
     match asked.target.session.replay(agent).await {
         Ok(runs) => {
             let (first_divergence, invocation, version) = (None, None, None);
-            Ok(Found(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))
+            Ok(JsonReply(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))
         }
-        Err(RunnerError::Diverged { invocation, version, source, .. }) => Ok(Found(ReplayRow {
+        Err(RunnerError::Diverged { invocation, version, source, .. }) => Ok(JsonReply(ReplayRow {
             same: false,
             runs: None,
             first_divergence: Some(source.to_string()),

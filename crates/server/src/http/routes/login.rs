@@ -3,23 +3,23 @@
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::http::gate::cookie_name;
-use crate::http::operation::{Asked, Done, Whole};
+use crate::http::operation::{ApiRequest, NoContent, WholeServer};
 use crate::http::problem::Problem;
 use crate::http::server::bearer;
 
-pub(super) async fn login(asked: Asked<Whole>) -> Result<Done, Problem> {
+pub(super) async fn login(asked: ApiRequest<WholeServer>) -> Result<NoContent, Problem> {
     let token = bearer(&asked.headers).ok_or_else(Problem::unauthenticated)?;
     set(&asked, token, "")
 }
 
-pub(super) async fn logout(asked: Asked<Whole>) -> Result<Done, Problem> {
+pub(super) async fn logout(asked: ApiRequest<WholeServer>) -> Result<NoContent, Problem> {
     set(&asked, "", "; Max-Age=0")
 }
 
-fn set(asked: &Asked<Whole>, value: &str, rest: &str) -> Result<Done, Problem> {
+fn set(asked: &ApiRequest<WholeServer>, value: &str, rest: &str) -> Result<NoContent, Problem> {
     let name = cookie_name(&asked.headers);
     let secure = if asked.shared.has_secure_cookies { "; Secure" } else { "" };
     let cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{rest}");
     let cookie = HeaderValue::from_str(&cookie).map_err(|error| Problem::invalid("token", error))?;
-    Ok(Done(HeaderMap::from_iter([(header::SET_COOKIE, cookie)])))
+    Ok(NoContent(HeaderMap::from_iter([(header::SET_COOKIE, cookie)])))
 }

@@ -14,16 +14,16 @@ use http::Method;
 pub(super) use self::sessions::check_shared;
 pub(super) use self::transfer::own_and_shared;
 use super::auth::Role;
-use super::operation::Operation;
+use super::operation::ApiOperation;
 
 macro_rules! operations {
     ($($method:ident $path:expr, $role:ident, $id:literal, $handler:path, $summary:literal;)*) => {
-        vec![$(Operation::new(Method::$method, $path, Role::$role, $id, $summary, $handler)),*]
+        vec![$(ApiOperation::new(Method::$method, $path, Role::$role, $id, $summary, $handler)),*]
     };
 }
 
 /// All operations.
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<ApiOperation> {
     let mut operations = operations! {
         POST "/login", Read, "login", login::login, "Sets a cookie with the bearer token of this request.";
         POST "/logout", Read, "logout", login::logout, "Removes the cookie.";

@@ -18,9 +18,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::http::auth::{self, Principal};
 use crate::http::changes::{LastRun, Status};
 use crate::http::imported::ImportedRow;
-use crate::http::limits::Memory;
-use crate::http::loading::{Commits, Page, take_newest};
-use crate::http::operation::{Asked, Created, Done, Found, InApp, InSession, Json};
+use crate::http::limits::MemoryReservation;
+use crate::http::loading::{CommitSizes, PagePlan, take_newest};
+use crate::http::operation::{
+    ApiRequest, AppTarget, CreatedReply, JsonBody, JsonReply, NoContent, SessionTarget,
+};
 use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
 use crate::http::server::App;
@@ -32,7 +34,7 @@ const MOST: usize = 1_000;
 /// A page of a list.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PageOfSessions {
+pub(super) struct SessionPageQuery {
     /// The cursor of the page, as `next` of the one before.
     after: Option<String>,
     /// The number of sessions; 100 by default, at most 1,000.
@@ -47,10 +49,12 @@ pub(super) struct PageOfSessions {
     stopped: bool,
 }
 
-pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<SessionRows>, Problem> {
+pub(super) async fn list(
+    asked: ApiRequest<AppTarget, SessionPageQuery>,
+) -> Result<JsonReply<SessionRows>, Problem> {
     let (app, user) = (&asked.target.0, asked.principal.user());
-    let PageOfSessions { after, limit, q, status, stopped } = asked.query;
-    let wanted = Wanted { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
+    let SessionPageQuery { after, limit, q, status, stopped } = asked.query;
+    let wanted = SessionFilter { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
     let limit = limit.unwrap_or(100).clamp(1, MOST);
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     let (mut sessions, mut looked, mut next) = (Vec::new(), 0, after.map(Cursor::new));
@@ -72,9 +76,12 @@ pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<Se
         let rows: Vec<Option<SessionRow>> = rows.try_collect().await?;
         sessions.extend(rows.into_iter().flatten());
         // Each page of the store is as long as what is left of this one: half a page is enough to end it.
-        let is_full = sessions.len() * 2 >= limit || wanted == Wanted::default();
+        let is_full = sessions.len() * 2 >= limit || wanted == SessionFilter::default();
         if next.is_none() || is_full || looked >= LOOKED {
-            return Ok(Found(SessionRows { sessions, next: next.map(|cursor| cursor.as_str().to_owned()) }));
+            return Ok(JsonReply(SessionRows {
+                sessions,
+                next: next.map(|cursor| cursor.as_str().to_owned()),
+            }));
         }
     }
 }
@@ -84,14 +91,14 @@ const LOOKED: usize = 2_000;
 
 /// Which sessions are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct SessionFilter {
     /// A part of the id or of the title, in lower case.
     text: Option<String>,
     status: Option<Status>,
     is_stopped: bool,
 }
 
-impl Wanted {
+impl SessionFilter {
     /// The list of a store that has all of these, and may have others.
     fn asked(&self, request: ListSessions) -> ListSessions {
         let request = if self.is_of_unfinished() { request.unfinished() } else { request };
@@ -123,10 +130,10 @@ async fn take_turn<'a>(
     app: &App,
     stored: &Session,
     turns: &'a Semaphore,
-    memory: &Memory,
+    memory: &MemoryReservation,
 ) -> Result<SemaphorePermit<'a>, Problem> {
-    let newest = Commits::after(app.runner(), &stored.key, (stored.version.saturating_sub(1), 1)).await;
-    let is_small = newest.as_ref().map_or(true, Commits::are_small);
+    let newest = CommitSizes::after(app.runner(), &stored.key, (stored.version.saturating_sub(1), 1)).await;
+    let is_small = newest.as_ref().map_or(true, CommitSizes::are_small);
     let turn = turns.acquire_many(if is_small { 1 } else { ALL_TURNS }).await;
     let turn = turn.map_err(|_| Problem::unavailable("the server stops"))?;
     let taken = async { newest?.take(memory, app.runner()).await };
@@ -138,14 +145,18 @@ async fn take_turn<'a>(
 }
 
 /// The row of a session, if it is wanted.
-async fn wanted_row(app: &App, stored: &Session, wanted: &Wanted) -> Result<Option<SessionRow>, Problem> {
+async fn wanted_row(
+    app: &App,
+    stored: &Session,
+    wanted: &SessionFilter,
+) -> Result<Option<SessionRow>, Problem> {
     let row = described(app, stored).await?;
     Ok(wanted.is(&row).then_some(row))
 }
 
 /// The title of a session, and who imported it.
 async fn begin(app: &App, session: &SessionHandle) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
-    let page = Page::just_after(app.runner(), session.key(), (0, FIRST)).await?;
+    let page = PagePlan::just_after(app.runner(), session.key(), (0, FIRST)).await?;
     let first = session.read_events(page.range).await?;
     let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
     let asked = messages.find(|message| message.role() == Role::User);
@@ -194,15 +205,15 @@ pub(super) struct NewSession {
 }
 
 pub(super) async fn create(
-    asked: Asked<InApp, (), Json<NewSession>>,
-) -> Result<Created<SessionRow>, Problem> {
-    let (app, Json(new)) = (asked.target.0, asked.body);
+    asked: ApiRequest<AppTarget, (), JsonBody<NewSession>>,
+) -> Result<CreatedReply<SessionRow>, Problem> {
+    let (app, JsonBody(new)) = (asked.target.0, asked.body);
     check_shared(&asked.principal, &new.values)?;
     let id = new.id.unwrap_or_else(|| RandomIds.next());
     let user = asked.principal.user().as_str();
     let session = app.runner().create(user, id.as_str(), Value::Object(new.values)).await?;
     let value = SessionRow::of(&session.read_events(EventRange::None).await?);
-    Ok(Created::session(&app, &id, value))
+    Ok(CreatedReply::session(&app, &id, value))
 }
 
 /// Values that all users share are written by administrators only.
@@ -216,7 +227,7 @@ pub(in crate::http) fn check_shared(
     }
 }
 
-pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>, Problem> {
+pub(super) async fn read(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<SessionDetail>, Problem> {
     let session = &asked.target.session;
     take_newest(&asked.memory, asked.target.runner(), session).await?;
     let stored = session.read_events(EventRange::Last(1)).await?;
@@ -232,7 +243,7 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
     row.status = Some(Status::decide(session, &stored, &run));
     row.forks = number_of_forks(&asked.target.app, session).await?;
     row.imported = ImportedRow::read(session).await?;
-    Ok(Found(SessionDetail {
+    Ok(JsonReply(SessionDetail {
         session: row,
         running: session.running().map(|running| running.id().to_string()),
         unfinished: !matches!(run, LastRun::Ended),
@@ -248,13 +259,13 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
 /// What is deleted.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Deletion {
+pub(super) struct DeletionQuery {
     /// Also the values of the user (`user:`), which its other sessions share.
     #[serde(default)]
     user_state: bool,
 }
 
-pub(super) async fn delete(asked: Asked<InSession, Deletion>) -> Result<Done, Problem> {
+pub(super) async fn delete(asked: ApiRequest<SessionTarget, DeletionQuery>) -> Result<NoContent, Problem> {
     asked.target.session.delete(asked.query.user_state).await?;
-    Ok(Done(HeaderMap::new()))
+    Ok(NoContent(HeaderMap::new()))
 }

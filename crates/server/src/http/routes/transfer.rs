@@ -21,7 +21,8 @@ use crate::http::imported::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::limits::Limits;
 use crate::http::loading::take_whole;
 use crate::http::operation::{
-    Answer, Answers, Asked, Created, InApp, InSession, RequestBody, held, json_response, text_schema,
+    ApiReply, ApiRequest, AppTarget, CreatedReply, MediaSchemas, RequestBody, SessionTarget, held,
+    json_response, text_schema,
 };
 use crate::http::problem::Problem;
 use crate::http::rows::{ParentRow, SessionRow};
@@ -118,17 +119,16 @@ struct ExportedLabel {
 /// How a session is exported.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ExportAs {
+pub(super) struct ExportQuery {
     /// Its form; `json` by default.
     #[serde(default)]
-    r#as: Form,
+    r#as: ExportForm,
 }
 
 /// The form of an export.
 #[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
-#[schemars(rename = "ExportForm")]
 #[serde(rename_all = "snake_case")]
-enum Form {
+enum ExportForm {
     /// All of it, which can be imported.
     #[default]
     Json,
@@ -137,24 +137,24 @@ enum Form {
 }
 
 /// An exported session.
-pub(super) enum Exported {
+pub(super) enum ExportReply {
     Json(Box<ExportRow>),
     Test { name: String, text: String },
 }
 
-impl Answer for Exported {
+impl ApiReply for ExportReply {
     const STATUS: StatusCode = StatusCode::OK;
 
-    fn shapes(generator: &mut SchemaGenerator) -> Answers {
+    fn shapes(generator: &mut SchemaGenerator) -> MediaSchemas {
         vec![("application/json", generator.subschema_for::<ExportRow>()), ("text/x-rust", text_schema())]
     }
 
     fn respond(self) -> Response<Body> {
         let (name, mut response) = match self {
-            Exported::Json(row) => {
+            ExportReply::Json(row) => {
                 (format!("{}.json", file_name(&row.id)), json_response(Self::STATUS, &row))
             }
-            Exported::Test { name, text } => {
+            ExportReply::Test { name, text } => {
                 let mut response = Response::new(Body::from(text));
                 let kind = HeaderValue::from_static("text/x-rust; charset=utf-8");
                 response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -174,12 +174,12 @@ fn file_name(id: &str) -> String {
     id.chars().map(plain).collect()
 }
 
-pub(super) async fn export(asked: Asked<InSession, ExportAs>) -> Result<Exported, Problem> {
+pub(super) async fn export(asked: ApiRequest<SessionTarget, ExportQuery>) -> Result<ExportReply, Problem> {
     let session = &asked.target.session;
     take_whole(&asked.memory, asked.target.runner(), session.key()).await?;
-    if let Form::Test = asked.query.r#as {
+    if let ExportForm::Test = asked.query.r#as {
         let text = scripted::test_of(&asked.target).await?;
-        return Ok(Exported::Test { name: session.key().id.to_string(), text });
+        return Ok(ExportReply::Test { name: session.key().id.to_string(), text });
     }
     let stored = session.read(EventRange::All).await?;
     let first = at(&asked.target, Some(stored.oldest), EventRange::None).await?;
@@ -190,7 +190,7 @@ pub(super) async fn export(asked: Asked<InSession, ExportAs>) -> Result<Exported
         Ok(StoredRow { version: committed.version, id, at, body })
     });
     let (values, shared) = own_and_shared(&stored);
-    Ok(Exported::Json(Box::new(ExportRow {
+    Ok(ExportReply::Json(Box::new(ExportRow {
         format: FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
         app: asked.target.app.name().to_owned(),
@@ -237,15 +237,15 @@ impl RequestBody for ImportBody {
 /// The session that is made.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ImportAs {
+pub(super) struct ImportQuery {
     /// Its id; a random one by default.
     id: Option<String>,
 }
 
 pub(super) async fn import(
-    asked: Asked<InApp, ImportAs, ImportBody>,
-) -> Result<Created<SessionRow>, Problem> {
-    let (InApp(app), ImportBody(row)) = (asked.target, asked.body);
+    asked: ApiRequest<AppTarget, ImportQuery, ImportBody>,
+) -> Result<CreatedReply<SessionRow>, Problem> {
+    let (AppTarget(app), ImportBody(row)) = (asked.target, asked.body);
     let runner = app.runner();
     let events = marked(events_of(&row)?, &asked.principal, runner.now());
     let labels = labels_of(&row)?;
@@ -265,7 +265,7 @@ pub(super) async fn import(
     let session = session.ok_or_else(|| Problem::unknown_session(&id))?;
     let mut value = SessionRow::of(&session.read_events(EventRange::None).await?);
     value.imported = ImportedRow::read(&session).await?;
-    Ok(Created::session(&app, &id, value))
+    Ok(CreatedReply::session(&app, &id, value))
 }
 
 /// The events of an export: all of them, in order, each once.

@@ -23,7 +23,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval' '
 
 /// The files of the page, by path.
 #[derive(Clone, Debug, Default)]
-pub(in crate::http) struct Bundle(HashMap<String, Bytes>);
+pub(in crate::http) struct WebBundle(HashMap<String, Bytes>);
 
 /// Why a folder is not a bundle.
 #[derive(Debug, Error)]
@@ -51,7 +51,7 @@ pub enum BundleError {
     },
 }
 
-impl Bundle {
+impl WebBundle {
     /// Reads a folder. Links are not followed.
     pub(in crate::http) fn read(folder: &Path) -> Result<Self, BundleError> {
         let mut files = HashMap::new();
@@ -78,7 +78,7 @@ impl Bundle {
         if !files.contains_key("index.html") {
             return Err(BundleError::NoPage { folder: folder.to_owned() });
         }
-        Ok(Bundle(files))
+        Ok(WebBundle(files))
     }
 
     /// The response to a request of a path after [`BASE`].
