@@ -21,7 +21,7 @@ use stepfold_runner::Load;
 use stepfold_session_scopes::StoreConnections;
 use tokio::time::Instant;
 
-use super::limits::LimitPermit;
+use crate::http::guard::limits::LimitPermit;
 
 /// The bounds of durations, in seconds: `gen_ai.client.operation.duration`.
 const SECONDS: [f64; 14] =

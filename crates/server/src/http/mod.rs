@@ -45,40 +45,28 @@
 //!
 //! There is no TLS: a reverse proxy has it. Files of messages are in the request, and are not uploaded apart from it.
 
-mod access;
-mod aligned;
-mod apart;
-mod auth;
-mod changes;
-mod channel;
-mod frame;
-mod gate;
-mod imported;
-mod index;
-mod limits;
-mod live;
+mod app;
+mod guard;
 mod loading;
 #[cfg(feature = "mcp")]
-mod mcp;
+mod mcp_services;
 mod metrics;
-mod openapi;
 mod operation;
-mod page;
-mod priced;
-mod problem;
+mod pages;
+mod phase;
 mod protocol;
 mod routes;
 mod rows;
-mod scrape;
-mod scripted;
-mod serve;
 mod server;
-mod steps;
-mod strict;
+mod state;
+mod streams;
 
-pub use self::access::Access;
-pub use self::auth::{AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError};
-pub use self::limits::Limits;
+pub use self::app::App;
+pub use self::guard::access::Access;
+pub use self::guard::auth::{
+    AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError,
+};
+pub use self::guard::limits::Limits;
 pub use self::metrics::{Metrics, RunMetrics};
-pub use self::protocol::BundleError;
-pub use self::server::{App, Server, ServerBuilder, ServerError};
+pub use self::pages::adk_web::BundleError;
+pub use self::server::{Server, ServerBuilder, ServerError};

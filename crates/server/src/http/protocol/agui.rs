@@ -13,14 +13,13 @@ use stepfold_runner::{Runner, SessionHandle};
 use stepfold_session_scopes::Session;
 use stepfold_state_core::chat::{Role, Usage};
 
-use super::happening::{CallEnd, RunUpdate, StreamEnd, StreamedCall, recent};
-use super::{
+use super::run_updates::{CallEnd, RunUpdate, StreamEnd, StreamedCall, recent};
+use crate::http::guard::problem::Problem;
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
+use crate::http::protocol::{
     ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, place, session_of, stream,
     with_words,
 };
-use crate::http::live::StreamPermit;
-use crate::http::operation::{ApiRequest, AppTarget, JsonBody};
-use crate::http::problem::Problem;
 use crate::http::rows::exit;
 
 pub(super) const RUN: &str = "Runs an app in the thread of an AG-UI client, and streams its events.";
@@ -194,7 +193,7 @@ pub(super) async fn run(
     let (app, JsonBody(mut input)) = (&asked.target.0, asked.body);
     let (runner, order) = (app.runner(), input.order()?);
     let place = place(&asked.shared, &asked.principal)?;
-    let opening = StreamPermit::take(&asked.shared, &asked.principal)?;
+    let opening = asked.shared.stream_permit(&asked.principal)?;
     let session = session_of(app, &asked.principal, &input.thread_id, &order).await?;
     let order = without_known(order, runner, &session).await?;
     let reader = accept::<Problem>(place, &asked.principal, runner, session, order).await?;

@@ -7,17 +7,18 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::{Decision, Exit, Input};
 use stepfold_runner::{RecordedDecision, SessionHandle};
 
-use super::happening::{CallEnd, RunReader, RunUpdate, StreamEnd, StreamedCall};
-use super::{
+use super::run_updates::{CallEnd, RunReader, RunUpdate, StreamEnd, StreamedCall};
+use crate::http::app::SessionTarget;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, find_session};
+use crate::http::protocol::{
     ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, place, stream, with_words,
 };
-use crate::http::live::StreamPermit;
-use crate::http::operation::{ApiRequest, AppTarget, JsonBody, SessionTarget, find_session};
-use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, exit};
 
 pub(super) const CHAT: &str =
     "Sends the last message of an AI SDK chat to an app, and streams the parts of the answer.";
+
 pub(super) const RESUME: &str =
     "Streams the run of an AI SDK chat from its beginning, if one is running: 204 if not.";
 
@@ -80,7 +81,7 @@ pub(super) async fn chat(asked: ApiRequest<AppTarget, (), JsonBody<UiChat>>) -> 
     let last = chat.messages.last().ok_or_else(|| Problem::invalid("messages", "expected at least one"))?;
     let (user, id) = (asked.principal.user().as_str(), chat.id.as_str());
     let place = place(&asked.shared, &asked.principal)?;
-    let opening = StreamPermit::take(&asked.shared, &asked.principal)?;
+    let opening = asked.shared.stream_permit(&asked.principal)?;
     let (session, order, message) = if last.role == "user" {
         let order = ClientRequest::Send(Box::new(last.said()?), Some(key_of(&["ai", id, &last.id])));
         (runner.session(user, id).await?, order, None)
@@ -124,7 +125,7 @@ pub(super) async fn resume(asked: ApiRequest<SessionTarget>) -> Result<RawRespon
         return Ok(RawResponse(response));
     };
     let parts = UiPartEncoder::of_message(Some(reader.run().to_owned()));
-    let opening = StreamPermit::take(&asked.shared, &asked.principal)?;
+    let opening = asked.shared.stream_permit(&asked.principal)?;
     Ok(RawResponse(marked(stream(opening, reader, parts))))
 }
 

@@ -7,8 +7,8 @@ mod a2a;
 mod adk;
 mod agui;
 mod ai;
-mod happening;
 mod openai;
+mod run_updates;
 #[cfg(test)]
 mod tests;
 
@@ -29,16 +29,18 @@ use stepfold_runner::{Invocation, Runner, RunnerError, SessionHandle};
 use tokio::sync::watch;
 
 pub(super) use self::a2a::mount_cards;
-pub use self::adk::BundleError;
-pub(super) use self::adk::{BASE as ADK_WEB, WebBundle};
-use self::happening::{RunReader, RunStart, RunUpdate};
-use super::auth::{Principal, Role};
-use super::limits::LimitPermit;
-use super::live::{KEEP_ALIVE, StreamPermit};
-use super::operation::{ApiOperation, ApiReply, EventStream, MediaSchemas, find_session, text_schema};
-use super::problem::{Problem, ProblemForm};
-use super::serve::{ServerPhase, reaches};
-use super::server::{App, ServerState};
+use self::run_updates::{RunReader, RunStart, RunUpdate};
+use crate::http::app::App;
+use crate::http::guard::auth::{Principal, Role};
+use crate::http::guard::limits::LimitPermit;
+use crate::http::guard::problem::{Problem, ProblemForm};
+use crate::http::operation::ApiOperation;
+use crate::http::operation::reply::{ApiReply, EventStream, MediaSchemas, text_schema};
+use crate::http::operation::request::find_session;
+use crate::http::phase::{ServerPhase, reaches};
+use crate::http::state::ServerState;
+use crate::http::streams::permit::StreamPermit;
+use crate::http::streams::sse::KEEP_ALIVE;
 
 /// How long a stream has to send the last events of runs that have ended with the server.
 const LAST_EVENTS: Duration = Duration::from_secs(1);

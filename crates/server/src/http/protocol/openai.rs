@@ -12,17 +12,19 @@ use stepfold_session_scopes::{Event, EventRange, InvocationId};
 use stepfold_state_core::chat::{Message, Usage};
 use tokio::sync::oneshot;
 
-use super::happening::{RunReader, RunUpdate, StreamEnd};
-use super::{
+use super::run_updates::{RunReader, RunUpdate, StreamEnd};
+use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::{JsonReply, json_response};
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, WholeServer};
+use crate::http::protocol::{
     ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, place, stream, with_words,
 };
-use crate::http::live::StreamPermit;
-use crate::http::operation::{ApiRequest, AppTarget, JsonBody, JsonReply, WholeServer, json_response};
-use crate::http::problem::Problem;
 use crate::http::rows::{RequestRow, exit};
 
 pub(super) const MODELS: &str = "Lists the apps as models, in the form of OpenAI.";
+
 pub(super) const MODEL: &str = "Describes an app as a model, in the form of OpenAI.";
+
 pub(super) const CHAT: &str =
     "Sends a message to an app, and answers with a chat completion, in the form of OpenAI.";
 
@@ -259,7 +261,7 @@ pub(super) async fn chat(
     let runner = app.runner();
     let place = place(&asked.shared, &asked.principal)?;
     let opening = match request.stream {
-        Some(true) => Some(StreamPermit::take(&asked.shared, &asked.principal)?),
+        Some(true) => Some(asked.shared.stream_permit(&asked.principal)?),
         _ => None,
     };
     let session = runner.session(asked.principal.user().as_str(), id.as_str()).await?;

@@ -1,9 +1,8 @@
 //! Each encoder over the same happenings, with a golden file.
 
-use std::collections::BTreeMap;
-
 use expect_test::{ExpectFile, expect_file};
 use serde_json::json;
+use std::collections::BTreeMap;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, ApprovalRequest, Exit};
 use stepfold_session_scopes::{Author, CommittedEvent, Event, EventId, InvocationId, MemoryStore, Timestamp};
@@ -13,7 +12,7 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::{Delta, Schema};
 use stepfold_tools::{Approval, Args, Tool, ToolError};
 
-use super::happening::{CallEnd, StreamEnd, StreamedCall};
+use super::run_updates::{CallEnd, StreamEnd, StreamedCall};
 use super::*;
 
 /// A model with more to say than is kept for readers.

@@ -5,14 +5,15 @@ use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::tools::{Approval, RefusedTool, Tool, Tools};
 
 use super::model::digest;
-use crate::http::auth::Role;
-use crate::http::operation::{ApiRequest, AppTarget, JsonReply, OpenMetrics, WholeServer};
-use crate::http::problem::Problem;
+use crate::http::app::App;
+use crate::http::guard::auth::Role;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::{JsonReply, OpenMetrics};
+use crate::http::operation::request::{ApiRequest, AppTarget, WholeServer};
 use crate::http::rows::{
     AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, RefusedToolRow,
     ToolRow, json,
 };
-use crate::http::server::App;
 
 pub(super) async fn metrics(asked: ApiRequest<WholeServer>) -> Result<OpenMetrics, Problem> {
     for app in asked.shared.apps.values() {

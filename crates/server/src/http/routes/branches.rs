@@ -5,10 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_session_scopes::{Label, LabelVersion, ListForks, ReadLabels, SessionStore as _};
 
-use crate::http::operation::{
-    ApiRequest, JsonBody, JsonReply, NoContent, PathParameter, SessionPart, SessionTarget,
-};
-use crate::http::problem::Problem;
+use crate::http::app::SessionTarget;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::{JsonReply, NoContent};
+use crate::http::operation::request::{ApiRequest, JsonBody, PathParameter, SessionPart};
 
 impl PathParameter for Label {
     const PARAMETER: &'static str = "label";

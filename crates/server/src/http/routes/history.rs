@@ -12,26 +12,29 @@ use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Scope, Session, SessionStore as _};
 
 use super::runs::taken;
-use super::sessions::check_shared;
-use crate::http::aligned::{AlignedPair, aligned};
-use crate::http::changes::LastRun;
-use crate::http::imported::check_fork;
-use crate::http::index::{AtVersion, IndexedWrite, VisibleEntries, WriteIndex};
-use crate::http::limits::MemoryReservation;
-use crate::http::loading::{PAGE_BYTES, PagePlan, take_commits, take_state, take_whole, weight_of_value};
-use crate::http::operation::{
-    ApiRequest, CreatedReply, JsonBody, JsonReply, PathParameter, SessionPart, SessionTarget, find_session,
+use super::shared_values::check_shared;
+use crate::http::app::{App, SessionTarget};
+use crate::http::guard::auth::{Principal, Role};
+use crate::http::guard::limits::MemoryReservation;
+use crate::http::guard::problem::Problem;
+use crate::http::loading::alignment::{AlignedPair, aligned};
+use crate::http::loading::page_plan::{
+    PAGE_BYTES, PagePlan, take_commits, take_state, take_whole, weight_of_value,
 };
-use crate::http::problem::Problem;
+use crate::http::loading::write_index::{AtVersion, IndexedWrite, VisibleEntries, WriteIndex};
+use crate::http::operation::reply::{CreatedReply, JsonReply};
+use crate::http::operation::request::{ApiRequest, JsonBody, PathParameter, SessionPart, find_session};
+use crate::http::rows::import_mark::check_newest;
+use crate::http::rows::row_builder::{RowBuilder, rows};
+use crate::http::rows::session_status::LastRun;
 use crate::http::rows::{
     BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow,
     WriteRow, json,
 };
-use crate::http::server::App;
-use crate::http::steps::{RowBuilder, rows};
 
 /// The most that a page has; of brief rows, which have a few hundred bytes each.
 const MOST: usize = 1_000;
+
 const MOST_BRIEF: usize = 10_000;
 
 /// How many commits are shown between two looks whether the client is still there.
@@ -519,6 +522,21 @@ pub(super) struct Fork {
     /// Arguments of calls that have not begun at the version, by call: the fork runs these calls with them.
     #[serde(default)]
     arguments: Map<String, Value>,
+}
+
+/// Refuses a fork that [`check_newest`] would refuse: it opens a run again that has ended later.
+async fn check_fork(
+    principal: &Principal,
+    target: &SessionTarget,
+    version: Option<u64>,
+) -> Result<(), Problem> {
+    if principal.may(Role::Administer) {
+        return Ok(());
+    }
+    let mut get = GetSession::new(target.session.key().clone()).events(EventRange::Last(1)).without_state();
+    (get.version, get.hidden) = (version, false);
+    let stored = target.runner().store().get(get).await?;
+    check_newest(principal, stored.visible_events().last(), "fork before the run has begun or after its end")
 }
 
 pub(super) async fn fork(

@@ -2,10 +2,11 @@
 
 use http::{HeaderMap, HeaderValue, header};
 
-use crate::http::gate::cookie_name;
-use crate::http::operation::{ApiRequest, NoContent, WholeServer};
-use crate::http::problem::Problem;
-use crate::http::server::bearer;
+use crate::http::guard::gate::cookie_name;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::admission::bearer;
+use crate::http::operation::reply::NoContent;
+use crate::http::operation::request::{ApiRequest, WholeServer};
 
 pub(super) async fn login(asked: ApiRequest<WholeServer>) -> Result<NoContent, Problem> {
     let token = bearer(&asked.headers).ok_or_else(Problem::unauthenticated)?;

@@ -6,15 +6,16 @@ mod history;
 mod login;
 mod model;
 mod runs;
+mod scripted_test;
 mod sessions;
+mod shared_values;
 mod transfer;
 
 use http::Method;
 
-pub(super) use self::sessions::check_shared;
-pub(super) use self::transfer::own_and_shared;
-use super::auth::Role;
-use super::operation::ApiOperation;
+pub(super) use self::shared_values::check_shared;
+use crate::http::guard::auth::Role;
+use crate::http::operation::ApiOperation;
 
 macro_rules! operations {
     ($($method:ident $path:expr, $role:ident, $id:literal, $handler:path, $summary:literal;)*) => {

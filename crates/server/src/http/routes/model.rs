@@ -16,11 +16,13 @@ use stepfold_runner::ModelStep;
 use stepfold_session_scopes::Session;
 
 use super::history::{event_at, head};
-use crate::http::index::{AtVersion, WriteIndex};
-use crate::http::loading::take_whole;
-use crate::http::operation::{ApiRequest, JsonReply, SessionTarget};
-use crate::http::priced::dollars;
-use crate::http::problem::Problem;
+use crate::http::app::SessionTarget;
+use crate::http::guard::problem::Problem;
+use crate::http::loading::page_plan::take_whole;
+use crate::http::loading::write_index::{AtVersion, WriteIndex};
+use crate::http::operation::reply::JsonReply;
+use crate::http::operation::request::ApiRequest;
+use crate::http::rows::pricing::dollars;
 use crate::http::rows::{ItemRow, OutputRow, UsageRow, json};
 
 /// A step of a session.

@@ -15,17 +15,18 @@ use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
 use stepfold_runner::{Busy, Invocation, SessionChange};
 use stepfold_session_scopes::InvocationId;
 
-use super::sessions::check_shared;
-use crate::http::changes;
-use crate::http::frame::StreamPosition;
-use crate::http::limits::{LimitPermit, Limits};
-use crate::http::live::{self, FollowRequest, StreamPermit};
-use crate::http::operation::{
-    AcceptedReply, ApiRequest, EventStream, JsonBody, JsonReply, NoContent, PathParameter, SessionPart,
-    SessionTarget, WholeServer, find_session,
+use super::shared_values::check_shared;
+use crate::http::app::SessionTarget;
+use crate::http::guard::limits::{LimitPermit, Limits};
+use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::{AcceptedReply, EventStream, JsonReply, NoContent};
+use crate::http::operation::request::{
+    ApiRequest, JsonBody, PathParameter, SessionPart, WholeServer, find_session,
 };
-use crate::http::problem::Problem;
 use crate::http::rows::{Accepted, Decided, DecisionRow, RunRow, exit};
+use crate::http::streams::live_stream::FollowRequest;
+use crate::http::streams::sse::StreamPosition;
+use crate::http::streams::{live_stream, user_feed};
 
 /// A message of the user.
 #[derive(Deserialize, JsonSchema)]
@@ -382,10 +383,10 @@ pub(super) async fn live(asked: ApiRequest<SessionTarget, LiveQuery>) -> Result<
     let last = last_event_id(&asked.headers, StreamPosition::parse)?;
     let after = asked.query.after.as_deref().map_or(Ok(StreamStart::Newest), StreamStart::parse)?;
     let (last, after) = after.or(last);
-    let opening = StreamPermit::take(&asked.shared, &asked.principal)?;
+    let opening = asked.shared.stream_permit(&asked.principal)?;
     let SessionTarget { app, session } = asked.target;
     let followed = FollowRequest { runner: app.runner().clone(), session, last, after };
-    Ok(EventStream(live::open(&asked.shared.channels, followed, opening).await?))
+    Ok(EventStream(live_stream::open(&asked.shared.channels, followed, opening).await?))
 }
 
 fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
@@ -443,8 +444,8 @@ pub(super) struct LiveManyQuery {
 pub(super) async fn live_all(asked: ApiRequest<WholeServer, LiveManyQuery>) -> Result<EventStream, Problem> {
     let (shared, principal) = (&asked.shared, &asked.principal);
     let Some(sessions) = &asked.query.sessions else {
-        let opening = StreamPermit::take(shared, principal)?;
-        let body = changes::open(&shared.feeds, &shared.apps, principal.user(), opening).await?;
+        let opening = shared.stream_permit(principal)?;
+        let body = user_feed::open(&shared.feeds, &shared.apps, principal.user(), opening).await?;
         return Ok(EventStream(body));
     };
     let names: Vec<&str> = sessions.split(',').collect();
@@ -492,6 +493,6 @@ pub(super) async fn live_all(asked: ApiRequest<WholeServer, LiveManyQuery>) -> R
         return Err(problem);
     }
     Ok(EventStream(
-        live::open_many(&shared.channels, followed, StreamPermit::take(shared, principal)?).await?,
+        live_stream::open_many(&shared.channels, followed, shared.stream_permit(principal)?).await?,
     ))
 }

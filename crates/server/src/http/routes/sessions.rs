@@ -10,23 +10,21 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_runner::SessionHandle;
 use stepfold_session_scopes::{
-    Cursor, ErrorKind, EventRange, ListForks, ListSessions, Scope, Session, SessionStore as _,
+    Cursor, ErrorKind, EventRange, ListForks, ListSessions, Session, SessionStore as _,
 };
 use stepfold_state_core::chat::Role;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::http::auth::{self, Principal};
-use crate::http::changes::{LastRun, Status};
-use crate::http::imported::ImportedRow;
-use crate::http::limits::MemoryReservation;
-use crate::http::loading::{CommitSizes, PagePlan, take_newest};
-use crate::http::operation::{
-    ApiRequest, AppTarget, CreatedReply, JsonBody, JsonReply, NoContent, SessionTarget,
-};
-use crate::http::problem::Problem;
-use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
-use crate::http::server::App;
-use crate::http::steps::short;
+use super::shared_values::check_shared;
+use crate::http::app::{App, SessionTarget};
+use crate::http::guard::limits::MemoryReservation;
+use crate::http::guard::problem::Problem;
+use crate::http::loading::page_plan::{CommitSizes, PagePlan, take_newest};
+use crate::http::operation::reply::{CreatedReply, JsonReply, NoContent};
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
+use crate::http::rows::import_mark::ImportedRow;
+use crate::http::rows::session_status::{LastRun, Status};
+use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow, short};
 
 /// The most that a page has.
 const MOST: usize = 1_000;
@@ -166,6 +164,7 @@ async fn begin(app: &App, session: &SessionHandle) -> Result<(Option<String>, Op
 
 /// The number of sessions that are described at once.
 const AT_ONCE: usize = ALL_TURNS as usize;
+
 const ALL_TURNS: u32 = 8;
 
 /// A row with what a session does, and how it began.
@@ -214,17 +213,6 @@ pub(super) async fn create(
     let session = app.runner().create(user, id.as_str(), Value::Object(new.values)).await?;
     let value = SessionRow::of(&session.read_events(EventRange::None).await?);
     Ok(CreatedReply::session(&app, &id, value))
-}
-
-/// Values that all users share are written by administrators only.
-pub(in crate::http) fn check_shared(
-    principal: &Principal,
-    values: &Map<String, Value>,
-) -> Result<(), Problem> {
-    match values.keys().any(|key| Scope::of(key) == Scope::App) && !principal.may(auth::Role::Administer) {
-        true => Err(Problem::forbidden(auth::Role::Administer)),
-        false => Ok(()),
-    }
 }
 
 pub(super) async fn read(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<SessionDetail>, Problem> {

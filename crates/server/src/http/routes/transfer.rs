@@ -11,26 +11,27 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_session_scopes::{
-    CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope, Session,
-    SessionError, SessionStore, Timestamp,
+    CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope,
+    SessionError, SessionStore as _, Timestamp,
 };
 
 use super::history::at;
-use crate::http::auth::Principal;
-use crate::http::imported::{ImportedRow, check_newest, marked, unmarked};
-use crate::http::limits::Limits;
-use crate::http::loading::take_whole;
-use crate::http::operation::{
-    ApiReply, ApiRequest, AppTarget, CreatedReply, MediaSchemas, RequestBody, SessionTarget, held,
-    json_response, text_schema,
-};
-use crate::http::problem::Problem;
+use super::scripted_test;
+use super::shared_values::own_and_shared;
+use crate::http::app::SessionTarget;
+use crate::http::guard::auth::Principal;
+use crate::http::guard::limits::Limits;
+use crate::http::guard::problem::Problem;
+use crate::http::guard::strict;
+use crate::http::loading::page_plan::take_whole;
+use crate::http::operation::reply::{ApiReply, CreatedReply, MediaSchemas, json_response, text_schema};
+use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody, held};
+use crate::http::rows::import_mark::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::rows::{ParentRow, SessionRow};
-use crate::http::scripted;
-use crate::http::strict;
 
 /// What an export is.
 const FORMAT: &str = "stepfold.session";
+
 const FORMAT_VERSION: u64 = 1;
 
 /// A session as a file.
@@ -178,7 +179,7 @@ pub(super) async fn export(asked: ApiRequest<SessionTarget, ExportQuery>) -> Res
     let session = &asked.target.session;
     take_whole(&asked.memory, asked.target.runner(), session.key()).await?;
     if let ExportForm::Test = asked.query.r#as {
-        let text = scripted::test_of(&asked.target).await?;
+        let text = scripted_test::test_of(&asked.target).await?;
         return Ok(ExportReply::Test { name: session.key().id.to_string(), text });
     }
     let stored = session.read(EventRange::All).await?;
@@ -208,12 +209,6 @@ pub(super) async fn export(asked: ApiRequest<SessionTarget, ExportQuery>) -> Res
             .map(|(label, version)| ExportedLabel { label: label.to_string(), version })
             .collect(),
     })))
-}
-
-/// The values of a session: its own, and those that it shares.
-pub(in crate::http) fn own_and_shared(session: &Session) -> (Map<String, Value>, Map<String, Value>) {
-    let Value::Object(values) = session.to_json() else { return Default::default() };
-    values.into_iter().partition(|(key, _)| Scope::of(key) == Scope::Session)
 }
 
 /// The body of an import, which has a limit of its own.

@@ -9,11 +9,15 @@ use axum::routing::{MethodFilter, on};
 use http::{HeaderMap, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::VERSION;
-use crate::http::auth::Role;
-use crate::http::operation::{json_response, names, segment};
-use crate::http::problem::Problem;
-use crate::http::server::{App, ServerState, admit, finish};
+use crate::http::app::App;
+use crate::http::guard::auth::Role;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::admission::admit;
+use crate::http::operation::path::{names, segment};
+use crate::http::operation::reply::json_response;
+use crate::http::operation::response::finish;
+use crate::http::protocol::a2a::VERSION;
+use crate::http::state::ServerState;
 
 /// Adds the cards: `/a2a/{app}/.well-known/agent-card.json`, and at the root, if there is one app.
 pub(in crate::http) fn mount_cards(mut router: Router, shared: &Arc<ServerState>) -> Router {

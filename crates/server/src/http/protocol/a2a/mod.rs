@@ -21,18 +21,20 @@ use stepfold_state_core::check_exact;
 
 pub(in crate::http) use self::card::mount_cards;
 pub(super) use self::task::A2aTaskId;
-use self::task::{TaskState, tasks};
 pub(super) use self::updates::A2aEncoder;
-use super::happening::RunReader;
-use super::{AnyQuery, ClientRequest, ProtocolFrame, RawResponse, accept, event_stream, place, stream};
-use crate::http::auth::Role;
-use crate::http::changes::LastRun;
-use crate::http::live::StreamPermit;
-use crate::http::loading::{take_commits, weight_of_value};
-use crate::http::operation::{ApiRequest, AppTarget, RequestBody, json_response};
-use crate::http::problem::Problem;
-use crate::http::server::App;
-use crate::http::strict;
+use super::run_updates::RunReader;
+use crate::http::app::App;
+use crate::http::guard::auth::Role;
+use crate::http::guard::problem::Problem;
+use crate::http::guard::strict;
+use crate::http::loading::page_plan::{take_commits, weight_of_value};
+use crate::http::operation::reply::json_response;
+use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody};
+use crate::http::protocol::a2a::task::{TaskState, tasks};
+use crate::http::protocol::{
+    AnyQuery, ClientRequest, ProtocolFrame, RawResponse, accept, event_stream, place, stream,
+};
+use crate::http::rows::session_status::LastRun;
 
 pub(super) const CALL: &str = "Calls a method of Agent2Agent 1.0, in JSON-RPC.";
 
@@ -386,7 +388,7 @@ async fn send_streaming(
     id: Value,
     params: &Value,
 ) -> Result<Response<Body>, MethodError> {
-    let opening = StreamPermit::take(&call.shared, &call.principal)?;
+    let opening = call.shared.stream_permit(&call.principal)?;
     let (task, session, reader) = begin(call, app, params).await?;
     // What the task had before: after a decision, or when the message was sent again.
     let mut stored = all(call, &session).await?;
@@ -404,7 +406,7 @@ async fn subscribe(
     id: Value,
     params: &Value,
 ) -> Result<Response<Body>, MethodError> {
-    let opening = StreamPermit::take(&call.shared, &call.principal)?;
+    let opening = call.shared.stream_permit(&call.principal)?;
     let (task, session) = find(call, app, params).await?;
     let reader = RunReader::attach(app.runner(), &session).await?;
     let stored: Session = all(call, &session).await?;

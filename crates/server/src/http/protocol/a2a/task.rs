@@ -6,7 +6,7 @@ use stepfold_runner::failure;
 use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
 use stepfold_state_core::chat::{Message, Role};
 
-use crate::http::changes::LastRun;
+use crate::http::rows::session_status::LastRun;
 use crate::http::rows::{DecisionRow, RequestRow};
 use crate::question::of_persons;
 

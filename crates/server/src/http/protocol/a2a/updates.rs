@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 use stepfold_session_scopes::Timestamp;
 
-use super::super::happening::{RunUpdate, StreamEnd};
-use super::super::{ProtocolFrame, UpdateEncoder};
-use super::task::{self, A2aTaskId, TaskState};
+use super::task::{A2aTaskId, TaskState};
+use crate::http::protocol::a2a::task;
+use crate::http::protocol::run_updates::{RunUpdate, StreamEnd};
+use crate::http::protocol::{ProtocolFrame, UpdateEncoder};
 
 /// The response of JSON-RPC with this result.
 pub(super) fn response(id: &Value, result: &Value) -> Value {

@@ -11,8 +11,8 @@ use stepfold_session_scopes::{CommittedEvent, Event, Timestamp};
 use stepfold_state_core::chat::{Content, Message, Role, ToolContent, ToolResult, Usage};
 use stepfold_state_core::state::Write;
 
-use super::super::happening::{RunUpdate, StreamEnd};
-use super::super::{ProtocolFrame, UpdateEncoder};
+use crate::http::protocol::run_updates::{RunUpdate, StreamEnd};
+use crate::http::protocol::{ProtocolFrame, UpdateEncoder};
 use crate::question::of_persons;
 
 /// The function by which a client is asked to confirm a call.

@@ -3,7 +3,6 @@
 //! The user in a path means the principal, whatever it is: the page always sends `user`. The title that a client gives a new
 //! session is echoed, and not stored: afterwards a session has the text of its first message as title.
 
-mod bundle;
 mod events;
 
 use std::collections::HashMap;
@@ -22,27 +21,26 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::Role as Speaker;
 use stepfold_state_core::state::{State, ValueRef, Write};
 
-pub use self::bundle::BundleError;
-pub(in crate::http) use self::bundle::{BASE, WebBundle};
 pub(super) use self::events::AdkEncoder;
-use self::events::{CONFIRMATION, METADATA, WrittenValues};
-use super::happening::{RunReader, RunUpdate, StreamEnd};
-use super::{
+use super::run_updates::{RunReader, RunUpdate, StreamEnd};
+use crate::http::app::{App, SessionTarget};
+use crate::http::guard::auth::{Principal, Role};
+use crate::http::guard::limits::MemoryReservation;
+use crate::http::guard::problem::Problem;
+use crate::http::loading::page_plan::{PagePlan, take_state, take_whole, weight_of_value};
+use crate::http::operation::ApiOperation;
+use crate::http::operation::reply::{JsonReply, json_response};
+use crate::http::operation::request::{
+    ApiRequest, AppTarget, JsonBody, PathTarget, WholeServer, find_session,
+};
+use crate::http::protocol::adk::events::{CONFIRMATION, METADATA, WrittenValues};
+use crate::http::protocol::{
     AnyQuery, ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder as _, accept, place, stream,
     with_words,
 };
-use crate::http::auth::{Principal, Role};
-use crate::http::changes::LastRun;
-use crate::http::limits::MemoryReservation;
-use crate::http::live::StreamPermit;
-use crate::http::loading::{PagePlan, take_state, take_whole, weight_of_value};
-use crate::http::operation::{
-    ApiOperation, ApiRequest, AppTarget, JsonBody, JsonReply, PathTarget, SessionTarget, WholeServer,
-    find_session, json_response,
-};
-use crate::http::problem::Problem;
 use crate::http::routes::check_shared;
-use crate::http::server::{App, ServerState};
+use crate::http::rows::session_status::LastRun;
+use crate::http::state::ServerState;
 
 /// The version of the kit that clients are told.
 const VERSION: &str = "2.13.0";
@@ -51,6 +49,7 @@ const VERSION: &str = "2.13.0";
 const LISTED: usize = 100;
 
 const SESSIONS: &str = "/apps/{app}/users/{user}/sessions";
+
 const SESSION: &str = "/apps/{app}/users/{user}/sessions/{session}";
 
 /// The operations.
@@ -357,7 +356,7 @@ async fn run(asked: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Resu
 }
 
 async fn run_sse(asked: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<RawResponse, Problem> {
-    let opening = StreamPermit::take(&asked.shared, &asked.principal)?;
+    let opening = asked.shared.stream_permit(&asked.principal)?;
     let (reader, encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
     Ok(RawResponse(stream(opening, reader, encoder)))
 }

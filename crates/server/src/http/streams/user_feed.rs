@@ -1,0 +1,405 @@
+//! The live stream of all sessions of a user: which have changed, and how each is now.
+//!
+//! An event is the newest of its session, not each change: who misses some has nothing to catch up with. A stream begins with
+//! the sessions that were written last, so that one that connects again is as new as one that never left.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream::{BoxStream, SelectAll};
+use futures_util::{Stream, StreamExt as _};
+use serde::Serialize;
+use serde_json::json;
+use stepfold_runner::{Remedy, RunnerError, SessionChange};
+use stepfold_session_scopes::{
+    ErrorKind, LifeId, ListSessions, Session, SessionKey, SessionStore as _, UserId,
+};
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+
+use super::permit::StreamPermit;
+use super::sse::{KEEP_ALIVE, RETRY, bye, encode};
+use crate::http::app::App;
+use crate::http::guard::problem::Problem;
+use crate::http::phase::{ServerPhase, reaches};
+use crate::http::rows::session_status::Status;
+
+/// The number of sessions of each app that a stream begins with, and that are listed when another process may have changed
+/// some.
+const NEWEST: usize = 100;
+
+/// How often at most they are listed.
+const BETWEEN_LISTS: Duration = Duration::from_secs(1);
+
+/// A session that changed.
+#[derive(Serialize)]
+struct ChangedRow<'a> {
+    app: &'a str,
+    id: &'a str,
+    version: u64,
+    status: Status,
+}
+
+/// The feeds of users, for all their streams: what changes is looked up once, however many streams are told of it.
+#[derive(Default)]
+pub(in crate::http) struct UserFeeds(Mutex<HashMap<UserId, Arc<UserFeed>>>);
+
+/// What the streams of a user are told.
+struct UserFeed {
+    state: Mutex<FeedState>,
+    frames: broadcast::Sender<Bytes>,
+    /// Whether the sessions were listed once.
+    is_listed: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct FeedState {
+    /// The newest event of each session that a stream begins with, by its place in the order of events.
+    newest: BTreeMap<u64, (SessionKey, Bytes)>,
+    places: HashMap<SessionKey, u64>,
+    count: u64,
+}
+
+/// The number of events that are kept for a stream that does not read; one that misses some begins again.
+const KEPT: usize = 256;
+
+impl UserFeeds {
+    /// The feed of a user. The first of its streams starts it, and it ends after the last one.
+    async fn of(self: &Arc<Self>, apps: &BTreeMap<String, Arc<App>>, user: &UserId) -> FeedReader {
+        let (feed, reader, is_new) = {
+            let mut feeds = self.lock();
+            let is_new = !feeds.contains_key(user);
+            let feed = Arc::clone(feeds.entry(user.clone()).or_insert_with(|| Arc::new(UserFeed::new())));
+            // Under the lock, so that it does not end before it has its reader.
+            let reader = feed.frames.subscribe();
+            (feed, reader, is_new)
+        };
+        if is_new {
+            let source = FeedSource::begin(apps, user, Arc::clone(&feed)).await;
+            tokio::spawn(source.follow(Arc::clone(self)));
+        }
+        let mut is_listed = feed.is_listed.subscribe();
+        // A feed that is gone has none to tell.
+        let _ = is_listed.wait_for(|is_listed| *is_listed).await;
+        FeedReader { feed, frames: reader }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<UserId, Arc<UserFeed>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the feed of a user, if it has no readers.
+    fn end(&self, user: &UserId, feed: &UserFeed) -> bool {
+        let mut feeds = self.lock();
+        let is_over = feed.frames.receiver_count() == 0;
+        if is_over {
+            feeds.remove(user);
+        }
+        is_over
+    }
+}
+
+impl UserFeed {
+    fn new() -> Self {
+        let (frames, is_listed) = (broadcast::Sender::new(KEPT), watch::Sender::new(false));
+        UserFeed { state: Mutex::default(), frames, is_listed }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FeedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, key: &SessionKey, bytes: Bytes) {
+        let mut state = self.lock();
+        state.remove(key);
+        state.count += 1;
+        let place = state.count;
+        state.places.insert(key.clone(), place);
+        state.newest.insert(place, (key.clone(), bytes.clone()));
+        // Without readers no stream is told.
+        let _ = self.frames.send(bytes);
+    }
+
+    fn remove(&self, key: &SessionKey) {
+        self.lock().remove(key);
+    }
+}
+
+impl FeedState {
+    fn remove(&mut self, key: &SessionKey) {
+        if let Some(place) = self.places.remove(key) {
+            self.newest.remove(&place);
+        }
+    }
+}
+
+/// A reader of a feed.
+struct FeedReader {
+    feed: Arc<UserFeed>,
+    frames: broadcast::Receiver<Bytes>,
+}
+
+impl FeedReader {
+    /// The newest event of each session; those after them are next.
+    fn begin(&mut self) -> Vec<Bytes> {
+        let state = self.feed.lock();
+        self.frames = self.feed.frames.subscribe();
+        state.newest.values().map(|(_, bytes)| bytes.clone()).collect()
+    }
+
+    /// The next events; `None` if the feed has ended.
+    async fn next(&mut self) -> Option<Vec<Bytes>> {
+        match self.frames.recv().await {
+            Ok(bytes) => Some(vec![bytes]),
+            Err(broadcast::error::RecvError::Lagged(_)) => Some(self.begin()),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
+/// Opens the stream.
+pub(in crate::http) async fn open(
+    feeds: &Arc<UserFeeds>,
+    apps: &BTreeMap<String, Arc<App>>,
+    user: &UserId,
+    opening: StreamPermit,
+) -> Result<Body, Problem> {
+    let mut reader = feeds.of(apps, user).await;
+    let hello = encode(None, "hello", &json!({"apps": apps.keys().collect::<Vec<_>>()}));
+    let mut queue = VecDeque::from([RETRY, hello]);
+    queue.extend(reader.begin());
+    Ok(Body::from_stream(UserStream { reader, queue, is_over: false, opening }.into_stream()))
+}
+
+/// A stream.
+struct UserStream {
+    reader: FeedReader,
+    queue: VecDeque<Bytes>,
+    is_over: bool,
+    opening: StreamPermit,
+}
+
+impl UserStream {
+    fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+        futures_util::stream::unfold(self, |mut stream| async move {
+            loop {
+                if let Some(bytes) = stream.queue.pop_front() {
+                    return Some((Ok(bytes), stream));
+                }
+                if stream.is_over {
+                    return None;
+                }
+                stream.wait().await;
+            }
+        })
+    }
+
+    /// Waits for what comes next.
+    async fn wait(&mut self) {
+        let next = tokio::select! {
+            biased;
+            () = reaches(&mut self.opening.phase, ServerPhase::Stopping) => None,
+            next = self.reader.next() => next,
+            () = tokio::time::sleep(self.opening.keep_alive) => Some(vec![KEEP_ALIVE]),
+        };
+        if let Some(next) = next {
+            self.queue.extend(next);
+        } else {
+            self.is_over = true;
+            self.queue.push_back(bye("shutdown"));
+        }
+    }
+}
+
+/// Looks up what a feed tells.
+struct FeedSource {
+    feed: Arc<UserFeed>,
+    apps: Vec<Arc<App>>,
+    user: UserId,
+    changes: SelectAll<BoxStream<'static, (Arc<App>, SessionChange)>>,
+    /// The newest sessions, as they were sent.
+    told: HashMap<SessionKey, ListedState>,
+    /// When the newest sessions are listed, and when they were listed last.
+    lists: Option<Instant>,
+    listed: Option<Instant>,
+}
+
+/// What the status of a listed session depends on.
+#[derive(PartialEq, Eq)]
+struct ListedState {
+    life: LifeId,
+    version: u64,
+    is_claimed: bool,
+}
+
+impl ListedState {
+    fn of(session: &Session) -> Self {
+        let is_claimed = session.claim.is_some();
+        ListedState { life: session.life.clone(), version: session.version, is_claimed }
+    }
+}
+
+impl FeedSource {
+    async fn begin(apps: &BTreeMap<String, Arc<App>>, user: &UserId, feed: Arc<UserFeed>) -> Self {
+        let mut changes = SelectAll::new();
+        for app in apps.values() {
+            let app = Arc::clone(app);
+            // Before they are listed, so that none is missed.
+            let of_app = app.runner().watch_user(user).await;
+            changes.push(of_app.map(move |change| (Arc::clone(&app), change)).boxed());
+        }
+        let apps = apps.values().cloned().collect();
+        let (told, lists, user) = (HashMap::new(), Some(Instant::now()), user.clone());
+        FeedSource { feed, apps, user, changes, told, lists, listed: None }
+    }
+
+    /// Follows what changes, until no stream reads it any more.
+    async fn follow(mut self, feeds: Arc<UserFeeds>) {
+        loop {
+            let lists = self.lists;
+            let due = async {
+                match lists {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let feed = Arc::clone(&self.feed);
+            tokio::select! {
+                biased;
+                () = feed.frames.closed() => {
+                    if feeds.end(&self.user, &self.feed) {
+                        return;
+                    }
+                }
+                () = due => {
+                    self.list().await;
+                    self.feed.is_listed.send_replace(true);
+                }
+                Some((app, change)) = self.changes.next() => self.changed(&app, change).await,
+            }
+        }
+    }
+
+    async fn changed(&mut self, app: &App, change: SessionChange) {
+        match change {
+            SessionChange::Changed { key, version, is_running: true } => {
+                self.push(&key, version, Status::Running);
+            }
+            SessionChange::Changed { key, .. } => self.tell(app, &key).await,
+            _ => self.list_soon(),
+        }
+    }
+
+    fn list_soon(&mut self) {
+        let now = Instant::now();
+        self.lists = Some(self.listed.map_or(now, |listed| now.max(listed + BETWEEN_LISTS)));
+    }
+
+    /// Sends the newest sessions that changed since they were sent, the oldest of them first; and those that left the list.
+    async fn list(&mut self) {
+        (self.lists, self.listed) = (None, Some(Instant::now()));
+        for app in self.apps.clone() {
+            let Ok(request) = ListSessions::new(app.name(), self.user.as_str()) else { continue };
+            let page = match app.runner().store().list(request.limit(NEWEST)).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(%error, "sessions for a live stream could not be listed");
+                    self.list_soon();
+                    continue;
+                }
+            };
+            for session in page.sessions.iter().rev() {
+                if self.told.get(&session.key) != Some(&ListedState::of(session)) {
+                    self.tell(&app, &session.key).await;
+                }
+            }
+            let listed: HashSet<&SessionKey> = page.sessions.iter().map(|session| &session.key).collect();
+            let is_left = |key: &&SessionKey| key.app.as_str() == app.name() && !listed.contains(key);
+            let left: Vec<SessionKey> = self.told.keys().filter(is_left).cloned().collect();
+            for key in left {
+                self.tell(&app, &key).await;
+                // It was deleted, or others were written later.
+                self.told.remove(&key);
+                self.feed.remove(&key);
+            }
+        }
+    }
+
+    /// Sends the status of a session. If the store fails, it is retried.
+    async fn tell(&mut self, app: &App, key: &SessionKey) {
+        let found = app.runner().find_session(key.user.as_str(), key.id.as_str()).await;
+        let status = match found {
+            Ok(Some(session)) => Status::of(&session).await.map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match status {
+            Ok(Some((stored, status))) => {
+                self.push(key, stored.version, status);
+                self.told.insert(key.clone(), ListedState::of(&stored));
+            }
+            Ok(None) => self.forget(key),
+            Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                self.forget(key);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a session for a live stream could not be read");
+                self.told.remove(key);
+                if error.remedy() == Remedy::Retry {
+                    self.list_soon();
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &SessionKey) {
+        self.told.remove(key);
+        self.push(key, 0, Status::Deleted);
+        self.feed.remove(key);
+    }
+
+    fn push(&mut self, key: &SessionKey, version: u64, status: Status) {
+        let row = ChangedRow { app: key.app.as_str(), id: key.id.as_str(), version, status };
+        self.feed.push(key, encode(None, "session", &row));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(id: &str) -> SessionKey {
+        SessionKey::new("app", "ada", id).unwrap()
+    }
+
+    fn texts(all: &[Bytes]) -> Vec<String> {
+        all.iter().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).collect()
+    }
+
+    /// One that comes late, or does not read for long, is told the newest of each session, in the order of changes, and then all
+    /// that follows.
+    #[tokio::test]
+    async fn a_reader_has_the_newest_of_each_session_and_all_that_follows() {
+        let feed = Arc::new(UserFeed::new());
+        let reader = || FeedReader { feed: Arc::clone(&feed), frames: feed.frames.subscribe() };
+        let mut slow = reader();
+        for number in 0..KEPT + 10 {
+            feed.push(&key(["a", "b", "c"][number % 3]), Bytes::from(number.to_string()));
+        }
+        feed.push(&key("d"), Bytes::from_static(b"deleted"));
+        feed.remove(&key("d"));
+        let newest: Vec<String> = (KEPT + 7..KEPT + 10).map(|number| number.to_string()).collect();
+        assert_eq!(texts(&slow.next().await.unwrap()), newest);
+        let mut late = reader();
+        assert_eq!(texts(&late.begin()), newest);
+        feed.push(&key("a"), Bytes::from_static(b"more"));
+        for reader in [&mut slow, &mut late] {
+            assert_eq!(texts(&reader.next().await.unwrap()), ["more"]);
+        }
+        assert_eq!(texts(&reader().begin())[2], "more");
+    }
+}
