@@ -289,16 +289,16 @@ impl Metrics {
     }
 
     /// Counts a stream until its place is dropped.
-    pub(super) fn stream(&self, place: LimitPermit) -> CountedStream {
+    pub(super) fn stream(&self, permit: LimitPermit) -> CountedStream {
         self.0.streams.inc();
-        CountedStream { metrics: self.clone(), _place: place }
+        CountedStream { metrics: self.clone(), _permit: permit }
     }
 }
 
 /// An open stream.
 pub(super) struct CountedStream {
     metrics: Metrics,
-    _place: LimitPermit,
+    _permit: LimitPermit,
 }
 
 impl Drop for CountedStream {

@@ -51,9 +51,9 @@ impl ServerState {
     /// Takes the permit of a live stream. As that of its run, it is taken before anything is stored: a client that is refused
     /// sends its message again.
     pub(in crate::http) fn stream_permit(&self, principal: &Principal) -> Result<StreamPermit, Problem> {
-        let place = self.usage.stream(principal.user(), &self.limits)?;
-        let (place, phase) = (self.metrics.stream(place), self.phase.subscribe());
+        let permit = self.usage.stream_permit(principal.user(), &self.limits)?;
+        let (permit, phase) = (self.metrics.stream(permit), self.phase.subscribe());
         let memory = self.usage.memory(principal.user(), &self.limits);
-        Ok(StreamPermit { keep_alive: self.limits.keep_alive, phase, place, memory })
+        Ok(StreamPermit { keep_alive: self.limits.keep_alive, phase, permit, memory })
     }
 }

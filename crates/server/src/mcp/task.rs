@@ -90,12 +90,12 @@ type RunPermit = Box<dyn Any + Send>;
 #[cfg(feature = "http")]
 impl RunPermits {
     pub(crate) fn new<P: Send + 'static>(take: impl Fn() -> Option<P> + Send + Sync + 'static) -> Self {
-        RunPermits(Arc::new(move || take().map(|place| Box::new(place) as RunPermit)))
+        RunPermits(Arc::new(move || take().map(|permit| Box::new(permit) as RunPermit)))
     }
 }
 
 /// A place for a run that the request starts, if one is free. Where runs are not limited, there is always one.
-fn place_of(context: &RequestContext<RoleServer>) -> Option<RunPermit> {
+fn permit_for(context: &RequestContext<RoleServer>) -> Option<RunPermit> {
     #[cfg(feature = "http")]
     if let Some(parts) = context.extensions.get::<http::request::Parts>()
         && let Some(RunPermits(take)) = parts.extensions.get()
@@ -178,10 +178,10 @@ impl AgentServer {
                 // Its process died. If another worker has it, that one continues; and a user without a free place for runs
                 // asks again.
                 if self.runner.other_worker(stored).is_none()
-                    && let Some(place) = place_of(context)
+                    && let Some(permit) = permit_for(context)
                 {
-                    let going_on = self.resume(session, Vec::new()).map_err(|error| internal(&error))?;
-                    self.failures.watch(id.to_owned(), going_on, place);
+                    let resumed = self.resume(session, Vec::new()).map_err(|error| internal(&error))?;
+                    self.failures.watch(id.to_owned(), resumed, permit);
                 }
                 wire::TaskPayload::Working
             }

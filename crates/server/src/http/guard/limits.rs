@@ -124,37 +124,40 @@ pub(in crate::http) struct LimitPermit {
 /// The bytes that a request or a stream holds, until it is dropped. Cloning it shares them.
 #[derive(Clone, Debug)]
 pub(in crate::http) struct MemoryReservation {
-    place: Arc<Mutex<LimitPermit>>,
+    permit: Arc<Mutex<LimitPermit>>,
     /// The bytes of one user, and of all.
     limits: (usize, usize),
 }
 
 impl MemoryReservation {
     /// Another one of the same user, with no bytes yet.
-    pub(in crate::http) fn another(&self) -> MemoryReservation {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        MemoryReservation { place: Arc::new(Mutex::new(place.usage.empty(&place.user))), limits: self.limits }
+    pub(in crate::http) fn new_empty(&self) -> MemoryReservation {
+        let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        MemoryReservation {
+            permit: Arc::new(Mutex::new(permit.usage.empty(&permit.user))),
+            limits: self.limits,
+        }
     }
 
     /// Takes more bytes, before they are used.
-    pub(in crate::http) fn take(&self, bytes: usize) -> Result<(), Problem> {
+    pub(in crate::http) fn grow(&self, bytes: usize) -> Result<(), Problem> {
         self.change(|held| held.saturating_add(bytes))
     }
 
     /// Holds this number of bytes instead.
-    pub(in crate::http) fn hold(&self, bytes: usize) -> Result<(), Problem> {
+    pub(in crate::http) fn resize(&self, bytes: usize) -> Result<(), Problem> {
         self.change(|_| bytes)
     }
 
     /// The bytes that it holds.
-    pub(in crate::http) fn held(&self) -> usize {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).amount
+    pub(in crate::http) fn size(&self) -> usize {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner).amount
     }
 
     /// Holds nothing any more.
-    pub(in crate::http) fn release(&self) {
+    pub(in crate::http) fn free(&self) {
         // Fewer bytes are never refused.
-        let _ = self.hold(0);
+        let _ = self.resize(0);
     }
 
     /// As many bytes as this user may hold.
@@ -163,13 +166,13 @@ impl MemoryReservation {
     }
 
     fn change(&self, change: impl FnOnce(usize) -> usize) -> Result<(), Problem> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let amount = change(place.amount);
+        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        let amount = change(permit.amount);
         let (of_user, of_all) = self.limits;
-        place.usage.with(|taken| {
-            let (before, kind) = (place.amount, LimitKind::Memory as usize);
-            let user = taken.by_user.get(&place.user).map_or(0, |of_user| of_user[kind]) - before + amount;
-            let all = taken.of_all[kind] - before + amount;
+        permit.usage.with(|counts| {
+            let (before, kind) = (permit.amount, LimitKind::Memory as usize);
+            let user = counts.by_user.get(&permit.user).map_or(0, |of_user| of_user[kind]) - before + amount;
+            let all = counts.of_all[kind] - before + amount;
             if amount > before {
                 if amount > of_user.min(of_all) {
                     return Err(Problem::no_memory(amount, of_user.min(of_all)));
@@ -181,11 +184,11 @@ impl MemoryReservation {
                     return Err(Problem::busy());
                 }
             }
-            taken.of_all[kind] = all;
-            taken.set(&place.user, kind, user);
+            counts.of_all[kind] = all;
+            counts.set(&permit.user, kind, user);
             Ok(())
         })?;
-        place.amount = amount;
+        permit.amount = amount;
         Ok(())
     }
 }
@@ -203,8 +206,8 @@ impl UsageCounts {
 impl LimitUsage {
     /// The bytes of a request or a stream: none yet.
     pub(in crate::http) fn memory(&self, user: &UserId, limits: &Limits) -> MemoryReservation {
-        let place = Arc::new(Mutex::new(self.empty(user)));
-        MemoryReservation { place, limits: (limits.memory_per_user, limits.memory) }
+        let permit = Arc::new(Mutex::new(self.empty(user)));
+        MemoryReservation { permit, limits: (limits.memory_per_user, limits.memory) }
     }
 
     fn empty(&self, user: &UserId) -> LimitPermit {
@@ -212,22 +215,30 @@ impl LimitUsage {
     }
 
     /// Takes a place for a live stream.
-    pub(in crate::http) fn stream(&self, user: &UserId, limits: &Limits) -> Result<LimitPermit, Problem> {
-        self.take(user, LimitKind::Stream, "live streams", limits.streams_per_user, limits.streams)
+    pub(in crate::http) fn stream_permit(
+        &self,
+        user: &UserId,
+        limits: &Limits,
+    ) -> Result<LimitPermit, Problem> {
+        self.permit(user, LimitKind::Stream, "live streams", limits.streams_per_user, limits.streams)
     }
 
     /// Takes a place for a run.
-    pub(in crate::http) fn run(&self, user: &UserId, limits: &Limits) -> Result<LimitPermit, Problem> {
-        self.take(user, LimitKind::Run, "runs", limits.runs_per_user, usize::MAX)
+    pub(in crate::http) fn run_permit(&self, user: &UserId, limits: &Limits) -> Result<LimitPermit, Problem> {
+        self.permit(user, LimitKind::Run, "runs", limits.runs_per_user, usize::MAX)
     }
 
     /// Takes a place for a request that reads or makes a whole session.
-    pub(in crate::http) fn heavy(&self, user: &UserId, limits: &Limits) -> Result<LimitPermit, Problem> {
-        self.take(user, LimitKind::Heavy, HEAVY, limits.heavy_per_user, limits.heavy)
+    pub(in crate::http) fn heavy_permit(
+        &self,
+        user: &UserId,
+        limits: &Limits,
+    ) -> Result<LimitPermit, Problem> {
+        self.permit(user, LimitKind::Heavy, HEAVY, limits.heavy_per_user, limits.heavy)
     }
 
     /// Takes a place of a kind, of which a user has at most so many, and all users together.
-    fn take(
+    fn permit(
         &self,
         user: &UserId,
         kind: LimitKind,
@@ -235,16 +246,16 @@ impl LimitUsage {
         per_user: usize,
         of_all: usize,
     ) -> Result<LimitPermit, Problem> {
-        self.with(|taken| {
-            let of_user = taken.by_user.get(user).map_or(0, |of_user| of_user[kind as usize]);
+        self.with(|counts| {
+            let of_user = counts.by_user.get(user).map_or(0, |of_user| of_user[kind as usize]);
             if of_user >= per_user {
                 return Err(Problem::too_many(&format!("{what} of one user"), per_user));
             }
-            if taken.of_all[kind as usize] >= of_all {
+            if counts.of_all[kind as usize] >= of_all {
                 return Err(Problem::too_many(what, of_all));
             }
-            taken.of_all[kind as usize] += 1;
-            taken.by_user.entry(user.clone()).or_default()[kind as usize] += 1;
+            counts.of_all[kind as usize] += 1;
+            counts.by_user.entry(user.clone()).or_default()[kind as usize] += 1;
             Ok(LimitPermit { usage: self.clone(), user: user.clone(), kind, amount: 1 })
         })
     }
@@ -256,11 +267,11 @@ impl LimitUsage {
 
 impl Drop for LimitPermit {
     fn drop(&mut self) {
-        self.usage.with(|taken| {
+        self.usage.with(|counts| {
             let kind = self.kind as usize;
-            let of_user = taken.by_user.get(&self.user).map_or(0, |of_user| of_user[kind]);
-            taken.of_all[kind] -= self.amount;
-            taken.set(&self.user, kind, of_user.saturating_sub(self.amount));
+            let of_user = counts.by_user.get(&self.user).map_or(0, |of_user| of_user[kind]);
+            counts.of_all[kind] -= self.amount;
+            counts.set(&self.user, kind, of_user.saturating_sub(self.amount));
         });
     }
 }
@@ -273,18 +284,22 @@ mod tests {
     fn what_is_dropped_is_free_again() {
         let (usage, user) = (LimitUsage::default(), UserId::new("ada").unwrap());
         let limits = Limits { streams_per_user: 2, streams: 3, runs_per_user: 1, ..Limits::default() };
-        let first = usage.stream(&user, &limits).unwrap();
-        let _second = usage.stream(&user, &limits).unwrap();
-        assert_eq!(usage.stream(&user, &limits).unwrap_err().status().as_u16(), 429);
+        let first = usage.stream_permit(&user, &limits).unwrap();
+        let _second = usage.stream_permit(&user, &limits).unwrap();
+        assert_eq!(usage.stream_permit(&user, &limits).unwrap_err().status().as_u16(), 429);
         let bob = UserId::new("bob").unwrap();
-        let _third = usage.stream(&bob, &limits).unwrap();
-        assert_eq!(usage.stream(&bob, &limits).unwrap_err().status().as_u16(), 429, "all users together");
+        let _third = usage.stream_permit(&bob, &limits).unwrap();
+        assert_eq!(
+            usage.stream_permit(&bob, &limits).unwrap_err().status().as_u16(),
+            429,
+            "all users together"
+        );
         drop(first);
-        let _fourth = usage.stream(&bob, &limits).unwrap();
-        let run = usage.run(&user, &limits).unwrap();
-        assert!(usage.run(&user, &limits).is_err());
+        let _fourth = usage.stream_permit(&bob, &limits).unwrap();
+        let run = usage.run_permit(&user, &limits).unwrap();
+        assert!(usage.run_permit(&user, &limits).is_err());
         drop(run);
-        assert!(usage.run(&user, &limits).is_ok());
+        assert!(usage.run_permit(&user, &limits).is_ok());
     }
 
     #[test]
@@ -294,23 +309,23 @@ mod tests {
         let limits = Limits { memory_per_user: 100, memory: 150, ..Limits::default() };
         let status = |result: Result<(), Problem>| result.map_err(|problem| problem.status().as_u16());
         let (first, second) = (usage.memory(&ada, &limits), usage.memory(&ada, &limits));
-        assert_eq!(status(first.take(101)), Err(413), "it never fits");
-        assert_eq!((status(first.take(60)), status(first.take(41))), (Ok(()), Err(413)));
-        assert_eq!((status(second.take(41)), status(second.take(40))), (Err(429), Ok(())));
+        assert_eq!(status(first.grow(101)), Err(413), "it never fits");
+        assert_eq!((status(first.grow(60)), status(first.grow(41))), (Ok(()), Err(413)));
+        assert_eq!((status(second.grow(41)), status(second.grow(40))), (Err(429), Ok(())));
         let of_bob = usage.memory(&bob, &limits);
         assert_eq!(
-            (status(of_bob.take(51)), status(of_bob.take(50))),
+            (status(of_bob.grow(51)), status(of_bob.grow(50))),
             (Err(503), Ok(())),
             "all users together"
         );
-        assert_eq!(status(first.another().take(1)), Err(429));
+        assert_eq!(status(first.new_empty().grow(1)), Err(429));
         // Fewer are never refused, and what is refused has changed nothing.
-        assert_eq!((status(first.hold(10)), status(of_bob.hold(100))), (Ok(()), Ok(())));
+        assert_eq!((status(first.resize(10)), status(of_bob.resize(100))), (Ok(()), Ok(())));
         drop(first.clone());
-        assert_eq!(status(second.hold(91)), Err(429));
+        assert_eq!(status(second.resize(91)), Err(429));
         drop((first, of_bob));
-        assert_eq!(status(second.hold(100)), Ok(()));
+        assert_eq!(status(second.resize(100)), Ok(()));
         drop(second);
-        usage.with(|taken| assert!(taken.by_user.is_empty() && taken.of_all == CountsByKind::default()));
+        usage.with(|counts| assert!(counts.by_user.is_empty() && counts.of_all == CountsByKind::default()));
     }
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinError;
 use super::problem::Problem;
 
 /// Does the work, and ends it at its next await after the timeout, or when this is dropped: the client has left.
-pub(in crate::http) async fn apart<T: Send + 'static>(
+pub(in crate::http) async fn on_own_thread<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
     timeout: Option<Duration>,
 ) -> Result<T, Problem> {
@@ -30,11 +30,11 @@ pub(in crate::http) async fn apart<T: Send + 'static>(
         }
     };
     let runtime = Handle::current();
-    done(tokio::task::spawn_blocking(move || runtime.block_on(bounded)).await)
+    joined(tokio::task::spawn_blocking(move || runtime.block_on(bounded)).await)
 }
 
 /// The result of a task, which may have been stopped.
-pub(in crate::http) fn done<T>(ended: Result<Result<T, Problem>, JoinError>) -> Result<T, Problem> {
+pub(in crate::http) fn joined<T>(ended: Result<Result<T, Problem>, JoinError>) -> Result<T, Problem> {
     let stopped = "the request was stopped: its handler panicked or the server stops";
     ended.unwrap_or_else(|_| Err(Problem::unavailable(stopped)))
 }
@@ -57,7 +57,7 @@ mod tests {
     #[tokio::test]
     async fn work_ends_when_nobody_waits_for_it() {
         let (steps, (held, released)) = (Arc::<AtomicUsize>::default(), oneshot::channel());
-        let work = tokio::spawn(apart(endless(Arc::clone(&steps), held), None));
+        let work = tokio::spawn(on_own_thread(endless(Arc::clone(&steps), held), None));
         // This thread is free meanwhile.
         while steps.load(Ordering::SeqCst) < 10 {
             tokio::task::yield_now().await;
@@ -69,7 +69,7 @@ mod tests {
     #[tokio::test]
     async fn work_ends_after_its_timeout() {
         let (held, released) = oneshot::channel();
-        let ended = apart(endless(Arc::default(), held), Some(Duration::from_millis(20))).await;
+        let ended = on_own_thread(endless(Arc::default(), held), Some(Duration::from_millis(20))).await;
         assert_eq!(ended.unwrap_err().kind(), "timeout");
         assert!(released.await.is_err(), "the work was dropped");
     }
@@ -77,6 +77,6 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_an_answer() {
         let panics = async { std::panic::resume_unwind(Box::new("broken")) };
-        assert_eq!(apart::<()>(panics, None).await.unwrap_err().kind(), "unavailable");
+        assert_eq!(on_own_thread::<()>(panics, None).await.unwrap_err().kind(), "unavailable");
     }
 }

@@ -20,7 +20,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 const COPIES: usize = 5;
 
 /// The commits of a page, and the bytes that it may have, where a store does not tell the sizes of events.
-const UNKNOWN: (usize, usize) = (16, 1 << 20);
+const UNKNOWN_PAGE: (usize, usize) = (16, 1 << 20);
 
 /// A page of commits, before it is loaded.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,9 +46,10 @@ impl PagePlan {
         let first = after.saturating_sub(BEFORE as u64);
         let before = usize::try_from(after - first).unwrap_or(BEFORE);
         let sizes = EventSizes::new(key.clone(), first, before.saturating_add(limit));
-        let Some(stored) = known(runner.store().event_sizes(sizes).await)? else {
-            let limit = limit.min(UNKNOWN.0);
-            let page = PagePlan { range: row_builder::page(after, limit), limit, weight: UNKNOWN.1 * COPIES };
+        let Some(stored) = supported(runner.store().event_sizes(sizes).await)? else {
+            let limit = limit.min(UNKNOWN_PAGE.0);
+            let page =
+                PagePlan { range: row_builder::page(after, limit), limit, weight: UNKNOWN_PAGE.1 * COPIES };
             return hold(page.weight).map(|()| page);
         };
         let page = PagePlan::of(&stored, after, bytes);
@@ -67,23 +68,23 @@ impl PagePlan {
         (after, limit): (u64, usize),
     ) -> Result<PagePlan, SessionError> {
         let sizes = EventSizes::new(key.clone(), after, limit);
-        let page = known(runner.store().event_sizes(sizes).await)?
+        let page = supported(runner.store().event_sizes(sizes).await)?
             .map(|sizes| PagePlan::of(&sizes, after, SMALL_BYTES));
         Ok(page.unwrap_or_else(|| {
-            let limit = limit.min(UNKNOWN.0);
-            PagePlan { range: EventRange::Page { after, limit }, limit, weight: UNKNOWN.1 * COPIES }
+            let limit = limit.min(UNKNOWN_PAGE.0);
+            PagePlan { range: EventRange::Page { after, limit }, limit, weight: UNKNOWN_PAGE.1 * COPIES }
         }))
     }
 
     fn of(sizes: &[(u64, u64)], after: u64, bytes: u64) -> PagePlan {
         let (before, page) = sizes.split_at(sizes.partition_point(|(version, _)| *version <= after));
-        let (limit, of_page) = fitting(page.iter(), bytes);
+        let (limit, of_page) = fitting_prefix(page.iter(), bytes);
         // One at least.
         let (limit, of_page) = match (limit, page.first()) {
             (0, Some((_, size))) => (1, *size),
             _ => (limit, of_page),
         };
-        let (count, of_before) = fitting(before.iter().rev(), bytes);
+        let (count, of_before) = fitting_prefix(before.iter().rev(), bytes);
         let first = before.get(before.len() - count).map_or(after, |(version, _)| version.saturating_sub(1));
         PagePlan {
             range: EventRange::Page { after: first, limit: count + limit },
@@ -104,12 +105,12 @@ pub(in crate::http) async fn newest(
         return PagePlan::of(&sizes, version, SMALL_BYTES).range;
     }
     // What is wrong with the store is told by the read.
-    let limit = limit.min(UNKNOWN.0);
+    let limit = limit.min(UNKNOWN_PAGE.0);
     EventRange::Page { after: version.saturating_sub(limit as u64), limit }
 }
 
 /// The answer of a store that supports the request.
-fn known<T>(told: Result<T, SessionError>) -> Result<Option<T>, SessionError> {
+fn supported<T>(told: Result<T, SessionError>) -> Result<Option<T>, SessionError> {
     match told {
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
         told => told.map(Some),
@@ -117,7 +118,7 @@ fn known<T>(told: Result<T, SessionError>) -> Result<Option<T>, SessionError> {
 }
 
 /// How many of these sizes fit, and their sum.
-fn fitting<'a>(sizes: impl Iterator<Item = &'a (u64, u64)>, bytes: u64) -> (usize, u64) {
+fn fitting_prefix<'a>(sizes: impl Iterator<Item = &'a (u64, u64)>, bytes: u64) -> (usize, u64) {
     let (mut count, mut sum) = (0, 0_u64);
     for (_, size) in sizes {
         if sum.saturating_add(*size) > bytes {
@@ -149,23 +150,23 @@ pub(in crate::http) fn weight_of_value(value: &Value) -> usize {
 }
 
 /// Takes the memory of a whole session: its commits, and its values.
-pub(in crate::http) async fn take_whole(
+pub(in crate::http) async fn reserve_whole(
     memory: &MemoryReservation,
     runner: &Runner,
     key: &SessionKey,
 ) -> Result<(), Problem> {
-    take_commits(memory, runner, key, (0, usize::MAX)).await?;
-    take_state(memory, runner, key, None).await.map(drop)
+    reserve_commits(memory, runner, key, (0, usize::MAX)).await?;
+    reserve_state(memory, runner, key, None).await.map(drop)
 }
 
 /// Takes the memory of the commits after a version, up to a number.
-pub(in crate::http) async fn take_commits(
+pub(in crate::http) async fn reserve_commits(
     memory: &MemoryReservation,
     runner: &Runner,
     key: &SessionKey,
     (after, limit): (u64, usize),
 ) -> Result<(), Problem> {
-    CommitSizes::after(runner, key, (after, limit)).await?.take(memory, runner).await
+    CommitSizes::after(runner, key, (after, limit)).await?.reserve(memory, runner).await
 }
 
 /// Commits of a session, before they are loaded.
@@ -183,7 +184,7 @@ impl CommitSizes {
         (after, limit): (u64, usize),
     ) -> Result<Self, SessionError> {
         let sizes = EventSizes::new(key.clone(), after, limit);
-        let stored = known(runner.store().event_sizes(sizes.clone()).await)?;
+        let stored = supported(runner.store().event_sizes(sizes.clone()).await)?;
         Ok(CommitSizes { sizes, stored: stored.map(|sizes| sum(&sizes)) })
     }
 
@@ -193,17 +194,17 @@ impl CommitSizes {
     }
 
     /// Takes their memory.
-    pub(in crate::http) async fn take(
+    pub(in crate::http) async fn reserve(
         self,
         memory: &MemoryReservation,
         runner: &Runner,
     ) -> Result<(), Problem> {
-        let Some(stored) = self.stored else { return memory.take(UNKNOWN.1 * COPIES) };
-        let before = memory.held();
-        memory.take(weight(stored))?;
+        let Some(stored) = self.stored else { return memory.grow(UNKNOWN_PAGE.1 * COPIES) };
+        let before = memory.size();
+        memory.grow(weight(stored))?;
         // Many small values take more than their text, so the store counts them.
         let in_memory = runner.store().event_sizes(self.sizes.in_memory()).await?;
-        memory.hold(before.saturating_add(weight(sum(&in_memory))))
+        memory.resize(before.saturating_add(weight(sum(&in_memory))))
     }
 }
 
@@ -213,25 +214,25 @@ fn sum(sizes: &[(u64, u64)]) -> u64 {
 }
 
 /// Takes the memory of the newest commit.
-pub(in crate::http) async fn take_newest(
+pub(in crate::http) async fn reserve_newest(
     memory: &MemoryReservation,
     runner: &Runner,
     session: &SessionHandle,
 ) -> Result<(), Problem> {
     let version = session.read_events(EventRange::None).await?.version;
-    take_commits(memory, runner, session.key(), (version.saturating_sub(1), 1)).await
+    reserve_commits(memory, runner, session.key(), (version.saturating_sub(1), 1)).await
 }
 
 /// Takes the memory of the values at a version, or the newest ones; whether the store has told it.
-pub(in crate::http) async fn take_state(
+pub(in crate::http) async fn reserve_state(
     memory: &MemoryReservation,
     runner: &Runner,
     key: &SessionKey,
     version: Option<u64>,
 ) -> Result<bool, Problem> {
     let most = (memory.limit() / COPIES) as u64;
-    match known(runner.store().state_size(StateSize::new(key.clone(), version, most)).await)? {
-        Some(size) => memory.take(weight(size)).map(|()| true),
+    match supported(runner.store().state_size(StateSize::new(key.clone(), version, most)).await)? {
+        Some(size) => memory.grow(weight(size)).map(|()| true),
         None => Ok(false),
     }
 }

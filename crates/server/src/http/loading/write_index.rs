@@ -17,7 +17,7 @@ use crate::http::rows::row_builder::{BEFORE, ReplyUsage, RowBuilder};
 use crate::http::rows::{EventRow, WriterRow};
 
 /// The number of writes and replies of all sessions that are kept: some 30 MB. An index that is larger is used once.
-const KEPT: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 
 /// The number of commits that are read at once.
 const PAGE: usize = 1_000;
@@ -69,7 +69,7 @@ impl WriteIndexes {
         if let Some(place) = cache.places.get_mut(key) {
             (place.size, place.used) = (size, now);
         }
-        while cache.places.values().map(|place| place.size).sum::<usize>() > KEPT {
+        while cache.places.values().map(|place| place.size).sum::<usize>() > MAX_ENTRIES {
             let oldest = cache.places.iter().min_by_key(|(_, place)| place.used).map(|(key, _)| key.clone());
             let Some(oldest) = oldest else { return };
             cache.places.remove(&oldest);
@@ -102,7 +102,7 @@ pub(in crate::http) struct WriteIndex {
     /// The version up to which commits were read.
     upto: u64,
     keys: HashMap<Arc<str>, Vec<AtVersion<IndexedWrite>>>,
-    spent: Vec<AtVersion<ReplyUsage>>,
+    reply_usage: Vec<AtVersion<ReplyUsage>>,
     /// Words that many writes have.
     words: HashSet<Arc<str>>,
 }
@@ -123,12 +123,12 @@ impl WriteIndex {
     }
 
     /// What the models have used, as far as it counts.
-    pub(in crate::http) fn spent(&self, head: &Session) -> VisibleEntries<'_, ReplyUsage> {
-        counted(&self.spent, head)
+    pub(in crate::http) fn reply_usage(&self, head: &Session) -> VisibleEntries<'_, ReplyUsage> {
+        counted(&self.reply_usage, head)
     }
 
     fn size(&self) -> usize {
-        self.keys.values().map(Vec::len).sum::<usize>() + self.keys.len() + self.spent.len() + 1
+        self.keys.values().map(Vec::len).sum::<usize>() + self.keys.len() + self.reply_usage.len() + 1
     }
 
     /// Reads the commits that are new.
@@ -162,7 +162,7 @@ impl WriteIndex {
                 // The request may be cancelled at any await: what was added is not added again.
                 if row.version > self.upto {
                     self.upto = row.version;
-                    self.add(row, rows.take_spent());
+                    self.add(row, rows.take_reply_usage());
                 }
             }
             if stored.is_empty() {
@@ -175,7 +175,7 @@ impl WriteIndex {
         Ok(())
     }
 
-    fn add(&mut self, row: EventRow, spent: Option<ReplyUsage>) {
+    fn add(&mut self, row: EventRow, reply_usage: Option<ReplyUsage>) {
         let EventRow { version, kind, writes, .. } = row;
         for write in writes {
             let (key, kind) = (self.word(&write.key), self.word(&kind));
@@ -183,7 +183,7 @@ impl WriteIndex {
             let what = IndexedWrite { kind, handler, by: write.by.map(Box::new) };
             self.keys.entry(key).or_default().push(AtVersion { version, what });
         }
-        self.spent.extend(spent.map(|what| AtVersion { version, what }));
+        self.reply_usage.extend(reply_usage.map(|what| AtVersion { version, what }));
     }
 
     fn word(&mut self, word: &str) -> Arc<str> {

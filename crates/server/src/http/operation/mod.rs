@@ -102,8 +102,8 @@ impl ApiOperation {
         let handler: OperationHandler = Arc::new(move |shared, principal, memory, request| {
             let handle = handle.clone();
             Box::pin(async move {
-                let asked = ask::<T, Q, B>(shared, principal, memory, request).await?;
-                handle(asked).await.map(A::respond)
+                let request = ask::<T, Q, B>(shared, principal, memory, request).await?;
+                handle(request).await.map(A::respond)
             })
         });
         ApiOperation {
@@ -142,7 +142,7 @@ async fn ask<T: PathTarget, Q: DeserializeOwned, B: RequestBody>(
     let target = T::find(&shared, &principal, &names).await?;
     let query = Query::<Q>::try_from_uri(&parts.uri).map_err(|error| Problem::invalid("query", error))?;
     let body = read_body(&shared, &memory, body, B::limit(&shared.limits)).await?;
-    memory.take(B::weight(&body))?;
+    memory.grow(B::weight(&body))?;
     let (query, body) = (query.0, B::read(&body)?);
     Ok(ApiRequest { shared, principal, target, query, body, headers: parts.headers, memory })
 }

@@ -17,7 +17,7 @@ pub(in crate::http) fn document(operations: &[ApiOperation]) -> Value {
     for operation in operations {
         let shapes = (operation.shapes)(&mut generators);
         let path = paths.entry(format!("{}{}", operation.base, operation.path)).or_insert_with(|| json!({}));
-        path[operation.method.as_str().to_lowercase()] = described(operation, &shapes);
+        path[operation.method.as_str().to_lowercase()] = operation_json(operation, &shapes);
     }
     let (schemas, names) = generators.merge();
     let paths = renamed(Value::Object(paths), &names);
@@ -63,9 +63,9 @@ pub(in crate::http) fn document(operations: &[ApiOperation]) -> Value {
     })
 }
 
-fn described(operation: &ApiOperation, shapes: &OperationSchemas) -> Value {
-    let mut parameters: Vec<Value> = names(operation.path).map(of_path).collect();
-    parameters.extend(of_query(&shapes.query));
+fn operation_json(operation: &ApiOperation, shapes: &OperationSchemas) -> Value {
+    let mut parameters: Vec<Value> = parameter_names(operation.path).map(path_parameter).collect();
+    parameters.extend(query_parameters(&shapes.query));
     if operation.takes_key {
         parameters.push(json!({
             "name": "Idempotency-Key",
@@ -107,11 +107,11 @@ fn tag(operation: &ApiOperation) -> &'static str {
     }
 }
 
-fn names(path: &str) -> impl Iterator<Item = &str> {
+fn parameter_names(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-fn of_path(name: &str) -> Value {
+fn path_parameter(name: &str) -> Value {
     let words = match name {
         "app" => "The name of an app.",
         "session" => "The id of a session of the principal's user.",
@@ -123,7 +123,7 @@ fn of_path(name: &str) -> Value {
     json!({"name": name, "in": "path", "required": true, "description": words, "schema": {"type": "string"}})
 }
 
-fn of_query(schema: &Schema) -> Vec<Value> {
+fn query_parameters(schema: &Schema) -> Vec<Value> {
     let mut schema = schema.clone();
     RecursiveTransform(plain).transform(&mut schema);
     let mut schema = schema.to_value();

@@ -181,12 +181,12 @@ impl<T: DeserializeOwned + JsonSchema + Send> RequestBody for JsonBody<T> {
         // An absent body is an empty object.
         let bytes = if bytes.is_empty() { b"{}" } else { bytes };
         let read = strict::from_slice(bytes).map_err(|error| Problem::invalid("request body", error));
-        read.and_then(|value| held(bytes, "request body", JsonBody(value)))
+        read.and_then(|value| exact_numbers(bytes, "request body", JsonBody(value)))
     }
 }
 
 /// What was read from a body, if no number in it was read as another one.
-pub(in crate::http) fn held<T>(bytes: &[u8], what: &str, value: T) -> Result<T, Problem> {
+pub(in crate::http) fn exact_numbers<T>(bytes: &[u8], what: &str, value: T) -> Result<T, Problem> {
     check_exact(bytes).map(|()| value).map_err(|error| Problem::invalid(what, error))
 }
 
@@ -201,7 +201,7 @@ pub(in crate::http) async fn read_body(
     if told > limit {
         return Err(Problem::too_large(limit));
     }
-    memory.take(told)?;
+    memory.grow(told)?;
     let collected = async {
         let (mut bytes, mut body) = (Vec::with_capacity(told), body);
         while let Some(frame) = body.frame().await {
@@ -211,7 +211,7 @@ pub(in crate::http) async fn read_body(
                 return Err(Problem::too_large(limit));
             }
             // A vector that grows has at most twice its bytes.
-            memory.take(2 * (bytes.len() + data.len()).saturating_sub(told.max(bytes.len())))?;
+            memory.grow(2 * (bytes.len() + data.len()).saturating_sub(told.max(bytes.len())))?;
             bytes.extend_from_slice(&data);
         }
         Ok(bytes)

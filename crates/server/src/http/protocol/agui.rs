@@ -17,7 +17,7 @@ use super::run_updates::{CallEnd, RunUpdate, StreamEnd, StreamedCall, recent};
 use crate::http::guard::problem::Problem;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
 use crate::http::protocol::{
-    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, place, session_of, stream,
+    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, session_of, stream,
     with_words,
 };
 use crate::http::rows::exit;
@@ -97,7 +97,7 @@ impl ResumeEntry {
 
 impl RunAgentInput {
     /// What the user said since the last message of another.
-    fn said(&self) -> &[AguiMessage] {
+    fn new_messages(&self) -> &[AguiMessage] {
         let last =
             self.messages.iter().rposition(|message| message.role != "user").map_or(0, |place| place + 1);
         self.messages.get(last..).unwrap_or_default()
@@ -105,13 +105,13 @@ impl RunAgentInput {
 
     fn order(&mut self) -> Result<ClientRequest, Problem> {
         let resume = self.resume.take().unwrap_or_default();
-        let said = self.said();
+        let new = self.new_messages();
         let mut parts = vec!["agui", self.run_id.as_str()];
-        match (resume.is_empty(), said.is_empty()) {
+        match (resume.is_empty(), new.is_empty()) {
             (true, false) => {
-                parts.extend(said.iter().map(|message| message.id.as_str()));
+                parts.extend(new.iter().map(|message| message.id.as_str()));
                 let key = key_of(&parts);
-                let mut texts = said.iter().map(|message| text_of(&message.content));
+                let mut texts = new.iter().map(|message| text_of(&message.content));
                 let input = texts.try_fold(Input::new(), |input, text| Ok::<_, Problem>(input.say(text?)))?;
                 Ok(ClientRequest::Send(Box::new(input), Some(key)))
             }
@@ -188,15 +188,15 @@ fn known(stored: &Session, invocation: &str, texts: &[Cow<'_, str>]) -> usize {
 }
 
 pub(super) async fn run(
-    asked: ApiRequest<AppTarget, (), JsonBody<RunAgentInput>>,
+    request: ApiRequest<AppTarget, (), JsonBody<RunAgentInput>>,
 ) -> Result<RawResponse, Problem> {
-    let (app, JsonBody(mut input)) = (&asked.target.0, asked.body);
+    let (app, JsonBody(mut input)) = (&request.target.0, request.body);
     let (runner, order) = (app.runner(), input.order()?);
-    let place = place(&asked.shared, &asked.principal)?;
-    let opening = asked.shared.stream_permit(&asked.principal)?;
-    let session = session_of(app, &asked.principal, &input.thread_id, &order).await?;
+    let permit = run_permit(&request.shared, &request.principal)?;
+    let opening = request.shared.stream_permit(&request.principal)?;
+    let session = session_of(app, &request.principal, &input.thread_id, &order).await?;
     let order = without_known(order, runner, &session).await?;
-    let reader = accept::<Problem>(place, &asked.principal, runner, session, order).await?;
+    let reader = accept::<Problem>(permit, &request.principal, runner, session, order).await?;
     let events = AguiEncoder::new(input.thread_id, input.run_id, input.protocol_version);
     Ok(RawResponse(stream(opening, reader, events)))
 }
@@ -221,13 +221,13 @@ pub(super) struct AguiEncoder {
     /// The id of the reply's message, once it has one.
     reply: Option<String>,
     /// The messages of the step's text and reasoning.
-    said: Vec<String>,
+    step_messages: Vec<String>,
     step: Option<String>,
 }
 
 impl AguiEncoder {
     pub(super) fn new(thread: String, run: String, protocol: Option<String>) -> Self {
-        let (invocation, reply, said, step) = (String::new(), None, Vec::new(), None);
+        let (invocation, reply, step_messages, step) = (String::new(), None, Vec::new(), None);
         AguiEncoder {
             thread,
             run,
@@ -236,7 +236,7 @@ impl AguiEncoder {
             open: OpenMessage::Nothing,
             messages: 0,
             reply,
-            said,
+            step_messages,
             step,
         }
     }
@@ -275,7 +275,7 @@ impl AguiEncoder {
     fn close_step(&mut self) -> Vec<Value> {
         let mut events = self.close();
         self.reply = None;
-        self.said.clear();
+        self.step_messages.clear();
         events.extend(self.step.take().map(|step| json!({"type": "STEP_FINISHED", "stepName": step})));
         events
     }
@@ -296,7 +296,7 @@ impl AguiEncoder {
         if self.open != kind {
             events = self.close();
             let id = self.new_id();
-            self.said.push(id.clone());
+            self.step_messages.push(id.clone());
             if kind == OpenMessage::Text {
                 self.reply = Some(id.clone());
                 events.push(json!({"type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant"}));
@@ -317,7 +317,7 @@ impl AguiEncoder {
         let mut events = self.close();
         self.reply = None;
         let void = |id| json!({"type": "CUSTOM", "name": "stepfold.void", "value": {"messageId": id}});
-        events.extend(self.said.drain(..).map(void));
+        events.extend(self.step_messages.drain(..).map(void));
         events
     }
 

@@ -12,7 +12,7 @@ use crate::http::app::SessionTarget;
 use crate::http::guard::problem::Problem;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, find_session};
 use crate::http::protocol::{
-    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, place, stream, with_words,
+    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, stream, with_words,
 };
 use crate::http::rows::{RequestRow, exit};
 
@@ -44,7 +44,7 @@ struct UiMessage {
 }
 
 impl UiMessage {
-    fn said(&self) -> Result<Input, Problem> {
+    fn input(&self) -> Result<Input, Problem> {
         match self.parts.iter().find(|part| part["type"] != "text") {
             None => {
                 let text = self.parts.iter().filter_map(|part| part["text"].as_str()).collect();
@@ -69,8 +69,10 @@ impl UiMessage {
     }
 }
 
-pub(super) async fn chat(asked: ApiRequest<AppTarget, (), JsonBody<UiChat>>) -> Result<RawResponse, Problem> {
-    let (app, JsonBody(chat)) = (&asked.target.0, asked.body);
+pub(super) async fn chat(
+    request: ApiRequest<AppTarget, (), JsonBody<UiChat>>,
+) -> Result<RawResponse, Problem> {
+    let (app, JsonBody(chat)) = (&request.target.0, request.body);
     let runner = app.runner();
     if chat.trigger.as_deref() == Some("regenerate-message") {
         return Err(Problem::invalid(
@@ -79,26 +81,29 @@ pub(super) async fn chat(asked: ApiRequest<AppTarget, (), JsonBody<UiChat>>) -> 
         ));
     }
     let last = chat.messages.last().ok_or_else(|| Problem::invalid("messages", "expected at least one"))?;
-    let (user, id) = (asked.principal.user().as_str(), chat.id.as_str());
-    let place = place(&asked.shared, &asked.principal)?;
-    let opening = asked.shared.stream_permit(&asked.principal)?;
+    let (user, id) = (request.principal.user().as_str(), chat.id.as_str());
+    let permit = run_permit(&request.shared, &request.principal)?;
+    let opening = request.shared.stream_permit(&request.principal)?;
     let (session, order, message) = if last.role == "user" {
-        let order = ClientRequest::Send(Box::new(last.said()?), Some(key_of(&["ai", id, &last.id])));
+        let order = ClientRequest::Send(Box::new(last.input()?), Some(key_of(&["ai", id, &last.id])));
         (runner.session(user, id).await?, order, None)
     } else {
-        let session = find_session(app, &asked.principal, id).await?;
-        let decisions = decided(last, &session).await?;
+        let session = find_session(app, &request.principal, id).await?;
+        let decisions = answered_decisions(last, &session).await?;
         let ids: Vec<&str> = decisions.iter().map(|(id, _)| id.as_str()).collect();
         let key = key_of(&[&["ai", id], ids.as_slice()].concat());
         (session, ClientRequest::Decide(decisions, Some(key)), Some(last.id.clone()))
     };
-    let reader = accept::<Problem>(place, &asked.principal, runner, session, order).await?;
-    Ok(RawResponse(marked(stream(opening, reader, UiPartEncoder::new(message)))))
+    let reader = accept::<Problem>(permit, &request.principal, runner, session, order).await?;
+    Ok(RawResponse(with_protocol_header(stream(opening, reader, UiPartEncoder::new(message)))))
 }
 
 /// The decisions of a message about what waits. A client that sends its message again decides nothing that does: then these are
 /// the ones that it sent before, as the record has them together.
-async fn decided(last: &UiMessage, session: &SessionHandle) -> Result<Vec<(String, Decision)>, Problem> {
+async fn answered_decisions(
+    last: &UiMessage,
+    session: &SessionHandle,
+) -> Result<Vec<(String, Decision)>, Problem> {
     let pending = session.pending().await?;
     let decisions = last.decisions(|id| pending.iter().any(|request| request.id == id));
     if !decisions.is_empty() {
@@ -117,20 +122,20 @@ async fn decided(last: &UiMessage, session: &SessionHandle) -> Result<Vec<(Strin
     Ok(answered.into_iter().filter(|(id, _)| together.contains(&id.as_str())).collect())
 }
 
-pub(super) async fn resume(asked: ApiRequest<SessionTarget>) -> Result<RawResponse, Problem> {
-    let session = asked.target.session.clone();
-    let Some(reader) = RunReader::attach(asked.target.runner(), &session).await? else {
+pub(super) async fn resume(request: ApiRequest<SessionTarget>) -> Result<RawResponse, Problem> {
+    let session = request.target.session.clone();
+    let Some(reader) = RunReader::attach(request.target.runner(), &session).await? else {
         let mut response = Response::new(axum::body::Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
         return Ok(RawResponse(response));
     };
     let parts = UiPartEncoder::of_message(Some(reader.run().to_owned()));
-    let opening = asked.shared.stream_permit(&asked.principal)?;
-    Ok(RawResponse(marked(stream(opening, reader, parts))))
+    let opening = request.shared.stream_permit(&request.principal)?;
+    Ok(RawResponse(with_protocol_header(stream(opening, reader, parts))))
 }
 
 /// With the header by which clients know the protocol.
-fn marked<T>(mut response: Response<T>) -> Response<T> {
+fn with_protocol_header<T>(mut response: Response<T>) -> Response<T> {
     response.headers_mut().insert("x-vercel-ai-ui-message-stream", HeaderValue::from_static("v1"));
     response
 }
@@ -150,18 +155,18 @@ pub(super) struct UiPartEncoder {
     open: OpenPart,
     texts: u64,
     /// The parts of the step's text and reasoning.
-    said: Vec<String>,
+    step_parts: Vec<String>,
     is_in_step: bool,
     /// Calls of an earlier stream, which a client that comes new does not know.
     earlier: Vec<StreamedCall>,
-    told: Vec<String>,
-    goes_on: bool,
+    sent_calls: Vec<String>,
+    continues: bool,
 }
 
 impl UiPartEncoder {
     pub(super) fn new(message: Option<String>) -> Self {
-        let goes_on = message.is_some();
-        UiPartEncoder { goes_on, ..UiPartEncoder::of_message(message) }
+        let continues = message.is_some();
+        UiPartEncoder { continues, ..UiPartEncoder::of_message(message) }
     }
 
     /// Of a client that may know nothing of the message.
@@ -170,11 +175,11 @@ impl UiPartEncoder {
             message,
             open: OpenPart::Nothing,
             texts: 0,
-            said: Vec::new(),
+            step_parts: Vec::new(),
             is_in_step: false,
             earlier: Vec::new(),
-            told: Vec::new(),
-            goes_on: false,
+            sent_calls: Vec::new(),
+            continues: false,
         }
     }
 
@@ -193,7 +198,7 @@ impl UiPartEncoder {
 
     fn close_step(&mut self) -> Vec<Value> {
         let mut parts = self.close();
-        self.said.clear();
+        self.step_parts.clear();
         if std::mem::take(&mut self.is_in_step) {
             parts.push(json!({"type": "finish-step"}));
         }
@@ -217,7 +222,7 @@ impl UiPartEncoder {
             parts = self.close();
             self.texts += 1;
             self.open = kind;
-            self.said.push(self.id());
+            self.step_parts.push(self.id());
             parts.push(json!({"type": format!("{name}-start"), "id": self.id()}));
         }
         parts.push(json!({"type": format!("{name}-delta"), "id": self.id(), "delta": delta}));
@@ -226,7 +231,7 @@ impl UiPartEncoder {
 
     fn call(&mut self, call: &StreamedCall) -> Vec<Value> {
         let mut parts = self.close();
-        self.told.push(call.id.clone());
+        self.sent_calls.push(call.id.clone());
         parts.push(json!({
             "type": "tool-input-available",
             "toolCallId": call.id,
@@ -238,8 +243,8 @@ impl UiPartEncoder {
     }
 
     /// A call that the client may not know.
-    fn known(&mut self, call: &StreamedCall) -> Vec<Value> {
-        let is_known = self.told.contains(&call.id) || (self.goes_on && self.earlier.contains(call));
+    fn call_if_unknown(&mut self, call: &StreamedCall) -> Vec<Value> {
+        let is_known = self.sent_calls.contains(&call.id) || (self.continues && self.earlier.contains(call));
         if is_known { Vec::new() } else { self.call(call) }
     }
 
@@ -250,7 +255,7 @@ impl UiPartEncoder {
             name: end.name.clone(),
             arguments: json!({}),
         });
-        let mut parts = self.known(&call);
+        let mut parts = self.call_if_unknown(&call);
         parts.extend(self.close());
         parts.push(if end.is_rejected {
             json!({"type": "tool-output-denied", "toolCallId": end.id})
@@ -273,7 +278,7 @@ impl UiPartEncoder {
             }
             StreamEnd::Waiting(requests) => {
                 for request in requests {
-                    parts.extend(self.known(&StreamedCall::from(&request.call)));
+                    parts.extend(self.call_if_unknown(&StreamedCall::from(&request.call)));
                     let ids = (&request.id, &request.call.id);
                     // The protocol's own part has no room for what is asked beside the input.
                     let asks =
@@ -316,7 +321,7 @@ impl UpdateEncoder for UiPartEncoder {
             RunUpdate::Restarted => {
                 let mut parts = self.close();
                 let void = |id| json!({"type": "data-void", "data": {"part": id}});
-                parts.extend(self.said.drain(..).map(void));
+                parts.extend(self.step_parts.drain(..).map(void));
                 parts
             }
             RunUpdate::Call(call) => self.call(call),

@@ -167,13 +167,13 @@ async fn session_of(
 }
 
 /// A place for a run, before anything is stored for it: a client beyond its limit leaves nothing behind.
-fn place(shared: &ServerState, principal: &Principal) -> Result<LimitPermit, Problem> {
-    shared.usage.run(principal.user(), &shared.limits)
+fn run_permit(shared: &ServerState, principal: &Principal) -> Result<LimitPermit, Problem> {
+    shared.usage.run_permit(principal.user(), &shared.limits)
 }
 
 /// Accepts what a client asks for. The run continues without the reader.
 async fn accept<E: From<Problem> + From<RunnerError>>(
-    place: LimitPermit,
+    permit: LimitPermit,
     principal: &Principal,
     runner: &Runner,
     session: SessionHandle,
@@ -197,18 +197,18 @@ async fn accept<E: From<Problem> + From<RunnerError>>(
             (invocation, Some(receipt.version))
         }
     };
-    hold(invocation.clone(), place);
+    hold_permit(invocation.clone(), permit);
     let before = before.or_earlier(runner, &session, taken).await?;
     Ok(RunReader::new(runner, session, invocation, before))
 }
 
 /// The place of a run is taken until it ends or waits.
-fn hold(invocation: Invocation, place: LimitPermit) {
+fn hold_permit(invocation: Invocation, permit: LimitPermit) {
     tokio::spawn(async move {
         if let Err(error) = invocation.outcome().await {
             tracing::info!(invocation = %invocation.id(), %error, "invocation failed");
         }
-        drop(place);
+        drop(permit);
     });
 }
 
@@ -244,11 +244,11 @@ fn event_stream(
     opening: StreamPermit,
     events: impl Stream<Item = String> + Send + 'static,
 ) -> Response<Body> {
-    let StreamPermit { keep_alive, phase, place, .. } = opening;
+    let StreamPermit { keep_alive, phase, permit, .. } = opening;
     let events = events.take_until(stopped(phase)).boxed();
-    let chunks = futures_util::stream::unfold((events, place), move |(mut events, place)| async move {
+    let chunks = futures_util::stream::unfold((events, permit), move |(mut events, permit)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;
-        Some((Ok::<_, Infallible>(chunk), (events, place)))
+        Some((Ok::<_, Infallible>(chunk), (events, permit)))
     });
     EventStream(Body::from_stream(chunks)).respond()
 }

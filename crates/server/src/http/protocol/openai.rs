@@ -17,7 +17,7 @@ use crate::http::guard::problem::Problem;
 use crate::http::operation::reply::{JsonReply, json_response};
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, WholeServer};
 use crate::http::protocol::{
-    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, place, stream, with_words,
+    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, stream, with_words,
 };
 use crate::http::rows::{RequestRow, exit};
 
@@ -53,13 +53,13 @@ impl Model {
     }
 }
 
-pub(super) async fn models(asked: ApiRequest<WholeServer>) -> Result<JsonReply<Models>, Problem> {
-    let data = asked.shared.apps.keys().map(|name| Model::of(name)).collect();
+pub(super) async fn models(request: ApiRequest<WholeServer>) -> Result<JsonReply<Models>, Problem> {
+    let data = request.shared.apps.keys().map(|name| Model::of(name)).collect();
     Ok(JsonReply(Models { object: "list", data }))
 }
 
-pub(super) async fn model(asked: ApiRequest<AppTarget>) -> Result<JsonReply<Model>, Problem> {
-    Ok(JsonReply(Model::of(asked.target.0.name())))
+pub(super) async fn model(request: ApiRequest<AppTarget>) -> Result<JsonReply<Model>, Problem> {
+    Ok(JsonReply(Model::of(request.target.0.name())))
 }
 
 /// A request for a chat completion. What it says of sampling is ignored, since the app has its own settings; what would give
@@ -235,13 +235,14 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 pub(super) async fn chat(
-    asked: ApiRequest<WholeServer, (), JsonBody<ChatCompletion>>,
+    request: ApiRequest<WholeServer, (), JsonBody<ChatCompletion>>,
 ) -> Result<RawResponse, Problem> {
-    let key = asked.idempotency_key()?;
-    let JsonBody(request) = &asked.body;
-    request.check()?;
-    let app = asked.shared.apps.get(&request.model).ok_or_else(|| Problem::unknown_app(&request.model))?;
-    let session = match asked.headers.get(SESSION) {
+    let key = request.idempotency_key()?;
+    let JsonBody(completion) = &request.body;
+    completion.check()?;
+    let app =
+        request.shared.apps.get(&completion.model).ok_or_else(|| Problem::unknown_app(&completion.model))?;
+    let session = match request.headers.get(SESSION) {
         None => None,
         Some(id) => {
             Some(id.to_str().map_err(|_| Problem::invalid(SESSION, "must be ASCII text"))?.to_owned())
@@ -253,31 +254,31 @@ pub(super) async fn chat(
         Some(key) => format!("chat-{}", key_of(&[key])),
         None => format!("chat-{}", RandomIds.next()),
     });
-    let input = request.input(is_temporary)?;
+    let input = completion.input(is_temporary)?;
     if let Some(key) = &key {
         // It becomes the id of the invocation: an invalid one leaves no session behind.
         InvocationId::new(key.as_str())?;
     }
     let runner = app.runner();
-    let place = place(&asked.shared, &asked.principal)?;
-    let opening = match request.stream {
-        Some(true) => Some(asked.shared.stream_permit(&asked.principal)?),
+    let permit = run_permit(&request.shared, &request.principal)?;
+    let opening = match completion.stream {
+        Some(true) => Some(request.shared.stream_permit(&request.principal)?),
         _ => None,
     };
-    let session = runner.session(asked.principal.user().as_str(), id.as_str()).await?;
+    let session = runner.session(request.principal.user().as_str(), id.as_str()).await?;
     let created = created(&session).await?;
     // A session knows its keys: the same request later, or at the same time, has the same answer.
     let is_deleted = is_temporary && key.is_none();
     let order = ClientRequest::Send(Box::new(input), key);
-    let reader = accept::<Problem>(place, &asked.principal, runner, session.clone(), order).await?;
+    let reader = accept::<Problem>(permit, &request.principal, runner, session.clone(), order).await?;
     let reading =
         reader.invocation().filter(|_| is_deleted).map(|invocation| delete_after(session, invocation));
-    let reader = reader.without_state().keeping(reading);
-    let with_usage = request.stream_options.as_ref().is_some_and(|options| options.include_usage);
+    let reader = reader.without_state().signal_when_dropped(reading);
+    let with_usage = completion.stream_options.as_ref().is_some_and(|options| options.include_usage);
     let encoder = ChunkEncoder::new(app.name(), &id, created, with_usage);
     let mut response = match opening {
         Some(opening) => stream(opening, reader, encoder),
-        None => whole(reader, encoder).await?,
+        None => complete(reader, encoder).await?,
     };
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(SESSION, id);
@@ -325,7 +326,7 @@ async fn is_only_of(session: &SessionHandle, id: &InvocationId) -> Result<bool, 
 }
 
 /// The completion of a request without a stream.
-async fn whole(reader: RunReader, encoder: ChunkEncoder) -> Result<Response<Body>, Problem> {
+async fn complete(reader: RunReader, encoder: ChunkEncoder) -> Result<Response<Body>, Problem> {
     let mut happenings = reader.into_stream().boxed();
     let mut whole = CompletionBuilder::new(encoder);
     while let Some(happening) = happenings.next().await {
@@ -394,7 +395,7 @@ impl ChunkEncoder {
     }
 
     /// A text, as it follows what was said before. A reply of white space alone does not count.
-    fn said(&mut self, text: &str) -> Option<String> {
+    fn as_paragraph(&mut self, text: &str) -> Option<String> {
         if self.is_in_reply {
             return (!text.is_empty()).then(|| text.to_owned());
         }
@@ -413,7 +414,7 @@ impl ChunkEncoder {
             return vec![ProtocolFrame::Json(json!({"error": problem.in_form_of_openai()}))];
         }
         let mut last = self.chunk(&json!([{"index": 0, "delta": {}, "finish_reason": finish_reason(end)}]));
-        last["stepfold"] = self.ours(end, version);
+        last["stepfold"] = self.extension(end, version);
         let mut frames = vec![ProtocolFrame::Json(last)];
         if self.with_usage {
             let mut chunk = self.chunk(&json!([]));
@@ -425,18 +426,18 @@ impl ChunkEncoder {
     }
 
     /// What the protocol has no words for.
-    fn ours(&self, end: &StreamEnd, version: u64) -> Value {
-        let mut ours = json!({"session": self.session, "version": version});
+    fn extension(&self, end: &StreamEnd, version: u64) -> Value {
+        let mut extension = json!({"session": self.session, "version": version});
         match end {
-            StreamEnd::Finished(reason) => ours["exit"] = exit(reason),
+            StreamEnd::Finished(reason) => extension["exit"] = exit(reason),
             StreamEnd::Waiting(requests) => {
-                ours["waiting"] =
+                extension["waiting"] =
                     crate::http::rows::json(&requests.iter().map(RequestRow::of).collect::<Vec<_>>());
             }
-            StreamEnd::Suspended => ours["exit"] = json!("suspended"),
+            StreamEnd::Suspended => extension["exit"] = json!("suspended"),
             StreamEnd::Failed(_) => {}
         }
-        ours
+        extension
     }
 }
 
@@ -456,7 +457,7 @@ impl UpdateEncoder for ChunkEncoder {
                 self.push(&RunUpdate::Text(text.clone()))
             }
             RunUpdate::Text(text) | RunUpdate::Repeated(text) => {
-                let text = self.said(text);
+                let text = self.as_paragraph(text);
                 text.map(|text| self.delta(&json!({"content": text}))).into_iter().collect()
             }
             RunUpdate::Ended { end, usage, version } => self.end(end, *usage, *version),
@@ -496,7 +497,7 @@ impl CompletionBuilder {
                     if let RunUpdate::LastWords(_) = happening {
                         self.chunks.begin_reply();
                     }
-                    self.text.push_str(&self.chunks.said(text).unwrap_or_default());
+                    self.text.push_str(&self.chunks.as_paragraph(text).unwrap_or_default());
                 }
                 _ => {}
             }
@@ -512,7 +513,7 @@ impl CompletionBuilder {
             "model": self.chunks.model,
             "choices": [choice],
             "usage": usage_row(*usage),
-            "stepfold": self.chunks.ours(end, *version),
+            "stepfold": self.chunks.extension(end, *version),
         }))
     }
 }

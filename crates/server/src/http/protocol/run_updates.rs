@@ -173,17 +173,17 @@ pub(super) struct RunReader {
     has_seen: bool,
     is_over: bool,
     /// Dropped with the reader.
-    kept: Option<oneshot::Sender<()>>,
+    drop_signal: Option<oneshot::Sender<()>>,
 }
 
 /// Where a run is.
 enum RunSource {
-    Here {
+    Local {
         invocation: Invocation,
         seen: BoxStream<'static, Seen>,
     },
     /// In another process over the same store: only its commits are seen.
-    Elsewhere(BoxStream<'static, Result<CommittedEvent, RunnerError>>),
+    Remote(BoxStream<'static, Result<CommittedEvent, RunnerError>>),
 }
 
 /// Where a reader begins: the session before the run.
@@ -223,7 +223,11 @@ impl RunStart {
 
     /// The session before the last message or decision of the run that continues: where its newest stream began, in whatever
     /// process. As it is, if the message of this invocation waits until then.
-    async fn of(runner: &Runner, session: &SessionHandle, invocation: &str) -> Result<Self, RunnerError> {
+    async fn before_invocation(
+        runner: &Runner,
+        session: &SessionHandle,
+        invocation: &str,
+    ) -> Result<Self, RunnerError> {
         let waits = session.inbox().await?.iter().any(|message| message.id.as_str() == invocation);
         let recent = recent(runner, session).await?;
         let last_of = |kinds: &[&str]| {
@@ -317,7 +321,7 @@ impl RunReader {
         before: RunStart,
     ) -> Self {
         let (id, seen) = (invocation.id().to_string(), invocation.subscribe(0).boxed());
-        RunReader::from(runner, session, id, RunSource::Here { invocation, seen }, before)
+        RunReader::from(runner, session, id, RunSource::Local { invocation, seen }, before)
     }
 
     /// Of the run that continues now, in this process or another one, from the beginning of its invocation. `None` if none does:
@@ -327,7 +331,7 @@ impl RunReader {
         session: &SessionHandle,
     ) -> Result<Option<Self>, RunnerError> {
         if let Some(invocation) = session.running() {
-            let before = RunStart::of(runner, session, invocation.id().as_str()).await?;
+            let before = RunStart::before_invocation(runner, session, invocation.id().as_str()).await?;
             return Ok(Some(RunReader::new(runner, session.clone(), invocation, before)));
         }
         let stored = session.read_events(EventRange::Last(1)).await?;
@@ -336,9 +340,9 @@ impl RunReader {
             return Ok(None);
         }
         let id = last.event.invocation.to_string();
-        let before = RunStart::of(runner, session, &id).await?;
+        let before = RunStart::before_invocation(runner, session, &id).await?;
         let commits = runner.follow(session.key().clone(), before.version).boxed();
-        Ok(Some(RunReader::from(runner, session.clone(), id, RunSource::Elsewhere(commits), before)))
+        Ok(Some(RunReader::from(runner, session.clone(), id, RunSource::Remote(commits), before)))
     }
 
     fn from(
@@ -368,15 +372,15 @@ impl RunReader {
             state: Some(state),
             has_seen: false,
             is_over: false,
-            kept: None,
+            drop_signal: None,
         }
     }
 
     /// The invocation, if it is in this process.
     pub(super) fn invocation(&self) -> Option<Invocation> {
         match &self.source {
-            RunSource::Here { invocation, .. } => Some(invocation.clone()),
-            RunSource::Elsewhere(_) => None,
+            RunSource::Local { invocation, .. } => Some(invocation.clone()),
+            RunSource::Remote(_) => None,
         }
     }
 
@@ -396,8 +400,8 @@ impl RunReader {
     }
 
     /// With something that is told when there is no reader any more.
-    pub(super) fn keeping(mut self, kept: Option<oneshot::Sender<()>>) -> Self {
-        self.kept = kept;
+    pub(super) fn signal_when_dropped(mut self, drop_signal: Option<oneshot::Sender<()>>) -> Self {
+        self.drop_signal = drop_signal;
         self
     }
 
@@ -423,18 +427,18 @@ impl RunReader {
                 return None;
             }
             match &mut self.source {
-                RunSource::Here { invocation, seen } => match seen.next().await {
+                RunSource::Local { invocation, seen } => match seen.next().await {
                     Some(Seen::Event { event, version, is_earlier, .. }) => {
-                        self.saw(event, version, is_earlier).await;
+                        self.on_run_event(event, version, is_earlier).await;
                     }
-                    Some(_) => self.missed().await,
+                    Some(_) => self.catch_up().await,
                     None => {
                         let ended = invocation.clone().outcome().await;
-                        self.ended(ended).await;
+                        self.finish(ended).await;
                     }
                 },
-                RunSource::Elsewhere(commits) => match commits.next().await {
-                    Some(Ok(commit)) => self.committed_elsewhere(commit).await,
+                RunSource::Remote(commits) => match commits.next().await {
+                    Some(Ok(commit)) => self.report_remote_commit(commit).await,
                     Some(Err(error)) => self.end(StreamEnd::Failed(Problem::from(error)), Usage::default()),
                     None => self.end(StreamEnd::Suspended, Usage::default()),
                 },
@@ -442,7 +446,7 @@ impl RunReader {
         }
     }
 
-    async fn saw(&mut self, event: RunEvent, version: u64, is_earlier: bool) {
+    async fn on_run_event(&mut self, event: RunEvent, version: u64, is_earlier: bool) {
         self.only_own = is_earlier;
         if is_earlier {
             self.version = self.version.max(version);
@@ -450,14 +454,14 @@ impl RunReader {
         }
         self.has_seen = true;
         self.newest = self.newest.max(version);
-        self.read(version).await;
+        self.read_commits(version).await;
         match event {
             RunEvent::ToolProgress { call_id, report } => {
                 self.queue.push_back(RunUpdate::Progress { call: call_id, report });
             }
             // What was written before a commit that was told is part of it.
             _ if version < self.version => {}
-            RunEvent::Asking { step, .. } => self.asks(step),
+            RunEvent::Asking { step, .. } => self.begin_step(step),
             RunEvent::Text(text) if !self.draft.has_gap => {
                 self.draft.text.push_str(&text);
                 self.queue.push_back(RunUpdate::Text(text));
@@ -470,7 +474,7 @@ impl RunReader {
         }
     }
 
-    fn asks(&mut self, step: u64) {
+    fn begin_step(&mut self, step: u64) {
         if !self.draft.text.is_empty() || !self.draft.reasoning.is_empty() {
             self.queue.push_back(RunUpdate::Restarted);
         }
@@ -482,14 +486,14 @@ impl RunReader {
     }
 
     /// What was missed is told by its commits. Unfinished text is part of the next reply.
-    async fn missed(&mut self) {
+    async fn catch_up(&mut self) {
         self.draft.has_gap = true;
-        self.read(u64::MAX).await;
+        self.read_commits(u64::MAX).await;
         self.draft.has_gap = true;
     }
 
     /// Tells the commits that were not told, up to a version.
-    async fn read(&mut self, until: u64) {
+    async fn read_commits(&mut self, until: u64) {
         while self.version < until {
             let key = self.session.key().clone();
             let (commits, is_last) = match page(self.runner.clone(), key, self.version).await {
@@ -503,7 +507,7 @@ impl RunReader {
             for commit in commits.into_iter().filter(|commit| commit.version <= until) {
                 self.version = commit.version;
                 if !self.only_own || commit.event.invocation.as_str() == self.id {
-                    self.committed(commit).await;
+                    self.report_commit(commit).await;
                 }
             }
             if is_last {
@@ -512,23 +516,23 @@ impl RunReader {
         }
     }
 
-    async fn committed(&mut self, commit: CommittedEvent) {
+    async fn report_commit(&mut self, commit: CommittedEvent) {
         self.version = commit.version;
         if let Some(event) = event_of(&commit) {
             if let EventKind::Replied { .. } = &event.kind {
-                self.replied(&event);
+                self.report_reply(&event);
             }
-            self.tell_outcomes(&event);
+            self.report_outcomes(&event);
         }
         if !commit.event.actions.delta.is_empty() {
-            self.tell_state(commit.version).await;
+            self.report_state(commit.version).await;
         }
         self.queue.push_back(RunUpdate::Committed(commit));
     }
 
     /// Tells the outcomes of calls: those of the event; and those that only the messages which end the step have, as that of a
     /// call which was rejected.
-    fn tell_outcomes(&mut self, event: &Event) {
+    fn report_outcomes(&mut self, event: &Event) {
         let mut ends = ends_of(event);
         let results = event.messages.iter().filter_map(|message| message.tool_result());
         for result in results.filter(|result| !self.answered.contains(result.call_id())) {
@@ -546,14 +550,14 @@ impl RunReader {
     }
 
     /// Tells what a reply has that was not streamed.
-    fn replied(&mut self, event: &Event) {
+    fn report_reply(&mut self, event: &Event) {
         let Some(message) = event.messages.iter().find(|message| message.role() == Role::Assistant) else {
             return;
         };
         self.answered.clear();
         self.rejected.clear();
         if event.step != self.step {
-            self.asks(event.step);
+            self.begin_step(event.step);
         }
         let draft = std::mem::take(&mut self.draft);
         let (text, reasoning) = (message.text().into_owned(), reasoning(message));
@@ -575,7 +579,7 @@ impl RunReader {
         self.queue.extend(message.tool_calls().map(|call| RunUpdate::Call(call.into())));
     }
 
-    async fn tell_state(&mut self, version: u64) {
+    async fn report_state(&mut self, version: u64) {
         if self.state.is_none() {
             return;
         }
@@ -595,14 +599,16 @@ impl RunReader {
     }
 
     /// Tells a commit of another process, and the end of the run if that is one.
-    async fn committed_elsewhere(&mut self, commit: CommittedEvent) {
+    async fn report_remote_commit(&mut self, commit: CommittedEvent) {
         let exit = commit.event.metadata.read::<Exit>("exit");
         let cause = failure(&commit.event);
-        self.committed(commit).await;
+        self.report_commit(commit).await;
         match (exit, cause) {
             (Some(exit), _) => {
                 match self.session.last_run().await {
-                    Ok(run) => self.queue.extend(run.as_ref().and_then(unsaid).map(RunUpdate::LastWords)),
+                    Ok(run) => {
+                        self.queue.extend(run.as_ref().and_then(missing_last_words).map(RunUpdate::LastWords))
+                    }
                     Err(error) => tracing::warn!(%error, "the last words of a run could not be read"),
                 }
                 self.end(StreamEnd::Finished(exit), Usage::default());
@@ -619,8 +625,8 @@ impl RunReader {
         }
     }
 
-    async fn ended(&mut self, ended: stepfold_runner::Ended) {
-        self.read(self.newest).await;
+    async fn finish(&mut self, ended: stepfold_runner::Ended) {
+        self.read_commits(self.newest).await;
         let outcome = match ended {
             Ok(outcome) => outcome,
             Err(error) => return self.end(StreamEnd::Failed(Problem::from(error)), Usage::default()),
@@ -628,13 +634,13 @@ impl RunReader {
         if !self.has_seen {
             // Another process has run it; or it is a repetition, and nothing is new.
             self.only_own = true;
-            self.read(u64::MAX).await;
+            self.read_commits(u64::MAX).await;
             if self.queue.is_empty() {
                 self.queue.extend(outcome.last_words().map(RunUpdate::Repeated));
                 return self.end(end_of(&outcome), outcome.usage());
             }
         }
-        self.queue.extend(unsaid(outcome.run()).map(RunUpdate::LastWords));
+        self.queue.extend(missing_last_words(outcome.run()).map(RunUpdate::LastWords));
         self.end(end_of(&outcome), outcome.usage());
     }
 
@@ -670,7 +676,7 @@ async fn page(
 }
 
 /// The last words of a run whose last reply has no text.
-fn unsaid(run: &Run) -> Option<String> {
+fn missing_last_words(run: &Run) -> Option<String> {
     run.text().trim().is_empty().then(|| run.last_words())?
 }
 

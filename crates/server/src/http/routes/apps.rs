@@ -15,28 +15,28 @@ use crate::http::rows::{
     ToolRow, json,
 };
 
-pub(super) async fn metrics(asked: ApiRequest<WholeServer>) -> Result<OpenMetrics, Problem> {
-    for app in asked.shared.apps.values() {
-        asked.shared.metrics.load(app.name(), app.runner().load());
+pub(super) async fn metrics(request: ApiRequest<WholeServer>) -> Result<OpenMetrics, Problem> {
+    for app in request.shared.apps.values() {
+        request.shared.metrics.load(app.name(), app.runner().load());
     }
-    Ok(OpenMetrics(asked.shared.metrics.text()))
+    Ok(OpenMetrics(request.shared.metrics.text()))
 }
 
-pub(super) async fn list(asked: ApiRequest<WholeServer>) -> Result<JsonReply<Apps>, Problem> {
-    Ok(JsonReply(Apps { apps: asked.shared.apps.values().map(|app| row(app)).collect() }))
+pub(super) async fn list(request: ApiRequest<WholeServer>) -> Result<JsonReply<Apps>, Problem> {
+    Ok(JsonReply(Apps { apps: request.shared.apps.values().map(|app| row(app)).collect() }))
 }
 
-pub(super) async fn read(asked: ApiRequest<AppTarget>) -> Result<JsonReply<AppDetail>, Problem> {
-    Ok(JsonReply(detail(&asked.target.0)))
+pub(super) async fn read(request: ApiRequest<AppTarget>) -> Result<JsonReply<AppDetail>, Problem> {
+    Ok(JsonReply(detail(&request.target.0)))
 }
 
-pub(super) async fn graph(asked: ApiRequest<AppTarget>) -> Result<JsonReply<Value>, Problem> {
-    let shape = asked.target.0.shape().cloned();
-    shape.map(JsonReply).ok_or_else(|| Problem::no_graph(asked.target.0.name()))
+pub(super) async fn graph(request: ApiRequest<AppTarget>) -> Result<JsonReply<Value>, Problem> {
+    let shape = request.target.0.shape().cloned();
+    shape.map(JsonReply).ok_or_else(|| Problem::no_graph(request.target.0.name()))
 }
 
-pub(super) async fn me(asked: ApiRequest<WholeServer>) -> Result<JsonReply<MeRow>, Problem> {
-    let principal = &asked.principal;
+pub(super) async fn me(request: ApiRequest<WholeServer>) -> Result<JsonReply<MeRow>, Problem> {
+    let principal = &request.principal;
     let role = match principal.role() {
         Role::Read => "read",
         Role::Act => "act",

@@ -32,8 +32,8 @@ struct LabelRow {
     version: u64,
 }
 
-pub(super) async fn labels(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<LabelRows>, Problem> {
-    let SessionTarget { app, session } = &asked.target;
+pub(super) async fn labels(request: ApiRequest<SessionTarget>) -> Result<JsonReply<LabelRows>, Problem> {
+    let SessionTarget { app, session } = &request.target;
     let labels = app.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
     let row = |(label, version): (Label, u64)| LabelRow { label: label.to_string(), version };
     Ok(JsonReply(LabelRows { labels: labels.into_iter().map(row).collect() }))
@@ -57,19 +57,19 @@ pub(super) struct LabelSet {
 }
 
 pub(super) async fn set_label(
-    asked: ApiRequest<SessionPart<Label>, (), JsonBody<Labelled>>,
+    request: ApiRequest<SessionPart<Label>, (), JsonBody<Labelled>>,
 ) -> Result<JsonReply<LabelSet>, Problem> {
-    let SessionPart { session: SessionTarget { app, session }, part: label } = asked.target;
-    let version = asked.body.0.version;
-    let request = LabelVersion::new(session.key().clone(), label.clone(), version);
-    let before = app.runner().store().set_label(request).await?;
+    let SessionPart { session: SessionTarget { app, session }, part: label } = request.target;
+    let version = request.body.0.version;
+    let change = LabelVersion::new(session.key().clone(), label.clone(), version);
+    let before = app.runner().store().set_label(change).await?;
     Ok(JsonReply(LabelSet { label: label.to_string(), version, before }))
 }
 
-pub(super) async fn remove_label(asked: ApiRequest<SessionPart<Label>>) -> Result<NoContent, Problem> {
-    let SessionPart { session: SessionTarget { app, session }, part: label } = asked.target;
-    let request = LabelVersion::removal(session.key().clone(), label.clone());
-    match app.runner().store().set_label(request).await? {
+pub(super) async fn remove_label(request: ApiRequest<SessionPart<Label>>) -> Result<NoContent, Problem> {
+    let SessionPart { session: SessionTarget { app, session }, part: label } = request.target;
+    let change = LabelVersion::removal(session.key().clone(), label.clone());
+    match app.runner().store().set_label(change).await? {
         Some(_) => Ok(NoContent(HeaderMap::new())),
         None => Err(Problem::unknown_label(label.as_str())),
     }
@@ -92,8 +92,8 @@ struct ForkRow {
     created: String,
 }
 
-pub(super) async fn forks(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<ForkRows>, Problem> {
-    let SessionTarget { app, session } = &asked.target;
+pub(super) async fn forks(request: ApiRequest<SessionTarget>) -> Result<JsonReply<ForkRows>, Problem> {
+    let SessionTarget { app, session } = &request.target;
     let forks = app.runner().store().forks(ListForks::new(session.key().clone())).await?;
     let forks = forks.into_iter().map(|fork| ForkRow {
         id: fork.id.to_string(),

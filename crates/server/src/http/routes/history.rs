@@ -11,7 +11,7 @@ use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Scope, Session, SessionStore as _};
 
-use super::runs::taken;
+use super::runs::hold_permit;
 use super::shared_values::check_shared;
 use crate::http::app::{App, SessionTarget};
 use crate::http::guard::auth::{Principal, Role};
@@ -19,7 +19,7 @@ use crate::http::guard::limits::MemoryReservation;
 use crate::http::guard::problem::Problem;
 use crate::http::loading::alignment::{AlignedPair, aligned};
 use crate::http::loading::page_plan::{
-    PAGE_BYTES, PagePlan, take_commits, take_state, take_whole, weight_of_value,
+    PAGE_BYTES, PagePlan, reserve_commits, reserve_state, reserve_whole, weight_of_value,
 };
 use crate::http::loading::write_index::{AtVersion, IndexedWrite, VisibleEntries, WriteIndex};
 use crate::http::operation::reply::{CreatedReply, JsonReply};
@@ -70,22 +70,22 @@ impl EventPageQuery {
 }
 
 pub(super) async fn events(
-    asked: ApiRequest<SessionTarget, EventPageQuery>,
+    request: ApiRequest<SessionTarget, EventPageQuery>,
 ) -> Result<JsonReply<EventRows>, Problem> {
-    let (mut after, limit) = (asked.query.after(), asked.query.limit());
-    let held = asked.memory.held();
-    let mut page = page(&asked.target, &asked.memory, after, limit).await?;
-    if let (None, Some(around)) = (asked.query.after, asked.query.around)
+    let (mut after, limit) = (request.query.after(), request.query.limit());
+    let held = request.memory.size();
+    let mut page = page(&request.target, &request.memory, after, limit).await?;
+    if let (None, Some(around)) = (request.query.after, request.query.around)
         && after + (page.limit as u64) < around
     {
         // The commits before it are large: it is the first one then.
         after = around.saturating_sub(1);
-        asked.memory.hold(held)?;
-        page = self::page(&asked.target, &asked.memory, after, limit).await?;
+        request.memory.resize(held)?;
+        page = self::page(&request.target, &request.memory, after, limit).await?;
     }
-    let session = commits_of(&asked.target, page.range).await?;
-    let mut events = rows(&session, after, page.limit, asked.target.app.pricing());
-    if asked.query.brief {
+    let session = commits_of(&request.target, page.range).await?;
+    let mut events = rows(&session, after, page.limit, request.target.app.pricing());
+    if request.query.brief {
         events = events.into_iter().map(EventRow::into_brief).collect();
     }
     let last = events.last().map(|row| row.version);
@@ -99,8 +99,8 @@ async fn page(
     after: u64,
     limit: usize,
 ) -> Result<PagePlan, Problem> {
-    let before = memory.held();
-    let hold = |weight| memory.hold(before.saturating_add(weight));
+    let before = memory.size();
+    let hold = |weight| memory.resize(before.saturating_add(weight));
     PagePlan::after(target.runner(), target.session.key(), (after, limit), PAGE_BYTES, hold).await
 }
 
@@ -116,10 +116,10 @@ impl PathParameter for VersionParameter {
 }
 
 pub(super) async fn event(
-    asked: ApiRequest<SessionPart<VersionParameter>>,
+    request: ApiRequest<SessionPart<VersionParameter>>,
 ) -> Result<JsonReply<EventRow>, Problem> {
-    let SessionPart { session, part: VersionParameter(version) } = asked.target;
-    let row = event_at(&session, version, &asked.memory).await?;
+    let SessionPart { session, part: VersionParameter(version) } = request.target;
+    let row = event_at(&session, version, &request.memory).await?;
     row.map(JsonReply).ok_or_else(|| Problem::unknown_version(version))
 }
 
@@ -147,25 +147,25 @@ pub(super) struct StateQuery {
 }
 
 pub(super) async fn state(
-    asked: ApiRequest<SessionTarget, StateQuery>,
+    request: ApiRequest<SessionTarget, StateQuery>,
 ) -> Result<JsonReply<StateRow>, Problem> {
-    let (runner, key) = (asked.target.runner(), asked.target.session.key());
-    let is_taken = take_state(&asked.memory, runner, key, asked.query.at).await?;
-    let session = at(&asked.target, asked.query.at, EventRange::None).await?;
-    let origin = match asked.query.origin {
-        true => {
-            Some(asked.shared.indexes.read(&asked.target, &session, |index| origin(index, &session)).await?)
-        }
+    let (runner, key) = (request.target.runner(), request.target.session.key());
+    let is_taken = reserve_state(&request.memory, runner, key, request.query.at).await?;
+    let session = session_at(&request.target, request.query.at, EventRange::None).await?;
+    let origin = match request.query.origin {
+        true => Some(
+            request.shared.indexes.read(&request.target, &session, |index| origin(index, &session)).await?,
+        ),
         false => None,
     };
     let values = values(&session);
     if !is_taken {
-        asked.memory.take(values.values().map(weight_of_value).sum())?;
+        request.memory.grow(values.values().map(weight_of_value).sum())?;
     }
     Ok(JsonReply(StateRow { version: session.version, values, origin }))
 }
 
-pub(super) async fn at(
+pub(super) async fn session_at(
     target: &SessionTarget,
     version: Option<u64>,
     events: EventRange,
@@ -214,16 +214,16 @@ pub(super) struct BlameQuery {
 }
 
 pub(super) async fn blame(
-    asked: ApiRequest<SessionTarget, BlameQuery>,
+    request: ApiRequest<SessionTarget, BlameQuery>,
 ) -> Result<JsonReply<BlameRow>, Problem> {
-    let BlameQuery { key, at: version, before, limit } = asked.query;
+    let BlameQuery { key, at: version, before, limit } = request.query;
     let (before, limit) = (before.unwrap_or(u64::MAX), limit.unwrap_or(MOST).clamp(1, MOST));
-    let head = head(&asked.target, version).await?;
+    let head = head(&request.target, version).await?;
     let newest = |index: &WriteIndex| newest_writes(&key, &index.writes(&key, &head), before, limit);
-    let mut blame = asked.shared.indexes.read(&asked.target, &head, newest).await?;
-    let state = state_before(&asked.target, &asked.memory, head.oldest, blame.writes.first()).await?;
+    let mut blame = request.shared.indexes.read(&request.target, &head, newest).await?;
+    let state = state_before(&request.target, &request.memory, head.oldest, blame.writes.first()).await?;
     blame.writes =
-        with_values(&asked.target, &asked.memory, std::mem::take(&mut blame.writes), state).await?;
+        with_values(&request.target, &request.memory, std::mem::take(&mut blame.writes), state).await?;
     Ok(JsonReply(blame))
 }
 
@@ -261,9 +261,9 @@ async fn with_values(
 ) -> Result<Vec<BlamedWrite>, Problem> {
     let mut commits = HashMap::new();
     let versions: Vec<u64> = writes.iter().map(|write| write.version).collect();
-    for (first, last) in stretches(&versions) {
+    for (first, last) in version_ranges(&versions) {
         let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
-        take_commits(memory, target.runner(), target.session.key(), (first - 1, limit)).await?;
+        reserve_commits(memory, target.runner(), target.session.key(), (first - 1, limit)).await?;
         let stored = commits_of(target, EventRange::Page { after: first - 1, limit }).await?;
         commits.extend(stored.events.into_iter().map(|committed| (committed.version, (committed, 0))));
     }
@@ -275,24 +275,24 @@ async fn with_values(
         blamed.at = committed.event.at.to_string();
         blamed.write.value = write.value().cloned();
         (blamed.before, blamed.after) =
-            state.as_mut().map(|state| changed_by(state, write)).unwrap_or_default();
+            state.as_mut().map(|state| values_around(state, write)).unwrap_or_default();
         Some(blamed)
     });
     Ok(filled.collect())
 }
 
 /// Commits that are near each other are read at once.
-fn stretches(versions: &[u64]) -> Vec<(u64, u64)> {
-    let mut stretches: Vec<(u64, u64)> = Vec::new();
+fn version_ranges(versions: &[u64]) -> Vec<(u64, u64)> {
+    let mut version_ranges: Vec<(u64, u64)> = Vec::new();
     for version in versions {
-        match stretches.last_mut() {
+        match version_ranges.last_mut() {
             Some((first, last)) if version - *last <= NEAR && version - *first < MOST as u64 => {
                 *last = *version;
             }
-            _ => stretches.push((*version, *version)),
+            _ => version_ranges.push((*version, *version)),
         }
     }
-    stretches
+    version_ranges
 }
 
 /// A session at a version, without state and commits.
@@ -319,13 +319,13 @@ async fn state_before(
     let is_own =
         |first: &&BlamedWrite| Scope::of(&first.write.key) == Scope::Session && first.version > oldest;
     let Some(first) = first.filter(is_own) else { return Ok(None) };
-    take_state(memory, target.runner(), target.session.key(), Some(first.version - 1)).await?;
-    let session = at(target, Some(first.version - 1), EventRange::None).await?;
+    reserve_state(memory, target.runner(), target.session.key(), Some(first.version - 1)).await?;
+    let session = session_at(target, Some(first.version - 1), EventRange::None).await?;
     Ok(Some(session.state(target.runner().schema())?))
 }
 
 /// The value of a key in a state before a write and after it.
-fn changed_by(state: &mut State, write: &Write) -> (Option<Value>, Option<Value>) {
+fn values_around(state: &mut State, write: &Write) -> (Option<Value>, Option<Value>) {
     let value = |state: &State| state.get(write.key()).map(ValueRef::to_json);
     let before = value(state);
     match state.apply_write(write) {
@@ -344,31 +344,34 @@ pub(super) struct DiffQuery {
     to: Option<u64>,
 }
 
-pub(super) async fn diff(asked: ApiRequest<SessionTarget, DiffQuery>) -> Result<JsonReply<DiffRow>, Problem> {
+pub(super) async fn diff(
+    request: ApiRequest<SessionTarget, DiffQuery>,
+) -> Result<JsonReply<DiffRow>, Problem> {
     let mut is_taken = true;
-    for version in [Some(asked.query.from), asked.query.to] {
-        let (runner, key) = (asked.target.runner(), asked.target.session.key());
-        is_taken &= take_state(&asked.memory, runner, key, version).await?;
+    for version in [Some(request.query.from), request.query.to] {
+        let (runner, key) = (request.target.runner(), request.target.session.key());
+        is_taken &= reserve_state(&request.memory, runner, key, version).await?;
     }
-    let before = at(&asked.target, Some(asked.query.from), EventRange::None).await?;
-    let mut after = at(&asked.target, asked.query.to, EventRange::None).await?;
+    let before = session_at(&request.target, Some(request.query.from), EventRange::None).await?;
+    let mut after = session_at(&request.target, request.query.to, EventRange::None).await?;
     if let Some(first) = first_new(&before, &after) {
         let mut get =
             GetSession::new(after.key.clone()).events(EventRange::AfterVersion(first - 1)).visible();
         get.version = Some(after.version);
-        take_commits(&asked.memory, asked.target.runner(), &after.key, (first - 1, usize::MAX)).await?;
-        after.events = asked.target.runner().store().get(get.without_state()).await?.events;
+        reserve_commits(&request.memory, request.target.runner(), &after.key, (first - 1, usize::MAX))
+            .await?;
+        after.events = request.target.runner().store().get(get.without_state()).await?.events;
     }
     let new = after.visible_events().filter(|committed| !before.visible.contains(committed.version));
     let messages = new.flat_map(|committed| committed.event.messages.iter().map(|message| json(&**message)));
     let (earlier, later) = (values(&before), values(&after));
     if !is_taken {
-        asked.memory.take(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
+        request.memory.grow(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
     }
     Ok(JsonReply(DiffRow {
         from: before.version,
         to: after.version,
-        changed: changed(&earlier, &later),
+        changed: changed_values(&earlier, &later),
         messages: messages.collect(),
     }))
 }
@@ -386,7 +389,7 @@ fn first_new(before: &Session, after: &Session) -> Option<u64> {
     })
 }
 
-fn changed(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> Vec<ChangeRow> {
+fn changed_values(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> Vec<ChangeRow> {
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -438,7 +441,7 @@ pub(super) struct PairRow {
 }
 
 /// What a commit says, without the ids of calls.
-fn said(row: &EventRow) -> String {
+fn comparison_key(row: &EventRow) -> String {
     let inside: Vec<&str> = row.path.iter().map(|item| item.name.as_str()).collect();
     let calls: Vec<_> = row.calls.iter().map(|call| (&call.name, &call.arguments)).collect();
     let outcomes = row.outcomes.iter().map(|it| (&it.name, it.status, &it.result, &it.error));
@@ -452,12 +455,12 @@ fn said(row: &EventRow) -> String {
 }
 
 pub(super) async fn compare(
-    asked: ApiRequest<SessionTarget, CompareQuery>,
+    request: ApiRequest<SessionTarget, CompareQuery>,
 ) -> Result<JsonReply<CompareRow>, Problem> {
-    let SessionTarget { app, session } = asked.target;
-    let other = find_session(&app, &asked.principal, &asked.query.with).await?;
+    let SessionTarget { app, session } = request.target;
+    let other = find_session(&app, &request.principal, &request.query.with).await?;
     for session in [&session, &other] {
-        take_whole(&asked.memory, app.runner(), session.key()).await?;
+        reserve_whole(&request.memory, app.runner(), session.key()).await?;
     }
     let (left, right) = (session.read(EventRange::All).await?, other.read(EventRange::All).await?);
     let comparison = stepfold_runner::compare(&left, &right, app.runner().schema())?;
@@ -477,7 +480,7 @@ pub(super) async fn compare(
         left: of_left,
         right: of_right,
         first: comparison.first.map(|first| first.to_string()),
-        changed: changed(&values(&left), &values(&right)),
+        changed: changed_values(&values(&left), &values(&right)),
     }))
 }
 
@@ -495,7 +498,7 @@ async fn compared(
     for part in events.chunks(AT_ONCE) {
         for event in part {
             let row = rows.row(event, true);
-            says.push(said(&row));
+            says.push(comparison_key(&row));
             shown.push(row);
         }
         // The client may be gone.
@@ -540,28 +543,28 @@ async fn check_fork(
 }
 
 pub(super) async fn fork(
-    asked: ApiRequest<SessionTarget, (), JsonBody<Fork>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<Fork>>,
 ) -> Result<CreatedReply<SessionRow>, Problem> {
-    let JsonBody(fork) = asked.body;
-    check_shared(&asked.principal, &fork.set)?;
-    check_fork(&asked.principal, &asked.target, fork.at).await?;
-    let SessionTarget { app, session } = asked.target;
+    let JsonBody(fork) = request.body;
+    check_shared(&request.principal, &fork.set)?;
+    check_fork(&request.principal, &request.target, fork.at).await?;
+    let SessionTarget { app, session } = request.target;
     let has_changes = !(fork.set.is_empty() && fork.results.is_empty() && fork.arguments.is_empty());
-    let place = match has_changes {
-        true => Some(asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?),
+    let permit = match has_changes {
+        true => Some(request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?),
         false => None,
     };
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
-    let edit = edited(Edit::new().by(asked.principal.name()), fork.set, (fork.results, fork.arguments));
+    let edit = build_edit(Edit::new().by(request.principal.name()), fork.set, (fork.results, fork.arguments));
     let forked = session.fork_with(id.as_str(), fork.at, edit).await?;
     let value = SessionRow::of(&forked.read_events(EventRange::None).await?);
-    if let Some(place) = place {
+    if let Some(permit) = permit {
         // Recovery would continue as well, of all users together. A failure here changes nothing about the fork.
         if let Ok(LastRun::Unfinished(pending)) = LastRun::of(&forked).await
             && pending.is_empty()
             && let Ok(invocation) = forked.resume().start()
         {
-            taken(invocation, place);
+            hold_permit(invocation, permit);
         }
     }
     Ok(CreatedReply::session(&app, &id, value))
@@ -582,16 +585,16 @@ pub(super) struct StateEdit {
 }
 
 pub(super) async fn edit_state(
-    asked: ApiRequest<SessionTarget, (), JsonBody<StateEdit>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<StateEdit>>,
 ) -> Result<JsonReply<Changed>, Problem> {
-    let key = asked.idempotency_key()?;
-    let JsonBody(StateEdit { set, unset, expected }) = asked.body;
+    let key = request.idempotency_key()?;
+    let JsonBody(StateEdit { set, unset, expected }) = request.body;
     let mut touched = set.clone();
     touched.extend(unset.iter().map(|key| (key.clone(), Value::Null)));
-    check_shared(&asked.principal, &touched)?;
-    let edit = edited(Edit::new().by(asked.principal.name()), set, (Map::new(), Map::new()));
+    check_shared(&request.principal, &touched)?;
+    let edit = build_edit(Edit::new().by(request.principal.name()), set, (Map::new(), Map::new()));
     let edit = unset.into_iter().fold(edit, Edit::remove);
-    make(&asked.target.session, edit, key, expected).await
+    apply_edit(&request.target.session, edit, key, expected).await
 }
 
 /// Changes of calls.
@@ -609,16 +612,16 @@ pub(super) struct ResultEdit {
 }
 
 pub(super) async fn edit_results(
-    asked: ApiRequest<SessionTarget, (), JsonBody<ResultEdit>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<ResultEdit>>,
 ) -> Result<JsonReply<Changed>, Problem> {
-    let key = asked.idempotency_key()?;
-    let JsonBody(ResultEdit { results, arguments, expected }) = asked.body;
-    let edit = edited(Edit::new().by(asked.principal.name()), Map::new(), (results, arguments));
-    make(&asked.target.session, edit, key, expected).await
+    let key = request.idempotency_key()?;
+    let JsonBody(ResultEdit { results, arguments, expected }) = request.body;
+    let edit = build_edit(Edit::new().by(request.principal.name()), Map::new(), (results, arguments));
+    apply_edit(&request.target.session, edit, key, expected).await
 }
 
 /// The edit with these values, and these results and arguments of calls.
-fn edited(
+fn build_edit(
     edit: Edit,
     set: Map<String, Value>,
     (results, arguments): (Map<String, Value>, Map<String, Value>),
@@ -628,7 +631,7 @@ fn edited(
     arguments.into_iter().fold(edit, |edit, (call, arguments)| edit.arguments(call, arguments))
 }
 
-async fn make(
+async fn apply_edit(
     session: &SessionHandle,
     edit: Edit,
     key: Option<String>,
@@ -659,10 +662,10 @@ pub(super) struct Changed {
 }
 
 pub(super) async fn rewind(
-    asked: ApiRequest<SessionTarget, (), JsonBody<Rewind>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<Rewind>>,
 ) -> Result<JsonReply<Changed>, Problem> {
-    let JsonBody(Rewind { to, expected }) = asked.body;
-    let session: &SessionHandle = &asked.target.session;
+    let JsonBody(Rewind { to, expected }) = request.body;
+    let session: &SessionHandle = &request.target.session;
     Ok(JsonReply(Changed { version: session.rewind_from(expected, to).await? }))
 }
 
@@ -681,11 +684,11 @@ pub(super) struct ReplayRow {
     version: Option<u64>,
 }
 
-pub(super) async fn replay(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<ReplayRow>, Problem> {
-    let runner = asked.target.runner();
-    take_whole(&asked.memory, runner, asked.target.session.key()).await?;
+pub(super) async fn replay(request: ApiRequest<SessionTarget>) -> Result<JsonReply<ReplayRow>, Problem> {
+    let runner = request.target.runner();
+    reserve_whole(&request.memory, runner, request.target.session.key()).await?;
     let agent = runner.agent();
-    match asked.target.session.replay(agent).await {
+    match request.target.session.replay(agent).await {
         Ok(runs) => {
             let (first_divergence, invocation, version) = (None, None, None);
             Ok(JsonReply(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))

@@ -18,7 +18,7 @@ use stepfold_session_scopes::Session;
 use super::history::{event_at, head};
 use crate::http::app::SessionTarget;
 use crate::http::guard::problem::Problem;
-use crate::http::loading::page_plan::take_whole;
+use crate::http::loading::page_plan::reserve_whole;
 use crate::http::loading::write_index::{AtVersion, WriteIndex};
 use crate::http::operation::reply::JsonReply;
 use crate::http::operation::request::ApiRequest;
@@ -176,23 +176,26 @@ enum ShownPart {
 }
 
 pub(super) async fn shown(
-    asked: ApiRequest<SessionTarget, StepQuery>,
+    request: ApiRequest<SessionTarget, StepQuery>,
 ) -> Result<JsonReply<ModelRow>, Problem> {
-    let path = asked.query.path.as_deref().map(places).transpose()?;
-    let session = &asked.target.session;
-    let version = match asked.query.at {
+    let path = request.query.path.as_deref().map(places).transpose()?;
+    let session = &request.target.session;
+    let version = match request.query.at {
         Some(version) => version,
-        None => head(&asked.target, None).await?.version,
+        None => head(&request.target, None).await?.version,
     };
-    take_whole(&asked.memory, asked.target.runner(), session.key()).await?;
+    reserve_whole(&request.memory, request.target.runner(), session.key()).await?;
     let step = session.model_step(Some(version), path.as_deref()).await?;
     let step = step.ok_or_else(|| Problem::no_model_step(version))?;
-    let told =
-        event_at(&asked.target, step.reply.as_ref().map_or(version, |(version, _)| *version), &asked.memory)
-            .await?;
+    let told = event_at(
+        &request.target,
+        step.reply.as_ref().map_or(version, |(version, _)| *version),
+        &request.memory,
+    )
+    .await?;
     let wired = step.run.agent().model().wire_request(&step.run.request());
     let mut row = row(version, step, told.map(|row| (row.path, row.cost)).unwrap_or_default());
-    row.set_wire(wired, asked.query.wire);
+    row.set_wire(wired, request.query.wire);
     Ok(JsonReply(row))
 }
 
@@ -422,10 +425,10 @@ impl UsageTotal {
 }
 
 pub(super) async fn usage(
-    asked: ApiRequest<SessionTarget, UsageQuery>,
+    request: ApiRequest<SessionTarget, UsageQuery>,
 ) -> Result<JsonReply<TotalRow>, Problem> {
-    let head = head(&asked.target, asked.query.at).await?;
-    let models = asked.shared.indexes.read(&asked.target, &head, |index| by_model(index, &head)).await?;
+    let head = head(&request.target, request.query.at).await?;
+    let models = request.shared.indexes.read(&request.target, &head, |index| by_model(index, &head)).await?;
     let mut all = UsageTotal::default();
     for of in models.values() {
         all.add(of.replies, of.usage, of.cost);
@@ -451,7 +454,7 @@ pub(super) async fn usage(
 /// The tokens of each model.
 fn by_model(index: &WriteIndex, head: &Session) -> BTreeMap<String, UsageTotal> {
     let mut models: BTreeMap<String, UsageTotal> = BTreeMap::new();
-    for AtVersion { what, .. } in index.spent(head).iter() {
+    for AtVersion { what, .. } in index.reply_usage(head).iter() {
         match models.get_mut(&what.model) {
             Some(spent) => spent.add(1, what.usage, what.cost),
             None => models.entry(what.model.clone()).or_default().add(1, what.usage, what.cost),

@@ -152,14 +152,14 @@ fn image_type(bytes: &[u8]) -> Option<&'static str> {
 }
 
 pub(super) async fn send(
-    asked: ApiRequest<SessionTarget, (), JsonBody<NewMessage>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<NewMessage>>,
 ) -> Result<AcceptedReply<Accepted>, Problem> {
-    let key = asked.idempotency_key()?;
-    check_shared(&asked.principal, &asked.body.0.values)?;
-    let when_busy = asked.body.0.when_busy;
-    let input = asked.body.0.into_input(&asked.shared.limits)?;
-    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let mut session = asked.target.session;
+    let key = request.idempotency_key()?;
+    check_shared(&request.principal, &request.body.0.values)?;
+    let when_busy = request.body.0.when_busy;
+    let input = request.body.0.into_input(&request.shared.limits)?;
+    let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
+    let mut session = request.target.session;
     if let Some(when_busy) = when_busy {
         session = session.when_busy(when_busy.into());
     }
@@ -167,37 +167,37 @@ pub(super) async fn send(
         Some(key) => session.send_once(key, input).await?,
         None => session.send(input).await?,
     };
-    Ok(AcceptedReply(taken(invocation, place)))
+    Ok(AcceptedReply(hold_permit(invocation, permit)))
 }
 
 /// The place of a run is taken until it ends or waits.
-pub(super) fn taken(invocation: Invocation, place: LimitPermit) -> Accepted {
+pub(super) fn hold_permit(invocation: Invocation, permit: LimitPermit) -> Accepted {
     let accepted = Accepted { invocation: invocation.id().to_string() };
     tokio::spawn(async move {
         if let Err(error) = invocation.outcome().await {
             tracing::info!(invocation = %invocation.id(), %error, "invocation failed");
         }
-        drop(place);
+        drop(permit);
     });
     accepted
 }
 
 pub(super) async fn run(
-    asked: ApiRequest<SessionTarget, (), JsonBody<NewMessage>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<NewMessage>>,
 ) -> Result<JsonReply<RunRow>, Problem> {
-    let key = asked.idempotency_key()?.unwrap_or_else(|| RandomIds.next());
-    check_shared(&asked.principal, &asked.body.0.values)?;
-    if asked.body.0.when_busy.is_some() {
+    let key = request.idempotency_key()?.unwrap_or_else(|| RandomIds.next());
+    check_shared(&request.principal, &request.body.0.values)?;
+    if request.body.0.when_busy.is_some() {
         return Err(Problem::invalid("when_busy", "a run waits for its turn; send a message instead"));
     }
-    let input = asked.body.0.into_input(&asked.shared.limits)?;
-    let _place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let report = asked.target.session.run_as(key, input).await?;
+    let input = request.body.0.into_input(&request.shared.limits)?;
+    let _permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
+    let report = request.target.session.run_as(key, input).await?;
     Ok(JsonReply(RunRow::of(report)))
 }
 
-pub(super) async fn withdraw(asked: ApiRequest<SessionPart<InvocationId>>) -> Result<NoContent, Problem> {
-    let SessionPart { session: SessionTarget { session, .. }, part: message } = asked.target;
+pub(super) async fn withdraw(request: ApiRequest<SessionPart<InvocationId>>) -> Result<NoContent, Problem> {
+    let SessionPart { session: SessionTarget { session, .. }, part: message } = request.target;
     match session.withdraw(&message).await? {
         true => Ok(NoContent(HeaderMap::new())),
         false => Err(Problem::not_waiting(message.as_str())),
@@ -224,16 +224,16 @@ pub(super) struct NewDecisions {
 }
 
 pub(super) async fn decide(
-    asked: ApiRequest<SessionTarget, (), JsonBody<NewDecisions>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<NewDecisions>>,
 ) -> Result<AcceptedReply<Decided>, Problem> {
-    let key = asked.idempotency_key()?;
-    let JsonBody(NewDecisions { decisions, with_changed_agent }) = asked.body;
+    let key = request.idempotency_key()?;
+    let JsonBody(NewDecisions { decisions, with_changed_agent }) = request.body;
     if decisions.is_empty() {
         return Err(Problem::invalid("decisions", "expected at least one"));
     }
-    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
+    let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
     let decisions: Decisions = decisions.into_iter().map(|(id, decision)| (id, decision.into())).collect();
-    let mut resume = asked.target.session.resume().decide_all(decisions).by(asked.principal.name());
+    let mut resume = request.target.session.resume().decide_all(decisions).by(request.principal.name());
     if let Some(key) = key {
         resume = resume.idempotency_key(key);
     }
@@ -241,7 +241,7 @@ pub(super) async fn decide(
         resume = resume.with_changed_agent();
     }
     let (receipt, invocation) = resume.submit().await?;
-    let Accepted { invocation } = taken(invocation, place);
+    let Accepted { invocation } = hold_permit(invocation, permit);
     Ok(AcceptedReply(Decided {
         invocation,
         version: receipt.version,
@@ -269,24 +269,24 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D:
 }
 
 pub(super) async fn complete(
-    asked: ApiRequest<SessionTarget, (), JsonBody<NewOutcome>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<NewOutcome>>,
 ) -> Result<JsonReply<Completed>, Problem> {
-    let NewOutcome { token, result, error } = asked.body.0;
+    let NewOutcome { token, result, error } = request.body.0;
     let outcome = match (result, error) {
         (Some(result), None) => Ok(result),
         (None, Some(error)) => Err(error),
         _ => return Err(Problem::invalid("outcome", "expected one of `result` and `error`")),
     };
     // A token says which session it is of: another one's is unknown here.
-    let SessionTarget { app, session } = asked.target;
+    let SessionTarget { app, session } = request.target;
     if app.runner().session_of_token(&token)? != *session.key() {
         return Err(Problem::invalid("token", "it belongs to another session"));
     }
     // It may continue the run, in this process.
-    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let receipt = app.runner().complete(&token, outcome).by(asked.principal.name()).await?;
+    let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
+    let receipt = app.runner().complete(&token, outcome).by(request.principal.name()).await?;
     if let Some(invocation) = session.running() {
-        taken(invocation, place);
+        hold_permit(invocation, permit);
     }
     Ok(JsonReply(Completed { version: receipt.version, requests: receipt.requests }))
 }
@@ -310,17 +310,17 @@ pub(super) struct Resumption {
 }
 
 pub(super) async fn resume(
-    asked: ApiRequest<SessionTarget, (), JsonBody<Resumption>>,
+    request: ApiRequest<SessionTarget, (), JsonBody<Resumption>>,
 ) -> Result<AcceptedReply<Accepted>, Problem> {
-    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let session = &asked.target.session;
-    let changes = asked.target.runner().watch_session(session.key());
+    let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
+    let session = &request.target.session;
+    let changes = request.target.runner().watch_session(session.key());
     // What is asked for is being done, by recovery or for another message.
     if let Some(invocation) = session.driving() {
-        return Ok(AcceptedReply(taken(invocation, place)));
+        return Ok(AcceptedReply(hold_permit(invocation, permit)));
     }
     let mut resume = session.resume();
-    if asked.body.0.with_changed_agent {
+    if request.body.0.with_changed_agent {
         resume = resume.with_changed_agent();
     }
     let invocation = resume.start()?;
@@ -333,7 +333,7 @@ pub(super) async fn resume(
     if !has_begun && let Err(error) = invocation.outcome().await {
         return Err(error.into());
     }
-    Ok(AcceptedReply(taken(invocation, place)))
+    Ok(AcceptedReply(hold_permit(invocation, permit)))
 }
 
 /// Waits until a run continues in the session of these changes, by whatever invocation of this process.
@@ -354,8 +354,8 @@ pub(super) struct EndRow {
     exit: Value,
 }
 
-pub(super) async fn abandon(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<EndRow>, Problem> {
-    let outcome = asked.target.session.abandon().await?;
+pub(super) async fn abandon(request: ApiRequest<SessionTarget>) -> Result<JsonReply<EndRow>, Problem> {
+    let outcome = request.target.session.abandon().await?;
     Ok(JsonReply(EndRow { exit: exit(outcome.exit()) }))
 }
 
@@ -366,8 +366,8 @@ pub(super) struct CancelRow {
     cancelled: bool,
 }
 
-pub(super) async fn cancel(asked: ApiRequest<SessionTarget>) -> Result<AcceptedReply<CancelRow>, Problem> {
-    Ok(AcceptedReply(CancelRow { cancelled: asked.target.session.cancel_everywhere().await? }))
+pub(super) async fn cancel(request: ApiRequest<SessionTarget>) -> Result<AcceptedReply<CancelRow>, Problem> {
+    Ok(AcceptedReply(CancelRow { cancelled: request.target.session.cancel_everywhere().await? }))
 }
 
 /// Where a live stream begins.
@@ -379,14 +379,14 @@ pub(super) struct LiveQuery {
     after: Option<String>,
 }
 
-pub(super) async fn live(asked: ApiRequest<SessionTarget, LiveQuery>) -> Result<EventStream, Problem> {
-    let last = last_event_id(&asked.headers, StreamPosition::parse)?;
-    let after = asked.query.after.as_deref().map_or(Ok(StreamStart::Newest), StreamStart::parse)?;
+pub(super) async fn live(request: ApiRequest<SessionTarget, LiveQuery>) -> Result<EventStream, Problem> {
+    let last = last_event_id(&request.headers, StreamPosition::parse)?;
+    let after = request.query.after.as_deref().map_or(Ok(StreamStart::Newest), StreamStart::parse)?;
     let (last, after) = after.or(last);
-    let opening = asked.shared.stream_permit(&asked.principal)?;
-    let SessionTarget { app, session } = asked.target;
+    let opening = request.shared.stream_permit(&request.principal)?;
+    let SessionTarget { app, session } = request.target;
     let followed = FollowRequest { runner: app.runner().clone(), session, last, after };
-    Ok(EventStream(live_stream::open(&asked.shared.channels, followed, opening).await?))
+    Ok(EventStream(live_stream::open(&request.shared.channels, followed, opening).await?))
 }
 
 fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
@@ -441,9 +441,11 @@ pub(super) struct LiveManyQuery {
     after: Option<String>,
 }
 
-pub(super) async fn live_all(asked: ApiRequest<WholeServer, LiveManyQuery>) -> Result<EventStream, Problem> {
-    let (shared, principal) = (&asked.shared, &asked.principal);
-    let Some(sessions) = &asked.query.sessions else {
+pub(super) async fn live_all(
+    request: ApiRequest<WholeServer, LiveManyQuery>,
+) -> Result<EventStream, Problem> {
+    let (shared, principal) = (&request.shared, &request.principal);
+    let Some(sessions) = &request.query.sessions else {
         let opening = shared.stream_permit(principal)?;
         let body = user_feed::open(&shared.feeds, &shared.apps, principal.user(), opening).await?;
         return Ok(EventStream(body));
@@ -453,11 +455,11 @@ pub(super) async fn live_all(asked: ApiRequest<WholeServer, LiveManyQuery>) -> R
         return Err(Problem::too_many("sessions of a live stream", shared.limits.sessions_per_stream));
     }
     let of_each = |what| Problem::invalid(what, "it must have one part for each session");
-    let lasts = match last_event_id(&asked.headers, StreamPosition::parse_many)? {
+    let lasts = match last_event_id(&request.headers, StreamPosition::parse_many)? {
         None => vec![None; names.len()],
         Some(lasts) => lasts.into_iter().map(Some).collect(),
     };
-    let versions = match &asked.query.after {
+    let versions = match &request.query.after {
         None => vec![StreamStart::Newest; names.len()],
         Some(after) => after.split(',').map(StreamStart::parse).collect::<Result<_, _>>()?,
     };

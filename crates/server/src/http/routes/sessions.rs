@@ -19,7 +19,7 @@ use super::shared_values::check_shared;
 use crate::http::app::{App, SessionTarget};
 use crate::http::guard::limits::MemoryReservation;
 use crate::http::guard::problem::Problem;
-use crate::http::loading::page_plan::{CommitSizes, PagePlan, take_newest};
+use crate::http::loading::page_plan::{CommitSizes, PagePlan, reserve_newest};
 use crate::http::operation::reply::{CreatedReply, JsonReply, NoContent};
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
 use crate::http::rows::import_mark::ImportedRow;
@@ -48,25 +48,25 @@ pub(super) struct SessionPageQuery {
 }
 
 pub(super) async fn list(
-    asked: ApiRequest<AppTarget, SessionPageQuery>,
+    request: ApiRequest<AppTarget, SessionPageQuery>,
 ) -> Result<JsonReply<SessionRows>, Problem> {
-    let (app, user) = (&asked.target.0, asked.principal.user());
-    let SessionPageQuery { after, limit, q, status, stopped } = asked.query;
-    let wanted = SessionFilter { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
+    let (app, user) = (&request.target.0, request.principal.user());
+    let SessionPageQuery { after, limit, q, status, stopped } = request.query;
+    let filter = SessionFilter { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
     let limit = limit.unwrap_or(100).clamp(1, MOST);
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     let (mut sessions, mut looked, mut next) = (Vec::new(), 0, after.map(Cursor::new));
     loop {
-        let request = ListSessions::new(app.name(), user.as_str())?.after(next).limit(limit - sessions.len());
-        let page = app.runner().store().list(wanted.asked(request)).await?;
+        let list = ListSessions::new(app.name(), user.as_str())?.after(next).limit(limit - sessions.len());
+        let page = app.runner().store().list(filter.narrow(list)).await?;
         next = page.next;
         looked += page.sessions.len();
         let rows = page.sessions.into_iter().map(|stored| {
-            let (app, wanted, turns) = (Arc::clone(app), wanted.clone(), Arc::clone(&turns));
-            let memory = asked.memory.another();
+            let (app, filter, turns) = (Arc::clone(app), filter.clone(), Arc::clone(&turns));
+            let memory = request.memory.new_empty();
             async move {
-                let _turn = take_turn(&app, &stored, &turns, &memory).await?;
-                wanted_row(&app, &stored, &wanted).await
+                let _turn = acquire_turn(&app, &stored, &turns, &memory).await?;
+                filtered_row(&app, &stored, &filter).await
             }
             .boxed()
         });
@@ -74,7 +74,7 @@ pub(super) async fn list(
         let rows: Vec<Option<SessionRow>> = rows.try_collect().await?;
         sessions.extend(rows.into_iter().flatten());
         // Each page of the store is as long as what is left of this one: half a page is enough to end it.
-        let is_full = sessions.len() * 2 >= limit || wanted == SessionFilter::default();
+        let is_full = sessions.len() * 2 >= limit || filter == SessionFilter::default();
         if next.is_none() || is_full || looked >= LOOKED {
             return Ok(JsonReply(SessionRows {
                 sessions,
@@ -98,7 +98,7 @@ struct SessionFilter {
 
 impl SessionFilter {
     /// The list of a store that has all of these, and may have others.
-    fn asked(&self, request: ListSessions) -> ListSessions {
+    fn narrow(&self, request: ListSessions) -> ListSessions {
         let request = if self.is_of_unfinished() { request.unfinished() } else { request };
         match &self.text {
             Some(text) => request.containing(text),
@@ -106,7 +106,7 @@ impl SessionFilter {
         }
     }
 
-    fn is(&self, row: &SessionRow) -> bool {
+    fn matches(&self, row: &SessionRow) -> bool {
         let has = |text: &str, wanted: &str| text.to_lowercase().contains(wanted);
         let has_text = |wanted: &String| {
             has(&row.id, wanted) || row.title.as_ref().is_some_and(|title| has(title, wanted))
@@ -124,7 +124,7 @@ impl SessionFilter {
 }
 
 /// Takes the memory of the newest commit of a session, with a turn among those that are described at once: a large one is alone.
-async fn take_turn<'a>(
+async fn acquire_turn<'a>(
     app: &App,
     stored: &Session,
     turns: &'a Semaphore,
@@ -134,7 +134,7 @@ async fn take_turn<'a>(
     let is_small = newest.as_ref().map_or(true, CommitSizes::are_small);
     let turn = turns.acquire_many(if is_small { 1 } else { ALL_TURNS }).await;
     let turn = turn.map_err(|_| Problem::unavailable("the server stops"))?;
-    let taken = async { newest?.take(memory, app.runner()).await };
+    let taken = async { newest?.reserve(memory, app.runner()).await };
     match taken.await {
         // It may have been deleted meanwhile.
         Err(problem) if problem.status() != StatusCode::NOT_FOUND => Err(problem),
@@ -143,22 +143,25 @@ async fn take_turn<'a>(
 }
 
 /// The row of a session, if it is wanted.
-async fn wanted_row(
+async fn filtered_row(
     app: &App,
     stored: &Session,
-    wanted: &SessionFilter,
+    filter: &SessionFilter,
 ) -> Result<Option<SessionRow>, Problem> {
     let row = described(app, stored).await?;
-    Ok(wanted.is(&row).then_some(row))
+    Ok(filter.matches(&row).then_some(row))
 }
 
 /// The title of a session, and who imported it.
-async fn begin(app: &App, session: &SessionHandle) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
+async fn title_and_import(
+    app: &App,
+    session: &SessionHandle,
+) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
     let page = PagePlan::just_after(app.runner(), session.key(), (0, FIRST)).await?;
     let first = session.read_events(page.range).await?;
     let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
-    let asked = messages.find(|message| message.role() == Role::User);
-    let title = asked.map(|message| short(&message.text())).filter(|title| !title.is_empty());
+    let first_message = messages.find(|message| message.role() == Role::User);
+    let title = first_message.map(|message| short(&message.text())).filter(|title| !title.is_empty());
     Ok((title, ImportedRow::of(&first)))
 }
 
@@ -175,7 +178,7 @@ async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
     let Some(session) = session else { return Ok(row) };
     row.status = Some(Status::of(&session).await?.1);
     row.forks = number_of_forks(app, &session).await?;
-    (row.title, row.imported) = begin(app, &session).await?;
+    (row.title, row.imported) = title_and_import(app, &session).await?;
     Ok(row)
 }
 
@@ -204,20 +207,20 @@ pub(super) struct NewSession {
 }
 
 pub(super) async fn create(
-    asked: ApiRequest<AppTarget, (), JsonBody<NewSession>>,
+    request: ApiRequest<AppTarget, (), JsonBody<NewSession>>,
 ) -> Result<CreatedReply<SessionRow>, Problem> {
-    let (app, JsonBody(new)) = (asked.target.0, asked.body);
-    check_shared(&asked.principal, &new.values)?;
+    let (app, JsonBody(new)) = (request.target.0, request.body);
+    check_shared(&request.principal, &new.values)?;
     let id = new.id.unwrap_or_else(|| RandomIds.next());
-    let user = asked.principal.user().as_str();
+    let user = request.principal.user().as_str();
     let session = app.runner().create(user, id.as_str(), Value::Object(new.values)).await?;
     let value = SessionRow::of(&session.read_events(EventRange::None).await?);
     Ok(CreatedReply::session(&app, &id, value))
 }
 
-pub(super) async fn read(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<SessionDetail>, Problem> {
-    let session = &asked.target.session;
-    take_newest(&asked.memory, asked.target.runner(), session).await?;
+pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<JsonReply<SessionDetail>, Problem> {
+    let session = &request.target.session;
+    reserve_newest(&request.memory, request.target.runner(), session).await?;
     let stored = session.read_events(EventRange::Last(1)).await?;
     let run = LastRun::of(session).await?;
     let inbox = session.inbox().await?;
@@ -229,7 +232,7 @@ pub(super) async fn read(asked: ApiRequest<SessionTarget>) -> Result<JsonReply<S
     };
     let mut row = SessionRow::of(&stored);
     row.status = Some(Status::decide(session, &stored, &run));
-    row.forks = number_of_forks(&asked.target.app, session).await?;
+    row.forks = number_of_forks(&request.target.app, session).await?;
     row.imported = ImportedRow::read(session).await?;
     Ok(JsonReply(SessionDetail {
         session: row,
@@ -253,7 +256,7 @@ pub(super) struct DeletionQuery {
     user_state: bool,
 }
 
-pub(super) async fn delete(asked: ApiRequest<SessionTarget, DeletionQuery>) -> Result<NoContent, Problem> {
-    asked.target.session.delete(asked.query.user_state).await?;
+pub(super) async fn delete(request: ApiRequest<SessionTarget, DeletionQuery>) -> Result<NoContent, Problem> {
+    request.target.session.delete(request.query.user_state).await?;
     Ok(NoContent(HeaderMap::new()))
 }

@@ -15,7 +15,7 @@ use stepfold_session_scopes::{
     SessionError, SessionStore as _, Timestamp,
 };
 
-use super::history::at;
+use super::history::session_at;
 use super::scripted_test;
 use super::shared_values::own_and_shared;
 use crate::http::app::SessionTarget;
@@ -23,9 +23,9 @@ use crate::http::guard::auth::Principal;
 use crate::http::guard::limits::Limits;
 use crate::http::guard::problem::Problem;
 use crate::http::guard::strict;
-use crate::http::loading::page_plan::take_whole;
+use crate::http::loading::page_plan::reserve_whole;
 use crate::http::operation::reply::{ApiReply, CreatedReply, MediaSchemas, json_response, text_schema};
-use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody, held};
+use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody, exact_numbers};
 use crate::http::rows::import_mark::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::rows::{ParentRow, SessionRow};
 
@@ -175,16 +175,16 @@ fn file_name(id: &str) -> String {
     id.chars().map(plain).collect()
 }
 
-pub(super) async fn export(asked: ApiRequest<SessionTarget, ExportQuery>) -> Result<ExportReply, Problem> {
-    let session = &asked.target.session;
-    take_whole(&asked.memory, asked.target.runner(), session.key()).await?;
-    if let ExportForm::Test = asked.query.r#as {
-        let text = scripted_test::test_of(&asked.target).await?;
+pub(super) async fn export(request: ApiRequest<SessionTarget, ExportQuery>) -> Result<ExportReply, Problem> {
+    let session = &request.target.session;
+    reserve_whole(&request.memory, request.target.runner(), session.key()).await?;
+    if let ExportForm::Test = request.query.r#as {
+        let text = scripted_test::test_of(&request.target).await?;
         return Ok(ExportReply::Test { name: session.key().id.to_string(), text });
     }
     let stored = session.read(EventRange::All).await?;
-    let first = at(&asked.target, Some(stored.oldest), EventRange::None).await?;
-    let labels = asked.target.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
+    let first = session_at(&request.target, Some(stored.oldest), EventRange::None).await?;
+    let labels = request.target.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
     let events = stored.events.iter().map(|committed| {
         let body = RawValue::from_string(unmarked(&committed.event).to_body()?).unwrap_or_default();
         let (id, at) = (committed.event.id.to_string(), committed.event.at.as_micros());
@@ -194,7 +194,7 @@ pub(super) async fn export(asked: ApiRequest<SessionTarget, ExportQuery>) -> Res
     Ok(ExportReply::Json(Box::new(ExportRow {
         format: FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
-        app: asked.target.app.name().to_owned(),
+        app: request.target.app.name().to_owned(),
         id: stored.key.id.to_string(),
         created: stored.created.to_string(),
         parent: SessionRow::of(&stored).parent,
@@ -225,7 +225,7 @@ impl RequestBody for ImportBody {
 
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
         let read = strict::from_slice(bytes).map_err(|error| Problem::invalid("export", error));
-        read.and_then(|export| held(bytes, "export", ImportBody(export)))
+        read.and_then(|export| exact_numbers(bytes, "export", ImportBody(export)))
     }
 }
 
@@ -238,21 +238,21 @@ pub(super) struct ImportQuery {
 }
 
 pub(super) async fn import(
-    asked: ApiRequest<AppTarget, ImportQuery, ImportBody>,
+    request: ApiRequest<AppTarget, ImportQuery, ImportBody>,
 ) -> Result<CreatedReply<SessionRow>, Problem> {
-    let (AppTarget(app), ImportBody(row)) = (asked.target, asked.body);
+    let (AppTarget(app), ImportBody(row)) = (request.target, request.body);
     let runner = app.runner();
-    let events = marked(events_of(&row)?, &asked.principal, runner.now());
+    let events = marked(events_of(&row)?, &request.principal, runner.now());
     let labels = labels_of(&row)?;
-    let id = asked.query.id.unwrap_or_else(|| RandomIds.next());
-    let key = runner.key(asked.principal.user().as_str(), id.as_str())?;
-    let request = CreateSession::with_key(key.clone(), runner.schema(), runner.now())
+    let id = request.query.id.unwrap_or_else(|| RandomIds.next());
+    let key = runner.key(request.principal.user().as_str(), id.as_str())?;
+    let new_session = CreateSession::with_key(key.clone(), runner.schema(), runner.now())
         .values(Value::Object(row.first.clone()))?
         .with_events(events)
         .with_labels(labels);
-    check(&asked.principal, &row, &request).await?;
+    check(&request.principal, &row, &new_session).await?;
     let store = runner.store();
-    let created = store.create(request).await?;
+    let created = store.create(new_session).await?;
     if created.version != row.version {
         return Err(Problem::unsupported("imports"));
     }

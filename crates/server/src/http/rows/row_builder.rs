@@ -25,10 +25,10 @@ use super::request::CallRow;
 pub(in crate::http) const BEFORE: usize = 64;
 
 /// The number of commits that are kept, so that those after a rewind are named as well.
-const KEPT: usize = 4_096;
+const MAX_COMMITS: usize = 4_096;
 
 /// The bytes of those commits.
-const KEPT_BYTES: usize = 1 << 20;
+const MAX_COMMIT_BYTES: usize = 1 << 20;
 
 /// Reads commits in order, each of which names what the ones before it have begun.
 pub(in crate::http) struct RowBuilder {
@@ -41,7 +41,7 @@ pub(in crate::http) struct RowBuilder {
     bytes: usize,
     pricing: Arc<AppPricing>,
     /// What the newest commit has used.
-    spent: Option<ReplyUsage>,
+    reply_usage: Option<ReplyUsage>,
 }
 
 /// What a reply or a summary has used.
@@ -105,14 +105,14 @@ impl RowBuilder {
             kept: VecDeque::new(),
             bytes: 0,
             pricing,
-            spent: None,
+            reply_usage: None,
         }
     }
 
     /// The row of the next commit.
     pub(in crate::http) fn row(&mut self, committed: &CommittedEvent, visible: bool) -> EventRow {
         let mut row = EventRow::of(committed, visible);
-        self.spent = None;
+        self.reply_usage = None;
         if let Some(to) = committed.event.actions.rewound_to() {
             self.rewind(to);
         }
@@ -126,14 +126,14 @@ impl RowBuilder {
     fn keep(&mut self, committed: &CommittedEvent) {
         self.bytes += bytes_of(committed);
         self.kept.push_back(committed.clone());
-        while self.kept.len() > KEPT || (self.bytes > KEPT_BYTES && self.kept.len() > 1) {
+        while self.kept.len() > MAX_COMMITS || (self.bytes > MAX_COMMIT_BYTES && self.kept.len() > 1) {
             self.bytes -= self.kept.pop_front().as_ref().map_or(0, bytes_of);
         }
     }
 
     /// Takes what the newest commit has used, if it is a reply or a summary.
-    pub(in crate::http) fn take_spent(&mut self) -> Option<ReplyUsage> {
-        self.spent.take()
+    pub(in crate::http) fn take_reply_usage(&mut self) -> Option<ReplyUsage> {
+        self.reply_usage.take()
     }
 
     fn describe(&mut self, event: &Event, row: &mut EventRow) {
@@ -149,12 +149,12 @@ impl RowBuilder {
         if let EventKind::Answered(_) = event.kind {
             self.items.name_writers(row);
         }
-        if let Some(usage) = spent(event) {
+        if let Some(usage) = reply_usage(event) {
             let (path, reported) = (&row.path, row.model.as_deref());
             let cost = self.pricing.cost(path, reported, usage);
             let model = self.pricing.model(path, reported).unwrap_or_default().into_owned();
             row.cost = cost.map(dollars);
-            self.spent = Some(ReplyUsage { model, usage: *usage, cost });
+            self.reply_usage = Some(ReplyUsage { model, usage: *usage, cost });
         }
     }
 
@@ -173,14 +173,14 @@ impl RowBuilder {
                 self.describe(&event, &mut EventRow::of(committed, true));
             }
         }
-        self.spent = None;
+        self.reply_usage = None;
     }
 }
 
 /// The tokens of a reply or a summary, also inside.
-fn spent(event: &Event) -> Option<&Usage> {
+fn reply_usage(event: &Event) -> Option<&Usage> {
     match &event.kind {
-        EventKind::Inner { event, .. } => spent(event),
+        EventKind::Inner { event, .. } => reply_usage(event),
         EventKind::Replied { usage, .. } | EventKind::Summarized { usage, .. } => {
             (*usage != Usage::default()).then_some(usage)
         }
@@ -234,7 +234,8 @@ impl StepItems {
             }
             EventKind::Edited { results, arguments, by, .. } => {
                 row.decided_by.clone_from(by);
-                let results = results.iter().map(|result| (result.call_id().to_owned(), said(result).0));
+                let results =
+                    results.iter().map(|result| (result.call_id().to_owned(), value_and_error(result).0));
                 let arguments = arguments.iter().cloned().collect();
                 row.edited = Some(EditedRow { results: results.collect(), arguments });
             }
@@ -318,7 +319,7 @@ impl StepItems {
                 let mut messages = event.messages.iter().filter_map(|message| message.tool_result());
                 let result = recorded.result.as_ref();
                 let result = result.or_else(|| messages.find(|result| result.call_id() == call_id));
-                let (result, error) = result.map_or((Value::Null, None), said);
+                let (result, error) = result.map_or((Value::Null, None), value_and_error);
                 (status(recorded.status), result, error, recorded.tries, &recorded.delta)
             }
             RecordedOutcome::Node(outcome) => {
@@ -336,7 +337,7 @@ impl StepItems {
 }
 
 /// A result, and the error if it is one.
-fn said(result: &ToolResult) -> (Value, Option<String>) {
+fn value_and_error(result: &ToolResult) -> (Value, Option<String>) {
     match result.content() {
         ToolContent::Value(value) => (value.clone(), None),
         ToolContent::Error(error) => (Value::Null, Some(error.clone())),

@@ -74,12 +74,12 @@ async fn serve(
     let app = app(shared, &mut parts).await?;
     let memory = shared.usage.memory(principal.user(), &shared.limits);
     let body = Bytes::from(read_body(shared, &memory, body, shared.limits.body).await?);
-    memory.take(weight_of_json(&body))?;
+    memory.grow(weight_of_json(&body))?;
     let mut service = shared.mcp.of(&app, principal).await;
     let stream = match parts.method {
         Method::GET => {
-            let place = shared.usage.stream(principal.user(), &shared.limits)?;
-            Some(shared.metrics.stream(place))
+            let permit = shared.usage.stream_permit(principal.user(), &shared.limits)?;
+            Some(shared.metrics.stream(permit))
         }
         _ => None,
     };
@@ -101,15 +101,15 @@ async fn admit_message(
     let most = shared.limits.streams_per_user;
     match &*message.method {
         "tools/call" | "tasks/update" => {
-            let place = shared.usage.run(principal.user(), &shared.limits)?;
+            let permit = shared.usage.run_permit(principal.user(), &shared.limits)?;
             // It is held by the request, which the call keeps until its run ends.
-            parts.extensions.insert(Arc::new(place));
+            parts.extensions.insert(Arc::new(permit));
         }
         // It continues with a run whose process died.
         "tasks/get" => {
             let (usage, user, limits) =
                 (shared.usage.clone(), principal.user().clone(), shared.limits.clone());
-            parts.extensions.insert(RunPermits::new(move || usage.run(&user, &limits).ok()));
+            parts.extensions.insert(RunPermits::new(move || usage.run_permit(&user, &limits).ok()));
         }
         "initialize" if service.clients().await >= most => {
             return Err(Problem::too_many("sessions of the Model Context Protocol", most));

@@ -12,7 +12,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use super::Server;
 use crate::http::guard::access::{CallerName, logged};
 use crate::http::guard::auth::{Principal, Role};
-use crate::http::guard::own_thread::{apart, done};
+use crate::http::guard::own_thread::{joined, on_own_thread};
 use crate::http::guard::problem::{Problem, ProblemForm};
 use crate::http::operation::admission::{admit, authenticate};
 use crate::http::operation::response::{
@@ -43,7 +43,7 @@ impl Server {
         let health = |shared: Arc<ServerState>| {
             move |request: Request| {
                 let shared = Arc::clone(&shared);
-                async move { public(&shared, &request) }
+                async move { answer_public(&shared, &request) }
             }
         };
         for path in PUBLIC.into_iter().chain(studio::paths()) {
@@ -96,7 +96,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
 /// What anyone may read who names the host: nothing of it is secret.
 const PUBLIC: [&str; 3] = ["/healthz", "/readyz", "/api/v1/openapi.json"];
 
-fn public(shared: &ServerState, request: &Request) -> Response<Body> {
+fn answer_public(shared: &ServerState, request: &Request) -> Response<Body> {
     let response = match shared.rules.admit_host(request.headers()) {
         Err(denied) => Problem::denied(denied).into_response(),
         Ok(()) => match request.uri().path() {
@@ -158,7 +158,7 @@ async fn answer(
         (Err(problem), _) => Err(problem),
         (Ok(_), None) => Err(Problem::unknown_path()),
         (Ok(principal), Some(operation)) => {
-            act(shared, operation, principal, Request::from_parts(parts, body)).await
+            execute(shared, operation, principal, Request::from_parts(parts, body)).await
         }
     };
     let mut response = answered.unwrap_or_else(|problem| problem.in_form(form).into_response());
@@ -170,7 +170,7 @@ async fn answer(
 }
 
 /// Does what is asked. What changes something is done in a task of its own: a client that is gone cancels nothing.
-async fn act(
+async fn execute(
     shared: Arc<ServerState>,
     operation: &ApiOperation,
     principal: Principal,
@@ -179,8 +179,8 @@ async fn act(
     let is_read = operation.method == Method::GET || operation.id == "replay";
     let timeout = shared.limits.heavy_timeout;
     // Before the body is read.
-    let place = match operation.is_heavy {
-        true => Some(shared.usage.heavy(principal.user(), &shared.limits)?),
+    let permit = match operation.is_heavy {
+        true => Some(shared.usage.heavy_permit(principal.user(), &shared.limits)?),
         false => None,
     };
     let memory = shared.usage.memory(principal.user(), &shared.limits);
@@ -189,17 +189,17 @@ async fn act(
         let response = answered.await?;
         // Of a stream nothing is told here: it has an account of its own.
         let bytes = response.body().size_hint().exact().unwrap_or(0);
-        memory.hold(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        memory.resize(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         match usize::try_from(bytes) {
             Ok(bytes) if bytes <= SLICE => Ok(response),
-            _ => Ok(holding(in_slices(response), (memory, place))),
+            _ => Ok(holding(in_slices(response), (memory, permit))),
         }
     };
     match (is_read, operation.is_whole) {
         (true, false) => answered.await,
-        (true, true) => apart(answered, Some(timeout)).await,
-        (false, false) => done(tokio::spawn(answered).await),
-        (false, true) => done(tokio::spawn(apart(answered, None)).await),
+        (true, true) => on_own_thread(answered, Some(timeout)).await,
+        (false, false) => joined(tokio::spawn(answered).await),
+        (false, true) => joined(tokio::spawn(on_own_thread(answered, None)).await),
     }
 }
 

@@ -53,17 +53,17 @@ impl Metrics {
     /// ```
     pub async fn serve(&self, listener: TcpListener, app: impl Into<App>) -> Infallible {
         let app = Arc::new(app.into());
-        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let permits = Arc::new(Semaphore::new(AT_ONCE));
         loop {
             // It is never closed.
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { continue };
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { continue };
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let answered = answer(stream, self.clone(), Arc::clone(&app));
                     tokio::spawn(async move {
                         // A reader that is too slow comes again.
                         let _ = tokio::time::timeout(PATIENCE, answered).await;
-                        drop(place);
+                        drop(permit);
                     });
                 }
                 // Of one client; or no file is left, which takes a while.

@@ -65,18 +65,18 @@ impl Server {
     /// ```
     pub async fn serve_until(self, listener: TcpListener, stop: impl Future<Output = ()>) -> bool {
         let (router, connections) = (self.router(), GracefulShutdown::new());
-        let places = Arc::new(Semaphore::new(self.limits().connections));
+        let permits = Arc::new(Semaphore::new(self.limits().connections));
         let accept = async {
             loop {
                 // Clients beyond the limit wait in the queue of the system.
-                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+                let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
                 match listener.accept().await {
                     Ok((stream, peer)) => {
                         let connection =
                             connection((stream, peer), router.clone(), self.limits(), &connections);
                         tokio::spawn(async move {
                             connection.await;
-                            drop(place);
+                            drop(permit);
                         });
                     }
                     Err(error) => {

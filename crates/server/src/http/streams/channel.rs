@@ -28,15 +28,15 @@ use crate::http::rows::row_builder::{BEFORE, RowBuilder};
 use crate::http::rows::{self, EventRow, RequestRow};
 
 /// Bounds what is kept of a session for readers that are slow or connect again: events, and their bytes.
-const KEPT: usize = 512;
+const MAX_EVENTS: usize = 512;
 
-const KEPT_BYTES: usize = 256 << 10;
+const MAX_BYTES: usize = 256 << 10;
 
 /// How long a session is followed without readers: a browser that connects again finds its place.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// The first and the longest pause before a failed read of the store is retried.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 
 /// The sessions that have readers.
 #[derive(Clone, Default)]
@@ -53,8 +53,8 @@ pub(in crate::http) struct LiveChannel {
     /// The life of the session: one that was created again after its deletion has another channel.
     pub(in crate::http) life: LifeId,
     /// The version before its first event.
-    began: u64,
-    kept: Mutex<EventBuffer>,
+    base_version: u64,
+    buffer: Mutex<EventBuffer>,
     next: watch::Sender<u64>,
 }
 
@@ -107,7 +107,7 @@ impl LiveChannels {
     }
 
     /// The channel of a session: an existing one, or a new one.
-    pub(in crate::http) async fn of(
+    pub(in crate::http) async fn get_or_open(
         &self,
         runner: &Runner,
         session: &SessionHandle,
@@ -133,18 +133,18 @@ impl LiveChannels {
         let channel = Arc::new(LiveChannel {
             epoch: new_epoch(&stored.life),
             life: stored.life.clone(),
-            began: version,
-            kept: Mutex::new(EventBuffer { version, ..EventBuffer::default() }),
+            base_version: version,
+            buffer: Mutex::new(EventBuffer { version, ..EventBuffer::default() }),
             next: watch::Sender::new(0),
         });
         let subscribed = subscribe(&channel);
         open.insert(key.clone(), Arc::clone(&channel));
         drop(open);
         let pricing = self.pricing(runner, session.key());
-        let pump =
+        let driver =
             ChannelDriver::new(runner, session.clone(), Arc::clone(&channel), (version, &before), &pricing);
-        let open = ChannelGuard { channels: self.clone(), key, channel };
-        tokio::spawn(pump.run(open));
+        let guard = ChannelGuard { channels: self.clone(), key, channel };
+        tokio::spawn(driver.run(guard));
         Ok(subscribed)
     }
 
@@ -193,32 +193,32 @@ impl Drop for ChannelGuard {
 }
 
 impl LiveChannel {
-    fn kept(&self) -> MutexGuard<'_, EventBuffer> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, EventBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a new reader begins: with the unfinished text after the newest commit.
-    pub(in crate::http) fn start(&self) -> StartPosition {
-        let kept = self.kept();
-        StartPosition { number: kept.after_commit.max(kept.first), version: kept.version }
+    pub(in crate::http) fn newest_position(&self) -> StartPosition {
+        let buffer = self.buffer();
+        StartPosition { number: buffer.after_commit.max(buffer.first), version: buffer.version }
     }
 
     /// Where a reader continues that has read the event with this number, or none, if that is still kept.
-    pub(in crate::http) fn after(&self, number: Option<u64>) -> Option<StartPosition> {
-        let kept = self.kept();
+    pub(in crate::http) fn position_after(&self, number: Option<u64>) -> Option<StartPosition> {
+        let buffer = self.buffer();
         let Some(number) = number else {
-            return (kept.first == 0).then_some(StartPosition { number: 0, version: self.began });
+            return (buffer.first == 0).then_some(StartPosition { number: 0, version: self.base_version });
         };
-        let place = usize::try_from(number.checked_sub(kept.first)?).ok()?;
-        let read = kept.frames.get(place)?;
+        let place = usize::try_from(number.checked_sub(buffer.first)?).ok()?;
+        let read = buffer.frames.get(place)?;
         Some(StartPosition { number: number + 1, version: read.version })
     }
 
-    pub(in crate::http) fn at(&self, number: u64) -> BufferLookup {
-        let kept = self.kept();
-        let Some(place) = number.checked_sub(kept.first) else { return BufferLookup::Missed };
+    pub(in crate::http) fn lookup(&self, number: u64) -> BufferLookup {
+        let buffer = self.buffer();
+        let Some(place) = number.checked_sub(buffer.first) else { return BufferLookup::Missed };
         let place = usize::try_from(place).unwrap_or(usize::MAX);
-        match (kept.frames.get(place), kept.ended) {
+        match (buffer.frames.get(place), buffer.ended) {
             (Some(frame), _) => BufferLookup::Event(frame.clone()),
             (None, Some(reason)) => BufferLookup::End(reason),
             (None, None) => BufferLookup::NotYet,
@@ -227,30 +227,30 @@ impl LiveChannel {
 
     /// The invocation that runs in this process.
     pub(in crate::http) fn running(&self) -> Option<String> {
-        self.kept().running.clone()
+        self.buffer().running.clone()
     }
 
     fn push(&self, event: &str, is_commit: bool, version: u64, data: &impl Serialize) {
-        let mut kept = self.kept();
-        let number = kept.first + kept.frames.len() as u64;
+        let mut buffer = self.buffer();
+        let number = buffer.first + buffer.frames.len() as u64;
         if is_commit {
-            (kept.version, kept.after_commit) = (version, number + 1);
+            (buffer.version, buffer.after_commit) = (version, number + 1);
         }
-        let bytes = encode(Some((kept.version, &self.epoch, Some(number))), event, data);
-        kept.bytes += bytes.len();
-        let version = kept.version;
-        kept.frames.push_back(LiveFrame { version, is_commit, is_end: event == "ended", bytes });
-        while kept.frames.len() > KEPT || (kept.bytes > KEPT_BYTES && kept.frames.len() > 1) {
-            let dropped = kept.frames.pop_front().map_or(0, |frame| frame.bytes.len());
-            kept.bytes -= dropped;
-            kept.first += 1;
+        let bytes = encode(Some((buffer.version, &self.epoch, Some(number))), event, data);
+        buffer.bytes += bytes.len();
+        let version = buffer.version;
+        buffer.frames.push_back(LiveFrame { version, is_commit, is_end: event == "ended", bytes });
+        while buffer.frames.len() > MAX_EVENTS || (buffer.bytes > MAX_BYTES && buffer.frames.len() > 1) {
+            let dropped = buffer.frames.pop_front().map_or(0, |frame| frame.bytes.len());
+            buffer.bytes -= dropped;
+            buffer.first += 1;
         }
-        drop(kept);
+        drop(buffer);
         self.next.send_replace(number + 1);
     }
 
     fn end(&self, reason: &'static str) {
-        self.kept().ended.get_or_insert(reason);
+        self.buffer().ended.get_or_insert(reason);
         self.next.send_modify(|_| ());
     }
 }
@@ -264,10 +264,10 @@ struct ChannelDriver {
     rows: RowBuilder,
     run: Option<BoxStream<'static, Seen>>,
     /// The run in this process, until its end or pause is reported to readers.
-    untold: Option<Invocation>,
+    unreported: Option<Invocation>,
     /// An event of the run that comes after a commit which was not followed yet.
-    held: Option<(u64, RunEvent)>,
-    told: u64,
+    deferred: Option<(u64, RunEvent)>,
+    reported: u64,
 }
 
 impl ChannelDriver {
@@ -275,7 +275,7 @@ impl ChannelDriver {
         runner: &Runner,
         session: SessionHandle,
         channel: Arc<LiveChannel>,
-        (told, before): (u64, &[CommittedEvent]),
+        (reported, before): (u64, &[CommittedEvent]),
         pricing: &Arc<AppPricing>,
     ) -> Self {
         let mut rows = RowBuilder::new(pricing);
@@ -283,36 +283,37 @@ impl ChannelDriver {
             drop(rows.row(event, true));
         }
         let changes = runner.watch_session(session.key()).boxed();
-        let mut pump = ChannelDriver {
+        let mut driver = ChannelDriver {
             runner: runner.clone(),
             session,
             channel,
             changes,
             rows,
             run: None,
-            untold: None,
-            held: None,
-            told,
+            unreported: None,
+            deferred: None,
+            reported,
         };
-        pump.attach();
-        pump
+        driver.attach_run();
+        driver
     }
 
-    async fn run(mut self, open: ChannelGuard) {
+    async fn run(mut self, guard: ChannelGuard) {
         let channel = Arc::clone(&self.channel);
-        let mut commits = commits(&self.runner, self.session.key().clone(), channel.life.clone(), self.told);
+        let mut commits =
+            follow_commits(&self.runner, self.session.key().clone(), channel.life.clone(), self.reported);
         let mut unread = None;
         loop {
             tokio::select! {
                 biased;
-                seen = next_of(&mut self.run), if self.held.is_none() => self.saw(seen).await,
+                seen = next_run_event(&mut self.run), if self.deferred.is_none() => self.on_run_event(seen).await,
                 commit = commits.next() => match commit {
                     Some(Ok(commit)) => {
-                        self.committed(&commit);
-                        self.release().await;
-                        self.attach();
+                        self.report_commit(&commit);
+                        self.report_deferred().await;
+                        self.attach_run();
                         if self.run.is_none() {
-                            self.tell_requests().await;
+                            self.report_requests().await;
                         }
                     }
                     Some(Err(error)) => {
@@ -322,12 +323,12 @@ impl ChannelDriver {
                     }
                     None => break,
                 },
-                Some(_) = self.changes.next() => self.attach(),
+                Some(_) = self.changes.next() => self.attach_run(),
                 () = channel.next.closed(), if unread.is_none() => {
                     unread = Some(Box::pin(tokio::time::sleep(LINGER)));
                 }
-                () = until(&mut unread) => {
-                    if open.close_unread() {
+                () = elapsed(&mut unread) => {
+                    if guard.close_unread() {
                         return;
                     }
                     unread = None;
@@ -337,94 +338,96 @@ impl ChannelDriver {
     }
 
     /// Tells a commit, and the end of a run that it is.
-    fn committed(&mut self, commit: &CommittedEvent) {
-        self.told = commit.version;
+    fn report_commit(&mut self, commit: &CommittedEvent) {
+        self.reported = commit.version;
         let row = self.rows.row(commit, true);
         self.channel.push("committed", true, commit.version, &row);
         if let Some(end) = end_of(&row) {
-            self.untold = None;
-            self.channel.push("ended", false, self.told, &end);
+            self.unreported = None;
+            self.channel.push("ended", false, self.reported, &end);
         }
         if let Some(cause) = failure(&commit.event) {
-            self.untold = None;
+            self.unreported = None;
             let failed = json!({"version": row.version, "invocation": row.invocation, "cause": cause});
-            self.channel.push("failed", false, self.told, &failed);
+            self.channel.push("failed", false, self.reported, &failed);
         }
     }
 
     /// Begins to listen to the run in this process, if there is another one than before.
-    fn attach(&mut self) {
+    fn attach_run(&mut self) {
         if self.run.is_some() {
             return;
         }
         let running = self.session.running();
         let id = running.as_ref().map(|running| running.id().to_string());
         let is_new = {
-            let mut kept = self.channel.kept();
-            let is_new = id.is_some() && kept.running != id;
-            kept.running.clone_from(&id);
+            let mut buffer = self.channel.buffer();
+            let is_new = id.is_some() && buffer.running != id;
+            buffer.running.clone_from(&id);
             is_new
         };
         if let Some(running) = running.filter(|_| is_new) {
-            self.channel.push("running", false, self.told, &json!({"invocation": running.id().as_str()}));
+            self.channel.push("running", false, self.reported, &json!({"invocation": running.id().as_str()}));
             self.run = Some(running.subscribe(0).boxed());
-            self.untold = Some(running);
+            self.unreported = Some(running);
         }
     }
 
-    async fn saw(&mut self, seen: Option<Seen>) {
+    async fn on_run_event(&mut self, seen: Option<Seen>) {
         match seen {
-            Some(Seen::Event { version, event, .. }) if version > self.told => {
-                self.held = Some((version, event));
+            Some(Seen::Event { version, event, .. }) if version > self.reported => {
+                self.deferred = Some((version, event));
             }
-            Some(Seen::Event { version, event, .. }) if version == self.told => self.tell(&event).await,
+            Some(Seen::Event { version, event, .. }) if version == self.reported => {
+                self.report_event(&event).await
+            }
             // The commit that followed has all of it; or it is no longer kept.
             Some(_) => {}
             None => {
                 self.run = None;
-                self.attach();
+                self.attach_run();
                 if self.run.is_none()
-                    && let Some(stopped) = self.untold.take()
+                    && let Some(stopped) = self.unreported.take()
                 {
-                    self.tell_stopped(&stopped).await;
+                    self.report_stopped(&stopped).await;
                 }
             }
         }
     }
 
     /// Tells what was held back, if the commit before it is told.
-    async fn release(&mut self) {
-        if let Some((version, event)) = self.held.take_if(|(version, _)| *version <= self.told)
-            && version == self.told
+    async fn report_deferred(&mut self) {
+        if let Some((version, event)) = self.deferred.take_if(|(version, _)| *version <= self.reported)
+            && version == self.reported
         {
-            self.tell(&event).await;
+            self.report_event(&event).await;
         }
     }
 
-    async fn tell(&mut self, event: &RunEvent) {
-        if let Some((name, data)) = told(event, Vec::new()) {
-            self.untold.take_if(|_| name == "paused");
-            self.channel.push(name, false, self.told, &data);
+    async fn report_event(&mut self, event: &RunEvent) {
+        if let Some((name, data)) = event_data(event, Vec::new()) {
+            self.unreported.take_if(|_| name == "paused");
+            self.channel.push(name, false, self.reported, &data);
         }
         if *event == RunEvent::Ended(Exit::Paused(Pause::Approval)) {
-            self.tell_requests().await;
+            self.report_requests().await;
         }
     }
 
     /// Reports an invocation that stopped without a commit: the requests that refused decisions left, or its failure.
-    async fn tell_stopped(&mut self, stopped: &Invocation) {
-        if !self.tell_requests().await
+    async fn report_stopped(&mut self, stopped: &Invocation) {
+        if !self.report_requests().await
             && let Err(error) = stopped.outcome().await
         {
             let id = stopped.id().as_str();
-            let failed = json!({"version": self.told, "invocation": id, "cause": error.to_string()});
-            self.channel.push("failed", false, self.told, &failed);
+            let failed = json!({"version": self.reported, "invocation": id, "cause": error.to_string()});
+            self.channel.push("failed", false, self.reported, &failed);
         }
     }
 
     /// Reports the pending requests, if any, after the newest reported commit. Returns whether readers know them, or get them
     /// after a later commit.
-    async fn tell_requests(&mut self) -> bool {
+    async fn report_requests(&mut self) -> bool {
         let (pending, newest) = match pending(self.session.clone()).await {
             Ok(read) => read,
             Err(error) => {
@@ -433,12 +436,12 @@ impl ChannelDriver {
             }
         };
         // Those of a later commit are told after it.
-        if !pending.is_empty() && newest == self.told {
+        if !pending.is_empty() && newest == self.reported {
             let requests: Vec<RequestRow> = pending.iter().map(RequestRow::of).collect();
-            let waiting = json!({"version": self.told, "requests": requests});
-            self.channel.push("waiting", false, self.told, &waiting);
+            let waiting = json!({"version": self.reported, "requests": requests});
+            self.channel.push("waiting", false, self.reported, &waiting);
         }
-        !pending.is_empty() || newest != self.told
+        !pending.is_empty() || newest != self.reported
     }
 }
 
@@ -449,7 +452,7 @@ async fn pending(session: SessionHandle) -> Result<(Vec<ApprovalRequest>, u64), 
 }
 
 /// The end of a time that has begun.
-async fn until(time: &mut Option<Pin<Box<Sleep>>>) {
+async fn elapsed(time: &mut Option<Pin<Box<Sleep>>>) {
     match time {
         Some(time) => time.await,
         None => std::future::pending().await,
@@ -458,7 +461,7 @@ async fn until(time: &mut Option<Pin<Box<Sleep>>>) {
 
 /// The commits of a session after a version, as long as it has this life. Failed reads of the store are retried; readers wait
 /// meanwhile.
-fn commits(
+fn follow_commits(
     runner: &Runner,
     key: SessionKey,
     life: LifeId,
@@ -468,7 +471,7 @@ fn commits(
         let runner = runner.clone();
         move |after| runner.follow_life(key.clone(), life.clone(), after)
     };
-    let start = (follow(after), after, PAUSES.0);
+    let start = (follow(after), after, RETRY_PAUSES.0);
     let commits = futures_util::stream::unfold((follow, start), |(follow, place)| async move {
         let (mut commits, mut after, mut pause) = place;
         loop {
@@ -476,11 +479,11 @@ fn commits(
                 Err(error) if error.remedy() == Remedy::Retry => {
                     tracing::warn!(%error, "commits for live streams could not be read");
                     tokio::time::sleep(pause).await;
-                    (commits, pause) = (follow(after), (pause * 2).min(PAUSES.1));
+                    (commits, pause) = (follow(after), (pause * 2).min(RETRY_PAUSES.1));
                 }
                 next => {
                     after = next.as_ref().map_or(after, |commit| commit.version);
-                    return Some((next, (follow, (commits, after, PAUSES.0))));
+                    return Some((next, (follow, (commits, after, RETRY_PAUSES.0))));
                 }
             }
         }
@@ -489,7 +492,7 @@ fn commits(
 }
 
 /// The next event of a run; never without one.
-async fn next_of(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Seen> {
+async fn next_run_event(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Seen> {
     match run {
         Some(run) => run.next().await,
         None => std::future::pending().await,
@@ -498,12 +501,12 @@ async fn next_of(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Seen> {
 
 /// What readers are told of an event of a run; commits are told from the store. What happens in a run inside has the path of
 /// calls and nodes to it, the outermost first.
-fn told(event: &RunEvent, mut path: Vec<Value>) -> Option<(&'static str, Value)> {
+fn event_data(event: &RunEvent, mut path: Vec<Value>) -> Option<(&'static str, Value)> {
     let (name, mut data) = match event {
         RunEvent::Inner { name, id, is_node, place, event } => {
             let kind = if *is_node { "node" } else { "tool" };
             path.push(json!({"call_id": id, "name": name, "kind": kind, "place": place}));
-            return told(event, path);
+            return event_data(event, path);
         }
         RunEvent::Asking { step, model, .. } => ("asking", json!({"step": step, "model": model})),
         RunEvent::Text(text) => ("text", json!({"delta": text})),
@@ -543,9 +546,9 @@ mod tests {
     use super::*;
 
     fn channel() -> LiveChannel {
-        let (kept, next) = (Mutex::default(), watch::Sender::new(0));
+        let (buffer, next) = (Mutex::default(), watch::Sender::new(0));
         let life = LifeId::new("l").unwrap();
-        LiveChannel { epoch: "e".to_owned(), life, began: 0, kept, next }
+        LiveChannel { epoch: "e".to_owned(), life, base_version: 0, buffer, next }
     }
 
     /// Readers that are slow or absent hold nothing: what is kept is bounded by number and by bytes, and counted.
@@ -556,16 +559,16 @@ mod tests {
             let _absent = channel.next.subscribe();
             for version in 0..events {
                 channel.push("text", false, version, &json!({"delta": "x".repeat(length)}));
-                let kept = channel.kept();
-                let bytes: usize = kept.frames.iter().map(|frame| frame.bytes.len()).sum();
-                assert_eq!(bytes, kept.bytes);
-                assert!(kept.frames.len() <= KEPT);
+                let buffer = channel.buffer();
+                let bytes: usize = buffer.frames.iter().map(|frame| frame.bytes.len()).sum();
+                assert_eq!(bytes, buffer.bytes);
+                assert!(buffer.frames.len() <= MAX_EVENTS);
                 // One that is larger than all that is kept is still told.
-                assert!(bytes <= KEPT_BYTES || kept.frames.len() == 1, "{bytes} bytes");
+                assert!(bytes <= MAX_BYTES || buffer.frames.len() == 1, "{bytes} bytes");
             }
-            assert!(matches!(channel.at(0), BufferLookup::Missed));
-            assert!(matches!(channel.at(events - 1), BufferLookup::Event(_)));
-            assert!(matches!(channel.at(events), BufferLookup::NotYet));
+            assert!(matches!(channel.lookup(0), BufferLookup::Missed));
+            assert!(matches!(channel.lookup(events - 1), BufferLookup::Event(_)));
+            assert!(matches!(channel.lookup(events), BufferLookup::NotYet));
         }
     }
 }

@@ -22,7 +22,7 @@ use super::permit::StreamPermit;
 use super::sse::{KEEP_ALIVE, RETRY, StreamPosition, bye, encode, in_many};
 use crate::http::guard::limits::MemoryReservation;
 use crate::http::guard::problem::Problem;
-use crate::http::loading::page_plan::{PagePlan, take_newest};
+use crate::http::loading::page_plan::{PagePlan, reserve_newest};
 use crate::http::phase::{ServerPhase, reaches};
 use crate::http::rows::pricing::AppPricing;
 use crate::http::rows::row_builder::rows;
@@ -57,8 +57,8 @@ pub(in crate::http) async fn open(
     followed: FollowRequest,
     opening: StreamPermit,
 ) -> Result<Body, Problem> {
-    let following = FollowedSession::begin(channels, followed, opening.memory.another()).await?;
-    let sessions = vec![StreamMember::Here(Box::new(following))];
+    let following = FollowedSession::begin(channels, followed, opening.memory.new_empty()).await?;
+    let sessions = vec![StreamMember::Followed(Box::new(following))];
     Ok(LiveReader::new(sessions, false, opening).into_body())
 }
 
@@ -73,8 +73,8 @@ pub(in crate::http) async fn open_many(
         sessions.push(match followed {
             Ok(followed) => {
                 let (key, last) = (followed.session.key().clone(), followed.last.clone());
-                match FollowedSession::begin(channels, followed, opening.memory.another()).await {
-                    Ok(following) => StreamMember::Here(Box::new(following)),
+                match FollowedSession::begin(channels, followed, opening.memory.new_empty()).await {
+                    Ok(following) => StreamMember::Followed(Box::new(following)),
                     // It was deleted in this moment.
                     Err(problem) if problem.status() == http::StatusCode::NOT_FOUND => {
                         StreamMember::gone(key, last)
@@ -90,7 +90,7 @@ pub(in crate::http) async fn open_many(
 
 /// A session of a reader.
 enum StreamMember {
-    Here(Box<FollowedSession>),
+    Followed(Box<FollowedSession>),
     Gone {
         key: SessionKey,
         /// Where it ended, for the ids of the others.
@@ -109,21 +109,21 @@ impl StreamMember {
 
     fn key(&self) -> &SessionKey {
         match self {
-            StreamMember::Here(following) => &following.key,
+            StreamMember::Followed(following) => &following.key,
             StreamMember::Gone { key, .. } => key,
         }
     }
 
     fn position(&self) -> StreamPosition {
         match self {
-            StreamMember::Here(following) => following.position(),
+            StreamMember::Followed(following) => following.position(),
             StreamMember::Gone { place, .. } => place.clone(),
         }
     }
 
-    fn here(&mut self) -> Option<&mut FollowedSession> {
+    fn followed(&mut self) -> Option<&mut FollowedSession> {
         match self {
-            StreamMember::Here(following) => Some(following),
+            StreamMember::Followed(following) => Some(following),
             StreamMember::Gone { .. } => None,
         }
     }
@@ -141,13 +141,13 @@ struct FollowedSession {
     /// The version of the newest commit that was told.
     version: u64,
     /// Commits up to this version are read from the store, before the next event of the channel.
-    until: u64,
+    read_until: u64,
     /// Those that were read.
-    read: VecDeque<EventRow>,
+    unsent: VecDeque<EventRow>,
     /// What is told first.
-    first: Option<Bytes>,
+    queued: Option<Bytes>,
     /// The version of the end of a run that was read from the store, and told.
-    ended: u64,
+    ended_version: u64,
     /// The last read of the store failed, and is retried soon.
     is_failing: bool,
     /// What was read takes memory until it is sent.
@@ -160,7 +160,7 @@ struct FollowedSession {
 enum NextEvent {
     Event(Bytes),
     /// Nothing yet.
-    Later,
+    NotYet,
     /// Nothing ever, for this reason.
     End(&'static str),
 }
@@ -172,10 +172,10 @@ impl FollowedSession {
         memory: MemoryReservation,
     ) -> Result<Self, Problem> {
         let FollowRequest { runner, session, last, after } = followed;
-        let (channel, changes) = channels.of(&runner, &session).await?;
+        let (channel, changes) = channels.get_or_open(&runner, &session).await?;
         let here = last.as_ref().filter(|last| last.epoch == channel.epoch);
-        let kept = here.and_then(|last| channel.after(last.number));
-        let start = kept.unwrap_or_else(|| channel.start());
+        let kept = here.and_then(|last| channel.position_after(last.number));
+        let start = kept.unwrap_or_else(|| channel.newest_position());
         let is_other = last.as_ref().is_some_and(|last| !last.is_of_same_life(&channel.epoch));
         let mut known = match &last {
             Some(_) if is_other => 0,
@@ -194,20 +194,20 @@ impl FollowedSession {
             changes,
             number: start.number,
             version: known,
-            until: start.version,
-            read: VecDeque::new(),
-            first: None,
-            ended: 0,
+            read_until: start.version,
+            unsent: VecDeque::new(),
+            queued: None,
+            ended_version: 0,
             is_failing: false,
             memory,
             is_starved: false,
         };
-        following.first = match (&last, kept) {
+        following.queued = match (&last, kept) {
             (Some(_), Some(_)) => None,
             (Some(_), None) if is_other => Some(following.reset("the session was deleted and created again")),
             (Some(_), None) => Some(following.reset("connected again: unfinished text before this is gone")),
             (None, _) => {
-                take_newest(&following.memory, &following.runner, &session).await?;
+                reserve_newest(&following.memory, &following.runner, &session).await?;
                 Some(following.hello(&session).await?)
             }
         };
@@ -242,30 +242,30 @@ impl FollowedSession {
     /// The next event, if it is there.
     async fn next(&mut self) -> NextEvent {
         loop {
-            if let Some(first) = self.first.take() {
+            if let Some(first) = self.queued.take() {
                 return NextEvent::Event(first);
             }
-            if let Some(row) = self.read.pop_front() {
+            if let Some(row) = self.unsent.pop_front() {
                 self.version = row.version;
                 if let Some(end) = end_of(&row) {
-                    self.first = Some(self.encode("ended", &end));
-                    self.ended = row.version;
+                    self.queued = Some(self.encode("ended", &end));
+                    self.ended_version = row.version;
                 }
                 return NextEvent::Event(self.encode("committed", &row));
             }
-            self.memory.release();
-            if self.version < self.until {
+            self.memory.free();
+            if self.version < self.read_until {
                 match self.read_store().await {
                     Ok(()) => continue,
                     Err(None) => {
                         self.changes.mark_unchanged();
-                        return NextEvent::Later;
+                        return NextEvent::NotYet;
                     }
                     Err(Some(reason)) => return NextEvent::End(reason),
                 }
             }
             self.changes.mark_unchanged();
-            match self.channel.at(self.number) {
+            match self.channel.lookup(self.number) {
                 BufferLookup::Event(frame) => {
                     self.number += 1;
                     let is_new = if frame.is_commit {
@@ -274,17 +274,17 @@ impl FollowedSession {
                         // What was written before a commit that was sent is part of it.
                         frame.version >= self.version
                     };
-                    if is_new && !(frame.is_end && frame.version == self.ended) {
+                    if is_new && !(frame.is_end && frame.version == self.ended_version) {
                         self.version = self.version.max(frame.version);
                         return NextEvent::Event(frame.bytes);
                     }
                 }
                 BufferLookup::Missed => {
-                    let start = self.channel.start();
-                    (self.number, self.until) = (start.number, start.version);
+                    let start = self.channel.newest_position();
+                    (self.number, self.read_until) = (start.number, start.version);
                     return NextEvent::Event(self.reset("too slow: unfinished text before this is gone"));
                 }
-                BufferLookup::NotYet => return NextEvent::Later,
+                BufferLookup::NotYet => return NextEvent::NotYet,
                 BufferLookup::End(reason) => return NextEvent::End(reason),
             }
         }
@@ -294,7 +294,7 @@ impl FollowedSession {
     async fn read_store(&mut self) -> Result<(), Option<&'static str>> {
         // A commit that a user may not hold is sent alone.
         let hold = |weight: usize| {
-            self.memory.hold(weight.min(self.memory.limit())).map_err(|_| ReadFailure::NoMemory)
+            self.memory.resize(weight.min(self.memory.limit())).map_err(|_| ReadFailure::NoMemory)
         };
         let page = PagePlan::after(&self.runner, &self.key, (self.version, PAGE), PAGE_BYTES, hold).await;
         self.is_starved = matches!(page, Err(ReadFailure::NoMemory));
@@ -317,12 +317,12 @@ impl FollowedSession {
             }
         };
         let rows = rows(&session, self.version, limit, &self.pricing);
-        let rows = rows.into_iter().filter(|row| row.version <= self.until);
-        self.read.extend(rows);
-        let before = self.read.front().map_or(self.until, |first| first.version - 1);
+        let rows = rows.into_iter().filter(|row| row.version <= self.read_until);
+        self.unsent.extend(rows);
+        let before = self.unsent.front().map_or(self.read_until, |first| first.version - 1);
         if before > self.version {
             self.version = before;
-            self.first = Some(self.reset("commits up to this version were deleted by retention"));
+            self.queued = Some(self.reset("commits up to this version were deleted by retention"));
         }
         Ok(())
     }
@@ -345,7 +345,7 @@ struct LiveReader {
     sessions: Vec<StreamMember>,
     is_of_many: bool,
     /// The session that is looked at next: none is told before all others again and again.
-    turn: usize,
+    next_index: usize,
     queue: VecDeque<Bytes>,
     is_over: bool,
     opening: StreamPermit,
@@ -354,7 +354,7 @@ struct LiveReader {
 impl LiveReader {
     fn new(sessions: Vec<StreamMember>, is_of_many: bool, opening: StreamPermit) -> Self {
         let queue = VecDeque::from([RETRY]);
-        LiveReader { sessions, is_of_many, turn: 0, queue, is_over: false, opening }
+        LiveReader { sessions, is_of_many, next_index: 0, queue, is_over: false, opening }
     }
 
     fn into_body(self) -> Body {
@@ -377,24 +377,24 @@ impl LiveReader {
             if self.is_over {
                 return None;
             }
-            if !self.look().await {
+            if !self.poll_sessions().await {
                 self.wait().await;
             }
         }
     }
 
     /// Takes the next event of the first session that has one; false if none has.
-    async fn look(&mut self) -> bool {
+    async fn poll_sessions(&mut self) -> bool {
         for _ in 0..self.sessions.len() {
-            let at = self.turn % self.sessions.len();
-            self.turn = at + 1;
+            let at = self.next_index % self.sessions.len();
+            self.next_index = at + 1;
             let next = match &mut self.sessions[at] {
-                StreamMember::Here(following) => following.next().await,
-                StreamMember::Gone { reason, .. } => reason.take().map_or(NextEvent::Later, NextEvent::End),
+                StreamMember::Followed(following) => following.next().await,
+                StreamMember::Gone { reason, .. } => reason.take().map_or(NextEvent::NotYet, NextEvent::End),
             };
             match next {
                 NextEvent::Event(bytes) => {
-                    let bytes = if self.is_of_many { self.of_session(at, &bytes) } else { bytes };
+                    let bytes = if self.is_of_many { self.name_session(at, &bytes) } else { bytes };
                     self.queue.push_back(bytes);
                     return true;
                 }
@@ -403,21 +403,21 @@ impl LiveReader {
                     let (key, place) = (session.key().clone(), session.position());
                     self.sessions[at] = StreamMember::Gone { key, place, reason: None };
                     let gone = encode(None, "gone", &json!({"reason": reason}));
-                    self.queue.push_back(self.of_session(at, &gone));
+                    self.queue.push_back(self.name_session(at, &gone));
                     return true;
                 }
                 NextEvent::End(reason) => {
                     self.bye(reason);
                     return true;
                 }
-                NextEvent::Later => {}
+                NextEvent::NotYet => {}
             }
         }
         false
     }
 
     /// An event of a session among others, with the place in all of them.
-    fn of_session(&self, at: usize, bytes: &Bytes) -> Bytes {
+    fn name_session(&self, at: usize, bytes: &Bytes) -> Bytes {
         let places: Vec<String> =
             self.sessions.iter().map(|session| session.position().to_string()).collect();
         let key = self.sessions[at].key();
@@ -428,14 +428,14 @@ impl LiveReader {
     /// Waits for what comes next.
     async fn wait(&mut self) {
         let keep_alive = self.opening.keep_alive;
-        let open = self.sessions.iter_mut().filter_map(StreamMember::here);
+        let open = self.sessions.iter_mut().filter_map(StreamMember::followed);
         let pauses = open.map(|session| match () {
             () if session.is_starved => MEMORY_PAUSE,
             () if session.is_failing => STORE_PAUSE,
             () => keep_alive,
         });
         let pause = pauses.min().unwrap_or(keep_alive).min(keep_alive);
-        let open = self.sessions.iter_mut().filter_map(StreamMember::here);
+        let open = self.sessions.iter_mut().filter_map(StreamMember::followed);
         let changes: Vec<_> = open.map(|session| Box::pin(session.changes.changed())).collect();
         let next = async {
             match changes.is_empty() {

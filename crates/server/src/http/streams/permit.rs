@@ -13,7 +13,7 @@ pub(in crate::http) struct StreamPermit {
     pub(in crate::http) keep_alive: Duration,
     pub(in crate::http) phase: watch::Receiver<ServerPhase>,
     /// Counts the stream until it is dropped.
-    pub(in crate::http) place: CountedStream,
+    pub(in crate::http) permit: CountedStream,
     /// What the stream holds.
     pub(in crate::http) memory: MemoryReservation,
 }

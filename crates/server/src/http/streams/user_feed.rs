@@ -65,11 +65,11 @@ struct FeedState {
 }
 
 /// The number of events that are kept for a stream that does not read; one that misses some begins again.
-const KEPT: usize = 256;
+const MAX_EVENTS: usize = 256;
 
 impl UserFeeds {
     /// The feed of a user. The first of its streams starts it, and it ends after the last one.
-    async fn of(self: &Arc<Self>, apps: &BTreeMap<String, Arc<App>>, user: &UserId) -> FeedReader {
+    async fn reader_of(self: &Arc<Self>, apps: &BTreeMap<String, Arc<App>>, user: &UserId) -> FeedReader {
         let (feed, reader, is_new) = {
             let mut feeds = self.lock();
             let is_new = !feeds.contains_key(user);
@@ -93,7 +93,7 @@ impl UserFeeds {
     }
 
     /// Ends the feed of a user, if it has no readers.
-    fn end(&self, user: &UserId, feed: &UserFeed) -> bool {
+    fn end_if_unread(&self, user: &UserId, feed: &UserFeed) -> bool {
         let mut feeds = self.lock();
         let is_over = feed.frames.receiver_count() == 0;
         if is_over {
@@ -105,7 +105,7 @@ impl UserFeeds {
 
 impl UserFeed {
     fn new() -> Self {
-        let (frames, is_listed) = (broadcast::Sender::new(KEPT), watch::Sender::new(false));
+        let (frames, is_listed) = (broadcast::Sender::new(MAX_EVENTS), watch::Sender::new(false));
         UserFeed { state: Mutex::default(), frames, is_listed }
     }
 
@@ -168,7 +168,7 @@ pub(in crate::http) async fn open(
     user: &UserId,
     opening: StreamPermit,
 ) -> Result<Body, Problem> {
-    let mut reader = feeds.of(apps, user).await;
+    let mut reader = feeds.reader_of(apps, user).await;
     let hello = encode(None, "hello", &json!({"apps": apps.keys().collect::<Vec<_>>()}));
     let mut queue = VecDeque::from([RETRY, hello]);
     queue.extend(reader.begin());
@@ -222,10 +222,10 @@ struct FeedSource {
     user: UserId,
     changes: SelectAll<BoxStream<'static, (Arc<App>, SessionChange)>>,
     /// The newest sessions, as they were sent.
-    told: HashMap<SessionKey, ListedState>,
+    sent: HashMap<SessionKey, ListedState>,
     /// When the newest sessions are listed, and when they were listed last.
-    lists: Option<Instant>,
-    listed: Option<Instant>,
+    next_list: Option<Instant>,
+    last_list: Option<Instant>,
 }
 
 /// What the status of a listed session depends on.
@@ -253,16 +253,16 @@ impl FeedSource {
             changes.push(of_app.map(move |change| (Arc::clone(&app), change)).boxed());
         }
         let apps = apps.values().cloned().collect();
-        let (told, lists, user) = (HashMap::new(), Some(Instant::now()), user.clone());
-        FeedSource { feed, apps, user, changes, told, lists, listed: None }
+        let (sent, next_list, user) = (HashMap::new(), Some(Instant::now()), user.clone());
+        FeedSource { feed, apps, user, changes, sent, next_list, last_list: None }
     }
 
     /// Follows what changes, until no stream reads it any more.
     async fn follow(mut self, feeds: Arc<UserFeeds>) {
         loop {
-            let lists = self.lists;
+            let next_list = self.next_list;
             let due = async {
-                match lists {
+                match next_list {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
@@ -271,66 +271,66 @@ impl FeedSource {
             tokio::select! {
                 biased;
                 () = feed.frames.closed() => {
-                    if feeds.end(&self.user, &self.feed) {
+                    if feeds.end_if_unread(&self.user, &self.feed) {
                         return;
                     }
                 }
                 () = due => {
-                    self.list().await;
+                    self.list_newest().await;
                     self.feed.is_listed.send_replace(true);
                 }
-                Some((app, change)) = self.changes.next() => self.changed(&app, change).await,
+                Some((app, change)) = self.changes.next() => self.apply_change(&app, change).await,
             }
         }
     }
 
-    async fn changed(&mut self, app: &App, change: SessionChange) {
+    async fn apply_change(&mut self, app: &App, change: SessionChange) {
         match change {
             SessionChange::Changed { key, version, is_running: true } => {
                 self.push(&key, version, Status::Running);
             }
-            SessionChange::Changed { key, .. } => self.tell(app, &key).await,
-            _ => self.list_soon(),
+            SessionChange::Changed { key, .. } => self.send_status(app, &key).await,
+            _ => self.schedule_list(),
         }
     }
 
-    fn list_soon(&mut self) {
+    fn schedule_list(&mut self) {
         let now = Instant::now();
-        self.lists = Some(self.listed.map_or(now, |listed| now.max(listed + BETWEEN_LISTS)));
+        self.next_list = Some(self.last_list.map_or(now, |listed| now.max(listed + BETWEEN_LISTS)));
     }
 
     /// Sends the newest sessions that changed since they were sent, the oldest of them first; and those that left the list.
-    async fn list(&mut self) {
-        (self.lists, self.listed) = (None, Some(Instant::now()));
+    async fn list_newest(&mut self) {
+        (self.next_list, self.last_list) = (None, Some(Instant::now()));
         for app in self.apps.clone() {
             let Ok(request) = ListSessions::new(app.name(), self.user.as_str()) else { continue };
             let page = match app.runner().store().list(request.limit(NEWEST)).await {
                 Ok(page) => page,
                 Err(error) => {
                     tracing::warn!(%error, "sessions for a live stream could not be listed");
-                    self.list_soon();
+                    self.schedule_list();
                     continue;
                 }
             };
             for session in page.sessions.iter().rev() {
-                if self.told.get(&session.key) != Some(&ListedState::of(session)) {
-                    self.tell(&app, &session.key).await;
+                if self.sent.get(&session.key) != Some(&ListedState::of(session)) {
+                    self.send_status(&app, &session.key).await;
                 }
             }
             let listed: HashSet<&SessionKey> = page.sessions.iter().map(|session| &session.key).collect();
             let is_left = |key: &&SessionKey| key.app.as_str() == app.name() && !listed.contains(key);
-            let left: Vec<SessionKey> = self.told.keys().filter(is_left).cloned().collect();
+            let left: Vec<SessionKey> = self.sent.keys().filter(is_left).cloned().collect();
             for key in left {
-                self.tell(&app, &key).await;
+                self.send_status(&app, &key).await;
                 // It was deleted, or others were written later.
-                self.told.remove(&key);
+                self.sent.remove(&key);
                 self.feed.remove(&key);
             }
         }
     }
 
     /// Sends the status of a session. If the store fails, it is retried.
-    async fn tell(&mut self, app: &App, key: &SessionKey) {
+    async fn send_status(&mut self, app: &App, key: &SessionKey) {
         let found = app.runner().find_session(key.user.as_str(), key.id.as_str()).await;
         let status = match found {
             Ok(Some(session)) => Status::of(&session).await.map(Some),
@@ -340,24 +340,24 @@ impl FeedSource {
         match status {
             Ok(Some((stored, status))) => {
                 self.push(key, stored.version, status);
-                self.told.insert(key.clone(), ListedState::of(&stored));
+                self.sent.insert(key.clone(), ListedState::of(&stored));
             }
-            Ok(None) => self.forget(key),
+            Ok(None) => self.send_deleted(key),
             Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                self.forget(key);
+                self.send_deleted(key);
             }
             Err(error) => {
                 tracing::warn!(%error, "a session for a live stream could not be read");
-                self.told.remove(key);
+                self.sent.remove(key);
                 if error.remedy() == Remedy::Retry {
-                    self.list_soon();
+                    self.schedule_list();
                 }
             }
         }
     }
 
-    fn forget(&mut self, key: &SessionKey) {
-        self.told.remove(key);
+    fn send_deleted(&mut self, key: &SessionKey) {
+        self.sent.remove(key);
         self.push(key, 0, Status::Deleted);
         self.feed.remove(key);
     }
@@ -387,12 +387,13 @@ mod tests {
         let feed = Arc::new(UserFeed::new());
         let reader = || FeedReader { feed: Arc::clone(&feed), frames: feed.frames.subscribe() };
         let mut slow = reader();
-        for number in 0..KEPT + 10 {
+        for number in 0..MAX_EVENTS + 10 {
             feed.push(&key(["a", "b", "c"][number % 3]), Bytes::from(number.to_string()));
         }
         feed.push(&key("d"), Bytes::from_static(b"deleted"));
         feed.remove(&key("d"));
-        let newest: Vec<String> = (KEPT + 7..KEPT + 10).map(|number| number.to_string()).collect();
+        let newest: Vec<String> =
+            (MAX_EVENTS + 7..MAX_EVENTS + 10).map(|number| number.to_string()).collect();
         assert_eq!(texts(&slow.next().await.unwrap()), newest);
         let mut late = reader();
         assert_eq!(texts(&late.begin()), newest);

@@ -27,12 +27,12 @@ use crate::http::app::App;
 use crate::http::guard::auth::Role;
 use crate::http::guard::problem::Problem;
 use crate::http::guard::strict;
-use crate::http::loading::page_plan::{take_commits, weight_of_value};
+use crate::http::loading::page_plan::{reserve_commits, weight_of_value};
 use crate::http::operation::reply::json_response;
 use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody};
 use crate::http::protocol::a2a::task::{TaskState, tasks};
 use crate::http::protocol::{
-    AnyQuery, ClientRequest, ProtocolFrame, RawResponse, accept, event_stream, place, stream,
+    AnyQuery, ClientRequest, ProtocolFrame, RawResponse, accept, event_stream, run_permit, stream,
 };
 use crate::http::rows::session_status::LastRun;
 
@@ -173,22 +173,22 @@ pub(super) async fn call(mut call: A2aRequest) -> Result<RawResponse, Problem> {
     let request = call.body.0.take();
     let Some((request, id)) = request.and_then(|request| request.id().map(|id| (request, id))) else {
         let fault = RpcError::new(-32600, "INVALID_REQUEST", "expected a JSON-RPC request");
-        return Ok(RawResponse(failed(&Value::Null, &fault)));
+        return Ok(RawResponse(error_response(&Value::Null, &fault)));
     };
     let version =
         call.headers.get("a2a-version").and_then(|version| version.to_str().ok()).unwrap_or_default();
     if version != VERSION && !version.starts_with("1.0.") {
         let words = format!("unsupported version `{version}`: expected the header `A2A-Version: {VERSION}`");
-        return Ok(RawResponse(failed(&id, &RpcError::new(-32009, "VERSION_NOT_SUPPORTED", words))));
+        return Ok(RawResponse(error_response(&id, &RpcError::new(-32009, "VERSION_NOT_SUPPORTED", words))));
     }
-    match method(&call, &app, &request, &id).await {
+    match dispatch(&call, &app, &request, &id).await {
         Ok(response) => Ok(RawResponse(response)),
-        Err(MethodError::Rpc(fault)) => Ok(RawResponse(failed(&id, &fault))),
+        Err(MethodError::Rpc(fault)) => Ok(RawResponse(error_response(&id, &fault))),
         Err(MethodError::Problem(problem)) => Err(problem),
     }
 }
 
-async fn method(
+async fn dispatch(
     call: &A2aRequest,
     app: &App,
     asked: &RpcCall,
@@ -203,8 +203,8 @@ async fn method(
         "SendStreamingMessage" => return send_streaming(call, app, id.clone(), params).await,
         "SubscribeToTask" => return subscribe(call, app, id.clone(), params).await,
         "GetTask" => {
-            let (_, session) = find(call, app, params).await?;
-            shown(call, &session, id_of(params), history(params)).await?
+            let (_, session) = find_task(call, app, params).await?;
+            task_json(call, &session, id_of(params), history(params)).await?
         }
         "ListTasks" => list(call, app, params).await?,
         "CancelTask" => cancel(call, app, params).await?,
@@ -228,7 +228,7 @@ async fn method(
     Ok(json_response(StatusCode::OK, &updates::response(id, &result)))
 }
 
-fn failed(id: &Value, fault: &RpcError) -> Response<Body> {
+fn error_response(id: &Value, fault: &RpcError) -> Response<Body> {
     json_response(StatusCode::OK, &json!({"jsonrpc": "2.0", "id": id, "error": fault.to_json()}))
 }
 
@@ -247,7 +247,7 @@ fn history(params: &Value) -> usize {
 }
 
 /// The session of a task, if it is the principal's.
-async fn find(
+async fn find_task(
     call: &A2aRequest,
     app: &App,
     params: &Value,
@@ -268,20 +268,20 @@ async fn session(call: &A2aRequest, app: &App, id: &str) -> Result<Option<Sessio
 }
 
 /// A session with all its commits.
-async fn all(call: &A2aRequest, session: &SessionHandle) -> Result<Session, MethodError> {
+async fn whole_session(call: &A2aRequest, session: &SessionHandle) -> Result<Session, MethodError> {
     let runner = call.target.0.runner();
-    take_commits(&call.memory, runner, session.key(), (0, usize::MAX)).await?;
+    reserve_commits(&call.memory, runner, session.key(), (0, usize::MAX)).await?;
     Ok(session.read_events(EventRange::All).await?)
 }
 
 /// A task as it is stored. One that was accepted and has not begun is submitted.
-async fn shown(
+async fn task_json(
     call: &A2aRequest,
     session: &SessionHandle,
     id: &str,
     history: usize,
 ) -> Result<Value, MethodError> {
-    let (stored, run) = (all(call, session).await?, LastRun::of(session).await?);
+    let (stored, run) = (whole_session(call, session).await?, LastRun::of(session).await?);
     if let Some(task) = tasks(&stored).iter().find(|task| task.id.to_string() == id) {
         return Ok(task.to_json(&run, history));
     }
@@ -336,8 +336,8 @@ async fn decide(
     task: &str,
     parts: &[Value],
 ) -> Result<TaskRequest, MethodError> {
-    let (id, session) = find(call, app, &json!({"id": task})).await?;
-    let (stored, run) = (all(call, &session).await?, LastRun::of(&session).await?);
+    let (id, session) = find_task(call, app, &json!({"id": task})).await?;
+    let (stored, run) = (whole_session(call, &session).await?, LastRun::of(&session).await?);
     let tasks = tasks(&stored);
     let found = tasks.iter().find(|found| found.id == id).ok_or_else(|| RpcError::unknown_task(task))?;
     if found.status(&run).0 != TaskState::InputRequired {
@@ -354,10 +354,10 @@ async fn begin(
     app: &App,
     params: &Value,
 ) -> Result<(A2aTaskId, SessionHandle, RunReader), MethodError> {
-    let place = place(&call.shared, &call.principal)?;
+    let permit = run_permit(&call.shared, &call.principal)?;
     let TaskRequest { session, order, task } = read(call, app, params).await?;
     let reader: RunReader =
-        accept::<MethodError>(place, &call.principal, app.runner(), session.clone(), order).await?;
+        accept::<MethodError>(permit, &call.principal, app.runner(), session.clone(), order).await?;
     let task = task.unwrap_or_else(|| A2aTaskId {
         invocation: reader.id().to_owned(),
         session: session.key().id.to_string(),
@@ -373,7 +373,7 @@ async fn send(call: &A2aRequest, app: &App, params: &Value) -> Result<Value, Met
         let _ = invocation.outcome().await;
     }
     let id = id.to_string();
-    let task = match shown(call, &session, &id, history(configuration)).await {
+    let task = match task_json(call, &session, &id, history(configuration)).await {
         Ok(task) => task,
         // Nothing is stored of it yet.
         Err(MethodError::Rpc(_)) => submitted(&id, &session, ""),
@@ -391,7 +391,7 @@ async fn send_streaming(
     let opening = call.shared.stream_permit(&call.principal)?;
     let (task, session, reader) = begin(call, app, params).await?;
     // What the task had before: after a decision, or when the message was sent again.
-    let mut stored = all(call, &session).await?;
+    let mut stored = whole_session(call, &session).await?;
     stored.events.retain(|commit| commit.version <= reader.version());
     let mut updates = A2aEncoder::new(id, task.clone());
     if let Some(found) = tasks(&stored).iter().find(|found| found.id == task) {
@@ -407,9 +407,9 @@ async fn subscribe(
     params: &Value,
 ) -> Result<Response<Body>, MethodError> {
     let opening = call.shared.stream_permit(&call.principal)?;
-    let (task, session) = find(call, app, params).await?;
+    let (task, session) = find_task(call, app, params).await?;
     let reader = RunReader::attach(app.runner(), &session).await?;
-    let stored: Session = all(call, &session).await?;
+    let stored: Session = whole_session(call, &session).await?;
     let run = LastRun::of(&session).await?;
     let tasks = tasks(&stored);
     let found =
@@ -445,8 +445,8 @@ async fn list(call: &A2aRequest, app: &App, params: &Value) -> Result<Value, Met
     };
     let mut found = Vec::new();
     for session in sessions {
-        let (before, known) = (call.memory.held(), found.len());
-        let (stored, run) = (all(call, &session).await?, LastRun::of(&session).await?);
+        let (before, known) = (call.memory.size(), found.len());
+        let (stored, run) = (whole_session(call, &session).await?, LastRun::of(&session).await?);
         for task in tasks(&stored).iter().rev() {
             if wanted.is_none_or(|wanted| task.status(&run).0.name() == wanted) {
                 found.push(task.to_json(&run, history(params)));
@@ -454,7 +454,7 @@ async fn list(call: &A2aRequest, app: &App, params: &Value) -> Result<Value, Met
         }
         // What stays of the session is its tasks.
         let tasks: usize = found.iter().skip(known).map(weight_of_value).sum();
-        call.memory.hold(before.saturating_add(tasks))?;
+        call.memory.resize(before.saturating_add(tasks))?;
     }
     Ok(json!({"totalSize": found.len(), "pageSize": found.len(), "tasks": found, "nextPageToken": next}))
 }
@@ -478,8 +478,8 @@ async fn page(
 }
 
 async fn cancel(call: &A2aRequest, app: &App, params: &Value) -> Result<Value, MethodError> {
-    let (id, session) = find(call, app, params).await?;
-    let (stored, run) = (all(call, &session).await?, LastRun::of(&session).await?);
+    let (id, session) = find_task(call, app, params).await?;
+    let (stored, run) = (whole_session(call, &session).await?, LastRun::of(&session).await?);
     let state = tasks(&stored).iter().find(|task| task.id == id).map(|task| task.status(&run).0);
     match state {
         None => withdraw(&session, &id).await,
@@ -488,7 +488,7 @@ async fn cancel(call: &A2aRequest, app: &App, params: &Value) -> Result<Value, M
             if !session.cancel_everywhere().await? {
                 return Err(has_ended());
             }
-            shown(call, &session, id_of(params), history(params)).await
+            task_json(call, &session, id_of(params), history(params)).await
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::http::app::{App, SessionTarget};
 use crate::http::guard::auth::{Principal, Role};
 use crate::http::guard::limits::MemoryReservation;
 use crate::http::guard::problem::Problem;
-use crate::http::loading::page_plan::{PagePlan, take_state, take_whole, weight_of_value};
+use crate::http::loading::page_plan::{PagePlan, reserve_state, reserve_whole, weight_of_value};
 use crate::http::operation::ApiOperation;
 use crate::http::operation::reply::{JsonReply, json_response};
 use crate::http::operation::request::{
@@ -35,7 +35,7 @@ use crate::http::operation::request::{
 };
 use crate::http::protocol::adk::events::{CONFIRMATION, METADATA, WrittenValues};
 use crate::http::protocol::{
-    AnyQuery, ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder as _, accept, place, stream,
+    AnyQuery, ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder as _, accept, run_permit, stream,
     with_words,
 };
 use crate::http::routes::check_shared;
@@ -171,8 +171,8 @@ impl PathTarget for UserSessionTarget {
     }
 }
 
-async fn list_apps(asked: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Vec<String>>, Problem> {
-    Ok(JsonReply(asked.shared.apps.keys().cloned().collect()))
+async fn list_apps(request: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Vec<String>>, Problem> {
+    Ok(JsonReply(request.shared.apps.keys().cloned().collect()))
 }
 
 async fn version(_: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
@@ -185,21 +185,21 @@ async fn telemetry(_: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Val
     Ok(JsonReply(json!({"telemetry": false})))
 }
 
-async fn list(asked: ApiRequest<UserTarget, AnyQuery>) -> Result<JsonReply<Vec<Value>>, Problem> {
-    let UserTarget { app, user, .. } = &asked.target;
-    let request = ListSessions::new(app.name(), asked.principal.user().as_str())?.limit(LISTED);
-    let page = app.runner().store().list(request).await?;
+async fn list(request: ApiRequest<UserTarget, AnyQuery>) -> Result<JsonReply<Vec<Value>>, Problem> {
+    let UserTarget { app, user, .. } = &request.target;
+    let sessions = ListSessions::new(app.name(), request.principal.user().as_str())?.limit(LISTED);
+    let page = app.runner().store().list(sessions).await?;
     let mut rows = Vec::new();
     for listed in page.sessions {
-        let (runner, before) = (app.runner(), asked.memory.held());
+        let (runner, before) = (app.runner(), request.memory.size());
         // It may have been deleted meanwhile.
         let Ok(first) = PagePlan::just_after(runner, &listed.key, (0, 1)).await else { continue };
-        take_state(&asked.memory, runner, &listed.key, None).await?;
-        asked.memory.take(first.weight)?;
+        reserve_state(&request.memory, runner, &listed.key, None).await?;
+        request.memory.grow(first.weight)?;
         if let Ok(stored) = runner.store().get(GetSession::new(listed.key).events(first.range)).await {
-            let row = shown(user, &stored, title(&stored).as_ref());
+            let row = session_json(user, &stored, title(&stored).as_ref());
             // Only its row stays.
-            asked.memory.hold(before.saturating_add(weight_of_value(&row)))?;
+            request.memory.resize(before.saturating_add(weight_of_value(&row)))?;
             rows.push(row);
         }
     }
@@ -207,7 +207,11 @@ async fn list(asked: ApiRequest<UserTarget, AnyQuery>) -> Result<JsonReply<Vec<V
 }
 
 /// A session as it is now, with its values.
-async fn whole(runner: &Runner, session: &SessionHandle, events: EventRange) -> Result<Session, Problem> {
+async fn read_session(
+    runner: &Runner,
+    session: &SessionHandle,
+    events: EventRange,
+) -> Result<Session, Problem> {
     Ok(runner.store().get(GetSession::new(session.key().clone()).events(events)).await?)
 }
 
@@ -219,7 +223,7 @@ fn title(stored: &Session) -> Option<Value> {
     Some(json!({"displayName": text}))
 }
 
-fn shown(user: &str, stored: &Session, title: Option<&Value>) -> Value {
+fn session_json(user: &str, stored: &Session, title: Option<&Value>) -> Value {
     let state = match stored.to_json() {
         Value::Object(state) => state,
         _ => Map::new(),
@@ -238,27 +242,27 @@ struct AdkSession {
 }
 
 async fn create(
-    asked: ApiRequest<UserTarget, AnyQuery, JsonBody<AdkSession>>,
+    request: ApiRequest<UserTarget, AnyQuery, JsonBody<AdkSession>>,
 ) -> Result<JsonReply<Value>, Problem> {
-    let (UserTarget { app, user, session }, JsonBody(new)) = (asked.target, asked.body);
+    let (UserTarget { app, user, session }, JsonBody(new)) = (request.target, request.body);
     let mut values = new.state.unwrap_or_default();
     let title = values.remove(METADATA);
-    check_shared(&asked.principal, &values)?;
+    check_shared(&request.principal, &values)?;
     let id = session.or(new.session_id).unwrap_or_else(|| RandomIds.next());
-    let created = app.runner().create(asked.principal.user().as_str(), id, Value::Object(values)).await?;
-    let stored = whole(app.runner(), &created, EventRange::None).await?;
-    Ok(JsonReply(shown(&user, &stored, title.as_ref())))
+    let created = app.runner().create(request.principal.user().as_str(), id, Value::Object(values)).await?;
+    let stored = read_session(app.runner(), &created, EventRange::None).await?;
+    Ok(JsonReply(session_json(&user, &stored, title.as_ref())))
 }
 
-async fn read(asked: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
-    with_events(&asked.target, &asked.memory).await.map(JsonReply)
+async fn read(request: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
+    with_events(&request.target, &request.memory).await.map(JsonReply)
 }
 
 async fn with_events(target: &UserSessionTarget, memory: &MemoryReservation) -> Result<Value, Problem> {
     let UserSessionTarget { within, user } = target;
     let (runner, session) = (within.runner(), &within.session);
-    take_whole(memory, runner, session.key()).await?;
-    let stored = whole(runner, session, EventRange::All).await?;
+    reserve_whole(memory, runner, session.key()).await?;
+    let stored = read_session(runner, session, EventRange::All).await?;
     let mut fold = StateFold::begin(runner, session, stored.oldest).await?;
     let name = within.app.name();
     let mut all = Vec::new();
@@ -269,7 +273,7 @@ async fn with_events(target: &UserSessionTarget, memory: &MemoryReservation) -> 
         let (invocation, at) = (last.event.invocation.as_str(), last.event.at);
         all.extend(events::confirmations(name, invocation, LastRun::of(session).await?.pending(), at));
     }
-    let mut shown = shown(user, &stored, title(&stored).as_ref());
+    let mut shown = session_json(user, &stored, title(&stored).as_ref());
     shown["events"] = Value::Array(all);
     Ok(shown)
 }
@@ -282,21 +286,21 @@ struct AdkValues {
 }
 
 async fn update(
-    asked: ApiRequest<UserSessionTarget, AnyQuery, JsonBody<AdkValues>>,
+    request: ApiRequest<UserSessionTarget, AnyQuery, JsonBody<AdkValues>>,
 ) -> Result<JsonReply<Value>, Problem> {
-    let JsonBody(AdkValues { state_delta: mut values }) = asked.body;
+    let JsonBody(AdkValues { state_delta: mut values }) = request.body;
     values.remove(METADATA);
-    check_shared(&asked.principal, &values)?;
+    check_shared(&request.principal, &values)?;
     if !values.is_empty() {
-        let edit = Edit::new().by(asked.principal.name());
+        let edit = Edit::new().by(request.principal.name());
         let edit = values.into_iter().fold(edit, |edit, (key, value)| edit.set(key, value));
-        asked.target.within.session.edit(edit).await?;
+        request.target.within.session.edit(edit).await?;
     }
-    with_events(&asked.target, &asked.memory).await.map(JsonReply)
+    with_events(&request.target, &request.memory).await.map(JsonReply)
 }
 
-async fn delete(asked: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
-    asked.target.within.session.delete(false).await?;
+async fn delete(request: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
+    request.target.within.session.delete(false).await?;
     Ok(JsonReply(Value::Null))
 }
 
@@ -343,8 +347,8 @@ struct AdkAnswer {
     response: Value,
 }
 
-async fn run(asked: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<RawResponse, Problem> {
-    let (reader, mut encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
+async fn run(request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<RawResponse, Problem> {
+    let (reader, mut encoder) = begin(&request.shared, &request.principal, request.body.0).await?;
     let (mut happenings, mut events) = (reader.into_stream().boxed(), Vec::new());
     while let Some(happening) = happenings.next().await {
         if let RunUpdate::Ended { end: StreamEnd::Failed(problem), .. } = happening {
@@ -355,9 +359,11 @@ async fn run(asked: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Resu
     Ok(RawResponse(json_response(StatusCode::OK, &events)))
 }
 
-async fn run_sse(asked: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<RawResponse, Problem> {
-    let opening = asked.shared.stream_permit(&asked.principal)?;
-    let (reader, encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
+async fn run_sse(
+    request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>,
+) -> Result<RawResponse, Problem> {
+    let opening = request.shared.stream_permit(&request.principal)?;
+    let (reader, encoder) = begin(&request.shared, &request.principal, request.body.0).await?;
     Ok(RawResponse(stream(opening, reader, encoder)))
 }
 
@@ -377,7 +383,7 @@ async fn begin(
         ClientRequest::Decide(decisions(&session, answers).await?, None)
     };
     let reader =
-        accept::<Problem>(place(shared, principal)?, principal, app.runner(), session, order).await?;
+        accept::<Problem>(run_permit(shared, principal)?, principal, app.runner(), session, order).await?;
     Ok((reader, AdkEncoder::new(app.name().to_owned(), new.streaming)))
 }
 
