@@ -1,8 +1,23 @@
-//! What happens in one session, told to any number of readers, each at its own pace.
+//! The live channel of a session: its events, for any number of readers, each at its own pace.
 //!
-//! One task for each session that has readers: it follows the session's commits, whichever process makes them, and the
-//! unfinished text of the run in this process. Events are encoded once. Readers that are too slow lose their place, and
-//! read the commits that they missed from the store.
+//! Each session with readers has one task, the driver. It follows the commits of the session, whichever process makes them,
+//! and the unfinished text of the run in this process. Events are encoded once. A reader that is too slow loses its place in
+//! the buffer, and reads the commits that it missed from the store.
+//!
+//! # Transitions
+//!
+//! | phase | input | events | next phase |
+//! |---|---|---|---|
+//! | idle: no run in this process | a commit | `committed`; `ended` or `failed`, if it says so; `waiting`, if requests are pending | idle, or attached |
+//! | idle | a change: a run has begun in this process | `running` | attached |
+//! | attached: follows that run | its event after the newest sent commit | `asking`, `text`, `reasoning`, `call`, `tool_started`, `progress`, `tool_finished`, `node_started`, `node_finished`, `output`, or `paused`; `waiting` after a pause for decisions | attached |
+//! | attached | its event after a later commit | none | deferred |
+//! | attached | its event before the newest sent commit, which has all of it | none | attached |
+//! | attached | a commit | `committed`; `ended` or `failed`, if it says so | attached |
+//! | attached | the end of its events | `waiting` or `failed`, if it stopped without a commit | idle, or attached to the next run |
+//! | deferred: holds one event of the run | the commit before that event | `committed`, and the event | attached |
+//! | any | the last reader leaves, and none comes within ten seconds | none | closed |
+//! | any | the session is deleted, or the store fails for good | none: readers end with this reason | closed |
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -46,7 +61,7 @@ pub(in crate::http) struct LiveChannels {
     pricing: Arc<HashMap<String, Arc<AppPricing>>>,
 }
 
-/// One of them.
+/// The events of one session, for its readers.
 pub(in crate::http) struct LiveChannel {
     /// Which one of the channels that a session had in any process.
     pub(in crate::http) epoch: String,
@@ -543,6 +558,8 @@ fn event_data(event: &RunEvent, mut path: Vec<Value>) -> Option<(&'static str, V
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn channel() -> LiveChannel {
@@ -570,5 +587,21 @@ mod tests {
             assert!(matches!(channel.lookup(events - 1), BufferLookup::Event(_)));
             assert!(matches!(channel.lookup(events), BufferLookup::NotYet));
         }
+    }
+    /// The events in the table of transitions are those that the code sends.
+    #[test]
+    fn the_table_of_transitions_names_all_events() {
+        let source = include_str!("channel.rs");
+        let (code, _) = source.split_once("#[cfg(test)]").unwrap();
+        let name = |text: &str| text.split_once('"').map_or("", |(name, _)| name).to_owned();
+        let mut sent: BTreeSet<String> = code.split("channel.push(\"").skip(1).map(name).collect();
+        let of_run =
+            code.split("(\"").skip(1).filter(|text| text.split('"').nth(1).unwrap().starts_with(", json!("));
+        sent.extend(of_run.map(name));
+        let rows = code.lines().filter_map(|line| line.strip_prefix("//! | ")).skip(1);
+        let events = rows.map(|row| row.split(" | ").nth(2).unwrap());
+        let named: BTreeSet<String> =
+            events.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+        assert_eq!(named, sent);
     }
 }

@@ -1,5 +1,18 @@
-//! Live streams of sessions: server-sent events that a client can resume. One of several sessions has them one beside the
-//! other, each exactly as in a stream of its own.
+//! Live streams of sessions: server-sent events that a client can resume. A stream of several sessions has the events of each
+//! in turn, exactly as in a stream of its own.
+//!
+//! # Transitions
+//!
+//! Each session of a stream is in one of these phases; the first that applies counts.
+//!
+//! | phase | applies | next event | next phase |
+//! |---|---|---|---|
+//! | `Queued` | an event is queued | `hello`, `reset` or `ended`, as queued | any |
+//! | `Unsent` | commits were read from the store and not sent | `committed`; the last commit of a run queues `ended` | any |
+//! | `Behind` | newer commits are to be read from the store | none: a page is read; a gap that retention left queues `reset`; a failed read is retried | `Queued`, `Unsent`, `Behind`, or the end |
+//! | `Live` | all commits before the next event of the channel are sent | that event, if it is new; `reset`, if it is no longer kept | `Live`, `Behind` after `reset`, or the end |
+//!
+//! At its end, a stream of one session sends `bye`; a stream of several sends `gone`, and continues with the others.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -156,6 +169,26 @@ struct FollowedSession {
     is_starved: bool,
 }
 
+/// The phase of a session in a stream: see the table of transitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FollowPhase {
+    Queued,
+    Unsent,
+    Behind,
+    Live,
+}
+
+impl FollowPhase {
+    const fn of(has_queued: bool, has_unsent: bool, is_behind: bool) -> Self {
+        match (has_queued, has_unsent, is_behind) {
+            (true, ..) => FollowPhase::Queued,
+            (_, true, _) => FollowPhase::Unsent,
+            (.., true) => FollowPhase::Behind,
+            _ => FollowPhase::Live,
+        }
+    }
+}
+
 /// What is next in a session.
 enum NextEvent {
     Event(Bytes),
@@ -242,51 +275,71 @@ impl FollowedSession {
     /// The next event, if it is there.
     async fn next(&mut self) -> NextEvent {
         loop {
-            if let Some(first) = self.queued.take() {
-                return NextEvent::Event(first);
-            }
-            if let Some(row) = self.unsent.pop_front() {
-                self.version = row.version;
-                if let Some(end) = end_of(&row) {
-                    self.queued = Some(self.encode("ended", &end));
-                    self.ended_version = row.version;
+            let is_behind = self.version < self.read_until;
+            let next = match FollowPhase::of(self.queued.is_some(), !self.unsent.is_empty(), is_behind) {
+                FollowPhase::Queued => self.queued.take().map(NextEvent::Event),
+                FollowPhase::Unsent => {
+                    self.unsent.pop_front().map(|row| NextEvent::Event(self.committed_event(&row)))
                 }
-                return NextEvent::Event(self.encode("committed", &row));
+                FollowPhase::Behind => self.catch_up().await,
+                FollowPhase::Live => self.live_event(),
+            };
+            if let Some(next) = next {
+                return next;
             }
-            self.memory.free();
-            if self.version < self.read_until {
-                match self.read_store().await {
-                    Ok(()) => continue,
-                    Err(None) => {
-                        self.changes.mark_unchanged();
-                        return NextEvent::NotYet;
-                    }
-                    Err(Some(reason)) => return NextEvent::End(reason),
-                }
+        }
+    }
+
+    /// The event of a commit that was read from the store. The end of its run is queued.
+    fn committed_event(&mut self, row: &EventRow) -> Bytes {
+        self.version = row.version;
+        if let Some(end) = end_of(row) {
+            self.queued = Some(self.encode("ended", &end));
+            self.ended_version = row.version;
+        }
+        self.encode("committed", row)
+    }
+
+    /// Reads a page from the store; `None` if the events of the page are next.
+    async fn catch_up(&mut self) -> Option<NextEvent> {
+        self.memory.free();
+        match self.read_store().await {
+            Ok(()) => None,
+            Err(None) => {
+                self.changes.mark_unchanged();
+                Some(NextEvent::NotYet)
             }
-            self.changes.mark_unchanged();
-            match self.channel.lookup(self.number) {
-                BufferLookup::Event(frame) => {
-                    self.number += 1;
-                    let is_new = if frame.is_commit {
-                        frame.version > self.version
-                    } else {
-                        // What was written before a commit that was sent is part of it.
-                        frame.version >= self.version
-                    };
-                    if is_new && !(frame.is_end && frame.version == self.ended_version) {
-                        self.version = self.version.max(frame.version);
-                        return NextEvent::Event(frame.bytes);
-                    }
+            Err(Some(reason)) => Some(NextEvent::End(reason)),
+        }
+    }
+
+    /// The next event of the channel; `None` for one that the client has.
+    fn live_event(&mut self) -> Option<NextEvent> {
+        self.memory.free();
+        // NOTE: before the lookup, so that an event that comes after it wakes the stream again.
+        self.changes.mark_unchanged();
+        match self.channel.lookup(self.number) {
+            BufferLookup::Event(frame) => {
+                self.number += 1;
+                let is_new = if frame.is_commit {
+                    frame.version > self.version
+                } else {
+                    // NOTE: text that was written before a commit that was sent is part of that commit.
+                    frame.version >= self.version
+                };
+                if !is_new || (frame.is_end && frame.version == self.ended_version) {
+                    return None;
                 }
-                BufferLookup::Missed => {
-                    let start = self.channel.newest_position();
-                    (self.number, self.read_until) = (start.number, start.version);
-                    return NextEvent::Event(self.reset("too slow: unfinished text before this is gone"));
-                }
-                BufferLookup::NotYet => return NextEvent::NotYet,
-                BufferLookup::End(reason) => return NextEvent::End(reason),
+                self.version = self.version.max(frame.version);
+                Some(NextEvent::Event(frame.bytes))
             }
+            BufferLookup::Missed => {
+                let start = self.channel.newest_position();
+                (self.number, self.read_until) = (start.number, start.version);
+                Some(NextEvent::Event(self.reset("too slow: unfinished text before this is gone")))
+            }
+            BufferLookup::NotYet => Some(NextEvent::NotYet),
+            BufferLookup::End(reason) => Some(NextEvent::End(reason)),
         }
     }
 
@@ -457,5 +510,42 @@ impl LiveReader {
     fn bye(&mut self, reason: &str) {
         self.is_over = true;
         self.queue.push_back(bye(reason));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = include_str!("live_stream.rs");
+
+    /// The rows of the table of transitions.
+    fn table() -> impl Iterator<Item = &'static str> {
+        SOURCE.lines().filter_map(|line| line.strip_prefix("//! | `"))
+    }
+
+    #[test]
+    fn the_first_phase_of_the_table_that_applies_counts() {
+        let phases: Vec<&str> = table().filter_map(|row| row.split('`').next()).collect();
+        for bits in 0..8_u8 {
+            let applies = [bits & 1 != 0, bits & 2 != 0, bits & 4 != 0, true];
+            let phase = FollowPhase::of(applies[0], applies[1], applies[2]);
+            let first = applies.iter().position(|applies| *applies).unwrap();
+            assert_eq!(format!("{phase:?}"), phases[first], "{applies:?}");
+        }
+        assert_eq!(phases.len(), 4);
+    }
+
+    /// The table and the line below it name all events that the code makes.
+    #[test]
+    fn the_table_names_all_events() {
+        let (head, code) = SOURCE.split_once("\n\nuse ").unwrap();
+        let (code, _) = code.split_once("#[cfg(test)]").unwrap();
+        let made = ["encode(\"", "encode(None, \""].into_iter().flat_map(|call| code.split(call).skip(1));
+        let made: Vec<&str> = made.filter_map(|text| text.split('"').next()).collect();
+        assert_eq!(made.len(), 5);
+        for event in made {
+            assert!(head.contains(&format!("`{event}`")), "{event}");
+        }
     }
 }
