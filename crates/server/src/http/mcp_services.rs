@@ -9,7 +9,7 @@ use crate::http::app::App;
 use crate::http::guard::auth::Principal;
 use crate::mcp::{AgentServer, HttpOptions, HttpService};
 
-/// Services without requests are dropped when there are more than this.
+/// The number of services above which idle ones are dropped.
 const IDLE: usize = 256;
 
 /// The services of principals, by app.
@@ -19,7 +19,7 @@ pub(in crate::http) struct McpServices(Mutex<ServiceCache>);
 #[derive(Default)]
 struct ServiceCache {
     services: HashMap<ServiceOwner, HttpService>,
-    /// How many were left when idle ones were dropped last.
+    /// The number of services after idle ones were dropped last.
     left: usize,
 }
 
@@ -37,12 +37,13 @@ impl McpServices {
         if let Some(service) = self.with(|kept| kept.services.get(&whose).cloned()) {
             return service;
         }
+        // NOTE: Before the new service is added, so that a service without a client yet is not dropped.
         self.forget_idle().await;
         self.with(|kept| kept.services.entry(whose).or_insert_with(|| service(app, principal)).clone())
     }
 
-    /// Drops services without clients when there are many, and twice as many as were left the last time: so a principal that
-    /// is new pays for a look at few others, on average. A request under way keeps its own service.
+    /// Drops services without clients when there are many, and twice as many as were left the last time: so a principal
+    /// that is new pays for a look at few others, on average. A request under way keeps its own service.
     async fn forget_idle(&self) {
         let all: Vec<_> = self.with(|kept| match kept.services.len() < IDLE.max(2 * kept.left) {
             true => Vec::new(),

@@ -320,7 +320,7 @@ pub struct RunMetrics {
     run: RunTimings,
 }
 
-/// What a run does, since when; and the runs inside, by the place of their call or branch.
+/// The start times of the request and the calls of a run, and of the runs inside it, by the place of their call or branch.
 #[derive(Clone, Debug, Default)]
 struct RunTimings {
     /// The model that was asked, and when.

@@ -1,8 +1,8 @@
 //! Agents over HTTP: an API of their sessions, with a live stream of each.
 //!
 //! A [`Server`] has one [`App`] for each runner, and authenticates all requests. Everything that the API does is stored
-//! before it is answered, or answered from what is stored: a client that is gone cancels nothing, and any other process over
-//! the same store serves the same sessions.
+//! before it is answered, or answered from what is stored: a client that is gone cancels nothing, and any other process
+//! over the same store serves the same sessions.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -34,11 +34,11 @@
 //!
 //! # Guarantees
 //!
-//! - A session of another user does not exist, whatever a request says: users come from the [`Principal`], never from a path
-//!   or a body.
+//! - A session of another user does not exist, whatever a request says: users come from the [`Principal`], never from a
+//!   path or a body.
 //! - A live stream that is resumed with `Last-Event-ID` has each commit once, in order: after a restart, from another
-//!   process, and after a gap that was too long to be kept in memory. Unfinished text is not stored; where some is lost, the
-//!   event `reset` says so.
+//!   process, and after a gap that was too long to be kept in memory. Unfinished text is not stored; where some is lost,
+//!   the event `reset` says so.
 //! - Memory is bounded for each reader, however slow it is, and for each session: see [`Limits`].
 //!
 //! # What is absent

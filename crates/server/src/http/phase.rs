@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// How far a server is with its end.
+/// The phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::http) enum ServerPhase {
     Serving,

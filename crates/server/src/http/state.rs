@@ -22,7 +22,7 @@ use crate::http::streams::channel::LiveChannels;
 use crate::http::streams::permit::StreamPermit;
 use crate::http::streams::user_feed::UserFeeds;
 
-/// What all requests share.
+/// The state that all requests share.
 pub(in crate::http) struct ServerState {
     pub(in crate::http) apps: BTreeMap<String, Arc<App>>,
     pub(in crate::http) auth: Box<dyn Authenticate>,
@@ -38,7 +38,7 @@ pub(in crate::http) struct ServerState {
     pub(in crate::http) has_public_cards: bool,
     /// The page of adk-web.
     pub(in crate::http) adk_web: Option<WebBundle>,
-    /// Where requests are logged.
+    /// The function that logs requests.
     pub(in crate::http) access: Option<AccessLog>,
     /// The OpenAPI document, once it was asked for.
     pub(in crate::http) openapi: OnceLock<Bytes>,
@@ -48,8 +48,10 @@ pub(in crate::http) struct ServerState {
 }
 
 impl ServerState {
-    /// Takes the permit of a live stream. As that of its run, it is taken before anything is stored: a client that is refused
-    /// sends its message again.
+    /// Takes the permit of a live stream. As that of its run, it is taken before anything is stored: a client that is
+    /// refused sends its message again.
+    // NOTE: A client that gets 429 sends its message again. With a permit taken after the message was stored, a message
+    // without a key ran twice (docs/decisions/server.md).
     pub(in crate::http) fn stream_permit(&self, principal: &Principal) -> Result<StreamPermit, Problem> {
         let permit = self.usage.stream_permit(principal.user(), &self.limits)?;
         let (permit, phase) = (self.metrics.stream(permit), self.phase.subscribe());

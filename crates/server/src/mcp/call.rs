@@ -28,8 +28,8 @@ impl AgentServer {
     ) -> Result<wire::CallToolResponse, wire::ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
         let text = |name: &str| arguments.get(name).and_then(Value::as_str);
-        // The state of a request is a session: whose it is was said when the server started, and a decision names what it is
-        // about by a digest, so that a client can do nothing with another's.
+        // The state of a request is a session: whose it is was said when the server started, and a decision names what it
+        // is about by a digest, so that a client can do nothing with another's.
         let asked = request.request_state;
         let has_words = text("message").is_some_and(|message| !message.trim().is_empty());
         if asked.is_none() && !has_words {

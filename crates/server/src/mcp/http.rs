@@ -23,13 +23,13 @@ use super::AgentServer;
 /// Origins of this machine, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
-/// What tells the user of a request.
+/// Finds the user of a request.
 #[derive(Clone)]
 pub(super) struct UserLookup(Arc<UserFunction>);
 
 type UserFunction = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
-/// Who may send requests over HTTP, and how long they may be.
+/// Limits on requests over HTTP: their hosts, origins, length and users.
 #[derive(Clone)]
 #[must_use = "it does nothing until a server is given it"]
 pub struct HttpOptions {
@@ -52,8 +52,8 @@ impl HttpOptions {
         HttpOptions { config, user_of: None }
     }
 
-    /// Sets the names that the server is asked by (`Host`), with or without a port; those of this machine by default. Others
-    /// are refused: a page could have its own name lead to this machine (DNS rebinding).
+    /// Sets the names that the server is asked by (`Host`), with or without a port; those of this machine by default.
+    /// Others are refused: a page could have its own name lead to this machine (DNS rebinding).
     pub fn hosts<S: Into<String>>(mut self, hosts: impl IntoIterator<Item = S>) -> Self {
         self.config = self.config.with_allowed_hosts(hosts);
         self
@@ -73,8 +73,8 @@ impl HttpOptions {
     }
 
     /// Keeps nothing of a client between its requests, so that any process may answer each: clients of revisions before
-    /// 2026-07-28 cannot be asked anything then. By default these have a session in memory, for five minutes after their last
-    /// request.
+    /// 2026-07-28 cannot be asked anything then. By default these have a session in memory, for five minutes after their
+    /// last request.
     pub fn stateless(mut self) -> Self {
         self.config = self.config.with_legacy_session_mode(false);
         self
@@ -172,6 +172,7 @@ impl AgentServer {
     /// Serves many clients over HTTP.
     pub fn into_http(mut self, options: HttpOptions) -> HttpService {
         self.user_of = options.user_of;
+        // NOTE: Over HTTP a closed stream is also how a lost connection looks, which must not cancel a run.
         self.outlives_clients = true;
         let sessions = Arc::new(LocalSessionManager::default());
         let of_service = Arc::clone(&sessions);

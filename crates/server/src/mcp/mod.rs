@@ -33,9 +33,9 @@
 //!
 //! # What is absent
 //!
-//! There is no authentication here. On standard input and output who may ask is decided by who may start the program; over HTTP
-//! by what stands before the service ([`HttpOptions::user_of`]). No notifications are sent of tasks, nor of
-//! resources that change. There are no prompts.
+//! There is no authentication here. On standard input and output who may ask is decided by who may start the program; over
+//! HTTP by what stands before the service ([`HttpOptions::user_of`]). No notifications are sent of tasks, nor of resources
+//! that change. There are no prompts.
 
 mod ask;
 mod call;

@@ -19,10 +19,10 @@ use super::AgentServer;
 use super::ask;
 use super::call::result;
 
-/// How often a client should ask, in milliseconds.
+/// The interval at which a client should poll, in milliseconds.
 const POLL: u64 = 1_000;
 
-/// How many events are looked at for the time when a task began.
+/// The number of events among which the start of a task is looked up.
 const LOOKED_AT: usize = 64;
 
 /// Bounds the failures that are remembered.
@@ -57,6 +57,8 @@ impl TaskFailures {
 }
 
 /// The run of a task: the invocation that began it, in a session.
+// NOTE: A task needs no table: its id names a run of a stored session, which outlives the process
+// (docs/decisions/server.md).
 struct McpTaskId<'a> {
     invocation: &'a str,
     session: &'a str,
@@ -126,7 +128,7 @@ impl AgentServer {
         Ok(wire::CreateTaskResult::new(task(&id, &stored, wire::TaskStatus::Working)))
     }
 
-    /// How far a task is.
+    /// The state of a task.
     pub(super) async fn task(
         &self,
         id: &str,
@@ -178,6 +180,8 @@ impl AgentServer {
                 // Its process died. If another worker has it, that one continues; and a user without a free place for runs
                 // asks again.
                 if self.runner.other_worker(stored).is_none()
+                    // NOTE: Without a free permit a later poll continues the run: a poll must not exceed the runs of a user
+                    // (docs/decisions/server.md).
                     && let Some(permit) = permit_for(context)
                 {
                     let resumed = self.resume(session, Vec::new()).map_err(|error| internal(&error))?;

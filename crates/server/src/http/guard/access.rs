@@ -13,8 +13,8 @@ use http_body_util::BodyExt as _;
 use stepfold_session_scopes::Timestamp;
 use tokio::time::Instant;
 
-/// A request that was answered, at the end of its answer: of a stream, when its reader is gone. It has no token, no query and
-/// no body.
+/// A request that was answered, at the end of its answer: of a stream, when its reader is gone. It has no token, no query
+/// and no body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Access {
@@ -77,7 +77,7 @@ fn date(at: &str) -> String {
     format!("{}/{}/{}:{} +0000", part(8..10), month.unwrap_or(&"-"), part(0..4), part(11..19))
 }
 
-/// Where requests are logged.
+/// The function that logs requests.
 pub(in crate::http) type AccessLog = Arc<dyn Fn(&Access) + Send + Sync>;
 
 /// The address of a client, in the extensions of its requests.

@@ -1,4 +1,4 @@
-//! Who sends a request: principals with roles, and how they are told apart.
+//! Authentication: the principals that send requests, their roles, and their tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use thiserror::Error;
 /// The beginning of each token, by which scanners of secrets find one.
 const PREFIX: &str = "stepfold_";
 
-/// What a principal may do. Each role has the rights of those before it.
+/// The rights of a principal. Each role has the rights of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Role {
@@ -114,7 +114,7 @@ impl Principal {
     }
 }
 
-/// What a request says about its sender.
+/// The credentials of a request.
 #[derive(Debug)]
 pub struct Credentials<'a> {
     token: Option<&'a str>,
@@ -279,6 +279,7 @@ impl Tokens {
     pub fn find(&self, token: &str) -> Option<&Principal> {
         let hash = hash(token);
         let mut found = None;
+        // NOTE: All entries are compared, also after the match: the time tells nothing about the place of a token.
         for known in &self.0 {
             if bool::from(known.hash.ct_eq(&hash)) {
                 found = Some(&known.principal);
@@ -352,6 +353,8 @@ pub enum TokensError {
     },
 }
 
+// NOTE: A plain hash suffices: a token has 256 random bits, too many to search, and a slow hash would cost each request
+// (docs/decisions/server.md).
 fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }

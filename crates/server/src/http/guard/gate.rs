@@ -1,4 +1,4 @@
-//! Which requests a server listens to at all, by their headers: decided before anyone is authenticated.
+//! Rules about hosts and origins: requests are refused by their headers, before they are authenticated.
 //!
 //! A browser sends requests of any page to us, with our cookies. What tells them apart is seen in Chromium 156: a page on
 //! another port of this host counts as `same-site` and sends cookies that are `SameSite=Strict`; a page whose name was
@@ -24,7 +24,7 @@ pub(in crate::http) struct OriginRules {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum GateRefusal {
-    /// The host is not one of ours.
+    /// The host is not a name of the server.
     Host,
     /// A page of another origin has sent it.
     Origin,
@@ -87,9 +87,12 @@ impl OriginRules {
         // What cannot be read is not ours.
         let origin = headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or("null"));
         let site = headers.get("sec-fetch-site").map(|site| site.to_str().unwrap_or("cross-site"));
+        // NOTE: An allowed origin comes before `Sec-Fetch-Site`, which says `cross-site` for it.
         if self.allowed_origin(headers).is_some() {
             return Ok(RequestOrigin::Foreign);
         }
+        // NOTE: The scheme comes from an option: the server sees only its proxy, whose header would have to be trusted for
+        // each request (docs/decisions/server.md).
         let scheme = if self.is_https { "https://" } else { "http://" };
         let is_own = |origin: &str| {
             let rest = origin.strip_prefix(scheme);

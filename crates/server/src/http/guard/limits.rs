@@ -1,4 +1,4 @@
-//! Bounds on what clients can take of the server, and who has taken what.
+//! Limits on the resources that clients use, and the permits that they hold.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// The time after which a connection is closed whose client does not read; 30 seconds.
     pub write_timeout: Duration,
-    /// How often an idle live stream has a comment, so that proxies keep it open; 15 seconds.
+    /// The interval of comments in an idle live stream, so that proxies keep it open; 15 seconds.
     pub keep_alive: Duration,
     /// Live streams of one user; 64. More are answered with 429.
     pub streams_per_user: usize,
@@ -36,24 +36,25 @@ pub struct Limits {
     pub sessions_per_stream: usize,
     /// Running invocations of one user that this process has started; 16. More are answered with 429.
     pub runs_per_user: usize,
-    /// Requests of one user at once that read or make a whole session: import, export, compare and replay; 2. More are answered
-    /// with 429.
+    /// Requests of one user at once that read or make a whole session: import, export, compare and replay; 2. More are
+    /// answered with 429.
     pub heavy_per_user: usize,
     /// Such requests of all users; 8. More are answered with 429.
     pub heavy: usize,
-    /// The time for a request that reads a whole session, which has a thread of its own; 60 seconds. Later, it is answered with
+    /// The time for a request that reads a whole session, which has a thread of its own; 60 seconds. Later, it is answered
+    /// with
     /// 503. An import has no such limit.
     pub heavy_timeout: Duration,
-    /// Bytes of memory that the requests of one user hold at once; 256 MiB. Counted are bodies, the values that are read from
-    /// them, what requests and streams load of sessions, and answers until they are sent. A request beyond it is answered with
-    /// 429, and one that does not fit alone with 413; a stream waits.
+    /// Bytes of memory that the requests of one user hold at once; 256 MiB. Counted are bodies, the values that are read
+    /// from them, what requests and streams load of sessions, and answers until they are sent. A request beyond it is
+    /// answered with 429, and one that does not fit alone with 413; a stream waits.
     pub memory_per_user: usize,
-    /// Those of all users; 1 GiB. A request beyond it is answered with 503.
+    /// Bytes of memory that the requests of all users hold at once; 1 GiB. A request beyond it is answered with 503.
     pub memory: usize,
     /// Open connections; 12,000. More wait until others are closed.
     pub connections: usize,
-    /// The time between a signal to stop and the end of accepting connections, in which `/readyz` answers 503 and all else as
-    /// before; 0 seconds. Behind a load balancer it must be longer than the time in which probes fail.
+    /// The time between a signal to stop and the end of accepting connections, in which `/readyz` answers 503 and all else
+    /// as before; 0 seconds. Behind a load balancer it must be longer than the time in which probes fail.
     pub shutdown_delay: Duration,
     /// The time that runs have to complete after a signal to stop; 30 seconds. Then they stop at their last commit.
     pub drain: Duration,
@@ -89,7 +90,7 @@ impl Default for Limits {
 /// The requests that read or make a whole session.
 const HEAVY: &str = "requests about whole sessions (import, export, compare, replay)";
 
-/// What is taken.
+/// The permits that are taken, shared by all requests.
 #[derive(Clone, Debug, Default)]
 pub(in crate::http) struct LimitUsage(Arc<Mutex<UsageCounts>>);
 
@@ -167,6 +168,8 @@ impl MemoryReservation {
 
     fn change(&self, change: impl FnOnce(usize) -> usize) -> Result<(), Problem> {
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        // NOTE: Memory is reserved before it is used: a measured allocator would know neither by whom nor before it is too
+        // late (docs/decisions/server.md).
         let amount = change(permit.amount);
         let (of_user, of_all) = self.limits;
         permit.usage.with(|counts| {
@@ -174,6 +177,8 @@ impl MemoryReservation {
             let user = counts.by_user.get(&permit.user).map_or(0, |of_user| of_user[kind]) - before + amount;
             let all = counts.of_all[kind] - before + amount;
             if amount > before {
+                // NOTE: A request that never fits is refused with 413, so that its client does not retry; one that fits
+                // later gets 429 or 503.
                 if amount > of_user.min(of_all) {
                     return Err(Problem::no_memory(amount, of_user.min(of_all)));
                 }
@@ -229,6 +234,8 @@ impl LimitUsage {
     }
 
     /// Takes a place for a request that reads or makes a whole session.
+    // NOTE: These requests hold a whole session in memory. Its size is not known before it is read, so that their number is
+    // limited (docs/decisions/server.md).
     pub(in crate::http) fn heavy_permit(
         &self,
         user: &UserId,

@@ -1,4 +1,5 @@
-//! Work that takes long, on a thread of its own: the threads that serve requests and hold claims are few, and others wait for them.
+//! Work that takes long, on a thread of its own: the threads that serve requests and hold claims are few, and others wait
+//! for them.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::task::JoinError;
 
 use super::problem::Problem;
 
-/// Does the work, and ends it at its next await after the timeout, or when this is dropped: the client has left.
+/// Does the work on a thread of its own. It ends at its next await after the timeout, or after this is dropped.
 pub(in crate::http) async fn on_own_thread<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
     timeout: Option<Duration>,
@@ -29,6 +30,8 @@ pub(in crate::http) async fn on_own_thread<T: Send + 'static>(
             answered = work => answered,
         }
     };
+    // NOTE: A blocking thread drives the future: reading a whole session would keep a worker thread from the claims that it
+    // renews.
     let runtime = Handle::current();
     joined(tokio::task::spawn_blocking(move || runtime.block_on(bounded)).await)
 }

@@ -63,7 +63,7 @@ pub(in crate::http) struct OpenAiError {
     param: Option<String>,
 }
 
-/// How a problem is said.
+/// The form of a problem document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum ProblemForm {
     Plain,

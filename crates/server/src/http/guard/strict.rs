@@ -18,6 +18,8 @@ pub(in crate::http) fn from_slice<'de, T: Deserialize<'de>>(
 }
 
 /// A part of serde's protocol whose inner parts are strict as well.
+// NOTE: An array of the fields of a struct is refused: no document names their order, and it changes with the struct
+// (docs/decisions/server.md).
 struct StrictPart<T>(T);
 
 /// The visitor of a struct: of no array.

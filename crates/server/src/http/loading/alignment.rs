@@ -1,7 +1,8 @@
 //! Two sessions side by side, within a bound of time, whatever their lengths.
 //!
-//! A diff of sequences that have nothing in common costs the product of their lengths. So commits that only one side has are
-//! not compared at all, the others by number instead of text, and the comparison of what is left ends after [`LONGEST`].
+//! A diff of sequences that have nothing in common costs the product of their lengths. So commits that only one side has
+//! are not compared at all, the others by number instead of text, and the comparison of what is left ends after
+//! [`LONGEST`].
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -33,8 +34,8 @@ pub(in crate::http) fn aligned(left: &[String], right: &[String]) -> Vec<Aligned
     pairs
 }
 
-/// The places of equal commits, growing on both sides: first of those that are there once on each side, then of others between
-/// them.
+/// The places of equal commits, growing on both sides: first of those that are there once on each side, then of others
+/// between them.
 fn equal(left: &[usize], right: &[usize]) -> Vec<(usize, usize)> {
     let latest = (Instant::now() + LONGEST).into_std();
     let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! How much of a session is loaded at once: pages are bounded by the bytes of their commits, which are known before they are read.
+//! Limits the part of a session that is loaded at once: the bytes of commits are known before they are read, and bound a
+//! page.
 
 use serde_json::Value;
 use stepfold_runner::{Runner, SessionHandle};
@@ -13,13 +14,15 @@ use crate::http::rows::row_builder::{self, BEFORE};
 /// The stored bytes of a page; a commit that is larger is a page of its own.
 pub(in crate::http) const PAGE_BYTES: u64 = 8 << 20;
 
-/// The stored bytes of what is read without an account: for what all readers of a session share.
+/// Limits the stored bytes of a read that counts for no user, since all readers of a session share it.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// What a stored byte takes in memory until it is sent: the commit, its row, and the row as JSON.
+/// The bytes of memory for a stored byte, until it is sent: the commit, its row, and the row as JSON.
+// NOTE: An estimate: a factor can be checked before anything is read, an exact size cannot (docs/decisions/server.md).
 const COPIES: usize = 5;
 
 /// The commits of a page, and the bytes that it may have, where a store does not tell the sizes of events.
+// NOTE: A store of an application may not tell sizes: then a page is short, and counted as large.
 const UNKNOWN_PAGE: (usize, usize) = (16, 1 << 20);
 
 /// A page of commits, before it is loaded.
@@ -34,8 +37,8 @@ pub(in crate::http) struct PagePlan {
 }
 
 impl PagePlan {
-    /// The commits after a version: at most a number, and of at most so many stored bytes, or one. What they take is held before
-    /// they are looked at.
+    /// The commits after a version: at most a number, and of at most so many stored bytes, or one. What they take is held
+    /// before they are looked at.
     pub(in crate::http) async fn after<E: From<SessionError>>(
         runner: &Runner,
         key: &SessionKey,
@@ -104,7 +107,7 @@ pub(in crate::http) async fn newest(
     if let Ok(sizes) = runner.store().event_sizes(EventSizes::new(key.clone(), first, limit)).await {
         return PagePlan::of(&sizes, version, SMALL_BYTES).range;
     }
-    // What is wrong with the store is told by the read.
+    // The read itself reports a failure of the store.
     let limit = limit.min(UNKNOWN_PAGE.0);
     EventRange::Page { after: version.saturating_sub(limit as u64), limit }
 }
@@ -117,7 +120,7 @@ fn supported<T>(told: Result<T, SessionError>) -> Result<Option<T>, SessionError
     }
 }
 
-/// How many of these sizes fit, and their sum.
+/// The number of leading sizes that fit, and their sum.
 fn fitting_prefix<'a>(sizes: impl Iterator<Item = &'a (u64, u64)>, bytes: u64) -> (usize, u64) {
     let (mut count, mut sum) = (0, 0_u64);
     for (_, size) in sizes {

@@ -1,7 +1,8 @@
-//! What the commits of a session have written and used, read once: so that to ask where a value comes from costs what is shown.
+//! An index of the writes and the token usage of a session, which is read once: the cost of a question about the origin of
+//! a value depends on the answer, not on the length of the session.
 //!
-//! A history only grows, so an index is never wrong: it is continued with the commits that are new, of whatever process. What
-//! counts at a version is decided when it is read, by the session at that version.
+//! A history only grows, so an index is never wrong: it is continued with the commits that are new, of whatever process.
+//! What counts at a version is decided when it is read, by the session at that version.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ const MAX_ENTRIES: usize = 100_000;
 /// The number of commits that are read at once.
 const PAGE: usize = 1_000;
 
-/// The indexes of the sessions that were asked for last.
+/// The indexes of the most recently requested sessions.
 #[derive(Default)]
 pub(in crate::http) struct WriteIndexes(Mutex<IndexCache>);
 
@@ -61,7 +62,7 @@ impl WriteIndexes {
         Arc::clone(&self.cache().places.entry(key.clone()).or_default().index)
     }
 
-    /// Notes that an index was used, and drops the ones that were not used for longest.
+    /// Notes that an index was used, and drops the least recently used ones.
     fn keep(&self, key: &SessionKey, size: usize) {
         let mut cache = self.cache();
         cache.now += 1;
@@ -81,7 +82,7 @@ impl WriteIndexes {
     }
 }
 
-/// Something of a commit.
+/// An entry of a commit, with its version.
 pub(in crate::http) struct AtVersion<T> {
     pub(in crate::http) version: u64,
     pub(in crate::http) what: T,
@@ -95,7 +96,7 @@ pub(in crate::http) struct IndexedWrite {
     pub(in crate::http) by: Option<Box<WriterRow>>,
 }
 
-/// What the commits of a session have written and used, by version.
+/// The writes and the token usage of the commits of a session, by version.
 #[derive(Default)]
 pub(in crate::http) struct WriteIndex {
     life: Option<LifeId>,
@@ -122,7 +123,7 @@ impl WriteIndex {
         counted(self.keys.get(key).map_or(&[], Vec::as_slice), head)
     }
 
-    /// What the models have used, as far as it counts.
+    /// The visible token usage of the models.
     pub(in crate::http) fn reply_usage(&self, head: &Session) -> VisibleEntries<'_, ReplyUsage> {
         counted(&self.reply_usage, head)
     }
@@ -134,10 +135,11 @@ impl WriteIndex {
     /// Reads the commits that are new.
     async fn extend(&mut self, target: &SessionTarget, head: &Session) -> Result<(), Problem> {
         if self.life.as_ref() != Some(&head.life) {
+            // NOTE: The session was deleted and created again: its versions name other commits now.
             *self = WriteIndex { life: Some(head.life.clone()), ..WriteIndex::default() };
         }
         let mut rows = RowBuilder::new(target.app.pricing());
-        // The first of them may name what the ones before have begun.
+        // The first new commits may mention items of the commits before them.
         let of = (target.runner(), target.session.key());
         let before = newest(of.0, of.1, (self.upto, BEFORE)).await;
         for committed in commits(target, head, before).await? {
@@ -151,7 +153,7 @@ impl WriteIndex {
                 let from = *known_from.get_or_insert(committed.version);
                 let rewound = committed.event.actions.rewound_to().filter(|to| (1..from).contains(to));
                 if let Some(to) = rewound {
-                    // So may those after a rewind, before its version.
+                    // Commits after a rewind may mention items from before its target.
                     rows = RowBuilder::new(target.app.pricing());
                     let before = newest(of.0, of.1, (to, BEFORE)).await;
                     for committed in commits(target, head, before).await? {
@@ -211,7 +213,7 @@ async fn commits(
     Ok(stored.events)
 }
 
-/// What counts, in order, as parts of the whole.
+/// The entries of visible commits, in order, as slices of all entries.
 pub(in crate::http) struct VisibleEntries<'a, T>(Vec<&'a [AtVersion<T>]>);
 
 impl<'a, T> VisibleEntries<'a, T> {

@@ -24,6 +24,7 @@ pub(in crate::http) async fn authenticate(shared: &ServerState, parts: &Parts) -
     let name = cookie_name(headers);
     let token = bearer(headers).or_else(|| match admitted {
         RequestOrigin::Own => cookie(headers, &name),
+        // NOTE: A browser sends cookies with requests of any page, so that they prove nothing for a foreign one.
         RequestOrigin::Foreign => None,
     });
     match shared.auth.authenticate(&Credentials::new(token, headers)).await {

@@ -1,7 +1,8 @@
-//! An operation of the API: one function with its types, from which its route and its part of the OpenAPI document are made.
+//! An operation of the API: one function with its types, from which its route and its part of the OpenAPI document are
+//! made.
 //!
-//! What every request has to pass stands here once: host and origin, authentication, the role, the app and the session of
-//! the principal, the query, the body. A handler is reached with all of it done.
+//! Every request passes the same checks, in one place: host and origin, authentication, the role, the app and the session
+//! of the principal, the query, the body. A handler is reached with all of it done.
 
 pub(super) mod admission;
 pub(super) mod openapi;
@@ -42,9 +43,11 @@ type OperationHandler = Arc<
 
 /// An operation.
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing of the operation")]
+// NOTE: Route, role and document come from one value, so that none can be forgotten; libraries for this were a second
+// derive, or alpha versions (docs/decisions/server.md).
 pub(in crate::http) struct ApiOperation {
     pub(in crate::http) method: Method,
-    /// What is before the path.
+    /// The prefix of the path.
     pub(in crate::http) base: &'static str,
     /// The path, from the base on.
     pub(in crate::http) path: &'static str,
@@ -60,7 +63,7 @@ pub(in crate::http) struct ApiOperation {
     pub(in crate::http) is_heavy: bool,
     /// Whether it may answer with nothing, and the status 204.
     pub(in crate::http) may_be_empty: bool,
-    /// How its problems are said.
+    /// The form of its problems.
     pub(in crate::http) form: ProblemForm,
     pub(in crate::http) shapes: fn(&mut SchemaGenerators) -> OperationSchemas,
     pub(in crate::http) handler: OperationHandler,
@@ -139,6 +142,8 @@ async fn ask<T: PathTarget, Q: DeserializeOwned, B: RequestBody>(
 ) -> Result<ApiRequest<T, Q, B>, Problem> {
     let (mut parts, body) = request.into_parts();
     let names = names(&mut parts).await?;
+    // NOTE: The target comes before query and body: an invalid request must not tell whether a session of another user
+    // exists.
     let target = T::find(&shared, &principal, &names).await?;
     let query = Query::<Q>::try_from_uri(&parts.uri).map_err(|error| Problem::invalid("query", error))?;
     let body = read_body(&shared, &memory, body, B::limit(&shared.limits)).await?;

@@ -16,7 +16,7 @@ pub(in crate::http) fn segment(name: &str) -> String {
     utf8_percent_encode(name, RESERVED).to_string()
 }
 
-/// What a part of a path cannot have as it is.
+/// The characters that are escaped in a segment of a path.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 pub(in crate::http) async fn names(parts: &mut Parts) -> Result<HashMap<String, String>, Problem> {

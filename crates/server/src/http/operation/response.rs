@@ -52,6 +52,7 @@ pub(in crate::http) fn with_headers(mut response: Response<Body>) -> Response<Bo
     let headers = response.headers_mut();
     let policy = "default-src 'none'; frame-ancestors 'none'";
     for (name, value) in [
+        // NOTE: Answers are of one principal, whose token may be in a cookie: no cache may keep them.
         ("cache-control", "no-store"),
         ("content-security-policy", policy),
         ("cross-origin-resource-policy", "same-origin"),
@@ -63,18 +64,18 @@ pub(in crate::http) fn with_headers(mut response: Response<Body>) -> Response<Bo
     response
 }
 
-/// What pages of an allowed origin may send.
+/// The headers that pages of an allowed origin may send.
 const ALLOWED_HEADERS: &str = "a2a-version, authorization, content-type, idempotency-key, last-event-id, mcp-method, mcp-name, \
                                mcp-protocol-version, mcp-session-id, openai-organization, openai-project, user-agent, \
                                x-stepfold-session";
 
-/// What the clients of OpenAI begin the headers with by which they describe themselves: each version has others.
+/// The prefix of the headers by which clients of OpenAI describe themselves: each version has others.
 const CLIENT_HEADERS: &str = "x-stainless-";
 
 /// The number of them that a page may send.
 const MAX_CLIENT_HEADERS: usize = 32;
 
-/// What this page of an allowed origin may send, of what it asks for.
+/// The allowed headers, with those of a preflight request that are headers of clients.
 pub(in crate::http) fn allowed_headers(asked: &HeaderMap) -> HeaderValue {
     let asked = asked.get_all(header::ACCESS_CONTROL_REQUEST_HEADERS).iter();
     let names = asked.filter_map(|names| names.to_str().ok()).flat_map(|names| names.split(','));

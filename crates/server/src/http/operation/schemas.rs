@@ -7,14 +7,14 @@ use schemars::transform::RecursiveTransform;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-/// The schemas of what clients send and of what they are answered: a type whose field may be left out in one of them only has
-/// two schemas.
+/// The schemas of what clients send and of what they are answered: a type whose field may be left out in one of them only
+/// has two schemas.
 pub(in crate::http) struct SchemaGenerators {
     pub(in crate::http) requests: SchemaGenerator,
     pub(in crate::http) answers: SchemaGenerator,
 }
 
-/// Where the schemas of requests stand until they are merged with those of answers.
+/// The path of the schemas of requests until they are merged with those of answers.
 const REQUESTS: &str = "/components/requests";
 
 const SCHEMAS: &str = "/components/schemas";
@@ -31,6 +31,8 @@ impl SchemaGenerators {
         };
         SchemaGenerators {
             requests: settings(REQUESTS).into_generator(),
+            // NOTE: Two generators: a field that answers leave out when it is empty is never absent in the type, and may
+            // have a default in requests (docs/decisions/server.md).
             answers: settings(SCHEMAS).for_serialize().into_generator(),
         }
     }

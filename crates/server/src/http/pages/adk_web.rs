@@ -8,13 +8,14 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use thiserror::Error;
 
-/// Where the page is.
+/// The path of the page.
 pub(in crate::http) const BASE: &str = "/dev-ui/";
 
 /// Bounds what is kept of a folder.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What the page may do: the hash is that of `this.media='all'`, by which it loads its styles late. It shows text of models as Markdown: no image, font or request of another host is let through.
+/// The content security policy of the page: the hash is that of `this.media='all'`, by which it loads its styles late. The
+/// page shows text of models as Markdown: images, fonts and requests of other hosts are blocked.
 const POLICY: &str = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval' 'unsafe-hashes' \
                       'sha256-MhtPZXr7+LpJUY5qtMutB+qWfQtMaPccfe7QXtCcEYc='; \
                       style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; media-src 'self' data: blob:; \
@@ -56,6 +57,7 @@ impl WebBundle {
     pub(in crate::http) fn read(folder: &Path) -> Result<Self, BundleError> {
         let mut files = HashMap::new();
         let (mut folders, mut bytes) = (vec![folder.to_owned()], 0);
+        // NOTE: Read once into memory: a request is looked up in a map, and can name no file outside the folder.
         while let Some(inside) = folders.pop() {
             let failed = |source| BundleError::Read { path: inside.clone(), source };
             for entry in std::fs::read_dir(&inside).map_err(failed)? {

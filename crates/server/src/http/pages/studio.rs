@@ -1,4 +1,5 @@
-//! The page: hand-written modules, embedded, each with its type and its tag. Comments of modules and their indentation are not served.
+//! The page: hand-written modules, embedded, each with its type and its tag. Comments of modules and their indentation are
+//! not served.
 
 use std::sync::LazyLock;
 
@@ -6,7 +7,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
-/// What the page may do: run its own modules, ask its own server, and nothing else. No text becomes markup.
+/// The content security policy of the page: it runs its own modules and sends requests to its own server, and nothing else.
+/// No text becomes markup.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -78,8 +80,8 @@ static SERVED: LazyLock<Vec<ServedFile>> = LazyLock::new(|| {
     FILES.iter().map(served).collect()
 });
 
-/// A module without indentation, and without the comments that have lines of their own. Its lines keep their numbers. No string
-/// of a module spans lines, but for templates of `htm`, which counts no space at the begin of a line.
+/// A module without indentation, and without the comments that have lines of their own. Its lines keep their numbers. No
+/// string of a module spans lines, but for templates of `htm`, which counts no space at the begin of a line.
 fn compact(source: &str) -> String {
     let mut is_inside = false;
     let code = source.split('\n').map(|line| {
@@ -87,6 +89,8 @@ fn compact(source: &str) -> String {
         let is_block = is_inside || text.starts_with("/**");
         is_inside = is_block && !text.contains("*/");
         let is_comment = text.starts_with("//") || (is_block && (is_inside || text.ends_with("*/")));
+        // NOTE: Lines keep their numbers, for the tools of a browser. A minifier would be a build step, and hide the code
+        // (docs/decisions/studio.md).
         if is_comment { "" } else { line.trim_start() }
     });
     code.collect::<Vec<_>>().join("\n")

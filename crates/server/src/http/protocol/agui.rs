@@ -96,7 +96,7 @@ impl ResumeEntry {
 }
 
 impl RunAgentInput {
-    /// What the user said since the last message of another.
+    /// The messages of the user after the last message of another role.
     fn new_messages(&self) -> &[AguiMessage] {
         let last =
             self.messages.iter().rposition(|message| message.role != "user").map_or(0, |place| place + 1);
@@ -164,8 +164,8 @@ async fn without_known(
     Ok(ClientRequest::Send(Box::new(input), Some(key)))
 }
 
-/// How many of the user's last messages the session has: those that had no answer are sent again before what is new. One that
-/// is new to the session stays, and of an invocation that the session has, what it began with.
+/// Counts the leading messages that the session has: clients send unanswered messages again before the new ones. The
+/// messages of an invocation that the session has are not counted.
 fn known(stored: &Session, invocation: &str, texts: &[Cow<'_, str>]) -> usize {
     let (mut unanswered, mut own) = (Vec::new(), Vec::new());
     for commit in stored.visible_events() {
@@ -312,7 +312,7 @@ impl AguiEncoder {
         events
     }
 
-    /// What was said in this step is void.
+    /// Voids the text and reasoning of this step.
     fn restarted(&mut self) -> Vec<Value> {
         let mut events = self.close();
         self.reply = None;
@@ -399,6 +399,8 @@ impl UpdateEncoder for AguiEncoder {
                 vec![json!({"type": "CUSTOM", "name": "stepfold.progress", "value": value})]
             }
             RunUpdate::State { before, after } => {
+                // NOTE: clients apply patches (RFC 6902) by libraries, whose escapes and indexes must be met exactly
+                // (docs/decisions/server.md).
                 let delta = json_patch::diff(before, after);
                 vec![json!({"type": "STATE_DELTA", "delta": delta})]
             }

@@ -1,7 +1,8 @@
 //! Protocols of others: the same sessions, runs and decisions, for clients that exist.
 //!
-//! A protocol is a route in the table below, which passes what every operation passes; a function that reads what its client
-//! asks for (a message or decisions); and an encoder, which turns what happens into frames and knows nothing else.
+//! A protocol is a route in the table below, which passes what every operation passes; a function that reads what its
+//! client requests (a message or decisions); and an encoder, which turns updates of a run into frames and knows nothing
+//! else.
 
 mod a2a;
 mod adk;
@@ -42,7 +43,7 @@ use crate::http::state::ServerState;
 use crate::http::streams::permit::StreamPermit;
 use crate::http::streams::sse::KEEP_ALIVE;
 
-/// How long a stream has to send the last events of runs that have ended with the server.
+/// The time that a stream has to send the last events of runs that have ended with the server.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// The operations of all protocols. Their paths are whole.
@@ -85,6 +86,8 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         ),
         ApiOperation::new(Method::POST, "/a2a/{app}", Role::Read, "a2a", a2a::CALL, a2a::call),
     ];
+    // NOTE: All are served by default: they reach nothing that the API does not, and pass the same table and its tests
+    // (docs/decisions/server.md).
     operations.extend(adk::operations());
     for operation in &mut operations {
         operation.base = "";
@@ -97,7 +100,9 @@ pub(super) fn operations() -> Vec<ApiOperation> {
     operations
 }
 
-/// Turns what happens into frames: a pure state machine.
+/// Turns updates of a run into frames: a pure state machine.
+// NOTE: Encoders get updates, not events of a run: missed, repeated and restarted text is handled once, below them
+// (docs/decisions/server.md).
 trait UpdateEncoder: Send + 'static {
     fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame>;
 }
@@ -145,7 +150,7 @@ impl ApiReply for RawResponse {
     }
 }
 
-/// What a client asks for.
+/// A request of a client: a message or decisions.
 enum ClientRequest {
     /// To run with this; once, if there is a key.
     Send(Box<Input>, Option<String>),
@@ -179,6 +184,7 @@ async fn accept<E: From<Problem> + From<RunnerError>>(
     session: SessionHandle,
     order: ClientRequest,
 ) -> Result<RunReader, E> {
+    // NOTE: Before the message is accepted: the stream begins with the session as it was.
     let before = RunStart::read(runner, &session).await?;
     let (invocation, taken) = match order {
         ClientRequest::Send(input, None) => (session.send(*input).await?, None),
@@ -231,7 +237,7 @@ fn key_of(parts: &[&str]) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&digest.finalize()[..18])
 }
 
-/// A response that streams what happens. It ends with its client, and stops nothing else.
+/// A response that streams the updates of a run. It ends with its client, and stops nothing else.
 fn stream(opening: StreamPermit, reader: RunReader, mut encoder: impl UpdateEncoder) -> Response<Body> {
     let frames = reader
         .into_stream()
@@ -253,8 +259,8 @@ fn event_stream(
     EventStream(Body::from_stream(chunks)).respond()
 }
 
-/// Waits until the server has stopped and the last events of its runs are sent: what a stream still follows then is a run of
-/// another process.
+/// Waits until the server has stopped and the last events of its runs are sent: what a stream still follows then is a run
+/// of another process.
 async fn stopped(mut phase: watch::Receiver<ServerPhase>) {
     reaches(&mut phase, ServerPhase::Stopped).await;
     tokio::time::sleep(LAST_EVENTS).await;

@@ -292,8 +292,8 @@ async fn created(session: &SessionHandle) -> Result<u64, Problem> {
     Ok(u64::try_from(at.as_micros() / 1_000_000).unwrap_or_default())
 }
 
-/// Deletes the session of a request without a key when its run has ended and it has no reader any more. What waits or failed is kept: its
-/// user can continue with it. So is one that has become more than the answer to its request.
+/// Deletes the session of a request without a key when its run has ended and it has no reader any more. What waits or
+/// failed is kept: its user can continue with it. So is one that has become more than the answer to its request.
 fn delete_after(session: SessionHandle, invocation: stepfold_runner::Invocation) -> oneshot::Sender<()> {
     let (reading, mut read) = oneshot::channel::<()>();
     tokio::spawn(async move {
@@ -425,7 +425,7 @@ impl ChunkEncoder {
         frames
     }
 
-    /// What the protocol has no words for.
+    /// The field `stepfold`, for facts that the protocol has no field for.
     fn extension(&self, end: &StreamEnd, version: u64) -> Value {
         let mut extension = json!({"session": self.session, "version": version});
         match end {
@@ -470,7 +470,7 @@ impl UpdateEncoder for ChunkEncoder {
 pub(super) struct CompletionBuilder {
     chunks: ChunkEncoder,
     text: String,
-    /// Where the text of the reply begins.
+    /// The offset of the reply in the text.
     reply: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What happens in a run, in order, as the encoders of all protocols are told it.
+//! The updates of a run, in order, as the encoders of all protocols get them.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -26,7 +26,7 @@ const PAGE: usize = 64;
 /// The number of commits among which the beginning of an invocation is looked for.
 const RECENT: usize = 1024;
 
-/// One thing that happens in a run. Text and reasoning come in deltas, and before the commit that has the whole: together
+/// An update of a run. Text and reasoning come in deltas, and before the commit that has the whole: together
 /// they are the whole, whatever of them was streamed.
 #[derive(Clone, Debug)]
 pub(super) enum RunUpdate {
@@ -124,7 +124,7 @@ impl CallEnd {
     }
 }
 
-/// How a stream ends.
+/// The end of a stream.
 #[derive(Clone, Debug)]
 pub(super) enum StreamEnd {
     Finished(Exit),
@@ -135,7 +135,7 @@ pub(super) enum StreamEnd {
     Failed(Problem),
 }
 
-/// What was told of an unfinished reply.
+/// The streamed part of an unfinished reply.
 #[derive(Debug, Default)]
 struct ReplyDraft {
     text: String,
@@ -144,16 +144,16 @@ struct ReplyDraft {
     has_gap: bool,
 }
 
-/// Reads what happens in an invocation. It belongs to one client; when it is dropped, nothing else stops.
+/// Reads the updates of an invocation, for one client. When it is dropped, nothing else stops.
 ///
-/// Commits are read from the store, and unfinished text comes from the run, if it is in this process: so a reader that is slow
-/// has each commit, once and in order.
+/// Commits are read from the store, and unfinished text comes from the run, if it is in this process: so a reader that is
+/// slow has each commit, once and in order.
 pub(super) struct RunReader {
     runner: Runner,
     session: SessionHandle,
     /// The id of the invocation.
     id: String,
-    /// That of the invocation which began the run, before decisions.
+    /// The id of the invocation that began the run, before decisions.
     run: String,
     source: RunSource,
     queue: VecDeque<RunUpdate>,
@@ -167,7 +167,7 @@ pub(super) struct RunReader {
     only_own: bool,
     /// The calls of the newest reply whose outcomes were told.
     answered: HashSet<String>,
-    /// Those that were rejected.
+    /// The calls of that reply that were rejected.
     rejected: HashSet<String>,
     state: Option<Value>,
     has_seen: bool,
@@ -176,7 +176,7 @@ pub(super) struct RunReader {
     drop_signal: Option<oneshot::Sender<()>>,
 }
 
-/// Where a run is.
+/// The process of a run: this one, or another.
 enum RunSource {
     Local {
         invocation: Invocation,
@@ -186,14 +186,14 @@ enum RunSource {
     Remote(BoxStream<'static, Result<CommittedEvent, RunnerError>>),
 }
 
-/// Where a reader begins: the session before the run.
+/// The start of a reader: the session before the run.
 pub(super) struct RunStart {
     pub(super) version: u64,
     at: Timestamp,
     state: Value,
     /// The calls of the reply with which the run continues.
     open: Vec<StreamedCall>,
-    /// Those of them whose outcome was told before.
+    /// The open calls whose outcome was sent before.
     answered: HashSet<String>,
     /// The invocation that began the run, if it has begun.
     run: Option<String>,
@@ -221,8 +221,8 @@ impl RunStart {
         })
     }
 
-    /// The session before the last message or decision of the run that continues: where its newest stream began, in whatever
-    /// process. As it is, if the message of this invocation waits until then.
+    /// The session before the last message or decision of the run that continues: where its newest stream began, in
+    /// whatever process. As it is, if the message of this invocation waits until then.
     async fn before_invocation(
         runner: &Runner,
         session: &SessionHandle,
@@ -263,8 +263,8 @@ impl RunStart {
         }))
     }
 
-    /// The session before a request, which the commit with a version has taken: a repeat is told what the first one was, from
-    /// its beginning.
+    /// The session before a request, which the commit with a version has taken: a repeat is told what the first one was,
+    /// from its beginning.
     pub(super) async fn or_earlier(
         self,
         runner: &Runner,
@@ -324,8 +324,8 @@ impl RunReader {
         RunReader::from(runner, session, id, RunSource::Local { invocation, seen }, before)
     }
 
-    /// Of the run that continues now, in this process or another one, from the beginning of its invocation. `None` if none does:
-    /// what waits for decisions does not.
+    /// Of the run that continues now, in this process or another one, from the beginning of its invocation. `None` if none
+    /// does: what waits for decisions does not.
     pub(super) async fn attach(
         runner: &Runner,
         session: &SessionHandle,
@@ -454,6 +454,8 @@ impl RunReader {
         }
         self.has_seen = true;
         self.newest = self.newest.max(version);
+        // NOTE: Commits come from the store: only there they have their ids and times, and a slow reader or one of another
+        // process reads them there anyway (docs/decisions/server.md).
         self.read_commits(version).await;
         match event {
             RunEvent::ToolProgress { call_id, report } => {
@@ -485,7 +487,7 @@ impl RunReader {
         }
     }
 
-    /// What was missed is told by its commits. Unfinished text is part of the next reply.
+    /// Sends missed updates from their commits. Missed unfinished text is part of the next reply.
     async fn catch_up(&mut self) {
         self.draft.has_gap = true;
         self.read_commits(u64::MAX).await;
@@ -530,8 +532,8 @@ impl RunReader {
         self.queue.push_back(RunUpdate::Committed(commit));
     }
 
-    /// Tells the outcomes of calls: those of the event; and those that only the messages which end the step have, as that of a
-    /// call which was rejected.
+    /// Tells the outcomes of calls: those of the event; and those that only the messages which end the step have, as that
+    /// of a call which was rejected.
     fn report_outcomes(&mut self, event: &Event) {
         let mut ends = ends_of(event);
         let results = event.messages.iter().filter_map(|message| message.tool_result());

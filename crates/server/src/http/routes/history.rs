@@ -37,10 +37,10 @@ const MOST: usize = 1_000;
 
 const MOST_BRIEF: usize = 10_000;
 
-/// How many commits are shown between two looks whether the client is still there.
+/// The number of commits that are described between two checks whether the client is still connected.
 const AT_ONCE: usize = 256;
 
-/// How many versions may be between two commits that are read at once.
+/// The largest distance, in versions, of two commits that are read at once.
 const NEAR: u64 = 16;
 
 /// A page of commits.
@@ -251,8 +251,8 @@ fn newest_writes(key: &str, all: &VisibleEntries<'_, IndexedWrite>, before: u64,
     BlameRow { key: key.to_owned(), writes, count: all.len(), earlier }
 }
 
-/// Writes with the values and times of their commits, and the values of the key before and after them, from the state before
-/// the first. One whose commit retention has deleted meanwhile is left out.
+/// Writes with the values and times of their commits, and the values of the key before and after them, from the state
+/// before the first. One whose commit retention has deleted meanwhile is left out.
 async fn with_values(
     target: &SessionTarget,
     memory: &MemoryReservation,
@@ -440,7 +440,7 @@ pub(super) struct PairRow {
     same: bool,
 }
 
-/// What a commit says, without the ids of calls.
+/// The text by which a commit is compared: its content without the ids of calls.
 fn comparison_key(row: &EventRow) -> String {
     let inside: Vec<&str> = row.path.iter().map(|item| item.name.as_str()).collect();
     let calls: Vec<_> = row.calls.iter().map(|call| (&call.name, &call.arguments)).collect();
@@ -550,12 +550,15 @@ pub(super) async fn fork(
     check_fork(&request.principal, &request.target, fork.at).await?;
     let SessionTarget { app, session } = request.target;
     let has_changes = !(fork.set.is_empty() && fork.results.is_empty() && fork.arguments.is_empty());
+    // NOTE: Recovery would continue the fork as well, but outside of the limit of runs per user (docs/decisions/server.md).
     let permit = match has_changes {
         true => Some(request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?),
         false => None,
     };
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
     let edit = build_edit(Edit::new().by(request.principal.name()), fork.set, (fork.results, fork.arguments));
+    // NOTE: With its edit in one transaction: a process that died between fork and edit left a session that no client had
+    // asked for (docs/decisions/server.md).
     let forked = session.fork_with(id.as_str(), fork.at, edit).await?;
     let value = SessionRow::of(&forked.read_events(EventRange::None).await?);
     if let Some(permit) = permit {

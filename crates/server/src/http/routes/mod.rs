@@ -37,6 +37,8 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
         POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
         GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";
+        // NOTE: A deletion takes the record away, with the decisions in it; a rewind hides, and can be taken back
+        // (docs/decisions/server.md).
         DELETE "/apps/{app}/sessions/{session}", Administer, "delete_session", sessions::delete, "Deletes a session for good.";
         GET "/apps/{app}/sessions/{session}/events", Read, "list_events", history::events, "Lists commits, in order.";
         GET "/apps/{app}/sessions/{session}/events/{version}", Read, "read_event", history::event, "Reads a commit.";
@@ -45,6 +47,8 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         PATCH "/apps/{app}/sessions/{session}/results", Act, "edit_results", history::edit_results, "Changes recorded results, and arguments of calls that have not begun, of a run that is paused.";
         GET "/apps/{app}/sessions/{session}/state", Read, "read_state", history::state, "Reads the state at a version.";
         GET "/apps/{app}/sessions/{session}/diff", Read, "diff", history::diff, "Lists the changes between two versions.";
+        // NOTE: Below a session, not `/compare?a=&b=`: the session of a path is found for the principal before a handler
+        // runs (docs/decisions/server.md).
         GET "/apps/{app}/sessions/{session}/compare", Read, "compare", history::compare, "Compares a session with another one, such as a fork.";
         GET "/apps/{app}/sessions/{session}/model", Read, "read_model_step", model::shown, "Reads what the model was shown at a step.";
         GET "/apps/{app}/sessions/{session}/usage", Read, "read_usage", model::usage, "Reads the tokens of a session and their cost.";

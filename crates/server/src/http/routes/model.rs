@@ -1,4 +1,4 @@
-//! What a model was shown at a step, and what steps have cost.
+//! The request that a model was sent at a step, and the cost of steps.
 
 use std::collections::BTreeMap;
 
@@ -185,6 +185,8 @@ pub(super) async fn shown(
         None => head(&request.target, None).await?.version,
     };
     reserve_whole(&request.memory, request.target.runner(), session.key()).await?;
+    // NOTE: Restored from the record, not stored for each step: a request is a pure function of the run, and a stored one
+    // would repeat a long conversation (docs/decisions/server.md).
     let step = session.model_step(Some(version), path.as_deref()).await?;
     let step = step.ok_or_else(|| Problem::no_model_step(version))?;
     let told = event_at(
@@ -282,8 +284,8 @@ impl TokensRow {
     }
 }
 
-/// The messages of a request, each with where it comes from: the instructions first, then the view of the conversation, with
-/// the summary after its leading system messages.
+/// The messages of a request, each with where it comes from: the instructions first, then the view of the conversation,
+/// with the summary after its leading system messages.
 fn messages(run: &Run, request: &ChatRequest) -> Vec<ShownRow> {
     let view = run.view();
     let mut kept = view.kept().indexes();

@@ -370,12 +370,12 @@ pub(super) async fn cancel(request: ApiRequest<SessionTarget>) -> Result<Accepte
     Ok(AcceptedReply(CancelRow { cancelled: request.target.session.cancel_everywhere().await? }))
 }
 
-/// Where a live stream begins.
+/// The start of a live stream.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LiveQuery {
-    /// The version after which commits are sent, or the id of an event, after which all is sent as after a reconnection; the
-    /// newest version by default.
+    /// The version after which commits are sent, or the id of an event, after which all is sent as after a reconnection;
+    /// the newest version by default.
     after: Option<String>,
 }
 
@@ -395,12 +395,13 @@ fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> R
     position.map(Some).ok_or_else(|| Problem::invalid("Last-Event-ID", "it was not issued by this stream"))
 }
 
-/// Where a client that has no `Last-Event-ID` begins.
+/// The start for a client without a `Last-Event-ID`.
 #[derive(Clone)]
 enum StreamStart {
     Newest,
     Version(u64),
-    /// An id names the life of the session as well: the versions of a session that was deleted are not those of its successor.
+    /// An id names the life of the session as well: the versions of a session that was deleted are not those of its
+    /// successor.
     Event(StreamPosition),
 }
 
@@ -419,7 +420,8 @@ impl StreamStart {
         text.parse().map(StreamStart::Version).map_err(invalid)
     }
 
-    /// The last event and the version, where the header has more to say than the query: it is of this connection's own past.
+    /// The last event and the version, where the header has more to say than the query: it is of this connection's own
+    /// past.
     fn or(self, last: Option<StreamPosition>) -> (Option<StreamPosition>, Option<u64>) {
         match (last, self) {
             (Some(last), _) | (None, StreamStart::Event(last)) => (Some(last), None),
@@ -436,8 +438,9 @@ pub(super) struct LiveManyQuery {
     /// Sessions as `APP/SESSION`, separated by commas, whose live streams are sent as one; in a name, a comma is written
     /// `%2C`, and a percent sign `%25`. Without, the changes of all sessions are sent.
     sessions: Option<String>,
-    /// For each session the version after which its commits are sent, or the id of an event of a stream of this session alone,
-    /// separated by commas; the newest version where there is none. In the ids of this stream, those of its sessions are separated by `~`.
+    /// For each session the version after which its commits are sent, or the id of an event of a stream of this session
+    /// alone, separated by commas; the newest version where there is none. In the ids of this stream, those of its sessions
+    /// are separated by `~`.
     after: Option<String>,
 }
 
@@ -481,6 +484,8 @@ pub(super) async fn live_all(
             Ok(session) => {
                 followed.push(Ok(FollowRequest { runner: app.runner().clone(), session, last, after }));
             }
+            // NOTE: A session that is gone is told as `gone`: with 404, a page that showed two sessions followed none after
+            // a reconnection (docs/decisions/server.md).
             Err(problem) if problem.status() == StatusCode::NOT_FOUND => {
                 let key = app.runner().key(principal.user().as_str(), id)?;
                 followed.push(Err((key, last)));

@@ -14,7 +14,7 @@ use crate::http::app::SessionTarget;
 use crate::http::guard::problem::Problem;
 use crate::http::rows::row_builder::event_of;
 
-/// What a client does in a test.
+/// An action of the client in a test.
 enum ClientAction {
     /// Says this, with these values.
     Run(String, Map<String, Value>),
@@ -103,7 +103,7 @@ async fn act(session: &SessionHandle, committed: &CommittedEvent) -> Result<Opti
     }
 }
 
-/// What a run began with, if that is one text.
+/// The message that a run began with, if it is one text.
 fn began(event: &Event) -> Option<ClientAction> {
     let [message] = event.messages.as_slice() else { return None };
     let text = message.text();

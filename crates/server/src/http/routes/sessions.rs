@@ -37,8 +37,8 @@ pub(super) struct SessionPageQuery {
     after: Option<String>,
     /// The number of sessions; 100 by default, at most 1,000.
     limit: Option<usize>,
-    /// Only those whose id or title has this text, in any case. A page may have fewer rows then, or none: the last one has no
-    /// `next`.
+    /// Only those whose id or title has this text, in any case. A page may have fewer rows then, or none: the last one has
+    /// no `next`.
     q: Option<String>,
     /// Only those with this status.
     status: Option<Status>,
@@ -123,7 +123,8 @@ impl SessionFilter {
     }
 }
 
-/// Takes the memory of the newest commit of a session, with a turn among those that are described at once: a large one is alone.
+/// Takes the memory of the newest commit of a session, with a turn among those that are described at once: a large one is
+/// alone.
 async fn acquire_turn<'a>(
     app: &App,
     stored: &Session,
@@ -247,7 +248,7 @@ pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<JsonReply
     }))
 }
 
-/// What is deleted.
+/// The scope of a deletion.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeletionQuery {

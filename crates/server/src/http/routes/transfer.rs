@@ -29,7 +29,7 @@ use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody, exact_
 use crate::http::rows::import_mark::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::rows::{ParentRow, SessionRow};
 
-/// What an export is.
+/// The format of an export.
 const FORMAT: &str = "stepfold.session";
 
 const FORMAT_VERSION: u64 = 1;
@@ -117,7 +117,7 @@ struct ExportedLabel {
     version: u64,
 }
 
-/// How a session is exported.
+/// The options of an export.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExportQuery {
@@ -310,9 +310,11 @@ fn labels_of(row: &ImportRow) -> Result<Vec<(Label, u64)>, Problem> {
     row.labels.iter().map(label).collect()
 }
 
-/// Makes the session in memory first: its events have to add up to the values that it had, and a run that has not ended is for
-/// administrators.
+/// Makes the session in memory first: its events have to add up to the values that it had, and a run that has not ended is
+/// for administrators.
 async fn check(principal: &Principal, row: &ImportRow, request: &CreateSession) -> Result<(), Problem> {
+    // NOTE: In memory first, so that a damaged file leaves nothing behind. Shared values are not imported: they belong to
+    // other sessions too (docs/decisions/server.md).
     let store = MemoryStore::new();
     let made = match store.create(request.clone()).await {
         // One to which a rewind goes back.

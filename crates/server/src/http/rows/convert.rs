@@ -18,7 +18,7 @@ pub(in crate::http) fn exit(exit: &Exit) -> Value {
     json(exit)
 }
 
-/// What serialises without errors: maps have text keys.
+/// The JSON of a value that serialises without errors: maps have text keys.
 pub(in crate::http) fn json<T: Serialize + ?Sized>(value: &T) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }

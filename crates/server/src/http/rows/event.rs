@@ -280,7 +280,8 @@ impl EventRow {
         self
     }
 
-    /// What a commit says without those before it: see [`RowBuilder`](super::row_builder::RowBuilder).
+    /// The row of a commit alone, without names from the commits before it: see
+    /// [`RowBuilder`](super::row_builder::RowBuilder).
     pub(in crate::http) fn of(committed: &CommittedEvent, visible: bool) -> Self {
         let event = &*committed.event;
         let writes = event.actions.delta.iter().map(|write| WriteRow {

@@ -1,4 +1,5 @@
-//! What came with a file: its commits are marked with who imported them, since nothing that they say was done here.
+//! The mark of imported commits, with the name of their importer: a file may claim authors and decisions that never existed
+//! here.
 
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ pub(in crate::http) fn marked(events: Vec<Event>, principal: &Principal, now: Ti
     let row = ImportedRow { by: principal.name().to_owned(), at: now.to_string(), version };
     // Strings and a number always have a text.
     let mark: Arc<RawValue> = to_raw_value(&row).unwrap_or_else(|_| RawValue::NULL.to_owned()).into();
+    // NOTE: The mark is with each commit, not with the session: a fork keeps it, and retention cannot take it from the
+    // commits that are left (docs/decisions/server.md).
     let marked = |event: Event| Arc::new(event.with_shared_metadata(IMPORTED, Arc::clone(&mark)));
     events.into_iter().map(marked).collect()
 }
@@ -65,6 +68,8 @@ pub(in crate::http) fn check_newest(
     newest: Option<&CommittedEvent>,
     what: &str,
 ) -> Result<(), Problem> {
+    // NOTE: The rule is about the run, not about parts of its record: a run that continues calls tools with recorded
+    // decisions and hooks, all of which a file can forge (docs/decisions/server.md).
     let is_open =
         newest.is_some_and(|newest| newest.event.metadata.contains(IMPORTED) && is_unfinished(&newest.event));
     match is_open && !principal.may(Role::Administer) {

@@ -1,4 +1,4 @@
-//! What replies cost, by the prices of their app.
+//! The cost of replies, by the prices of their app.
 
 use std::borrow::Cow;
 

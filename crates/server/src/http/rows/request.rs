@@ -16,7 +16,8 @@ pub(in crate::http) struct RequestRow {
     pub(in crate::http) id: String,
     /// The call.
     pub(in crate::http) call: CallRow,
-    /// What is asked, as text for a person: all of the arguments, what the state adds, and warnings. Nothing in it is invisible.
+    /// What is asked, as text for a person: all of the arguments, what the state adds, and warnings. Nothing in it is
+    /// invisible.
     pub(in crate::http) text: String,
     /// Why it is asked: `rule`, `may_have_happened`, `node`, `input`, or `later` (for no person: an outcome comes).
     pub(in crate::http) reason: Value,

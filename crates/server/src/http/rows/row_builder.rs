@@ -1,4 +1,4 @@
-//! What commits are about: names for the calls and branches that they mention by their places.
+//! Builds the rows of commits: a commit mentions calls and branches by their places, and its row names them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -37,14 +37,14 @@ pub(in crate::http) struct RowBuilder {
     elapsed_us: Option<u64>,
     /// The newest commits that count.
     kept: VecDeque<CommittedEvent>,
-    /// What they hold.
+    /// The bytes of these commits.
     bytes: usize,
     pricing: Arc<AppPricing>,
-    /// What the newest commit has used.
+    /// The token usage of the newest commit.
     reply_usage: Option<ReplyUsage>,
 }
 
-/// What a reply or a summary has used.
+/// The token usage of a reply or a summary, and its cost.
 pub(in crate::http) struct ReplyUsage {
     pub(in crate::http) model: String,
     pub(in crate::http) usage: Usage,
@@ -58,7 +58,7 @@ struct StepItems {
     calls: Vec<ToolCall>,
     branches: Vec<Planned>,
     inner: BTreeMap<usize, StepItems>,
-    /// What has written in this step, by place, and the keys.
+    /// The written keys of this step, by the place of their writer.
     writers: BTreeMap<usize, Vec<String>>,
 }
 
@@ -84,6 +84,7 @@ pub(in crate::http) fn rows(
 /// The event of a run that a commit is. A newer worker's record is not read; what stands beside it is told anyway.
 pub(in crate::http) fn event_of(committed: &CommittedEvent) -> Option<Event> {
     let record = committed.event.record.as_ref()?;
+    // NOTE: A newer worker may share the store during a deployment; its rows have no names, but their messages and writes.
     let is_known = record.format == RECORD_FORMAT && record.version <= FORMAT_VERSION;
     let event = is_known.then(|| record.read::<Event>().ok()).flatten()?;
     // Messages and writes of the run itself stand beside its record.
@@ -117,6 +118,7 @@ impl RowBuilder {
             self.rewind(to);
         }
         let Some(event) = event_of(committed) else { return row };
+        // NOTE: A rewind returns to commits that were read before; they name the items of its step.
         self.keep(committed);
         self.describe(&event, &mut row);
         row
@@ -276,7 +278,7 @@ impl StepItems {
         }
     }
 
-    /// What stands at a place.
+    /// The item at a place.
     fn item(&self, place: usize) -> ItemRow {
         match (self.calls.get(place), self.branches.get(place)) {
             (Some(call), _) => {

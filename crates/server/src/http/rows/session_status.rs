@@ -59,7 +59,8 @@ impl Status {
     }
 }
 
-/// The last run of a session, for those who look at it: a record that cannot be restored hides neither the session nor others.
+/// The last run of a session, for those who look at it: a record that cannot be restored hides neither the session nor
+/// others.
 pub(in crate::http) enum LastRun {
     /// It has ended, or there was none.
     Ended,
@@ -75,6 +76,8 @@ impl LastRun {
             Ok(None) => Ok(LastRun::Ended),
             Ok(Some(run)) => Ok(LastRun::Unfinished(run.pending())),
             // What begins a run is of its record as well.
+            // NOTE: An invalid record is a status, not an error: one such session must not fail the list of all sessions
+            // (docs/decisions/server.md).
             Err(error) if error.is_invalid_record() || matches!(error, RunnerError::Input { .. }) => {
                 Ok(LastRun::Invalid(error.to_string()))
             }

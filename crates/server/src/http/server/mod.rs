@@ -143,23 +143,24 @@ impl ServerBuilder {
         self
     }
 
-    /// Marks cookies as secure: for a server that clients reach by HTTPS only, through a reverse proxy. Pages of its own have the
-    /// scheme `https` then, and `http` without it: one of the other scheme is of another origin.
+    /// Marks cookies as secure: for a server that clients reach by HTTPS only, through a reverse proxy. Pages of its own
+    /// have the scheme `https` then, and `http` without it: one of the other scheme is of another origin.
     pub fn secure_cookies(mut self) -> Self {
         (self.has_secure_cookies, self.rules.is_https) = (true, true);
         self
     }
 
-    /// Lets anyone who can reach the server read the agent cards of its apps (A2A): their names and descriptions. By default
-    /// a token is needed.
+    /// Lets anyone who can reach the server read the agent cards of its apps (A2A): their names and descriptions. By
+    /// default a token is needed.
     pub fn public_agent_cards(mut self) -> Self {
         self.has_public_cards = true;
         self
     }
 
-    /// Serves adk-web, the page of the Agent Development Kit, at `/dev-ui/`, from a folder with its bundle: that of the package
-    /// google-adk is `google/adk/cli/browser`. It is served under a policy that lets it load nothing from other hosts, since it
-    /// shows what models say as Markdown with images. Without it, only the routes of the kit are served, for its clients.
+    /// Serves adk-web, the page of the Agent Development Kit, at `/dev-ui/`, from a folder with its bundle: that of the
+    /// package google-adk is `google/adk/cli/browser`. It is served under a policy that lets it load nothing from other
+    /// hosts, since it shows what models say as Markdown with images. Without it, only the routes of the kit are served,
+    /// for its clients.
     pub fn adk_web(mut self, folder: impl Into<PathBuf>) -> Self {
         self.adk_web = Some(folder.into());
         self

@@ -93,7 +93,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
     operations
 }
 
-/// What anyone may read who names the host: nothing of it is secret.
+/// Paths without authentication, for requests that name the host: their contents are not secret.
 const PUBLIC: [&str; 3] = ["/healthz", "/readyz", "/api/v1/openapi.json"];
 
 fn answer_public(shared: &ServerState, request: &Request) -> Response<Body> {
@@ -101,6 +101,8 @@ fn answer_public(shared: &ServerState, request: &Request) -> Response<Body> {
         Err(denied) => Problem::denied(denied).into_response(),
         Ok(()) => match request.uri().path() {
             "/healthz" => text(StatusCode::OK, "ok\n"),
+            // NOTE: The store is not asked: all processes share it, so that a failing probe would take all of them out of
+            // rotation (docs/decisions/server.md).
             "/readyz" if *shared.phase.borrow() != ServerPhase::Serving => {
                 text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
             }
@@ -169,7 +171,7 @@ async fn answer(
     finish(response, foreign)
 }
 
-/// Does what is asked. What changes something is done in a task of its own: a client that is gone cancels nothing.
+/// Executes an operation. One that changes something has a task of its own: a client that is gone cancels nothing.
 async fn execute(
     shared: Arc<ServerState>,
     operation: &ApiOperation,
@@ -198,6 +200,8 @@ async fn execute(
     match (is_read, operation.is_whole) {
         (true, false) => answered.await,
         (true, true) => on_own_thread(answered, Some(timeout)).await,
+        // NOTE: hyper drops a handler when its client is gone. In a task, a message that was accepted is also started
+        // (docs/decisions/server.md).
         (false, false) => joined(tokio::spawn(answered).await),
         (false, true) => joined(tokio::spawn(on_own_thread(answered, None)).await),
     }

@@ -17,7 +17,7 @@ use crate::http::app::App;
 use crate::http::metrics::Metrics;
 use crate::http::operation::reply::{ApiReply as _, OpenMetrics};
 
-/// How many connections are served at once, and for how long each: one that reads metrics needs less.
+/// Limits the connections served at once, and the duration of each: a reader of metrics needs less.
 const AT_ONCE: usize = 16;
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -24,7 +24,7 @@ use crate::http::server::Server;
 /// The pause after a connection could not be accepted: the process has no file descriptors left, for example.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long connections have to end after their last response.
+/// The time that connections have to close after their last response.
 const LAST_RESPONSES: Duration = Duration::from_secs(5);
 
 impl Server {
@@ -33,10 +33,10 @@ impl Server {
         self.serve_until(listener, std::future::pending()).await;
     }
 
-    /// Serves connections until the future is ready. Then `/readyz` says so, for the [time](Limits::shutdown_delay) in which
-    /// load balancers learn of it. After that live streams end with the event `bye`, no connection is accepted, and runs have
-    /// the [time to complete](Limits::drain). What is left stops at its last commit, and another process can continue with it
-    /// at once.
+    /// Serves connections until the future is ready. Then `/readyz` says so, for the [time](Limits::shutdown_delay) in
+    /// which load balancers learn of it. After that live streams end with the event `bye`, no connection is accepted, and
+    /// runs have the [time to complete](Limits::drain). What is left stops at its last commit, and another process can
+    /// continue with it at once.
     ///
     /// Returns whether all work completed.
     ///
@@ -89,6 +89,8 @@ impl Server {
         let leave = async {
             stop.await;
             self.shared.phase.send_replace(ServerPhase::Leaving);
+            // NOTE: A load balancer learns of the stop by a probe. With the listener closed at once, requests until then
+            // were refused (docs/decisions/server.md).
             tokio::time::sleep(self.limits().shutdown_delay).await;
         };
         tokio::select! {

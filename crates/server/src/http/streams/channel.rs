@@ -1,23 +1,27 @@
 //! The live channel of a session: its events, for any number of readers, each at its own pace.
 //!
 //! Each session with readers has one task, the driver. It follows the commits of the session, whichever process makes them,
-//! and the unfinished text of the run in this process. Events are encoded once. A reader that is too slow loses its place in
-//! the buffer, and reads the commits that it missed from the store.
+//! and the unfinished text of the run in this process. Events are encoded once. A reader that is too slow loses its place
+//! in the buffer, and reads the commits that it missed from the store.
 //!
 //! # Transitions
 //!
 //! | phase | input | events | next phase |
 //! |---|---|---|---|
-//! | idle: no run in this process | a commit | `committed`; `ended` or `failed`, if it says so; `waiting`, if requests are pending | idle, or attached |
-//! | idle | a change: a run has begun in this process | `running` | attached |
-//! | attached: follows that run | its event after the newest sent commit | `asking`, `text`, `reasoning`, `call`, `tool_started`, `progress`, `tool_finished`, `node_started`, `node_finished`, `output`, or `paused`; `waiting` after a pause for decisions | attached |
+//! | idle: no run here | a commit | `committed`, `ended` or `failed`, `waiting` | idle, or attached |
+//! | idle | a run has begun in this process | `running` | attached |
+//! | attached: follows that run | its event after the newest sent commit | one of the run; `waiting` | attached |
 //! | attached | its event after a later commit | none | deferred |
-//! | attached | its event before the newest sent commit, which has all of it | none | attached |
-//! | attached | a commit | `committed`; `ended` or `failed`, if it says so | attached |
-//! | attached | the end of its events | `waiting` or `failed`, if it stopped without a commit | idle, or attached to the next run |
+//! | attached | its event before the newest sent commit, which has it | none | attached |
+//! | attached | a commit | `committed`, `ended` or `failed` | attached |
+//! | attached | the end of its events | `waiting` or `failed` | idle, or attached to the next run |
 //! | deferred: holds one event of the run | the commit before that event | `committed`, and the event | attached |
 //! | any | the last reader leaves, and none comes within ten seconds | none | closed |
-//! | any | the session is deleted, or the store fails for good | none: readers end with this reason | closed |
+//! | any | the session is deleted, or the store fails for good | none: readers end | closed |
+//!
+//! Events of a run: `asking`, `text`, `reasoning`, `call`, `tool_started`, `progress`, `tool_finished`, `node_started`,
+//! `node_finished`, `output`, and `paused`. `waiting` has the requests that wait for decisions, if there are any; `ended`
+//! and `failed` follow the commit, or the end of the events, that says so.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -47,7 +51,7 @@ const MAX_EVENTS: usize = 512;
 
 const MAX_BYTES: usize = 256 << 10;
 
-/// How long a session is followed without readers: a browser that connects again finds its place.
+/// The time that a session is followed without readers: a browser that connects again finds its position.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// The first and the longest pause before a failed read of the store is retried.
@@ -57,13 +61,13 @@ const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration
 #[derive(Clone, Default)]
 pub(in crate::http) struct LiveChannels {
     open: Arc<Mutex<HashMap<SessionKey, Arc<LiveChannel>>>>,
-    /// What replies cost, by app.
+    /// The prices of replies, by app.
     pricing: Arc<HashMap<String, Arc<AppPricing>>>,
 }
 
 /// The events of one session, for its readers.
 pub(in crate::http) struct LiveChannel {
-    /// Which one of the channels that a session had in any process.
+    /// The id of this channel among all channels that the session had, in any process.
     pub(in crate::http) epoch: String,
     /// The life of the session: one that was created again after its deletion has another channel.
     pub(in crate::http) life: LifeId,
@@ -84,17 +88,17 @@ struct EventBuffer {
     /// The number of the event after it.
     after_commit: u64,
     running: Option<String>,
-    /// Nothing follows, for this reason.
+    /// The reason of the end, after which no event follows.
     ended: Option<&'static str>,
 }
 
-/// The data of the event that says that a run has ended, if this commit is its last.
+/// The data of the event `ended`, if this commit is the last of its run.
 pub(in crate::http) fn end_of(row: &EventRow) -> Option<Value> {
     row.exit.as_ref()?;
     Some(json!({"version": row.version, "invocation": row.invocation, "exit": row.exit}))
 }
 
-/// What is at a place.
+/// The result of a lookup in the buffer.
 pub(in crate::http) enum BufferLookup {
     Event(LiveFrame),
     /// The place is no longer kept.
@@ -103,7 +107,7 @@ pub(in crate::http) enum BufferLookup {
     End(&'static str),
 }
 
-/// Where a reader begins: the next event, and the version before it.
+/// The start of a reader: the next event, and the version before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) struct StartPosition {
     pub(in crate::http) number: u64,
@@ -115,7 +119,7 @@ impl LiveChannels {
         LiveChannels { open: Arc::default(), pricing: Arc::new(pricing.into_iter().collect()) }
     }
 
-    /// What replies cost in the app of a runner.
+    /// The prices of replies in the app of a runner.
     pub(in crate::http) fn pricing(&self, runner: &Runner, key: &SessionKey) -> Arc<AppPricing> {
         let known = self.pricing.get(key.app.as_str()).map(Arc::clone);
         known.unwrap_or_else(|| Arc::new(AppPricing::new(runner.agent().clone(), Prices::new())))
@@ -138,7 +142,7 @@ impl LiveChannels {
         let stored = session.read_events(EventRange::None).await?;
         let version = stored.version;
         let range = newest(runner, &key, (version, BEFORE)).await;
-        // Those of a session that was deleted meanwhile name nothing here.
+        // Commits of a session that was deleted meanwhile name no items of this one.
         let before = session.read_events(range).await?;
         let before = if before.life == stored.life { before.events } else { Vec::new() };
         let mut open = self.open();
@@ -172,7 +176,7 @@ fn subscribe(channel: &Arc<LiveChannel>) -> (Arc<LiveChannel>, watch::Receiver<u
     (Arc::clone(channel), channel.next.subscribe())
 }
 
-/// The place of a channel among the open ones. It is released when this is dropped, also by a panic: the next reader gets a
+/// The entry of a channel among the open ones. It is released when this is dropped, also by a panic: the next reader gets a
 /// new channel.
 struct ChannelGuard {
     channels: LiveChannels,
@@ -191,7 +195,7 @@ impl ChannelGuard {
         is_unread
     }
 
-    /// Another one may have its place by now.
+    /// Removes the entry, unless another channel has it by now.
     fn remove(&self, open: &mut HashMap<SessionKey, Arc<LiveChannel>>) {
         if open.get(&self.key).is_some_and(|channel| Arc::ptr_eq(channel, &self.channel)) {
             open.remove(&self.key);
@@ -212,13 +216,13 @@ impl LiveChannel {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a new reader begins: with the unfinished text after the newest commit.
+    /// The position of a new reader: the unfinished text after the newest commit.
     pub(in crate::http) fn newest_position(&self) -> StartPosition {
         let buffer = self.buffer();
         StartPosition { number: buffer.after_commit.max(buffer.first), version: buffer.version }
     }
 
-    /// Where a reader continues that has read the event with this number, or none, if that is still kept.
+    /// The position of a reader after the event with this number, or before all events; `None` if it is no longer kept.
     pub(in crate::http) fn position_after(&self, number: Option<u64>) -> Option<StartPosition> {
         let buffer = self.buffer();
         let Some(number) = number else {
@@ -251,10 +255,12 @@ impl LiveChannel {
         if is_commit {
             (buffer.version, buffer.after_commit) = (version, number + 1);
         }
+        // NOTE: Encoded once for all readers, with the lock held: the id names the place in the buffer.
         let bytes = encode(Some((buffer.version, &self.epoch, Some(number))), event, data);
         buffer.bytes += bytes.len();
         let version = buffer.version;
         buffer.frames.push_back(LiveFrame { version, is_commit, is_end: event == "ended", bytes });
+        // NOTE: The newest event is kept, however large: a reader that waits for it could never get it otherwise.
         while buffer.frames.len() > MAX_EVENTS || (buffer.bytes > MAX_BYTES && buffer.frames.len() > 1) {
             let dropped = buffer.frames.pop_front().map_or(0, |frame| frame.bytes.len());
             buffer.bytes -= dropped;
@@ -271,6 +277,8 @@ impl LiveChannel {
 }
 
 /// Follows a session for its channel.
+// NOTE: One stream of commits for each session, not one of events for each run: commits are in the store, in order,
+// whichever process makes them, so that a reader can resume from anywhere (docs/decisions/server.md).
 struct ChannelDriver {
     runner: Runner,
     session: SessionHandle,
@@ -280,7 +288,7 @@ struct ChannelDriver {
     run: Option<BoxStream<'static, Seen>>,
     /// The run in this process, until its end or pause is reported to readers.
     unreported: Option<Invocation>,
-    /// An event of the run that comes after a commit which was not followed yet.
+    /// An event of the run, after a commit that was not sent yet.
     deferred: Option<(u64, RunEvent)>,
     reported: u64,
 }
@@ -321,6 +329,8 @@ impl ChannelDriver {
         loop {
             tokio::select! {
                 biased;
+                // NOTE: An event that comes after an unsent commit is held back, and no further one is taken: the commits
+                // of the run come through the store, a little later than its events.
                 seen = next_run_event(&mut self.run), if self.deferred.is_none() => self.on_run_event(seen).await,
                 commit = commits.next() => match commit {
                     Some(Ok(commit)) => {
@@ -340,6 +350,7 @@ impl ChannelDriver {
                 },
                 Some(_) = self.changes.next() => self.attach_run(),
                 () = channel.next.closed(), if unread.is_none() => {
+                    // NOTE: A browser that reloads leaves for a moment. Its unfinished text would be lost with the channel.
                     unread = Some(Box::pin(tokio::time::sleep(LINGER)));
                 }
                 () = elapsed(&mut unread) => {
@@ -352,7 +363,7 @@ impl ChannelDriver {
         }
     }
 
-    /// Tells a commit, and the end of a run that it is.
+    /// Sends a commit, and the end or the failure of a run that it records.
     fn report_commit(&mut self, commit: &CommittedEvent) {
         self.reported = commit.version;
         let row = self.rows.row(commit, true);
@@ -368,7 +379,7 @@ impl ChannelDriver {
         }
     }
 
-    /// Begins to listen to the run in this process, if there is another one than before.
+    /// Subscribes to the run in this process, if it is another one than before.
     fn attach_run(&mut self) {
         if self.run.is_some() {
             return;
@@ -410,7 +421,7 @@ impl ChannelDriver {
         }
     }
 
-    /// Tells what was held back, if the commit before it is told.
+    /// Sends the deferred event, if the commit before it is sent.
     async fn report_deferred(&mut self) {
         if let Some((version, event)) = self.deferred.take_if(|(version, _)| *version <= self.reported)
             && version == self.reported
@@ -440,8 +451,8 @@ impl ChannelDriver {
         }
     }
 
-    /// Reports the pending requests, if any, after the newest reported commit. Returns whether readers know them, or get them
-    /// after a later commit.
+    /// Reports the pending requests, if any, after the newest reported commit. Returns whether readers know them, or get
+    /// them after a later commit.
     async fn report_requests(&mut self) -> bool {
         let (pending, newest) = match pending(self.session.clone()).await {
             Ok(read) => read,
@@ -450,7 +461,7 @@ impl ChannelDriver {
                 return false;
             }
         };
-        // Those of a later commit are told after it.
+        // Requests of a later commit are sent after that commit.
         if !pending.is_empty() && newest == self.reported {
             let requests: Vec<RequestRow> = pending.iter().map(RequestRow::of).collect();
             let waiting = json!({"version": self.reported, "requests": requests});
@@ -466,7 +477,7 @@ async fn pending(session: SessionHandle) -> Result<(Vec<ApprovalRequest>, u64), 
     Ok((pending, session.read_events(EventRange::None).await?.version))
 }
 
-/// The end of a time that has begun.
+/// Waits for the end of a sleep; without one, for ever.
 async fn elapsed(time: &mut Option<Pin<Box<Sleep>>>) {
     match time {
         Some(time) => time.await,
@@ -474,8 +485,8 @@ async fn elapsed(time: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
-/// The commits of a session after a version, as long as it has this life. Failed reads of the store are retried; readers wait
-/// meanwhile.
+/// The commits of a session after a version, as long as it has this life. Failed reads of the store are retried; readers
+/// wait meanwhile.
 fn follow_commits(
     runner: &Runner,
     key: SessionKey,
@@ -506,7 +517,7 @@ fn follow_commits(
     commits.boxed()
 }
 
-/// The next event of a run; never without one.
+/// The next event of a run; without a run, it waits for ever.
 async fn next_run_event(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Seen> {
     match run {
         Some(run) => run.next().await,
@@ -514,7 +525,7 @@ async fn next_run_event(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Se
     }
 }
 
-/// What readers are told of an event of a run; commits are told from the store. What happens in a run inside has the path of
+/// The name and the data of an event of a run; commits are sent from the store. An event of a run inside has the path of
 /// calls and nodes to it, the outermost first.
 fn event_data(event: &RunEvent, mut path: Vec<Value>) -> Option<(&'static str, Value)> {
     let (name, mut data) = match event {
@@ -526,6 +537,8 @@ fn event_data(event: &RunEvent, mut path: Vec<Value>) -> Option<(&'static str, V
         RunEvent::Asking { step, model, .. } => ("asking", json!({"step": step, "model": model})),
         RunEvent::Text(text) => ("text", json!({"delta": text})),
         RunEvent::Reasoning(text) => ("reasoning", json!({"delta": text})),
+        // NOTE: Fragments, not the arguments so far: these would grow with the square of their length
+        // (docs/decisions/server.md).
         RunEvent::ToolCallDelta { index, call_id, tool, arguments } => {
             ("call", json!({"index": index, "call_id": call_id, "tool": tool, "delta": arguments}))
         }
@@ -595,13 +608,15 @@ mod tests {
         let (code, _) = source.split_once("#[cfg(test)]").unwrap();
         let name = |text: &str| text.split_once('"').map_or("", |(name, _)| name).to_owned();
         let mut sent: BTreeSet<String> = code.split("channel.push(\"").skip(1).map(name).collect();
-        let of_run =
-            code.split("(\"").skip(1).filter(|text| text.split('"').nth(1).unwrap().starts_with(", json!("));
+        let of_run = code
+            .split("(\"")
+            .skip(1)
+            .filter(|text| text.split('"').nth(1).is_some_and(|rest| rest.starts_with(", json!(")));
         sent.extend(of_run.map(name));
-        let rows = code.lines().filter_map(|line| line.strip_prefix("//! | ")).skip(1);
-        let events = rows.map(|row| row.split(" | ").nth(2).unwrap());
+        let (_, table) = code.split_once("//! # Transitions").unwrap();
+        let lines = table.lines().take_while(|line| line.starts_with("//!") || line.is_empty());
         let named: BTreeSet<String> =
-            events.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+            lines.flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
         assert_eq!(named, sent);
     }
 }

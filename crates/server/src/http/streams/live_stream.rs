@@ -1,5 +1,5 @@
-//! Live streams of sessions: server-sent events that a client can resume. A stream of several sessions has the events of each
-//! in turn, exactly as in a stream of its own.
+//! Live streams of sessions: server-sent events that a client can resume. A stream of several sessions has the events of
+//! each in turn, exactly as in a stream of its own.
 //!
 //! # Transitions
 //!
@@ -9,8 +9,11 @@
 //! |---|---|---|---|
 //! | `Queued` | an event is queued | `hello`, `reset` or `ended`, as queued | any |
 //! | `Unsent` | commits were read from the store and not sent | `committed`; the last commit of a run queues `ended` | any |
-//! | `Behind` | newer commits are to be read from the store | none: a page is read; a gap that retention left queues `reset`; a failed read is retried | `Queued`, `Unsent`, `Behind`, or the end |
-//! | `Live` | all commits before the next event of the channel are sent | that event, if it is new; `reset`, if it is no longer kept | `Live`, `Behind` after `reset`, or the end |
+//! | `Behind` | newer commits are in the store | none: a page is read | `Queued`, `Unsent`, `Behind`, or the end |
+//! | `Live` | otherwise | that of the channel, or `reset` | `Live`, `Behind` after `reset`, or the end |
+//!
+//! A page that begins after a gap, which retention left, queues `reset`. A failed read is retried. In `Live`, `reset` says
+//! that the next event of the channel is no longer kept.
 //!
 //! At its end, a stream of one session sends `bye`; a stream of several sends `gone`, and continues with the others.
 
@@ -75,7 +78,7 @@ pub(in crate::http) async fn open(
     Ok(LiveReader::new(sessions, false, opening).into_body())
 }
 
-/// Opens a stream of several sessions, whose events name the session. Of one that is not there, it says so.
+/// Opens a stream of several sessions, whose events name the session. A session that does not exist is reported as `gone`.
 pub(in crate::http) async fn open_many(
     channels: &LiveChannels,
     all: Vec<Result<FollowRequest, (SessionKey, Option<StreamPosition>)>>,
@@ -106,7 +109,7 @@ enum StreamMember {
     Followed(Box<FollowedSession>),
     Gone {
         key: SessionKey,
-        /// Where it ended, for the ids of the others.
+        /// The position of its end, for the ids of the others.
         place: StreamPosition,
         /// The reason, until it is sent.
         reason: Option<&'static str>,
@@ -155,15 +158,15 @@ struct FollowedSession {
     version: u64,
     /// Commits up to this version are read from the store, before the next event of the channel.
     read_until: u64,
-    /// Those that were read.
+    /// The commits that were read and not sent.
     unsent: VecDeque<EventRow>,
-    /// What is told first.
+    /// The event that is sent before all others.
     queued: Option<Bytes>,
     /// The version of the end of a run that was read from the store, and told.
     ended_version: u64,
     /// The last read of the store failed, and is retried soon.
     is_failing: bool,
-    /// What was read takes memory until it is sent.
+    /// The memory of the commits that were read, until they are sent.
     memory: MemoryReservation,
     /// The user has no memory left for the next read, which is retried soon.
     is_starved: bool,
@@ -189,7 +192,7 @@ impl FollowPhase {
     }
 }
 
-/// What is next in a session.
+/// The next event of a session.
 enum NextEvent {
     Event(Bytes),
     /// Nothing yet.
@@ -215,7 +218,7 @@ impl FollowedSession {
             Some(last) => last.version,
             None => after.unwrap_or(start.version),
         };
-        // This process may not have followed yet what the client has of another one.
+        // Another process may have sent commits that this one has not followed yet.
         if known > start.version && known > session.read_events(EventRange::None).await?.version {
             known = start.version;
         }
@@ -345,7 +348,7 @@ impl FollowedSession {
 
     /// Reads the next commits that were missed. An error without a reason is one of the store that is worth a retry.
     async fn read_store(&mut self) -> Result<(), Option<&'static str>> {
-        // A commit that a user may not hold is sent alone.
+        // A commit beyond the limit of its user is sent alone.
         let hold = |weight: usize| {
             self.memory.resize(weight.min(self.memory.limit())).map_err(|_| ReadFailure::NoMemory)
         };
@@ -381,7 +384,7 @@ impl FollowedSession {
     }
 }
 
-/// Why commits were not read.
+/// The failure of a read of commits.
 enum ReadFailure {
     NoMemory,
     Store(SessionError),
@@ -397,7 +400,7 @@ impl From<SessionError> for ReadFailure {
 struct LiveReader {
     sessions: Vec<StreamMember>,
     is_of_many: bool,
-    /// The session that is looked at next: none is told before all others again and again.
+    /// The index of the session that is polled next.
     next_index: usize,
     queue: VecDeque<Bytes>,
     is_over: bool,
@@ -439,6 +442,7 @@ impl LiveReader {
     /// Takes the next event of the first session that has one; false if none has.
     async fn poll_sessions(&mut self) -> bool {
         for _ in 0..self.sessions.len() {
+            // NOTE: Sessions take turns: one with many events must not keep the others from being sent.
             let at = self.next_index % self.sessions.len();
             self.next_index = at + 1;
             let next = match &mut self.sessions[at] {
@@ -471,6 +475,8 @@ impl LiveReader {
 
     /// An event of a session among others, with the place in all of them.
     fn name_session(&self, at: usize, bytes: &Bytes) -> Bytes {
+        // NOTE: The id names a place in each session: a browser sends one id back, and a table of readers in the server
+        // would not survive a restart (docs/decisions/server.md).
         let places: Vec<String> =
             self.sessions.iter().map(|session| session.position().to_string()).collect();
         let key = self.sessions[at].key();

@@ -8,12 +8,12 @@ use crate::http::guard::limits::MemoryReservation;
 use crate::http::metrics::CountedStream;
 use crate::http::phase::ServerPhase;
 
-/// What a stream is opened with.
+/// The permit of a live stream, and the settings that it is opened with.
 pub(in crate::http) struct StreamPermit {
     pub(in crate::http) keep_alive: Duration,
     pub(in crate::http) phase: watch::Receiver<ServerPhase>,
     /// Counts the stream until it is dropped.
     pub(in crate::http) permit: CountedStream,
-    /// What the stream holds.
+    /// The memory that the stream holds.
     pub(in crate::http) memory: MemoryReservation,
 }

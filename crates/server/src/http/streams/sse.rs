@@ -26,6 +26,8 @@ pub(in crate::http) fn bye(reason: &str) -> Bytes {
 /// and number are the place in what this process has in memory; of another epoch, unfinished text is gone. An epoch begins
 /// with the life of the session: the versions of another life are those of a session that was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
+// NOTE: An id has no invocation: a channel is of a session, whose runs are sent one after the other
+// (docs/decisions/server.md).
 pub(in crate::http) struct StreamPosition {
     pub(in crate::http) version: u64,
     pub(in crate::http) epoch: String,

@@ -1,7 +1,8 @@
 //! The live stream of all sessions of a user: which have changed, and how each is now.
 //!
-//! An event is the newest of its session, not each change: who misses some has nothing to catch up with. A stream begins with
-//! the sessions that were written last, so that one that connects again is as new as one that never left.
+//! An event has the newest status of its session, not each change: a client that misses some has nothing to catch up with.
+//! A stream begins with the sessions that were written last, so that one that connects again is as new as one that never
+//! left.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
@@ -32,7 +33,7 @@ use crate::http::rows::session_status::Status;
 /// some.
 const NEWEST: usize = 100;
 
-/// How often at most they are listed.
+/// The shortest time between two lists.
 const BETWEEN_LISTS: Duration = Duration::from_secs(1);
 
 /// A session that changed.
@@ -48,7 +49,7 @@ struct ChangedRow<'a> {
 #[derive(Default)]
 pub(in crate::http) struct UserFeeds(Mutex<HashMap<UserId, Arc<UserFeed>>>);
 
-/// What the streams of a user are told.
+/// The events for all streams of a user.
 struct UserFeed {
     state: Mutex<FeedState>,
     frames: broadcast::Sender<Bytes>,
@@ -83,7 +84,7 @@ impl UserFeeds {
             tokio::spawn(source.follow(Arc::clone(self)));
         }
         let mut is_listed = feed.is_listed.subscribe();
-        // A feed that is gone has none to tell.
+        // A feed that has ended lists no sessions.
         let _ = is_listed.wait_for(|is_listed| *is_listed).await;
         FeedReader { feed, frames: reader }
     }
@@ -120,7 +121,7 @@ impl UserFeed {
         let place = state.count;
         state.places.insert(key.clone(), place);
         state.newest.insert(place, (key.clone(), bytes.clone()));
-        // Without readers no stream is told.
+        // It fails without readers, which get the newest event when they begin.
         let _ = self.frames.send(bytes);
     }
 
@@ -215,7 +216,7 @@ impl UserStream {
     }
 }
 
-/// Looks up what a feed tells.
+/// Looks up the changes for a feed.
 struct FeedSource {
     feed: Arc<UserFeed>,
     apps: Vec<Arc<App>>,
@@ -228,7 +229,7 @@ struct FeedSource {
     last_list: Option<Instant>,
 }
 
-/// What the status of a listed session depends on.
+/// The facts of a listed session that its status depends on.
 #[derive(PartialEq, Eq)]
 struct ListedState {
     life: LifeId,
@@ -286,6 +287,7 @@ impl FeedSource {
 
     async fn apply_change(&mut self, app: &App, change: SessionChange) {
         match change {
+            // NOTE: A running session needs no read of the store: its status cannot be another one.
             SessionChange::Changed { key, version, is_running: true } => {
                 self.push(&key, version, Status::Running);
             }
@@ -364,6 +366,8 @@ impl FeedSource {
 
     fn push(&mut self, key: &SessionKey, version: u64, status: Status) {
         let row = ChangedRow { app: key.app.as_str(), id: key.id.as_str(), version, status };
+        // NOTE: No id: the event says how a session is now, and a stream that connects again begins with the newest
+        // sessions anyway (docs/decisions/server.md).
         self.feed.push(key, encode(None, "session", &row));
     }
 }
@@ -380,8 +384,8 @@ mod tests {
         all.iter().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).collect()
     }
 
-    /// One that comes late, or does not read for long, is told the newest of each session, in the order of changes, and then all
-    /// that follows.
+    /// One that comes late, or does not read for long, is told the newest of each session, in the order of changes, and
+    /// then all that follows.
     #[tokio::test]
     async fn a_reader_has_the_newest_of_each_session_and_all_that_follows() {
         let feed = Arc::new(UserFeed::new());

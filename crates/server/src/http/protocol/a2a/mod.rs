@@ -241,7 +241,7 @@ fn id_of(params: &Value) -> &str {
     params["id"].as_str().unwrap_or_default()
 }
 
-/// How many messages a client wants; all by default.
+/// The number of messages that a client requests; all by default.
 fn history(params: &Value) -> usize {
     params["historyLength"].as_u64().map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
 }
@@ -298,7 +298,7 @@ fn submitted(id: &str, session: &SessionHandle, at: &str) -> Value {
     json!({"id": id, "contextId": session.key().id.as_str(), "status": status, "artifacts": [], "history": []})
 }
 
-/// What a message asks for: a new task, or to continue with one.
+/// The request of a message: a new task, or the continuation of one.
 struct TaskRequest {
     session: SessionHandle,
     order: ClientRequest,

@@ -10,8 +10,8 @@ use crate::http::rows::session_status::LastRun;
 use crate::http::rows::{DecisionRow, RequestRow};
 use crate::question::of_persons;
 
-/// The name of a task: the invocation that began its run, in a session. Clients name both: `@` in that of the invocation, which
-/// ends it, is written as `%40`, and `%` as `%25`.
+/// The name of a task: the invocation that began its run, in a session. Clients name both: `@` in that of the invocation,
+/// which ends it, is written as `%40`, and `%` as `%25`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct A2aTaskId {
     pub(in super::super) invocation: String,
@@ -218,7 +218,7 @@ pub(super) fn artifact(number: usize, text: &str) -> Value {
     json!({"artifactId": format!("reply-{number}"), "parts": [{"text": text}]})
 }
 
-/// What a client is asked: in words, and as data with the ids that decisions name.
+/// The parts of a request for input: text, and data with the ids that decisions name.
 pub(super) fn asked(pending: &[ApprovalRequest]) -> Value {
     let words: Vec<String> = of_persons(pending).map(ApprovalRequest::to_text).collect();
     let requests: Vec<RequestRow> = of_persons(pending).map(RequestRow::of).collect();

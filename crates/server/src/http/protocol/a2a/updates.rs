@@ -1,4 +1,4 @@
-//! What happens in a run, as updates of its task: artifacts as they grow, and the status at the end. Pure.
+//! Encodes the updates of a run as updates of its task: artifacts as they grow, and the status at the end. Pure.
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::Timestamp;

@@ -1,4 +1,4 @@
-//! What happens in a session, as events of the Agent Development Kit. Pure.
+//! Encodes commits and updates of a run as events of the Agent Development Kit. Pure.
 //!
 //! A client reads the same events from a session later, and drops those whose id it has had.
 

@@ -1,7 +1,7 @@
 //! The routes of the Agent Development Kit that its page and its client use.
 //!
-//! The user in a path means the principal, whatever it is: the page always sends `user`. The title that a client gives a new
-//! session is echoed, and not stored: afterwards a session has the text of its first message as title.
+//! The user in a path means the principal, whatever it is: the page always sends `user`. The title that a client gives a
+//! new session is echoed, and not stored: afterwards a session has the text of its first message as title.
 
 mod events;
 
@@ -420,8 +420,8 @@ async fn decisions(
             return Err(Problem::invalid("newMessage", why));
         }
         let request = pending.iter().find(|request| request.id == answer.id);
-        // The runner refuses a decision about a request that is not pending. The request may be pending by then: a confirmation that
-        // came before it is not an approval.
+        // The runner refuses a decision about a request that is not pending. The request may be pending by then: a
+        // confirmation that came before it is not an approval.
         let decision = match request {
             Some(request) => events::decision(request, &answer.response),
             None => Decision::reject("confirmed before it was asked"),
