@@ -1,9 +1,10 @@
 //! What reading a long session costs over HTTP, at its beginning and at its end.
 //! `cargo bench -p stepfold-server --all-features --bench reads`
 //!
-//! A session of `COMMITS` (10,000) commits over a SQLite file: runs of one call that writes two keys. The first question about
-//! origins reads the session; those after it cost what they show. Each figure is the median of `TIMES` (200) requests on one
-//! connection, at versions near the beginning, and near the end, with the ratio of both. Goal: 2 ms for the state at a version.
+//! A session of `COMMITS` (10,000) commits over a SQLite file: runs of one call that writes two keys. The first question
+//! about origins reads the session; those after it cost what they show. Each figure is the median of `TIMES` (200) requests
+//! on one connection, at versions near the beginning, and near the end, with the ratio of both. Goal: 2 ms for the state at
+//! a version.
 
 #![allow(clippy::expect_used, reason = "a benchmark stops when it cannot go on")]
 #![allow(clippy::cast_precision_loss, reason = "figures for people")]

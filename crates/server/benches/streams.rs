@@ -1,10 +1,10 @@
 //! What live streams and concurrent runs cost the server, which is a process of its own.
 //! `cargo bench -p stepfold-server --all-features --bench streams`; Linux only, and `ulimit -n` above twice the streams.
 //!
-//! `STREAMS` (10,000) readers of `STREAMS` / 100 sessions, each session with a run of 50 pieces of text; then `RUNS` (1,000) runs
-//! at once, each of a session of its own. Goals: 22 kB a stream above the idle server, 6 us of CPU an event delivered. At last
-//! `TURNS` (200) turns of one session over SQLite, one after the other, without streams and beside `STREAMS` idle ones: of other
-//! sessions, and of all sessions of the user. Goal: twice the CPU at most.
+//! `STREAMS` (10,000) readers of `STREAMS` / 100 sessions, each session with a run of 50 pieces of text; then `RUNS`
+//! (1,000) runs at once, each of a session of its own. Goals: 22 kB a stream above the idle server, 6 us of CPU an event
+//! delivered. At last `TURNS` (200) turns of one session over SQLite, one after the other, without streams and beside
+//! `STREAMS` idle ones: of other sessions, and of all sessions of the user. Goal: twice the CPU at most.
 
 #![allow(clippy::expect_used, reason = "a benchmark stops when it cannot go on")]
 #![allow(clippy::cast_precision_loss, reason = "figures for people")]

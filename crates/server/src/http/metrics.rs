@@ -21,7 +21,7 @@ use stepfold_runner::Load;
 use stepfold_session_scopes::StoreConnections;
 use tokio::time::Instant;
 
-use super::limits::Place;
+use crate::http::guard::limits::LimitPermit;
 
 /// The bounds of durations, in seconds: `gen_ai.client.operation.duration`.
 const SECONDS: [f64; 14] =
@@ -56,56 +56,56 @@ const CHAT: &str = "chat";
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<MetricFamilies>);
 
-struct Inner {
+struct MetricFamilies {
     registry: Registry,
-    requests: Family<OfRequest, Counter>,
+    requests: Family<RequestLabels, Counter>,
     streams: Gauge<i64, AtomicI64>,
-    runs: Family<OfRun, Counter>,
+    runs: Family<RunLabels, Counter>,
     steps: Counter,
-    tokens: Family<OfTokens, Histogram>,
-    model: Family<OfModel, Histogram>,
-    tools: Family<OfTool, Histogram>,
-    running: Family<OfApp, Gauge<i64, AtomicI64>>,
-    waiting: Family<OfApp, Gauge<i64, AtomicI64>>,
-    claims: Family<OfApp, Gauge<i64, AtomicI64>>,
-    lost_claims: Family<OfApp, Counter>,
-    due: Family<OfApp, Gauge<i64, AtomicI64>>,
-    blocked: Family<OfApp, Gauge<i64, AtomicI64>>,
-    oldest: Family<OfApp, Gauge<i64, AtomicI64>>,
-    connections: Family<OfConnections, Gauge<i64, AtomicI64>>,
-    most_connections: Family<OfApp, Gauge<i64, AtomicI64>>,
-    pending_connections: Family<OfApp, Gauge<i64, AtomicI64>>,
+    tokens: Family<TokenLabels, Histogram>,
+    model: Family<ModelLabels, Histogram>,
+    tools: Family<ToolLabels, Histogram>,
+    running: Family<AppLabels, Gauge<i64, AtomicI64>>,
+    waiting: Family<AppLabels, Gauge<i64, AtomicI64>>,
+    claims: Family<AppLabels, Gauge<i64, AtomicI64>>,
+    lost_claims: Family<AppLabels, Counter>,
+    due: Family<AppLabels, Gauge<i64, AtomicI64>>,
+    blocked: Family<AppLabels, Gauge<i64, AtomicI64>>,
+    oldest: Family<AppLabels, Gauge<i64, AtomicI64>>,
+    connections: Family<ConnectionLabels, Gauge<i64, AtomicI64>>,
+    most_connections: Family<AppLabels, Gauge<i64, AtomicI64>>,
+    pending_connections: Family<AppLabels, Gauge<i64, AtomicI64>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfApp {
+struct AppLabels {
     app: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfConnections {
+struct ConnectionLabels {
     #[prometheus(flatten)]
-    app: OfApp,
+    app: AppLabels,
     db_client_connection_state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRequest {
+struct RequestLabels {
     operation: &'static str,
     status: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfRun {
+struct RunLabels {
     exit: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfTokens {
+struct TokenLabels {
     #[prometheus(flatten)]
-    model: OfModel,
+    model: ModelLabels,
     gen_ai_token_type: TokenType,
 }
 
@@ -127,14 +127,14 @@ impl EncodeLabelValue for TokenType {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 #[expect(clippy::struct_field_names, reason = "the names of labels")]
-struct OfModel {
+struct ModelLabels {
     gen_ai_operation_name: &'static str,
     gen_ai_provider_name: String,
     gen_ai_request_model: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfTool {
+struct ToolLabels {
     gen_ai_tool_name: String,
     status: String,
 }
@@ -151,9 +151,9 @@ impl Metrics {
         let mut registry = Registry::default();
         let (requests, streams, runs) = (Family::default(), Gauge::default(), Family::default());
         let steps = Counter::default();
-        let tokens: Family<OfTokens, Histogram> = Family::new_with_constructor(|| Histogram::new(TOKENS));
-        let model: Family<OfModel, Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
-        let tools: Family<OfTool, Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
+        let tokens: Family<TokenLabels, Histogram> = Family::new_with_constructor(|| Histogram::new(TOKENS));
+        let model: Family<ModelLabels, Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
+        let tools: Family<ToolLabels, Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
         registry.register("stepfold_http_requests", "Requests, by operation and status", requests.clone());
         registry.register("stepfold_live_streams", "Open live streams", streams.clone());
         registry.register("stepfold_runs", "Runs that ended or paused, by exit reason", runs.clone());
@@ -223,7 +223,7 @@ impl Metrics {
             "Operations that wait for a connection",
             pending_connections.clone(),
         );
-        Metrics(Arc::new(Inner {
+        Metrics(Arc::new(MetricFamilies {
             registry,
             requests,
             streams,
@@ -247,12 +247,12 @@ impl Metrics {
 
     /// An observer that counts the runs of a runner: clone it for each invocation.
     pub fn observer(&self) -> RunMetrics {
-        RunMetrics { metrics: self.clone(), run: Timed::default() }
+        RunMetrics { metrics: self.clone(), run: RunTimings::default() }
     }
 
     /// Sets what the runner of an app does now.
     pub(super) fn load(&self, app: &str, load: Load) {
-        let app = OfApp { app: app.to_owned() };
+        let app = AppLabels { app: app.to_owned() };
         let oldest = usize::try_from(load.oldest.as_secs()).unwrap_or(usize::MAX);
         let StoreConnections { limit, open, used, waiting, .. } = load.connections;
         for (gauge, number) in [
@@ -268,7 +268,7 @@ impl Metrics {
             gauge.get_or_create(&app).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         for (state, number) in [("used", used), ("idle", open.saturating_sub(used))] {
-            let of = OfConnections { app: app.clone(), db_client_connection_state: state };
+            let of = ConnectionLabels { app: app.clone(), db_client_connection_state: state };
             self.0.connections.get_or_create(&of).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         let lost = self.0.lost_claims.get_or_create(&app);
@@ -284,21 +284,21 @@ impl Metrics {
     }
 
     pub(super) fn answered(&self, operation: &'static str, status: StatusCode) {
-        let labels = OfRequest { operation, status: status.as_u16() };
+        let labels = RequestLabels { operation, status: status.as_u16() };
         self.0.requests.get_or_create(&labels).inc();
     }
 
     /// Counts a stream until its place is dropped.
-    pub(super) fn stream(&self, place: Place) -> CountedStream {
+    pub(super) fn stream(&self, permit: LimitPermit) -> CountedStream {
         self.0.streams.inc();
-        CountedStream { metrics: self.clone(), _place: place }
+        CountedStream { metrics: self.clone(), _permit: permit }
     }
 }
 
 /// An open stream.
 pub(super) struct CountedStream {
     metrics: Metrics,
-    _place: Place,
+    _permit: LimitPermit,
 }
 
 impl Drop for CountedStream {
@@ -317,21 +317,21 @@ impl fmt::Debug for Metrics {
 #[derive(Clone, Debug)]
 pub struct RunMetrics {
     metrics: Metrics,
-    run: Timed,
+    run: RunTimings,
 }
 
-/// What a run does, since when; and the runs inside, by the place of their call or branch.
+/// The start times of the request and the calls of a run, and of the runs inside it, by the place of their call or branch.
 #[derive(Clone, Debug, Default)]
-struct Timed {
+struct RunTimings {
     /// The model that was asked, and when.
     asked: Option<(String, Instant)>,
     /// When the calls of the step were started.
     calls: HashMap<String, Instant>,
-    inside: HashMap<usize, Timed>,
+    inside: HashMap<usize, RunTimings>,
 }
 
-impl Inner {
-    fn count(&self, run: &mut Timed, event: &RunEvent) {
+impl MetricFamilies {
+    fn count(&self, run: &mut RunTimings, event: &RunEvent) {
         match event {
             RunEvent::Asking { model, .. } => run.asked = Some((model.clone(), Instant::now())),
             RunEvent::Committed(event) => self.committed(run, &event.kind),
@@ -340,7 +340,7 @@ impl Inner {
             }
             RunEvent::ToolFinished { call_id, tool, status, .. } => {
                 let Some(at) = run.calls.remove(call_id) else { return };
-                let labels = OfTool { gen_ai_tool_name: tool.clone(), status: word(status) };
+                let labels = ToolLabels { gen_ai_tool_name: tool.clone(), status: word(status) };
                 self.tools.get_or_create(&labels).observe(at.elapsed().as_secs_f64());
             }
             RunEvent::NodeFinished { branch, .. } => drop(run.inside.remove(branch)),
@@ -349,14 +349,14 @@ impl Inner {
                 self.count(run.inside.entry(*place).or_default(), event);
             }
             RunEvent::Ended(exit) => {
-                self.runs.get_or_create(&OfRun { exit: word(exit) }).inc();
-                *run = Timed::default();
+                self.runs.get_or_create(&RunLabels { exit: word(exit) }).inc();
+                *run = RunTimings::default();
             }
             _ => {}
         }
     }
 
-    fn committed(&self, run: &mut Timed, kind: &EventKind) {
+    fn committed(&self, run: &mut RunTimings, kind: &EventKind) {
         let usage = match kind {
             EventKind::Replied { usage, .. } => usage,
             EventKind::Inner { place, event } => {
@@ -368,7 +368,7 @@ impl Inner {
         let Some((id, at)) = run.asked.take() else { return };
         // As in the spans of requests.
         let (provider, model) = id.split_once('/').unwrap_or((&id, &id));
-        let labels = OfModel {
+        let labels = ModelLabels {
             gen_ai_operation_name: CHAT,
             gen_ai_provider_name: provider.to_owned(),
             gen_ai_request_model: model.to_owned(),
@@ -377,7 +377,7 @@ impl Inner {
         for (kind, tokens) in
             [(TokenType::Input, usage.input_tokens), (TokenType::Output, usage.output_tokens)]
         {
-            let labels = OfTokens { model: labels.clone(), gen_ai_token_type: kind };
+            let labels = TokenLabels { model: labels.clone(), gen_ai_token_type: kind };
             #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^53")]
             self.tokens.get_or_create(&labels).observe(tokens as f64);
         }

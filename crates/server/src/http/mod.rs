@@ -1,8 +1,8 @@
 //! Agents over HTTP: an API of their sessions, with a live stream of each.
 //!
 //! A [`Server`] has one [`App`] for each runner, and authenticates all requests. Everything that the API does is stored
-//! before it is answered, or answered from what is stored: a client that is gone cancels nothing, and any other process over
-//! the same store serves the same sessions.
+//! before it is answered, or answered from what is stored: a client that is gone cancels nothing, and any other process
+//! over the same store serves the same sessions.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -34,51 +34,39 @@
 //!
 //! # Guarantees
 //!
-//! - A session of another user does not exist, whatever a request says: users come from the [`Principal`], never from a path
-//!   or a body.
+//! - A session of another user does not exist, whatever a request says: users come from the [`Principal`], never from a
+//!   path or a body.
 //! - A live stream that is resumed with `Last-Event-ID` has each commit once, in order: after a restart, from another
-//!   process, and after a gap that was too long to be kept in memory. Unfinished text is not stored; where some is lost, the
-//!   event `reset` says so.
+//!   process, and after a gap that was too long to be kept in memory. Unfinished text is not stored; where some is lost,
+//!   the event `reset` says so.
 //! - Memory is bounded for each reader, however slow it is, and for each session: see [`Limits`].
 //!
 //! # What is absent
 //!
 //! There is no TLS: a reverse proxy has it. Files of messages are in the request, and are not uploaded apart from it.
 
-mod access;
-mod aligned;
-mod apart;
-mod auth;
-mod changes;
-mod channel;
-mod frame;
-mod gate;
-mod imported;
-mod index;
-mod limits;
-mod live;
+mod app;
+mod guard;
 mod loading;
 #[cfg(feature = "mcp")]
-mod mcp;
+mod mcp_services;
 mod metrics;
-mod openapi;
 mod operation;
-mod page;
-mod priced;
-mod problem;
+mod pages;
+mod phase;
 mod protocol;
 mod routes;
 mod rows;
-mod scrape;
-mod scripted;
-mod serve;
 mod server;
-mod steps;
-mod strict;
+mod state;
+mod streams;
 
-pub use self::access::Access;
-pub use self::auth::{AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError};
-pub use self::limits::Limits;
+pub use self::app::App;
+pub use self::guard::access::Access;
+pub use self::guard::auth::{
+    AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError,
+};
+pub use self::guard::limits::Limits;
 pub use self::metrics::{Metrics, RunMetrics};
-pub use self::protocol::BundleError;
-pub use self::server::{App, Server, ServerBuilder, ServerError};
+pub use self::pages::adk_web::BundleError;
+pub use self::server::{Server, ServerBuilder, ServerError};

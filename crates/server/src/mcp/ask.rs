@@ -1,4 +1,5 @@
-//! Approvals, and questions of tools, as questions to the client: required input, or elicitation, by what the client can do.
+//! Approvals, and questions of tools, as questions to the client: required input, or elicitation, by what the client can
+//! do.
 
 use rmcp::model as wire;
 use rmcp::service::{RequestContext, RoleServer};
@@ -93,6 +94,7 @@ pub(super) fn decisions(
 fn decision(request: &ApprovalRequest, answer: &Value) -> Option<Decision> {
     let content = &answer["content"];
     match (answer["action"].as_str()?, content["decision"].as_str()) {
+        // NOTE: To decline is an answer, and rejects; to cancel only closes the form, so that the request stays pending.
         ("decline", _) => Some(Decision::reject("declined")),
         ("accept", _) if request.reason == AskReason::Input => {
             Some(match request.can_modify() && content.is_object() {

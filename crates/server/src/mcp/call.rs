@@ -11,7 +11,7 @@ use super::AgentServer;
 use super::ask;
 
 /// The result of following an invocation for a client.
-enum Followed {
+enum FollowOutcome {
     Ended(Ended),
     /// It takes longer than the client has to wait.
     Long,
@@ -28,8 +28,8 @@ impl AgentServer {
     ) -> Result<wire::CallToolResponse, wire::ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
         let text = |name: &str| arguments.get(name).and_then(Value::as_str);
-        // The state of a request is a session: whose it is was said when the server started, and a decision names what it is
-        // about by a digest, so that a client can do nothing with another's.
+        // The state of a request is a session: whose it is was said when the server started, and a decision names what it
+        // is about by a digest, so that a client can do nothing with another's.
         let asked = request.request_state;
         let has_words = text("message").is_some_and(|message| !message.trim().is_empty());
         if asked.is_none() && !has_words {
@@ -43,18 +43,21 @@ impl AgentServer {
         };
         let answered = match (asked, text("message")) {
             (None, Some(message)) => match session.send(message).await {
-                Ok(invocation) => self.until_answered(&session, invocation, context).await,
-                Err(RunnerError::Pending { .. }) => still_waits(&session, context).await,
+                Ok(invocation) => self.follow_to_answer(&session, invocation, context).await,
+                Err(RunnerError::Pending { .. }) => still_waiting(&session, context).await,
                 Err(error) => Err(error),
             },
-            _ => self.answered(&session, &request.input_responses.unwrap_or_default(), context).await,
+            _ => {
+                self.continue_with_answers(&session, &request.input_responses.unwrap_or_default(), context)
+                    .await
+            }
         };
         answered.or_else(|error| Ok(failed(&error.to_string())))
     }
 
     /// Continues with a client's answers. A client that sends them again, because it died before it heard of the end, hears
     /// of it.
-    async fn answered(
+    async fn continue_with_answers(
         &self,
         session: &SessionHandle,
         answers: &wire::InputResponses,
@@ -68,7 +71,7 @@ impl AgentServer {
             return Ok(result(session, &run.last_words().unwrap_or_default(), exit).into());
         }
         let invocation = self.resume(session, decisions)?;
-        self.until_answered(session, invocation, context).await
+        self.follow_to_answer(session, invocation, context).await
     }
 
     pub(super) fn resume(
@@ -88,7 +91,7 @@ impl AgentServer {
         }
     }
 
-    async fn until_answered(
+    async fn follow_to_answer(
         &self,
         session: &SessionHandle,
         mut invocation: Invocation,
@@ -96,12 +99,12 @@ impl AgentServer {
     ) -> Result<wire::CallToolResponse, RunnerError> {
         loop {
             let outcome = match self.follow(&invocation, context).await {
-                Followed::Ended(outcome) => outcome?,
-                Followed::Long => {
-                    keep(&invocation, context);
+                FollowOutcome::Ended(outcome) => outcome?,
+                FollowOutcome::Long => {
+                    hold_until_end(&invocation, context);
                     return self.begin_task(session, invocation).await.map(Into::into);
                 }
-                Followed::Alone => return Ok(failed("the connection was closed; the run continues")),
+                FollowOutcome::Alone => return Ok(failed("the connection was closed; the run continues")),
             };
             let pending = outcome.pending();
             if pending.is_empty() {
@@ -113,7 +116,7 @@ impl AgentServer {
             }
             let decisions = ask::elicited(&pending, context).await;
             if decisions.is_empty() {
-                return Ok(waits(session, &outcome.text(), &pending).into());
+                return Ok(waiting_result(session, &outcome.text(), &pending).into());
             }
             invocation = self.resume(session, decisions)?;
         }
@@ -121,13 +124,13 @@ impl AgentServer {
 
     /// Waits for the outcome, and tells the client of progress. A cancelled request cancels the run; but not one that is
     /// cancelled by the end of its connection.
-    async fn follow(&self, invocation: &Invocation, context: &RequestContext<RoleServer>) -> Followed {
+    async fn follow(&self, invocation: &Invocation, context: &RequestContext<RoleServer>) -> FollowOutcome {
         let token = context.meta.get_progress_token();
         let mut seen = invocation.subscribe(0);
         let mut done = 0.0;
         let takes_tasks = context.client_capabilities().is_some_and(|client| client.supports_tasks());
         if takes_tasks && self.task_after.is_zero() {
-            return Followed::Long;
+            return FollowOutcome::Long;
         }
         let mut long = std::pin::pin!(tokio::time::sleep(self.task_after));
         loop {
@@ -135,28 +138,28 @@ impl AgentServer {
                 biased;
                 () = context.ct.cancelled() => {
                     if self.outlives_clients && ask::is_modern(context) {
-                        keep(invocation, context);
-                        return Followed::Alone;
+                        hold_until_end(invocation, context);
+                        return FollowOutcome::Alone;
                     }
                     invocation.cancel();
-                    return Followed::Ended(invocation.outcome().await);
+                    return FollowOutcome::Ended(invocation.outcome().await);
                 }
                 event = seen.next() => {
-                    let Some(event) = event else { return Followed::Ended(invocation.outcome().await) };
-                    let (Some(token), Some(message)) = (&token, words(&event)) else { continue };
+                    let Some(event) = event else { return FollowOutcome::Ended(invocation.outcome().await) };
+                    let (Some(token), Some(message)) = (&token, progress_message(&event)) else { continue };
                     done += 1.0;
                     let progress = wire::ProgressNotificationParam::new(token.clone(), done).with_message(message);
                     // A client that is gone ends the connection, and that the call.
                     let _ = context.peer.notify_progress(progress).await;
                 }
-                () = &mut long, if takes_tasks => return Followed::Long,
+                () = &mut long, if takes_tasks => return FollowOutcome::Long,
             }
         }
     }
 }
 
 /// The session waits for decisions from before, and takes no message meanwhile.
-async fn still_waits(
+async fn still_waiting(
     session: &SessionHandle,
     context: &RequestContext<RoleServer>,
 ) -> Result<wire::CallToolResponse, RunnerError> {
@@ -164,11 +167,11 @@ async fn still_waits(
     if ask::can_require_input(context) && ask::of_persons(&pending).next().is_some() {
         return Ok(ask::required(session, &pending).into());
     }
-    Ok(waits(session, "the session waits for decisions about earlier calls", &pending).into())
+    Ok(waiting_result(session, "the session waits for decisions about earlier calls", &pending).into())
 }
 
 /// Keeps what the request holds (its place among the runs of a user) until the run ends.
-fn keep(invocation: &Invocation, context: &RequestContext<RoleServer>) {
+fn hold_until_end(invocation: &Invocation, context: &RequestContext<RoleServer>) {
     let (invocation, held) = (invocation.clone(), context.extensions.clone());
     tokio::spawn(async move {
         if let Err(error) = invocation.outcome().await {
@@ -179,7 +182,7 @@ fn keep(invocation: &Invocation, context: &RequestContext<RoleServer>) {
 }
 
 /// The progress message of an event, for the client.
-fn words(seen: &Seen) -> Option<String> {
+fn progress_message(seen: &Seen) -> Option<String> {
     let Seen::Event { event, .. } = seen else { return None };
     match event {
         RunEvent::Asking { step, .. } => Some(format!("step {step}")),
@@ -198,7 +201,7 @@ pub(super) fn result(session: &SessionHandle, text: &str, exit: &Exit) -> wire::
 }
 
 /// The run waits, and the client can answer only by other means.
-fn waits(session: &SessionHandle, text: &str, pending: &[ApprovalRequest]) -> wire::CallToolResult {
+fn waiting_result(session: &SessionHandle, text: &str, pending: &[ApprovalRequest]) -> wire::CallToolResult {
     let waits: Vec<Value> = pending
         .iter()
         .map(|request| {

@@ -23,18 +23,18 @@ use super::AgentServer;
 /// Origins of this machine, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
-/// What tells the user of a request.
+/// Finds the user of a request.
 #[derive(Clone)]
-pub(super) struct UserOf(Arc<Naming>);
+pub(super) struct UserLookup(Arc<UserFunction>);
 
-type Naming = dyn Fn(&Parts) -> Option<String> + Send + Sync;
+type UserFunction = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
-/// Who may send requests over HTTP, and how long they may be.
+/// Limits on requests over HTTP: their hosts, origins, length and users.
 #[derive(Clone)]
 #[must_use = "it does nothing until a server is given it"]
 pub struct HttpOptions {
     config: StreamableHttpServerConfig,
-    user_of: Option<UserOf>,
+    user_of: Option<UserLookup>,
 }
 
 impl Default for HttpOptions {
@@ -52,8 +52,8 @@ impl HttpOptions {
         HttpOptions { config, user_of: None }
     }
 
-    /// Sets the names that the server is asked by (`Host`), with or without a port; those of this machine by default. Others
-    /// are refused: a page could have its own name lead to this machine (DNS rebinding).
+    /// Sets the names that the server is asked by (`Host`), with or without a port; those of this machine by default.
+    /// Others are refused: a page could have its own name lead to this machine (DNS rebinding).
     pub fn hosts<S: Into<String>>(mut self, hosts: impl IntoIterator<Item = S>) -> Self {
         self.config = self.config.with_allowed_hosts(hosts);
         self
@@ -73,8 +73,8 @@ impl HttpOptions {
     }
 
     /// Keeps nothing of a client between its requests, so that any process may answer each: clients of revisions before
-    /// 2026-07-28 cannot be asked anything then. By default these have a session in memory, for five minutes after their last
-    /// request.
+    /// 2026-07-28 cannot be asked anything then. By default these have a session in memory, for five minutes after their
+    /// last request.
     pub fn stateless(mut self) -> Self {
         self.config = self.config.with_legacy_session_mode(false);
         self
@@ -91,7 +91,7 @@ impl HttpOptions {
     /// Sets whose sessions a request works in, by what authenticated it (its extensions, for instance). A request without a
     /// user is refused. By default all work in those of the server's user.
     pub fn user_of(mut self, user: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.user_of = Some(UserOf(Arc::new(user)));
+        self.user_of = Some(UserLookup(Arc::new(user)));
         self
     }
 }
@@ -172,6 +172,7 @@ impl AgentServer {
     /// Serves many clients over HTTP.
     pub fn into_http(mut self, options: HttpOptions) -> HttpService {
         self.user_of = options.user_of;
+        // NOTE: Over HTTP a closed stream is also how a lost connection looks, which must not cancel a run.
         self.outlives_clients = true;
         let sessions = Arc::new(LocalSessionManager::default());
         let of_service = Arc::clone(&sessions);
@@ -181,7 +182,7 @@ impl AgentServer {
 
     /// The same for the user of a request.
     pub(super) fn of(&self, context: &RequestContext<RoleServer>) -> Result<Self, wire::ErrorData> {
-        let Some(UserOf(user_of)) = &self.user_of else { return Ok(self.clone()) };
+        let Some(UserLookup(user_of)) = &self.user_of else { return Ok(self.clone()) };
         let user = context.extensions.get::<Parts>().and_then(|parts| user_of(parts));
         let user =
             user.ok_or_else(|| wire::ErrorData::invalid_request("unknown user: sign in first", None))?;

@@ -33,9 +33,9 @@
 //!
 //! # What is absent
 //!
-//! There is no authentication here. On standard input and output who may ask is decided by who may start the program; over HTTP
-//! by what stands before the service ([`HttpOptions::user_of`]). No notifications are sent of tasks, nor of
-//! resources that change. There are no prompts.
+//! There is no authentication here. On standard input and output who may ask is decided by who may start the program; over
+//! HTTP by what stands before the service ([`HttpOptions::user_of`]). No notifications are sent of tasks, nor of resources
+//! that change. There are no prompts.
 
 mod ask;
 mod call;
@@ -55,24 +55,24 @@ use stepfold_runner::Runner;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::http::UserOf;
+use self::http::UserLookup;
 pub use self::http::{HttpOptions, HttpService};
-use self::task::Failures;
 #[cfg(feature = "http")]
-pub(crate) use self::task::RunPlaces;
+pub(crate) use self::task::RunPermits;
+use self::task::TaskFailures;
 
 /// Serves an agent to the sessions of one user.
 #[derive(Clone)]
 pub struct AgentServer {
     runner: Runner,
     user: Arc<str>,
-    user_of: Option<UserOf>,
+    user_of: Option<UserLookup>,
     author: Option<Arc<str>>,
     /// Whether the end of a connection cancels nothing: over HTTP, where it has many reasons.
     outlives_clients: bool,
     description: Option<String>,
     task_after: Duration,
-    failures: Failures,
+    failures: TaskFailures,
 }
 
 /// An error of serving a client.
@@ -104,7 +104,7 @@ impl AgentServer {
             outlives_clients: false,
             description: None,
             task_after: Duration::from_secs(10),
-            failures: Failures::default(),
+            failures: TaskFailures::default(),
         }
     }
 

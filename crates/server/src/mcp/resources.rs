@@ -8,13 +8,13 @@ use stepfold_state_core::state::{MESSAGES, State};
 
 use super::AgentServer;
 
-/// What stands before the id of a session.
+/// The prefix of the id of a session.
 const SCHEME: &str = "stepfold://sessions/";
 
-/// How many sessions are listed, those that were written last.
+/// The number of sessions in a list: those that were written last.
 const LISTED: usize = 100;
 
-/// What can be read of a session.
+/// The readable parts of a session, with their media types.
 const PARTS: [(&str, &str); 2] = [("state", "application/json"), ("transcript", "text/plain")];
 
 impl AgentServer {

@@ -19,10 +19,10 @@ use super::AgentServer;
 use super::ask;
 use super::call::result;
 
-/// How often a client should ask, in milliseconds.
+/// The interval at which a client should poll, in milliseconds.
 const POLL: u64 = 1_000;
 
-/// How many events are looked at for the time when a task began.
+/// The number of events among which the start of a task is looked up.
 const LOOKED_AT: usize = 64;
 
 /// Bounds the failures that are remembered.
@@ -30,9 +30,9 @@ const REMEMBERED: usize = 1_000;
 
 /// Why runs failed, by their tasks, the oldest failure first.
 #[derive(Clone, Default)]
-pub(super) struct Failures(Arc<Mutex<VecDeque<(String, String)>>>);
+pub(super) struct TaskFailures(Arc<Mutex<VecDeque<(String, String)>>>);
 
-impl Failures {
+impl TaskFailures {
     fn of(&self, task: &str) -> Option<String> {
         let failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         failures.iter().find(|(failed, _)| failed == task).map(|(_, why)| why.clone())
@@ -57,24 +57,26 @@ impl Failures {
 }
 
 /// The run of a task: the invocation that began it, in a session.
-struct TaskId<'a> {
+// NOTE: A task needs no table: its id names a run of a stored session, which outlives the process
+// (docs/decisions/server.md).
+struct McpTaskId<'a> {
     invocation: &'a str,
     session: &'a str,
 }
 
-impl<'a> TaskId<'a> {
+impl<'a> McpTaskId<'a> {
     fn parse(task: &'a str) -> Option<Self> {
         let (invocation, session) = task.split_once('@')?;
-        Some(TaskId { invocation, session })
+        Some(McpTaskId { invocation, session })
     }
 
     fn of(run: &'a Run, session: &'a SessionHandle) -> Self {
         let invocation = run.id().rsplit('/').next().unwrap_or_default();
-        TaskId { invocation, session: session.key().id.as_str() }
+        McpTaskId { invocation, session: session.key().id.as_str() }
     }
 }
 
-impl fmt::Display for TaskId<'_> {
+impl fmt::Display for McpTaskId<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.invocation, self.session)
     }
@@ -83,22 +85,22 @@ impl fmt::Display for TaskId<'_> {
 /// Takes places for runs that a request may start, of a user whose runs are limited.
 #[derive(Clone)]
 #[cfg(feature = "http")]
-pub(crate) struct RunPlaces(Arc<dyn Fn() -> Option<Place> + Send + Sync>);
+pub(crate) struct RunPermits(Arc<dyn Fn() -> Option<RunPermit> + Send + Sync>);
 
-type Place = Box<dyn Any + Send>;
+type RunPermit = Box<dyn Any + Send>;
 
 #[cfg(feature = "http")]
-impl RunPlaces {
+impl RunPermits {
     pub(crate) fn new<P: Send + 'static>(take: impl Fn() -> Option<P> + Send + Sync + 'static) -> Self {
-        RunPlaces(Arc::new(move || take().map(|place| Box::new(place) as Place)))
+        RunPermits(Arc::new(move || take().map(|permit| Box::new(permit) as RunPermit)))
     }
 }
 
 /// A place for a run that the request starts, if one is free. Where runs are not limited, there is always one.
-fn place_of(context: &RequestContext<RoleServer>) -> Option<Place> {
+fn permit_for(context: &RequestContext<RoleServer>) -> Option<RunPermit> {
     #[cfg(feature = "http")]
     if let Some(parts) = context.extensions.get::<http::request::Parts>()
-        && let Some(RunPlaces(take)) = parts.extensions.get()
+        && let Some(RunPermits(take)) = parts.extensions.get()
     {
         return take();
     }
@@ -116,9 +118,9 @@ impl AgentServer {
     ) -> Result<wire::CreateTaskResult, RunnerError> {
         let run = session.last_run().await?;
         let id = match &run {
-            Some(run) => TaskId::of(run, session).to_string(),
+            Some(run) => McpTaskId::of(run, session).to_string(),
             // It has committed nothing yet.
-            None => TaskId { invocation: invocation.id().as_str(), session: session.key().id.as_str() }
+            None => McpTaskId { invocation: invocation.id().as_str(), session: session.key().id.as_str() }
                 .to_string(),
         };
         self.failures.watch(id.clone(), invocation, ());
@@ -126,7 +128,7 @@ impl AgentServer {
         Ok(wire::CreateTaskResult::new(task(&id, &stored, wire::TaskStatus::Working)))
     }
 
-    /// How far a task is.
+    /// The state of a task.
     pub(super) async fn task(
         &self,
         id: &str,
@@ -152,7 +154,7 @@ impl AgentServer {
             return Ok(wire::TaskPayload::Working);
         }
         let run = session.last_run().await.map_err(|error| internal(&error))?;
-        let is_its = |run: &Run| TaskId::of(run, session).invocation == invocation;
+        let is_its = |run: &Run| McpTaskId::of(run, session).invocation == invocation;
         let Some(run) = run.filter(is_its) else {
             let words =
                 format!("unknown task `{id}`: its session is not there or has gone on; read its transcript");
@@ -178,10 +180,12 @@ impl AgentServer {
                 // Its process died. If another worker has it, that one continues; and a user without a free place for runs
                 // asks again.
                 if self.runner.other_worker(stored).is_none()
-                    && let Some(place) = place_of(context)
+                    // NOTE: Without a free permit a later poll continues the run: a poll must not exceed the runs of a user
+                    // (docs/decisions/server.md).
+                    && let Some(permit) = permit_for(context)
                 {
-                    let going_on = self.resume(session, Vec::new()).map_err(|error| internal(&error))?;
-                    self.failures.watch(id.to_owned(), going_on, place);
+                    let resumed = self.resume(session, Vec::new()).map_err(|error| internal(&error))?;
+                    self.failures.watch(id.to_owned(), resumed, permit);
                 }
                 wire::TaskPayload::Working
             }
@@ -224,14 +228,14 @@ impl AgentServer {
 
     async fn find<'a>(&self, id: &'a str) -> Result<(&'a str, SessionHandle), wire::ErrorData> {
         let unknown = || wire::ErrorData::invalid_params(format!("unknown task `{id}`"), None);
-        let TaskId { invocation, session } = TaskId::parse(id).ok_or_else(unknown)?;
+        let McpTaskId { invocation, session } = McpTaskId::parse(id).ok_or_else(unknown)?;
         let session = self.existing(session).await.ok_or_else(unknown)?;
         Ok((invocation, session))
     }
 }
 
 fn task(id: &str, stored: &Session, status: wire::TaskStatus) -> wire::Task {
-    let invocation = TaskId::parse(id).map(|id| id.invocation);
+    let invocation = McpTaskId::parse(id).map(|id| id.invocation);
     let is_its = |event: &&stepfold_session_scopes::CommittedEvent| {
         Some(event.event.invocation.as_str()) == invocation
     };

@@ -1,5 +1,5 @@
-//! Clients that generators of others make of the OpenAPI document, and requests that others make up from it. `cargo xtask interop`
-//! installs them and says where they are.
+//! Clients that generators of others make of the OpenAPI document, and requests that others make up from it. `cargo xtask
+//! interop` installs them and says where they are.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

@@ -1,5 +1,5 @@
-//! The JSON reader and writer of the studio, in node: what the core holds comes back bit for bit, and what it does not hold is
-//! refused, by the same rule as [`read_exact`].
+//! The JSON reader and writer of the studio, in node: what the core holds comes back bit for bit, and what it does not hold
+//! is refused, by the same rule as [`read_exact`].
 
 use std::path::Path;
 

@@ -13,11 +13,13 @@ use stepfold_runner::{Runner, SessionHandle};
 use stepfold_session_scopes::Session;
 use stepfold_state_core::chat::{Role, Usage};
 
-use super::happening::{Call, CallEnd, End, Happening, recent};
-use super::{Encoder, Frame, Made, Order, accept, key_of, place, session_of, stream, with_words};
-use crate::http::live::Opening;
-use crate::http::operation::{Asked, InApp, Json};
-use crate::http::problem::Problem;
+use super::run_updates::{CallEnd, RunUpdate, StreamEnd, StreamedCall, recent};
+use crate::http::guard::problem::Problem;
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
+use crate::http::protocol::{
+    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, session_of, stream,
+    with_words,
+};
 use crate::http::rows::exit;
 
 pub(super) const RUN: &str = "Runs an app in the thread of an AG-UI client, and streams its events.";
@@ -94,29 +96,29 @@ impl ResumeEntry {
 }
 
 impl RunAgentInput {
-    /// What the user said since the last message of another.
-    fn said(&self) -> &[AguiMessage] {
+    /// The messages of the user after the last message of another role.
+    fn new_messages(&self) -> &[AguiMessage] {
         let last =
             self.messages.iter().rposition(|message| message.role != "user").map_or(0, |place| place + 1);
         self.messages.get(last..).unwrap_or_default()
     }
 
-    fn order(&mut self) -> Result<Order, Problem> {
+    fn order(&mut self) -> Result<ClientRequest, Problem> {
         let resume = self.resume.take().unwrap_or_default();
-        let said = self.said();
+        let new = self.new_messages();
         let mut parts = vec!["agui", self.run_id.as_str()];
-        match (resume.is_empty(), said.is_empty()) {
+        match (resume.is_empty(), new.is_empty()) {
             (true, false) => {
-                parts.extend(said.iter().map(|message| message.id.as_str()));
+                parts.extend(new.iter().map(|message| message.id.as_str()));
                 let key = key_of(&parts);
-                let mut texts = said.iter().map(|message| text_of(&message.content));
+                let mut texts = new.iter().map(|message| text_of(&message.content));
                 let input = texts.try_fold(Input::new(), |input, text| Ok::<_, Problem>(input.say(text?)))?;
-                Ok(Order::Send(Box::new(input), Some(key)))
+                Ok(ClientRequest::Send(Box::new(input), Some(key)))
             }
             (false, true) => {
                 parts.extend(resume.iter().map(|entry| entry.interrupt_id.as_str()));
                 let key = key_of(&parts);
-                Ok(Order::Decide(
+                Ok(ClientRequest::Decide(
                     resume.into_iter().map(ResumeEntry::decision).collect::<Result<_, _>>()?,
                     Some(key),
                 ))
@@ -144,22 +146,26 @@ fn text_of(content: &Value) -> Result<String, Problem> {
 }
 
 /// The order without the messages that the session has already.
-async fn without_known(order: Order, runner: &Runner, session: &SessionHandle) -> Result<Order, Problem> {
-    let Order::Send(input, Some(key)) = order else { return Ok(order) };
+async fn without_known(
+    order: ClientRequest,
+    runner: &Runner,
+    session: &SessionHandle,
+) -> Result<ClientRequest, Problem> {
+    let ClientRequest::Send(input, Some(key)) = order else { return Ok(order) };
     let messages = input.only_messages().unwrap_or_default();
     // One alone is new.
     if messages.len() < 2 {
-        return Ok(Order::Send(input, Some(key)));
+        return Ok(ClientRequest::Send(input, Some(key)));
     }
     let stored = recent(runner, session).await?;
     let texts: Vec<Cow<'_, str>> = messages.iter().map(|message| message.text()).collect();
     let new = texts.iter().skip(known(&stored, &key, &texts));
     let input = new.fold(Input::new(), |input, text| input.say(&**text));
-    Ok(Order::Send(Box::new(input), Some(key)))
+    Ok(ClientRequest::Send(Box::new(input), Some(key)))
 }
 
-/// How many of the user's last messages the session has: those that had no answer are sent again before what is new. One that
-/// is new to the session stays, and of an invocation that the session has, what it began with.
+/// Counts the leading messages that the session has: clients send unanswered messages again before the new ones. The
+/// messages of an invocation that the session has are not counted.
 fn known(stored: &Session, invocation: &str, texts: &[Cow<'_, str>]) -> usize {
     let (mut unanswered, mut own) = (Vec::new(), Vec::new());
     for commit in stored.visible_events() {
@@ -181,46 +187,58 @@ fn known(stored: &Session, invocation: &str, texts: &[Cow<'_, str>]) -> usize {
     if is_known { unanswered.len() } else { 0 }
 }
 
-pub(super) async fn run(asked: Asked<InApp, (), Json<RunAgentInput>>) -> Result<Made, Problem> {
-    let (app, Json(mut input)) = (&asked.target.0, asked.body);
+pub(super) async fn run(
+    request: ApiRequest<AppTarget, (), JsonBody<RunAgentInput>>,
+) -> Result<RawResponse, Problem> {
+    let (app, JsonBody(mut input)) = (&request.target.0, request.body);
     let (runner, order) = (app.runner(), input.order()?);
-    let place = place(&asked.shared, &asked.principal)?;
-    let opening = Opening::take(&asked.shared, &asked.principal)?;
-    let session = session_of(app, &asked.principal, &input.thread_id, &order).await?;
+    let permit = run_permit(&request.shared, &request.principal)?;
+    let opening = request.shared.stream_permit(&request.principal)?;
+    let session = session_of(app, &request.principal, &input.thread_id, &order).await?;
     let order = without_known(order, runner, &session).await?;
-    let reader = accept::<Problem>(place, &asked.principal, runner, session, order).await?;
-    let events = Events::new(input.thread_id, input.run_id, input.protocol_version);
-    Ok(Made(stream(opening, reader, events)))
+    let reader = accept::<Problem>(permit, &request.principal, runner, session, order).await?;
+    let events = AguiEncoder::new(input.thread_id, input.run_id, input.protocol_version);
+    Ok(RawResponse(stream(opening, reader, events)))
 }
 
 /// A message that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenMessage {
     Nothing,
     Reasoning,
     Text,
 }
 
 /// Makes events.
-pub(super) struct Events {
+pub(super) struct AguiEncoder {
     thread: String,
     run: String,
     protocol: Option<String>,
     invocation: String,
-    open: Open,
+    open: OpenMessage,
     /// The number of messages until now.
     messages: u64,
     /// The id of the reply's message, once it has one.
     reply: Option<String>,
     /// The messages of the step's text and reasoning.
-    said: Vec<String>,
+    step_messages: Vec<String>,
     step: Option<String>,
 }
 
-impl Events {
+impl AguiEncoder {
     pub(super) fn new(thread: String, run: String, protocol: Option<String>) -> Self {
-        let (invocation, reply, said, step) = (String::new(), None, Vec::new(), None);
-        Events { thread, run, protocol, invocation, open: Open::Nothing, messages: 0, reply, said, step }
+        let (invocation, reply, step_messages, step) = (String::new(), None, Vec::new(), None);
+        AguiEncoder {
+            thread,
+            run,
+            protocol,
+            invocation,
+            open: OpenMessage::Nothing,
+            messages: 0,
+            reply,
+            step_messages,
+            step,
+        }
     }
 
     fn new_id(&mut self) -> String {
@@ -244,10 +262,10 @@ impl Events {
     /// Closes what is open.
     fn close(&mut self) -> Vec<Value> {
         let id = self.id();
-        match std::mem::replace(&mut self.open, Open::Nothing) {
-            Open::Nothing => Vec::new(),
-            Open::Text => vec![json!({"type": "TEXT_MESSAGE_END", "messageId": id})],
-            Open::Reasoning => vec![
+        match std::mem::replace(&mut self.open, OpenMessage::Nothing) {
+            OpenMessage::Nothing => Vec::new(),
+            OpenMessage::Text => vec![json!({"type": "TEXT_MESSAGE_END", "messageId": id})],
+            OpenMessage::Reasoning => vec![
                 json!({"type": "REASONING_MESSAGE_END", "messageId": id}),
                 json!({"type": "REASONING_END", "messageId": id}),
             ],
@@ -257,7 +275,7 @@ impl Events {
     fn close_step(&mut self) -> Vec<Value> {
         let mut events = self.close();
         self.reply = None;
-        self.said.clear();
+        self.step_messages.clear();
         events.extend(self.step.take().map(|step| json!({"type": "STEP_FINISHED", "stepName": step})));
         events
     }
@@ -270,7 +288,7 @@ impl Events {
         events
     }
 
-    fn delta(&mut self, kind: Open, delta: &str) -> Vec<Value> {
+    fn delta(&mut self, kind: OpenMessage, delta: &str) -> Vec<Value> {
         if delta.is_empty() {
             return Vec::new();
         }
@@ -278,8 +296,8 @@ impl Events {
         if self.open != kind {
             events = self.close();
             let id = self.new_id();
-            self.said.push(id.clone());
-            if kind == Open::Text {
+            self.step_messages.push(id.clone());
+            if kind == OpenMessage::Text {
                 self.reply = Some(id.clone());
                 events.push(json!({"type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant"}));
             } else {
@@ -288,21 +306,22 @@ impl Events {
             }
             self.open = kind;
         }
-        let name = if kind == Open::Text { "TEXT_MESSAGE_CONTENT" } else { "REASONING_MESSAGE_CONTENT" };
+        let name =
+            if kind == OpenMessage::Text { "TEXT_MESSAGE_CONTENT" } else { "REASONING_MESSAGE_CONTENT" };
         events.push(json!({"type": name, "messageId": self.id(), "delta": delta}));
         events
     }
 
-    /// What was said in this step is void.
+    /// Voids the text and reasoning of this step.
     fn restarted(&mut self) -> Vec<Value> {
         let mut events = self.close();
         self.reply = None;
         let void = |id| json!({"type": "CUSTOM", "name": "stepfold.void", "value": {"messageId": id}});
-        events.extend(self.said.drain(..).map(void));
+        events.extend(self.step_messages.drain(..).map(void));
         events
     }
 
-    fn call(&mut self, call: &Call) -> Vec<Value> {
+    fn call(&mut self, call: &StreamedCall) -> Vec<Value> {
         let mut events = self.close();
         let parent = match &self.reply {
             Some(reply) => reply.clone(),
@@ -333,26 +352,26 @@ impl Events {
         events
     }
 
-    fn end(&mut self, end: &End, usage: Usage, version: u64) -> Vec<Value> {
+    fn end(&mut self, end: &StreamEnd, usage: Usage, version: u64) -> Vec<Value> {
         let mut events = self.close_step();
-        if let End::Failed(problem) = end {
+        if let StreamEnd::Failed(problem) = end {
             events.push(json!({"type": "RUN_ERROR", "message": problem.detail(), "code": problem.kind()}));
             return events;
         }
         let mut finished = json!({"type": "RUN_FINISHED", "threadId": self.thread, "runId": self.run});
         let mut result = json!({"version": version});
         finished["outcome"] = match end {
-            End::Waiting(requests) => {
+            StreamEnd::Waiting(requests) => {
                 let interrupts: Vec<Value> = requests.iter().map(interrupt).collect();
                 json!({"type": "interrupt", "interrupts": interrupts})
             }
             // The first generation of clients knows no other.
-            End::Finished(Exit::Cancelled) if self.protocol.is_some() => json!({"type": "cancelled"}),
+            StreamEnd::Finished(Exit::Cancelled) if self.protocol.is_some() => json!({"type": "cancelled"}),
             _ => json!({"type": "success"}),
         };
         match end {
-            End::Finished(reason) => result["exit"] = exit(reason),
-            End::Suspended => result["exit"] = json!("suspended"),
+            StreamEnd::Finished(reason) => result["exit"] = exit(reason),
+            StreamEnd::Suspended => result["exit"] = json!("suspended"),
             _ => {}
         }
         finished["result"] = result;
@@ -365,33 +384,35 @@ impl Events {
     }
 }
 
-impl Encoder for Events {
-    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+impl UpdateEncoder for AguiEncoder {
+    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
         let events = match happening {
-            Happening::Began { invocation, state, .. } => self.began(invocation, state),
-            Happening::Step(step) => self.step(*step),
-            Happening::Reasoning(delta) => self.delta(Open::Reasoning, delta),
-            Happening::Text(delta) | Happening::Repeated(delta) => self.delta(Open::Text, delta),
-            Happening::Restarted => self.restarted(),
-            Happening::Call(call) => self.call(call),
-            Happening::Outcome(end) => self.outcome(end),
-            Happening::Progress { call, report } => {
+            RunUpdate::Began { invocation, state, .. } => self.began(invocation, state),
+            RunUpdate::Step(step) => self.step(*step),
+            RunUpdate::Reasoning(delta) => self.delta(OpenMessage::Reasoning, delta),
+            RunUpdate::Text(delta) | RunUpdate::Repeated(delta) => self.delta(OpenMessage::Text, delta),
+            RunUpdate::Restarted => self.restarted(),
+            RunUpdate::Call(call) => self.call(call),
+            RunUpdate::Outcome(end) => self.outcome(end),
+            RunUpdate::Progress { call, report } => {
                 let value = json!({"toolCallId": call, "report": report});
                 vec![json!({"type": "CUSTOM", "name": "stepfold.progress", "value": value})]
             }
-            Happening::State { before, after } => {
+            RunUpdate::State { before, after } => {
+                // NOTE: clients apply patches (RFC 6902) by libraries, whose escapes and indexes must be met exactly
+                // (docs/decisions/server.md).
                 let delta = json_patch::diff(before, after);
                 vec![json!({"type": "STATE_DELTA", "delta": delta})]
             }
-            Happening::Committed(commit) => {
+            RunUpdate::Committed(commit) => {
                 let version = commit.version;
                 vec![json!({"type": "CUSTOM", "name": "stepfold.committed", "value": {"version": version}})]
             }
             // The result of the call has them.
-            Happening::LastWords(_) => Vec::new(),
-            Happening::Ended { end, usage, version } => self.end(end, *usage, *version),
+            RunUpdate::LastWords(_) => Vec::new(),
+            RunUpdate::Ended { end, usage, version } => self.end(end, *usage, *version),
         };
-        events.into_iter().map(Frame::Json).collect()
+        events.into_iter().map(ProtocolFrame::Json).collect()
     }
 }
 

@@ -7,15 +7,18 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::{Decision, Exit, Input};
 use stepfold_runner::{RecordedDecision, SessionHandle};
 
-use super::happening::{Call, CallEnd, End, Happening, Reader};
-use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_words};
-use crate::http::live::Opening;
-use crate::http::operation::{Asked, InApp, InSession, Json, find_session};
-use crate::http::problem::Problem;
+use super::run_updates::{CallEnd, RunReader, RunUpdate, StreamEnd, StreamedCall};
+use crate::http::app::SessionTarget;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, find_session};
+use crate::http::protocol::{
+    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, stream, with_words,
+};
 use crate::http::rows::{RequestRow, exit};
 
 pub(super) const CHAT: &str =
     "Sends the last message of an AI SDK chat to an app, and streams the parts of the answer.";
+
 pub(super) const RESUME: &str =
     "Streams the run of an AI SDK chat from its beginning, if one is running: 204 if not.";
 
@@ -41,7 +44,7 @@ struct UiMessage {
 }
 
 impl UiMessage {
-    fn said(&self) -> Result<Input, Problem> {
+    fn input(&self) -> Result<Input, Problem> {
         match self.parts.iter().find(|part| part["type"] != "text") {
             None => {
                 let text = self.parts.iter().filter_map(|part| part["text"].as_str()).collect();
@@ -66,8 +69,10 @@ impl UiMessage {
     }
 }
 
-pub(super) async fn chat(asked: Asked<InApp, (), Json<UiChat>>) -> Result<Made, Problem> {
-    let (app, Json(chat)) = (&asked.target.0, asked.body);
+pub(super) async fn chat(
+    request: ApiRequest<AppTarget, (), JsonBody<UiChat>>,
+) -> Result<RawResponse, Problem> {
+    let (app, JsonBody(chat)) = (&request.target.0, request.body);
     let runner = app.runner();
     if chat.trigger.as_deref() == Some("regenerate-message") {
         return Err(Problem::invalid(
@@ -76,26 +81,29 @@ pub(super) async fn chat(asked: Asked<InApp, (), Json<UiChat>>) -> Result<Made, 
         ));
     }
     let last = chat.messages.last().ok_or_else(|| Problem::invalid("messages", "expected at least one"))?;
-    let (user, id) = (asked.principal.user().as_str(), chat.id.as_str());
-    let place = place(&asked.shared, &asked.principal)?;
-    let opening = Opening::take(&asked.shared, &asked.principal)?;
+    let (user, id) = (request.principal.user().as_str(), chat.id.as_str());
+    let permit = run_permit(&request.shared, &request.principal)?;
+    let opening = request.shared.stream_permit(&request.principal)?;
     let (session, order, message) = if last.role == "user" {
-        let order = Order::Send(Box::new(last.said()?), Some(key_of(&["ai", id, &last.id])));
+        let order = ClientRequest::Send(Box::new(last.input()?), Some(key_of(&["ai", id, &last.id])));
         (runner.session(user, id).await?, order, None)
     } else {
-        let session = find_session(app, &asked.principal, id).await?;
-        let decisions = decided(last, &session).await?;
+        let session = find_session(app, &request.principal, id).await?;
+        let decisions = answered_decisions(last, &session).await?;
         let ids: Vec<&str> = decisions.iter().map(|(id, _)| id.as_str()).collect();
         let key = key_of(&[&["ai", id], ids.as_slice()].concat());
-        (session, Order::Decide(decisions, Some(key)), Some(last.id.clone()))
+        (session, ClientRequest::Decide(decisions, Some(key)), Some(last.id.clone()))
     };
-    let reader = accept::<Problem>(place, &asked.principal, runner, session, order).await?;
-    Ok(Made(marked(stream(opening, reader, Parts::new(message)))))
+    let reader = accept::<Problem>(permit, &request.principal, runner, session, order).await?;
+    Ok(RawResponse(with_protocol_header(stream(opening, reader, UiPartEncoder::new(message)))))
 }
 
-/// The decisions of a message about what waits. A client that sends its message again decides nothing that does: then these are
-/// the ones that it sent before, as the record has them together.
-async fn decided(last: &UiMessage, session: &SessionHandle) -> Result<Vec<(String, Decision)>, Problem> {
+/// The decisions of a message about what waits. A client that sends its message again decides nothing that does: then these
+/// are the ones that it sent before, as the record has them together.
+async fn answered_decisions(
+    last: &UiMessage,
+    session: &SessionHandle,
+) -> Result<Vec<(String, Decision)>, Problem> {
     let pending = session.pending().await?;
     let decisions = last.decisions(|id| pending.iter().any(|request| request.id == id));
     if !decisions.is_empty() {
@@ -114,64 +122,64 @@ async fn decided(last: &UiMessage, session: &SessionHandle) -> Result<Vec<(Strin
     Ok(answered.into_iter().filter(|(id, _)| together.contains(&id.as_str())).collect())
 }
 
-pub(super) async fn resume(asked: Asked<InSession>) -> Result<Made, Problem> {
-    let session = asked.target.session.clone();
-    let Some(reader) = Reader::attach(asked.target.runner(), &session).await? else {
+pub(super) async fn resume(request: ApiRequest<SessionTarget>) -> Result<RawResponse, Problem> {
+    let session = request.target.session.clone();
+    let Some(reader) = RunReader::attach(request.target.runner(), &session).await? else {
         let mut response = Response::new(axum::body::Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        return Ok(Made(response));
+        return Ok(RawResponse(response));
     };
-    let parts = Parts::of_message(Some(reader.run().to_owned()));
-    let opening = Opening::take(&asked.shared, &asked.principal)?;
-    Ok(Made(marked(stream(opening, reader, parts))))
+    let parts = UiPartEncoder::of_message(Some(reader.run().to_owned()));
+    let opening = request.shared.stream_permit(&request.principal)?;
+    Ok(RawResponse(with_protocol_header(stream(opening, reader, parts))))
 }
 
 /// With the header by which clients know the protocol.
-fn marked<T>(mut response: Response<T>) -> Response<T> {
+fn with_protocol_header<T>(mut response: Response<T>) -> Response<T> {
     response.headers_mut().insert("x-vercel-ai-ui-message-stream", HeaderValue::from_static("v1"));
     response
 }
 
 /// A part that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenPart {
     Nothing,
     Reasoning,
     Text,
 }
 
 /// Makes parts.
-pub(super) struct Parts {
+pub(super) struct UiPartEncoder {
     /// The message that continues, after a decision.
     message: Option<String>,
-    open: Open,
+    open: OpenPart,
     texts: u64,
     /// The parts of the step's text and reasoning.
-    said: Vec<String>,
+    step_parts: Vec<String>,
     is_in_step: bool,
     /// Calls of an earlier stream, which a client that comes new does not know.
-    earlier: Vec<Call>,
-    told: Vec<String>,
-    goes_on: bool,
+    earlier: Vec<StreamedCall>,
+    sent_calls: Vec<String>,
+    continues: bool,
 }
 
-impl Parts {
+impl UiPartEncoder {
     pub(super) fn new(message: Option<String>) -> Self {
-        let goes_on = message.is_some();
-        Parts { goes_on, ..Parts::of_message(message) }
+        let continues = message.is_some();
+        UiPartEncoder { continues, ..UiPartEncoder::of_message(message) }
     }
 
     /// Of a client that may know nothing of the message.
     fn of_message(message: Option<String>) -> Self {
-        Parts {
+        UiPartEncoder {
             message,
-            open: Open::Nothing,
+            open: OpenPart::Nothing,
             texts: 0,
-            said: Vec::new(),
+            step_parts: Vec::new(),
             is_in_step: false,
             earlier: Vec::new(),
-            told: Vec::new(),
-            goes_on: false,
+            sent_calls: Vec::new(),
+            continues: false,
         }
     }
 
@@ -181,16 +189,16 @@ impl Parts {
 
     fn close(&mut self) -> Vec<Value> {
         let id = self.id();
-        match std::mem::replace(&mut self.open, Open::Nothing) {
-            Open::Nothing => Vec::new(),
-            Open::Text => vec![json!({"type": "text-end", "id": id})],
-            Open::Reasoning => vec![json!({"type": "reasoning-end", "id": id})],
+        match std::mem::replace(&mut self.open, OpenPart::Nothing) {
+            OpenPart::Nothing => Vec::new(),
+            OpenPart::Text => vec![json!({"type": "text-end", "id": id})],
+            OpenPart::Reasoning => vec![json!({"type": "reasoning-end", "id": id})],
         }
     }
 
     fn close_step(&mut self) -> Vec<Value> {
         let mut parts = self.close();
-        self.said.clear();
+        self.step_parts.clear();
         if std::mem::take(&mut self.is_in_step) {
             parts.push(json!({"type": "finish-step"}));
         }
@@ -204,8 +212,8 @@ impl Parts {
         parts
     }
 
-    fn delta(&mut self, kind: Open, delta: &str) -> Vec<Value> {
-        let name = if kind == Open::Text { "text" } else { "reasoning" };
+    fn delta(&mut self, kind: OpenPart, delta: &str) -> Vec<Value> {
+        let name = if kind == OpenPart::Text { "text" } else { "reasoning" };
         let mut parts = Vec::new();
         if delta.is_empty() {
             return parts;
@@ -214,16 +222,16 @@ impl Parts {
             parts = self.close();
             self.texts += 1;
             self.open = kind;
-            self.said.push(self.id());
+            self.step_parts.push(self.id());
             parts.push(json!({"type": format!("{name}-start"), "id": self.id()}));
         }
         parts.push(json!({"type": format!("{name}-delta"), "id": self.id(), "delta": delta}));
         parts
     }
 
-    fn call(&mut self, call: &Call) -> Vec<Value> {
+    fn call(&mut self, call: &StreamedCall) -> Vec<Value> {
         let mut parts = self.close();
-        self.told.push(call.id.clone());
+        self.sent_calls.push(call.id.clone());
         parts.push(json!({
             "type": "tool-input-available",
             "toolCallId": call.id,
@@ -235,19 +243,19 @@ impl Parts {
     }
 
     /// A call that the client may not know.
-    fn known(&mut self, call: &Call) -> Vec<Value> {
-        let is_known = self.told.contains(&call.id) || (self.goes_on && self.earlier.contains(call));
+    fn call_if_unknown(&mut self, call: &StreamedCall) -> Vec<Value> {
+        let is_known = self.sent_calls.contains(&call.id) || (self.continues && self.earlier.contains(call));
         if is_known { Vec::new() } else { self.call(call) }
     }
 
     fn outcome(&mut self, end: &CallEnd) -> Vec<Value> {
         let found = self.earlier.iter().find(|call| call.id == end.id).cloned();
-        let call = found.unwrap_or_else(|| Call {
+        let call = found.unwrap_or_else(|| StreamedCall {
             id: end.id.clone(),
             name: end.name.clone(),
             arguments: json!({}),
         });
-        let mut parts = self.known(&call);
+        let mut parts = self.call_if_unknown(&call);
         parts.extend(self.close());
         parts.push(if end.is_rejected {
             json!({"type": "tool-output-denied", "toolCallId": end.id})
@@ -259,18 +267,18 @@ impl Parts {
         parts
     }
 
-    fn end(&mut self, end: &End, version: u64) -> Vec<Value> {
+    fn end(&mut self, end: &StreamEnd, version: u64) -> Vec<Value> {
         let mut parts = self.close();
         let mut metadata = json!({"version": version});
         match end {
-            End::Failed(problem) => {
+            StreamEnd::Failed(problem) => {
                 parts.extend(self.close_step());
                 parts.push(json!({"type": "error", "errorText": problem.detail()}));
                 return parts;
             }
-            End::Waiting(requests) => {
+            StreamEnd::Waiting(requests) => {
                 for request in requests {
-                    parts.extend(self.known(&Call::from(&request.call)));
+                    parts.extend(self.call_if_unknown(&StreamedCall::from(&request.call)));
                     let ids = (&request.id, &request.call.id);
                     // The protocol's own part has no room for what is asked beside the input.
                     let asks =
@@ -281,15 +289,17 @@ impl Parts {
                     );
                 }
             }
-            End::Finished(reason) => metadata["exit"] = exit(reason),
-            End::Suspended => metadata["exit"] = json!("suspended"),
+            StreamEnd::Finished(reason) => metadata["exit"] = exit(reason),
+            StreamEnd::Suspended => metadata["exit"] = json!("suspended"),
         }
         parts.extend(self.close_step());
         let reason = match end {
-            End::Waiting(_) => "tool-calls",
-            End::Finished(Exit::Length | Exit::MaxTokens) => "length",
-            End::Finished(Exit::ContentFilter | Exit::Refusal) => "content-filter",
-            End::Finished(Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End) => "stop",
+            StreamEnd::Waiting(_) => "tool-calls",
+            StreamEnd::Finished(Exit::Length | Exit::MaxTokens) => "length",
+            StreamEnd::Finished(Exit::ContentFilter | Exit::Refusal) => "content-filter",
+            StreamEnd::Finished(Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End) => {
+                "stop"
+            }
             _ => "other",
         };
         parts.push(json!({"type": "finish", "finishReason": reason, "messageMetadata": metadata}));
@@ -297,42 +307,42 @@ impl Parts {
     }
 }
 
-impl Encoder for Parts {
-    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+impl UpdateEncoder for UiPartEncoder {
+    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
         let parts = match happening {
-            Happening::Began { invocation, open, .. } => {
+            RunUpdate::Began { invocation, open, .. } => {
                 self.earlier.clone_from(open);
                 let message = self.message.take().unwrap_or_else(|| invocation.clone());
                 vec![json!({"type": "start", "messageId": message})]
             }
-            Happening::Step(_) => self.step(),
-            Happening::Reasoning(delta) => self.delta(Open::Reasoning, delta),
-            Happening::Text(delta) | Happening::Repeated(delta) => self.delta(Open::Text, delta),
-            Happening::Restarted => {
+            RunUpdate::Step(_) => self.step(),
+            RunUpdate::Reasoning(delta) => self.delta(OpenPart::Reasoning, delta),
+            RunUpdate::Text(delta) | RunUpdate::Repeated(delta) => self.delta(OpenPart::Text, delta),
+            RunUpdate::Restarted => {
                 let mut parts = self.close();
                 let void = |id| json!({"type": "data-void", "data": {"part": id}});
-                parts.extend(self.said.drain(..).map(void));
+                parts.extend(self.step_parts.drain(..).map(void));
                 parts
             }
-            Happening::Call(call) => self.call(call),
-            Happening::Outcome(end) => self.outcome(end),
-            Happening::Progress { call, report } => {
+            RunUpdate::Call(call) => self.call(call),
+            RunUpdate::Outcome(end) => self.outcome(end),
+            RunUpdate::Progress { call, report } => {
                 let data = json!({"toolCallId": call, "report": report});
                 vec![json!({"type": "data-progress", "data": data, "transient": true})]
             }
-            Happening::State { after, .. } => {
+            RunUpdate::State { after, .. } => {
                 vec![json!({"type": "data-state", "id": "state", "data": after})]
             }
-            Happening::Committed(commit) => {
+            RunUpdate::Committed(commit) => {
                 vec![json!({"type": "message-metadata", "messageMetadata": {"version": commit.version}})]
             }
             // The result of the call has them.
-            Happening::LastWords(_) => Vec::new(),
-            Happening::Ended { end, version, .. } => self.end(end, *version),
+            RunUpdate::LastWords(_) => Vec::new(),
+            RunUpdate::Ended { end, version, .. } => self.end(end, *version),
         };
-        let mut frames: Vec<Frame> = parts.into_iter().map(Frame::Json).collect();
-        if matches!(happening, Happening::Ended { .. }) {
-            frames.push(Frame::Done);
+        let mut frames: Vec<ProtocolFrame> = parts.into_iter().map(ProtocolFrame::Json).collect();
+        if matches!(happening, RunUpdate::Ended { .. }) {
+            frames.push(ProtocolFrame::Done);
         }
         frames
     }

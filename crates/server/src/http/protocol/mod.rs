@@ -1,14 +1,15 @@
 //! Protocols of others: the same sessions, runs and decisions, for clients that exist.
 //!
-//! A protocol is a route in the table below, which passes what every operation passes; a function that reads what its client
-//! asks for (a message or decisions); and an encoder, which turns what happens into frames and knows nothing else.
+//! A protocol is a route in the table below, which passes what every operation passes; a function that reads what its
+//! client requests (a message or decisions); and an encoder, which turns updates of a run into frames and knows nothing
+//! else.
 
 mod a2a;
 mod adk;
 mod agui;
 mod ai;
-mod happening;
 mod openai;
+mod run_updates;
 #[cfg(test)]
 mod tests;
 
@@ -29,25 +30,27 @@ use stepfold_runner::{Invocation, Runner, RunnerError, SessionHandle};
 use tokio::sync::watch;
 
 pub(super) use self::a2a::mount_cards;
-pub use self::adk::BundleError;
-pub(super) use self::adk::{BASE as ADK_WEB, Bundle};
-use self::happening::{Before, Happening, Reader};
-use super::auth::{Principal, Role};
-use super::limits::Place;
-use super::live::{KEEP_ALIVE, Opening};
-use super::operation::{Answer, Answers, Events, Operation, find_session, text_schema};
-use super::problem::{Form, Problem};
-use super::serve::{Phase, reaches};
-use super::server::{App, Shared};
+use self::run_updates::{RunReader, RunStart, RunUpdate};
+use crate::http::app::App;
+use crate::http::guard::auth::{Principal, Role};
+use crate::http::guard::limits::LimitPermit;
+use crate::http::guard::problem::{Problem, ProblemForm};
+use crate::http::operation::ApiOperation;
+use crate::http::operation::reply::{ApiReply, EventStream, MediaSchemas, text_schema};
+use crate::http::operation::request::find_session;
+use crate::http::phase::{ServerPhase, reaches};
+use crate::http::state::ServerState;
+use crate::http::streams::permit::StreamPermit;
+use crate::http::streams::sse::KEEP_ALIVE;
 
-/// How long a stream has to send the last events of runs that have ended with the server.
+/// The time that a stream has to send the last events of runs that have ended with the server.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// The operations of all protocols. Their paths are whole.
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<ApiOperation> {
     let act = Role::Act;
     let mut operations = vec![
-        Operation::new(
+        ApiOperation::new(
             Method::GET,
             "/v1/models",
             Role::Read,
@@ -55,7 +58,7 @@ pub(super) fn operations() -> Vec<Operation> {
             openai::MODELS,
             openai::models,
         ),
-        Operation::new(
+        ApiOperation::new(
             Method::GET,
             "/v1/models/{app}",
             Role::Read,
@@ -63,10 +66,17 @@ pub(super) fn operations() -> Vec<Operation> {
             openai::MODEL,
             openai::model,
         ),
-        Operation::new(Method::POST, "/v1/chat/completions", act, "openai_chat", openai::CHAT, openai::chat),
-        Operation::new(Method::POST, "/agui/{app}", act, "agui_run", agui::RUN, agui::run),
-        Operation::new(Method::POST, "/ai/{app}", act, "ai_chat", ai::CHAT, ai::chat),
-        Operation::new(
+        ApiOperation::new(
+            Method::POST,
+            "/v1/chat/completions",
+            act,
+            "openai_chat",
+            openai::CHAT,
+            openai::chat,
+        ),
+        ApiOperation::new(Method::POST, "/agui/{app}", act, "agui_run", agui::RUN, agui::run),
+        ApiOperation::new(Method::POST, "/ai/{app}", act, "ai_chat", ai::CHAT, ai::chat),
+        ApiOperation::new(
             Method::GET,
             "/ai/{app}/{session}/stream",
             Role::Read,
@@ -74,13 +84,15 @@ pub(super) fn operations() -> Vec<Operation> {
             ai::RESUME,
             ai::resume,
         ),
-        Operation::new(Method::POST, "/a2a/{app}", Role::Read, "a2a", a2a::CALL, a2a::call),
+        ApiOperation::new(Method::POST, "/a2a/{app}", Role::Read, "a2a", a2a::CALL, a2a::call),
     ];
+    // NOTE: All are served by default: they reach nothing that the API does not, and pass the same table and its tests
+    // (docs/decisions/server.md).
     operations.extend(adk::operations());
     for operation in &mut operations {
         operation.base = "";
         if operation.id.starts_with("openai") {
-            operation.form = Form::OpenAi;
+            operation.form = ProblemForm::OpenAi;
         }
         operation.takes_key = operation.id == "openai_chat";
         operation.may_be_empty = operation.id == "ai_resume";
@@ -88,31 +100,33 @@ pub(super) fn operations() -> Vec<Operation> {
     operations
 }
 
-/// Turns what happens into frames: a pure state machine.
-trait Encoder: Send + 'static {
-    fn push(&mut self, happening: &Happening) -> Vec<Frame>;
+/// Turns updates of a run into frames: a pure state machine.
+// NOTE: Encoders get updates, not events of a run: missed, repeated and restarted text is handled once, below them
+// (docs/decisions/server.md).
+trait UpdateEncoder: Send + 'static {
+    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame>;
 }
 
 /// An event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Frame {
+enum ProtocolFrame {
     Json(Value),
     /// The end, as some protocols say it.
     Done,
 }
 
-impl Frame {
+impl ProtocolFrame {
     fn text(&self) -> String {
         match self {
-            Frame::Json(value) => format!("data: {value}\n\n"),
-            Frame::Done => "data: [DONE]\n\n".to_owned(),
+            ProtocolFrame::Json(value) => format!("data: {value}\n\n"),
+            ProtocolFrame::Done => "data: [DONE]\n\n".to_owned(),
         }
     }
 
     fn into_json(self) -> Option<Value> {
         match self {
-            Frame::Json(value) => Some(value),
-            Frame::Done => None,
+            ProtocolFrame::Json(value) => Some(value),
+            ProtocolFrame::Done => None,
         }
     }
 }
@@ -122,12 +136,12 @@ impl Frame {
 struct AnyQuery {}
 
 /// A response that a protocol has made itself.
-struct Made(Response<Body>);
+struct RawResponse(Response<Body>);
 
-impl Answer for Made {
+impl ApiReply for RawResponse {
     const STATUS: StatusCode = StatusCode::OK;
 
-    fn shapes(_: &mut SchemaGenerator) -> Answers {
+    fn shapes(_: &mut SchemaGenerator) -> MediaSchemas {
         vec![("text/event-stream", text_schema()), ("application/json", Schema::default())]
     }
 
@@ -136,8 +150,8 @@ impl Answer for Made {
     }
 }
 
-/// What a client asks for.
-enum Order {
+/// A request of a client: a message or decisions.
+enum ClientRequest {
     /// To run with this; once, if there is a key.
     Send(Box<Input>, Option<String>),
     /// To continue with these decisions, by the ids of their requests; once, if there is a key.
@@ -149,36 +163,37 @@ async fn session_of(
     app: &App,
     principal: &Principal,
     id: &str,
-    order: &Order,
+    order: &ClientRequest,
 ) -> Result<SessionHandle, Problem> {
     match order {
-        Order::Send(..) => Ok(app.runner().session(principal.user().as_str(), id).await?),
-        Order::Decide(..) => find_session(app, principal, id).await,
+        ClientRequest::Send(..) => Ok(app.runner().session(principal.user().as_str(), id).await?),
+        ClientRequest::Decide(..) => find_session(app, principal, id).await,
     }
 }
 
 /// A place for a run, before anything is stored for it: a client beyond its limit leaves nothing behind.
-fn place(shared: &Shared, principal: &Principal) -> Result<Place, Problem> {
-    shared.usage.run(principal.user(), &shared.limits)
+fn run_permit(shared: &ServerState, principal: &Principal) -> Result<LimitPermit, Problem> {
+    shared.usage.run_permit(principal.user(), &shared.limits)
 }
 
 /// Accepts what a client asks for. The run continues without the reader.
 async fn accept<E: From<Problem> + From<RunnerError>>(
-    place: Place,
+    permit: LimitPermit,
     principal: &Principal,
     runner: &Runner,
     session: SessionHandle,
-    order: Order,
-) -> Result<Reader, E> {
-    let before = Before::read(runner, &session).await?;
+    order: ClientRequest,
+) -> Result<RunReader, E> {
+    // NOTE: Before the message is accepted: the stream begins with the session as it was.
+    let before = RunStart::read(runner, &session).await?;
     let (invocation, taken) = match order {
-        Order::Send(input, None) => (session.send(*input).await?, None),
-        Order::Send(input, Some(key)) => {
+        ClientRequest::Send(input, None) => (session.send(*input).await?, None),
+        ClientRequest::Send(input, Some(key)) => {
             let invocation = session.send_once(key, *input).await?;
             let taken = session.taken_at(invocation.id()).await?;
             (invocation, taken)
         }
-        Order::Decide(decisions, key) => {
+        ClientRequest::Decide(decisions, key) => {
             let resume = session.resume().decide_all(decisions).by(principal.name());
             let resume = match key {
                 Some(key) => resume.idempotency_key(key),
@@ -188,18 +203,18 @@ async fn accept<E: From<Problem> + From<RunnerError>>(
             (invocation, Some(receipt.version))
         }
     };
-    hold(invocation.clone(), place);
+    hold_permit(invocation.clone(), permit);
     let before = before.or_earlier(runner, &session, taken).await?;
-    Ok(Reader::new(runner, session, invocation, before))
+    Ok(RunReader::new(runner, session, invocation, before))
 }
 
 /// The place of a run is taken until it ends or waits.
-fn hold(invocation: Invocation, place: Place) {
+fn hold_permit(invocation: Invocation, permit: LimitPermit) {
     tokio::spawn(async move {
         if let Err(error) = invocation.outcome().await {
             tracing::info!(invocation = %invocation.id(), %error, "invocation failed");
         }
-        drop(place);
+        drop(permit);
     });
 }
 
@@ -222,29 +237,32 @@ fn key_of(parts: &[&str]) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&digest.finalize()[..18])
 }
 
-/// A response that streams what happens. It ends with its client, and stops nothing else.
-fn stream(opening: Opening, reader: Reader, mut encoder: impl Encoder) -> Response<Body> {
+/// A response that streams the updates of a run. It ends with its client, and stops nothing else.
+fn stream(opening: StreamPermit, reader: RunReader, mut encoder: impl UpdateEncoder) -> Response<Body> {
     let frames = reader
         .into_stream()
-        .map(move |happening| encoder.push(&happening).iter().map(Frame::text).collect::<String>());
+        .map(move |happening| encoder.push(&happening).iter().map(ProtocolFrame::text).collect::<String>());
     event_stream(opening, frames.filter(|text| std::future::ready(!text.is_empty())))
 }
 
 /// A response of server-sent events.
-fn event_stream(opening: Opening, events: impl Stream<Item = String> + Send + 'static) -> Response<Body> {
-    let Opening { keep_alive, phase, place, .. } = opening;
+fn event_stream(
+    opening: StreamPermit,
+    events: impl Stream<Item = String> + Send + 'static,
+) -> Response<Body> {
+    let StreamPermit { keep_alive, phase, permit, .. } = opening;
     let events = events.take_until(stopped(phase)).boxed();
-    let chunks = futures_util::stream::unfold((events, place), move |(mut events, place)| async move {
+    let chunks = futures_util::stream::unfold((events, permit), move |(mut events, permit)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;
-        Some((Ok::<_, Infallible>(chunk), (events, place)))
+        Some((Ok::<_, Infallible>(chunk), (events, permit)))
     });
-    Events(Body::from_stream(chunks)).respond()
+    EventStream(Body::from_stream(chunks)).respond()
 }
 
-/// Waits until the server has stopped and the last events of its runs are sent: what a stream still follows then is a run of
-/// another process.
-async fn stopped(mut phase: watch::Receiver<Phase>) {
-    reaches(&mut phase, Phase::Stopped).await;
+/// Waits until the server has stopped and the last events of its runs are sent: what a stream still follows then is a run
+/// of another process.
+async fn stopped(mut phase: watch::Receiver<ServerPhase>) {
+    reaches(&mut phase, ServerPhase::Stopped).await;
     tokio::time::sleep(LAST_EVENTS).await;
 }
 

@@ -12,15 +12,19 @@ use stepfold_session_scopes::{Event, EventRange, InvocationId};
 use stepfold_state_core::chat::{Message, Usage};
 use tokio::sync::oneshot;
 
-use super::happening::{End, Happening, Reader};
-use super::{Encoder, Frame, Made, Order, accept, key_of, place, stream, with_words};
-use crate::http::live::Opening;
-use crate::http::operation::{Asked, Found, InApp, Json, Whole, json_response};
-use crate::http::problem::Problem;
+use super::run_updates::{RunReader, RunUpdate, StreamEnd};
+use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::{JsonReply, json_response};
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, WholeServer};
+use crate::http::protocol::{
+    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, stream, with_words,
+};
 use crate::http::rows::{RequestRow, exit};
 
 pub(super) const MODELS: &str = "Lists the apps as models, in the form of OpenAI.";
+
 pub(super) const MODEL: &str = "Describes an app as a model, in the form of OpenAI.";
+
 pub(super) const CHAT: &str =
     "Sends a message to an app, and answers with a chat completion, in the form of OpenAI.";
 
@@ -49,13 +53,13 @@ impl Model {
     }
 }
 
-pub(super) async fn models(asked: Asked<Whole>) -> Result<Found<Models>, Problem> {
-    let data = asked.shared.apps.keys().map(|name| Model::of(name)).collect();
-    Ok(Found(Models { object: "list", data }))
+pub(super) async fn models(request: ApiRequest<WholeServer>) -> Result<JsonReply<Models>, Problem> {
+    let data = request.shared.apps.keys().map(|name| Model::of(name)).collect();
+    Ok(JsonReply(Models { object: "list", data }))
 }
 
-pub(super) async fn model(asked: Asked<InApp>) -> Result<Found<Model>, Problem> {
-    Ok(Found(Model::of(asked.target.0.name())))
+pub(super) async fn model(request: ApiRequest<AppTarget>) -> Result<JsonReply<Model>, Problem> {
+    Ok(JsonReply(Model::of(request.target.0.name())))
 }
 
 /// A request for a chat completion. What it says of sampling is ignored, since the app has its own settings; what would give
@@ -230,12 +234,15 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-pub(super) async fn chat(asked: Asked<Whole, (), Json<ChatCompletion>>) -> Result<Made, Problem> {
-    let key = asked.idempotency_key()?;
-    let Json(request) = &asked.body;
-    request.check()?;
-    let app = asked.shared.apps.get(&request.model).ok_or_else(|| Problem::unknown_app(&request.model))?;
-    let session = match asked.headers.get(SESSION) {
+pub(super) async fn chat(
+    request: ApiRequest<WholeServer, (), JsonBody<ChatCompletion>>,
+) -> Result<RawResponse, Problem> {
+    let key = request.idempotency_key()?;
+    let JsonBody(completion) = &request.body;
+    completion.check()?;
+    let app =
+        request.shared.apps.get(&completion.model).ok_or_else(|| Problem::unknown_app(&completion.model))?;
+    let session = match request.headers.get(SESSION) {
         None => None,
         Some(id) => {
             Some(id.to_str().map_err(|_| Problem::invalid(SESSION, "must be ASCII text"))?.to_owned())
@@ -247,36 +254,36 @@ pub(super) async fn chat(asked: Asked<Whole, (), Json<ChatCompletion>>) -> Resul
         Some(key) => format!("chat-{}", key_of(&[key])),
         None => format!("chat-{}", RandomIds.next()),
     });
-    let input = request.input(is_temporary)?;
+    let input = completion.input(is_temporary)?;
     if let Some(key) = &key {
         // It becomes the id of the invocation: an invalid one leaves no session behind.
         InvocationId::new(key.as_str())?;
     }
     let runner = app.runner();
-    let place = place(&asked.shared, &asked.principal)?;
-    let opening = match request.stream {
-        Some(true) => Some(Opening::take(&asked.shared, &asked.principal)?),
+    let permit = run_permit(&request.shared, &request.principal)?;
+    let opening = match completion.stream {
+        Some(true) => Some(request.shared.stream_permit(&request.principal)?),
         _ => None,
     };
-    let session = runner.session(asked.principal.user().as_str(), id.as_str()).await?;
+    let session = runner.session(request.principal.user().as_str(), id.as_str()).await?;
     let created = created(&session).await?;
     // A session knows its keys: the same request later, or at the same time, has the same answer.
     let is_deleted = is_temporary && key.is_none();
-    let order = Order::Send(Box::new(input), key);
-    let reader = accept::<Problem>(place, &asked.principal, runner, session.clone(), order).await?;
+    let order = ClientRequest::Send(Box::new(input), key);
+    let reader = accept::<Problem>(permit, &request.principal, runner, session.clone(), order).await?;
     let reading =
         reader.invocation().filter(|_| is_deleted).map(|invocation| delete_after(session, invocation));
-    let reader = reader.without_state().keeping(reading);
-    let with_usage = request.stream_options.as_ref().is_some_and(|options| options.include_usage);
-    let encoder = Chunks::new(app.name(), &id, created, with_usage);
+    let reader = reader.without_state().signal_when_dropped(reading);
+    let with_usage = completion.stream_options.as_ref().is_some_and(|options| options.include_usage);
+    let encoder = ChunkEncoder::new(app.name(), &id, created, with_usage);
     let mut response = match opening {
         Some(opening) => stream(opening, reader, encoder),
-        None => whole(reader, encoder).await?,
+        None => complete(reader, encoder).await?,
     };
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(SESSION, id);
     }
-    Ok(Made(response))
+    Ok(RawResponse(response))
 }
 
 /// Seconds since 1970.
@@ -285,8 +292,8 @@ async fn created(session: &SessionHandle) -> Result<u64, Problem> {
     Ok(u64::try_from(at.as_micros() / 1_000_000).unwrap_or_default())
 }
 
-/// Deletes the session of a request without a key when its run has ended and it has no reader any more. What waits or failed is kept: its
-/// user can continue with it. So is one that has become more than the answer to its request.
+/// Deletes the session of a request without a key when its run has ended and it has no reader any more. What waits or
+/// failed is kept: its user can continue with it. So is one that has become more than the answer to its request.
 fn delete_after(session: SessionHandle, invocation: stepfold_runner::Invocation) -> oneshot::Sender<()> {
     let (reading, mut read) = oneshot::channel::<()>();
     tokio::spawn(async move {
@@ -319,11 +326,11 @@ async fn is_only_of(session: &SessionHandle, id: &InvocationId) -> Result<bool, 
 }
 
 /// The completion of a request without a stream.
-async fn whole(reader: Reader, encoder: Chunks) -> Result<Response<Body>, Problem> {
+async fn complete(reader: RunReader, encoder: ChunkEncoder) -> Result<Response<Body>, Problem> {
     let mut happenings = reader.into_stream().boxed();
-    let mut whole = Completion::new(encoder);
+    let mut whole = CompletionBuilder::new(encoder);
     while let Some(happening) = happenings.next().await {
-        if let Happening::Ended { end: End::Failed(problem), .. } = happening {
+        if let RunUpdate::Ended { end: StreamEnd::Failed(problem), .. } = happening {
             return Err(problem);
         }
         if let Some(completion) = whole.push(&happening) {
@@ -334,7 +341,7 @@ async fn whole(reader: Reader, encoder: Chunks) -> Result<Response<Body>, Proble
 }
 
 /// Makes chunks of a completion.
-pub(super) struct Chunks {
+pub(super) struct ChunkEncoder {
     model: String,
     session: String,
     created: u64,
@@ -348,10 +355,10 @@ pub(super) struct Chunks {
     blank: String,
 }
 
-impl Chunks {
+impl ChunkEncoder {
     pub(super) fn new(model: &str, session: &str, created: u64, with_usage: bool) -> Self {
         let (model, session) = (model.to_owned(), session.to_owned());
-        Chunks {
+        ChunkEncoder {
             model,
             session,
             created,
@@ -377,8 +384,8 @@ impl Chunks {
         chunk
     }
 
-    fn delta(&self, delta: &Value) -> Frame {
-        Frame::Json(self.chunk(&json!([{"index": 0, "delta": delta, "finish_reason": null}])))
+    fn delta(&self, delta: &Value) -> ProtocolFrame {
+        ProtocolFrame::Json(self.chunk(&json!([{"index": 0, "delta": delta, "finish_reason": null}])))
     }
 
     /// A reply begins.
@@ -388,7 +395,7 @@ impl Chunks {
     }
 
     /// A text, as it follows what was said before. A reply of white space alone does not count.
-    fn said(&mut self, text: &str) -> Option<String> {
+    fn as_paragraph(&mut self, text: &str) -> Option<String> {
         if self.is_in_reply {
             return (!text.is_empty()).then(|| text.to_owned());
         }
@@ -402,95 +409,95 @@ impl Chunks {
         Some(if is_paragraph { format!("\n\n{text}") } else { text })
     }
 
-    fn end(&self, end: &End, usage: Usage, version: u64) -> Vec<Frame> {
-        if let End::Failed(problem) = end {
-            return vec![Frame::Json(json!({"error": problem.in_form_of_openai()}))];
+    fn end(&self, end: &StreamEnd, usage: Usage, version: u64) -> Vec<ProtocolFrame> {
+        if let StreamEnd::Failed(problem) = end {
+            return vec![ProtocolFrame::Json(json!({"error": problem.in_form_of_openai()}))];
         }
         let mut last = self.chunk(&json!([{"index": 0, "delta": {}, "finish_reason": finish_reason(end)}]));
-        last["stepfold"] = self.ours(end, version);
-        let mut frames = vec![Frame::Json(last)];
+        last["stepfold"] = self.extension(end, version);
+        let mut frames = vec![ProtocolFrame::Json(last)];
         if self.with_usage {
             let mut chunk = self.chunk(&json!([]));
             chunk["usage"] = usage_row(usage);
-            frames.push(Frame::Json(chunk));
+            frames.push(ProtocolFrame::Json(chunk));
         }
-        frames.push(Frame::Done);
+        frames.push(ProtocolFrame::Done);
         frames
     }
 
-    /// What the protocol has no words for.
-    fn ours(&self, end: &End, version: u64) -> Value {
-        let mut ours = json!({"session": self.session, "version": version});
+    /// The field `stepfold`, for facts that the protocol has no field for.
+    fn extension(&self, end: &StreamEnd, version: u64) -> Value {
+        let mut extension = json!({"session": self.session, "version": version});
         match end {
-            End::Finished(reason) => ours["exit"] = exit(reason),
-            End::Waiting(requests) => {
-                ours["waiting"] =
+            StreamEnd::Finished(reason) => extension["exit"] = exit(reason),
+            StreamEnd::Waiting(requests) => {
+                extension["waiting"] =
                     crate::http::rows::json(&requests.iter().map(RequestRow::of).collect::<Vec<_>>());
             }
-            End::Suspended => ours["exit"] = json!("suspended"),
-            End::Failed(_) => {}
+            StreamEnd::Suspended => extension["exit"] = json!("suspended"),
+            StreamEnd::Failed(_) => {}
         }
-        ours
+        extension
     }
 }
 
-impl Encoder for Chunks {
-    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+impl UpdateEncoder for ChunkEncoder {
+    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
         match happening {
-            Happening::Began { invocation, .. } => {
+            RunUpdate::Began { invocation, .. } => {
                 self.id = format!("chatcmpl-{invocation}");
                 vec![self.delta(&json!({"role": "assistant", "content": ""}))]
             }
-            Happening::Step(_) | Happening::Restarted => {
+            RunUpdate::Step(_) | RunUpdate::Restarted => {
                 self.begin_reply();
                 Vec::new()
             }
-            Happening::LastWords(text) => {
+            RunUpdate::LastWords(text) => {
                 self.begin_reply();
-                self.push(&Happening::Text(text.clone()))
+                self.push(&RunUpdate::Text(text.clone()))
             }
-            Happening::Text(text) | Happening::Repeated(text) => {
-                let text = self.said(text);
+            RunUpdate::Text(text) | RunUpdate::Repeated(text) => {
+                let text = self.as_paragraph(text);
                 text.map(|text| self.delta(&json!({"content": text}))).into_iter().collect()
             }
-            Happening::Ended { end, usage, version } => self.end(end, *usage, *version),
+            RunUpdate::Ended { end, usage, version } => self.end(end, *usage, *version),
             _ => Vec::new(),
         }
     }
 }
 
 /// Makes one completion.
-pub(super) struct Completion {
-    chunks: Chunks,
+pub(super) struct CompletionBuilder {
+    chunks: ChunkEncoder,
     text: String,
-    /// Where the text of the reply begins.
+    /// The offset of the reply in the text.
     reply: usize,
 }
 
-impl Completion {
-    pub(super) fn new(chunks: Chunks) -> Self {
-        Completion { chunks, text: String::new(), reply: 0 }
+impl CompletionBuilder {
+    pub(super) fn new(chunks: ChunkEncoder) -> Self {
+        CompletionBuilder { chunks, text: String::new(), reply: 0 }
     }
 
-    pub(super) fn push(&mut self, happening: &Happening) -> Option<Value> {
-        let Happening::Ended { end, usage, version } = happening else {
+    pub(super) fn push(&mut self, happening: &RunUpdate) -> Option<Value> {
+        let RunUpdate::Ended { end, usage, version } = happening else {
             match happening {
-                Happening::Began { invocation, .. } => self.chunks.id = format!("chatcmpl-{invocation}"),
-                Happening::Step(_) => {
+                RunUpdate::Began { invocation, .. } => self.chunks.id = format!("chatcmpl-{invocation}"),
+                RunUpdate::Step(_) => {
                     self.reply = self.text.len();
                     self.chunks.begin_reply();
                 }
                 // Nothing of the reply has been sent.
-                Happening::Restarted => {
+                RunUpdate::Restarted => {
                     self.text.truncate(self.reply);
                     self.chunks.has_text = !self.text.is_empty();
                     self.chunks.begin_reply();
                 }
-                Happening::Text(text) | Happening::Repeated(text) | Happening::LastWords(text) => {
-                    if let Happening::LastWords(_) = happening {
+                RunUpdate::Text(text) | RunUpdate::Repeated(text) | RunUpdate::LastWords(text) => {
+                    if let RunUpdate::LastWords(_) = happening {
                         self.chunks.begin_reply();
                     }
-                    self.text.push_str(&self.chunks.said(text).unwrap_or_default());
+                    self.text.push_str(&self.chunks.as_paragraph(text).unwrap_or_default());
                 }
                 _ => {}
             }
@@ -506,15 +513,15 @@ impl Completion {
             "model": self.chunks.model,
             "choices": [choice],
             "usage": usage_row(*usage),
-            "stepfold": self.chunks.ours(end, *version),
+            "stepfold": self.chunks.extension(end, *version),
         }))
     }
 }
 
-const fn finish_reason(end: &End) -> &'static str {
+const fn finish_reason(end: &StreamEnd) -> &'static str {
     match end {
-        End::Finished(Exit::Length | Exit::MaxTokens) => "length",
-        End::Finished(Exit::ContentFilter | Exit::Refusal) => "content_filter",
+        StreamEnd::Finished(Exit::Length | Exit::MaxTokens) => "length",
+        StreamEnd::Finished(Exit::ContentFilter | Exit::Refusal) => "content_filter",
         _ => "stop",
     }
 }

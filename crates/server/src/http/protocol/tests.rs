@@ -1,9 +1,8 @@
 //! Each encoder over the same happenings, with a golden file.
 
-use std::collections::BTreeMap;
-
 use expect_test::{ExpectFile, expect_file};
 use serde_json::json;
+use std::collections::BTreeMap;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, ApprovalRequest, Exit};
 use stepfold_session_scopes::{Author, CommittedEvent, Event, EventId, InvocationId, MemoryStore, Timestamp};
@@ -13,7 +12,7 @@ use stepfold_state_core::chat::{
 use stepfold_state_core::state::{Delta, Schema};
 use stepfold_tools::{Approval, Args, Tool, ToolError};
 
-use super::happening::{Call, CallEnd, End};
+use super::run_updates::{CallEnd, StreamEnd, StreamedCall};
 use super::*;
 
 /// A model with more to say than is kept for readers.
@@ -38,18 +37,19 @@ async fn a_slow_reader_has_it_all() {
     let runner = Runner::builder(Agent::builder(Talker).build().unwrap(), MemoryStore::new()).build();
     for read in [0, 1, 3, 100] {
         let session = runner.session("ada", format!("s{read}")).await.unwrap();
-        let before = Before::read(&runner, &session).await.unwrap();
+        let before = RunStart::read(&runner, &session).await.unwrap();
         let invocation = session.send("go").await.unwrap();
-        let mut happenings = Reader::new(&runner, session, invocation.clone(), before).into_stream().boxed();
-        let mut told: Vec<Happening> = happenings.by_ref().take(read).collect().await;
+        let mut happenings =
+            RunReader::new(&runner, session, invocation.clone(), before).into_stream().boxed();
+        let mut told: Vec<RunUpdate> = happenings.by_ref().take(read).collect().await;
         invocation.outcome().await.unwrap();
         told.extend(happenings.collect::<Vec<_>>().await);
         let (mut text, mut versions) = (String::new(), Vec::new());
         for happening in &told {
             match happening {
-                Happening::Restarted => text.clear(),
-                Happening::Text(delta) => text.push_str(delta),
-                Happening::Committed(commit) => versions.push(commit.version),
+                RunUpdate::Restarted => text.clear(),
+                RunUpdate::Text(delta) => text.push_str(delta),
+                RunUpdate::Committed(commit) => versions.push(commit.version),
                 _ => {}
             }
         }
@@ -57,17 +57,17 @@ async fn a_slow_reader_has_it_all() {
         assert!(text == whole, "{} of {} bytes, after {read}", text.len(), whole.len());
         assert_eq!(versions, [1, 2], "after {read}");
         assert!(told.len() < WORDS, "some was missed");
-        assert!(matches!(told.last(), Some(Happening::Ended { end: End::Finished(Exit::Text), .. })));
+        assert!(matches!(told.last(), Some(RunUpdate::Ended { end: StreamEnd::Finished(Exit::Text), .. })));
     }
 }
 
 /// A commit: a second after the one before.
-fn commit(version: u64, messages: Vec<Message>, delta: Delta) -> Happening {
+fn commit(version: u64, messages: Vec<Message>, delta: Delta) -> RunUpdate {
     let (id, invocation) = (format!("e{version}"), InvocationId::new("i1").unwrap());
     let at = Timestamp::from_micros(1_795_307_351_000_000 + i64::try_from(version).unwrap() * 1_000_000);
     let event = Event::new(EventId::new(id).unwrap(), invocation, Author::new("counter").unwrap(), at);
     let event = messages.into_iter().fold(event, Event::with_message).with_delta(delta);
-    Happening::Committed(CommittedEvent::new(version, event))
+    RunUpdate::Committed(CommittedEvent::new(version, event))
 }
 
 /// The writes of a commit.
@@ -97,8 +97,12 @@ fn request() -> ApprovalRequest {
 }
 
 /// A run with all that may happen: an outcome of an earlier call, text that is void, a call with progress and writes.
-fn all() -> Vec<Happening> {
-    let call = |id: &str| Call { id: id.to_owned(), name: "count".to_owned(), arguments: json!({"area": 3}) };
+fn all() -> Vec<RunUpdate> {
+    let call = |id: &str| StreamedCall {
+        id: id.to_owned(),
+        name: "count".to_owned(),
+        arguments: json!({"area": 3}),
+    };
     let end = |id: &str, is_error: bool, is_rejected: bool| CallEnd {
         id: id.to_owned(),
         name: "count".to_owned(),
@@ -107,7 +111,7 @@ fn all() -> Vec<Happening> {
         is_error,
         is_rejected,
     };
-    let text = |text: &str| Happening::Text(text.to_owned());
+    let text = |text: &str| RunUpdate::Text(text.to_owned());
     let called = |id: &str| ToolCall::new(id, "count", json!({"area": 3}));
     let calls = Message::assistant("I count.").with_part(Part::reasoning("Count first."));
     let calls = calls.with_part(called("c1")).with_part(called("c2"));
@@ -116,34 +120,34 @@ fn all() -> Vec<Happening> {
         Message::tool(ToolResult::error("c2", "count", "no such area")),
     ];
     vec![
-        Happening::Began {
+        RunUpdate::Began {
             invocation: "i1".to_owned(),
             at: Timestamp::from_micros(1_795_307_351_000_000),
             state: json!({"counted": 0}),
             open: vec![call("c0")],
         },
-        Happening::Outcome(end("c0", true, true)),
+        RunUpdate::Outcome(end("c0", true, true)),
         commit(3, vec![Message::tool(ToolResult::error("c0", "count", "rejected"))], Delta::new()),
-        Happening::Step(1),
-        Happening::Reasoning("Count ".to_owned()),
-        Happening::Reasoning("first.".to_owned()),
+        RunUpdate::Step(1),
+        RunUpdate::Reasoning("Count ".to_owned()),
+        RunUpdate::Reasoning("first.".to_owned()),
         text("Area"),
-        Happening::Restarted,
+        RunUpdate::Restarted,
         text("I "),
         text("cou"),
         text("nt."),
-        Happening::Call(call("c1")),
-        Happening::Call(call("c2")),
+        RunUpdate::Call(call("c1")),
+        RunUpdate::Call(call("c2")),
         commit(4, vec![calls], Delta::new()),
-        Happening::Progress { call: "c1".to_owned(), report: json!({"percent": 50}) },
-        Happening::Outcome(end("c1", false, false)),
-        Happening::Outcome(end("c2", true, false)),
-        Happening::State {
+        RunUpdate::Progress { call: "c1".to_owned(), report: json!({"percent": 50}) },
+        RunUpdate::Outcome(end("c1", false, false)),
+        RunUpdate::Outcome(end("c2", true, false)),
+        RunUpdate::State {
             before: json!({"counted": 0, "a/b": [1]}),
             after: json!({"counted": 3, "a/b": [1, 2]}),
         },
         commit(5, results, writes()),
-        Happening::Step(2),
+        RunUpdate::Step(2),
         text("Three st"),
         text("alls:\n\nda"),
         text("ta: [DONE]"),
@@ -179,32 +183,32 @@ fn by_name(value: Value) -> Value {
     }
 }
 
-fn ended(end: End) -> Happening {
+fn ended(end: StreamEnd) -> RunUpdate {
     let mut usage = Usage::default();
     (usage.input_tokens, usage.output_tokens) = (12, 6);
-    Happening::Ended { end, usage, version: 6 }
+    RunUpdate::Ended { end, usage, version: 6 }
 }
 
 /// The frames of a run, and of each end.
-fn check(new: impl Fn() -> Box<dyn FnMut(&Happening) -> Vec<Frame>>, golden: &ExpectFile) {
+fn check(new: impl Fn() -> Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>, golden: &ExpectFile) {
     let mut text = String::new();
     let ends = [
-        ("text", End::Finished(Exit::Text)),
-        ("length", End::Finished(Exit::Length)),
-        ("cancelled", End::Finished(Exit::Cancelled)),
-        ("waiting", End::Waiting(vec![request()])),
-        ("suspended", End::Suspended),
-        ("failed", End::Failed(Problem::unavailable("the store is unavailable"))),
+        ("text", StreamEnd::Finished(Exit::Text)),
+        ("length", StreamEnd::Finished(Exit::Length)),
+        ("cancelled", StreamEnd::Finished(Exit::Cancelled)),
+        ("waiting", StreamEnd::Waiting(vec![request()])),
+        ("suspended", StreamEnd::Suspended),
+        ("failed", StreamEnd::Failed(Problem::unavailable("the store is unavailable"))),
     ];
     for (place, (name, end)) in ends.into_iter().enumerate() {
         let (mut push, mut happenings) = (new(), all());
         happenings.push(ended(end));
-        let frames: Vec<Frame> = happenings.iter().flat_map(&mut push).collect();
+        let frames: Vec<ProtocolFrame> = happenings.iter().flat_map(&mut push).collect();
         assert!(
             frames.iter().all(|frame| frame.text().matches('\n').count() == 2),
             "a frame is one line of data"
         );
-        let told = frames.iter().map(Frame::text);
+        let told = frames.iter().map(ProtocolFrame::text);
         // What comes before the end is the same each time.
         let before = happenings.iter().rev().skip(1).rev();
         let mut push = new();
@@ -218,9 +222,9 @@ fn check(new: impl Fn() -> Box<dyn FnMut(&Happening) -> Vec<Frame>>, golden: &Ex
 #[test]
 fn openai() {
     let new = || {
-        let mut encoder = openai::Chunks::new("counter", "s1", 1_795_307_351, true);
-        Box::new(move |happening: &Happening| encoder.push(happening))
-            as Box<dyn FnMut(&Happening) -> Vec<Frame>>
+        let mut encoder = openai::ChunkEncoder::new("counter", "s1", 1_795_307_351, true);
+        Box::new(move |happening: &RunUpdate| encoder.push(happening))
+            as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
     };
     check(new, &expect_file!["golden/openai.txt"]);
 }
@@ -228,9 +232,10 @@ fn openai() {
 #[test]
 fn agui() {
     let new = || {
-        let mut encoder = agui::Events::new("monday".to_owned(), "r1".to_owned(), Some("1.0".to_owned()));
-        Box::new(move |happening: &Happening| encoder.push(happening))
-            as Box<dyn FnMut(&Happening) -> Vec<Frame>>
+        let mut encoder =
+            agui::AguiEncoder::new("monday".to_owned(), "r1".to_owned(), Some("1.0".to_owned()));
+        Box::new(move |happening: &RunUpdate| encoder.push(happening))
+            as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
     };
     check(new, &expect_file!["golden/agui.txt"]);
 }
@@ -238,9 +243,9 @@ fn agui() {
 #[test]
 fn ai() {
     let new = || {
-        let mut encoder = ai::Parts::new(None);
-        Box::new(move |happening: &Happening| encoder.push(happening))
-            as Box<dyn FnMut(&Happening) -> Vec<Frame>>
+        let mut encoder = ai::UiPartEncoder::new(None);
+        Box::new(move |happening: &RunUpdate| encoder.push(happening))
+            as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
     };
     check(new, &expect_file!["golden/ai.txt"]);
 }
@@ -251,9 +256,9 @@ fn adk() {
         [(true, expect_file!["golden/adk_streaming.txt"]), (false, expect_file!["golden/adk.txt"])]
     {
         let new = || {
-            let mut encoder = adk::Events::new("counter".to_owned(), is_streaming);
-            Box::new(move |happening: &Happening| encoder.push(happening))
-                as Box<dyn FnMut(&Happening) -> Vec<Frame>>
+            let mut encoder = adk::AdkEncoder::new("counter".to_owned(), is_streaming);
+            Box::new(move |happening: &RunUpdate| encoder.push(happening))
+                as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
         };
         check(new, &golden);
     }
@@ -262,19 +267,19 @@ fn adk() {
 #[test]
 fn a2a() {
     let new = || {
-        let mut encoder = a2a::Updates::new(
+        let mut encoder = a2a::A2aEncoder::new(
             json!(7),
-            a2a::TaskId { invocation: "i1".to_owned(), session: "monday".to_owned() },
+            a2a::A2aTaskId { invocation: "i1".to_owned(), session: "monday".to_owned() },
         );
-        Box::new(move |happening: &Happening| encoder.push(happening))
-            as Box<dyn FnMut(&Happening) -> Vec<Frame>>
+        Box::new(move |happening: &RunUpdate| encoder.push(happening))
+            as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
     };
     check(new, &expect_file!["golden/a2a.txt"]);
 }
 
 /// A run whose replies are cut anywhere, and the texts of its replies.
 struct Cut {
-    happenings: Vec<Happening>,
+    happenings: Vec<RunUpdate>,
     /// All of the text of each reply.
     replies: Vec<String>,
     /// The texts that a client has had which cannot take any back: also those that are void.
@@ -312,17 +317,17 @@ fn pieces(text: &str, random: &mut fastrand::Rng) -> Vec<String> {
 }
 
 /// A reply as it streams, its message, and its text.
-fn reply(random: &mut fastrand::Rng) -> (Vec<Happening>, Message, String) {
+fn reply(random: &mut fastrand::Rng) -> (Vec<RunUpdate>, Message, String) {
     let (mut streamed, mut message, mut whole) = (Vec::new(), Message::assistant(""), String::new());
     message = Message::new(message.role());
     for _ in 0..random.usize(0..4) {
         let text = TEXTS[random.usize(0..TEXTS.len())];
         let cut = pieces(text, random);
         if random.u8(0..3) == 0 {
-            streamed.extend(cut.into_iter().map(Happening::Reasoning));
+            streamed.extend(cut.into_iter().map(RunUpdate::Reasoning));
             message = message.with_part(Part::reasoning(text));
         } else {
-            streamed.extend(cut.into_iter().map(Happening::Text));
+            streamed.extend(cut.into_iter().map(RunUpdate::Text));
             message = message.with_part(Part::text(text));
             whole.push_str(text);
         }
@@ -331,7 +336,7 @@ fn reply(random: &mut fastrand::Rng) -> (Vec<Happening>, Message, String) {
 }
 
 fn cut(random: &mut fastrand::Rng) -> Cut {
-    let began = Happening::Began {
+    let began = RunUpdate::Began {
         invocation: "i1".to_owned(),
         at: Timestamp::from_micros(0),
         state: json!({}),
@@ -340,11 +345,11 @@ fn cut(random: &mut fastrand::Rng) -> Cut {
     let mut run = Cut { happenings: vec![began], replies: Vec::new(), with_void: Vec::new() };
     let steps = random.u64(1..5);
     for step in 1..=steps {
-        run.happenings.push(Happening::Step(step));
+        run.happenings.push(RunUpdate::Step(step));
         while random.u8(0..4) == 0 {
             let (streamed, _, whole) = reply(random);
             run.happenings.extend(streamed);
-            run.happenings.push(Happening::Restarted);
+            run.happenings.push(RunUpdate::Restarted);
             run.with_void.push(whole);
         }
         let (streamed, mut message, whole) = reply(random);
@@ -353,14 +358,18 @@ fn cut(random: &mut fastrand::Rng) -> Cut {
         for place in 0..calls {
             let id = format!("c{step}{place}");
             message = message.with_part(ToolCall::new(&id, "count", json!({})));
-            run.happenings.push(Happening::Call(Call { id, name: "count".to_owned(), arguments: json!({}) }));
+            run.happenings.push(RunUpdate::Call(StreamedCall {
+                id,
+                name: "count".to_owned(),
+                arguments: json!({}),
+            }));
         }
         run.happenings.push(commit(2 * step, vec![message], Delta::new()));
         let results =
             (0..calls).map(|place| ToolResult::value(format!("c{step}{place}"), "count", json!("done")));
         let results: Vec<_> = results.collect();
         run.happenings.extend(results.iter().map(|result| {
-            Happening::Outcome(CallEnd {
+            RunUpdate::Outcome(CallEnd {
                 id: result.call_id().to_owned(),
                 name: "count".to_owned(),
                 text: "done".to_owned(),
@@ -377,13 +386,17 @@ fn cut(random: &mut fastrand::Rng) -> Cut {
         run.replies.push(whole.clone());
         run.with_void.push(whole);
     }
-    run.happenings.push(ended(End::Finished(Exit::Text)));
+    run.happenings.push(ended(StreamEnd::Finished(Exit::Text)));
     run
 }
 
 /// The frames of an encoder.
-fn encoded(mut encoder: impl Encoder, run: &Cut) -> Vec<Value> {
-    run.happenings.iter().flat_map(|happening| encoder.push(happening)).filter_map(Frame::into_json).collect()
+fn encoded(mut encoder: impl UpdateEncoder, run: &Cut) -> Vec<Value> {
+    run.happenings
+        .iter()
+        .flat_map(|happening| encoder.push(happening))
+        .filter_map(ProtocolFrame::into_json)
+        .collect()
 }
 
 /// Texts by the ids of their messages or parts, in order, without those that are void; one text for each step.
@@ -426,24 +439,24 @@ fn clients_put_together_what_was_said() {
         let run = cut(&mut fastrand::Rng::with_seed(seed));
         let spoken: Vec<String> = run.replies.iter().filter(|text| !text.is_empty()).cloned().collect();
 
-        let chunks = || openai::Chunks::new("counter", "s1", 0, false);
+        let chunks = || openai::ChunkEncoder::new("counter", "s1", 0, false);
         let content = |frame: &Value| frame.pointer("/choices/0/delta/content")?.as_str().map(str::to_owned);
         let told: String = encoded(chunks(), &run).iter().filter_map(content).collect();
         assert_eq!(told, paragraphs(&run.with_void), "OpenAI, stream, seed {seed}");
-        let mut completion = openai::Completion::new(chunks());
+        let mut completion = openai::CompletionBuilder::new(chunks());
         let told = run.happenings.iter().find_map(|happening| completion.push(happening)).unwrap();
         assert_eq!(told["choices"][0]["message"]["content"], paragraphs(&run.replies), "OpenAI, seed {seed}");
 
-        let events = encoded(agui::Events::new("s1".to_owned(), "r1".to_owned(), None), &run);
+        let events = encoded(agui::AguiEncoder::new("s1".to_owned(), "r1".to_owned(), None), &run);
         let kinds = ["STEP_STARTED", "TEXT_MESSAGE_CONTENT", "STEP_FINISHED"];
         assert_eq!(by_step(&events, kinds, "messageId"), run.replies, "AG-UI, seed {seed}");
 
-        let parts = encoded(ai::Parts::new(None), &run);
+        let parts = encoded(ai::UiPartEncoder::new(None), &run);
         let kinds = ["start-step", "text-delta", "finish-step"];
         assert_eq!(by_step(&parts, kinds, "id"), run.replies, "AI SDK, seed {seed}");
 
         for is_streaming in [true, false] {
-            let events = encoded(adk::Events::new("counter".to_owned(), is_streaming), &run);
+            let events = encoded(adk::AdkEncoder::new("counter".to_owned(), is_streaming), &run);
             let whole = events.iter().filter(|event| event["partial"] != true);
             let texts = whole.filter(|event| event["content"]["role"] == "model").map(|event| {
                 let parts = event["content"]["parts"].as_array().unwrap().iter();
@@ -459,9 +472,9 @@ fn clients_put_together_what_was_said() {
             assert_eq!(partial, expected, "partial events of ADK, seed {seed}");
         }
 
-        let task = a2a::TaskId { invocation: "i1".to_owned(), session: "s1".to_owned() };
+        let task = a2a::A2aTaskId { invocation: "i1".to_owned(), session: "s1".to_owned() };
         let mut artifacts = BTreeMap::<String, String>::new();
-        for update in encoded(a2a::Updates::new(json!(1), task), &run) {
+        for update in encoded(a2a::A2aEncoder::new(json!(1), task), &run) {
             let Some(update) = update.pointer("/result/artifactUpdate") else { continue };
             let id = update["artifact"]["artifactId"].as_str().unwrap().to_owned();
             let text = artifacts.entry(id).or_default();

@@ -5,44 +5,45 @@ use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::tools::{Approval, RefusedTool, Tool, Tools};
 
 use super::model::digest;
-use crate::http::auth::Role;
-use crate::http::operation::{Asked, Found, InApp, OpenMetrics, Whole};
-use crate::http::problem::Problem;
+use crate::http::app::App;
+use crate::http::guard::auth::Role;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::{JsonReply, OpenMetrics};
+use crate::http::operation::request::{ApiRequest, AppTarget, WholeServer};
 use crate::http::rows::{
     AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, RefusedToolRow,
     ToolRow, json,
 };
-use crate::http::server::App;
 
-pub(super) async fn metrics(asked: Asked<Whole>) -> Result<OpenMetrics, Problem> {
-    for app in asked.shared.apps.values() {
-        asked.shared.metrics.load(app.name(), app.runner().load());
+pub(super) async fn metrics(request: ApiRequest<WholeServer>) -> Result<OpenMetrics, Problem> {
+    for app in request.shared.apps.values() {
+        request.shared.metrics.load(app.name(), app.runner().load());
     }
-    Ok(OpenMetrics(asked.shared.metrics.text()))
+    Ok(OpenMetrics(request.shared.metrics.text()))
 }
 
-pub(super) async fn list(asked: Asked<Whole>) -> Result<Found<Apps>, Problem> {
-    Ok(Found(Apps { apps: asked.shared.apps.values().map(|app| row(app)).collect() }))
+pub(super) async fn list(request: ApiRequest<WholeServer>) -> Result<JsonReply<Apps>, Problem> {
+    Ok(JsonReply(Apps { apps: request.shared.apps.values().map(|app| row(app)).collect() }))
 }
 
-pub(super) async fn read(asked: Asked<InApp>) -> Result<Found<AppDetail>, Problem> {
-    Ok(Found(detail(&asked.target.0)))
+pub(super) async fn read(request: ApiRequest<AppTarget>) -> Result<JsonReply<AppDetail>, Problem> {
+    Ok(JsonReply(detail(&request.target.0)))
 }
 
-pub(super) async fn graph(asked: Asked<InApp>) -> Result<Found<Value>, Problem> {
-    let shape = asked.target.0.shape().cloned();
-    shape.map(Found).ok_or_else(|| Problem::no_graph(asked.target.0.name()))
+pub(super) async fn graph(request: ApiRequest<AppTarget>) -> Result<JsonReply<Value>, Problem> {
+    let shape = request.target.0.shape().cloned();
+    shape.map(JsonReply).ok_or_else(|| Problem::no_graph(request.target.0.name()))
 }
 
-pub(super) async fn me(asked: Asked<Whole>) -> Result<Found<MeRow>, Problem> {
-    let principal = &asked.principal;
+pub(super) async fn me(request: ApiRequest<WholeServer>) -> Result<JsonReply<MeRow>, Problem> {
+    let principal = &request.principal;
     let role = match principal.role() {
         Role::Read => "read",
         Role::Act => "act",
         Role::Administer => "administer",
     };
     let (user, name) = (principal.user().to_string(), principal.name().to_owned());
-    Ok(Found(MeRow { user, name, role }))
+    Ok(JsonReply(MeRow { user, name, role }))
 }
 
 fn detail(app: &App) -> AppDetail {

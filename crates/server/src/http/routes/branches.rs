@@ -5,10 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_session_scopes::{Label, LabelVersion, ListForks, ReadLabels, SessionStore as _};
 
-use crate::http::operation::{Asked, Done, Found, InSession, Json, Named, Within};
-use crate::http::problem::Problem;
+use crate::http::app::SessionTarget;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::{JsonReply, NoContent};
+use crate::http::operation::request::{ApiRequest, JsonBody, PathParameter, SessionPart};
 
-impl Named for Label {
+impl PathParameter for Label {
     const PARAMETER: &'static str = "label";
 
     fn read(text: &str) -> Result<Self, Problem> {
@@ -30,11 +32,11 @@ struct LabelRow {
     version: u64,
 }
 
-pub(super) async fn labels(asked: Asked<InSession>) -> Result<Found<LabelRows>, Problem> {
-    let InSession { app, session } = &asked.target;
+pub(super) async fn labels(request: ApiRequest<SessionTarget>) -> Result<JsonReply<LabelRows>, Problem> {
+    let SessionTarget { app, session } = &request.target;
     let labels = app.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
     let row = |(label, version): (Label, u64)| LabelRow { label: label.to_string(), version };
-    Ok(Found(LabelRows { labels: labels.into_iter().map(row).collect() }))
+    Ok(JsonReply(LabelRows { labels: labels.into_iter().map(row).collect() }))
 }
 
 /// What a label names.
@@ -55,20 +57,20 @@ pub(super) struct LabelSet {
 }
 
 pub(super) async fn set_label(
-    asked: Asked<Within<Label>, (), Json<Labelled>>,
-) -> Result<Found<LabelSet>, Problem> {
-    let Within { session: InSession { app, session }, part: label } = asked.target;
-    let version = asked.body.0.version;
-    let request = LabelVersion::new(session.key().clone(), label.clone(), version);
-    let before = app.runner().store().set_label(request).await?;
-    Ok(Found(LabelSet { label: label.to_string(), version, before }))
+    request: ApiRequest<SessionPart<Label>, (), JsonBody<Labelled>>,
+) -> Result<JsonReply<LabelSet>, Problem> {
+    let SessionPart { session: SessionTarget { app, session }, part: label } = request.target;
+    let version = request.body.0.version;
+    let change = LabelVersion::new(session.key().clone(), label.clone(), version);
+    let before = app.runner().store().set_label(change).await?;
+    Ok(JsonReply(LabelSet { label: label.to_string(), version, before }))
 }
 
-pub(super) async fn remove_label(asked: Asked<Within<Label>>) -> Result<Done, Problem> {
-    let Within { session: InSession { app, session }, part: label } = asked.target;
-    let request = LabelVersion::removal(session.key().clone(), label.clone());
-    match app.runner().store().set_label(request).await? {
-        Some(_) => Ok(Done(HeaderMap::new())),
+pub(super) async fn remove_label(request: ApiRequest<SessionPart<Label>>) -> Result<NoContent, Problem> {
+    let SessionPart { session: SessionTarget { app, session }, part: label } = request.target;
+    let change = LabelVersion::removal(session.key().clone(), label.clone());
+    match app.runner().store().set_label(change).await? {
+        Some(_) => Ok(NoContent(HeaderMap::new())),
         None => Err(Problem::unknown_label(label.as_str())),
     }
 }
@@ -90,13 +92,13 @@ struct ForkRow {
     created: String,
 }
 
-pub(super) async fn forks(asked: Asked<InSession>) -> Result<Found<ForkRows>, Problem> {
-    let InSession { app, session } = &asked.target;
+pub(super) async fn forks(request: ApiRequest<SessionTarget>) -> Result<JsonReply<ForkRows>, Problem> {
+    let SessionTarget { app, session } = &request.target;
     let forks = app.runner().store().forks(ListForks::new(session.key().clone())).await?;
     let forks = forks.into_iter().map(|fork| ForkRow {
         id: fork.id.to_string(),
         version: fork.version,
         created: fork.created.to_string(),
     });
-    Ok(Found(ForkRows { forks: forks.collect() }))
+    Ok(JsonReply(ForkRows { forks: forks.collect() }))
 }

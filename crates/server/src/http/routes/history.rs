@@ -11,37 +11,42 @@ use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
 use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Scope, Session, SessionStore as _};
 
-use super::runs::taken;
-use super::sessions::check_shared;
-use crate::http::aligned::{Pair, aligned};
-use crate::http::changes::LastRun;
-use crate::http::imported::check_fork;
-use crate::http::index::{Counted, Index, Of, Written};
-use crate::http::limits::Memory;
-use crate::http::loading::{PAGE_BYTES, Page, take_commits, take_state, take_whole, weight_of_value};
-use crate::http::operation::{Asked, Created, Found, InSession, Json, Named, Within, find_session};
-use crate::http::problem::Problem;
+use super::runs::hold_permit;
+use super::shared_values::check_shared;
+use crate::http::app::{App, SessionTarget};
+use crate::http::guard::auth::{Principal, Role};
+use crate::http::guard::limits::MemoryReservation;
+use crate::http::guard::problem::Problem;
+use crate::http::loading::alignment::{AlignedPair, aligned};
+use crate::http::loading::page_plan::{
+    PAGE_BYTES, PagePlan, reserve_commits, reserve_state, reserve_whole, weight_of_value,
+};
+use crate::http::loading::write_index::{AtVersion, IndexedWrite, VisibleEntries, WriteIndex};
+use crate::http::operation::reply::{CreatedReply, JsonReply};
+use crate::http::operation::request::{ApiRequest, JsonBody, PathParameter, SessionPart, find_session};
+use crate::http::rows::import_mark::check_newest;
+use crate::http::rows::row_builder::{RowBuilder, rows};
+use crate::http::rows::session_status::LastRun;
 use crate::http::rows::{
     BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow,
     WriteRow, json,
 };
-use crate::http::server::App;
-use crate::http::steps::{Rows, rows};
 
 /// The most that a page has; of brief rows, which have a few hundred bytes each.
 const MOST: usize = 1_000;
+
 const MOST_BRIEF: usize = 10_000;
 
-/// How many commits are shown between two looks whether the client is still there.
+/// The number of commits that are described between two checks whether the client is still connected.
 const AT_ONCE: usize = 256;
 
-/// How many versions may be between two commits that are read at once.
+/// The largest distance, in versions, of two commits that are read at once.
 const NEAR: u64 = 16;
 
 /// A page of commits.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PageOfEvents {
+pub(super) struct EventPageQuery {
     /// The version after which it begins; 0 by default.
     after: Option<u64>,
     /// The number of commits; 100 by default, at most 1,000, or 10,000 brief ones. A page of large commits has fewer.
@@ -53,7 +58,7 @@ pub(super) struct PageOfEvents {
     brief: bool,
 }
 
-impl PageOfEvents {
+impl EventPageQuery {
     fn limit(&self) -> usize {
         self.limit.unwrap_or(100).clamp(1, if self.brief { MOST_BRIEF } else { MOST })
     }
@@ -64,56 +69,65 @@ impl PageOfEvents {
     }
 }
 
-pub(super) async fn events(asked: Asked<InSession, PageOfEvents>) -> Result<Found<EventRows>, Problem> {
-    let (mut after, limit) = (asked.query.after(), asked.query.limit());
-    let held = asked.memory.held();
-    let mut page = page(&asked.target, &asked.memory, after, limit).await?;
-    if let (None, Some(around)) = (asked.query.after, asked.query.around)
+pub(super) async fn events(
+    request: ApiRequest<SessionTarget, EventPageQuery>,
+) -> Result<JsonReply<EventRows>, Problem> {
+    let (mut after, limit) = (request.query.after(), request.query.limit());
+    let held = request.memory.size();
+    let mut page = page(&request.target, &request.memory, after, limit).await?;
+    if let (None, Some(around)) = (request.query.after, request.query.around)
         && after + (page.limit as u64) < around
     {
         // The commits before it are large: it is the first one then.
         after = around.saturating_sub(1);
-        asked.memory.hold(held)?;
-        page = self::page(&asked.target, &asked.memory, after, limit).await?;
+        request.memory.resize(held)?;
+        page = self::page(&request.target, &request.memory, after, limit).await?;
     }
-    let session = commits_of(&asked.target, page.range).await?;
-    let mut events = rows(&session, after, page.limit, asked.target.app.pricing());
-    if asked.query.brief {
+    let session = commits_of(&request.target, page.range).await?;
+    let mut events = rows(&session, after, page.limit, request.target.app.pricing());
+    if request.query.brief {
         events = events.into_iter().map(EventRow::into_brief).collect();
     }
     let last = events.last().map(|row| row.version);
     let next = last.filter(|last| *last < session.version);
-    Ok(Found(EventRows { events, next, version: session.version, oldest: session.oldest }))
+    Ok(JsonReply(EventRows { events, next, version: session.version, oldest: session.oldest }))
 }
 
-async fn page(target: &InSession, memory: &Memory, after: u64, limit: usize) -> Result<Page, Problem> {
-    let before = memory.held();
-    let hold = |weight| memory.hold(before.saturating_add(weight));
-    Page::after(target.runner(), target.session.key(), (after, limit), PAGE_BYTES, hold).await
+async fn page(
+    target: &SessionTarget,
+    memory: &MemoryReservation,
+    after: u64,
+    limit: usize,
+) -> Result<PagePlan, Problem> {
+    let before = memory.size();
+    let hold = |weight| memory.resize(before.saturating_add(weight));
+    PagePlan::after(target.runner(), target.session.key(), (after, limit), PAGE_BYTES, hold).await
 }
 
 /// The version of a commit.
-pub(super) struct Version(u64);
+pub(super) struct VersionParameter(u64);
 
-impl Named for Version {
+impl PathParameter for VersionParameter {
     const PARAMETER: &'static str = "version";
 
     fn read(text: &str) -> Result<Self, Problem> {
-        text.parse().map(Version).map_err(|error| Problem::invalid("version", error))
+        text.parse().map(VersionParameter).map_err(|error| Problem::invalid("version", error))
     }
 }
 
-pub(super) async fn event(asked: Asked<Within<Version>>) -> Result<Found<EventRow>, Problem> {
-    let Within { session, part: Version(version) } = asked.target;
-    let row = event_at(&session, version, &asked.memory).await?;
-    row.map(Found).ok_or_else(|| Problem::unknown_version(version))
+pub(super) async fn event(
+    request: ApiRequest<SessionPart<VersionParameter>>,
+) -> Result<JsonReply<EventRow>, Problem> {
+    let SessionPart { session, part: VersionParameter(version) } = request.target;
+    let row = event_at(&session, version, &request.memory).await?;
+    row.map(JsonReply).ok_or_else(|| Problem::unknown_version(version))
 }
 
 /// The commit at a version, if it is there.
 pub(super) async fn event_at(
-    target: &InSession,
+    target: &SessionTarget,
     version: u64,
-    memory: &Memory,
+    memory: &MemoryReservation,
 ) -> Result<Option<EventRow>, Problem> {
     let before = version.saturating_sub(1);
     let page = page(target, memory, before, 1).await?;
@@ -124,7 +138,7 @@ pub(super) async fn event_at(
 /// A version of a session.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct StateAt {
+pub(super) struct StateQuery {
     /// The version; the newest by default.
     at: Option<u64>,
     /// Also where each value comes from.
@@ -132,25 +146,27 @@ pub(super) struct StateAt {
     origin: bool,
 }
 
-pub(super) async fn state(asked: Asked<InSession, StateAt>) -> Result<Found<StateRow>, Problem> {
-    let (runner, key) = (asked.target.runner(), asked.target.session.key());
-    let is_taken = take_state(&asked.memory, runner, key, asked.query.at).await?;
-    let session = at(&asked.target, asked.query.at, EventRange::None).await?;
-    let origin = match asked.query.origin {
-        true => {
-            Some(asked.shared.indexes.read(&asked.target, &session, |index| origin(index, &session)).await?)
-        }
+pub(super) async fn state(
+    request: ApiRequest<SessionTarget, StateQuery>,
+) -> Result<JsonReply<StateRow>, Problem> {
+    let (runner, key) = (request.target.runner(), request.target.session.key());
+    let is_taken = reserve_state(&request.memory, runner, key, request.query.at).await?;
+    let session = session_at(&request.target, request.query.at, EventRange::None).await?;
+    let origin = match request.query.origin {
+        true => Some(
+            request.shared.indexes.read(&request.target, &session, |index| origin(index, &session)).await?,
+        ),
         false => None,
     };
     let values = values(&session);
     if !is_taken {
-        asked.memory.take(values.values().map(weight_of_value).sum())?;
+        request.memory.grow(values.values().map(weight_of_value).sum())?;
     }
-    Ok(Found(StateRow { version: session.version, values, origin }))
+    Ok(JsonReply(StateRow { version: session.version, values, origin }))
 }
 
-pub(super) async fn at(
-    target: &InSession,
+pub(super) async fn session_at(
+    target: &SessionTarget,
     version: Option<u64>,
     events: EventRange,
 ) -> Result<Session, Problem> {
@@ -167,7 +183,7 @@ fn values(session: &Session) -> BTreeMap<String, Value> {
 }
 
 /// The last write of each key, and the number of writes.
-fn origin(index: &Index, session: &Session) -> BTreeMap<String, OriginRow> {
+fn origin(index: &WriteIndex, session: &Session) -> BTreeMap<String, OriginRow> {
     let row = |key: &Arc<str>| {
         let writes = index.writes(key, session);
         let last = writes.iter().next_back()?;
@@ -186,7 +202,7 @@ fn origin(index: &Index, session: &Session) -> BTreeMap<String, OriginRow> {
 /// A key.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct BlameOf {
+pub(super) struct BlameQuery {
     /// The key of the state.
     key: String,
     /// The version of the session whose writes are listed; the newest by default.
@@ -197,23 +213,25 @@ pub(super) struct BlameOf {
     limit: Option<usize>,
 }
 
-pub(super) async fn blame(asked: Asked<InSession, BlameOf>) -> Result<Found<BlameRow>, Problem> {
-    let BlameOf { key, at: version, before, limit } = asked.query;
+pub(super) async fn blame(
+    request: ApiRequest<SessionTarget, BlameQuery>,
+) -> Result<JsonReply<BlameRow>, Problem> {
+    let BlameQuery { key, at: version, before, limit } = request.query;
     let (before, limit) = (before.unwrap_or(u64::MAX), limit.unwrap_or(MOST).clamp(1, MOST));
-    let head = head(&asked.target, version).await?;
-    let newest = |index: &Index| newest_writes(&key, &index.writes(&key, &head), before, limit);
-    let mut blame = asked.shared.indexes.read(&asked.target, &head, newest).await?;
-    let state = state_before(&asked.target, &asked.memory, head.oldest, blame.writes.first()).await?;
+    let head = head(&request.target, version).await?;
+    let newest = |index: &WriteIndex| newest_writes(&key, &index.writes(&key, &head), before, limit);
+    let mut blame = request.shared.indexes.read(&request.target, &head, newest).await?;
+    let state = state_before(&request.target, &request.memory, head.oldest, blame.writes.first()).await?;
     blame.writes =
-        with_values(&asked.target, &asked.memory, std::mem::take(&mut blame.writes), state).await?;
-    Ok(Found(blame))
+        with_values(&request.target, &request.memory, std::mem::take(&mut blame.writes), state).await?;
+    Ok(JsonReply(blame))
 }
 
 /// The newest writes before a version, without what only their commits have. Those of one commit stay together.
-fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usize) -> BlameRow {
+fn newest_writes(key: &str, all: &VisibleEntries<'_, IndexedWrite>, before: u64, limit: usize) -> BlameRow {
     let earlier = || all.iter().rev().skip_while(|of| of.version >= before);
     let first = earlier().nth(limit - 1).map_or(0, |of| of.version);
-    let row = |of: &Of<Written>| BlamedWrite {
+    let row = |of: &AtVersion<IndexedWrite>| BlamedWrite {
         version: of.version,
         kind: of.what.kind.to_string(),
         at: String::new(),
@@ -233,19 +251,19 @@ fn newest_writes(key: &str, all: &Counted<'_, Written>, before: u64, limit: usiz
     BlameRow { key: key.to_owned(), writes, count: all.len(), earlier }
 }
 
-/// Writes with the values and times of their commits, and the values of the key before and after them, from the state before
-/// the first. One whose commit retention has deleted meanwhile is left out.
+/// Writes with the values and times of their commits, and the values of the key before and after them, from the state
+/// before the first. One whose commit retention has deleted meanwhile is left out.
 async fn with_values(
-    target: &InSession,
-    memory: &Memory,
+    target: &SessionTarget,
+    memory: &MemoryReservation,
     writes: Vec<BlamedWrite>,
     mut state: Option<State>,
 ) -> Result<Vec<BlamedWrite>, Problem> {
     let mut commits = HashMap::new();
     let versions: Vec<u64> = writes.iter().map(|write| write.version).collect();
-    for (first, last) in stretches(&versions) {
+    for (first, last) in version_ranges(&versions) {
         let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
-        take_commits(memory, target.runner(), target.session.key(), (first - 1, limit)).await?;
+        reserve_commits(memory, target.runner(), target.session.key(), (first - 1, limit)).await?;
         let stored = commits_of(target, EventRange::Page { after: first - 1, limit }).await?;
         commits.extend(stored.events.into_iter().map(|committed| (committed.version, (committed, 0))));
     }
@@ -257,35 +275,35 @@ async fn with_values(
         blamed.at = committed.event.at.to_string();
         blamed.write.value = write.value().cloned();
         (blamed.before, blamed.after) =
-            state.as_mut().map(|state| changed_by(state, write)).unwrap_or_default();
+            state.as_mut().map(|state| values_around(state, write)).unwrap_or_default();
         Some(blamed)
     });
     Ok(filled.collect())
 }
 
 /// Commits that are near each other are read at once.
-fn stretches(versions: &[u64]) -> Vec<(u64, u64)> {
-    let mut stretches: Vec<(u64, u64)> = Vec::new();
+fn version_ranges(versions: &[u64]) -> Vec<(u64, u64)> {
+    let mut version_ranges: Vec<(u64, u64)> = Vec::new();
     for version in versions {
-        match stretches.last_mut() {
+        match version_ranges.last_mut() {
             Some((first, last)) if version - *last <= NEAR && version - *first < MOST as u64 => {
                 *last = *version;
             }
-            _ => stretches.push((*version, *version)),
+            _ => version_ranges.push((*version, *version)),
         }
     }
-    stretches
+    version_ranges
 }
 
 /// A session at a version, without state and commits.
-pub(super) async fn head(target: &InSession, version: Option<u64>) -> Result<Session, Problem> {
+pub(super) async fn head(target: &SessionTarget, version: Option<u64>) -> Result<Session, Problem> {
     let mut get = GetSession::new(target.session.key().clone()).events(EventRange::None).without_state();
     get.version = version;
     Ok(target.runner().store().get(get).await?)
 }
 
 /// Commits, without the state.
-async fn commits_of(target: &InSession, events: EventRange) -> Result<Session, Problem> {
+async fn commits_of(target: &SessionTarget, events: EventRange) -> Result<Session, Problem> {
     let get = GetSession::new(target.session.key().clone()).events(events).without_state();
     Ok(target.runner().store().get(get).await?)
 }
@@ -293,21 +311,21 @@ async fn commits_of(target: &InSession, events: EventRange) -> Result<Session, P
 /// The state that the first of the writes of a key changed; none if it is not kept, or if the session shares the scope of
 /// the key, which other sessions write too.
 async fn state_before(
-    target: &InSession,
-    memory: &Memory,
+    target: &SessionTarget,
+    memory: &MemoryReservation,
     oldest: u64,
     first: Option<&BlamedWrite>,
 ) -> Result<Option<State>, Problem> {
     let is_own =
         |first: &&BlamedWrite| Scope::of(&first.write.key) == Scope::Session && first.version > oldest;
     let Some(first) = first.filter(is_own) else { return Ok(None) };
-    take_state(memory, target.runner(), target.session.key(), Some(first.version - 1)).await?;
-    let session = at(target, Some(first.version - 1), EventRange::None).await?;
+    reserve_state(memory, target.runner(), target.session.key(), Some(first.version - 1)).await?;
+    let session = session_at(target, Some(first.version - 1), EventRange::None).await?;
     Ok(Some(session.state(target.runner().schema())?))
 }
 
 /// The value of a key in a state before a write and after it.
-fn changed_by(state: &mut State, write: &Write) -> (Option<Value>, Option<Value>) {
+fn values_around(state: &mut State, write: &Write) -> (Option<Value>, Option<Value>) {
     let value = |state: &State| state.get(write.key()).map(ValueRef::to_json);
     let before = value(state);
     match state.apply_write(write) {
@@ -319,38 +337,41 @@ fn changed_by(state: &mut State, write: &Write) -> (Option<Value>, Option<Value>
 /// Two versions of a session.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Versions {
+pub(super) struct DiffQuery {
     /// The earlier one.
     from: u64,
     /// The later one; the newest by default.
     to: Option<u64>,
 }
 
-pub(super) async fn diff(asked: Asked<InSession, Versions>) -> Result<Found<DiffRow>, Problem> {
+pub(super) async fn diff(
+    request: ApiRequest<SessionTarget, DiffQuery>,
+) -> Result<JsonReply<DiffRow>, Problem> {
     let mut is_taken = true;
-    for version in [Some(asked.query.from), asked.query.to] {
-        let (runner, key) = (asked.target.runner(), asked.target.session.key());
-        is_taken &= take_state(&asked.memory, runner, key, version).await?;
+    for version in [Some(request.query.from), request.query.to] {
+        let (runner, key) = (request.target.runner(), request.target.session.key());
+        is_taken &= reserve_state(&request.memory, runner, key, version).await?;
     }
-    let before = at(&asked.target, Some(asked.query.from), EventRange::None).await?;
-    let mut after = at(&asked.target, asked.query.to, EventRange::None).await?;
+    let before = session_at(&request.target, Some(request.query.from), EventRange::None).await?;
+    let mut after = session_at(&request.target, request.query.to, EventRange::None).await?;
     if let Some(first) = first_new(&before, &after) {
         let mut get =
             GetSession::new(after.key.clone()).events(EventRange::AfterVersion(first - 1)).visible();
         get.version = Some(after.version);
-        take_commits(&asked.memory, asked.target.runner(), &after.key, (first - 1, usize::MAX)).await?;
-        after.events = asked.target.runner().store().get(get.without_state()).await?.events;
+        reserve_commits(&request.memory, request.target.runner(), &after.key, (first - 1, usize::MAX))
+            .await?;
+        after.events = request.target.runner().store().get(get.without_state()).await?.events;
     }
     let new = after.visible_events().filter(|committed| !before.visible.contains(committed.version));
     let messages = new.flat_map(|committed| committed.event.messages.iter().map(|message| json(&**message)));
     let (earlier, later) = (values(&before), values(&after));
     if !is_taken {
-        asked.memory.take(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
+        request.memory.grow(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
     }
-    Ok(Found(DiffRow {
+    Ok(JsonReply(DiffRow {
         from: before.version,
         to: after.version,
-        changed: changed(&earlier, &later),
+        changed: changed_values(&earlier, &later),
         messages: messages.collect(),
     }))
 }
@@ -368,7 +389,7 @@ fn first_new(before: &Session, after: &Session) -> Option<u64> {
     })
 }
 
-fn changed(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> Vec<ChangeRow> {
+fn changed_values(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> Vec<ChangeRow> {
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -384,7 +405,7 @@ fn changed(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) ->
 /// Another session.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct With {
+pub(super) struct CompareQuery {
     /// The id of the other session.
     with: String,
 }
@@ -419,8 +440,8 @@ pub(super) struct PairRow {
     same: bool,
 }
 
-/// What a commit says, without the ids of calls.
-fn said(row: &EventRow) -> String {
+/// The text by which a commit is compared: its content without the ids of calls.
+fn comparison_key(row: &EventRow) -> String {
     let inside: Vec<&str> = row.path.iter().map(|item| item.name.as_str()).collect();
     let calls: Vec<_> = row.calls.iter().map(|call| (&call.name, &call.arguments)).collect();
     let outcomes = row.outcomes.iter().map(|it| (&it.name, it.status, &it.result, &it.error));
@@ -433,11 +454,13 @@ fn said(row: &EventRow) -> String {
     json(&(&row.kind, inside, calls, outcomes, messages, decisions, writes, ends)).to_string()
 }
 
-pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<CompareRow>, Problem> {
-    let InSession { app, session } = asked.target;
-    let other = find_session(&app, &asked.principal, &asked.query.with).await?;
+pub(super) async fn compare(
+    request: ApiRequest<SessionTarget, CompareQuery>,
+) -> Result<JsonReply<CompareRow>, Problem> {
+    let SessionTarget { app, session } = request.target;
+    let other = find_session(&app, &request.principal, &request.query.with).await?;
     for session in [&session, &other] {
-        take_whole(&asked.memory, app.runner(), session.key()).await?;
+        reserve_whole(&request.memory, app.runner(), session.key()).await?;
     }
     let (left, right) = (session.read(EventRange::All).await?, other.read(EventRange::All).await?);
     let comparison = stepfold_runner::compare(&left, &right, app.runner().schema())?;
@@ -446,18 +469,18 @@ pub(super) async fn compare(asked: Asked<InSession, With>) -> Result<Found<Compa
         left.visible_events().take_while(|committed| committed.version <= comparison.common).collect();
     let (of_left, said_left) = compared(&app, &shared, &comparison.left).await;
     let (of_right, said_right) = compared(&app, &shared, &comparison.right).await;
-    let row = |(here, there, same): Pair| PairRow {
+    let row = |(here, there, same): AlignedPair| PairRow {
         left: here.and_then(|at| of_left.get(at)).map(|row| row.version),
         right: there.and_then(|at| of_right.get(at)).map(|row| row.version),
         same,
     };
-    Ok(Found(CompareRow {
+    Ok(JsonReply(CompareRow {
         common: comparison.common,
         aligned: aligned(&said_left, &said_right).into_iter().map(row).collect(),
         left: of_left,
         right: of_right,
         first: comparison.first.map(|first| first.to_string()),
-        changed: changed(&values(&left), &values(&right)),
+        changed: changed_values(&values(&left), &values(&right)),
     }))
 }
 
@@ -467,7 +490,7 @@ async fn compared(
     before: &[&CommittedEvent],
     events: &[CommittedEvent],
 ) -> (Vec<EventRow>, Vec<String>) {
-    let mut rows = Rows::new(app.pricing());
+    let mut rows = RowBuilder::new(app.pricing());
     for event in before {
         drop(rows.row(event, true));
     }
@@ -475,7 +498,7 @@ async fn compared(
     for part in events.chunks(AT_ONCE) {
         for event in part {
             let row = rows.row(event, true);
-            says.push(said(&row));
+            says.push(comparison_key(&row));
             shown.push(row);
         }
         // The client may be gone.
@@ -504,30 +527,50 @@ pub(super) struct Fork {
     arguments: Map<String, Value>,
 }
 
-pub(super) async fn fork(asked: Asked<InSession, (), Json<Fork>>) -> Result<Created<SessionRow>, Problem> {
-    let Json(fork) = asked.body;
-    check_shared(&asked.principal, &fork.set)?;
-    check_fork(&asked.principal, &asked.target, fork.at).await?;
-    let InSession { app, session } = asked.target;
+/// Refuses a fork that [`check_newest`] would refuse: it opens a run again that has ended later.
+async fn check_fork(
+    principal: &Principal,
+    target: &SessionTarget,
+    version: Option<u64>,
+) -> Result<(), Problem> {
+    if principal.may(Role::Administer) {
+        return Ok(());
+    }
+    let mut get = GetSession::new(target.session.key().clone()).events(EventRange::Last(1)).without_state();
+    (get.version, get.hidden) = (version, false);
+    let stored = target.runner().store().get(get).await?;
+    check_newest(principal, stored.visible_events().last(), "fork before the run has begun or after its end")
+}
+
+pub(super) async fn fork(
+    request: ApiRequest<SessionTarget, (), JsonBody<Fork>>,
+) -> Result<CreatedReply<SessionRow>, Problem> {
+    let JsonBody(fork) = request.body;
+    check_shared(&request.principal, &fork.set)?;
+    check_fork(&request.principal, &request.target, fork.at).await?;
+    let SessionTarget { app, session } = request.target;
     let has_changes = !(fork.set.is_empty() && fork.results.is_empty() && fork.arguments.is_empty());
-    let place = match has_changes {
-        true => Some(asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?),
+    // NOTE: Recovery would continue the fork as well, but outside of the limit of runs per user (docs/decisions/server.md).
+    let permit = match has_changes {
+        true => Some(request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?),
         false => None,
     };
     let id = fork.id.unwrap_or_else(|| RandomIds.next());
-    let edit = edited(Edit::new().by(asked.principal.name()), fork.set, (fork.results, fork.arguments));
+    let edit = build_edit(Edit::new().by(request.principal.name()), fork.set, (fork.results, fork.arguments));
+    // NOTE: With its edit in one transaction: a process that died between fork and edit left a session that no client had
+    // asked for (docs/decisions/server.md).
     let forked = session.fork_with(id.as_str(), fork.at, edit).await?;
     let value = SessionRow::of(&forked.read_events(EventRange::None).await?);
-    if let Some(place) = place {
+    if let Some(permit) = permit {
         // Recovery would continue as well, of all users together. A failure here changes nothing about the fork.
         if let Ok(LastRun::Unfinished(pending)) = LastRun::of(&forked).await
             && pending.is_empty()
             && let Ok(invocation) = forked.resume().start()
         {
-            taken(invocation, place);
+            hold_permit(invocation, permit);
         }
     }
-    Ok(Created::session(&app, &id, value))
+    Ok(CreatedReply::session(&app, &id, value))
 }
 
 /// Changes of values.
@@ -545,16 +588,16 @@ pub(super) struct StateEdit {
 }
 
 pub(super) async fn edit_state(
-    asked: Asked<InSession, (), Json<StateEdit>>,
-) -> Result<Found<Changed>, Problem> {
-    let key = asked.idempotency_key()?;
-    let Json(StateEdit { set, unset, expected }) = asked.body;
+    request: ApiRequest<SessionTarget, (), JsonBody<StateEdit>>,
+) -> Result<JsonReply<Changed>, Problem> {
+    let key = request.idempotency_key()?;
+    let JsonBody(StateEdit { set, unset, expected }) = request.body;
     let mut touched = set.clone();
     touched.extend(unset.iter().map(|key| (key.clone(), Value::Null)));
-    check_shared(&asked.principal, &touched)?;
-    let edit = edited(Edit::new().by(asked.principal.name()), set, (Map::new(), Map::new()));
+    check_shared(&request.principal, &touched)?;
+    let edit = build_edit(Edit::new().by(request.principal.name()), set, (Map::new(), Map::new()));
     let edit = unset.into_iter().fold(edit, Edit::remove);
-    make(&asked.target.session, edit, key, expected).await
+    apply_edit(&request.target.session, edit, key, expected).await
 }
 
 /// Changes of calls.
@@ -572,16 +615,16 @@ pub(super) struct ResultEdit {
 }
 
 pub(super) async fn edit_results(
-    asked: Asked<InSession, (), Json<ResultEdit>>,
-) -> Result<Found<Changed>, Problem> {
-    let key = asked.idempotency_key()?;
-    let Json(ResultEdit { results, arguments, expected }) = asked.body;
-    let edit = edited(Edit::new().by(asked.principal.name()), Map::new(), (results, arguments));
-    make(&asked.target.session, edit, key, expected).await
+    request: ApiRequest<SessionTarget, (), JsonBody<ResultEdit>>,
+) -> Result<JsonReply<Changed>, Problem> {
+    let key = request.idempotency_key()?;
+    let JsonBody(ResultEdit { results, arguments, expected }) = request.body;
+    let edit = build_edit(Edit::new().by(request.principal.name()), Map::new(), (results, arguments));
+    apply_edit(&request.target.session, edit, key, expected).await
 }
 
 /// The edit with these values, and these results and arguments of calls.
-fn edited(
+fn build_edit(
     edit: Edit,
     set: Map<String, Value>,
     (results, arguments): (Map<String, Value>, Map<String, Value>),
@@ -591,17 +634,17 @@ fn edited(
     arguments.into_iter().fold(edit, |edit, (call, arguments)| edit.arguments(call, arguments))
 }
 
-async fn make(
+async fn apply_edit(
     session: &SessionHandle,
     edit: Edit,
     key: Option<String>,
     expected: u64,
-) -> Result<Found<Changed>, Problem> {
+) -> Result<JsonReply<Changed>, Problem> {
     let edit = match key {
         Some(key) => edit.with_idempotency_key(key),
         None => edit,
     };
-    Ok(Found(Changed { version: session.edit(edit).expected_version(expected).await?.version }))
+    Ok(JsonReply(Changed { version: session.edit(edit).expected_version(expected).await?.version }))
 }
 
 /// A rewind.
@@ -621,10 +664,12 @@ pub(super) struct Changed {
     version: u64,
 }
 
-pub(super) async fn rewind(asked: Asked<InSession, (), Json<Rewind>>) -> Result<Found<Changed>, Problem> {
-    let Json(Rewind { to, expected }) = asked.body;
-    let session: &SessionHandle = &asked.target.session;
-    Ok(Found(Changed { version: session.rewind_from(expected, to).await? }))
+pub(super) async fn rewind(
+    request: ApiRequest<SessionTarget, (), JsonBody<Rewind>>,
+) -> Result<JsonReply<Changed>, Problem> {
+    let JsonBody(Rewind { to, expected }) = request.body;
+    let session: &SessionHandle = &request.target.session;
+    Ok(JsonReply(Changed { version: session.rewind_from(expected, to).await? }))
 }
 
 /// The result of a replay.
@@ -642,16 +687,16 @@ pub(super) struct ReplayRow {
     version: Option<u64>,
 }
 
-pub(super) async fn replay(asked: Asked<InSession>) -> Result<Found<ReplayRow>, Problem> {
-    let runner = asked.target.runner();
-    take_whole(&asked.memory, runner, asked.target.session.key()).await?;
+pub(super) async fn replay(request: ApiRequest<SessionTarget>) -> Result<JsonReply<ReplayRow>, Problem> {
+    let runner = request.target.runner();
+    reserve_whole(&request.memory, runner, request.target.session.key()).await?;
     let agent = runner.agent();
-    match asked.target.session.replay(agent).await {
+    match request.target.session.replay(agent).await {
         Ok(runs) => {
             let (first_divergence, invocation, version) = (None, None, None);
-            Ok(Found(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))
+            Ok(JsonReply(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))
         }
-        Err(RunnerError::Diverged { invocation, version, source, .. }) => Ok(Found(ReplayRow {
+        Err(RunnerError::Diverged { invocation, version, source, .. }) => Ok(JsonReply(ReplayRow {
             same: false,
             runs: None,
             first_divergence: Some(source.to_string()),

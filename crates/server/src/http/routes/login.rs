@@ -2,24 +2,25 @@
 
 use http::{HeaderMap, HeaderValue, header};
 
-use crate::http::gate::cookie_name;
-use crate::http::operation::{Asked, Done, Whole};
-use crate::http::problem::Problem;
-use crate::http::server::bearer;
+use crate::http::guard::gate::cookie_name;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::admission::bearer;
+use crate::http::operation::reply::NoContent;
+use crate::http::operation::request::{ApiRequest, WholeServer};
 
-pub(super) async fn login(asked: Asked<Whole>) -> Result<Done, Problem> {
-    let token = bearer(&asked.headers).ok_or_else(Problem::unauthenticated)?;
-    set(&asked, token, "")
+pub(super) async fn login(request: ApiRequest<WholeServer>) -> Result<NoContent, Problem> {
+    let token = bearer(&request.headers).ok_or_else(Problem::unauthenticated)?;
+    set(&request, token, "")
 }
 
-pub(super) async fn logout(asked: Asked<Whole>) -> Result<Done, Problem> {
-    set(&asked, "", "; Max-Age=0")
+pub(super) async fn logout(request: ApiRequest<WholeServer>) -> Result<NoContent, Problem> {
+    set(&request, "", "; Max-Age=0")
 }
 
-fn set(asked: &Asked<Whole>, value: &str, rest: &str) -> Result<Done, Problem> {
-    let name = cookie_name(&asked.headers);
-    let secure = if asked.shared.has_secure_cookies { "; Secure" } else { "" };
+fn set(request: &ApiRequest<WholeServer>, value: &str, rest: &str) -> Result<NoContent, Problem> {
+    let name = cookie_name(&request.headers);
+    let secure = if request.shared.has_secure_cookies { "; Secure" } else { "" };
     let cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{rest}");
     let cookie = HeaderValue::from_str(&cookie).map_err(|error| Problem::invalid("token", error))?;
-    Ok(Done(HeaderMap::from_iter([(header::SET_COOKIE, cookie)])))
+    Ok(NoContent(HeaderMap::from_iter([(header::SET_COOKIE, cookie)])))
 }

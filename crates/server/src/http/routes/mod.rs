@@ -6,24 +6,25 @@ mod history;
 mod login;
 mod model;
 mod runs;
+mod scripted_test;
 mod sessions;
+mod shared_values;
 mod transfer;
 
 use http::Method;
 
-pub(super) use self::sessions::check_shared;
-pub(super) use self::transfer::own_and_shared;
-use super::auth::Role;
-use super::operation::Operation;
+pub(super) use self::shared_values::check_shared;
+use crate::http::guard::auth::Role;
+use crate::http::operation::ApiOperation;
 
 macro_rules! operations {
     ($($method:ident $path:expr, $role:ident, $id:literal, $handler:path, $summary:literal;)*) => {
-        vec![$(Operation::new(Method::$method, $path, Role::$role, $id, $summary, $handler)),*]
+        vec![$(ApiOperation::new(Method::$method, $path, Role::$role, $id, $summary, $handler)),*]
     };
 }
 
 /// All operations.
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<ApiOperation> {
     let mut operations = operations! {
         POST "/login", Read, "login", login::login, "Sets a cookie with the bearer token of this request.";
         POST "/logout", Read, "logout", login::logout, "Removes the cookie.";
@@ -36,6 +37,8 @@ pub(super) fn operations() -> Vec<Operation> {
         GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
         POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
         GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";
+        // NOTE: A deletion takes the record away, with the decisions in it; a rewind hides, and can be taken back
+        // (docs/decisions/server.md).
         DELETE "/apps/{app}/sessions/{session}", Administer, "delete_session", sessions::delete, "Deletes a session for good.";
         GET "/apps/{app}/sessions/{session}/events", Read, "list_events", history::events, "Lists commits, in order.";
         GET "/apps/{app}/sessions/{session}/events/{version}", Read, "read_event", history::event, "Reads a commit.";
@@ -44,6 +47,8 @@ pub(super) fn operations() -> Vec<Operation> {
         PATCH "/apps/{app}/sessions/{session}/results", Act, "edit_results", history::edit_results, "Changes recorded results, and arguments of calls that have not begun, of a run that is paused.";
         GET "/apps/{app}/sessions/{session}/state", Read, "read_state", history::state, "Reads the state at a version.";
         GET "/apps/{app}/sessions/{session}/diff", Read, "diff", history::diff, "Lists the changes between two versions.";
+        // NOTE: Below a session, not `/compare?a=&b=`: the session of a path is found for the principal before a handler
+        // runs (docs/decisions/server.md).
         GET "/apps/{app}/sessions/{session}/compare", Read, "compare", history::compare, "Compares a session with another one, such as a fork.";
         GET "/apps/{app}/sessions/{session}/model", Read, "read_model_step", model::shown, "Reads what the model was shown at a step.";
         GET "/apps/{app}/sessions/{session}/usage", Read, "read_usage", model::usage, "Reads the tokens of a session and their cost.";

@@ -1,4 +1,4 @@
-//! What a model was shown at a step, and what steps have cost.
+//! The request that a model was sent at a step, and the cost of steps.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,19 @@ use stepfold_runner::ModelStep;
 use stepfold_session_scopes::Session;
 
 use super::history::{event_at, head};
-use crate::http::index::{Index, Of};
-use crate::http::loading::take_whole;
-use crate::http::operation::{Asked, Found, InSession};
-use crate::http::priced::dollars;
-use crate::http::problem::Problem;
+use crate::http::app::SessionTarget;
+use crate::http::guard::problem::Problem;
+use crate::http::loading::page_plan::reserve_whole;
+use crate::http::loading::write_index::{AtVersion, WriteIndex};
+use crate::http::operation::reply::JsonReply;
+use crate::http::operation::request::ApiRequest;
+use crate::http::rows::pricing::dollars;
 use crate::http::rows::{ItemRow, OutputRow, UsageRow, json};
 
 /// A step of a session.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct StepAt {
+pub(super) struct StepQuery {
     /// A version of the step; the newest by default.
     at: Option<u64>,
     /// The places of the items inside of which the model was asked, the outermost first, separated by dots; empty for the
@@ -103,7 +105,7 @@ struct WireChangeRow {
 /// A message that a model was shown.
 #[derive(Serialize, JsonSchema)]
 struct ShownRow {
-    source: Source,
+    source: ShownSource,
     /// The place in the whole conversation, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
@@ -114,9 +116,8 @@ struct ShownRow {
 
 /// Where a message comes from.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
-#[schemars(rename = "ShownSource")]
 #[serde(rename_all = "snake_case")]
-enum Source {
+enum ShownSource {
     Instructions,
     /// Of messages that were left out.
     Summary,
@@ -160,38 +161,44 @@ struct TokensRow {
 /// A part of what a model was shown that is not in the record.
 #[derive(Serialize, JsonSchema)]
 struct UnknownRow {
-    part: Part,
+    part: ShownPart,
     why: String,
 }
 
 /// A part of what a model was shown.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
-#[schemars(rename = "ShownPart")]
 #[serde(rename_all = "snake_case")]
-enum Part {
+enum ShownPart {
     /// The agent has changed.
     Agent,
     Messages,
     Tools,
 }
 
-pub(super) async fn shown(asked: Asked<InSession, StepAt>) -> Result<Found<ModelRow>, Problem> {
-    let path = asked.query.path.as_deref().map(places).transpose()?;
-    let session = &asked.target.session;
-    let version = match asked.query.at {
+pub(super) async fn shown(
+    request: ApiRequest<SessionTarget, StepQuery>,
+) -> Result<JsonReply<ModelRow>, Problem> {
+    let path = request.query.path.as_deref().map(places).transpose()?;
+    let session = &request.target.session;
+    let version = match request.query.at {
         Some(version) => version,
-        None => head(&asked.target, None).await?.version,
+        None => head(&request.target, None).await?.version,
     };
-    take_whole(&asked.memory, asked.target.runner(), session.key()).await?;
+    reserve_whole(&request.memory, request.target.runner(), session.key()).await?;
+    // NOTE: Restored from the record, not stored for each step: a request is a pure function of the run, and a stored one
+    // would repeat a long conversation (docs/decisions/server.md).
     let step = session.model_step(Some(version), path.as_deref()).await?;
     let step = step.ok_or_else(|| Problem::no_model_step(version))?;
-    let told =
-        event_at(&asked.target, step.reply.as_ref().map_or(version, |(version, _)| *version), &asked.memory)
-            .await?;
+    let told = event_at(
+        &request.target,
+        step.reply.as_ref().map_or(version, |(version, _)| *version),
+        &request.memory,
+    )
+    .await?;
     let wired = step.run.agent().model().wire_request(&step.run.request());
     let mut row = row(version, step, told.map(|row| (row.path, row.cost)).unwrap_or_default());
-    row.set_wire(wired, asked.query.wire);
-    Ok(Found(row))
+    row.set_wire(wired, request.query.wire);
+    Ok(JsonReply(row))
 }
 
 /// The places of a path.
@@ -210,12 +217,12 @@ fn row(version: u64, step: ModelStep, (mut path, cost): (Vec<ItemRow>, Option<St
     let request = run.request();
     let messages = messages(&run, &request);
     let tools: Vec<OfferedRow> = request.tools.iter().map(offered).collect();
-    let of = |is_it: fn(&Source) -> bool| {
+    let of = |is_it: fn(&ShownSource) -> bool| {
         messages.iter().filter(|shown| is_it(&shown.source)).map(|shown| shown.tokens).sum::<usize>()
     };
     let tokens = TokensRow::new(
-        of(|source| matches!(source, Source::Instructions)),
-        of(|source| !matches!(source, Source::Instructions)),
+        of(|source| matches!(source, ShownSource::Instructions)),
+        of(|source| !matches!(source, ShownSource::Instructions)),
         tools.iter().map(|tool| tool.tokens).sum(),
     );
     let usage = reply.as_ref().and_then(|(_, event)| match &event.kind {
@@ -277,8 +284,8 @@ impl TokensRow {
     }
 }
 
-/// The messages of a request, each with where it comes from: the instructions first, then the view of the conversation, with
-/// the summary after its leading system messages.
+/// The messages of a request, each with where it comes from: the instructions first, then the view of the conversation,
+/// with the summary after its leading system messages.
 fn messages(run: &Run, request: &ChatRequest) -> Vec<ShownRow> {
     let view = run.view();
     let mut kept = view.kept().indexes();
@@ -286,9 +293,9 @@ fn messages(run: &Run, request: &ChatRequest) -> Vec<ShownRow> {
     for (place, message) in request.messages.iter().enumerate() {
         let is_summary = view.summary().is_some_and(|summary| std::sync::Arc::ptr_eq(summary, message));
         let (source, index) = match () {
-            () if place == 0 && run.instructions().is_some() => (Source::Instructions, None),
-            () if is_summary => (Source::Summary, None),
-            () => (Source::Conversation, kept.next()),
+            () if place == 0 && run.instructions().is_some() => (ShownSource::Instructions, None),
+            () if is_summary => (ShownSource::Summary, None),
+            () => (ShownSource::Conversation, kept.next()),
         };
         rows.push(ShownRow { source, index, message: json(&**message), tokens: tokens_of(message) });
     }
@@ -341,14 +348,14 @@ fn unknown(step: &ModelStep) -> Vec<UnknownRow> {
     let mut add = |part, why: String| unknown.push(UnknownRow { part, why });
     if !step.changes.is_empty() {
         let why = "the agent has changed since the run began, and what is not recorded is as it is now";
-        add(Part::Agent, format!("{why}: {}", step.changes.join(", ")));
+        add(ShownPart::Agent, format!("{why}: {}", step.changes.join(", ")));
     }
     if step.run.tools().is_none() {
         let why = "the agent lists its tools at each step, and what it listed is not recorded";
-        add(Part::Tools, why.to_owned());
+        add(ShownPart::Tools, why.to_owned());
     }
     if step.run.is_pruned() {
-        add(Part::Messages, "retention has deleted the beginning of the conversation".to_owned());
+        add(ShownPart::Messages, "retention has deleted the beginning of the conversation".to_owned());
     }
     let missing = match step.run.decide() {
         _ if step.reply.is_some() => None,
@@ -357,7 +364,7 @@ fn unknown(step: &ModelStep) -> Vec<UnknownRow> {
         _ => None,
     };
     if let Some(why) = missing {
-        add(Part::Messages, why.to_owned());
+        add(ShownPart::Messages, why.to_owned());
     }
     unknown
 }
@@ -365,7 +372,7 @@ fn unknown(step: &ModelStep) -> Vec<UnknownRow> {
 /// A version of a session, up to which tokens are added up.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct UsageAt {
+pub(super) struct UsageQuery {
     /// The version; the newest by default.
     at: Option<u64>,
 }
@@ -400,14 +407,14 @@ struct OfModelRow {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Total {
+struct UsageTotal {
     replies: u64,
     usage: Usage,
     cost: Option<Cost>,
     is_unpriced: bool,
 }
 
-impl Total {
+impl UsageTotal {
     fn add(&mut self, replies: u64, usage: Usage, cost: Option<Cost>) {
         self.replies += replies;
         self.usage += usage;
@@ -419,21 +426,23 @@ impl Total {
     }
 }
 
-pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<TotalRow>, Problem> {
-    let head = head(&asked.target, asked.query.at).await?;
-    let models = asked.shared.indexes.read(&asked.target, &head, |index| by_model(index, &head)).await?;
-    let mut all = Total::default();
+pub(super) async fn usage(
+    request: ApiRequest<SessionTarget, UsageQuery>,
+) -> Result<JsonReply<TotalRow>, Problem> {
+    let head = head(&request.target, request.query.at).await?;
+    let models = request.shared.indexes.read(&request.target, &head, |index| by_model(index, &head)).await?;
+    let mut all = UsageTotal::default();
     for of in models.values() {
         all.add(of.replies, of.usage, of.cost);
     }
     let unpriced = models.iter().filter(|(_, of)| of.is_unpriced).map(|(model, _)| model.clone()).collect();
-    let row = |(model, of): (String, Total)| OfModelRow {
+    let row = |(model, of): (String, UsageTotal)| OfModelRow {
         model,
         replies: of.replies,
         usage: of.usage.into(),
         cost: of.cost.map(dollars),
     };
-    Ok(Found(TotalRow {
+    Ok(JsonReply(TotalRow {
         version: head.version,
         currency: "USD",
         replies: all.replies,
@@ -445,9 +454,9 @@ pub(super) async fn usage(asked: Asked<InSession, UsageAt>) -> Result<Found<Tota
 }
 
 /// The tokens of each model.
-fn by_model(index: &Index, head: &Session) -> BTreeMap<String, Total> {
-    let mut models: BTreeMap<String, Total> = BTreeMap::new();
-    for Of { what, .. } in index.spent(head).iter() {
+fn by_model(index: &WriteIndex, head: &Session) -> BTreeMap<String, UsageTotal> {
+    let mut models: BTreeMap<String, UsageTotal> = BTreeMap::new();
+    for AtVersion { what, .. } in index.reply_usage(head).iter() {
         match models.get_mut(&what.model) {
             Some(spent) => spent.add(1, what.usage, what.cost),
             None => models.entry(what.model.clone()).or_default().add(1, what.usage, what.cost),

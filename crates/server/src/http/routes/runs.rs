@@ -15,16 +15,18 @@ use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
 use stepfold_runner::{Busy, Invocation, SessionChange};
 use stepfold_session_scopes::InvocationId;
 
-use super::sessions::check_shared;
-use crate::http::changes;
-use crate::http::frame::Position;
-use crate::http::limits::{Limits, Place};
-use crate::http::live::{self, Followed, Opening};
-use crate::http::operation::{
-    Asked, Done, Events, Found, InSession, Json, Named, Taken, Whole, Within, find_session,
+use super::shared_values::check_shared;
+use crate::http::app::SessionTarget;
+use crate::http::guard::limits::{LimitPermit, Limits};
+use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::{AcceptedReply, EventStream, JsonReply, NoContent};
+use crate::http::operation::request::{
+    ApiRequest, JsonBody, PathParameter, SessionPart, WholeServer, find_session,
 };
-use crate::http::problem::Problem;
 use crate::http::rows::{Accepted, Decided, DecisionRow, RunRow, exit};
+use crate::http::streams::live_stream::FollowRequest;
+use crate::http::streams::sse::StreamPosition;
+use crate::http::streams::{live_stream, user_feed};
 
 /// A message of the user.
 #[derive(Deserialize, JsonSchema)]
@@ -149,13 +151,15 @@ fn image_type(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-pub(super) async fn send(asked: Asked<InSession, (), Json<NewMessage>>) -> Result<Taken<Accepted>, Problem> {
-    let key = asked.idempotency_key()?;
-    check_shared(&asked.principal, &asked.body.0.values)?;
-    let when_busy = asked.body.0.when_busy;
-    let input = asked.body.0.into_input(&asked.shared.limits)?;
-    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let mut session = asked.target.session;
+pub(super) async fn send(
+    request: ApiRequest<SessionTarget, (), JsonBody<NewMessage>>,
+) -> Result<AcceptedReply<Accepted>, Problem> {
+    let key = request.idempotency_key()?;
+    check_shared(&request.principal, &request.body.0.values)?;
+    let when_busy = request.body.0.when_busy;
+    let input = request.body.0.into_input(&request.shared.limits)?;
+    let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
+    let mut session = request.target.session;
     if let Some(when_busy) = when_busy {
         session = session.when_busy(when_busy.into());
     }
@@ -163,42 +167,44 @@ pub(super) async fn send(asked: Asked<InSession, (), Json<NewMessage>>) -> Resul
         Some(key) => session.send_once(key, input).await?,
         None => session.send(input).await?,
     };
-    Ok(Taken(taken(invocation, place)))
+    Ok(AcceptedReply(hold_permit(invocation, permit)))
 }
 
 /// The place of a run is taken until it ends or waits.
-pub(super) fn taken(invocation: Invocation, place: Place) -> Accepted {
+pub(super) fn hold_permit(invocation: Invocation, permit: LimitPermit) -> Accepted {
     let accepted = Accepted { invocation: invocation.id().to_string() };
     tokio::spawn(async move {
         if let Err(error) = invocation.outcome().await {
             tracing::info!(invocation = %invocation.id(), %error, "invocation failed");
         }
-        drop(place);
+        drop(permit);
     });
     accepted
 }
 
-pub(super) async fn run(asked: Asked<InSession, (), Json<NewMessage>>) -> Result<Found<RunRow>, Problem> {
-    let key = asked.idempotency_key()?.unwrap_or_else(|| RandomIds.next());
-    check_shared(&asked.principal, &asked.body.0.values)?;
-    if asked.body.0.when_busy.is_some() {
+pub(super) async fn run(
+    request: ApiRequest<SessionTarget, (), JsonBody<NewMessage>>,
+) -> Result<JsonReply<RunRow>, Problem> {
+    let key = request.idempotency_key()?.unwrap_or_else(|| RandomIds.next());
+    check_shared(&request.principal, &request.body.0.values)?;
+    if request.body.0.when_busy.is_some() {
         return Err(Problem::invalid("when_busy", "a run waits for its turn; send a message instead"));
     }
-    let input = asked.body.0.into_input(&asked.shared.limits)?;
-    let _place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let report = asked.target.session.run_as(key, input).await?;
-    Ok(Found(RunRow::of(report)))
+    let input = request.body.0.into_input(&request.shared.limits)?;
+    let _permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
+    let report = request.target.session.run_as(key, input).await?;
+    Ok(JsonReply(RunRow::of(report)))
 }
 
-pub(super) async fn withdraw(asked: Asked<Within<InvocationId>>) -> Result<Done, Problem> {
-    let Within { session: InSession { session, .. }, part: message } = asked.target;
+pub(super) async fn withdraw(request: ApiRequest<SessionPart<InvocationId>>) -> Result<NoContent, Problem> {
+    let SessionPart { session: SessionTarget { session, .. }, part: message } = request.target;
     match session.withdraw(&message).await? {
-        true => Ok(Done(HeaderMap::new())),
+        true => Ok(NoContent(HeaderMap::new())),
         false => Err(Problem::not_waiting(message.as_str())),
     }
 }
 
-impl Named for InvocationId {
+impl PathParameter for InvocationId {
     const PARAMETER: &'static str = "message";
 
     fn read(text: &str) -> Result<Self, Problem> {
@@ -218,16 +224,16 @@ pub(super) struct NewDecisions {
 }
 
 pub(super) async fn decide(
-    asked: Asked<InSession, (), Json<NewDecisions>>,
-) -> Result<Taken<Decided>, Problem> {
-    let key = asked.idempotency_key()?;
-    let Json(NewDecisions { decisions, with_changed_agent }) = asked.body;
+    request: ApiRequest<SessionTarget, (), JsonBody<NewDecisions>>,
+) -> Result<AcceptedReply<Decided>, Problem> {
+    let key = request.idempotency_key()?;
+    let JsonBody(NewDecisions { decisions, with_changed_agent }) = request.body;
     if decisions.is_empty() {
         return Err(Problem::invalid("decisions", "expected at least one"));
     }
-    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
+    let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
     let decisions: Decisions = decisions.into_iter().map(|(id, decision)| (id, decision.into())).collect();
-    let mut resume = asked.target.session.resume().decide_all(decisions).by(asked.principal.name());
+    let mut resume = request.target.session.resume().decide_all(decisions).by(request.principal.name());
     if let Some(key) = key {
         resume = resume.idempotency_key(key);
     }
@@ -235,8 +241,13 @@ pub(super) async fn decide(
         resume = resume.with_changed_agent();
     }
     let (receipt, invocation) = resume.submit().await?;
-    let Accepted { invocation } = taken(invocation, place);
-    Ok(Taken(Decided { invocation, version: receipt.version, requests: receipt.requests, by: receipt.by }))
+    let Accepted { invocation } = hold_permit(invocation, permit);
+    Ok(AcceptedReply(Decided {
+        invocation,
+        version: receipt.version,
+        requests: receipt.requests,
+        by: receipt.by,
+    }))
 }
 
 /// An outcome that comes later.
@@ -258,26 +269,26 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D:
 }
 
 pub(super) async fn complete(
-    asked: Asked<InSession, (), Json<NewOutcome>>,
-) -> Result<Found<Completed>, Problem> {
-    let NewOutcome { token, result, error } = asked.body.0;
+    request: ApiRequest<SessionTarget, (), JsonBody<NewOutcome>>,
+) -> Result<JsonReply<Completed>, Problem> {
+    let NewOutcome { token, result, error } = request.body.0;
     let outcome = match (result, error) {
         (Some(result), None) => Ok(result),
         (None, Some(error)) => Err(error),
         _ => return Err(Problem::invalid("outcome", "expected one of `result` and `error`")),
     };
     // A token says which session it is of: another one's is unknown here.
-    let InSession { app, session } = asked.target;
+    let SessionTarget { app, session } = request.target;
     if app.runner().session_of_token(&token)? != *session.key() {
         return Err(Problem::invalid("token", "it belongs to another session"));
     }
     // It may continue the run, in this process.
-    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let receipt = app.runner().complete(&token, outcome).by(asked.principal.name()).await?;
+    let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
+    let receipt = app.runner().complete(&token, outcome).by(request.principal.name()).await?;
     if let Some(invocation) = session.running() {
-        taken(invocation, place);
+        hold_permit(invocation, permit);
     }
-    Ok(Found(Completed { version: receipt.version, requests: receipt.requests }))
+    Ok(JsonReply(Completed { version: receipt.version, requests: receipt.requests }))
 }
 
 /// A stored outcome.
@@ -299,17 +310,17 @@ pub(super) struct Resumption {
 }
 
 pub(super) async fn resume(
-    asked: Asked<InSession, (), Json<Resumption>>,
-) -> Result<Taken<Accepted>, Problem> {
-    let place = asked.shared.usage.run(asked.principal.user(), &asked.shared.limits)?;
-    let session = &asked.target.session;
-    let changes = asked.target.runner().watch_session(session.key());
+    request: ApiRequest<SessionTarget, (), JsonBody<Resumption>>,
+) -> Result<AcceptedReply<Accepted>, Problem> {
+    let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
+    let session = &request.target.session;
+    let changes = request.target.runner().watch_session(session.key());
     // What is asked for is being done, by recovery or for another message.
     if let Some(invocation) = session.driving() {
-        return Ok(Taken(taken(invocation, place)));
+        return Ok(AcceptedReply(hold_permit(invocation, permit)));
     }
     let mut resume = session.resume();
-    if asked.body.0.with_changed_agent {
+    if request.body.0.with_changed_agent {
         resume = resume.with_changed_agent();
     }
     let invocation = resume.start()?;
@@ -322,7 +333,7 @@ pub(super) async fn resume(
     if !has_begun && let Err(error) = invocation.outcome().await {
         return Err(error.into());
     }
-    Ok(Taken(taken(invocation, place)))
+    Ok(AcceptedReply(hold_permit(invocation, permit)))
 }
 
 /// Waits until a run continues in the session of these changes, by whatever invocation of this process.
@@ -343,9 +354,9 @@ pub(super) struct EndRow {
     exit: Value,
 }
 
-pub(super) async fn abandon(asked: Asked<InSession>) -> Result<Found<EndRow>, Problem> {
-    let outcome = asked.target.session.abandon().await?;
-    Ok(Found(EndRow { exit: exit(outcome.exit()) }))
+pub(super) async fn abandon(request: ApiRequest<SessionTarget>) -> Result<JsonReply<EndRow>, Problem> {
+    let outcome = request.target.session.abandon().await?;
+    Ok(JsonReply(EndRow { exit: exit(outcome.exit()) }))
 }
 
 /// Whether a run was cancelled.
@@ -355,27 +366,27 @@ pub(super) struct CancelRow {
     cancelled: bool,
 }
 
-pub(super) async fn cancel(asked: Asked<InSession>) -> Result<Taken<CancelRow>, Problem> {
-    Ok(Taken(CancelRow { cancelled: asked.target.session.cancel_everywhere().await? }))
+pub(super) async fn cancel(request: ApiRequest<SessionTarget>) -> Result<AcceptedReply<CancelRow>, Problem> {
+    Ok(AcceptedReply(CancelRow { cancelled: request.target.session.cancel_everywhere().await? }))
 }
 
-/// Where a live stream begins.
+/// The start of a live stream.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LiveFrom {
-    /// The version after which commits are sent, or the id of an event, after which all is sent as after a reconnection; the
-    /// newest version by default.
+pub(super) struct LiveQuery {
+    /// The version after which commits are sent, or the id of an event, after which all is sent as after a reconnection;
+    /// the newest version by default.
     after: Option<String>,
 }
 
-pub(super) async fn live(asked: Asked<InSession, LiveFrom>) -> Result<Events, Problem> {
-    let last = last_event_id(&asked.headers, Position::parse)?;
-    let after = asked.query.after.as_deref().map_or(Ok(After::Newest), After::parse)?;
+pub(super) async fn live(request: ApiRequest<SessionTarget, LiveQuery>) -> Result<EventStream, Problem> {
+    let last = last_event_id(&request.headers, StreamPosition::parse)?;
+    let after = request.query.after.as_deref().map_or(Ok(StreamStart::Newest), StreamStart::parse)?;
     let (last, after) = after.or(last);
-    let opening = Opening::take(&asked.shared, &asked.principal)?;
-    let InSession { app, session } = asked.target;
-    let followed = Followed { runner: app.runner().clone(), session, last, after };
-    Ok(Events(live::open(&asked.shared.channels, followed, opening).await?))
+    let opening = request.shared.stream_permit(&request.principal)?;
+    let SessionTarget { app, session } = request.target;
+    let followed = FollowRequest { runner: app.runner().clone(), session, last, after };
+    Ok(EventStream(live_stream::open(&request.shared.channels, followed, opening).await?))
 }
 
 fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
@@ -384,36 +395,38 @@ fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> R
     position.map(Some).ok_or_else(|| Problem::invalid("Last-Event-ID", "it was not issued by this stream"))
 }
 
-/// Where a client that has no `Last-Event-ID` begins.
+/// The start for a client without a `Last-Event-ID`.
 #[derive(Clone)]
-enum After {
+enum StreamStart {
     Newest,
     Version(u64),
-    /// An id names the life of the session as well: the versions of a session that was deleted are not those of its successor.
-    Event(Position),
+    /// An id names the life of the session as well: the versions of a session that was deleted are not those of its
+    /// successor.
+    Event(StreamPosition),
 }
 
-impl After {
+impl StreamStart {
     fn parse(text: &str) -> Result<Self, Problem> {
         if text.is_empty() {
-            return Ok(After::Newest);
+            return Ok(StreamStart::Newest);
         }
-        if let Some(position) = Position::parse(text) {
-            return Ok(After::Event(position));
+        if let Some(position) = StreamPosition::parse(text) {
+            return Ok(StreamStart::Event(position));
         }
         let invalid = |_| {
             let words = format!("expected a version, the id of an event, or nothing, found `{text}`");
             Problem::invalid("after", words)
         };
-        text.parse().map(After::Version).map_err(invalid)
+        text.parse().map(StreamStart::Version).map_err(invalid)
     }
 
-    /// The last event and the version, where the header has more to say than the query: it is of this connection's own past.
-    fn or(self, last: Option<Position>) -> (Option<Position>, Option<u64>) {
+    /// The last event and the version, where the header has more to say than the query: it is of this connection's own
+    /// past.
+    fn or(self, last: Option<StreamPosition>) -> (Option<StreamPosition>, Option<u64>) {
         match (last, self) {
-            (Some(last), _) | (None, After::Event(last)) => (Some(last), None),
-            (None, After::Version(version)) => (None, Some(version)),
-            (None, After::Newest) => (None, None),
+            (Some(last), _) | (None, StreamStart::Event(last)) => (Some(last), None),
+            (None, StreamStart::Version(version)) => (None, Some(version)),
+            (None, StreamStart::Newest) => (None, None),
         }
     }
 }
@@ -421,34 +434,37 @@ impl After {
 /// The sessions of a live stream.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LiveOf {
+pub(super) struct LiveManyQuery {
     /// Sessions as `APP/SESSION`, separated by commas, whose live streams are sent as one; in a name, a comma is written
     /// `%2C`, and a percent sign `%25`. Without, the changes of all sessions are sent.
     sessions: Option<String>,
-    /// For each session the version after which its commits are sent, or the id of an event of a stream of this session alone,
-    /// separated by commas; the newest version where there is none. In the ids of this stream, those of its sessions are separated by `~`.
+    /// For each session the version after which its commits are sent, or the id of an event of a stream of this session
+    /// alone, separated by commas; the newest version where there is none. In the ids of this stream, those of its sessions
+    /// are separated by `~`.
     after: Option<String>,
 }
 
-pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Problem> {
-    let (shared, principal) = (&asked.shared, &asked.principal);
-    let Some(sessions) = &asked.query.sessions else {
-        let opening = Opening::take(shared, principal)?;
-        let body = changes::open(&shared.feeds, &shared.apps, principal.user(), opening).await?;
-        return Ok(Events(body));
+pub(super) async fn live_all(
+    request: ApiRequest<WholeServer, LiveManyQuery>,
+) -> Result<EventStream, Problem> {
+    let (shared, principal) = (&request.shared, &request.principal);
+    let Some(sessions) = &request.query.sessions else {
+        let opening = shared.stream_permit(principal)?;
+        let body = user_feed::open(&shared.feeds, &shared.apps, principal.user(), opening).await?;
+        return Ok(EventStream(body));
     };
     let names: Vec<&str> = sessions.split(',').collect();
     if names.len() > shared.limits.sessions_per_stream {
         return Err(Problem::too_many("sessions of a live stream", shared.limits.sessions_per_stream));
     }
     let of_each = |what| Problem::invalid(what, "it must have one part for each session");
-    let lasts = match last_event_id(&asked.headers, Position::parse_many)? {
+    let lasts = match last_event_id(&request.headers, StreamPosition::parse_many)? {
         None => vec![None; names.len()],
         Some(lasts) => lasts.into_iter().map(Some).collect(),
     };
-    let versions = match &asked.query.after {
-        None => vec![After::Newest; names.len()],
-        Some(after) => after.split(',').map(After::parse).collect::<Result<_, _>>()?,
+    let versions = match &request.query.after {
+        None => vec![StreamStart::Newest; names.len()],
+        Some(after) => after.split(',').map(StreamStart::parse).collect::<Result<_, _>>()?,
     };
     if lasts.len() != names.len() {
         return Err(of_each("Last-Event-ID"));
@@ -466,8 +482,10 @@ pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Prob
         // A session that is gone leaves the others.
         match find_session(app, principal, id).await {
             Ok(session) => {
-                followed.push(Ok(Followed { runner: app.runner().clone(), session, last, after }));
+                followed.push(Ok(FollowRequest { runner: app.runner().clone(), session, last, after }));
             }
+            // NOTE: A session that is gone is told as `gone`: with 404, a page that showed two sessions followed none after
+            // a reconnection (docs/decisions/server.md).
             Err(problem) if problem.status() == StatusCode::NOT_FOUND => {
                 let key = app.runner().key(principal.user().as_str(), id)?;
                 followed.push(Err((key, last)));
@@ -481,5 +499,7 @@ pub(super) async fn live_all(asked: Asked<Whole, LiveOf>) -> Result<Events, Prob
     {
         return Err(problem);
     }
-    Ok(Events(live::open_many(&shared.channels, followed, Opening::take(shared, principal)?).await?))
+    Ok(EventStream(
+        live_stream::open_many(&shared.channels, followed, shared.stream_permit(principal)?).await?,
+    ))
 }

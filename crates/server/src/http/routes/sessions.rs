@@ -10,21 +10,21 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_runner::SessionHandle;
 use stepfold_session_scopes::{
-    Cursor, ErrorKind, EventRange, ListForks, ListSessions, Scope, Session, SessionStore as _,
+    Cursor, ErrorKind, EventRange, ListForks, ListSessions, Session, SessionStore as _,
 };
 use stepfold_state_core::chat::Role;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::http::auth::{self, Principal};
-use crate::http::changes::{LastRun, Status};
-use crate::http::imported::ImportedRow;
-use crate::http::limits::Memory;
-use crate::http::loading::{Commits, Page, take_newest};
-use crate::http::operation::{Asked, Created, Done, Found, InApp, InSession, Json};
-use crate::http::problem::Problem;
-use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
-use crate::http::server::App;
-use crate::http::steps::short;
+use super::shared_values::check_shared;
+use crate::http::app::{App, SessionTarget};
+use crate::http::guard::limits::MemoryReservation;
+use crate::http::guard::problem::Problem;
+use crate::http::loading::page_plan::{CommitSizes, PagePlan, reserve_newest};
+use crate::http::operation::reply::{CreatedReply, JsonReply, NoContent};
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
+use crate::http::rows::import_mark::ImportedRow;
+use crate::http::rows::session_status::{LastRun, Status};
+use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow, short};
 
 /// The most that a page has.
 const MOST: usize = 1_000;
@@ -32,13 +32,13 @@ const MOST: usize = 1_000;
 /// A page of a list.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PageOfSessions {
+pub(super) struct SessionPageQuery {
     /// The cursor of the page, as `next` of the one before.
     after: Option<String>,
     /// The number of sessions; 100 by default, at most 1,000.
     limit: Option<usize>,
-    /// Only those whose id or title has this text, in any case. A page may have fewer rows then, or none: the last one has no
-    /// `next`.
+    /// Only those whose id or title has this text, in any case. A page may have fewer rows then, or none: the last one has
+    /// no `next`.
     q: Option<String>,
     /// Only those with this status.
     status: Option<Status>,
@@ -47,24 +47,26 @@ pub(super) struct PageOfSessions {
     stopped: bool,
 }
 
-pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<SessionRows>, Problem> {
-    let (app, user) = (&asked.target.0, asked.principal.user());
-    let PageOfSessions { after, limit, q, status, stopped } = asked.query;
-    let wanted = Wanted { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
+pub(super) async fn list(
+    request: ApiRequest<AppTarget, SessionPageQuery>,
+) -> Result<JsonReply<SessionRows>, Problem> {
+    let (app, user) = (&request.target.0, request.principal.user());
+    let SessionPageQuery { after, limit, q, status, stopped } = request.query;
+    let filter = SessionFilter { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
     let limit = limit.unwrap_or(100).clamp(1, MOST);
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     let (mut sessions, mut looked, mut next) = (Vec::new(), 0, after.map(Cursor::new));
     loop {
-        let request = ListSessions::new(app.name(), user.as_str())?.after(next).limit(limit - sessions.len());
-        let page = app.runner().store().list(wanted.asked(request)).await?;
+        let list = ListSessions::new(app.name(), user.as_str())?.after(next).limit(limit - sessions.len());
+        let page = app.runner().store().list(filter.narrow(list)).await?;
         next = page.next;
         looked += page.sessions.len();
         let rows = page.sessions.into_iter().map(|stored| {
-            let (app, wanted, turns) = (Arc::clone(app), wanted.clone(), Arc::clone(&turns));
-            let memory = asked.memory.another();
+            let (app, filter, turns) = (Arc::clone(app), filter.clone(), Arc::clone(&turns));
+            let memory = request.memory.new_empty();
             async move {
-                let _turn = take_turn(&app, &stored, &turns, &memory).await?;
-                wanted_row(&app, &stored, &wanted).await
+                let _turn = acquire_turn(&app, &stored, &turns, &memory).await?;
+                filtered_row(&app, &stored, &filter).await
             }
             .boxed()
         });
@@ -72,9 +74,12 @@ pub(super) async fn list(asked: Asked<InApp, PageOfSessions>) -> Result<Found<Se
         let rows: Vec<Option<SessionRow>> = rows.try_collect().await?;
         sessions.extend(rows.into_iter().flatten());
         // Each page of the store is as long as what is left of this one: half a page is enough to end it.
-        let is_full = sessions.len() * 2 >= limit || wanted == Wanted::default();
+        let is_full = sessions.len() * 2 >= limit || filter == SessionFilter::default();
         if next.is_none() || is_full || looked >= LOOKED {
-            return Ok(Found(SessionRows { sessions, next: next.map(|cursor| cursor.as_str().to_owned()) }));
+            return Ok(JsonReply(SessionRows {
+                sessions,
+                next: next.map(|cursor| cursor.as_str().to_owned()),
+            }));
         }
     }
 }
@@ -84,16 +89,16 @@ const LOOKED: usize = 2_000;
 
 /// Which sessions are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct SessionFilter {
     /// A part of the id or of the title, in lower case.
     text: Option<String>,
     status: Option<Status>,
     is_stopped: bool,
 }
 
-impl Wanted {
+impl SessionFilter {
     /// The list of a store that has all of these, and may have others.
-    fn asked(&self, request: ListSessions) -> ListSessions {
+    fn narrow(&self, request: ListSessions) -> ListSessions {
         let request = if self.is_of_unfinished() { request.unfinished() } else { request };
         match &self.text {
             Some(text) => request.containing(text),
@@ -101,7 +106,7 @@ impl Wanted {
         }
     }
 
-    fn is(&self, row: &SessionRow) -> bool {
+    fn matches(&self, row: &SessionRow) -> bool {
         let has = |text: &str, wanted: &str| text.to_lowercase().contains(wanted);
         let has_text = |wanted: &String| {
             has(&row.id, wanted) || row.title.as_ref().is_some_and(|title| has(title, wanted))
@@ -118,18 +123,19 @@ impl Wanted {
     }
 }
 
-/// Takes the memory of the newest commit of a session, with a turn among those that are described at once: a large one is alone.
-async fn take_turn<'a>(
+/// Takes the memory of the newest commit of a session, with a turn among those that are described at once: a large one is
+/// alone.
+async fn acquire_turn<'a>(
     app: &App,
     stored: &Session,
     turns: &'a Semaphore,
-    memory: &Memory,
+    memory: &MemoryReservation,
 ) -> Result<SemaphorePermit<'a>, Problem> {
-    let newest = Commits::after(app.runner(), &stored.key, (stored.version.saturating_sub(1), 1)).await;
-    let is_small = newest.as_ref().map_or(true, Commits::are_small);
+    let newest = CommitSizes::after(app.runner(), &stored.key, (stored.version.saturating_sub(1), 1)).await;
+    let is_small = newest.as_ref().map_or(true, CommitSizes::are_small);
     let turn = turns.acquire_many(if is_small { 1 } else { ALL_TURNS }).await;
     let turn = turn.map_err(|_| Problem::unavailable("the server stops"))?;
-    let taken = async { newest?.take(memory, app.runner()).await };
+    let taken = async { newest?.reserve(memory, app.runner()).await };
     match taken.await {
         // It may have been deleted meanwhile.
         Err(problem) if problem.status() != StatusCode::NOT_FOUND => Err(problem),
@@ -138,23 +144,31 @@ async fn take_turn<'a>(
 }
 
 /// The row of a session, if it is wanted.
-async fn wanted_row(app: &App, stored: &Session, wanted: &Wanted) -> Result<Option<SessionRow>, Problem> {
+async fn filtered_row(
+    app: &App,
+    stored: &Session,
+    filter: &SessionFilter,
+) -> Result<Option<SessionRow>, Problem> {
     let row = described(app, stored).await?;
-    Ok(wanted.is(&row).then_some(row))
+    Ok(filter.matches(&row).then_some(row))
 }
 
 /// The title of a session, and who imported it.
-async fn begin(app: &App, session: &SessionHandle) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
-    let page = Page::just_after(app.runner(), session.key(), (0, FIRST)).await?;
+async fn title_and_import(
+    app: &App,
+    session: &SessionHandle,
+) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
+    let page = PagePlan::just_after(app.runner(), session.key(), (0, FIRST)).await?;
     let first = session.read_events(page.range).await?;
     let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
-    let asked = messages.find(|message| message.role() == Role::User);
-    let title = asked.map(|message| short(&message.text())).filter(|title| !title.is_empty());
+    let first_message = messages.find(|message| message.role() == Role::User);
+    let title = first_message.map(|message| short(&message.text())).filter(|title| !title.is_empty());
     Ok((title, ImportedRow::of(&first)))
 }
 
 /// The number of sessions that are described at once.
 const AT_ONCE: usize = ALL_TURNS as usize;
+
 const ALL_TURNS: u32 = 8;
 
 /// A row with what a session does, and how it began.
@@ -165,7 +179,7 @@ async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
     let Some(session) = session else { return Ok(row) };
     row.status = Some(Status::of(&session).await?.1);
     row.forks = number_of_forks(app, &session).await?;
-    (row.title, row.imported) = begin(app, &session).await?;
+    (row.title, row.imported) = title_and_import(app, &session).await?;
     Ok(row)
 }
 
@@ -194,31 +208,20 @@ pub(super) struct NewSession {
 }
 
 pub(super) async fn create(
-    asked: Asked<InApp, (), Json<NewSession>>,
-) -> Result<Created<SessionRow>, Problem> {
-    let (app, Json(new)) = (asked.target.0, asked.body);
-    check_shared(&asked.principal, &new.values)?;
+    request: ApiRequest<AppTarget, (), JsonBody<NewSession>>,
+) -> Result<CreatedReply<SessionRow>, Problem> {
+    let (app, JsonBody(new)) = (request.target.0, request.body);
+    check_shared(&request.principal, &new.values)?;
     let id = new.id.unwrap_or_else(|| RandomIds.next());
-    let user = asked.principal.user().as_str();
+    let user = request.principal.user().as_str();
     let session = app.runner().create(user, id.as_str(), Value::Object(new.values)).await?;
     let value = SessionRow::of(&session.read_events(EventRange::None).await?);
-    Ok(Created::session(&app, &id, value))
+    Ok(CreatedReply::session(&app, &id, value))
 }
 
-/// Values that all users share are written by administrators only.
-pub(in crate::http) fn check_shared(
-    principal: &Principal,
-    values: &Map<String, Value>,
-) -> Result<(), Problem> {
-    match values.keys().any(|key| Scope::of(key) == Scope::App) && !principal.may(auth::Role::Administer) {
-        true => Err(Problem::forbidden(auth::Role::Administer)),
-        false => Ok(()),
-    }
-}
-
-pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>, Problem> {
-    let session = &asked.target.session;
-    take_newest(&asked.memory, asked.target.runner(), session).await?;
+pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<JsonReply<SessionDetail>, Problem> {
+    let session = &request.target.session;
+    reserve_newest(&request.memory, request.target.runner(), session).await?;
     let stored = session.read_events(EventRange::Last(1)).await?;
     let run = LastRun::of(session).await?;
     let inbox = session.inbox().await?;
@@ -230,9 +233,9 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
     };
     let mut row = SessionRow::of(&stored);
     row.status = Some(Status::decide(session, &stored, &run));
-    row.forks = number_of_forks(&asked.target.app, session).await?;
+    row.forks = number_of_forks(&request.target.app, session).await?;
     row.imported = ImportedRow::read(session).await?;
-    Ok(Found(SessionDetail {
+    Ok(JsonReply(SessionDetail {
         session: row,
         running: session.running().map(|running| running.id().to_string()),
         unfinished: !matches!(run, LastRun::Ended),
@@ -245,16 +248,16 @@ pub(super) async fn read(asked: Asked<InSession>) -> Result<Found<SessionDetail>
     }))
 }
 
-/// What is deleted.
+/// The scope of a deletion.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Deletion {
+pub(super) struct DeletionQuery {
     /// Also the values of the user (`user:`), which its other sessions share.
     #[serde(default)]
     user_state: bool,
 }
 
-pub(super) async fn delete(asked: Asked<InSession, Deletion>) -> Result<Done, Problem> {
-    asked.target.session.delete(asked.query.user_state).await?;
-    Ok(Done(HeaderMap::new()))
+pub(super) async fn delete(request: ApiRequest<SessionTarget, DeletionQuery>) -> Result<NoContent, Problem> {
+    request.target.session.delete(request.query.user_state).await?;
+    Ok(NoContent(HeaderMap::new()))
 }

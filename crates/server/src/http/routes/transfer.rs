@@ -11,25 +11,27 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_session_scopes::{
-    CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope, Session,
-    SessionError, SessionStore, Timestamp,
+    CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope,
+    SessionError, SessionStore as _, Timestamp,
 };
 
-use super::history::at;
-use crate::http::auth::Principal;
-use crate::http::imported::{ImportedRow, check_newest, marked, unmarked};
-use crate::http::limits::Limits;
-use crate::http::loading::take_whole;
-use crate::http::operation::{
-    Answer, Answers, Asked, Created, InApp, InSession, RequestBody, held, json_response, text_schema,
-};
-use crate::http::problem::Problem;
+use super::history::session_at;
+use super::scripted_test;
+use super::shared_values::own_and_shared;
+use crate::http::app::SessionTarget;
+use crate::http::guard::auth::Principal;
+use crate::http::guard::limits::Limits;
+use crate::http::guard::problem::Problem;
+use crate::http::guard::strict;
+use crate::http::loading::page_plan::reserve_whole;
+use crate::http::operation::reply::{ApiReply, CreatedReply, MediaSchemas, json_response, text_schema};
+use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody, exact_numbers};
+use crate::http::rows::import_mark::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::rows::{ParentRow, SessionRow};
-use crate::http::scripted;
-use crate::http::strict;
 
-/// What an export is.
+/// The format of an export.
 const FORMAT: &str = "stepfold.session";
+
 const FORMAT_VERSION: u64 = 1;
 
 /// A session as a file.
@@ -115,20 +117,19 @@ struct ExportedLabel {
     version: u64,
 }
 
-/// How a session is exported.
+/// The options of an export.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ExportAs {
+pub(super) struct ExportQuery {
     /// Its form; `json` by default.
     #[serde(default)]
-    r#as: Form,
+    r#as: ExportForm,
 }
 
 /// The form of an export.
 #[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
-#[schemars(rename = "ExportForm")]
 #[serde(rename_all = "snake_case")]
-enum Form {
+enum ExportForm {
     /// All of it, which can be imported.
     #[default]
     Json,
@@ -137,24 +138,24 @@ enum Form {
 }
 
 /// An exported session.
-pub(super) enum Exported {
+pub(super) enum ExportReply {
     Json(Box<ExportRow>),
     Test { name: String, text: String },
 }
 
-impl Answer for Exported {
+impl ApiReply for ExportReply {
     const STATUS: StatusCode = StatusCode::OK;
 
-    fn shapes(generator: &mut SchemaGenerator) -> Answers {
+    fn shapes(generator: &mut SchemaGenerator) -> MediaSchemas {
         vec![("application/json", generator.subschema_for::<ExportRow>()), ("text/x-rust", text_schema())]
     }
 
     fn respond(self) -> Response<Body> {
         let (name, mut response) = match self {
-            Exported::Json(row) => {
+            ExportReply::Json(row) => {
                 (format!("{}.json", file_name(&row.id)), json_response(Self::STATUS, &row))
             }
-            Exported::Test { name, text } => {
+            ExportReply::Test { name, text } => {
                 let mut response = Response::new(Body::from(text));
                 let kind = HeaderValue::from_static("text/x-rust; charset=utf-8");
                 response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -174,26 +175,26 @@ fn file_name(id: &str) -> String {
     id.chars().map(plain).collect()
 }
 
-pub(super) async fn export(asked: Asked<InSession, ExportAs>) -> Result<Exported, Problem> {
-    let session = &asked.target.session;
-    take_whole(&asked.memory, asked.target.runner(), session.key()).await?;
-    if let Form::Test = asked.query.r#as {
-        let text = scripted::test_of(&asked.target).await?;
-        return Ok(Exported::Test { name: session.key().id.to_string(), text });
+pub(super) async fn export(request: ApiRequest<SessionTarget, ExportQuery>) -> Result<ExportReply, Problem> {
+    let session = &request.target.session;
+    reserve_whole(&request.memory, request.target.runner(), session.key()).await?;
+    if let ExportForm::Test = request.query.r#as {
+        let text = scripted_test::test_of(&request.target).await?;
+        return Ok(ExportReply::Test { name: session.key().id.to_string(), text });
     }
     let stored = session.read(EventRange::All).await?;
-    let first = at(&asked.target, Some(stored.oldest), EventRange::None).await?;
-    let labels = asked.target.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
+    let first = session_at(&request.target, Some(stored.oldest), EventRange::None).await?;
+    let labels = request.target.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
     let events = stored.events.iter().map(|committed| {
         let body = RawValue::from_string(unmarked(&committed.event).to_body()?).unwrap_or_default();
         let (id, at) = (committed.event.id.to_string(), committed.event.at.as_micros());
         Ok(StoredRow { version: committed.version, id, at, body })
     });
     let (values, shared) = own_and_shared(&stored);
-    Ok(Exported::Json(Box::new(ExportRow {
+    Ok(ExportReply::Json(Box::new(ExportRow {
         format: FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
-        app: asked.target.app.name().to_owned(),
+        app: request.target.app.name().to_owned(),
         id: stored.key.id.to_string(),
         created: stored.created.to_string(),
         parent: SessionRow::of(&stored).parent,
@@ -210,12 +211,6 @@ pub(super) async fn export(asked: Asked<InSession, ExportAs>) -> Result<Exported
     })))
 }
 
-/// The values of a session: its own, and those that it shares.
-pub(in crate::http) fn own_and_shared(session: &Session) -> (Map<String, Value>, Map<String, Value>) {
-    let Value::Object(values) = session.to_json() else { return Default::default() };
-    values.into_iter().partition(|(key, _)| Scope::of(key) == Scope::Session)
-}
-
 /// The body of an import, which has a limit of its own.
 pub(super) struct ImportBody(ImportRow);
 
@@ -230,34 +225,34 @@ impl RequestBody for ImportBody {
 
     fn read(bytes: &[u8]) -> Result<Self, Problem> {
         let read = strict::from_slice(bytes).map_err(|error| Problem::invalid("export", error));
-        read.and_then(|export| held(bytes, "export", ImportBody(export)))
+        read.and_then(|export| exact_numbers(bytes, "export", ImportBody(export)))
     }
 }
 
 /// The session that is made.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ImportAs {
+pub(super) struct ImportQuery {
     /// Its id; a random one by default.
     id: Option<String>,
 }
 
 pub(super) async fn import(
-    asked: Asked<InApp, ImportAs, ImportBody>,
-) -> Result<Created<SessionRow>, Problem> {
-    let (InApp(app), ImportBody(row)) = (asked.target, asked.body);
+    request: ApiRequest<AppTarget, ImportQuery, ImportBody>,
+) -> Result<CreatedReply<SessionRow>, Problem> {
+    let (AppTarget(app), ImportBody(row)) = (request.target, request.body);
     let runner = app.runner();
-    let events = marked(events_of(&row)?, &asked.principal, runner.now());
+    let events = marked(events_of(&row)?, &request.principal, runner.now());
     let labels = labels_of(&row)?;
-    let id = asked.query.id.unwrap_or_else(|| RandomIds.next());
-    let key = runner.key(asked.principal.user().as_str(), id.as_str())?;
-    let request = CreateSession::with_key(key.clone(), runner.schema(), runner.now())
+    let id = request.query.id.unwrap_or_else(|| RandomIds.next());
+    let key = runner.key(request.principal.user().as_str(), id.as_str())?;
+    let new_session = CreateSession::with_key(key.clone(), runner.schema(), runner.now())
         .values(Value::Object(row.first.clone()))?
         .with_events(events)
         .with_labels(labels);
-    check(&asked.principal, &row, &request).await?;
+    check(&request.principal, &row, &new_session).await?;
     let store = runner.store();
-    let created = store.create(request).await?;
+    let created = store.create(new_session).await?;
     if created.version != row.version {
         return Err(Problem::unsupported("imports"));
     }
@@ -265,7 +260,7 @@ pub(super) async fn import(
     let session = session.ok_or_else(|| Problem::unknown_session(&id))?;
     let mut value = SessionRow::of(&session.read_events(EventRange::None).await?);
     value.imported = ImportedRow::read(&session).await?;
-    Ok(Created::session(&app, &id, value))
+    Ok(CreatedReply::session(&app, &id, value))
 }
 
 /// The events of an export: all of them, in order, each once.
@@ -315,9 +310,11 @@ fn labels_of(row: &ImportRow) -> Result<Vec<(Label, u64)>, Problem> {
     row.labels.iter().map(label).collect()
 }
 
-/// Makes the session in memory first: its events have to add up to the values that it had, and a run that has not ended is for
-/// administrators.
+/// Makes the session in memory first: its events have to add up to the values that it had, and a run that has not ended is
+/// for administrators.
 async fn check(principal: &Principal, row: &ImportRow, request: &CreateSession) -> Result<(), Problem> {
+    // NOTE: In memory first, so that a damaged file leaves nothing behind. Shared values are not imported: they belong to
+    // other sessions too (docs/decisions/server.md).
     let store = MemoryStore::new();
     let made = match store.create(request.clone()).await {
         // One to which a rewind goes back.

@@ -11,8 +11,8 @@ use tokio::process::Command;
 
 use crate::installed::installed;
 
-/// Runs a script of `tests/it/browser` in node, with this configuration as its argument. It finds playwright-core and Chromium
-/// in its environment, and prints JSON. `None` without a browser.
+/// Runs a script of `tests/it/browser` in node, with this configuration as its argument. It finds playwright-core and
+/// Chromium in its environment, and prints JSON. `None` without a browser.
 pub(crate) async fn play(script: &str, configuration: &Value) -> Option<Value> {
     let playwright = installed("STEPFOLD_INTEROP_PLAYWRIGHT")?;
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/browser").join(script);

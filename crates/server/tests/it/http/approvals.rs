@@ -1,5 +1,5 @@
-//! What an approver sees, by each protocol: every field of a hostile call, whole, and nothing that hides. The studio and the
-//! command show the same calls in tests of their own (`studio_approvals.cjs` and `approvals.rs` of the command).
+//! What an approver sees, by each protocol: every field of a hostile call, whole, and nothing that hides. The studio and
+//! the command show the same calls in tests of their own (`studio_approvals.cjs` and `approvals.rs` of the command).
 
 use http::Method;
 use serde_json::{Value, json};

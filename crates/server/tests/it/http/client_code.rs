@@ -1,5 +1,5 @@
-//! `examples/clients`: thin clients of the API, made of the OpenAPI document. `cargo xtask clients` writes them; so they cannot differ
-//! from the server.
+//! `examples/clients`: thin clients of the API, made of the OpenAPI document. `cargo xtask clients` writes them; so they
+//! cannot differ from the server.
 
 use std::fmt::Write as _;
 

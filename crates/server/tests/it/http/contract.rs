@@ -1,5 +1,5 @@
-//! Every answer that a test gets fits the OpenAPI document: its status, its media type and its body. So does every request that
-//! is accepted.
+//! Every answer that a test gets fits the OpenAPI document: its status, its media type and its body. So does every request
+//! that is accepted.
 //!
 //! A schema says which fields there are, so that one that it does not describe is refused here as well.
 

@@ -1,4 +1,5 @@
-//! Exports in which one value was changed: each is refused, or is a session that answers every question, and hides no other.
+//! Exports in which one value was changed: each is refused, or is a session that answers every question, and hides no
+//! other.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! A session whose record cannot be restored, by an agent that has changed or because the record is wrong: it is shown, told
-//! why, and gone back in; and it hides no other.
+//! A session whose record cannot be restored, by an agent that has changed or because the record is wrong: it is shown,
+//! told why, and gone back in; and it hides no other.
 
 use serde_json::{Value, json};
 use stepfold_agent_loop::Agent;

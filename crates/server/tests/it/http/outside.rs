@@ -160,7 +160,8 @@ async fn a_server_that_stops_is_not_ready_and_still_healthy() {
     assert!(TcpStream::connect(&address).await.is_err(), "nothing is accepted any more");
 }
 
-/// The time in which load balancers learn that a server stops: new connections are answered, and nothing else has ended yet.
+/// The time in which load balancers learn that a server stops: new connections are answered, and nothing else has ended
+/// yet.
 #[tokio::test]
 async fn a_server_that_leaves_answers_until_others_know() {
     let mut limits = Limits::default();
@@ -185,7 +186,8 @@ async fn a_server_that_leaves_answers_until_others_know() {
     assert!(TcpStream::connect(&address).await.is_err(), "nothing is accepted any more");
 }
 
-/// The stream of a protocol that follows a run of another process ends with the server, as streams end, and is not interrupted.
+/// The stream of a protocol that follows a run of another process ends with the server, as streams end, and is not
+/// interrupted.
 #[tokio::test]
 async fn a_stream_of_a_protocol_ends_with_the_server() {
     let (site, _gate) = waiting_site(Limits::default()).await;

@@ -192,7 +192,8 @@ async fn each_call_has_one_outcome_also_if_it_was_rejected() {
     assert_eq!(all.last().unwrap()["outcome"]["type"], "success");
 }
 
-/// By whatever protocol: a parameter that only the state sets is not a person's to give. They are told so, and the request stays.
+/// By whatever protocol: a parameter that only the state sets is not a person's to give. They are told so, and the request
+/// stays.
 #[tokio::test]
 async fn what_only_the_state_sets_is_refused_to_the_decider() {
     let parameters = json!({"type": "object", "properties": {

@@ -204,8 +204,8 @@ async fn clients_put_together_what_was_said() {
     }
 }
 
-/// What a run that ends with an exit tool tells those who see no calls: words beside the call, else what the exit tool says,
-/// else nothing; never the result of another call.
+/// What a run that ends with an exit tool tells those who see no calls: words beside the call, else what the exit tool
+/// says, else nothing; never the result of another call.
 #[tokio::test]
 async fn the_last_words_are_those_of_the_exit_tool() {
     let answers = [

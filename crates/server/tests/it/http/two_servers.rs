@@ -230,8 +230,8 @@ async fn settle(site: &Site) -> (String, u64) {
     }
 }
 
-/// Messages, decisions, rewinds, edits, forks, ends and deletions at both servers at once, while readers of both connect again and
-/// again: each has each commit of each life once, in order, and all of the last one. Returns what was done.
+/// Messages, decisions, rewinds, edits, forks, ends and deletions at both servers at once, while readers of both connect
+/// again and again: each has each commit of each life once, in order, and all of the last one. Returns what was done.
 async fn check_anything_at_once(sites: [&Site; 2], seed: u64) -> BTreeSet<&'static str> {
     assert_eq!(sites[0].post("ada", "/sessions", json!({"id": "s1"})).await.status, 201);
     let newest = watch::Sender::new(None);

@@ -9,14 +9,18 @@ use axum::routing::{MethodFilter, on};
 use http::{HeaderMap, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::VERSION;
-use crate::http::auth::Role;
-use crate::http::operation::{json_response, names, segment};
-use crate::http::problem::Problem;
-use crate::http::server::{App, Shared, admit, finish};
+use crate::http::app::App;
+use crate::http::guard::auth::Role;
+use crate::http::guard::problem::Problem;
+use crate::http::operation::admission::admit;
+use crate::http::operation::path::{names, segment};
+use crate::http::operation::reply::json_response;
+use crate::http::operation::response::finish;
+use crate::http::protocol::a2a::VERSION;
+use crate::http::state::ServerState;
 
 /// Adds the cards: `/a2a/{app}/.well-known/agent-card.json`, and at the root, if there is one app.
-pub(in crate::http) fn mount_cards(mut router: Router, shared: &Arc<Shared>) -> Router {
+pub(in crate::http) fn mount_cards(mut router: Router, shared: &Arc<ServerState>) -> Router {
     for path in ["/.well-known/agent-card.json", "/a2a/{app}/.well-known/agent-card.json"] {
         let shared = Arc::clone(shared);
         let handler = move |request: Request| {
@@ -33,7 +37,7 @@ pub(in crate::http) fn mount_cards(mut router: Router, shared: &Arc<Shared>) -> 
 }
 
 /// The card of an app: for readers, or for anyone, as the server is set.
-async fn card(shared: &Shared, request: Request) -> Result<Response<Body>, Problem> {
+async fn card(shared: &ServerState, request: Request) -> Result<Response<Body>, Problem> {
     let (mut parts, _) = request.into_parts();
     if shared.has_public_cards {
         shared.rules.admit_host(&parts.headers).map_err(Problem::denied)?;

@@ -6,27 +6,27 @@ use stepfold_runner::failure;
 use stepfold_session_scopes::{CommittedEvent, Session, Timestamp};
 use stepfold_state_core::chat::{Message, Role};
 
-use crate::http::changes::LastRun;
+use crate::http::rows::session_status::LastRun;
 use crate::http::rows::{DecisionRow, RequestRow};
 use crate::question::of_persons;
 
-/// The name of a task: the invocation that began its run, in a session. Clients name both: `@` in that of the invocation, which
-/// ends it, is written as `%40`, and `%` as `%25`.
+/// The name of a task: the invocation that began its run, in a session. Clients name both: `@` in that of the invocation,
+/// which ends it, is written as `%40`, and `%` as `%25`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct TaskId {
+pub(in super::super) struct A2aTaskId {
     pub(in super::super) invocation: String,
     pub(in super::super) session: String,
 }
 
-impl TaskId {
+impl A2aTaskId {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (invocation, session) = text.split_once('@')?;
         let invocation = invocation.replace("%40", "@").replace("%25", "%");
-        Some(TaskId { invocation, session: session.to_owned() })
+        Some(A2aTaskId { invocation, session: session.to_owned() })
     }
 
     /// A status of the task, with the parts of a message.
-    pub(super) fn status(&self, state: State, parts: Option<Value>, at: Timestamp) -> Value {
+    pub(super) fn status(&self, state: TaskState, parts: Option<Value>, at: Timestamp) -> Value {
         let mut status = json!({"state": state.name(), "timestamp": at.to_string()});
         if let Some(parts) = parts {
             let id = format!("{self}-status");
@@ -46,7 +46,7 @@ impl TaskId {
     }
 }
 
-impl std::fmt::Display for TaskId {
+impl std::fmt::Display for A2aTaskId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let invocation = self.invocation.replace('%', "%25").replace('@', "%40");
         write!(f, "{invocation}@{}", self.session)
@@ -54,24 +54,25 @@ impl std::fmt::Display for TaskId {
 }
 
 /// A run, as a session has it.
-pub(super) struct Task<'a> {
-    pub(super) id: TaskId,
+pub(super) struct A2aTask<'a> {
+    pub(super) id: A2aTaskId,
     commits: Vec<&'a CommittedEvent>,
     /// Whether no run follows.
     is_last: bool,
 }
 
 /// The runs of a session, the oldest first.
-pub(super) fn tasks(stored: &Session) -> Vec<Task<'_>> {
-    let mut tasks: Vec<Task<'_>> = Vec::new();
+pub(super) fn tasks(stored: &Session) -> Vec<A2aTask<'_>> {
+    let mut tasks: Vec<A2aTask<'_>> = Vec::new();
     for commit in stored.visible_events() {
         let event = &commit.event;
         if event.kind.as_str() == "began" {
             if let Some(before) = tasks.last_mut() {
                 before.is_last = false;
             }
-            let id = TaskId { invocation: event.invocation.to_string(), session: stored.key.id.to_string() };
-            tasks.push(Task { id, commits: vec![commit], is_last: true });
+            let id =
+                A2aTaskId { invocation: event.invocation.to_string(), session: stored.key.id.to_string() };
+            tasks.push(A2aTask { id, commits: vec![commit], is_last: true });
         } else if let Some(task) = tasks.last_mut() {
             task.commits.push(commit);
         }
@@ -81,7 +82,7 @@ pub(super) fn tasks(stored: &Session) -> Vec<Task<'_>> {
 
 /// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum TaskState {
     Submitted,
     Working,
     Completed,
@@ -90,43 +91,43 @@ pub(super) enum State {
     InputRequired,
 }
 
-impl State {
-    pub(super) const ALL: [State; 6] = [
-        State::Submitted,
-        State::Working,
-        State::Completed,
-        State::Failed,
-        State::Canceled,
-        State::InputRequired,
+impl TaskState {
+    pub(super) const ALL: [TaskState; 6] = [
+        TaskState::Submitted,
+        TaskState::Working,
+        TaskState::Completed,
+        TaskState::Failed,
+        TaskState::Canceled,
+        TaskState::InputRequired,
     ];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
-            State::Submitted => "TASK_STATE_SUBMITTED",
-            State::Working => "TASK_STATE_WORKING",
-            State::Completed => "TASK_STATE_COMPLETED",
-            State::Failed => "TASK_STATE_FAILED",
-            State::Canceled => "TASK_STATE_CANCELED",
-            State::InputRequired => "TASK_STATE_INPUT_REQUIRED",
+            TaskState::Submitted => "TASK_STATE_SUBMITTED",
+            TaskState::Working => "TASK_STATE_WORKING",
+            TaskState::Completed => "TASK_STATE_COMPLETED",
+            TaskState::Failed => "TASK_STATE_FAILED",
+            TaskState::Canceled => "TASK_STATE_CANCELED",
+            TaskState::InputRequired => "TASK_STATE_INPUT_REQUIRED",
         }
     }
 
     /// Whether nothing more happens.
     pub(super) const fn is_terminal(self) -> bool {
-        matches!(self, State::Completed | State::Failed | State::Canceled)
+        matches!(self, TaskState::Completed | TaskState::Failed | TaskState::Canceled)
     }
 }
 
 /// The state after an exit, and why it is that, if it failed.
-pub(super) fn after(exit: &Exit) -> (State, Option<Value>) {
+pub(super) fn after(exit: &Exit) -> (TaskState, Option<Value>) {
     match exit {
-        Exit::Cancelled => (State::Canceled, None),
-        Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End => (State::Completed, None),
-        exit => (State::Failed, Some(json!([{"data": {"exit": exit}}]))),
+        Exit::Cancelled => (TaskState::Canceled, None),
+        Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End => (TaskState::Completed, None),
+        exit => (TaskState::Failed, Some(json!([{"data": {"exit": exit}}]))),
     }
 }
 
-impl Task<'_> {
+impl A2aTask<'_> {
     /// The exit of its run, once it has ended.
     fn exit(&self) -> Option<Exit> {
         let mut ends = self.commits.iter().rev().filter(|commit| commit.event.metadata.contains("exit"));
@@ -134,7 +135,7 @@ impl Task<'_> {
     }
 
     /// Its state, with what the session waits for.
-    pub(super) fn status(&self, run: &LastRun) -> (State, Value) {
+    pub(super) fn status(&self, run: &LastRun) -> (TaskState, Value) {
         let exit = self.exit();
         let failed = self.commits.last().and_then(|last| failure(&last.event));
         let at = self.commits.last().map(|last| last.event.at).unwrap_or_default();
@@ -144,19 +145,21 @@ impl Task<'_> {
                 (state, self.id.status(state, why, at))
             }
             // The next run came before this one could end.
-            (None, _) if !self.is_last => (State::Canceled, self.id.status(State::Canceled, None, at)),
+            (None, _) if !self.is_last => {
+                (TaskState::Canceled, self.id.status(TaskState::Canceled, None, at))
+            }
             (None, Some(why)) => {
-                (State::Failed, self.id.status(State::Failed, Some(json!([{"text": why}])), at))
+                (TaskState::Failed, self.id.status(TaskState::Failed, Some(json!([{"text": why}])), at))
             }
             (None, None) => match run {
                 LastRun::Invalid(why) => {
-                    (State::Failed, self.id.status(State::Failed, Some(json!([{"text": why}])), at))
+                    (TaskState::Failed, self.id.status(TaskState::Failed, Some(json!([{"text": why}])), at))
                 }
                 _ if of_persons(run.pending()).next().is_some() => {
                     let asked = asked(run.pending());
-                    (State::InputRequired, self.id.status(State::InputRequired, Some(asked), at))
+                    (TaskState::InputRequired, self.id.status(TaskState::InputRequired, Some(asked), at))
                 }
-                _ => (State::Working, self.id.status(State::Working, None, at)),
+                _ => (TaskState::Working, self.id.status(TaskState::Working, None, at)),
             },
         }
     }
@@ -215,7 +218,7 @@ pub(super) fn artifact(number: usize, text: &str) -> Value {
     json!({"artifactId": format!("reply-{number}"), "parts": [{"text": text}]})
 }
 
-/// What a client is asked: in words, and as data with the ids that decisions name.
+/// The parts of a request for input: text, and data with the ids that decisions name.
 pub(super) fn asked(pending: &[ApprovalRequest]) -> Value {
     let words: Vec<String> = of_persons(pending).map(ApprovalRequest::to_text).collect();
     let requests: Vec<RequestRow> = of_persons(pending).map(RequestRow::of).collect();
@@ -259,7 +262,7 @@ mod tests {
     #[test]
     fn tasks_are_named_by_run_and_session() {
         for (text, session) in [("i1@s1", Some("s1")), ("m%40%25@a@b", Some("a@b")), ("s1", None)] {
-            let id = TaskId::parse(text);
+            let id = A2aTaskId::parse(text);
             assert_eq!(id.as_ref().map(|id| &*id.session), session, "{text}");
             assert_eq!(id.map_or_else(|| "s1".to_owned(), |id| id.to_string()), text);
         }

@@ -1,11 +1,12 @@
-//! What happens in a run, as updates of its task: artifacts as they grow, and the status at the end. Pure.
+//! Encodes the updates of a run as updates of its task: artifacts as they grow, and the status at the end. Pure.
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::Timestamp;
 
-use super::super::happening::{End, Happening};
-use super::super::{Encoder, Frame};
-use super::task::{self, State, TaskId};
+use super::task::{A2aTaskId, TaskState};
+use crate::http::protocol::a2a::task;
+use crate::http::protocol::run_updates::{RunUpdate, StreamEnd};
+use crate::http::protocol::{ProtocolFrame, UpdateEncoder};
 
 /// The response of JSON-RPC with this result.
 pub(super) fn response(id: &Value, result: &Value) -> Value {
@@ -13,10 +14,10 @@ pub(super) fn response(id: &Value, result: &Value) -> Value {
 }
 
 /// Makes updates of a task.
-pub(in super::super) struct Updates {
+pub(in super::super) struct A2aEncoder {
     /// The id of the request.
     id: Value,
-    task: TaskId,
+    task: A2aTaskId,
     /// The artifacts from before.
     before: Vec<Value>,
     /// The number of replies that are whole.
@@ -29,9 +30,9 @@ pub(in super::super) struct Updates {
     at: Timestamp,
 }
 
-impl Updates {
-    pub(in super::super) fn new(id: Value, task: TaskId) -> Self {
-        Updates {
+impl A2aEncoder {
+    pub(in super::super) fn new(id: Value, task: A2aTaskId) -> Self {
+        A2aEncoder {
             id,
             task,
             before: Vec::new(),
@@ -54,7 +55,7 @@ impl Updates {
         let mut task = json!({
             "id": self.task.to_string(),
             "contextId": self.task.session,
-            "status": {"state": State::Working.name(), "timestamp": self.at.to_string()},
+            "status": {"state": TaskState::Working.name(), "timestamp": self.at.to_string()},
         });
         if !self.before.is_empty() {
             task["artifacts"] = Value::Array(std::mem::take(&mut self.before));
@@ -83,12 +84,12 @@ impl Updates {
         }})
     }
 
-    fn end(&self, end: &End) -> Value {
+    fn end(&self, end: &StreamEnd) -> Value {
         let (state, why) = match end {
-            End::Waiting(requests) => (State::InputRequired, Some(task::asked(requests))),
-            End::Suspended => (State::Working, None),
-            End::Failed(problem) => (State::Failed, Some(json!([{"text": problem.detail()}]))),
-            End::Finished(exit) => task::after(exit),
+            StreamEnd::Waiting(requests) => (TaskState::InputRequired, Some(task::asked(requests))),
+            StreamEnd::Suspended => (TaskState::Working, None),
+            StreamEnd::Failed(problem) => (TaskState::Failed, Some(json!([{"text": problem.detail()}]))),
+            StreamEnd::Finished(exit) => task::after(exit),
         };
         let status = self.task.status(state, why, self.at);
         json!({"statusUpdate": {
@@ -97,30 +98,30 @@ impl Updates {
     }
 }
 
-impl Encoder for Updates {
-    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+impl UpdateEncoder for A2aEncoder {
+    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
         let results = match happening {
-            Happening::Began { at, .. } => {
+            RunUpdate::Began { at, .. } => {
                 self.at = *at;
                 vec![self.began()]
             }
-            Happening::Text(text) if !text.is_empty() => vec![self.text(text)],
+            RunUpdate::Text(text) if !text.is_empty() => vec![self.text(text)],
             // The next reply may have no text that would take the place of what was told.
-            Happening::Restarted if std::mem::take(&mut self.has_part) => {
+            RunUpdate::Restarted if std::mem::take(&mut self.has_part) => {
                 vec![self.artifact(self.replies + 1, "", false, false)]
             }
-            Happening::Committed(commit) => {
+            RunUpdate::Committed(commit) => {
                 self.at = commit.event.at;
                 let replies = commit.event.messages.iter().filter_map(|message| task::reply(message));
                 replies.map(|text| self.reply(&text)).collect()
             }
             // It may be in the task already.
-            Happening::LastWords(text) => vec![self.reply(text)],
-            Happening::Repeated(text) if self.last.as_ref() != Some(text) => vec![self.reply(text)],
-            Happening::Ended { end, .. } => vec![self.end(end)],
+            RunUpdate::LastWords(text) => vec![self.reply(text)],
+            RunUpdate::Repeated(text) if self.last.as_ref() != Some(text) => vec![self.reply(text)],
+            RunUpdate::Ended { end, .. } => vec![self.end(end)],
             // Tools, state and steps are not told.
             _ => Vec::new(),
         };
-        results.iter().map(|result| Frame::Json(response(&self.id, result))).collect()
+        results.iter().map(|result| ProtocolFrame::Json(response(&self.id, result))).collect()
     }
 }

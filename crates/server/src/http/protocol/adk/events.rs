@@ -1,4 +1,4 @@
-//! What happens in a session, as events of the Agent Development Kit. Pure.
+//! Encodes commits and updates of a run as events of the Agent Development Kit. Pure.
 //!
 //! A client reads the same events from a session later, and drops those whose id it has had.
 
@@ -11,8 +11,8 @@ use stepfold_session_scopes::{CommittedEvent, Event, Timestamp};
 use stepfold_state_core::chat::{Content, Message, Role, ToolContent, ToolResult, Usage};
 use stepfold_state_core::state::Write;
 
-use super::super::happening::{End, Happening};
-use super::super::{Encoder, Frame};
+use crate::http::protocol::run_updates::{RunUpdate, StreamEnd};
+use crate::http::protocol::{ProtocolFrame, UpdateEncoder};
 use crate::question::of_persons;
 
 /// The function by which a client is asked to confirm a call.
@@ -22,15 +22,16 @@ pub(super) const CONFIRMATION: &str = "adk_request_confirmation";
 pub(super) const METADATA: &str = "__session_metadata__";
 
 /// Values after a commit, of the keys that it has written.
-pub(super) type Written = BTreeMap<String, Value>;
+pub(super) type WrittenValues = BTreeMap<String, Value>;
 
 /// The events of a commit: one for each message, and the state with the last.
-pub(super) fn of_commit(agent: &str, commit: &CommittedEvent, written: &Written) -> Vec<Value> {
+pub(super) fn of_commit(agent: &str, commit: &CommittedEvent, written: &WrittenValues) -> Vec<Value> {
     let event = &*commit.event;
-    let contents: Vec<Said> = event.messages.iter().filter_map(|message| content(agent, message)).collect();
+    let contents: Vec<AdkContent> =
+        event.messages.iter().filter_map(|message| content(agent, message)).collect();
     let contents = match contents.is_empty() {
         true if written.is_empty() => return Vec::new(),
-        true => vec![Said { author: agent.to_owned(), content: None }],
+        true => vec![AdkContent { author: agent.to_owned(), content: None }],
         false => contents,
     };
     let (count, usage) = (contents.len(), usage(event));
@@ -94,7 +95,7 @@ pub(super) fn decision(request: &ApprovalRequest, response: &Value) -> Decision 
 }
 
 /// Encodes a run.
-pub(in super::super) struct Events {
+pub(in super::super) struct AdkEncoder {
     agent: String,
     is_streaming: bool,
     invocation: String,
@@ -105,10 +106,10 @@ pub(in super::super) struct Events {
     partials: usize,
 }
 
-impl Events {
+impl AdkEncoder {
     pub(in super::super) fn new(agent: String, is_streaming: bool) -> Self {
         let (invocation, at, state) = (String::new(), Timestamp::default(), Value::Null);
-        Events { agent, is_streaming, invocation, at, state, partials: 0 }
+        AdkEncoder { agent, is_streaming, invocation, at, state, partials: 0 }
     }
 
     fn text(&mut self, text: &str) -> Vec<Value> {
@@ -129,44 +130,44 @@ impl Events {
         events
     }
 
-    fn end(&self, end: &End) -> Vec<Value> {
+    fn end(&self, end: &StreamEnd) -> Vec<Value> {
         match end {
-            End::Waiting(requests) => confirmations(&self.agent, &self.invocation, requests, self.at),
-            End::Failed(problem) => vec![json!({"error": problem.detail()})],
-            End::Finished(_) | End::Suspended => Vec::new(),
+            StreamEnd::Waiting(requests) => confirmations(&self.agent, &self.invocation, requests, self.at),
+            StreamEnd::Failed(problem) => vec![json!({"error": problem.detail()})],
+            StreamEnd::Finished(_) | StreamEnd::Suspended => Vec::new(),
         }
     }
 }
 
-impl Encoder for Events {
-    fn push(&mut self, happening: &Happening) -> Vec<Frame> {
+impl UpdateEncoder for AdkEncoder {
+    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
         let events = match happening {
-            Happening::Began { invocation, at, state, .. } => {
+            RunUpdate::Began { invocation, at, state, .. } => {
                 invocation.clone_into(&mut self.invocation);
                 self.at = *at;
                 self.state.clone_from(state);
                 Vec::new()
             }
-            Happening::Text(text) => self.text(text),
-            Happening::State { after, .. } => {
+            RunUpdate::Text(text) => self.text(text),
+            RunUpdate::State { after, .. } => {
                 self.state.clone_from(after);
                 Vec::new()
             }
-            Happening::Committed(commit) => self.committed(commit),
-            Happening::Ended { end, .. } => self.end(end),
+            RunUpdate::Committed(commit) => self.committed(commit),
+            RunUpdate::Ended { end, .. } => self.end(end),
             // The events of commits have them; no request of this protocol is repeated.
             _ => Vec::new(),
         };
-        events.into_iter().map(Frame::Json).collect()
+        events.into_iter().map(ProtocolFrame::Json).collect()
     }
 }
 
-struct Said {
+struct AdkContent {
     author: String,
     content: Option<Value>,
 }
 
-fn content(agent: &str, message: &Message) -> Option<Said> {
+fn content(agent: &str, message: &Message) -> Option<AdkContent> {
     let (author, role) = match message.role() {
         Role::User => ("user", "user"),
         Role::Assistant => (agent, "model"),
@@ -175,7 +176,7 @@ fn content(agent: &str, message: &Message) -> Option<Said> {
     };
     let parts: Vec<Value> = message.parts().iter().filter_map(|part| self::part(&part.content)).collect();
     let content = (!parts.is_empty()).then(|| json!({"role": role, "parts": parts}))?;
-    Some(Said { author: author.to_owned(), content: Some(content) })
+    Some(AdkContent { author: author.to_owned(), content: Some(content) })
 }
 
 fn part(content: &Content) -> Option<Value> {

@@ -1,9 +1,8 @@
 //! The routes of the Agent Development Kit that its page and its client use.
 //!
-//! The user in a path means the principal, whatever it is: the page always sends `user`. The title that a client gives a new
-//! session is echoed, and not stored: afterwards a session has the text of its first message as title.
+//! The user in a path means the principal, whatever it is: the page always sends `user`. The title that a client gives a
+//! new session is echoed, and not stored: afterwards a session has the text of its first message as title.
 
-mod bundle;
 mod events;
 
 use std::collections::HashMap;
@@ -22,23 +21,26 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::Role as Speaker;
 use stepfold_state_core::state::{State, ValueRef, Write};
 
-pub use self::bundle::BundleError;
-pub(in crate::http) use self::bundle::{BASE, Bundle};
-pub(super) use self::events::Events;
-use self::events::{CONFIRMATION, METADATA, Written};
-use super::happening::{End, Happening, Reader};
-use super::{AnyQuery, Encoder as _, Frame, Made, Order, accept, place, stream, with_words};
-use crate::http::auth::{Principal, Role};
-use crate::http::changes::LastRun;
-use crate::http::limits::Memory;
-use crate::http::live::Opening;
-use crate::http::loading::{Page, take_state, take_whole, weight_of_value};
-use crate::http::operation::{
-    Asked, Found, InApp, InSession, Json, Operation, Target, Whole, find_session, json_response,
+pub(super) use self::events::AdkEncoder;
+use super::run_updates::{RunReader, RunUpdate, StreamEnd};
+use crate::http::app::{App, SessionTarget};
+use crate::http::guard::auth::{Principal, Role};
+use crate::http::guard::limits::MemoryReservation;
+use crate::http::guard::problem::Problem;
+use crate::http::loading::page_plan::{PagePlan, reserve_state, reserve_whole, weight_of_value};
+use crate::http::operation::ApiOperation;
+use crate::http::operation::reply::{JsonReply, json_response};
+use crate::http::operation::request::{
+    ApiRequest, AppTarget, JsonBody, PathTarget, WholeServer, find_session,
 };
-use crate::http::problem::Problem;
+use crate::http::protocol::adk::events::{CONFIRMATION, METADATA, WrittenValues};
+use crate::http::protocol::{
+    AnyQuery, ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder as _, accept, run_permit, stream,
+    with_words,
+};
 use crate::http::routes::check_shared;
-use crate::http::server::{App, Shared};
+use crate::http::rows::session_status::LastRun;
+use crate::http::state::ServerState;
 
 /// The version of the kit that clients are told.
 const VERSION: &str = "2.13.0";
@@ -47,14 +49,15 @@ const VERSION: &str = "2.13.0";
 const LISTED: usize = 100;
 
 const SESSIONS: &str = "/apps/{app}/users/{user}/sessions";
+
 const SESSION: &str = "/apps/{app}/users/{user}/sessions/{session}";
 
 /// The operations.
-pub(super) fn operations() -> Vec<Operation> {
+pub(super) fn operations() -> Vec<ApiOperation> {
     let (read_role, act) = (Role::Read, Role::Act);
     let create_words = "Creates a session, in the form of ADK.";
     vec![
-        Operation::new(
+        ApiOperation::new(
             Method::GET,
             "/list-apps",
             read_role,
@@ -62,7 +65,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Lists the apps, in the form of ADK.",
             list_apps,
         ),
-        Operation::new(
+        ApiOperation::new(
             Method::GET,
             "/config/telemetry",
             read_role,
@@ -70,7 +73,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Says that the page of ADK sends no data to its makers.",
             telemetry,
         ),
-        Operation::new(
+        ApiOperation::new(
             Method::GET,
             "/version",
             read_role,
@@ -78,7 +81,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Says which version of ADK is spoken.",
             version,
         ),
-        Operation::new(
+        ApiOperation::new(
             Method::GET,
             SESSIONS,
             read_role,
@@ -86,8 +89,8 @@ pub(super) fn operations() -> Vec<Operation> {
             "Lists the newest sessions, in the form of ADK.",
             list,
         ),
-        Operation::new(Method::POST, SESSIONS, act, "adk_create", create_words, create),
-        Operation::new(
+        ApiOperation::new(Method::POST, SESSIONS, act, "adk_create", create_words, create),
+        ApiOperation::new(
             Method::GET,
             SESSION,
             read_role,
@@ -96,8 +99,8 @@ pub(super) fn operations() -> Vec<Operation> {
             read,
         )
         .whole(),
-        Operation::new(Method::POST, SESSION, act, "adk_create_named", create_words, create),
-        Operation::new(
+        ApiOperation::new(Method::POST, SESSION, act, "adk_create_named", create_words, create),
+        ApiOperation::new(
             Method::PATCH,
             SESSION,
             act,
@@ -105,7 +108,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Replaces values of a session, in the form of ADK.",
             update,
         ),
-        Operation::new(
+        ApiOperation::new(
             Method::DELETE,
             SESSION,
             Role::Administer,
@@ -113,7 +116,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Deletes a session, in the form of ADK.",
             delete,
         ),
-        Operation::new(
+        ApiOperation::new(
             Method::POST,
             "/run",
             act,
@@ -121,7 +124,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Sends a message or confirmations of an ADK client, and answers with all events.",
             run,
         ),
-        Operation::new(
+        ApiOperation::new(
             Method::POST,
             "/run_sse",
             act,
@@ -133,78 +136,82 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 /// The sessions of an app, or one that may be new. The user of the path is echoed.
-struct InUser {
+struct UserTarget {
     app: Arc<App>,
     user: String,
     session: Option<String>,
 }
 
 /// A session. The user of the path is echoed.
-struct InUserSession {
-    within: InSession,
+struct UserSessionTarget {
+    within: SessionTarget,
     user: String,
 }
 
-impl Target for InUser {
+impl PathTarget for UserTarget {
     async fn find(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         principal: &Principal,
         names: &HashMap<String, String>,
     ) -> Result<Self, Problem> {
-        let InApp(app) = InApp::find(shared, principal, names).await?;
+        let AppTarget(app) = AppTarget::find(shared, principal, names).await?;
         let user = names.get("user").cloned().unwrap_or_default();
-        Ok(InUser { app, user, session: names.get("session").cloned() })
+        Ok(UserTarget { app, user, session: names.get("session").cloned() })
     }
 }
 
-impl Target for InUserSession {
+impl PathTarget for UserSessionTarget {
     async fn find(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         principal: &Principal,
         names: &HashMap<String, String>,
     ) -> Result<Self, Problem> {
-        let within = InSession::find(shared, principal, names).await?;
-        Ok(InUserSession { within, user: names.get("user").cloned().unwrap_or_default() })
+        let within = SessionTarget::find(shared, principal, names).await?;
+        Ok(UserSessionTarget { within, user: names.get("user").cloned().unwrap_or_default() })
     }
 }
 
-async fn list_apps(asked: Asked<Whole, AnyQuery>) -> Result<Found<Vec<String>>, Problem> {
-    Ok(Found(asked.shared.apps.keys().cloned().collect()))
+async fn list_apps(request: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Vec<String>>, Problem> {
+    Ok(JsonReply(request.shared.apps.keys().cloned().collect()))
 }
 
-async fn version(_: Asked<Whole, AnyQuery>) -> Result<Found<Value>, Problem> {
+async fn version(_: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
     let language = env!("CARGO_PKG_RUST_VERSION");
-    Ok(Found(json!({"version": VERSION, "language": "rust", "language_version": language})))
+    Ok(JsonReply(json!({"version": VERSION, "language": "rust", "language_version": language})))
 }
 
 /// The page asks its user to send data to its makers, unless that is off.
-async fn telemetry(_: Asked<Whole, AnyQuery>) -> Result<Found<Value>, Problem> {
-    Ok(Found(json!({"telemetry": false})))
+async fn telemetry(_: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
+    Ok(JsonReply(json!({"telemetry": false})))
 }
 
-async fn list(asked: Asked<InUser, AnyQuery>) -> Result<Found<Vec<Value>>, Problem> {
-    let InUser { app, user, .. } = &asked.target;
-    let request = ListSessions::new(app.name(), asked.principal.user().as_str())?.limit(LISTED);
-    let page = app.runner().store().list(request).await?;
+async fn list(request: ApiRequest<UserTarget, AnyQuery>) -> Result<JsonReply<Vec<Value>>, Problem> {
+    let UserTarget { app, user, .. } = &request.target;
+    let sessions = ListSessions::new(app.name(), request.principal.user().as_str())?.limit(LISTED);
+    let page = app.runner().store().list(sessions).await?;
     let mut rows = Vec::new();
     for listed in page.sessions {
-        let (runner, before) = (app.runner(), asked.memory.held());
+        let (runner, before) = (app.runner(), request.memory.size());
         // It may have been deleted meanwhile.
-        let Ok(first) = Page::just_after(runner, &listed.key, (0, 1)).await else { continue };
-        take_state(&asked.memory, runner, &listed.key, None).await?;
-        asked.memory.take(first.weight)?;
+        let Ok(first) = PagePlan::just_after(runner, &listed.key, (0, 1)).await else { continue };
+        reserve_state(&request.memory, runner, &listed.key, None).await?;
+        request.memory.grow(first.weight)?;
         if let Ok(stored) = runner.store().get(GetSession::new(listed.key).events(first.range)).await {
-            let row = shown(user, &stored, title(&stored).as_ref());
+            let row = session_json(user, &stored, title(&stored).as_ref());
             // Only its row stays.
-            asked.memory.hold(before.saturating_add(weight_of_value(&row)))?;
+            request.memory.resize(before.saturating_add(weight_of_value(&row)))?;
             rows.push(row);
         }
     }
-    Ok(Found(rows))
+    Ok(JsonReply(rows))
 }
 
 /// A session as it is now, with its values.
-async fn whole(runner: &Runner, session: &SessionHandle, events: EventRange) -> Result<Session, Problem> {
+async fn read_session(
+    runner: &Runner,
+    session: &SessionHandle,
+    events: EventRange,
+) -> Result<Session, Problem> {
     Ok(runner.store().get(GetSession::new(session.key().clone()).events(events)).await?)
 }
 
@@ -216,7 +223,7 @@ fn title(stored: &Session) -> Option<Value> {
     Some(json!({"displayName": text}))
 }
 
-fn shown(user: &str, stored: &Session, title: Option<&Value>) -> Value {
+fn session_json(user: &str, stored: &Session, title: Option<&Value>) -> Value {
     let state = match stored.to_json() {
         Value::Object(state) => state,
         _ => Map::new(),
@@ -234,27 +241,29 @@ struct AdkSession {
     state: Option<Map<String, Value>>,
 }
 
-async fn create(asked: Asked<InUser, AnyQuery, Json<AdkSession>>) -> Result<Found<Value>, Problem> {
-    let (InUser { app, user, session }, Json(new)) = (asked.target, asked.body);
+async fn create(
+    request: ApiRequest<UserTarget, AnyQuery, JsonBody<AdkSession>>,
+) -> Result<JsonReply<Value>, Problem> {
+    let (UserTarget { app, user, session }, JsonBody(new)) = (request.target, request.body);
     let mut values = new.state.unwrap_or_default();
     let title = values.remove(METADATA);
-    check_shared(&asked.principal, &values)?;
+    check_shared(&request.principal, &values)?;
     let id = session.or(new.session_id).unwrap_or_else(|| RandomIds.next());
-    let created = app.runner().create(asked.principal.user().as_str(), id, Value::Object(values)).await?;
-    let stored = whole(app.runner(), &created, EventRange::None).await?;
-    Ok(Found(shown(&user, &stored, title.as_ref())))
+    let created = app.runner().create(request.principal.user().as_str(), id, Value::Object(values)).await?;
+    let stored = read_session(app.runner(), &created, EventRange::None).await?;
+    Ok(JsonReply(session_json(&user, &stored, title.as_ref())))
 }
 
-async fn read(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Problem> {
-    with_events(&asked.target, &asked.memory).await.map(Found)
+async fn read(request: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
+    with_events(&request.target, &request.memory).await.map(JsonReply)
 }
 
-async fn with_events(target: &InUserSession, memory: &Memory) -> Result<Value, Problem> {
-    let InUserSession { within, user } = target;
+async fn with_events(target: &UserSessionTarget, memory: &MemoryReservation) -> Result<Value, Problem> {
+    let UserSessionTarget { within, user } = target;
     let (runner, session) = (within.runner(), &within.session);
-    take_whole(memory, runner, session.key()).await?;
-    let stored = whole(runner, session, EventRange::All).await?;
-    let mut fold = Fold::begin(runner, session, stored.oldest).await?;
+    reserve_whole(memory, runner, session.key()).await?;
+    let stored = read_session(runner, session, EventRange::All).await?;
+    let mut fold = StateFold::begin(runner, session, stored.oldest).await?;
     let name = within.app.name();
     let mut all = Vec::new();
     for commit in stored.visible_events() {
@@ -264,7 +273,7 @@ async fn with_events(target: &InUserSession, memory: &Memory) -> Result<Value, P
         let (invocation, at) = (last.event.invocation.as_str(), last.event.at);
         all.extend(events::confirmations(name, invocation, LastRun::of(session).await?.pending(), at));
     }
-    let mut shown = shown(user, &stored, title(&stored).as_ref());
+    let mut shown = session_json(user, &stored, title(&stored).as_ref());
     shown["events"] = Value::Array(all);
     Ok(shown)
 }
@@ -276,21 +285,23 @@ struct AdkValues {
     state_delta: Map<String, Value>,
 }
 
-async fn update(asked: Asked<InUserSession, AnyQuery, Json<AdkValues>>) -> Result<Found<Value>, Problem> {
-    let Json(AdkValues { state_delta: mut values }) = asked.body;
+async fn update(
+    request: ApiRequest<UserSessionTarget, AnyQuery, JsonBody<AdkValues>>,
+) -> Result<JsonReply<Value>, Problem> {
+    let JsonBody(AdkValues { state_delta: mut values }) = request.body;
     values.remove(METADATA);
-    check_shared(&asked.principal, &values)?;
+    check_shared(&request.principal, &values)?;
     if !values.is_empty() {
-        let edit = Edit::new().by(asked.principal.name());
+        let edit = Edit::new().by(request.principal.name());
         let edit = values.into_iter().fold(edit, |edit, (key, value)| edit.set(key, value));
-        asked.target.within.session.edit(edit).await?;
+        request.target.within.session.edit(edit).await?;
     }
-    with_events(&asked.target, &asked.memory).await.map(Found)
+    with_events(&request.target, &request.memory).await.map(JsonReply)
 }
 
-async fn delete(asked: Asked<InUserSession, AnyQuery>) -> Result<Found<Value>, Problem> {
-    asked.target.within.session.delete(false).await?;
-    Ok(Found(Value::Null))
+async fn delete(request: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
+    request.target.within.session.delete(false).await?;
+    Ok(JsonReply(Value::Null))
 }
 
 /// A message of an ADK client, or answers to confirmations.
@@ -336,42 +347,44 @@ struct AdkAnswer {
     response: Value,
 }
 
-async fn run(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Problem> {
-    let (reader, mut encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
+async fn run(request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<RawResponse, Problem> {
+    let (reader, mut encoder) = begin(&request.shared, &request.principal, request.body.0).await?;
     let (mut happenings, mut events) = (reader.into_stream().boxed(), Vec::new());
     while let Some(happening) = happenings.next().await {
-        if let Happening::Ended { end: End::Failed(problem), .. } = happening {
+        if let RunUpdate::Ended { end: StreamEnd::Failed(problem), .. } = happening {
             return Err(problem);
         }
-        events.extend(encoder.push(&happening).into_iter().filter_map(Frame::into_json));
+        events.extend(encoder.push(&happening).into_iter().filter_map(ProtocolFrame::into_json));
     }
-    Ok(Made(json_response(StatusCode::OK, &events)))
+    Ok(RawResponse(json_response(StatusCode::OK, &events)))
 }
 
-async fn run_sse(asked: Asked<Whole, AnyQuery, Json<AdkRun>>) -> Result<Made, Problem> {
-    let opening = Opening::take(&asked.shared, &asked.principal)?;
-    let (reader, encoder) = begin(&asked.shared, &asked.principal, asked.body.0).await?;
-    Ok(Made(stream(opening, reader, encoder)))
+async fn run_sse(
+    request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>,
+) -> Result<RawResponse, Problem> {
+    let opening = request.shared.stream_permit(&request.principal)?;
+    let (reader, encoder) = begin(&request.shared, &request.principal, request.body.0).await?;
+    Ok(RawResponse(stream(opening, reader, encoder)))
 }
 
 /// Accepts a message or decisions.
 async fn begin(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     principal: &Principal,
     new: AdkRun,
-) -> Result<(Reader, Events), Problem> {
+) -> Result<(RunReader, AdkEncoder), Problem> {
     let app = shared.apps.get(&new.app_name).ok_or_else(|| Problem::unknown_app(&new.app_name))?;
     let session = find_session(app, principal, &new.session_id).await?;
     let mut parts = new.new_message.map(|message| message.parts).unwrap_or_default();
     let answers: Vec<_> = parts.iter_mut().filter_map(|part| part.function_response.take()).collect();
     let order = if answers.is_empty() {
-        Order::Send(Box::new(input(principal, &parts, new.state_delta)?), None)
+        ClientRequest::Send(Box::new(input(principal, &parts, new.state_delta)?), None)
     } else {
-        Order::Decide(decisions(&session, answers).await?, None)
+        ClientRequest::Decide(decisions(&session, answers).await?, None)
     };
     let reader =
-        accept::<Problem>(place(shared, principal)?, principal, app.runner(), session, order).await?;
-    Ok((reader, Events::new(app.name().to_owned(), new.streaming)))
+        accept::<Problem>(run_permit(shared, principal)?, principal, app.runner(), session, order).await?;
+    Ok((reader, AdkEncoder::new(app.name().to_owned(), new.streaming)))
 }
 
 /// The input of a message: its text, and the values that the client writes with it.
@@ -407,8 +420,8 @@ async fn decisions(
             return Err(Problem::invalid("newMessage", why));
         }
         let request = pending.iter().find(|request| request.id == answer.id);
-        // The runner refuses a decision about a request that is not pending. The request may be pending by then: a confirmation that
-        // came before it is not an approval.
+        // The runner refuses a decision about a request that is not pending. The request may be pending by then: a
+        // confirmation that came before it is not an approval.
         let decision = match request {
             Some(request) => events::decision(request, &answer.response),
             None => Decision::reject("confirmed before it was asked"),
@@ -419,18 +432,18 @@ async fn decisions(
 }
 
 /// The values of a session, folded commit by commit.
-struct Fold(State);
+struct StateFold(State);
 
-impl Fold {
+impl StateFold {
     /// Begins at a version.
     async fn begin(runner: &Runner, session: &SessionHandle, version: u64) -> Result<Self, Problem> {
         let mut get = GetSession::new(session.key().clone()).events(EventRange::None);
         get.version = Some(version);
-        Ok(Fold(runner.store().get(get).await?.state(runner.schema())?))
+        Ok(StateFold(runner.store().get(get).await?.state(runner.schema())?))
     }
 
     /// The values after a commit, of the keys that it writes. Values that sessions share are as they are now.
-    fn written(&mut self, commit: &CommittedEvent) -> Written {
+    fn written(&mut self, commit: &CommittedEvent) -> WrittenValues {
         let delta = &commit.event.actions.delta;
         for write in delta.iter().filter(|write| Scope::of(write.key()) == Scope::Session) {
             // A value of a schema that has changed since is told as the last one that could be read.

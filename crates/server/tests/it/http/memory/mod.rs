@@ -1,13 +1,14 @@
 //! Memory of the server under any requests of one token.
 //!
-//! The law: the process grows by at most the budget of a user, and what it needs in any case. It lives, within a bound that its system
-//! sets; what it refuses until later says so; and requests of another user are served meanwhile.
+//! The law: the process grows by at most the budget of a user, and what it needs in any case. It lives, within a bound that
+//! its system sets; what it refuses until later says so; and requests of another user are served meanwhile.
 //!
-//! It holds where the allocator returns what was freed: the process has `MALLOC_MMAP_THRESHOLD_`, as docs/deployment.md recommends. Without it,
-//! glibc keeps blocks of megabytes: seed 2131 with a budget of 64 MiB takes 128 to 137 MiB, and 49 with it.
+//! It holds where the allocator returns what was freed: the process has `MALLOC_MMAP_THRESHOLD_`, as docs/deployment.md
+//! recommends. Without it, glibc keeps blocks of megabytes: seed 2131 with a budget of 64 MiB takes 128 to 137 MiB, and 49
+//! with it.
 //!
-//! By hand: `ROWS=all PROPTEST_CASES=1000 STORE=FILE cargo test ...` plays each row and more mixes, over a file that is kept; `BUDGET=256`
-//! with another budget, and `SEED=7 PROPTEST_CASES=1` one mix again.
+//! By hand: `ROWS=all PROPTEST_CASES=1000 STORE=FILE cargo test ...` plays each row and more mixes, over a file that is
+//! kept; `BUDGET=256` with another budget, and `SEED=7 PROPTEST_CASES=1` one mix again.
 
 mod load;
 mod process;
@@ -27,8 +28,8 @@ use self::sessions::{ALL, SMALL, lists, prepare};
 
 const MIB: usize = 1 << 20;
 
-/// Memory of the process that no account counts: buffers of connections, stacks, caches of SQLite, and the rows that its readers
-/// look at.
+/// Memory of the process that no account counts: buffers of connections, stacks, caches of SQLite, and the rows that its
+/// readers look at.
 const SLACK: usize = 32 * MIB;
 
 /// The budget of a user: 64 MiB, or so many as `BUDGET` says.

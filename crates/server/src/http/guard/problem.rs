@@ -1,0 +1,455 @@
+//! Errors as problem documents (RFC 9457).
+
+use http::{HeaderValue, StatusCode, header};
+use schemars::JsonSchema;
+use serde::Serialize;
+use stepfold_agent_loop::{DecisionError, EditError};
+use stepfold_runner::{Remedy, RunnerError};
+use stepfold_session_scopes::{ErrorKind, SessionError};
+use stepfold_state_core::ErrorChain;
+
+use super::gate::GateRefusal;
+
+/// A problem: its document, on the heap, since most requests have none.
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
+pub(in crate::http) struct Problem(Box<ProblemDocument>);
+
+/// A problem document.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Problem")]
+pub(in crate::http) struct ProblemDocument {
+    /// A URI of the kind of problem: `urn:stepfold:problem:` and the kind.
+    r#type: String,
+    /// The kind of problem, in words.
+    title: &'static str,
+    /// The status of the response.
+    status: u16,
+    /// What failed, and what to do.
+    detail: String,
+    /// The kind of problem: what programs branch on.
+    kind: &'static str,
+    /// What helps: `retry` the same request soon, `wait` until someone has acted, or `never`.
+    remedy: &'static str,
+    /// The version that the request expected, of a conflict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<u64>,
+    /// The version of the session, of a conflict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actual: Option<u64>,
+    /// The ids of the requests that wait for decisions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pending: Vec<String>,
+    /// Whether the message of the request was stored nevertheless.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    accepted: bool,
+    /// The same in the form of OpenAI, from its operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<OpenAiError>,
+    #[serde(skip)]
+    retry_after: Option<u32>,
+}
+
+/// An error in the form of OpenAI.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(in crate::http) struct OpenAiError {
+    /// What failed, and what to do.
+    message: String,
+    /// Whose fault it is.
+    r#type: &'static str,
+    /// The kind of problem.
+    code: &'static str,
+    /// Always null.
+    param: Option<String>,
+}
+
+/// The form of a problem document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) enum ProblemForm {
+    Plain,
+    /// Also as clients of OpenAI read it.
+    OpenAi,
+}
+
+/// The media type of problem documents.
+pub(in crate::http) const MEDIA_TYPE: &str = "application/problem+json";
+
+impl Problem {
+    fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
+        Problem(Box::new(ProblemDocument {
+            r#type: format!("urn:stepfold:problem:{kind}"),
+            title,
+            status: status.as_u16(),
+            detail: detail.into(),
+            kind,
+            remedy: "never",
+            expected: None,
+            actual: None,
+            pending: Vec::new(),
+            accepted: false,
+            error: None,
+            retry_after: None,
+        }))
+    }
+
+    fn remedy(mut self, remedy: Remedy) -> Self {
+        self.0.remedy = match remedy {
+            Remedy::Retry => "retry",
+            Remedy::Wait => "wait",
+            Remedy::Never => "never",
+        };
+        self
+    }
+
+    fn after(mut self, seconds: u32) -> Self {
+        self.0.retry_after = Some(seconds);
+        self.remedy(Remedy::Retry)
+    }
+
+    pub(in crate::http) fn in_form(mut self, form: ProblemForm) -> Self {
+        if form == ProblemForm::OpenAi {
+            self.0.error = Some(self.in_form_of_openai());
+        }
+        self
+    }
+
+    pub(in crate::http) fn in_form_of_openai(&self) -> OpenAiError {
+        let r#type = match self.0.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        OpenAiError { message: self.0.detail.clone(), r#type, code: self.0.kind, param: None }
+    }
+
+    pub(in crate::http) fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    pub(in crate::http) fn kind(&self) -> &'static str {
+        self.0.kind
+    }
+
+    pub(in crate::http) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The body and the headers of the response.
+    pub(in crate::http) fn into_response(self) -> http::Response<axum::body::Body> {
+        let text = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = http::Response::new(axum::body::Body::from(text));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+        if let Some(seconds) = self.0.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.0.status == 401 {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"stepfold\""));
+        }
+        response
+    }
+
+    pub(in crate::http) fn denied(denied: GateRefusal) -> Self {
+        match denied {
+            GateRefusal::Host => Problem::new(
+                StatusCode::MISDIRECTED_REQUEST,
+                "host",
+                "Unknown host",
+                "unknown host: the server answers to its own names only; add one with `--host-name`",
+            ),
+            GateRefusal::Origin => Problem::new(
+                StatusCode::FORBIDDEN,
+                "origin",
+                "Foreign origin",
+                "request of a page of another origin: allow the origin with `--allow-origin`; a server behind a proxy with TLS has \
+                 `--https`",
+            ),
+            GateRefusal::ContentType => Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "content_type",
+                "Unsupported media type",
+                "unsupported media type: requests that change something have the content type application/json",
+            ),
+        }
+    }
+
+    pub(in crate::http) fn unauthenticated() -> Self {
+        let detail = "missing or unknown token: send `Authorization: Bearer TOKEN`";
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "Not authenticated", detail)
+    }
+
+    pub(in crate::http) fn unavailable(detail: &str) -> Self {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Unavailable", detail).after(1)
+    }
+
+    pub(in crate::http) fn forbidden(needs: super::auth::Role) -> Self {
+        let detail = format!("forbidden: the role `{needs}` is required");
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", "Forbidden", detail)
+    }
+
+    /// `instead`: what anyone may do.
+    pub(in crate::http) fn open_import(instead: &str) -> Self {
+        let detail = format!(
+            "forbidden: the role `{}` is required to continue a run that was imported before its end; {instead}",
+            super::auth::Role::Administer
+        );
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", "Forbidden", detail)
+    }
+
+    pub(in crate::http) fn unknown_path() -> Self {
+        let detail = "unknown path; GET /api/v1/openapi.json lists the known ones";
+        Problem::new(StatusCode::NOT_FOUND, "unknown_path", "Unknown path", detail)
+    }
+
+    pub(in crate::http) fn method() -> Self {
+        let detail = "method not allowed here; GET /api/v1/openapi.json lists the allowed ones";
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", "Method not allowed", detail)
+    }
+
+    pub(in crate::http) fn unknown_app(app: &str) -> Self {
+        let detail = format!("unknown app `{app}`; GET /api/v1/apps lists the known ones");
+        Problem::new(StatusCode::NOT_FOUND, "unknown_app", "Unknown app", detail)
+    }
+
+    /// The same for a session of another user and for one that does not exist.
+    pub(in crate::http) fn unknown_session(session: &str) -> Self {
+        let detail = format!("unknown session `{session}`; create one with POST …/sessions");
+        Problem::new(StatusCode::NOT_FOUND, "unknown_session", "Unknown session", detail)
+    }
+
+    pub(in crate::http) fn unknown_version(version: u64) -> Self {
+        let detail = format!("the session has no commit at version {version}, or retention has deleted it");
+        Problem::new(StatusCode::NOT_FOUND, "unknown_version", "Unknown version", detail)
+    }
+
+    pub(in crate::http) fn unknown_label(label: &str) -> Self {
+        let detail = format!("unknown label `{label}`; GET …/labels lists the known ones");
+        Problem::new(StatusCode::NOT_FOUND, "unknown_label", "Unknown label", detail)
+    }
+
+    pub(in crate::http) fn no_model_step(version: u64) -> Self {
+        let detail = format!(
+            "no model is asked at version {version}: it is of no run, of a graph itself, or of an agent whose tools are not \
+             known; name a run inside with `path`"
+        );
+        Problem::new(StatusCode::CONFLICT, "no_model_step", "No step of a model", detail)
+    }
+
+    pub(in crate::http) fn no_test(why: &str) -> Self {
+        let detail = format!("the session cannot be a scripted test: {why}");
+        Problem::new(StatusCode::CONFLICT, "no_test", "No scripted test", detail)
+    }
+
+    pub(in crate::http) fn unsupported(what: &str) -> Self {
+        let detail = format!("the store of the sessions has no {what}");
+        Problem::new(StatusCode::NOT_IMPLEMENTED, "unsupported", "Unsupported by the store", detail)
+    }
+
+    pub(in crate::http) fn no_graph(app: &str) -> Self {
+        let detail =
+            format!("app `{app}` has no graph: it is not a graph, or was registered without its shape");
+        Problem::new(StatusCode::NOT_FOUND, "no_graph", "No graph", detail)
+    }
+
+    pub(in crate::http) fn not_waiting(message: &str) -> Self {
+        let detail = format!("message `{message}` does not wait: it was taken, or withdrawn before");
+        Problem::new(StatusCode::CONFLICT, "not_waiting", "Not waiting", detail)
+    }
+
+    pub(in crate::http) fn invalid(what: &str, why: impl std::fmt::Display) -> Self {
+        let detail = format!("invalid {what}: {why}");
+        Problem::new(StatusCode::BAD_REQUEST, "invalid", "Invalid request", detail)
+    }
+
+    pub(in crate::http) fn too_large(limit: usize) -> Self {
+        let detail = format!("request body too large: at most {limit} bytes are accepted");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
+    }
+
+    pub(in crate::http) fn too_slow() -> Self {
+        let detail = "request timed out: its body did not arrive in time";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", "Request timeout", detail).after(1)
+    }
+
+    pub(in crate::http) fn takes_too_long(timeout: std::time::Duration) -> Self {
+        let detail =
+            format!("request timed out: the session could not be read within {} s", timeout.as_secs());
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        Problem::new(unavailable, "timeout", "Request timeout", detail).remedy(Remedy::Never)
+    }
+
+    pub(in crate::http) fn too_many(what: &str, limit: usize) -> Self {
+        let detail = format!("too many {what}: at most {limit} are allowed at once");
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many", "Too many requests", detail).after(2)
+    }
+
+    /// A request that needs more memory than a user may hold.
+    pub(in crate::http) fn no_memory(bytes: usize, limit: usize) -> Self {
+        let detail = format!(
+            "the request needs about {bytes} bytes of memory, and at most {limit} are allowed: ask for less at once, or raise \
+             `memory_per_user`"
+        );
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
+    }
+
+    /// All users together hold as much as the server may.
+    pub(in crate::http) fn busy() -> Self {
+        let detail = "the server holds as many bytes for requests as it may: try again";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Server busy", detail).after(2)
+    }
+
+    /// A conflict of versions.
+    pub(in crate::http) fn conflict(expected: u64, actual: u64) -> Self {
+        let detail = format!("the session is at version {actual}, not {expected}; read it again");
+        let mut problem = Problem::new(StatusCode::CONFLICT, "conflict", "Conflict", detail);
+        (problem.0.expected, problem.0.actual) = (Some(expected), Some(actual));
+        problem
+    }
+
+    /// The cause is ours: it is logged, and not sent.
+    fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
+        tracing::error!(error = %ErrorChain(error), "request failed");
+        let detail = "the request failed; the log of the server has the cause";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+    }
+}
+
+impl From<SessionError> for Problem {
+    fn from(error: SessionError) -> Self {
+        Problem::from(&error)
+    }
+}
+
+impl From<&SessionError> for Problem {
+    fn from(error: &SessionError) -> Self {
+        use StatusCode as S;
+        let detail = error.to_string();
+        match (error, error.kind()) {
+            (SessionError::Conflict { expected, actual, .. }, _) => {
+                Problem::conflict(*expected, *actual).remedy(Remedy::Retry)
+            }
+            (SessionError::NoSuchVersion { .. }, _) => {
+                Problem::new(S::NOT_FOUND, "unknown_version", "Unknown version", detail)
+            }
+            (SessionError::TooLarge { .. }, _) => {
+                Problem::new(S::PAYLOAD_TOO_LARGE, "too_large", "Too large", detail)
+            }
+            (SessionError::IdempotencyKeyReused { .. } | SessionError::EventReused { .. }, _) => {
+                Problem::new(S::CONFLICT, "key_reused", "Idempotency key reused", detail)
+            }
+            (SessionError::NotFound { key }, _) => Problem::unknown_session(key.id.as_str()),
+            (_, ErrorKind::AlreadyExists) => Problem::new(S::CONFLICT, "exists", "Already exists", detail),
+            (_, ErrorKind::Invalid) => Problem::new(S::BAD_REQUEST, "invalid", "Invalid request", detail),
+            (_, ErrorKind::Full) => {
+                Problem::new(S::TOO_MANY_REQUESTS, "inbox_full", "Inbox full", detail).after(5)
+            }
+            (_, ErrorKind::Claimed | ErrorKind::ClaimLost) => {
+                Problem::new(S::CONFLICT, "claimed", "Claimed by another worker", detail).after(1)
+            }
+            (_, ErrorKind::Unsupported) => {
+                Problem::new(S::NOT_IMPLEMENTED, "unsupported", "Unsupported by the store", detail)
+            }
+            (_, ErrorKind::Transient) => {
+                tracing::warn!(error = %ErrorChain(error), "the store is unavailable");
+                Problem::unavailable("the store of the sessions is unavailable")
+            }
+            _ => Problem::internal(error),
+        }
+    }
+}
+
+impl From<RunnerError> for Problem {
+    fn from(error: RunnerError) -> Self {
+        use StatusCode as S;
+        let (detail, remedy) = (error.to_string(), error.remedy());
+        let of_kind = |status, kind, title| Problem::new(status, kind, title, detail.clone()).remedy(remedy);
+        match &error {
+            _ if error.is_invalid_record() => {
+                tracing::warn!(error = %ErrorChain(&error), "invalid record");
+                of_kind(S::CONFLICT, "invalid_record", "Invalid record")
+            }
+            RunnerError::InvalidId { source } => Problem::from(&**source),
+            RunnerError::Store { source, .. } | RunnerError::Conflict { source, .. } => {
+                Problem::from(&**source)
+            }
+            RunnerError::Claimed { is_accepted, .. } => {
+                let mut problem = of_kind(S::CONFLICT, "claimed", "Claimed by another worker").after(1);
+                problem.0.accepted = *is_accepted;
+                problem
+            }
+            RunnerError::ClaimLost { .. } => of_kind(S::CONFLICT, "claim_lost", "Claim lost").after(1),
+            RunnerError::EarlierRunFailed { .. } => {
+                let mut problem = of_kind(S::CONFLICT, "earlier_run_failed", "Earlier run failed");
+                problem.0.accepted = true;
+                problem
+            }
+            RunnerError::EarlierCannotBegin { is_accepted, .. } => {
+                let mut problem =
+                    of_kind(S::CONFLICT, "earlier_cannot_begin", "Earlier message cannot begin");
+                problem.0.accepted = *is_accepted;
+                problem
+            }
+            RunnerError::Run { .. } => of_kind(S::BAD_GATEWAY, "run_failed", "Run failed"),
+            RunnerError::Input { .. } => of_kind(S::UNPROCESSABLE_ENTITY, "input", "Invalid input"),
+            RunnerError::Edit { error, .. } => match **error {
+                EditError::KeyReused { .. } => of_kind(S::CONFLICT, "key_reused", "Idempotency key reused"),
+                _ => of_kind(S::UNPROCESSABLE_ENTITY, "edit", "Invalid edit"),
+            },
+            RunnerError::InvalidToken { .. } => {
+                of_kind(S::UNPROCESSABLE_ENTITY, "invalid_token", "Invalid token")
+            }
+            RunnerError::Busy { .. } => of_kind(S::CONFLICT, "busy", "Session busy").after(1),
+            RunnerError::Pending { pending, is_accepted, .. } => {
+                let mut problem = of_kind(S::CONFLICT, "pending", "Decisions pending");
+                (problem.0.pending, problem.0.accepted) = (pending.clone(), *is_accepted);
+                problem
+            }
+            RunnerError::CannotWait { .. } => of_kind(S::CONFLICT, "cannot_wait", "Input cannot wait"),
+            RunnerError::Decision { error, .. } => match **error {
+                DecisionError::AlreadyDecided { .. } => of_kind(S::CONFLICT, "decided", "Already decided"),
+                DecisionError::KeyReused { .. } => {
+                    of_kind(S::CONFLICT, "key_reused", "Idempotency key reused")
+                }
+                DecisionError::NotPending { .. } => of_kind(S::CONFLICT, "not_pending", "Not pending"),
+                _ => of_kind(S::UNPROCESSABLE_ENTITY, "decision", "Invalid decision"),
+            },
+            RunnerError::Withdrawn { .. } => of_kind(S::GONE, "withdrawn", "Message removed"),
+            RunnerError::NothingToResume { .. } => {
+                of_kind(S::CONFLICT, "nothing_to_resume", "Nothing to resume")
+            }
+            RunnerError::AgentChanged { .. } => of_kind(S::CONFLICT, "agent_changed", "Agent changed"),
+            RunnerError::Diverged { .. } => of_kind(S::CONFLICT, "diverged", "Replay diverged"),
+            RunnerError::ShutDown { is_accepted, .. } => {
+                let mut problem = Problem::unavailable("the server is shutting down");
+                problem.0.accepted = *is_accepted;
+                problem
+            }
+            _ => Problem::internal(&error),
+        }
+    }
+}
+
+/// The statuses of problem documents that each operation may answer with.
+pub(in crate::http) fn common() -> [(u16, &'static str); 16] {
+    [
+        (400, "The request is invalid."),
+        (401, "The token is missing or unknown."),
+        (403, "The role does not suffice, or the request is from a page of another origin."),
+        (404, "The app or the session is unknown, or the session belongs to another user."),
+        (408, "The body did not arrive in time."),
+        (409, "The request conflicts with the session: see `kind`."),
+        (410, "The message was withdrawn."),
+        (413, "The body, a file or a value is too large."),
+        (415, "The content type is not `application/json`."),
+        (421, "The server does not serve this host."),
+        (422, "The agent does not accept it: an input, a decision, an edit or a token."),
+        (429, "A limit is reached."),
+        (500, "The server failed."),
+        (501, "The store of the sessions cannot do it."),
+        (502, "The run failed."),
+        (503, "The server is unavailable."),
+    ]
+}

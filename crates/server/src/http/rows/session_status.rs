@@ -1,0 +1,99 @@
+//! The status of a session in a word, and the last run that it depends on.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use stepfold_agent_loop::ApprovalRequest;
+use stepfold_runner::{RunnerError, SessionHandle, failure};
+use stepfold_session_scopes::{EventRange, Session};
+
+/// What a session does, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum Status {
+    /// A worker has it, in any process.
+    Running,
+    /// Its run waits for decisions.
+    Waiting,
+    /// Its run was interrupted, and continues when it is resumed or recovered.
+    Interrupted,
+    /// Its run failed, and continues when it is resumed.
+    Failed,
+    /// Its last run has ended, or there was none.
+    Idle,
+    /// Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there.
+    Invalid,
+    /// There is no such session any more.
+    Deleted,
+}
+
+impl Status {
+    /// Whether a run of the session needs a person to go on.
+    pub(in crate::http) fn is_stopped(self) -> bool {
+        match self {
+            Status::Waiting | Status::Interrupted | Status::Failed | Status::Invalid => true,
+            Status::Running | Status::Idle | Status::Deleted => false,
+        }
+    }
+
+    /// A session with its newest event, and its status.
+    pub(in crate::http) async fn of(session: &SessionHandle) -> Result<(Session, Status), RunnerError> {
+        let stored = session.read_events(EventRange::Last(1)).await?;
+        let status = match is_running(session, &stored) {
+            true => Status::Running,
+            false => Status::decide(session, &stored, &LastRun::of(session).await?),
+        };
+        Ok((stored, status))
+    }
+
+    /// The status of a session that was read with its newest event, and whose unfinished run this is.
+    pub(in crate::http) fn decide(session: &SessionHandle, stored: &Session, run: &LastRun) -> Status {
+        let has_failed = stored.events.last().is_some_and(|newest| failure(&newest.event).is_some());
+        match run {
+            _ if is_running(session, stored) => Status::Running,
+            LastRun::Ended => Status::Idle,
+            LastRun::Unfinished(pending) if !pending.is_empty() => Status::Waiting,
+            LastRun::Unfinished(_) if has_failed => Status::Failed,
+            LastRun::Unfinished(_) => Status::Interrupted,
+            LastRun::Invalid(_) => Status::Invalid,
+        }
+    }
+}
+
+/// The last run of a session, for those who look at it: a record that cannot be restored hides neither the session nor
+/// others.
+pub(in crate::http) enum LastRun {
+    /// It has ended, or there was none.
+    Ended,
+    /// It has not ended, and waits for these decisions, if any.
+    Unfinished(Vec<ApprovalRequest>),
+    /// It cannot be restored, for this reason.
+    Invalid(String),
+}
+
+impl LastRun {
+    pub(in crate::http) async fn of(session: &SessionHandle) -> Result<Self, RunnerError> {
+        match session.unfinished().await {
+            Ok(None) => Ok(LastRun::Ended),
+            Ok(Some(run)) => Ok(LastRun::Unfinished(run.pending())),
+            // What begins a run is of its record as well.
+            // NOTE: An invalid record is a status, not an error: one such session must not fail the list of all sessions
+            // (docs/decisions/server.md).
+            Err(error) if error.is_invalid_record() || matches!(error, RunnerError::Input { .. }) => {
+                Ok(LastRun::Invalid(error.to_string()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The requests that wait for decisions.
+    pub(in crate::http) fn pending(&self) -> &[ApprovalRequest] {
+        match self {
+            LastRun::Unfinished(pending) => pending,
+            LastRun::Ended | LastRun::Invalid(_) => &[],
+        }
+    }
+}
+
+fn is_running(session: &SessionHandle, stored: &Session) -> bool {
+    session.running().is_some() || stored.claim.is_some()
+}
