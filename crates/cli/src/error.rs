@@ -8,11 +8,11 @@ use stepfold::runner::RunnerError;
 use stepfold::session_scopes::{ErrorKind, SessionError};
 use stepfold::state_core::ErrorChain;
 
-use crate::agent_file::FileFaults;
+use crate::form::FileFaults;
 
 /// How a command ended. The numbers are those of the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum CommandEnding {
     /// All went well.
     Done,
     /// Something failed; the run can be resumed if there is one.
@@ -29,69 +29,69 @@ pub(crate) enum Ending {
     Stopped(u8),
 }
 
-impl Ending {
+impl CommandEnding {
     /// Whether it is that of a run which has ended, with an answer or without: nothing of it is left to be resumed.
-    pub(crate) fn is_of_ended_run(self) -> bool {
-        matches!(self, Ending::Done | Ending::NoAnswer | Ending::Failed)
+    pub(crate) fn has_run_ended(self) -> bool {
+        matches!(self, CommandEnding::Done | CommandEnding::NoAnswer | CommandEnding::Failed)
     }
 }
 
-impl From<Ending> for ExitCode {
-    fn from(ending: Ending) -> Self {
+impl From<CommandEnding> for ExitCode {
+    fn from(ending: CommandEnding) -> Self {
         ExitCode::from(match ending {
-            Ending::Done => 0,
-            Ending::Failed => 1,
-            Ending::Usage => 2,
-            Ending::Waits => 3,
-            Ending::NoAnswer => 4,
-            Ending::Interrupted => 130,
-            Ending::Stopped(signal) => 128_u8.saturating_add(signal),
+            CommandEnding::Done => 0,
+            CommandEnding::Failed => 1,
+            CommandEnding::Usage => 2,
+            CommandEnding::Waits => 3,
+            CommandEnding::NoAnswer => 4,
+            CommandEnding::Interrupted => 130,
+            CommandEnding::Stopped(signal) => 128_u8.saturating_add(signal),
         })
     }
 }
 
 /// That the command ends here, and nothing is left to be told.
 #[derive(Debug)]
-pub(crate) struct Stop(pub(crate) Ending);
+pub(crate) struct SilentExit(pub(crate) CommandEnding);
 
-impl fmt::Display for Stop {
+impl fmt::Display for SilentExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the command is stopped")
     }
 }
 
-impl Error for Stop {}
+impl Error for SilentExit {}
 
 /// A wrong use of the command: nothing was done.
 #[derive(Debug)]
-pub(crate) struct Misuse(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-impl fmt::Display for Misuse {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Error for Misuse {}
+impl Error for UsageError {}
 
 /// A failure after which the message is stored, and which says so.
 #[derive(Debug)]
-pub(crate) struct Stored(pub(crate) String);
+pub(crate) struct StoredMessageError(pub(crate) String);
 
-impl Stored {
+impl StoredMessageError {
     /// A failure with this text, which says that the message is stored if it is.
     pub(crate) fn if_so(is_stored: bool, text: String) -> anyhow::Error {
-        if is_stored { Stored(text).into() } else { anyhow::Error::msg(text) }
+        if is_stored { StoredMessageError(text).into() } else { anyhow::Error::msg(text) }
     }
 }
 
-impl fmt::Display for Stored {
+impl fmt::Display for StoredMessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Error for Stored {}
+impl Error for StoredMessageError {}
 
 /// An error with its causes, in one line.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
@@ -99,7 +99,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 /// An error as a user of the command is told it.
-pub(crate) fn told(error: &anyhow::Error) -> String {
+pub(crate) fn error_text(error: &anyhow::Error) -> String {
     let Some(stored) = session_error(error) else {
         return chain(error.as_ref()).replace("with `when_claimed`", "with `--when-claimed take-over`");
     };
@@ -121,19 +121,19 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
 }
 
 /// Whether an error is about what was asked for, so that nothing was done and the exit status is that of a misuse.
-pub(crate) fn is_misuse(error: &anyhow::Error) -> bool {
+pub(crate) fn is_usage_error(error: &anyhow::Error) -> bool {
     let is_input = || {
         let error = error.downcast_ref::<RunnerError>();
         matches!(error, Some(RunnerError::Input { .. } | RunnerError::NothingToResume { .. }))
     };
-    error.is::<Misuse>()
+    error.is::<UsageError>()
         || error.is::<FileFaults>()
         || is_input()
         || session_error(error).is_some_and(is_request_fault)
 }
 
 /// Whether the store is damaged, or not ours: then a person has to look at its file.
-pub(crate) fn is_of_store(error: &anyhow::Error) -> bool {
+pub(crate) fn is_store_fault(error: &anyhow::Error) -> bool {
     let is_of_agent = |error: &SessionError| {
         matches!(error, SessionError::SchemaMismatch { .. } | SessionError::Migration { .. })
     };

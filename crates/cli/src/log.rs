@@ -11,8 +11,8 @@ use tracing_subscriber::{EnvFilter, Registry, fmt};
 ///
 /// The returned guard sends the remaining spans at its end.
 pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard>, OtelError> {
-    let asked = crate::environment("RUST_LOG").and_then(|filter| filter.into_string().ok());
-    let filter = asked.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
+    let rust_log = crate::environment::variable("RUST_LOG").and_then(|filter| filter.into_string().ok());
+    let filter = rust_log.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
         match verbose {
             // An export that failed is told at the end, in words. An agent file shows whether there are tools.
             // What fails with an MCP server is an error of ours.
@@ -24,7 +24,7 @@ pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard
         .to_owned()
     });
     let notes = fmt::layer()
-        .with_writer(|| crate::show::Traces)
+        .with_writer(|| crate::show::TraceWriter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(EnvFilter::new(filter));
     let notes = Registry::default().with(notes);

@@ -8,13 +8,10 @@ use stepfold::prelude::*;
 use stepfold::session_scopes::{Adopted, Scope, Session, SessionError, SessionSchema};
 use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
 
-use crate::agent_file::form::Conversion;
-
-/// The conversions of a key, in the order in which they are tried.
-pub(crate) type Migration = (String, Vec<Conversion>);
+use crate::form::agent::{KeyMigration, ValueConversion};
 
 /// The schema of the sessions of an agent, with what its file says about values of other types.
-pub(crate) fn session_schema(schema: &Schema, migrations: Vec<Migration>) -> SessionSchema {
+pub(crate) fn session_schema(schema: &Schema, migrations: Vec<KeyMigration>) -> SessionSchema {
     let mut migrated = SessionSchema::new(schema.clone());
     for (name, conversions) in migrations {
         let (declared, key) = (schema.clone(), name.clone());
@@ -27,10 +24,10 @@ pub(crate) fn session_schema(schema: &Schema, migrations: Vec<Migration>) -> Ses
 }
 
 /// The value that the first conversion gives that fits; none if it is dropped.
-fn convert(key: &KeySchema, conversions: &[Conversion], old: &Value) -> Result<Option<Value>, String> {
+fn convert(key: &KeySchema, conversions: &[ValueConversion], old: &Value) -> Result<Option<Value>, String> {
     for conversion in conversions {
         match conversion {
-            Conversion::Drop => return Ok(None),
+            ValueConversion::Drop => return Ok(None),
             conversion => {
                 let converted = conversion.of(old, key.default());
                 if let Some(value) = converted.filter(|value| key.check(value).is_ok()) {
@@ -45,19 +42,25 @@ fn convert(key: &KeySchema, conversions: &[Conversion], old: &Value) -> Result<O
     ))
 }
 
-impl Conversion {
+impl ValueConversion {
     fn of(self, old: &Value, default: Option<&Value>) -> Option<Value> {
         match (self, old) {
-            (Conversion::Text, Value::String(_)) => Some(old.clone()),
-            (Conversion::Text, _) => Some(Value::String(old.to_string())),
-            (Conversion::Number, Value::String(text)) => {
+            (ValueConversion::Text, Value::String(_)) => Some(old.clone()),
+            (ValueConversion::Text, _) => Some(Value::String(old.to_string())),
+            (ValueConversion::Number, Value::String(text)) => {
                 serde_json::from_str(text.trim()).ok().filter(Value::is_number)
             }
-            (Conversion::Json, Value::String(text)) => serde_json::from_str(text).ok(),
-            (Conversion::List, _) => Some(json!([old])),
-            (Conversion::First, Value::Array(items)) => items.first().cloned(),
-            (Conversion::Default, _) => default.cloned(),
-            (Conversion::Number | Conversion::Json | Conversion::First | Conversion::Drop, _) => None,
+            (ValueConversion::Json, Value::String(text)) => serde_json::from_str(text).ok(),
+            (ValueConversion::List, _) => Some(json!([old])),
+            (ValueConversion::First, Value::Array(items)) => items.first().cloned(),
+            (ValueConversion::Default, _) => default.cloned(),
+            (
+                ValueConversion::Number
+                | ValueConversion::Json
+                | ValueConversion::First
+                | ValueConversion::Drop,
+                _,
+            ) => None,
         }
     }
 }
@@ -76,7 +79,7 @@ pub(crate) fn untyped(schema: &SessionSchema) -> SessionSchema {
 
 /// How a stored value and the agent of today go together.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Fit {
+pub(crate) enum ValueFit {
     /// The agent sees what is stored.
     Fits,
     /// The agent sees what a migration makes of it; nothing, if it is dropped.
@@ -88,7 +91,7 @@ pub(crate) enum Fit {
 }
 
 /// How the stored value of a key fits.
-pub(crate) fn fit(session: &Session, schema: &SessionSchema, key: &str) -> Fit {
+pub(crate) fn fit(session: &Session, schema: &SessionSchema, key: &str) -> ValueFit {
     let is_known = schema.schema().is_open() || schema.schema().key(key).is_some();
     let values = session.values.as_ref();
     let held = values.and_then(|values| match Scope::of(key) {
@@ -98,39 +101,39 @@ pub(crate) fn fit(session: &Session, schema: &SessionSchema, key: &str) -> Fit {
         Scope::Temp => None,
     });
     match held.map(|held| schema.adopt(key, &held.cell, &held.schema)) {
-        _ if !is_known => Fit::Undeclared,
-        None | Some(Ok(Adopted::Same)) => Fit::Fits,
-        Some(Ok(Adopted::Converted(cell))) => Fit::Migrated(Some(cell.view().to_json())),
-        Some(Ok(Adopted::Hidden)) => Fit::Migrated(None),
-        Some(Err(SessionError::SchemaMismatch { stored, opened, faults, .. })) => Fit::Misfit(format!(
+        _ if !is_known => ValueFit::Undeclared,
+        None | Some(Ok(Adopted::Same)) => ValueFit::Fits,
+        Some(Ok(Adopted::Converted(cell))) => ValueFit::Migrated(Some(cell.view().to_json())),
+        Some(Ok(Adopted::Hidden)) => ValueFit::Migrated(None),
+        Some(Err(SessionError::SchemaMismatch { stored, opened, faults, .. })) => ValueFit::Misfit(format!(
             "stored as {stored}, declared as {opened}: {faults}; see `migrate` of the agent file"
         )),
-        Some(Err(error)) => Fit::Misfit(crate::error::chain(&error)),
+        Some(Err(error)) => ValueFit::Misfit(crate::error::chain(&error)),
     }
 }
 
-impl fmt::Display for Fit {
+impl fmt::Display for ValueFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fit::Fits => Ok(()),
-            Fit::Migrated(Some(value)) => write!(f, "the agent sees {value}"),
-            Fit::Migrated(None) => f.write_str("dropped by its migration"),
-            Fit::Undeclared => f.write_str("not declared by the agent"),
-            Fit::Misfit(why) => f.write_str(why),
+            ValueFit::Fits => Ok(()),
+            ValueFit::Migrated(Some(value)) => write!(f, "the agent sees {value}"),
+            ValueFit::Migrated(None) => f.write_str("dropped by its migration"),
+            ValueFit::Undeclared => f.write_str("not declared by the agent"),
+            ValueFit::Misfit(why) => f.write_str(why),
         }
     }
 }
 
-impl fmt::Display for Conversion {
+impl fmt::Display for ValueConversion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Conversion::Text => "text",
-            Conversion::Number => "number",
-            Conversion::Json => "json",
-            Conversion::List => "list",
-            Conversion::First => "first",
-            Conversion::Default => "default",
-            Conversion::Drop => "drop",
+            ValueConversion::Text => "text",
+            ValueConversion::Number => "number",
+            ValueConversion::Json => "json",
+            ValueConversion::List => "list",
+            ValueConversion::First => "first",
+            ValueConversion::Default => "default",
+            ValueConversion::Drop => "drop",
         })
     }
 }
@@ -140,22 +143,22 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(conversion: Conversion, old: &Value, expected: Option<&Value>) {
+    fn check(conversion: ValueConversion, old: &Value, expected: Option<&Value>) {
         assert_eq!(conversion.of(old, Some(&json!(7))).as_ref(), expected, "{conversion} of {old}");
     }
 
     #[test]
     fn conversions_give_a_value_or_none() {
-        check(Conversion::Text, &json!("a"), Some(&json!("a")));
-        check(Conversion::Text, &json!([1, "a"]), Some(&json!("[1,\"a\"]")));
-        check(Conversion::Number, &json!(" 3 "), Some(&json!(3)));
-        check(Conversion::Number, &json!("three"), None);
-        check(Conversion::Number, &json!("[3]"), None);
-        check(Conversion::Json, &json!("{\"a\": 1}"), Some(&json!({"a": 1})));
-        check(Conversion::Json, &json!(1), None);
-        check(Conversion::List, &json!([1]), Some(&json!([[1]])));
-        check(Conversion::First, &json!([1, 2]), Some(&json!(1)));
-        check(Conversion::First, &json!([]), None);
-        check(Conversion::Default, &json!(null), Some(&json!(7)));
+        check(ValueConversion::Text, &json!("a"), Some(&json!("a")));
+        check(ValueConversion::Text, &json!([1, "a"]), Some(&json!("[1,\"a\"]")));
+        check(ValueConversion::Number, &json!(" 3 "), Some(&json!(3)));
+        check(ValueConversion::Number, &json!("three"), None);
+        check(ValueConversion::Number, &json!("[3]"), None);
+        check(ValueConversion::Json, &json!("{\"a\": 1}"), Some(&json!({"a": 1})));
+        check(ValueConversion::Json, &json!(1), None);
+        check(ValueConversion::List, &json!([1]), Some(&json!([[1]])));
+        check(ValueConversion::First, &json!([1, 2]), Some(&json!(1)));
+        check(ValueConversion::First, &json!([]), None);
+        check(ValueConversion::Default, &json!(null), Some(&json!(7)));
     }
 }

@@ -41,18 +41,18 @@ const FIRST: usize = 20;
 /// # }).unwrap();
 /// ```
 pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
-    show(request, form, &mut Layout::default())
+    show(request, form, &mut JsonLayout::default())
 }
 
 /// The same for an approver at a terminal: long texts and lists are folded, so that all fields are in sight. Returns the number
 /// of what is folded, too: if there is any, the whole [`approval`] should be read before the call is approved.
 pub fn folded_approval(request: &ApprovalRequest, form: Form) -> (Text, usize) {
-    let mut layout = Layout { is_folded: true, ..Layout::default() };
+    let mut layout = JsonLayout { is_folded: true, ..JsonLayout::default() };
     let text = show(request, form, &mut layout);
     (text, layout.folds)
 }
 
-fn show(request: &ApprovalRequest, form: Form, layout: &mut Layout) -> Text {
+fn show(request: &ApprovalRequest, form: Form, layout: &mut JsonLayout) -> Text {
     let mut why = Vec::new();
     if matches!(request.reason, AskReason::MayHaveHappened) {
         why.push("it had started before a crash, and may have had its effect".to_owned());
@@ -97,13 +97,13 @@ fn input(input: &StateInput) -> String {
 
 /// Lays out JSON: a field a line, in which nothing is invisible.
 #[derive(Default)]
-struct Layout {
+struct JsonLayout {
     text: String,
     is_folded: bool,
     folds: usize,
 }
 
-impl Layout {
+impl JsonLayout {
     fn arguments(&mut self, request: &ApprovalRequest) -> String {
         let text = request.call.arguments.to_text();
         match request.call.arguments.as_object() {
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn long_values_are_folded_and_no_field_is() {
         let value = json!({"a": "x".repeat(4_000), "euro": 999_999, "inner": {"list": (0..100).collect::<Vec<_>>(), "z\u{202e}": [], "y": 1}});
-        let mut layout = Layout { is_folded: true, ..Layout::default() };
+        let mut layout = JsonLayout { is_folded: true, ..JsonLayout::default() };
         layout.value(&value, "\n");
         assert_eq!(layout.folds, 2);
         assert!(
@@ -188,7 +188,7 @@ mod tests {
             layout.text
         );
         assert!(layout.text.contains("\n    \"z\\u202e\": []"), "{}", layout.text);
-        let mut layout = Layout::default();
+        let mut layout = JsonLayout::default();
         layout.value(&value, "\n");
         let read: Value = serde_json::from_str(&layout.text).unwrap();
         assert_eq!((layout.folds, read), (0, value));

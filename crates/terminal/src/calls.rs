@@ -35,13 +35,13 @@ const SHORT: usize = 200;
 pub struct Calls {
     form: Form,
     is_verbose: bool,
-    open: BTreeMap<String, Open>,
+    open: BTreeMap<String, StartedCall>,
     /// The calls that must not run twice.
     once: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct StartedCall {
     tool: String,
     arguments: String,
     since: Duration,
@@ -67,7 +67,7 @@ impl Calls {
 
     /// The tools that are at work, in the order of their calls.
     pub fn at_work(&self) -> Option<String> {
-        let mut open: Vec<&Open> = self.open.values().collect();
+        let mut open: Vec<&StartedCall> = self.open.values().collect();
         open.sort_by_key(|open| open.since);
         let tools: Vec<&str> = open.iter().map(|open| open.tool.as_str()).collect();
         (!tools.is_empty()).then(|| tools.join(", "))
@@ -75,7 +75,7 @@ impl Calls {
 
     /// A call starts.
     pub fn started(&mut self, id: &str, tool: &str, arguments: &str, now: Duration) -> Vec<Text> {
-        let open = Open { tool: tool.to_owned(), arguments: arguments.to_owned(), since: now };
+        let open = StartedCall { tool: tool.to_owned(), arguments: arguments.to_owned(), since: now };
         self.open.insert(id.to_owned(), open);
         match self.form {
             Form::Log => {
@@ -105,7 +105,7 @@ impl Calls {
                 return vec![Text::from(format!("  {id}{mark}: {}", brief_text(text, SHORT)))];
             }
         };
-        let call = Call { tool, arguments: Some(&arguments), status, text };
+        let call = EndedCall { tool, arguments: Some(&arguments), status, text };
         match self.is_verbose {
             true => call.in_full(&about, width),
             false => vec![call.in_a_line("  ", &about, width)],
@@ -122,7 +122,7 @@ impl Calls {
     ) -> Text {
         let (arguments, about) = self.end(id, now);
         let about = if self.form.is_terminal() { about } else { Vec::new() };
-        let call = Call { tool, arguments: Some(&arguments), status, text };
+        let call = EndedCall { tool, arguments: Some(&arguments), status, text };
         call.in_a_line(&format!("    {name} | "), &about, self.form.width())
     }
 
@@ -136,14 +136,14 @@ impl Calls {
 }
 
 /// A call that has ended, or a branch, which has no arguments.
-pub(crate) struct Call<'a> {
+pub(crate) struct EndedCall<'a> {
     pub(crate) tool: &'a str,
     pub(crate) arguments: Option<&'a str>,
     pub(crate) status: CallStatus,
     pub(crate) text: &'a str,
 }
 
-impl Call<'_> {
+impl EndedCall<'_> {
     fn mark(&self) -> (Look, &'static str) {
         match self.status {
             CallStatus::Succeeded => (Look::GOOD, "✓"),

@@ -13,7 +13,7 @@ pub(crate) fn fields(object: &Map<String, Value>, sign: &Text, width: usize) -> 
     let mut lines = Vec::new();
     of_object(object, 1, &mut lines);
     let mut shown = Text::default();
-    for (number, Line { depth, head, value }) in lines.into_iter().enumerate() {
+    for (number, FieldLine { depth, head, value }) in lines.into_iter().enumerate() {
         let margin = "  ".repeat(depth);
         match number {
             0 => shown.append(sign),
@@ -26,35 +26,39 @@ pub(crate) fn fields(object: &Map<String, Value>, sign: &Text, width: usize) -> 
     shown
 }
 
-struct Line {
+struct FieldLine {
     depth: usize,
     head: String,
     value: String,
 }
 
-fn of_object(object: &Map<String, Value>, depth: usize, lines: &mut Vec<Line>) {
+fn of_object(object: &Map<String, Value>, depth: usize, lines: &mut Vec<FieldLine>) {
     for (key, value) in object {
         add(format!("{key}:"), value, depth, lines);
     }
 }
 
-fn add(head: String, value: &Value, depth: usize, lines: &mut Vec<Line>) {
+fn add(head: String, value: &Value, depth: usize, lines: &mut Vec<FieldLine>) {
     let is_deep = depth > DEEPEST;
     match value {
         Value::Object(object) if !object.is_empty() && !is_deep => {
-            lines.push(Line { depth, head, value: String::new() });
+            lines.push(FieldLine { depth, head, value: String::new() });
             of_object(object, depth + 1, lines);
         }
         Value::Array(list) if !list.is_empty() && !is_deep => {
-            lines.push(Line { depth, head, value: String::new() });
+            lines.push(FieldLine { depth, head, value: String::new() });
             for item in list {
                 add("•".to_owned(), item, depth + 1, lines);
             }
         }
         Value::String(text) => {
             let indent = format!("\n{}", "  ".repeat(depth + 1));
-            lines.push(Line { depth, head, value: format!(" {}", text.trim_end().replace('\n', &indent)) });
+            lines.push(FieldLine {
+                depth,
+                head,
+                value: format!(" {}", text.trim_end().replace('\n', &indent)),
+            });
         }
-        value => lines.push(Line { depth, head, value: format!(" {value}") }),
+        value => lines.push(FieldLine { depth, head, value: format!(" {value}") }),
     }
 }

@@ -145,28 +145,28 @@ impl Markdown {
 
     /// A line as it is shown, wrapped.
     fn rendered(&self, line: &str) -> Text {
-        let line = Line::of(line);
+        let line = MarkdownLine::of(line);
         let base = match line.kind {
-            Kind::Heading => Look::STRONG.underline(),
-            Kind::Quote => Look::DIM,
+            LineKind::Heading => Look::STRONG.underline(),
+            LineKind::Quote => Look::DIM,
             _ => Look::PLAIN,
         };
         let mut text = Text::from(" ".repeat(line.indent));
         let hang = match line.kind {
-            Kind::Rule => {
+            LineKind::Rule => {
                 text.push(Look::DIM, &"─".repeat(self.width.saturating_sub(MARGIN).min(40)));
                 return text;
             }
-            Kind::Item(marker) => {
+            LineKind::Item(marker) => {
                 text.push(Look::DIM, marker);
                 text.push(Look::PLAIN, " ");
                 text.width()
             }
-            Kind::Quote => {
+            LineKind::Quote => {
                 text.push(Look::DIM, "│ ");
                 text.width()
             }
-            Kind::Heading | Kind::Text => text.width(),
+            LineKind::Heading | LineKind::Text => text.width(),
         };
         text.append(&inline(line.content, base));
         text.wrapped(self.width, MARGIN, MARGIN + hang)
@@ -186,13 +186,13 @@ impl Markdown {
 }
 
 /// A line by its beginning.
-struct Line<'a> {
+struct MarkdownLine<'a> {
     indent: usize,
-    kind: Kind<'a>,
+    kind: LineKind<'a>,
     content: &'a str,
 }
 
-enum Kind<'a> {
+enum LineKind<'a> {
     Heading,
     Item(&'a str),
     Quote,
@@ -200,38 +200,38 @@ enum Kind<'a> {
     Text,
 }
 
-impl<'a> Line<'a> {
+impl<'a> MarkdownLine<'a> {
     fn of(line: &'a str) -> Self {
         let content = line.trim_start();
         let indent = (line.len() - content.len()).min(12);
         let (kind, content) = Self::kind(content);
-        let indent = if matches!(kind, Kind::Item(_) | Kind::Text) { indent } else { 0 };
-        Line { indent, kind, content: content.trim() }
+        let indent = if matches!(kind, LineKind::Item(_) | LineKind::Text) { indent } else { 0 };
+        MarkdownLine { indent, kind, content: content.trim() }
     }
 
-    fn begins_like(&self, other: &Line<'_>) -> bool {
+    fn begins_like(&self, other: &MarkdownLine<'_>) -> bool {
         self.indent == other.indent && discriminant(&self.kind) == discriminant(&other.kind)
     }
 
-    fn kind(content: &'a str) -> (Kind<'a>, &'a str) {
+    fn kind(content: &'a str) -> (LineKind<'a>, &'a str) {
         if is_rule(content) {
-            return (Kind::Rule, "");
+            return (LineKind::Rule, "");
         }
         let level = content.bytes().take_while(|byte| *byte == b'#').count();
         if (1..=6).contains(&level) && content[level..].starts_with(' ') {
-            return (Kind::Heading, content[level..].trim().trim_end_matches('#'));
+            return (LineKind::Heading, content[level..].trim().trim_end_matches('#'));
         }
         if let Some(content) = content.strip_prefix('>') {
-            return (Kind::Quote, content);
+            return (LineKind::Quote, content);
         }
         if let Some(content) = ["- ", "* ", "+ "].iter().find_map(|marker| content.strip_prefix(marker)) {
-            return (Kind::Item("•"), content);
+            return (LineKind::Item("•"), content);
         }
         let digits = content.bytes().take_while(u8::is_ascii_digit).count();
         let (number, rest) = content.split_at(digits);
         match rest.strip_prefix(". ").or_else(|| rest.strip_prefix(") ")) {
-            Some(rest) if (1..10).contains(&digits) => (Kind::Item(&content[..=number.len()]), rest),
-            _ => (Kind::Text, content),
+            Some(rest) if (1..10).contains(&digits) => (LineKind::Item(&content[..=number.len()]), rest),
+            _ => (LineKind::Text, content),
         }
     }
 }
@@ -273,14 +273,14 @@ fn is_decided(line: &str) -> bool {
 
 /// How many bytes of a line that is not complete can be shown: whole words, before anything that could still change.
 fn stable(line: &str) -> usize {
-    let parsed = Line::of(line);
+    let parsed = MarkdownLine::of(line);
     let begin = parsed.content.as_ptr().addr() - line.as_ptr().addr();
     let mut end = line.len();
     loop {
         let Some(space) = line[..end].rfind(' ') else { return 0 };
         let before = &line[..space];
         // What stands before the content, such as the mark of an item, is shown with its first word.
-        if space <= begin || !Line::of(before).begins_like(&parsed) {
+        if space <= begin || !MarkdownLine::of(before).begins_like(&parsed) {
             return 0;
         }
         match open(before) {
@@ -292,7 +292,7 @@ fn stable(line: &str) -> usize {
 
 /// Where something begins in a part of a line whose meaning depends on what follows.
 fn open(line: &str) -> Option<usize> {
-    let parsed = Line::of(line);
+    let parsed = MarkdownLine::of(line);
     let offset = parsed.content.as_ptr().addr() - line.as_ptr().addr();
     let source = format!("{PREFIX}{}", parsed.content);
     let mut brackets: Vec<usize> = Vec::new();
@@ -335,7 +335,7 @@ fn options() -> Options {
 /// Text with emphasis, code and links.
 fn inline(content: &str, base: Look) -> Text {
     let source = format!("{PREFIX}{content}");
-    let mut text = Inline::new(base);
+    let mut text = InlineText::new(base);
     for event in Parser::new_ext(&source, options()) {
         text.see(event);
     }
@@ -346,16 +346,16 @@ fn inline(content: &str, base: Look) -> Text {
 }
 
 /// Collects styled text from the events of a parser.
-struct Inline {
+struct InlineText {
     text: Text,
     looks: Vec<Look>,
     /// The target of the link that is open, and where its text begins.
     link: Option<(String, usize)>,
 }
 
-impl Inline {
+impl InlineText {
     fn new(base: Look) -> Self {
-        Inline { text: Text::default(), looks: vec![base], link: None }
+        InlineText { text: Text::default(), looks: vec![base], link: None }
     }
 
     fn look(&self) -> Look {
@@ -426,7 +426,7 @@ fn table(rows: &[String], width: usize) -> Vec<Text> {
 /// The cells of a table, by rows; of none if the text is not a table.
 fn cells(source: &str) -> Vec<Vec<Text>> {
     let (mut rows, mut is_head) = (Vec::<Vec<Text>>::new(), false);
-    let mut cell: Option<Inline> = None;
+    let mut cell: Option<InlineText> = None;
     for event in Parser::new_ext(source, options() | Options::ENABLE_TABLES) {
         match event {
             Event::Start(Tag::TableHead) => {
@@ -436,7 +436,7 @@ fn cells(source: &str) -> Vec<Vec<Text>> {
             Event::End(TagEnd::TableHead) => is_head = false,
             Event::Start(Tag::TableRow) => rows.push(Vec::new()),
             Event::Start(Tag::TableCell) => {
-                cell = Some(Inline::new(if is_head { Look::STRONG } else { Look::PLAIN }));
+                cell = Some(InlineText::new(if is_head { Look::STRONG } else { Look::PLAIN }));
             }
             Event::End(TagEnd::TableCell) => {
                 if let (Some(cell), Some(row)) = (cell.take(), rows.last_mut()) {

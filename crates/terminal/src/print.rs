@@ -90,7 +90,7 @@ pub struct Printer {
     name: String,
     reply: Option<Markdown>,
     is_in_log_reply: bool,
-    to: Output,
+    to: PrinterOutput,
     /// Whether nothing was shown yet.
     is_first: bool,
     has_live: bool,
@@ -114,7 +114,7 @@ impl Printer {
 
     /// Shows runs in this form on standard output, without a live line.
     pub fn in_form(form: Form) -> Self {
-        Printer::on(form, Output::Stdout)
+        Printer::on(form, PrinterOutput::Stdout)
     }
 
     /// Shows runs in this form elsewhere than on standard output; in that of a terminal with colors and a live line.
@@ -127,10 +127,10 @@ impl Printer {
     /// printer.line("ready");
     /// ```
     pub fn to_writer(form: Form, writer: impl Write + Send + 'static) -> Self {
-        Printer::on(form, Output::Writer(Box::new(writer))).with_live_line(form.is_terminal())
+        Printer::on(form, PrinterOutput::Writer(Box::new(writer))).with_live_line(form.is_terminal())
     }
 
-    fn on(form: Form, to: Output) -> Self {
+    fn on(form: Form, to: PrinterOutput) -> Self {
         Printer {
             view: View::new(form),
             name: "assistant".to_owned(),
@@ -376,23 +376,23 @@ pub fn on_this_line(terminal: &mut impl Write, text: &Text) {
 }
 
 /// Where a printer writes.
-enum Output {
+enum PrinterOutput {
     Stdout,
     Writer(Box<dyn Write + Send>),
 }
 
-impl Output {
+impl PrinterOutput {
     fn write(&mut self, text: &Text, end: &str, form: Form) {
         // A reader that is gone is not a failure.
         let _ = match (self, form) {
-            (Output::Stdout, _) => {
+            (PrinterOutput::Stdout, _) => {
                 let mut out = anstream::stdout().lock();
                 write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())
             }
-            (Output::Writer(out), Form::Log) => {
+            (PrinterOutput::Writer(out), Form::Log) => {
                 write!(out, "{}{end}", text.to_plain()).and_then(|()| out.flush())
             }
-            (Output::Writer(out), Form::Terminal { .. }) => {
+            (PrinterOutput::Writer(out), Form::Terminal { .. }) => {
                 write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())
             }
         };
@@ -400,17 +400,17 @@ impl Output {
 
     fn on_this_line(&mut self, text: &Text) {
         match self {
-            Output::Stdout => on_this_line(&mut anstream::stdout().lock(), text),
-            Output::Writer(out) => on_this_line(out, text),
+            PrinterOutput::Stdout => on_this_line(&mut anstream::stdout().lock(), text),
+            PrinterOutput::Writer(out) => on_this_line(out, text),
         }
     }
 }
 
-impl fmt::Debug for Output {
+impl fmt::Debug for PrinterOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Output::Stdout => "Stdout",
-            Output::Writer(_) => "Writer",
+            PrinterOutput::Stdout => "Stdout",
+            PrinterOutput::Writer(_) => "Writer",
         })
     }
 }

@@ -13,11 +13,11 @@ const ITEM: usize = 24;
 
 /// The open step of each run. A run within another one is found by the places of the calls or branches that lead to it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Steps(BTreeMap<Vec<usize>, Vec<Item>>);
+pub(crate) struct OpenSteps(BTreeMap<Vec<usize>, Vec<StepEntry>>);
 
 /// A call or a branch.
 #[derive(Clone, Debug)]
-pub(crate) struct Item {
+pub(crate) struct StepEntry {
     /// Its id in requests for a decision.
     id: String,
     /// What people tell it apart by.
@@ -26,14 +26,14 @@ pub(crate) struct Item {
     since: Option<Duration>,
 }
 
-impl Steps {
+impl OpenSteps {
     /// A reply begins a step of calls.
     pub(crate) fn calls(&mut self, path: &[usize], reply: &Message) {
         let calls: Vec<&ToolCall> = reply.tool_calls().collect();
         let item = |call: &&ToolCall| {
             let is_alone = calls.iter().filter(|other| other.name == call.name).count() == 1;
             let label = if is_alone { call.name.clone() } else { format!("{} {}", call.name, call.id) };
-            Item { id: call.id.clone(), label, call: Some((*call).clone()), since: None }
+            StepEntry { id: call.id.clone(), label, call: Some((*call).clone()), since: None }
         };
         self.begin(path, calls.iter().map(item).collect());
     }
@@ -49,7 +49,7 @@ impl Steps {
                 None if is_alone => (planned.node.clone(), planned.node.clone()),
                 None => (planned.node.clone(), format!("{} {}", planned.node, place + 1)),
             };
-            Item { id, label, call: None, since: None }
+            StepEntry { id, label, call: None, since: None }
         };
         self.begin(path, branches.iter().enumerate().map(item).collect());
     }
@@ -62,12 +62,12 @@ impl Steps {
         }
     }
 
-    fn begin(&mut self, path: &[usize], items: Vec<Item>) {
+    fn begin(&mut self, path: &[usize], items: Vec<StepEntry>) {
         self.0.retain(|other, _| !other.starts_with(path));
         self.0.insert(path.to_vec(), items);
     }
 
-    fn item(&self, path: &[usize], place: usize) -> Option<&Item> {
+    fn item(&self, path: &[usize], place: usize) -> Option<&StepEntry> {
         self.0.get(path)?.get(place)
     }
 
@@ -107,7 +107,7 @@ impl Steps {
     }
 
     /// What a request for a decision is about: its id without the digest, and the call or the label of the branch.
-    pub(crate) fn requested<'a>(&self, id: &'a str) -> (&'a str, Option<&Item>) {
+    pub(crate) fn requested<'a>(&self, id: &'a str) -> (&'a str, Option<&StepEntry>) {
         let id = id.rsplit_once('#').map_or(id, |(id, _)| id);
         let places = self.0.iter().flat_map(|(path, items)| (0..items.len()).map(move |place| (path, place)));
         let mut found = places.filter(|(path, place)| self.id(path, *place).as_deref() == Some(id));
@@ -115,7 +115,7 @@ impl Steps {
     }
 }
 
-impl Item {
+impl StepEntry {
     /// Its tool with arguments, or its node.
     pub(crate) fn name_and_arguments(&self) -> (&str, Option<String>) {
         match &self.call {

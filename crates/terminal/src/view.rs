@@ -11,9 +11,9 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{CallFailure, CallStatus};
 
 use crate::brief::{brief, brief_text};
-use crate::calls::Call;
+use crate::calls::EndedCall;
 use crate::fields::fields;
-use crate::steps::{Item, Steps};
+use crate::steps::{OpenSteps, StepEntry};
 use crate::{Calls, Look, Text, changes, counted, seconds};
 
 /// What the wheel of the live line looks like, turn by turn.
@@ -86,19 +86,19 @@ pub struct View {
     calls: Calls,
     /// The calls of runs within, by their ids and those of what they run in.
     inner: Calls,
-    steps: Steps,
+    steps: OpenSteps,
     /// Calls of this run with an unknown outcome, by their places, that are told when the step says which they are.
     unnamed: Vec<usize>,
     /// The ids of the calls with an unknown outcome that were told.
     unknown: BTreeSet<String>,
     waits: Option<(String, Duration)>,
-    reply: Reply,
-    figures: Figures,
+    reply: AnswerState,
+    figures: TurnFigures,
 }
 
 /// The answer that the model writes.
 #[derive(Clone, Debug, Default)]
-struct Reply {
+struct AnswerState {
     /// Its line is open.
     is_open: bool,
     /// Some of it came as text.
@@ -109,7 +109,7 @@ struct Reply {
 
 /// What a turn costs.
 #[derive(Clone, Copy, Debug, Default)]
-struct Figures {
+struct TurnFigures {
     began: Option<Duration>,
     steps: u64,
     calls: u64,
@@ -124,12 +124,12 @@ impl View {
             state: None,
             calls: Calls::new(form),
             inner: Calls::new(form),
-            steps: Steps::default(),
+            steps: OpenSteps::default(),
             unnamed: Vec::new(),
             unknown: BTreeSet::new(),
             waits: None,
-            reply: Reply::default(),
-            figures: Figures::default(),
+            reply: AnswerState::default(),
+            figures: TurnFigures::default(),
         }
     }
 
@@ -406,11 +406,11 @@ impl View {
             let mark = if is_rejected { "!" } else { "" };
             return Text::from(format!("  {id}{mark}: {}", brief_text(&text, LOG_WIDTH)));
         };
-        let (tool, arguments) = item.map_or((id, None), Item::name_and_arguments);
+        let (tool, arguments) = item.map_or((id, None), StepEntry::name_and_arguments);
         let arguments = arguments.as_deref();
         let status =
             if is_rejected { CallStatus::Failed(CallFailure::Rejected) } else { CallStatus::Succeeded };
-        Call { tool, arguments, status, text: &text }.in_a_line("  ", &[], width)
+        EndedCall { tool, arguments, status, text: &text }.in_a_line("  ", &[], width)
     }
 
     /// A call with an unknown outcome, if it is known by now.
@@ -445,7 +445,7 @@ impl View {
         match self.form {
             Form::Log => Text::from(format!("  {id}?: {tool}: {text}")),
             Form::Terminal { width } => {
-                Call { tool, arguments, status: CallStatus::Unknown, text }.in_a_line(before, &[], width)
+                EndedCall { tool, arguments, status: CallStatus::Unknown, text }.in_a_line(before, &[], width)
             }
         }
     }
@@ -479,7 +479,7 @@ fn ends_reply(event: &RunEvent) -> bool {
     }
 }
 
-impl Figures {
+impl TurnFigures {
     /// Counts replies, of agents inside too.
     fn add(&mut self, event: &Event) {
         match &event.kind {

@@ -8,41 +8,41 @@ use serde_json::{Map, Value};
 use stepfold::graph::progress::tracking_keys;
 use stepfold::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
 use stepfold::prelude::*;
-use stepfold::state_core::state::{Issue, KeySchema, ValueRef};
+use stepfold::state_core::state::{Issue, ValueRef};
 
-use super::faults::Faults;
-use super::form::Named;
-use super::graph_form::{EdgeForm, GraphForm, Names, NodeForm, RouteForm};
-use super::{Around, BuiltGraph, build, nearest, node};
-use crate::model::Models;
+use super::{BuiltGraph, EnclosingGraphs, agent, node};
+use crate::form::agent::NamedValues;
+use crate::form::graph::{EdgeForm, GraphForm, NodeForm, NodeNames, RouteForm};
+use crate::form::{FaultCollector, nearest, unknown_key};
+use crate::model::ModelSource;
 
 /// The characters of a value that a router gives as its reason.
 const REASON: usize = 60;
 
 /// Where a graph file is, and what its agents are asked with.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct GraphSource<'a> {
     pub(super) folder: &'a Path,
     pub(super) name: &'a str,
     pub(super) path: &'a Path,
-    pub(super) models: &'a Models<'a>,
+    pub(super) models: &'a ModelSource<'a>,
 }
 
 /// The graph, as far as it can be built.
 pub(super) fn build(
     form: &GraphForm,
-    faults: &mut Faults,
-    place: &Place<'_>,
-    around: &Around,
+    faults: &mut FaultCollector,
+    place: &GraphSource<'_>,
+    around: &EnclosingGraphs,
 ) -> anyhow::Result<Option<BuiltGraph>> {
-    let schema = build::state_schema(&form.state, form.open_state, faults, keys_of_progress(form));
+    let schema = agent::state_schema(&form.state, form.open_state, faults, keys_of_progress(form));
     check_whole(form, faults, place, &schema);
     let around = around_agents(form, place, around);
     let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
-    let mut links = Links { form, ways: Vec::new(), is_sound: true };
+    let mut links = LinkResolver { form, ways: Vec::new(), is_sound: true };
     let mut speakers = BTreeSet::new();
     for (name, node_form) in form.nodes.iter() {
-        let workshop = node::Workshop {
+        let workshop = node::NodeBuilder {
             name,
             form: node_form,
             schema: &schema,
@@ -78,7 +78,7 @@ pub(super) fn build(
 }
 
 /// What is said about the graph as a whole.
-fn check_whole(form: &GraphForm, faults: &mut Faults, place: &Place<'_>, schema: &Schema) {
+fn check_whole(form: &GraphForm, faults: &mut FaultCollector, place: &GraphSource<'_>, schema: &Schema) {
     if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
         faults.add(&["model"], message);
     }
@@ -93,7 +93,7 @@ fn check_whole(form: &GraphForm, faults: &mut Faults, place: &Place<'_>, schema:
 }
 
 /// What the agents of the graph stand in.
-fn around_agents(form: &GraphForm, place: &Place<'_>, around: &Around) -> Around {
+fn around_agents(form: &GraphForm, place: &GraphSource<'_>, around: &EnclosingGraphs) -> EnclosingGraphs {
     let mut around = around.clone();
     around.files.extend(place.path.canonicalize());
     if let Some(model) = &form.model {
@@ -142,20 +142,20 @@ pub(super) fn library_name(name: &str) -> String {
 }
 
 /// A way of the graph.
-enum Way {
+enum GraphLink {
     Edge(String, String),
     Each { from: String, to: String, key: String },
     Join(Vec<String>, String),
     Route { from: String, key: String, cases: Arc<[(String, String)]>, otherwise: String },
 }
 
-impl Way {
+impl GraphLink {
     fn lead(self, builder: GraphBuilder) -> GraphBuilder {
         match self {
-            Way::Edge(from, to) => builder.edge(from, to),
-            Way::Each { from, to, key } => builder.fan_out(from, to, key),
-            Way::Join(from, to) => builder.join(from, to),
-            Way::Route { from, key, cases, otherwise } => {
+            GraphLink::Edge(from, to) => builder.edge(from, to),
+            GraphLink::Each { from, to, key } => builder.fan_out(from, to, key),
+            GraphLink::Join(from, to) => builder.join(from, to),
+            GraphLink::Route { from, key, cases, otherwise } => {
                 let mut targets: Vec<String> = Vec::new();
                 for target in cases.iter().map(|(_, target)| target).chain([&otherwise]) {
                     if !targets.contains(target) {
@@ -169,15 +169,15 @@ impl Way {
 }
 
 /// Looks names up.
-struct Links<'a> {
+struct LinkResolver<'a> {
     form: &'a GraphForm,
-    ways: Vec<Way>,
+    ways: Vec<GraphLink>,
     is_sound: bool,
 }
 
-impl Links<'_> {
+impl LinkResolver<'_> {
     /// Limits and routing of a node.
-    fn node(&mut self, name: &str, work: Node, form: &NodeForm, faults: &mut Faults) -> Node {
+    fn node(&mut self, name: &str, work: Node, form: &NodeForm, faults: &mut FaultCollector) -> Node {
         if name == "START" || name == "END" {
             self.fault(
                 faults,
@@ -211,15 +211,15 @@ impl Links<'_> {
         }
     }
 
-    fn edges(&mut self, faults: &mut Faults, schema: &Schema) {
+    fn edges(&mut self, faults: &mut FaultCollector, schema: &Schema) {
         for (at, edge) in self.form.edges.iter().enumerate() {
             faults.within(&["edges", &at.to_string()], |faults| self.edge(edge, faults, schema));
         }
     }
 
-    fn edge(&mut self, edge: &EdgeForm, faults: &mut Faults, schema: &Schema) {
+    fn edge(&mut self, edge: &EdgeForm, faults: &mut FaultCollector, schema: &Schema) {
         self.require(&[("from", edge.from.is_some()), ("to", edge.to.is_some())], faults);
-        let is_join = matches!(&edge.from, Some(Names::Many(names)) if names.len() != 1);
+        let is_join = matches!(&edge.from, Some(NodeNames::Many(names)) if names.len() != 1);
         let from = self.names(faults, "from", edge.from.as_ref(), |links, faults, path, name| match name {
             "START" if is_join => {
                 links.fault(faults, path, "invalid join: it waits for nodes, and START is not a node");
@@ -228,7 +228,7 @@ impl Links<'_> {
             "START" => Some(START.to_owned()),
             name => links.known(faults, path, name),
         });
-        let to = self.names(faults, "to", edge.to.as_ref(), Links::target);
+        let to = self.names(faults, "to", edge.to.as_ref(), LinkResolver::target);
         if let Some(words) = edge.each.as_ref().and_then(|key| unknown_key(key, schema)) {
             self.fault(faults, &["each"], words);
         }
@@ -239,12 +239,12 @@ impl Links<'_> {
         for to in to {
             match (&edge.each, is_join) {
                 (None, false) => {
-                    self.ways.extend(from.iter().map(|from| Way::Edge(from.clone(), to.clone())));
+                    self.ways.extend(from.iter().map(|from| GraphLink::Edge(from.clone(), to.clone())));
                 }
                 (None, true) if to == END => {
                     self.fault(faults, &["to"], "invalid join: its target must be a node, not END");
                 }
-                (None, true) => self.ways.push(Way::Join(from.clone(), to)),
+                (None, true) => self.ways.push(GraphLink::Join(from.clone(), to)),
                 (Some(_), _) if to == END => {
                     self.fault(
                         faults,
@@ -252,7 +252,7 @@ impl Links<'_> {
                         "invalid target: a branch for each item leads to a node, not to END",
                     );
                 }
-                (Some(key), _) => self.ways.extend(from.iter().map(|from| Way::Each {
+                (Some(key), _) => self.ways.extend(from.iter().map(|from| GraphLink::Each {
                     from: from.clone(),
                     to: to.clone(),
                     key: key.clone(),
@@ -261,13 +261,13 @@ impl Links<'_> {
         }
     }
 
-    fn routes(&mut self, faults: &mut Faults, schema: &Schema) {
+    fn routes(&mut self, faults: &mut FaultCollector, schema: &Schema) {
         for (at, route) in self.form.routes.iter().enumerate() {
             faults.within(&["routes", &at.to_string()], |faults| self.route(route, faults, schema));
         }
     }
 
-    fn route(&mut self, route: &RouteForm, faults: &mut Faults, schema: &Schema) {
+    fn route(&mut self, route: &RouteForm, faults: &mut FaultCollector, schema: &Schema) {
         let from = match route.from.as_deref() {
             Some("START") => Some(START.to_owned()),
             name => name.and_then(|name| self.known(faults, &["from"], name)),
@@ -283,29 +283,29 @@ impl Links<'_> {
         ];
         self.require(&fields, faults);
         let mut cases = Vec::new();
-        for (value, name) in route.cases.iter().flat_map(Named::iter) {
+        for (value, name) in route.cases.iter().flat_map(NamedValues::iter) {
             let target = self.target(faults, &["cases", value], name);
             cases.extend(target.map(|target| (value.to_owned(), target)));
         }
         let otherwise = route.otherwise.as_ref();
         let otherwise = otherwise.and_then(|name| self.target(faults, &["otherwise"], name));
         if let (Some(from), Some(key), Some(otherwise)) = (from, route.key.clone(), otherwise) {
-            self.ways.push(Way::Route { from, key, cases: cases.into(), otherwise });
+            self.ways.push(GraphLink::Route { from, key, cases: cases.into(), otherwise });
         }
     }
 
     /// Several names, each looked up at its own line.
     fn names(
         &mut self,
-        faults: &mut Faults,
+        faults: &mut FaultCollector,
         field: &str,
-        names: Option<&Names>,
-        look_up: impl Fn(&mut Self, &mut Faults, &[&str], &str) -> Option<String>,
+        names: Option<&NodeNames>,
+        look_up: impl Fn(&mut Self, &mut FaultCollector, &[&str], &str) -> Option<String>,
     ) -> Vec<String> {
-        if matches!(names, Some(Names::Many(names)) if names.is_empty()) {
+        if matches!(names, Some(NodeNames::Many(names)) if names.is_empty()) {
             self.fault(faults, &[field], "missing node");
         }
-        let found = names.into_iter().flat_map(Names::iter).filter_map(|(at, name)| {
+        let found = names.into_iter().flat_map(NodeNames::iter).filter_map(|(at, name)| {
             match at.map(|at| at.to_string()) {
                 Some(at) => look_up(self, faults, &[field, &at], name),
                 None => look_up(self, faults, &[field], name),
@@ -315,7 +315,7 @@ impl Links<'_> {
     }
 
     /// Where something leads.
-    fn target(&mut self, faults: &mut Faults, path: &[&str], name: &str) -> Option<String> {
+    fn target(&mut self, faults: &mut FaultCollector, path: &[&str], name: &str) -> Option<String> {
         match name {
             "END" => Some(END.to_owned()),
             "START" => {
@@ -326,7 +326,7 @@ impl Links<'_> {
         }
     }
 
-    fn known(&mut self, faults: &mut Faults, path: &[&str], name: &str) -> Option<String> {
+    fn known(&mut self, faults: &mut FaultCollector, path: &[&str], name: &str) -> Option<String> {
         let words = match name {
             name if name != "END" && self.form.nodes.has(name) => return Some(name.to_owned()),
             "END" => "invalid source END: the graph ends there".to_owned(),
@@ -339,7 +339,7 @@ impl Links<'_> {
     }
 
     /// Fields that a way must have; one that was left out since it did not fit is told already.
-    fn require(&mut self, fields: &[(&str, bool)], faults: &mut Faults) {
+    fn require(&mut self, fields: &[(&str, bool)], faults: &mut FaultCollector) {
         for (field, _) in fields.iter().filter(|(_, is_there)| !is_there) {
             self.is_sound = false;
             if !faults.has_left_out(field) {
@@ -348,7 +348,7 @@ impl Links<'_> {
         }
     }
 
-    fn fault(&mut self, faults: &mut Faults, path: &[&str], words: impl Into<String>) {
+    fn fault(&mut self, faults: &mut FaultCollector, path: &[&str], words: impl Into<String>) {
         self.is_sound = false;
         faults.add(path, words);
     }
@@ -373,13 +373,6 @@ fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str)
     Choice::of(target).because(reason)
 }
 
-/// What to say about a key that the state does not have.
-pub(crate) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
-    let is_known = schema.is_open() || schema.key(key).is_some();
-    (!is_known)
-        .then(|| format!("unknown state key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name))))
-}
-
 /// Where a fault that the graph's builder found stands in the file.
 fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
@@ -389,8 +382,8 @@ fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
     }
     if let Some(node) = quoted("join at '") {
         let is_it = |edge: &EdgeForm| {
-            matches!(edge.from, Some(Names::Many(_)))
-                && edge.to.iter().flat_map(Names::iter).any(|(_, to)| to == node)
+            matches!(edge.from, Some(NodeNames::Many(_)))
+                && edge.to.iter().flat_map(NodeNames::iter).any(|(_, to)| to == node)
         };
         return match form.edges.iter().position(is_it) {
             Some(at) => path(&["edges", &at.to_string(), "from"]),

@@ -15,32 +15,36 @@ use stepfold::session_scopes::{
 };
 use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
 
-use crate::args::{At, Place};
-use crate::desk::Desk;
-use crate::error::{Ending, Misuse};
-use crate::head::Head;
-use crate::migrate::{Fit, fit};
-use crate::show::{self, Cutter, Stage, story};
+use crate::args::{SessionArgs, VersionName};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
+use crate::head::HistoryHead;
+use crate::migrate::{ValueFit, fit};
+use crate::show::{self, ActiveBranches, LineCutter, story};
 
 /// What is to be shown.
-pub(super) struct What<'a> {
-    pub(super) at: Option<&'a At>,
+pub(super) struct InspectOptions<'a> {
+    pub(super) at: Option<&'a VersionName>,
     pub(super) diff: Option<&'a str>,
     pub(super) all: bool,
     /// Long values are not cut.
     pub(super) full: bool,
 }
 
-pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_read(place)?;
-    let handle = desk.session().await?;
+pub(super) async fn inspect(
+    target: &SessionArgs,
+    what: &InspectOptions<'_>,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target)?;
+    let handle = context.session().await?;
     let key = handle.key().clone();
-    let cutter = Cutter::new(what.full);
+    let cutter = LineCutter::new(what.full);
     if let Some(range) = what.diff {
         let (from, to) = versions(range)?;
         // Whatever the agent declares today: what is stored can be read.
-        let before = at(&desk, &key, Some(&from)).await?.state(&desk.untyped)?;
-        let after = at(&desk, &key, Some(&to)).await?.state(&desk.untyped)?;
+        let before = at(&context, &key, Some(&from)).await?.state(&context.untyped)?;
+        let after = at(&context, &key, Some(&to)).await?.state(&context.untyped)?;
         if json {
             show::line(diff_json(&before, &after).to_string());
         } else {
@@ -48,11 +52,11 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
             diff.lines().for_each(|line| show::line(cutter.cut(line)));
             cutter.hint();
         }
-        return Ok(Ending::Done);
+        return Ok(CommandEnding::Done);
     }
-    let session = at(&desk, &key, what.at).await?;
-    let (origin, state) = (origin(&desk, &session).await?, session.state(&desk.untyped)?);
-    let labels = desk.runner.store().labels(ReadLabels::new(key)).await?;
+    let session = at(&context, &key, what.at).await?;
+    let (origin, state) = (origin(&context, &session).await?, session.state(&context.untyped)?);
+    let labels = context.runner.store().labels(ReadLabels::new(key)).await?;
     let inbox = match session.inbox {
         0 => Vec::new(),
         _ => handle.inbox().await?,
@@ -62,20 +66,21 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
         None => handle.pending().await.unwrap_or_default(),
         Some(_) => Vec::new(),
     };
-    let (schema, is_graph) = (desk.runner.schema(), desk.speakers.is_some());
+    let (schema, is_graph) = (context.runner.schema(), context.speakers.is_some());
     let (session, all) = (&session, what.all);
-    let view = View { session, labels, inbox, pending, origin, state, all, is_graph, schema, cutter };
+    let view =
+        SessionInspection { session, labels, inbox, pending, origin, state, all, is_graph, schema, cutter };
     if json {
         show::line(view.json().to_string());
     } else {
         view.show();
         view.cutter.hint();
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 /// A session as it was at a version.
-struct View<'a> {
+struct SessionInspection<'a> {
     session: &'a Session,
     labels: Vec<(Label, u64)>,
     /// What waits in its inbox.
@@ -89,10 +94,10 @@ struct View<'a> {
     is_graph: bool,
     /// The schema of the agent of today.
     schema: &'a SessionSchema,
-    cutter: Cutter,
+    cutter: LineCutter,
 }
 
-impl View<'_> {
+impl SessionInspection<'_> {
     /// The events up to the version, and whether each counts at it.
     fn events(&self) -> impl Iterator<Item = (&CommittedEvent, bool)> {
         let visible = &self.session.visible;
@@ -124,7 +129,7 @@ impl View<'_> {
         let Session { key, parent, .. } = self.session;
         let of = format!(" of {}/{}, version {}", key.app, key.user, self.session.version);
         show::line(show::styled(show::NAME, format!("session {}", key.id)).and(of));
-        if let Some(head) = Head::of(self.session) {
+        if let Some(head) = HistoryHead::of(self.session) {
             show::line(show::styled(show::DIM, format!("head {head}")));
         }
         if let Some(parent) = parent {
@@ -146,7 +151,7 @@ impl View<'_> {
 
     fn show_log(&self) {
         let mut state = self.origin.clone();
-        let mut at_work = Stage::default();
+        let mut at_work = ActiveBranches::default();
         for (committed, counts) in self.events() {
             for line in event_lines(committed, counts, &mut at_work) {
                 show::row(&show::event(&self.cutter.cut(&line)), show::CONTENT);
@@ -179,7 +184,7 @@ impl View<'_> {
                 },
             );
             let fit = match fit(self.session, self.schema, key) {
-                Fit::Fits => String::new(),
+                ValueFit::Fits => String::new(),
                 fit => format!("; {fit}"),
             };
             let value = self.cutter.cut(&format!("{key} = {value}"));
@@ -208,7 +213,7 @@ impl View<'_> {
                 .get(key)
                 .map(|(version, write, count)| json!({"version": version, "write": write, "writes": count}));
             let misfit = match fit(self.session, self.schema, key) {
-                Fit::Fits => None,
+                ValueFit::Fits => None,
                 fit => Some(fit.to_string()),
             };
             (key.to_owned(), json!({"misfit": misfit, "set_by": by, "value": value.to_json()}))
@@ -218,7 +223,7 @@ impl View<'_> {
             "app": self.session.key.app.as_str(),
             "created": self.session.created.to_string(),
             "events": events.collect::<Vec<_>>(),
-            "head": Head::of(self.session).map(|head| head.to_string()),
+            "head": HistoryHead::of(self.session).map(|head| head.to_string()),
             "inbox": self.inbox.iter().map(show::said_in).collect::<Vec<_>>(),
             "labels": self.labels.iter().map(|(label, version)| label_json(label, *version)).collect::<Vec<_>>(),
             "session": self.session.key.id.as_str(),
@@ -257,7 +262,11 @@ pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
 }
 
 /// An event: its version, its kind, and what was said, in notation.
-pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut Stage) -> Vec<String> {
+pub(super) fn event_lines(
+    committed: &CommittedEvent,
+    counts: bool,
+    stage: &mut ActiveBranches,
+) -> Vec<String> {
     let event = &committed.event;
     let mark = if counts { ' ' } else { '-' };
     let said = match (&*event.actions.started, event.actions.rewound_to()) {
@@ -291,24 +300,28 @@ pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
 
 /// The values that a session began with, or that retention has left of what it deleted: what its log builds on. Values
 /// that are shared with other sessions are not of its log.
-async fn origin(desk: &Desk, session: &Session) -> anyhow::Result<State> {
+async fn origin(context: &CommandContext, session: &Session) -> anyhow::Result<State> {
     let get = GetSession::new(session.key.clone()).events(EventRange::None).at_version(session.oldest);
-    let mut origin = desk.runner.store().get(get).await?;
+    let mut origin = context.runner.store().get(get).await?;
     if let Some(values) = &mut origin.values {
         (values.app, values.user) = Default::default();
     }
-    Ok(origin.state(&desk.untyped)?)
+    Ok(origin.state(&context.untyped)?)
 }
 
 /// A session as it was at a version: its events, and its own values. Shared values are those of today.
-pub(super) async fn at(desk: &Desk, key: &SessionKey, version: Option<&At>) -> anyhow::Result<Session> {
+pub(super) async fn at(
+    context: &CommandContext,
+    key: &SessionKey,
+    version: Option<&VersionName>,
+) -> anyhow::Result<Session> {
     let version = match version {
-        Some(version) => Some(desk.version(key, version).await?),
+        Some(version) => Some(context.version(key, version).await?),
         None => None,
     };
     let mut get = GetSession::new(key.clone());
     get.version = version;
-    Ok(desk.runner.store().get(get).await?)
+    Ok(context.runner.store().get(get).await?)
 }
 
 /// A state whose messages are to be shown.
@@ -327,9 +340,10 @@ fn diff_json(before: &State, after: &State) -> Value {
     Value::Array(changes.collect())
 }
 
-fn versions(range: &str) -> anyhow::Result<(At, At)> {
-    let read = |text: &str| Some(text.trim()).filter(|text| !text.is_empty())?.parse::<At>().ok();
+fn versions(range: &str) -> anyhow::Result<(VersionName, VersionName)> {
+    let read = |text: &str| Some(text.trim()).filter(|text| !text.is_empty())?.parse::<VersionName>().ok();
     let versions = range.split_once("..").and_then(|(from, to)| Some((read(from)?, read(to)?)));
-    let misuse = || Misuse(format!("invalid range of versions `{range}`: expected FROM..TO, such as 2..5"));
+    let misuse =
+        || UsageError(format!("invalid range of versions `{range}`: expected FROM..TO, such as 2..5"));
     Ok(versions.ok_or_else(misuse)?)
 }

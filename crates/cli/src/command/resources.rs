@@ -7,8 +7,8 @@ use stepfold::mcp::{McpError, Prompt, Resource, Server};
 use stepfold::state_core::chat::{Message, Role, Transcript};
 
 use crate::agent_file::AgentFile;
-use crate::error::{Ending, Misuse};
-use crate::model::Models;
+use crate::error::{CommandEnding, UsageError};
+use crate::model::ModelSource;
 use crate::show;
 use crate::tool::mcp;
 
@@ -17,8 +17,8 @@ pub(super) async fn resources(
     read: Option<&str>,
     arguments: &[String],
     json: bool,
-) -> anyhow::Result<Ending> {
-    AgentFile::read(path)??.build(&Models::None)??;
+) -> anyhow::Result<CommandEnding> {
+    AgentFile::read(path)??.build(&ModelSource::None)??;
     match read {
         None => Box::pin(list(json)).await?,
         Some(named) => {
@@ -29,7 +29,7 @@ pub(super) async fn resources(
             }
         }
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 async fn list(json: bool) -> anyhow::Result<()> {
@@ -102,7 +102,7 @@ async fn messages(named: &str, arguments: &[String]) -> anyhow::Result<Vec<Messa
     let mut given = Map::new();
     for pair in arguments {
         let Some((argument, text)) = pair.split_once('=') else {
-            return Err(Misuse(format!("invalid argument `{pair}`: must be NAME=TEXT")).into());
+            return Err(UsageError(format!("invalid argument `{pair}`: must be NAME=TEXT")).into());
         };
         given.insert(argument.to_owned(), json!(text));
     }

@@ -61,7 +61,7 @@ fn arguments(call: &ToolCall) -> Value {
 
 /// A call that had started when the process was interrupted, and was not run again.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct UnknownCall {
+pub(crate) struct UnknownCallNote {
     arguments: Value,
     id: String,
     tool: String,
@@ -69,7 +69,7 @@ pub(crate) struct UnknownCall {
     call: ToolCall,
 }
 
-impl UnknownCall {
+impl UnknownCallNote {
     /// For a person, who has to look whether it happened.
     pub(crate) fn words(&self) -> String {
         let call = call(&self.call);
@@ -83,11 +83,11 @@ impl UnknownCall {
 }
 
 /// The calls of a run whose outcome is unknown.
-pub(crate) fn unknown_calls(outcome: &Outcome) -> Vec<UnknownCall> {
+pub(crate) fn unknown_calls(outcome: &Outcome) -> Vec<UnknownCallNote> {
     let calls = outcome.unknown_calls().into_iter();
     let calls = calls.map(|call| ToolCall::new(call.id.clone(), call.tool.clone(), call.arguments.clone()));
     calls
-        .map(|call| UnknownCall {
+        .map(|call| UnknownCallNote {
             arguments: arguments(&call),
             id: call.id.clone(),
             tool: call.name.clone(),

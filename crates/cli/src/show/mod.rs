@@ -1,32 +1,34 @@
 //! How things are shown: answers on standard output, what happens meanwhile on standard error.
 
+mod active_branches;
 mod calls;
-mod cutter;
+mod failed_request;
+mod line_cutter;
 mod nodes;
-mod restart;
 mod rows;
-mod stage;
+mod run_display;
 pub(crate) mod story;
 mod text;
-mod watch;
+mod unfinished_run;
 
 use stepfold::prelude::*;
 use stepfold::runner::WaitingMessage;
 use stepfold::session_scopes::Timestamp;
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
+pub(crate) use self::active_branches::ActiveBranches;
 pub(crate) use self::calls::{approval, change, folded_approval, request_json, unknown_calls};
-pub(crate) use self::cutter::Cutter;
+pub(crate) use self::failed_request::FailedRequest;
+pub(crate) use self::line_cutter::LineCutter;
 use self::nodes::route;
 pub(crate) use self::nodes::{is_own, progress_lines};
-pub(crate) use self::restart::Restart;
 pub(crate) use self::rows::{CONTENT, event, key_and_value, row};
-pub(crate) use self::stage::Stage;
+pub(crate) use self::run_display::{RunDisplay, changes};
 pub(crate) use self::text::{
-    DIM, NAME, Text, Traces, aside, bad, choose_verbose, end_of_output, is_at_terminal, is_verbose, line,
-    note, note_exactly, on_this_line, print, reply, styled,
+    DIM, NAME, Text, TraceWriter, aside, bad, choose_verbose, end_of_output, is_at_terminal, is_verbose,
+    line, note, note_exactly, on_this_line, print, reply, styled,
 };
-pub(crate) use self::watch::{Watch, changes};
+pub(crate) use self::unfinished_run::UnfinishedRun;
 
 /// The characters of a result that are shown while a run is followed.
 const SHORT: usize = 200;

@@ -13,7 +13,7 @@ use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
 use stepfold::tools::CallStatus;
 
-use super::stage::Stage;
+use super::active_branches::ActiveBranches;
 use super::{call_of, server_tool, short};
 
 /// The keys that a graph writes about its nodes.
@@ -23,10 +23,10 @@ const OF_NODES: [&str; 3] = ["current_node", "execution_counts", "router_decisio
 const OF_TASKS: [&str; 3] = ["current_task_id", "overall_progress", "tasks"];
 
 /// Follows the nodes of a graph.
-pub(super) struct Nodes {
+pub(super) struct NodeFollower {
     /// The nodes that continue with the graph's conversation.
     speakers: BTreeSet<String>,
-    stage: Stage,
+    stage: ActiveBranches,
     /// Text that is not a whole line yet, by the branch that says it.
     texts: BTreeMap<Vec<usize>, String>,
     /// The branches of this step whose agents have been heard: their answers are what they said.
@@ -40,7 +40,7 @@ pub(super) struct Nodes {
 
 /// Something to be shown.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum DisplayItem {
     /// More of the reply.
     Text(String),
     /// All of a reply.
@@ -53,11 +53,11 @@ pub(super) enum Shown {
     Progress(Progress),
 }
 
-impl Nodes {
+impl NodeFollower {
     pub(super) fn new(speakers: BTreeSet<String>, at_work: Vec<Planned>, state: Option<&State>) -> Self {
-        Nodes {
+        NodeFollower {
             speakers,
-            stage: Stage::of(at_work),
+            stage: ActiveBranches::of(at_work),
             texts: BTreeMap::new(),
             heard: BTreeSet::new(),
             at_work: BTreeSet::new(),
@@ -81,7 +81,7 @@ impl Nodes {
     }
 
     /// What is to be shown of an event that is not a commit.
-    pub(super) fn see(&mut self, event: &RunEvent) -> Vec<Shown> {
+    pub(super) fn see(&mut self, event: &RunEvent) -> Vec<DisplayItem> {
         match event {
             RunEvent::NodeStarted { branch, .. } => drop(self.at_work.insert(*branch)),
             RunEvent::NodeFinished { branch, .. } => drop(self.at_work.remove(branch)),
@@ -96,7 +96,7 @@ impl Nodes {
         self.see_in(&mut Vec::new(), event)
     }
 
-    fn see_in(&mut self, path: &mut Vec<usize>, event: &RunEvent) -> Vec<Shown> {
+    fn see_in(&mut self, path: &mut Vec<usize>, event: &RunEvent) -> Vec<DisplayItem> {
         match event {
             RunEvent::Inner { place, event, .. } => {
                 path.push(*place);
@@ -109,7 +109,7 @@ impl Nodes {
                 let item = self.stage.item_of(&path).map(|item| format!(" with {item}"));
                 vec![
                     self.aside(&path, &format!("starts{}", item.unwrap_or_default())),
-                    Shown::Wait(self.stage.label_of(&path)),
+                    DisplayItem::Wait(self.stage.label_of(&path)),
                 ]
             }
             RunEvent::Output { branch, kind, value, .. } => {
@@ -146,11 +146,11 @@ impl Nodes {
     }
 
     /// What the agent of a branch does.
-    fn of_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<Shown> {
+    fn of_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<DisplayItem> {
         if let RunEvent::Text(text) = event {
             self.heard.insert(path.to_vec());
             return if self.speaks_alone(path) {
-                vec![Shown::Text(text.clone())]
+                vec![DisplayItem::Text(text.clone())]
             } else {
                 self.text(path, text)
             };
@@ -158,11 +158,11 @@ impl Nodes {
         let mut shown = self.rest_of_text(path);
         match event {
             RunEvent::Asking { model, .. } => {
-                shown.push(Shown::Wait(format!("{}: {model}", self.stage.label_of(path))));
+                shown.push(DisplayItem::Wait(format!("{}: {model}", self.stage.label_of(path))));
             }
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 shown.push(self.note(path, &call_of(call_id, tool, arguments)));
-                shown.push(Shown::Wait(format!("{}: {tool}", self.stage.label_of(path))));
+                shown.push(DisplayItem::Wait(format!("{}: {tool}", self.stage.label_of(path))));
             }
             RunEvent::ToolProgress { call_id, report } => {
                 shown.push(self.aside(path, &format!("  {call_id} ... {}", short(&report.to_string()))));
@@ -200,7 +200,7 @@ impl Nodes {
     }
 
     /// Whole lines of what a branch says.
-    fn text(&mut self, path: &[usize], text: &str) -> Vec<Shown> {
+    fn text(&mut self, path: &[usize], text: &str) -> Vec<DisplayItem> {
         if self.speaks(path) {
             return Vec::new();
         }
@@ -212,17 +212,17 @@ impl Nodes {
         whole.lines().map(|line| self.note(path, line)).collect()
     }
 
-    fn rest_of_text(&mut self, path: &[usize]) -> Vec<Shown> {
+    fn rest_of_text(&mut self, path: &[usize]) -> Vec<DisplayItem> {
         let rest = self.texts.remove(path).filter(|rest| !rest.is_empty());
         rest.iter().map(|rest| self.note(path, rest)).collect()
     }
 
     /// What is to be shown of a commit, given the state behind it.
-    pub(super) fn committed(&mut self, event: &Event, state: Option<&State>) -> Vec<Shown> {
+    pub(super) fn committed(&mut self, event: &Event, state: Option<&State>) -> Vec<DisplayItem> {
         let mut shown = Vec::new();
         let speaks_alone = self.speaks_alone(&[0]);
         self.stage.commit(event);
-        shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(Shown::Aside));
+        shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(DisplayItem::Aside));
         if let EventKind::Interrupted { places, asks: false, .. } = &event.kind {
             let words = "failed: it had started when the process was interrupted, and is not run again";
             shown.extend(places.iter().map(|place| self.note(&[*place], words)));
@@ -231,7 +231,7 @@ impl Nodes {
         if is_graphs && !speaks_alone {
             let replies = event.messages.iter().filter(|message| message.role() == Role::Assistant);
             let texts = replies.map(|reply| reply.text().into_owned()).filter(|text| !text.trim().is_empty());
-            shown.extend(texts.map(Shown::Reply));
+            shown.extend(texts.map(DisplayItem::Reply));
         }
         if event.step_end.is_some() {
             self.ended.clear();
@@ -262,7 +262,7 @@ impl Nodes {
     }
 
     /// A branch has ended whose task the state still says to be running: its step may take a while yet.
-    fn task_ended(&mut self, path: &[usize], status: NodeStatus) -> Vec<Shown> {
+    fn task_ended(&mut self, path: &[usize], status: NodeStatus) -> Vec<DisplayItem> {
         let branch = path.first().filter(|_| path.len() == 1);
         let planned = branch.and_then(|place| self.stage.branches().nth(*place));
         let id = planned.and_then(|(_, planned)| planned.item.as_ref()?.get("id")?.as_i64());
@@ -277,7 +277,7 @@ impl Nodes {
     }
 
     /// The tasks that are new or have another status, and the percentage if it is another.
-    fn progress(&mut self, mut now: Progress) -> Vec<Shown> {
+    fn progress(&mut self, mut now: Progress) -> Vec<DisplayItem> {
         for task in &mut now.tasks {
             task.status = *self.ended.get(&task.id).unwrap_or(&task.status);
         }
@@ -286,19 +286,20 @@ impl Nodes {
         now.percentage = u8::try_from(100 * done / now.tasks.len().max(1)).unwrap_or(100);
         let before = self.progress.replace(now.clone());
         let lines = progress_lines(before.as_ref(), &now);
-        let mut shown: Vec<Shown> = lines.into_iter().map(|line| Shown::Aside(format!("  {line}"))).collect();
+        let mut shown: Vec<DisplayItem> =
+            lines.into_iter().map(|line| DisplayItem::Aside(format!("  {line}"))).collect();
         if !shown.is_empty() {
-            shown.push(Shown::Progress(now));
+            shown.push(DisplayItem::Progress(now));
         }
         shown
     }
 
-    fn note(&self, path: &[usize], words: &str) -> Shown {
-        Shown::Note(self.line(path, words))
+    fn note(&self, path: &[usize], words: &str) -> DisplayItem {
+        DisplayItem::Note(self.line(path, words))
     }
 
-    fn aside(&self, path: &[usize], words: &str) -> Shown {
-        Shown::Aside(self.line(path, words))
+    fn aside(&self, path: &[usize], words: &str) -> DisplayItem {
+        DisplayItem::Aside(self.line(path, words))
     }
 
     fn line(&self, path: &[usize], words: &str) -> String {

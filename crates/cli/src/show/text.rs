@@ -118,9 +118,9 @@ pub(crate) fn on_this_line(text: &str) {
 
 /// Standard error for traces, which escape what they are given, but for invisible characters.
 #[derive(Debug)]
-pub(crate) struct Traces;
+pub(crate) struct TraceWriter;
 
-impl Write for Traces {
+impl Write for TraceWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         // The only escape sequences in it are colours of the traces' own.

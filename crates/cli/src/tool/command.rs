@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use super::read_output;
-use crate::agent_file::Faults;
-use crate::agent_file::form::CommandForm;
+use crate::form::FaultCollector;
+use crate::form::agent::CommandForm;
 
 /// What is kept of standard error, for the message when the program fails.
 const ERROR_BYTES: usize = 4 * 1024;
@@ -23,7 +23,7 @@ const ERROR_BYTES: usize = 4 * 1024;
 const KEY: &str = "STEPFOLD_IDEMPOTENCY_KEY";
 
 /// A program that can be run.
-pub(crate) struct Program {
+pub(crate) struct ExternalProgram {
     form: CommandForm,
     path: PathBuf,
     folder: PathBuf,
@@ -34,9 +34,9 @@ pub(super) fn builder(
     description: String,
     form: &CommandForm,
     folder: &Path,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> Option<ToolBuilder> {
-    let program = Arc::new(Program::new(form, folder, faults)?);
+    let program = Arc::new(ExternalProgram::new(form, folder, faults)?);
     let call = move |context: ToolContext| {
         let program = Arc::clone(&program);
         async move {
@@ -47,9 +47,9 @@ pub(super) fn builder(
     Some(Tool::new(name, description, call))
 }
 
-impl Program {
+impl ExternalProgram {
     /// The program of a command; what is wrong with it, from the table around `command` on, goes to the faults.
-    pub(crate) fn new(form: &CommandForm, folder: &Path, faults: &mut Faults) -> Option<Self> {
+    pub(crate) fn new(form: &CommandForm, folder: &Path, faults: &mut FaultCollector) -> Option<Self> {
         let Some(first) = form.argv.first().filter(|first| !first.trim().is_empty()) else {
             faults.add(&["command", "argv"], "missing program");
             return None;
@@ -71,7 +71,7 @@ impl Program {
             faults.add(&["command", "output_bytes"], words);
         }
         let path = std::path::absolute(&program).ok().filter(|_| has_slash).unwrap_or(program);
-        Some(Program { form: form.clone(), path, folder: inside })
+        Some(ExternalProgram { form: form.clone(), path, folder: inside })
     }
 
     /// What it writes when it is given this on its standard input.
@@ -79,7 +79,7 @@ impl Program {
         let mut child = self.start(key)?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // Ends the program however this future ends; a timeout drops it.
-        let mut child = Running::new(child);
+        let mut child = RunningProgram::new(child);
         let feed = async {
             if let Some(mut stdin) = stdin {
                 // A program need not read what it is given.
@@ -115,7 +115,7 @@ impl Program {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         let names = self.form.environment.iter().map(String::as_str).chain(["PATH"]);
-        command.envs(names.filter_map(|name| Some((name, crate::environment(name)?))));
+        command.envs(names.filter_map(|name| Some((name, crate::environment::variable(name)?))));
         // A group of its own: it can be ended whole, and Ctrl-C in the terminal does not reach it.
         #[cfg(unix)]
         command.process_group(0);
@@ -126,14 +126,14 @@ impl Program {
 }
 
 /// A program that is ended when this is dropped, with all that it has started.
-struct Running {
+struct RunningProgram {
     child: Child,
     has_ended: bool,
 }
 
-impl Running {
+impl RunningProgram {
     fn new(child: Child) -> Self {
-        Running { child, has_ended: false }
+        RunningProgram { child, has_ended: false }
     }
 
     async fn wait(&mut self) -> std::io::Result<ExitStatus> {
@@ -143,7 +143,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if self.has_ended {
             return;

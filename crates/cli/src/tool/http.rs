@@ -13,8 +13,8 @@ use stepfold::prelude::*;
 use stepfold::tools::ToolBuilder;
 
 use super::read_output;
-use crate::agent_file::Faults;
-use crate::agent_file::form::{HttpForm, Method};
+use crate::form::FaultCollector;
+use crate::form::agent::{HttpForm, HttpMethod};
 
 /// How often a server may send us elsewhere.
 const REDIRECTS: usize = 5;
@@ -22,7 +22,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// What of an error's body the model reads.
 const ERROR_BYTES: usize = 2 * 1024;
 
-struct Server {
+struct HttpTool {
     form: HttpForm,
     client: OnceLock<Result<Client, String>>,
 }
@@ -32,7 +32,7 @@ pub(super) fn builder(
     description: String,
     form: &HttpForm,
     parameters: &Value,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> Option<ToolBuilder> {
     let before = faults.count();
     check_url(form, parameters, &mut |words| faults.add(&["http", "url"], words));
@@ -50,7 +50,7 @@ pub(super) fn builder(
     if faults.count() > before {
         return None;
     }
-    let server = Arc::new(Server { form: form.clone(), client: OnceLock::new() });
+    let server = Arc::new(HttpTool { form: form.clone(), client: OnceLock::new() });
     let call = move |context: ToolContext| {
         let server = Arc::clone(&server);
         async move { server.ask(&context).await }
@@ -108,7 +108,7 @@ fn check_host(url: &Url, hosts: &[String]) -> Result<(), String> {
     Err(format!("host `{host}` not allowed; allowed: {}", hosts.join(", ")))
 }
 
-impl Server {
+impl HttpTool {
     async fn ask(&self, context: &ToolContext) -> Result<Value, ToolError> {
         let request = self.request(context)?;
         let client = self.client.get_or_init(|| client(self.form.hosts.clone()));
@@ -137,7 +137,7 @@ impl Server {
         let mut rest: Map<String, Value> = context.arguments().as_object().cloned().unwrap_or_default();
         let mut url = self.url(&mut rest)?;
         check_host(&url, &self.form.hosts).map_err(ToolError::permanent)?;
-        let has_body = matches!(self.form.method, Method::Post | Method::Put | Method::Patch);
+        let has_body = matches!(self.form.method, HttpMethod::Post | HttpMethod::Put | HttpMethod::Patch);
         if !has_body && !rest.is_empty() {
             let mut query = url.query_pairs_mut();
             for (name, value) in &rest {
@@ -197,7 +197,7 @@ impl Server {
         }
         let from: &BTreeMap<String, String> = &self.form.headers_from_environment;
         for (name, variable) in from {
-            let value = crate::environment(variable).ok_or_else(|| {
+            let value = crate::environment::variable(variable).ok_or_else(|| {
                 ToolError::permanent(format!("missing environment variable {variable} for header `{name}`"))
             })?;
             add(name, &value.to_string_lossy())?;
@@ -206,14 +206,14 @@ impl Server {
     }
 }
 
-impl From<Method> for reqwest::Method {
-    fn from(method: Method) -> Self {
+impl From<HttpMethod> for reqwest::Method {
+    fn from(method: HttpMethod) -> Self {
         match method {
-            Method::Get => reqwest::Method::GET,
-            Method::Post => reqwest::Method::POST,
-            Method::Put => reqwest::Method::PUT,
-            Method::Patch => reqwest::Method::PATCH,
-            Method::Delete => reqwest::Method::DELETE,
+            HttpMethod::Get => reqwest::Method::GET,
+            HttpMethod::Post => reqwest::Method::POST,
+            HttpMethod::Put => reqwest::Method::PUT,
+            HttpMethod::Patch => reqwest::Method::PATCH,
+            HttpMethod::Delete => reqwest::Method::DELETE,
         }
     }
 }

@@ -9,29 +9,34 @@ use stepfold::mcp::{
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Part;
 
-use crate::agent_file::Faults;
-use crate::agent_file::form::{McpCommand, McpForm, OAuthForm};
-use crate::desk;
-use crate::error::Misuse;
+use crate::environment;
+use crate::error::UsageError;
+use crate::form::FaultCollector;
+use crate::form::agent::{McpCommandForm, McpForm, OAuthForm};
 use crate::show;
 
 /// A server of this process, and the file that keeps what was approved of it.
 #[derive(Clone)]
-struct Known {
+struct KnownServer {
     server: Server,
     approved: Option<PathBuf>,
     oauth: Option<OAuthForm>,
 }
 
 /// The servers of this process. A command has one agent, or the agents of one graph; its end ends them.
-static SERVERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static SERVERS: Mutex<Vec<KnownServer>> = Mutex::new(Vec::new());
 
-fn servers() -> MutexGuard<'static, Vec<Known>> {
+fn servers() -> MutexGuard<'static, Vec<KnownServer>> {
     SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The tools of a server; none if something is wrong with its table.
-pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Faults) -> Option<Toolset> {
+pub(crate) fn toolset(
+    name: &str,
+    form: &McpForm,
+    folder: &Path,
+    faults: &mut FaultCollector,
+) -> Option<Toolset> {
     let before = faults.count();
     let builder = match (&form.command, &form.url) {
         (Some(command), None) => command_of(name, command, folder, faults),
@@ -86,7 +91,7 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
     match builder.build() {
         Ok(server) if faults.count() == before => {
             let tools = server.toolset();
-            servers().push(Known { server, approved, oauth: form.oauth.clone() });
+            servers().push(KnownServer { server, approved, oauth: form.oauth.clone() });
             Some(tools)
         }
         Ok(_) => None,
@@ -101,7 +106,12 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
     }
 }
 
-fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faults) -> ServerBuilder {
+fn command_of(
+    name: &str,
+    command: &McpCommandForm,
+    folder: &Path,
+    faults: &mut FaultCollector,
+) -> ServerBuilder {
     let mut argv = command.argv.clone();
     // A name is looked for in PATH, a path from the folder of the file.
     if let Some(first) = argv.first_mut().filter(|first| Path::new(first.as_str()).components().count() > 1) {
@@ -116,8 +126,10 @@ fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faul
     if !inside.is_dir() {
         faults.add(&["command", "folder"], format!("folder {} not found", inside.display()));
     }
-    let inherited =
-        command.environment.iter().filter_map(|name| Some((name.into(), crate::environment(name)?)));
+    let inherited = command
+        .environment
+        .iter()
+        .filter_map(|name| Some((name.into(), crate::environment::variable(name)?)));
     let named = command.env.iter().map(|(name, value)| (name.into(), value.into()));
     inherited.chain(named).fold(
         Server::command(name, argv).folder(inside),
@@ -126,12 +138,12 @@ fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faul
 }
 
 /// A variable that is not set leaves its header out: the server says then what it misses.
-fn remote(name: &str, url: &str, form: &McpForm, faults: &mut Faults) -> ServerBuilder {
+fn remote(name: &str, url: &str, form: &McpForm, faults: &mut FaultCollector) -> ServerBuilder {
     let mut builder = Server::http(name, url);
     for (header, value) in &form.headers {
         builder = builder.header(header, value);
     }
-    let variable = |name: &String| Some(crate::environment(name)?.to_string_lossy().into_owned());
+    let variable = |name: &String| Some(crate::environment::variable(name)?.to_string_lossy().into_owned());
     for (header, name) in &form.headers_from_environment {
         if let Some(value) = variable(name) {
             builder = builder.header(header, value);
@@ -148,15 +160,16 @@ fn remote(name: &str, url: &str, form: &McpForm, faults: &mut Faults) -> ServerB
 
 /// Tokens are kept beside the sessions of the user, and no command but `login` asks for a sign-in: runs wait for it as for an
 /// approval.
-fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut Faults) -> OAuth {
+fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut FaultCollector) -> OAuth {
     let mut oauth = OAuth::new()
         .scopes(&form.scopes)
         .advice(format!("run `stepfold login AGENT.toml {name}` with this agent file"));
-    match desk::data_folder() {
+    match environment::data_folder() {
         Ok(folder) => oauth = oauth.credentials(CredentialFile::in_folder(folder.join("credentials"), url)),
         Err(error) => faults.add(&["oauth"], error.to_string()),
     }
-    let secret = form.client_secret_from_environment.as_ref().and_then(|name| crate::environment(name));
+    let secret =
+        form.client_secret_from_environment.as_ref().and_then(|name| crate::environment::variable(name));
     let secret = secret.map(|secret| secret.to_string_lossy().into_owned());
     match &form.client_id {
         Some(id) => oauth = oauth.client(id, secret),
@@ -172,7 +185,7 @@ fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut Faults) -
     }
 }
 
-fn read_approved(file: &Path, faults: &mut Faults) -> Option<Approved> {
+fn read_approved(file: &Path, faults: &mut FaultCollector) -> Option<Approved> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         // It is written at the end of the first command that lists the tools.
@@ -197,7 +210,7 @@ pub(crate) fn known() -> Vec<Server> {
 }
 
 /// A server that was started to see what it offers.
-pub(crate) struct Checked {
+pub(crate) struct ServerCheck {
     pub(crate) server: String,
     /// How many tools are offered, and those that cannot be; or why it does not list them.
     pub(crate) tools: Result<(usize, Vec<Refused>), String>,
@@ -205,23 +218,23 @@ pub(crate) struct Checked {
 
 /// What the servers offer of the files that were read since this was asked last. They are ended, and nothing that they say
 /// counts as approved.
-pub(crate) async fn checked() -> Vec<Checked> {
+pub(crate) async fn checked() -> Vec<ServerCheck> {
     let known = std::mem::take(&mut *servers());
     let mut checked = Vec::with_capacity(known.len());
-    for Known { server, .. } in known {
+    for KnownServer { server, .. } in known {
         let tools = Box::pin(async {
             let refused = server.refused().await?;
             Ok((server.offered().await?.len(), refused))
         });
         let tools = tools.await.map_err(|error: McpError| error.to_string());
         server.stop().await;
-        checked.push(Checked { server: server.name().to_owned(), tools });
+        checked.push(ServerCheck { server: server.name().to_owned(), tools });
     }
     checked
 }
 
 /// The servers of the agent that want a sign-in, or the one of this name, each with the port of the way back.
-pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)>, Misuse> {
+pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)>, UsageError> {
     let known = servers();
     let with_sign_in: Vec<_> =
         known.iter().filter_map(|known| Some((known.server.clone(), known.oauth.as_ref()?.port))).collect();
@@ -230,7 +243,7 @@ pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)
     if named.is_empty() {
         let known: Vec<&str> = with_sign_in.iter().map(|(server, _)| server.name()).collect();
         let all = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        return Err(Misuse(match name {
+        return Err(UsageError(match name {
             Some(name) => format!("unknown server `{name}`; servers with `oauth`: {all}"),
             None => "no MCP server of the agent has `oauth`".to_owned(),
         }));
@@ -239,7 +252,7 @@ pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)
 }
 
 /// The server of `SERVER:NAME`, and the name there.
-pub(crate) fn split(named: &str) -> Result<(Server, &str), Misuse> {
+pub(crate) fn split(named: &str) -> Result<(Server, &str), UsageError> {
     let known = known();
     let found = named.split_once(':').and_then(|(name, rest)| {
         let server = known.iter().find(|server| server.name() == name)?;
@@ -247,7 +260,10 @@ pub(crate) fn split(named: &str) -> Result<(Server, &str), Misuse> {
     });
     found.ok_or_else(|| {
         let servers: Vec<&str> = known.iter().map(Server::name).collect();
-        Misuse(format!("unknown server in `{named}`: must be SERVER:NAME; servers: {}", servers.join(", ")))
+        UsageError(format!(
+            "unknown server in `{named}`: must be SERVER:NAME; servers: {}",
+            servers.join(", ")
+        ))
     })
 }
 
@@ -272,7 +288,7 @@ pub(crate) async fn change_of(tool: &str) -> Option<String> {
 /// Ends the servers of this process, and keeps what was approved.
 pub(crate) async fn end() {
     let known = std::mem::take(&mut *servers());
-    for Known { server, approved, .. } in known {
+    for KnownServer { server, approved, .. } in known {
         if let (Some(file), Some(approved)) = (approved, server.approved()) {
             // Definitions have a JSON form.
             let text = serde_json::to_string_pretty(&approved).unwrap_or_default();

@@ -12,9 +12,9 @@ use stepfold::prelude::*;
 use stepfold::state_core::state::Handlers;
 use stepfold::tools::{BuildError, ResultText, Retry, Source};
 
-pub(crate) use self::command::Program;
-use crate::agent_file::form::{OutputBinding, Reads, ToolForm};
-use crate::agent_file::{Faults, unknown_key};
+pub(crate) use self::command::ExternalProgram;
+use crate::form::agent::{OutputBindingForm, ToolForm, ToolOutputFormat};
+use crate::form::{FaultCollector, unknown_key};
 
 /// The tool of a table; none if something is wrong with it.
 pub(crate) fn build(
@@ -22,7 +22,7 @@ pub(crate) fn build(
     form: &ToolForm,
     folder: &Path,
     schema: &Schema,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> Option<Tool> {
     let before = faults.count();
     unknown_keys(form, schema, faults);
@@ -80,7 +80,7 @@ pub(crate) fn build(
 }
 
 /// Bindings to keys that the state does not have.
-fn unknown_keys(form: &ToolForm, schema: &Schema, faults: &mut Faults) {
+fn unknown_keys(form: &ToolForm, schema: &Schema, faults: &mut FaultCollector) {
     let tables = [
         ("inputs_from_state", form.inputs_from_state.keys().collect::<Vec<_>>()),
         ("defaults_from_state", form.defaults_from_state.keys().collect()),
@@ -105,7 +105,7 @@ fn parameters(form: &ToolForm) -> Value {
 fn bind(
     mut builder: stepfold::tools::ToolBuilder,
     form: &ToolForm,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> stepfold::tools::ToolBuilder {
     for (key, parameter) in &form.inputs_from_state {
         builder = builder.input_from_state(key.as_str(), parameter);
@@ -114,8 +114,8 @@ fn bind(
         builder = builder.default_from_state(key.as_str(), parameter);
     }
     let reads = form.command.as_ref().map(|command| command.command().output);
-    let is_text = reads.or(form.http.as_ref().map(|http| http.output)) == Some(Reads::Text);
-    for (key, OutputBinding { source, handler }) in &form.outputs_to_state {
+    let is_text = reads.or(form.http.as_ref().map(|http| http.output)) == Some(ToolOutputFormat::Text);
+    for (key, OutputBindingForm { source, handler }) in &form.outputs_to_state {
         if source.is_some() && is_text {
             let words = "a field requires JSON output: add `output = \"json\"` to the command or the server";
             faults.add(&["outputs_to_state"], words);
@@ -149,10 +149,10 @@ fn handler_of(name: &str) -> Result<Handler, String> {
 }
 
 /// What a program or a server gave, read as the file says.
-fn read_output(reads: Reads, text: &str) -> Result<Value, ToolError> {
+fn read_output(reads: ToolOutputFormat, text: &str) -> Result<Value, ToolError> {
     match reads {
-        Reads::Text => Ok(Value::String(text.trim_end_matches(['\r', '\n']).to_owned())),
-        Reads::Json => serde_json::from_str(text)
+        ToolOutputFormat::Text => Ok(Value::String(text.trim_end_matches(['\r', '\n']).to_owned())),
+        ToolOutputFormat::Json => serde_json::from_str(text)
             .map_err(|error| ToolError::permanent(format!("invalid JSON in the output: {error}"))),
     }
 }

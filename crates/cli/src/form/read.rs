@@ -13,20 +13,20 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use toml::de::DeValue;
 
-use super::faults::{Faults, Path};
-use super::schema::nearest;
+use super::faults::{FaultCollector, ValuePath};
+use super::nearest::nearest;
 
 /// The place of the whole file, which cannot be left out.
 const WHOLE: usize = usize::MAX;
 
 /// The form that a file fills in; none if nothing of it can be read.
-pub(super) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut Faults) -> Option<F> {
-    let left_out = LeftOut::default();
+pub(crate) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut FaultCollector) -> Option<F> {
+    let left_out = SkippedValues::default();
     let form = loop {
-        let whole = Reader { start: WHOLE, value: file, left_out: &left_out };
+        let whole = FormDeserializer { start: WHOLE, value: file, left_out: &left_out };
         match F::deserialize(whole).map_err(|misfit| whole.leave_out(misfit)) {
             Ok(form) => break Some(form),
-            Err(Misfit { start: Some(start), message, is_told, .. }) if start != WHOLE => {
+            Err(FormError { start: Some(start), message, is_told, .. }) if start != WHOLE => {
                 if !is_told {
                     faults.add_at(start, message);
                 }
@@ -42,10 +42,15 @@ pub(super) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut Faults)
 }
 
 /// Where the values stand that were left out.
-type LeftOut = RefCell<BTreeSet<usize>>;
+type SkippedValues = RefCell<BTreeSet<usize>>;
 
 /// Notes where the values of the form stand. Items count as in the form: without those that were left out.
-fn note_places(value: &DeValue<'_>, left_out: &BTreeSet<usize>, path: &mut Path, faults: &mut Faults) {
+fn note_places(
+    value: &DeValue<'_>,
+    left_out: &BTreeSet<usize>,
+    path: &mut ValuePath,
+    faults: &mut FaultCollector,
+) {
     let mut items = 0;
     for part in parts(value) {
         let is_left_out = left_out.contains(&part.start);
@@ -60,7 +65,7 @@ fn note_places(value: &DeValue<'_>, left_out: &BTreeSet<usize>, path: &mut Path,
 }
 
 /// A field of a table, or an item of a list.
-struct Part<'a> {
+struct TomlPart<'a> {
     /// The name of the field.
     name: Option<&'a str>,
     /// Where its key, or the item, begins: nothing else begins there.
@@ -68,11 +73,11 @@ struct Part<'a> {
     value: &'a DeValue<'a>,
 }
 
-fn parts<'a>(value: &'a DeValue<'a>) -> Vec<Part<'a>> {
+fn parts<'a>(value: &'a DeValue<'a>) -> Vec<TomlPart<'a>> {
     match value {
         DeValue::Table(fields) => fields
             .iter()
-            .map(|(name, value)| Part {
+            .map(|(name, value)| TomlPart {
                 name: Some(name.get_ref()),
                 start: name.span().start,
                 value: value.get_ref(),
@@ -80,7 +85,7 @@ fn parts<'a>(value: &'a DeValue<'a>) -> Vec<Part<'a>> {
             .collect(),
         DeValue::Array(items) => items
             .iter()
-            .map(|item| Part { name: None, start: item.span().start, value: item.get_ref() })
+            .map(|item| TomlPart { name: None, start: item.span().start, value: item.get_ref() })
             .collect(),
         _ => Vec::new(),
     }
@@ -88,22 +93,22 @@ fn parts<'a>(value: &'a DeValue<'a>) -> Vec<Part<'a>> {
 
 /// Reads a value of the file, without what was left out.
 #[derive(Clone, Copy)]
-struct Reader<'a> {
+struct FormDeserializer<'a> {
     start: usize,
     value: &'a DeValue<'a>,
-    left_out: &'a LeftOut,
+    left_out: &'a SkippedValues,
 }
 
-impl<'de> Reader<'de> {
+impl<'de> FormDeserializer<'de> {
     /// The fields, or the items, that were not left out.
-    fn parts(self) -> Parts<'de> {
+    fn parts(self) -> PartAccess<'de> {
         let mut parts = parts(self.value);
         parts.retain(|part| !self.left_out.borrow().contains(&part.start));
-        Parts { rest: parts.into_iter(), field: None, left_out: self.left_out }
+        PartAccess { rest: parts.into_iter(), field: None, left_out: self.left_out }
     }
 
     /// Leaves out what does not fit: this value, or a field that it must not have.
-    fn leave_out(self, mut misfit: Misfit) -> Misfit {
+    fn leave_out(self, mut misfit: FormError) -> FormError {
         if misfit.start.is_some() {
             return misfit;
         }
@@ -119,20 +124,20 @@ impl<'de> Reader<'de> {
     }
 }
 
-impl<'de> Deserializer<'de> for Reader<'de> {
-    type Error = Misfit;
+impl<'de> Deserializer<'de> for FormDeserializer<'de> {
+    type Error = FormError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
         match self.value {
             DeValue::String(text) => visitor.visit_borrowed_str(text),
             DeValue::Boolean(truth) => visitor.visit_bool(*truth),
             DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
                 Ok(number) => visitor.visit_i64(number),
-                Err(_) => Err(Misfit::custom("the number does not fit 64 bits")),
+                Err(_) => Err(FormError::custom("the number does not fit 64 bits")),
             },
             DeValue::Float(number) => match number.as_str().parse::<f64>() {
                 Ok(number) if number.is_finite() => visitor.visit_f64(number),
-                _ => Err(Misfit::custom("invalid number: JSON has no infinite or NaN numbers")),
+                _ => Err(FormError::custom("invalid number: JSON has no infinite or NaN numbers")),
             },
             DeValue::Datetime(time) => visitor.visit_string(time.to_string()),
             DeValue::Array(_) => visitor.visit_seq(self.parts()),
@@ -143,7 +148,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
         visitor.visit_some(self)
     }
 
@@ -153,7 +158,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, FormError> {
         visitor.visit_enum(String::deserialize(self)?.into_deserializer())
     }
 
@@ -165,47 +170,47 @@ impl<'de> Deserializer<'de> for Reader<'de> {
 
 /// The fields of a table, or the items of a list. Whatever is wrong with one, its type may say so at last: so that is
 /// where it is left out.
-struct Parts<'a> {
-    rest: std::vec::IntoIter<Part<'a>>,
+struct PartAccess<'a> {
+    rest: std::vec::IntoIter<TomlPart<'a>>,
     /// The value of the field whose name was read.
-    field: Option<Reader<'a>>,
-    left_out: &'a LeftOut,
+    field: Option<FormDeserializer<'a>>,
+    left_out: &'a SkippedValues,
 }
 
-impl<'de> Parts<'de> {
-    fn next(&mut self) -> Option<(&'de str, Reader<'de>)> {
-        let Part { name, start, value } = self.rest.next()?;
-        Some((name.unwrap_or_default(), Reader { start, value, left_out: self.left_out }))
+impl<'de> PartAccess<'de> {
+    fn next(&mut self) -> Option<(&'de str, FormDeserializer<'de>)> {
+        let TomlPart { name, start, value } = self.rest.next()?;
+        Some((name.unwrap_or_default(), FormDeserializer { start, value, left_out: self.left_out }))
     }
 }
 
-impl<'de> SeqAccess<'de> for Parts<'de> {
-    type Error = Misfit;
+impl<'de> SeqAccess<'de> for PartAccess<'de> {
+    type Error = FormError;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, FormError> {
         let Some((_, item)) = self.next() else { return Ok(None) };
         seed.deserialize(item).map(Some).map_err(|misfit| item.leave_out(misfit))
     }
 }
 
-impl<'de> MapAccess<'de> for Parts<'de> {
-    type Error = Misfit;
+impl<'de> MapAccess<'de> for PartAccess<'de> {
+    type Error = FormError;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, FormError> {
         let Some((name, field)) = self.next() else { return Ok(None) };
         self.field = Some(field);
         seed.deserialize(name.into_deserializer()).map(Some)
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
-        let field = self.field.take().ok_or_else(|| Misfit::custom("expected a value after its name"))?;
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, FormError> {
+        let field = self.field.take().ok_or_else(|| FormError::custom("expected a value after its name"))?;
         seed.deserialize(field).map_err(|misfit| field.leave_out(misfit))
     }
 }
 
 /// Why a value does not fit.
 #[derive(Debug)]
-struct Misfit {
+struct FormError {
     message: String,
     /// The field that is unknown or missing.
     field: Option<String>,
@@ -216,15 +221,21 @@ struct Misfit {
     start: Option<usize>,
 }
 
-impl Misfit {
+impl FormError {
     fn of_field(field: &str, is_missing: bool, message: String) -> Self {
-        Misfit { field: Some(field.to_owned()), is_missing, ..Misfit::custom(message) }
+        FormError { field: Some(field.to_owned()), is_missing, ..FormError::custom(message) }
     }
 }
 
-impl Error for Misfit {
+impl Error for FormError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Misfit { message: message.to_string(), field: None, is_missing: false, is_told: false, start: None }
+        FormError {
+            message: message.to_string(),
+            field: None,
+            is_missing: false,
+            is_told: false,
+            start: None,
+        }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -245,31 +256,31 @@ impl Error for Misfit {
             Unexpected::Map => "object",
             _ => "string",
         };
-        Misfit::custom(format!("expected {expected}, found {found}"))
+        FormError::custom(format!("expected {expected}, found {found}"))
     }
 
     fn invalid_value(found: Unexpected<'_>, _: &dyn Expected) -> Self {
-        Misfit::custom(format!("invalid value: {found}"))
+        FormError::custom(format!("invalid value: {found}"))
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Misfit::custom(format!("expected one of {}", expected.join(", ")))
+        FormError::custom(format!("expected one of {}", expected.join(", ")))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         let near = nearest(field, expected.iter().copied());
-        Misfit::of_field(field, false, format!("unknown field `{field}`{near}"))
+        FormError::of_field(field, false, format!("unknown field `{field}`{near}"))
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Misfit::of_field(field, true, format!("missing `{field}`"))
+        FormError::of_field(field, true, format!("missing `{field}`"))
     }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for FormError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for FormError {}

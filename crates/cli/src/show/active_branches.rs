@@ -12,26 +12,29 @@ const ITEM: usize = 60;
 
 /// The branches of a superstep, and those of the graphs among them.
 #[derive(Debug, Default)]
-pub(crate) struct Stage {
+pub(crate) struct ActiveBranches {
     branches: Vec<Planned>,
     /// The tools that the calls of the last reply name.
     calls: Vec<String>,
-    inner: BTreeMap<usize, Stage>,
+    inner: BTreeMap<usize, ActiveBranches>,
 }
 
-impl Stage {
+impl ActiveBranches {
     /// With these branches at work.
     pub(crate) fn of(branches: Vec<Planned>) -> Self {
-        Stage { branches, ..Stage::default() }
+        ActiveBranches { branches, ..ActiveBranches::default() }
     }
 
     /// Takes note of what a commit changes.
     pub(crate) fn commit(&mut self, event: &Event) {
         match &event.kind {
-            EventKind::Planned { branches, exit: None, .. } => *self = Stage::of(branches.clone()),
+            EventKind::Planned { branches, exit: None, .. } => *self = ActiveBranches::of(branches.clone()),
             EventKind::Replied { .. } => {
                 let calls = event.messages.first().into_iter().flat_map(|reply| reply.tool_calls());
-                *self = Stage { calls: calls.map(|call| call.name.clone()).collect(), ..Stage::default() };
+                *self = ActiveBranches {
+                    calls: calls.map(|call| call.name.clone()).collect(),
+                    ..ActiveBranches::default()
+                };
             }
             EventKind::Inner { place, event } => self.inner.entry(*place).or_default().commit(event),
             _ => {}
@@ -53,7 +56,7 @@ impl Stage {
         let label = self.label(*first);
         match (rest.is_empty(), self.inner.get(first)) {
             (false, Some(inner)) => format!("{label} > {}", inner.label_of(rest)),
-            (false, None) => format!("{label} > {}", Stage::default().label_of(rest)),
+            (false, None) => format!("{label} > {}", ActiveBranches::default().label_of(rest)),
             (true, _) => label,
         }
     }
@@ -78,7 +81,7 @@ impl Stage {
     }
 
     /// What the graphs among the branches are at.
-    pub(crate) fn inner(&self, place: usize) -> Option<&Stage> {
+    pub(crate) fn inner(&self, place: usize) -> Option<&ActiveBranches> {
         self.inner.get(&place)
     }
 

@@ -1,12 +1,12 @@
 //! Detects placeholders that are not closed: a template treats them as text, which is never intended.
 
-use super::faults::Faults;
+use super::faults::FaultCollector;
 
 /// The prefixes that a key may have.
 const PREFIXES: [&str; 3] = ["app:", "user:", "temp:"];
 
 /// Notes each placeholder of a template that is not closed.
-pub(super) fn check_closed(field: &str, text: &str, faults: &mut Faults) {
+pub(crate) fn check_closed(field: &str, text: &str, faults: &mut FaultCollector) {
     for (line, name) in unclosed(text) {
         let place = if line > 1 { format!(" (line {line} of it)") } else { String::new() };
         let words = format!(

@@ -9,15 +9,15 @@ const LINE: usize = 400;
 
 /// Cuts lines, and counts how many.
 #[derive(Debug)]
-pub(crate) struct Cutter {
+pub(crate) struct LineCutter {
     /// Whether nothing is cut.
     is_full: bool,
     cut: Cell<u64>,
 }
 
-impl Cutter {
+impl LineCutter {
     pub(crate) fn new(is_full: bool) -> Self {
-        Cutter { is_full, cut: Cell::new(0) }
+        LineCutter { is_full, cut: Cell::new(0) }
     }
 
     /// The line, or its beginning and how long it is.

@@ -10,13 +10,13 @@ use stepfold::session_scopes::{
 };
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::desk::Desk;
+use crate::context::CommandContext;
 
 /// How often it is looked at.
-const LOOK: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Another process that holds the claim on a session.
-pub(crate) struct Other {
+pub(crate) struct OtherProcess {
     pub(crate) claim: Claim,
     /// The version of the session when it was looked at last.
     version: u64,
@@ -24,42 +24,44 @@ pub(crate) struct Other {
     run: Option<Run>,
 }
 
-impl Other {
+impl OtherProcess {
     /// The process that is at work in the session, if it is another one.
-    pub(crate) async fn in_session(desk: &Desk, session: &SessionHandle) -> Option<Self> {
-        let head = head(desk, session).await.ok()?;
-        let claim = desk.runner.other_worker(&head)?.clone();
-        Some(Other { claim, version: head.version, run: interrupted(session).await })
+    pub(crate) async fn in_session(context: &CommandContext, session: &SessionHandle) -> Option<Self> {
+        let read_head = read_head(context, session).await.ok()?;
+        let claim = context.runner.other_worker(&read_head)?.clone();
+        Some(OtherProcess { claim, version: read_head.version, run: unfinished_run(session).await })
     }
 
-    /// When to [look](Self::look) again.
-    pub(crate) fn looks() -> Interval {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        looks
+    /// When to [poll](Self::look) again.
+    pub(crate) fn polls() -> Interval {
+        let mut polls = interval(POLL_INTERVAL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        polls
     }
 
     /// Follows what the process does, so that it is known what it was doing if it is killed.
-    pub(crate) async fn look(&mut self, desk: &Desk, session: &SessionHandle) {
-        let Ok(Session { claim: Some(claim), version, .. }) = head(desk, session).await else { return };
+    pub(crate) async fn poll(&mut self, context: &CommandContext, session: &SessionHandle) {
+        let Ok(Session { claim: Some(claim), version, .. }) = read_head(context, session).await else {
+            return;
+        };
         if claim.owner == self.claim.owner && version != self.version {
-            (self.version, self.run) = (version, interrupted(session).await);
+            (self.version, self.run) = (version, unfinished_run(session).await);
         }
     }
 
     /// The session as the process has left it to this invocation of another one.
-    pub(crate) async fn left(
+    pub(crate) async fn session_left(
         &self,
-        desk: &Desk,
+        context: &CommandContext,
         session: &SessionHandle,
         invocation: &InvocationId,
     ) -> Result<Session, SessionError> {
         let get = GetSession::new(session.key().clone());
-        let stored = desk.runner.store().get(get.clone().without_state()).await?;
+        let stored = context.runner.store().get(get.clone().without_state()).await?;
         // A run that continues keeps its own invocation: what it left does not change after that.
         let began = stored.events.iter().find(|committed| committed.event.invocation == *invocation);
         let version = began.map_or(self.version, |began| began.version - 1);
-        desk.runner.store().get(get.events(EventRange::None).at_version(version)).await
+        context.runner.store().get(get.events(EventRange::None).at_version(version)).await
     }
 
     /// The run that the process has left unfinished, if an invocation that begins with this event resumes it.
@@ -76,12 +78,12 @@ impl Other {
 }
 
 /// The last run, if it has not ended. The command that continues it reports what cannot be read.
-pub(crate) async fn interrupted(session: &SessionHandle) -> Option<Run> {
+pub(crate) async fn unfinished_run(session: &SessionHandle) -> Option<Run> {
     session.unfinished().await.ok().flatten()
 }
 
 /// The session with neither its events nor its state.
-async fn head(desk: &Desk, session: &SessionHandle) -> Result<Session, SessionError> {
+async fn read_head(context: &CommandContext, session: &SessionHandle) -> Result<Session, SessionError> {
     let get = GetSession::new(session.key().clone()).events(EventRange::None).without_state();
-    desk.runner.store().get(get.now(SystemClock.now())).await
+    context.runner.store().get(get.now(SystemClock.now())).await
 }

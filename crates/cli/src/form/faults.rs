@@ -1,29 +1,51 @@
 //! The faults of a file: recorded by path, reported by line.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
 
-use super::{FileFaults, LineFault};
+use serde::Serialize;
 
 /// The way to a value: the names of fields, and the numbers of items as text.
-pub(crate) type Path = Vec<String>;
+pub(crate) type ValuePath = Vec<String>;
+
+/// Something that is wrong in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct LineFault {
+    /// The file, if it is that of a graph's agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<PathBuf>,
+    /// The line, from 1.
+    pub(crate) line: usize,
+    /// The column in characters, from 1.
+    pub(crate) column: usize,
+    pub(crate) message: String,
+}
+
+/// All that is wrong in a file.
+#[derive(Clone, Debug)]
+pub(crate) struct FileFaults {
+    pub(crate) path: PathBuf,
+    pub(crate) faults: Vec<LineFault>,
+}
 
 /// The faults of a file as far as they are found, and where the values of its form stand.
-pub(crate) struct Faults {
+pub(crate) struct FaultCollector {
     text: String,
     /// Where the key, or the item, of each path begins.
-    places: BTreeMap<Path, usize>,
+    places: BTreeMap<ValuePath, usize>,
     /// What was left out since it did not fit.
-    left_out: Vec<Path>,
+    left_out: Vec<ValuePath>,
     /// The table that paths begin at.
-    inside: Path,
+    inside: ValuePath,
     found: Vec<LineFault>,
     /// Those in the files of its agents.
     elsewhere: Vec<LineFault>,
 }
 
-impl Faults {
-    pub(super) fn in_text(text: String) -> Self {
-        Faults {
+impl FaultCollector {
+    pub(crate) fn in_text(text: String) -> Self {
+        FaultCollector {
             text,
             places: BTreeMap::new(),
             left_out: Vec::new(),
@@ -34,7 +56,7 @@ impl Faults {
     }
 
     /// Notes where a value begins, and whether it was left out.
-    pub(super) fn place(&mut self, path: &[String], start: usize, is_left_out: bool) {
+    pub(crate) fn place(&mut self, path: &[String], start: usize, is_left_out: bool) {
         self.places.insert(path.to_vec(), start);
         if is_left_out {
             self.left_out.push(path.to_vec());
@@ -42,7 +64,7 @@ impl Faults {
     }
 
     /// Looks at a table as if it were all of the file.
-    pub(super) fn within<T>(&mut self, table: &[&str], look: impl FnOnce(&mut Self) -> T) -> T {
+    pub(crate) fn within<T>(&mut self, table: &[&str], look: impl FnOnce(&mut Self) -> T) -> T {
         let inside = self.path(table);
         let outside = std::mem::replace(&mut self.inside, inside);
         let looked = look(self);
@@ -64,7 +86,7 @@ impl Faults {
     }
 
     /// Adds a fault at a byte of the text.
-    pub(super) fn add_at(&mut self, start: usize, message: impl Into<String>) {
+    pub(crate) fn add_at(&mut self, start: usize, message: impl Into<String>) {
         let before = self.text.get(..start).unwrap_or(&self.text);
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
@@ -75,7 +97,7 @@ impl Faults {
     }
 
     /// Adds the faults of another file. Several nodes may have one file.
-    pub(super) fn add_elsewhere(&mut self, path: &std::path::Path, faults: FileFaults) {
+    pub(crate) fn add_elsewhere(&mut self, path: &std::path::Path, faults: FileFaults) {
         for fault in faults.faults {
             let fault = LineFault { file: fault.file.or_else(|| Some(path.to_owned())), ..fault };
             if !self.elsewhere.contains(&fault) {
@@ -85,7 +107,7 @@ impl Faults {
     }
 
     /// Whether a field of the table that is looked at was left out.
-    pub(super) fn has_left_out(&self, field: &str) -> bool {
+    pub(crate) fn has_left_out(&self, field: &str) -> bool {
         self.left_out.contains(&self.path(&[field]))
     }
 
@@ -103,16 +125,31 @@ impl Faults {
     }
 
     /// The faults in the order of the file, and after them those of other files.
-    pub(super) fn into_lines(mut self) -> Vec<LineFault> {
+    pub(crate) fn into_lines(mut self) -> Vec<LineFault> {
         self.found.sort_by_key(|fault| (fault.line, fault.column));
         self.found.append(&mut self.elsewhere);
         self.found
     }
 
-    fn path(&self, steps: &[impl AsRef<str>]) -> Path {
+    fn path(&self, steps: &[impl AsRef<str>]) -> ValuePath {
         self.inside.iter().cloned().chain(steps.iter().map(|step| step.as_ref().to_owned())).collect()
     }
 }
+
+impl fmt::Display for FileFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        for (place, fault) in self.faults.iter().enumerate() {
+            let separator = if place == 0 { "" } else { "\n" };
+            let path =
+                fault.file.as_ref().map_or_else(|| path.to_string(), |file| file.display().to_string());
+            write!(f, "{separator}{path}:{}:{}: {}", fault.line, fault.column, fault.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for FileFaults {}
 
 #[cfg(test)]
 mod tests {
@@ -120,8 +157,8 @@ mod tests {
 
     #[test]
     fn a_fault_has_its_line() {
-        let mut faults = Faults::in_text("name = \"ä\"\n\n[state.\"a.b\"]\ntype = 1\n".to_owned());
-        let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect::<Path>();
+        let mut faults = FaultCollector::in_text("name = \"ä\"\n\n[state.\"a.b\"]\ntype = 1\n".to_owned());
+        let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect::<ValuePath>();
         faults.place(&path(&["state", "a.b"]), 20, false);
         faults.place(&path(&["state", "a.b", "type"]), 27, false);
         faults.add(&["state", "a.b", "type"], "x");

@@ -17,27 +17,27 @@ use stepfold::terminal::{Form, Look, Markdown, Text, View, change_line, stderr_f
 use stepfold::tools::CallStatus;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use crate::model::FailedRequest;
+use super::FailedRequest;
 
-use super::nodes::{Nodes, Shown, is_shown};
+use super::nodes::{DisplayItem, NodeFollower, is_shown};
 use super::{aside, call_of, is_verbose, line, note, on_this_line, print, reply, server_tool, short};
 
 /// How long the wheel stands still.
-const TURN: Duration = Duration::from_millis(120);
+const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 
 /// What the wheel looks like, turn by turn.
-const WHEEL: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"];
+const SPINNER_FRAMES: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"];
 
 /// What is waited for is cut here: a wheel has to fit in a line.
-const NAME: usize = 40;
+const WAIT_CHARACTERS: usize = 40;
 
 /// Shows the events of a run.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about what is shown")]
-pub(crate) struct Watch {
+pub(crate) struct RunDisplay {
     json: bool,
     /// The state as far as it is known, to say what changes.
     state: Option<State>,
-    waiting: Option<Waiting>,
+    waiting: Option<SpinnerState>,
     is_in_text: bool,
     /// Whether what happens now is of a run before the one that was asked for.
     is_earlier: bool,
@@ -45,10 +45,10 @@ pub(crate) struct Watch {
     is_aside: bool,
     /// What the model has said in such a run.
     earlier: String,
-    has_wheel: bool,
+    has_spinner: bool,
     has_seen_run: bool,
     /// Of a graph.
-    nodes: Option<Nodes>,
+    nodes: Option<NodeFollower>,
     /// At a terminal: what calls and figures look like.
     view: Option<View>,
     /// The reply, where standard output is a terminal.
@@ -57,17 +57,17 @@ pub(crate) struct Watch {
 }
 
 /// What is waited for, and since when.
-struct Waiting {
+struct SpinnerState {
     what: String,
     since: Instant,
-    turns: usize,
+    frame: usize,
 }
 
-impl Watch {
+impl RunDisplay {
     /// From this state on.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
-        let has_wheel = !json && std::io::stderr().is_terminal();
-        Watch {
+        let has_spinner = !json && std::io::stderr().is_terminal();
+        RunDisplay {
             json,
             state,
             waiting: None,
@@ -75,10 +75,10 @@ impl Watch {
             is_earlier: false,
             is_aside: false,
             earlier: String::new(),
-            has_wheel,
+            has_spinner,
             has_seen_run: false,
             nodes: None,
-            view: has_wheel.then(|| View::new(stderr_form()).verbose(is_verbose())),
+            view: has_spinner.then(|| View::new(stderr_form()).verbose(is_verbose())),
             reply: None,
             began: Instant::now(),
         }
@@ -92,29 +92,29 @@ impl Watch {
 
     /// Of a graph, of whose nodes these continue with its conversation, and whose branches these are.
     pub(crate) fn with_nodes(mut self, speakers: BTreeSet<String>, at_work: Vec<Planned>) -> Self {
-        self.nodes = Some(Nodes::new(speakers, at_work, self.state.as_ref()));
+        self.nodes = Some(NodeFollower::new(speakers, at_work, self.state.as_ref()));
         self
     }
 
-    /// When to [turn](Self::turn) the wheel.
-    pub(crate) fn turns() -> Interval {
-        let mut turns = interval_at(Instant::now() + TURN, TURN);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        turns
+    /// When to [tick](Self::tick).
+    pub(crate) fn ticks() -> Interval {
+        let mut ticks = interval_at(Instant::now() + SPINNER_INTERVAL, SPINNER_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
     }
 
     /// Turns the wheel, if something is waited for and standard error is a terminal.
-    pub(crate) fn turn(&mut self) {
-        let Some(waiting) = self.waiting.as_mut().filter(|_| self.has_wheel) else { return };
-        let wheel = WHEEL[waiting.turns % WHEEL.len()];
-        waiting.turns += 1;
+    pub(crate) fn tick(&mut self) {
+        let Some(waiting) = self.waiting.as_mut().filter(|_| self.has_spinner) else { return };
+        let wheel = SPINNER_FRAMES[waiting.frame % SPINNER_FRAMES.len()];
+        waiting.frame += 1;
         let (what, seconds) = (&waiting.what, waiting.since.elapsed().as_secs());
-        let done = self.nodes.as_ref().and_then(Nodes::percentage);
+        let done = self.nodes.as_ref().and_then(NodeFollower::percentage);
         let done = done.map(|done| format!("{done} % ")).unwrap_or_default();
         on_this_line(&format!("{wheel} {done}{what} {seconds}s"));
     }
 
-    pub(crate) fn see(&mut self, seen: &Seen) {
+    pub(crate) fn observe(&mut self, seen: &Seen) {
         self.has_seen_run |= is_of_run(seen);
         match seen {
             Seen::Event { number, event, is_earlier, .. } if self.json => {
@@ -248,25 +248,25 @@ impl Watch {
         }
     }
 
-    fn show_all(&mut self, shown: Vec<Shown>) {
+    fn show_all(&mut self, shown: Vec<DisplayItem>) {
         for shown in shown {
             match shown {
-                Shown::Text(text) => self.text(&text),
-                Shown::Reply(text) => {
+                DisplayItem::Text(text) => self.text(&text),
+                DisplayItem::Reply(text) => {
                     self.end();
                     self.text(&format!("{text}\n"));
                 }
-                Shown::Note(text) => {
+                DisplayItem::Note(text) => {
                     self.end();
                     note(text);
                 }
-                Shown::Aside(text) => self.aside(&text),
-                Shown::Wait(what) => self.wait(&what),
-                Shown::Progress(_) => {}
+                DisplayItem::Aside(text) => self.aside(&text),
+                DisplayItem::Wait(what) => self.wait(&what),
+                DisplayItem::Progress(_) => {}
             }
         }
         // Others are at work while one of them is shown.
-        let at_work = self.nodes.as_ref().and_then(Nodes::at_work);
+        let at_work = self.nodes.as_ref().and_then(NodeFollower::at_work);
         if let Some(what) = at_work.filter(|_| self.waiting.is_none() && !self.is_in_text) {
             self.wait(&what);
         }
@@ -283,7 +283,7 @@ impl Watch {
             event => nodes.see(event),
         };
         for shown in shown {
-            if let Shown::Progress(progress) = shown {
+            if let DisplayItem::Progress(progress) = shown {
                 let mut told = json!({"progress": progress});
                 if is_earlier {
                     told["earlier"] = json!(true);
@@ -383,19 +383,19 @@ impl Watch {
 
     fn wait(&mut self, what: &str) {
         self.end();
-        let what = escape_all_invisible(what).chars().take(NAME).collect();
-        self.waiting = Some(Waiting { what, since: Instant::now(), turns: 0 });
+        let what = escape_all_invisible(what).chars().take(WAIT_CHARACTERS).collect();
+        self.waiting = Some(SpinnerState { what, since: Instant::now(), frame: 0 });
     }
 
     /// Whether or not the wheel has turned: the terminal may have shown a `^C` there.
     fn stop_waiting(&mut self) {
-        if self.waiting.take().is_some() && self.has_wheel {
+        if self.waiting.take().is_some() && self.has_spinner {
             on_this_line("");
         }
     }
 }
 
-impl Drop for Watch {
+impl Drop for RunDisplay {
     fn drop(&mut self) {
         self.stop_waiting();
     }

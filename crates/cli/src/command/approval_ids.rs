@@ -7,34 +7,35 @@
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::runner::RecordedDecision;
 
-use crate::error::Misuse;
+use crate::error::UsageError;
 
 /// How many hexadecimal digits a digest has.
 const DIGITS: usize = 16;
 
 /// The requests of a session: those that are pending, and those that were decided, the newest first.
-pub(super) struct Requests<'a> {
+pub(super) struct ApprovalIdResolver<'a> {
     pub(super) pending: &'a [ApprovalRequest],
     pub(super) decided: &'a [RecordedDecision],
     /// The idempotency key of the decisions that are made now.
     pub(super) key: Option<&'a str>,
 }
 
-impl Requests<'_> {
+impl ApprovalIdResolver<'_> {
     /// The id of the request that is meant.
-    pub(super) fn resolve(&self, given: &str) -> Result<String, Misuse> {
+    pub(super) fn resolve(&self, given: &str) -> Result<String, UsageError> {
         if given.is_empty() {
             return Err(self.refused("invalid approval id ``: must not be empty"));
         }
-        let Some(names) = ways(given).iter().find(|names| self.known().any(|id| names(id, given))) else {
+        let Some(matches) = matchers(given).iter().find(|matches| self.known().any(|id| matches(id, given)))
+        else {
             return Err(match self.pending {
-                [] => Misuse(format!("unknown approval `{given}`: none is pending")),
+                [] => UsageError(format!("unknown approval `{given}`: none is pending")),
                 _ => self.refused(&format!("no pending approval with id `{given}`")),
             });
         };
-        let pending: Vec<&str> = self.pending().filter(|id| names(id, given)).collect();
+        let pending: Vec<&str> = self.pending().filter(|id| matches(id, given)).collect();
         let decided: Vec<&RecordedDecision> =
-            self.decided.iter().filter(|recorded| names(&recorded.request, given)).collect();
+            self.decided.iter().filter(|recorded| matches(&recorded.request, given)).collect();
         let is_repeat = |recorded: &&&RecordedDecision| {
             self.key.is_some() && recorded.idempotency_key.as_deref() == self.key
         };
@@ -44,7 +45,7 @@ impl Requests<'_> {
             ([id], None, _) => Ok((*id).to_owned()),
             (several, None, _) => {
                 let several = several.join(", ");
-                Err(Misuse(format!("ambiguous approval id `{given}`: it could be {several}")))
+                Err(UsageError(format!("ambiguous approval id `{given}`: it could be {several}")))
             }
             (_, Some(recorded), _) => {
                 let words = format!(
@@ -77,21 +78,21 @@ impl Requests<'_> {
         self.pending().chain(self.decided.iter().map(|recorded| recorded.request.as_str()))
     }
 
-    fn refused(&self, why: &str) -> Misuse {
+    fn refused(&self, why: &str) -> UsageError {
         let pending: Vec<&str> = self.pending().collect();
         match pending.as_slice() {
-            [] => Misuse(format!("{why}; none is pending")),
-            pending => Misuse(format!("{why}; pending: {}", pending.join(", "))),
+            [] => UsageError(format!("{why}; none is pending")),
+            pending => UsageError(format!("{why}; pending: {}", pending.join(", "))),
         }
     }
 }
 
-type Names = fn(&str, &str) -> bool;
+type IdMatcher = fn(&str, &str) -> bool;
 
 /// The ways in which a text can name an id, the closest first. A whole id names itself only, also if it is the beginning of
 /// another one.
-fn ways(given: &str) -> &'static [Names] {
-    const WAYS: [Names; 4] = [
+fn matchers(given: &str) -> &'static [IdMatcher] {
+    const MATCHERS: [IdMatcher; 4] = [
         |id, given| id == given,
         |id, given| path(id) == given,
         |id, given| id.starts_with(given) && given.len() > path(id).len(),
@@ -101,7 +102,7 @@ fn ways(given: &str) -> &'static [Names] {
     let is_digest = |text: &str| {
         text.len() == DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
-    if digest.is_some_and(is_digest) { &WAYS[..1] } else { &WAYS }
+    if digest.is_some_and(is_digest) { &MATCHERS[..1] } else { &MATCHERS }
 }
 
 /// An id without its digest.

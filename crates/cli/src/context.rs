@@ -1,0 +1,392 @@
+//! An agent file, opened with its store: what every command about sessions begins with.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
+use stepfold::prelude::*;
+use stepfold::runner::{RunnerBuilder, RunnerError};
+use stepfold::server::http::Metrics;
+use stepfold::session_scopes::{
+    AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
+    SessionSchema, SessionStore as _,
+};
+use stepfold::state_core::chat::Prices;
+use tokio::sync::Mutex;
+
+use crate::agent_file::{AgentFile, BuiltFile};
+use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
+use crate::argument_text::shell_quoted;
+use crate::error::{CommandEnding, UsageError};
+use crate::migrate::{session_schema, untyped};
+use crate::model::{FailedRequests, ModelSource};
+use crate::show;
+use crate::signals::StopSignals;
+use crate::store::{open_existing, open_or_create, open_read_only, open_to_verify, store_path};
+
+/// How long a command that has ended waits for what it is still at work on.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How often a made-up name may be in use.
+const ATTEMPTS: usize = 5;
+
+/// An agent with the store of its sessions, for one user.
+pub(crate) struct CommandContext {
+    pub(crate) runner: Runner,
+    pub(crate) user: String,
+    /// Of a graph: the nodes that are agents and continue with its conversation.
+    pub(crate) speakers: Option<BTreeSet<String>>,
+    /// The keys of the agent with any types: for reading, which works whatever is stored.
+    pub(crate) untyped: SessionSchema,
+    /// Requests to models that failed and are sent again.
+    pub(crate) failures: Mutex<FailedRequests>,
+    target: SessionArgs,
+    options: Option<RunArgs>,
+    /// The session that the command works in, once it is known.
+    active_session: OnceLock<String>,
+}
+
+/// An agent file, read and built.
+pub(crate) struct LoadedAgent {
+    pub(crate) agent: Agent,
+    pub(crate) schema: SessionSchema,
+    /// Of a graph: the nodes that are agents and continue with its conversation.
+    pub(crate) speakers: Option<BTreeSet<String>>,
+    /// Of a graph: its nodes and edges.
+    pub(crate) shape: Option<Value>,
+    /// The prices of its models.
+    pub(crate) prices: Prices,
+}
+
+impl LoadedAgent {
+    pub(crate) fn read(path: &Path, models: &ModelSource<'_>) -> anyhow::Result<Self> {
+        let file = AgentFile::read(path)??;
+        let (migrations, prices) = (file.migrations(), file.prices());
+        let built = match file.build(models) {
+            Ok(built) => built?,
+            // What is wrong with the files comes before models that cannot be had.
+            Err(error) => {
+                AgentFile::read(path)??.check()?;
+                return Err(error);
+            }
+        };
+        let (speakers, shape) = match &built {
+            BuiltFile::Agent(_) => (None, None),
+            BuiltFile::Graph(built) => {
+                (Some(built.speakers.clone()), Some(serde_json::to_value(built.graph.shape())?))
+            }
+        };
+        let agent = Agent::from(built);
+        // The runner would take another name for one that no store accepts.
+        AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
+        let schema = session_schema(agent.schema(), migrations);
+        Ok(LoadedAgent { agent, schema, speakers, shape, prices })
+    }
+}
+
+impl CommandContext {
+    /// With a model and a store that is created if it is missing, for commands that begin sessions.
+    pub(crate) fn for_run(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let open =
+            |path: &Path| if options.last { open_existing(target, path) } else { open_or_create(path) };
+        CommandContext::open(
+            target,
+            Some(options),
+            options.when_claimed,
+            ModelSource::command_line(options),
+            open,
+            None,
+        )
+    }
+
+    /// With a model, for commands that continue in a session.
+    pub(crate) fn for_resume(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_existing(target, path);
+        CommandContext::open(
+            target,
+            Some(options),
+            options.when_claimed,
+            ModelSource::command_line(options),
+            open,
+            None,
+        )
+    }
+
+    /// The same, for a worker that continues in all sessions, with the messages of any process.
+    pub(crate) fn for_worker(
+        target: &SessionArgs,
+        options: &RunArgs,
+        metrics: Option<&Metrics>,
+    ) -> anyhow::Result<Self> {
+        CommandContext::open(
+            target,
+            Some(options),
+            options.when_claimed,
+            ModelSource::command_line(options),
+            open_or_create,
+            metrics,
+        )
+    }
+
+    /// Without one, for a command that ends a run.
+    pub(crate) fn for_abandon(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_existing(target, path);
+        CommandContext::open(target, Some(options), options.when_claimed, ModelSource::none(), open, None)
+    }
+
+    /// Without a model, for commands that write to a session.
+    pub(crate) fn for_write(target: &SessionArgs) -> anyhow::Result<Self> {
+        CommandContext::for_change(target, BusyPolicy::default())
+    }
+
+    /// Without a model, for commands that change a session in which another process may be at work.
+    pub(crate) fn for_change(target: &SessionArgs, when_claimed: BusyPolicy) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_existing(target, path);
+        CommandContext::open(target, None, when_claimed, ModelSource::none(), open, None)
+    }
+
+    /// Without a model, for commands that only read: no file is created or changed.
+    pub(crate) fn for_read(target: &SessionArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_read_only(target, path);
+        CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open, None)
+    }
+
+    /// The same with a model, for a command that shows what it would be sent.
+    pub(crate) fn for_read_with_model(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_read_only(target, path);
+        CommandContext::open(
+            target,
+            None,
+            BusyPolicy::default(),
+            ModelSource::command_line(options),
+            open,
+            None,
+        )
+    }
+
+    /// For commands that check a store: it must exist.
+    pub(crate) fn for_verify(target: &SessionArgs) -> anyhow::Result<Self> {
+        CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open_to_verify, None)
+    }
+
+    fn open(
+        target: &SessionArgs,
+        options: Option<&RunArgs>,
+        when_claimed: BusyPolicy,
+        (models, failures): (ModelSource<'_>, FailedRequests),
+        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
+        metrics: Option<&Metrics>,
+    ) -> anyhow::Result<Self> {
+        let LoadedAgent { agent, schema, speakers, .. } = LoadedAgent::read(&target.agent, &models)?;
+        let store = open_store(&store_path(target)?)?;
+        let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
+        let runner = with_metrics(with_traces(Runner::builder(agent, store)), metrics)
+            .schema(schema)
+            .process_worker()
+            .when_claimed(when_claimed.into())
+            // They are for the model and the terminal of another command.
+            .leave_inbox()
+            .build();
+        let (user, target, options) = (target.user.clone(), target.clone(), options.cloned());
+        Ok(CommandContext {
+            runner,
+            user,
+            speakers,
+            untyped,
+            failures,
+            target,
+            options,
+            active_session: OnceLock::new(),
+        })
+    }
+
+    /// Does the work of a command, until it is done or the process is told to end. Then nothing is at work any more, and
+    /// other processes can continue at once.
+    pub(crate) async fn work(
+        &self,
+        command: impl Future<Output = anyhow::Result<CommandEnding>>,
+    ) -> anyhow::Result<CommandEnding> {
+        let mut signals = StopSignals::listen().context("could not listen for signals")?;
+        let ended = tokio::select! {
+            ended = command => ended,
+            stopped = signals.received() => {
+                show::note(match self.active_session.get() {
+                    Some(id) => format!(
+                        "stopped; a run that was at work is interrupted; continue with\n  {}",
+                        self.resume_command(id)
+                    ),
+                    None => "stopped; nothing was begun".to_owned(),
+                });
+                Ok(stopped)
+            }
+        };
+        let grace = match &ended {
+            Ok(CommandEnding::Stopped(_)) | Err(_) => Duration::ZERO,
+            Ok(_) => GRACE,
+        };
+        self.runner.shutdown(grace).await;
+        ended
+    }
+
+    /// The session that was asked for, which has to be there; the one that was written last if none was.
+    pub(crate) async fn session(&self) -> anyhow::Result<SessionHandle> {
+        let session = match &self.target.session {
+            Some(id) => self.session_named(id).await,
+            None => self.session_named(&self.newest().await?).await,
+        };
+        Ok(self.set_active_session(session?))
+    }
+
+    /// Notes the session that the command works in.
+    fn set_active_session(&self, session: SessionHandle) -> SessionHandle {
+        // A command works in one session, so it is set once.
+        let _ = self.active_session.set(session.key().id.to_string());
+        session
+    }
+
+    /// A session that must exist.
+    pub(crate) async fn session_named(&self, id: &str) -> anyhow::Result<SessionHandle> {
+        let key = self.runner.key(self.user.as_str(), id)?;
+        let get = GetSession::new(key).events(EventRange::None).without_state();
+        match self.runner.store().get(get).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let list = format!("stepfold sessions {}", self.words());
+                Err(UsageError(format!("{error}; `{list}` lists the existing ones")).into())
+            }
+            found => {
+                found?;
+                Ok(self.runner.session(self.user.as_str(), id).await?)
+            }
+        }
+    }
+
+    /// The number of a version.
+    pub(crate) async fn version(&self, key: &SessionKey, at: &VersionName) -> anyhow::Result<u64> {
+        let wanted = match at {
+            VersionName::Version(version) => return Ok(*version),
+            VersionName::Label(label) => label,
+        };
+        let labels = self.runner.store().labels(ReadLabels::new(key.clone())).await?;
+        if let Some((_, version)) = labels.iter().find(|(label, _)| label.as_str() == wanted) {
+            return Ok(*version);
+        }
+        let known: Vec<&str> = labels.iter().map(|(label, _)| label.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(UsageError(format!("unknown version or label `{wanted}` of session {}; labels: {known}", key.id))
+            .into())
+    }
+
+    /// What to do while another process is at work in the session.
+    pub(crate) fn when_claimed(&self) -> BusyPolicy {
+        self.options.as_ref().map(|options| options.when_claimed).unwrap_or_default()
+    }
+
+    /// The session for a turn: the one that was asked for, made if it is not there; else a new one.
+    pub(crate) async fn session_for_turn(&self) -> anyhow::Result<SessionHandle> {
+        let session = match &self.target.session {
+            Some(id) => self.runner.session(self.user.as_str(), id.as_str()).await?,
+            None if self.options.as_ref().is_some_and(|options| options.last) => self.session().await?,
+            None => self.new_session().await?,
+        };
+        Ok(self.set_active_session(session))
+    }
+
+    async fn new_session(&self) -> anyhow::Result<SessionHandle> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.runner.create(self.user.as_str(), short_id(), json!({})).await {
+                Err(RunnerError::Store { source, .. })
+                    if source.kind() == ErrorKind::AlreadyExists && attempts < ATTEMPTS => {}
+                made => return Ok(made?),
+            }
+        }
+    }
+
+    async fn newest(&self) -> anyhow::Result<String> {
+        let page = self.list(1).await?;
+        let newest = page.first().map(|session| session.key.id.to_string());
+        newest.ok_or_else(|| UsageError(self.no_session_text()).into())
+    }
+
+    /// That there is no session, and how to begin one.
+    pub(crate) fn no_session_text(&self) -> String {
+        let agent = self.runner.agent().name();
+        format!("agent {agent} has no session of user {} yet; `stepfold run` begins one", self.user)
+    }
+
+    /// The sessions that were written last.
+    pub(crate) async fn list(&self, limit: usize) -> anyhow::Result<Vec<Session>> {
+        // The app is what the runner calls itself by in every key.
+        let key = self.runner.key(self.user.as_str(), "-")?;
+        let list = ListSessions::new(key.app.as_str(), self.user.as_str())?.limit(limit);
+        Ok(self.runner.store().list(list).await?.sessions)
+    }
+
+    /// Decisions with their author: the named one, otherwise the system's user, otherwise the session's user.
+    pub(crate) fn decided(&self, decisions: Vec<(String, Decision)>) -> Decisions {
+        let decided = Decisions::from(decisions);
+        if decided.decisions.is_empty() {
+            return decided;
+        }
+        let named = self.options.as_ref().and_then(|options| options.by.clone());
+        let name = |variable| {
+            crate::environment::variable(variable)?.into_string().ok().filter(|name| !name.is_empty())
+        };
+        let by = named.or_else(|| ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(name));
+        decided.by(by.unwrap_or_else(|| self.user.clone()))
+    }
+
+    /// The command that continues with a session.
+    pub(crate) fn resume_command(&self, session: &str) -> String {
+        format!("stepfold resume {} --session {}", self.words(), shell_quoted(session))
+    }
+
+    /// The arguments after `stepfold COMMAND` that select the same agent, store and user.
+    pub(crate) fn words(&self) -> String {
+        let mut words = vec![shell_quoted(&self.target.agent.to_string_lossy())];
+        let mut add = |name: &str, value: &str| words.extend([name.to_owned(), shell_quoted(value)]);
+        if let Some(store) = &self.target.store {
+            add("--store", &store.to_string_lossy());
+        }
+        if self.user != "local" {
+            add("--user", &self.user);
+        }
+        let options = self.options.as_ref();
+        if let Some(model) = options.and_then(|options| options.model.as_ref()) {
+            add("--model", model);
+        }
+        if let Some((cassette, mode)) =
+            options.and_then(|options| Some((options.cassette.as_ref()?, options.mode)))
+        {
+            add("--cassette", &cassette.to_string_lossy());
+            // To record again would throw away what was recorded until now.
+            if mode == CassetteMode::Replay {
+                add("--mode", "replay");
+            }
+        }
+        words.join(" ")
+    }
+}
+
+/// With the spans of each run that this process works in, whichever command or client began it.
+pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
+    // The app of a session has the name of its agent.
+    builder.observe(|session| Traces::new(session.app.as_str()))
+}
+
+fn with_metrics(builder: RunnerBuilder, metrics: Option<&Metrics>) -> RunnerBuilder {
+    match metrics.map(Metrics::observer) {
+        Some(observer) => builder.observe(move |_| observer.clone()),
+        None => builder,
+    }
+}
+
+/// A made-up name of a session, short enough to be typed.
+pub(crate) fn short_id() -> String {
+    RandomIds.next().chars().take(8).collect()
+}
