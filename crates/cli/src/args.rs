@@ -85,7 +85,7 @@ pub(crate) enum CliCommand {
         /// The user whose sessions it opens.
         #[arg(long, value_name = "ID", default_value = "local")]
         user: String,
-        /// What it may do.
+        /// Its role.
         #[arg(long, value_enum, default_value_t)]
         role: TokenRole,
         /// The name to record for decisions; by default the user.
@@ -215,7 +215,7 @@ pub(crate) enum CliCommand {
         /// The version: a number, or a label.
         #[arg(value_name = "VERSION")]
         to: VersionName,
-        /// What to do while another process runs in the session.
+        /// The action while another process runs in the session.
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
         when_claimed: BusyPolicy,
     },
@@ -231,7 +231,7 @@ pub(crate) enum CliCommand {
         /// Also delete the user's values (`user:`), which all sessions of the user share.
         #[arg(long)]
         user_state: bool,
-        /// What to do while another process runs in the session.
+        /// The action while another process runs in the session.
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
         when_claimed: BusyPolicy,
     },
@@ -344,7 +344,7 @@ pub(crate) enum DrawingLanguage {
     Dot,
 }
 
-/// What a file describes.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileKind {
     /// An agent.
@@ -461,7 +461,7 @@ pub(crate) enum LabelCommand {
     },
 }
 
-/// A version of a session, as it is named on the command line.
+/// The name of a version on the command line: its number, or a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum VersionName {
     Version(u64),
@@ -476,7 +476,7 @@ impl FromStr for VersionName {
     }
 }
 
-/// Which agent, which store, which session.
+/// The agent, the store and the session of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SessionArgs {
     /// The agent or graph file.
@@ -494,7 +494,7 @@ pub(crate) struct SessionArgs {
     pub(crate) user: String,
 }
 
-/// What is served, to whom, and from where.
+/// Options of `stepfold serve`: agents, clients, and the address.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ServeArgs {
     /// The agent and graph files.
@@ -520,12 +520,12 @@ pub(crate) struct ServeArgs {
     /// An origin whose pages may use the API with tokens, such as https://app.example. Repeatable.
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub(crate) origins: Vec<String>,
-    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are set with `Secure`, and pages of the server
-    /// have `https` in their origin.
+    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are set with `Secure`, and pages of the
+    /// server have `https` in their origin.
     #[arg(long)]
     pub(crate) https: bool,
-    /// Append a line for each request to this file, in the Common Log Format with the microseconds after it; `-` is standard
-    /// error.
+    /// Append a line for each request to this file, in the Common Log Format with the microseconds after it; `-` is
+    /// standard error.
     #[arg(long, value_name = "FILE")]
     pub(crate) access_log: Option<PathBuf>,
     /// Mebibytes that all requests hold at once; those of one user hold a quarter of it.
@@ -537,8 +537,8 @@ pub(crate) struct ServeArgs {
     /// Let anyone who reaches the server read the agent cards (A2A): names and descriptions of agents.
     #[arg(long = "public-cards")]
     pub(crate) public_cards: bool,
-    /// Seconds between a shutdown signal and the end of accepting connections: `/readyz` answers 503 meanwhile, so that load
-    /// balancers send requests elsewhere. By default 5, and 0 on a loopback address.
+    /// Seconds between a shutdown signal and the end of accepting connections: `/readyz` answers 503 meanwhile, so that
+    /// load balancers send requests elsewhere. By default 5, and 0 on a loopback address.
     #[arg(long = "shutdown-delay", value_name = "SECONDS")]
     pub(crate) shutdown_delay: Option<u64>,
     /// Seconds that active runs get to complete after that.
@@ -561,7 +561,7 @@ pub(crate) enum TokenRole {
     Administer,
 }
 
-/// The model, and its parameters.
+/// Options of commands that run an agent: the model, the approver, and the action for a busy session.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RunArgs {
     /// Use this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
@@ -579,7 +579,7 @@ pub(crate) struct RunArgs {
     /// The approver to record; by default the user of the system.
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// What to do while another process runs in the session.
+    /// The action while another process runs in the session.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) when_claimed: BusyPolicy,
     /// Continue the session with the newest write.
@@ -588,7 +588,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// This model, or the agent's own, and nothing else.
+    /// Options with this model, or the agent's own; everything else has its default.
     pub(crate) fn of_model(model: Option<&str>) -> Self {
         RunArgs {
             model: model.map(str::to_owned),
@@ -602,7 +602,7 @@ impl RunArgs {
     }
 }
 
-/// What to do with a session in which another process runs.
+/// The action for a session in which another process runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BusyPolicy {
     /// Wait until it is free, at most two minutes.
@@ -624,7 +624,7 @@ impl From<BusyPolicy> for WhenClaimed {
     }
 }
 
-/// What to do with a cassette.
+/// The use of a cassette.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CassetteMode {
     /// Call the model, and replace the recording.

@@ -1,4 +1,4 @@
-//! An agent file, opened with its store: what every command about sessions begins with.
+//! The context of a command: an agent from its file, with the store of its sessions.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,25 +28,25 @@ use crate::show;
 use crate::signals::StopSignals;
 use crate::store::{open_existing, open_or_create, open_read_only, open_to_verify, store_path};
 
-/// How long a command that has ended waits for what it is still at work on.
+/// The time that active runs get to complete after the command has ended.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How often a made-up name may be in use.
+/// The attempts to find a session id that is not in use.
 const ATTEMPTS: usize = 5;
 
 /// An agent with the store of its sessions, for one user.
 pub(crate) struct CommandContext {
     pub(crate) runner: Runner,
     pub(crate) user: String,
-    /// Of a graph: the nodes that are agents and continue with its conversation.
+    /// For a graph: the nodes whose agents continue its conversation.
     pub(crate) speakers: Option<BTreeSet<String>>,
-    /// The keys of the agent with any types: for reading, which works whatever is stored.
+    /// The keys of the agent with any types: stored values can be read even if they do not fit the agent's schema.
     pub(crate) untyped: SessionSchema,
-    /// Requests to models that failed and are sent again.
+    /// Failed requests to models, before their next attempts.
     pub(crate) failures: Mutex<FailedRequests>,
     target: SessionArgs,
     options: Option<RunArgs>,
-    /// The session that the command works in, once it is known.
+    /// The id of the command's session, once it is known.
     active_session: OnceLock<String>,
 }
 
@@ -54,9 +54,9 @@ pub(crate) struct CommandContext {
 pub(crate) struct LoadedAgent {
     pub(crate) agent: Agent,
     pub(crate) schema: SessionSchema,
-    /// Of a graph: the nodes that are agents and continue with its conversation.
+    /// For a graph: the nodes whose agents continue its conversation.
     pub(crate) speakers: Option<BTreeSet<String>>,
-    /// Of a graph: its nodes and edges.
+    /// For a graph: its nodes and edges.
     pub(crate) shape: Option<Value>,
     /// The prices of its models.
     pub(crate) prices: Prices,
@@ -68,7 +68,7 @@ impl LoadedAgent {
         let (migrations, prices) = (file.migrations(), file.prices());
         let built = match file.build(models) {
             Ok(built) => built?,
-            // What is wrong with the files comes before models that cannot be had.
+            // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
             Err(error) => {
                 AgentFile::read(path)??.check()?;
                 return Err(error);
@@ -81,7 +81,7 @@ impl LoadedAgent {
             }
         };
         let agent = Agent::from(built);
-        // The runner would take another name for one that no store accepts.
+        // NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
         AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
         let schema = session_schema(agent.schema(), migrations);
         Ok(LoadedAgent { agent, schema, speakers, shape, prices })
@@ -89,7 +89,7 @@ impl LoadedAgent {
 }
 
 impl CommandContext {
-    /// With a model and a store that is created if it is missing, for commands that begin sessions.
+    /// Opens the agent with a model, and the store, created if it is missing: for commands that create sessions.
     pub(crate) fn for_run(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
         let open =
             |path: &Path| if options.last { open_existing(target, path) } else { open_or_create(path) };
@@ -103,7 +103,7 @@ impl CommandContext {
         )
     }
 
-    /// With a model, for commands that continue in a session.
+    /// Opens the agent with a model, and an existing store: for commands that continue a session.
     pub(crate) fn for_resume(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
         let open = |path: &Path| open_existing(target, path);
         CommandContext::open(
@@ -116,7 +116,7 @@ impl CommandContext {
         )
     }
 
-    /// The same, for a worker that continues in all sessions, with the messages of any process.
+    /// Opens the agent with a model, and the store: for a worker, which resumes runs in all sessions.
     pub(crate) fn for_worker(
         target: &SessionArgs,
         options: &RunArgs,
@@ -132,30 +132,30 @@ impl CommandContext {
         )
     }
 
-    /// Without one, for a command that ends a run.
+    /// Opens the agent without a model: for a command that abandons a run.
     pub(crate) fn for_abandon(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
         let open = |path: &Path| open_existing(target, path);
         CommandContext::open(target, Some(options), options.when_claimed, ModelSource::none(), open, None)
     }
 
-    /// Without a model, for commands that write to a session.
+    /// Opens the agent without a model: for commands that write to a session.
     pub(crate) fn for_write(target: &SessionArgs) -> anyhow::Result<Self> {
         CommandContext::for_change(target, BusyPolicy::default())
     }
 
-    /// Without a model, for commands that change a session in which another process may be at work.
+    /// Opens the agent without a model: for commands that change a session in which another process may run.
     pub(crate) fn for_change(target: &SessionArgs, when_claimed: BusyPolicy) -> anyhow::Result<Self> {
         let open = |path: &Path| open_existing(target, path);
         CommandContext::open(target, None, when_claimed, ModelSource::none(), open, None)
     }
 
-    /// Without a model, for commands that only read: no file is created or changed.
+    /// Opens the agent without a model: for commands that only read. No file is created or changed.
     pub(crate) fn for_read(target: &SessionArgs) -> anyhow::Result<Self> {
         let open = |path: &Path| open_read_only(target, path);
         CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open, None)
     }
 
-    /// The same with a model, for a command that shows what it would be sent.
+    /// Opens the agent with a model, read-only: for a command that shows the request to the model.
     pub(crate) fn for_read_with_model(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
         let open = |path: &Path| open_read_only(target, path);
         CommandContext::open(
@@ -168,7 +168,7 @@ impl CommandContext {
         )
     }
 
-    /// For commands that check a store: it must exist.
+    /// Opens the agent without a model, and a store that must exist: for commands that verify it.
     pub(crate) fn for_verify(target: &SessionArgs) -> anyhow::Result<Self> {
         CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open_to_verify, None)
     }
@@ -188,7 +188,7 @@ impl CommandContext {
             .schema(schema)
             .process_worker()
             .when_claimed(when_claimed.into())
-            // They are for the model and the terminal of another command.
+            // NOTE: Queued messages are for the process that sent them: its model and its terminal.
             .leave_inbox()
             .build();
         let (user, target, options) = (target.user.clone(), target.clone(), options.cloned());
@@ -204,8 +204,8 @@ impl CommandContext {
         })
     }
 
-    /// Does the work of a command, until it is done or the process is told to end. Then nothing is at work any more, and
-    /// other processes can continue at once.
+    /// Runs a command until it is done or a signal stops the process. Afterwards no run is active, so that other processes
+    /// can continue immediately.
     pub(crate) async fn work(
         &self,
         command: impl Future<Output = anyhow::Result<CommandEnding>>,
@@ -232,7 +232,7 @@ impl CommandContext {
         ended
     }
 
-    /// The session that was asked for, which has to be there; the one that was written last if none was.
+    /// The requested session, which must exist; by default the one with the newest write.
     pub(crate) async fn session(&self) -> anyhow::Result<SessionHandle> {
         let session = match &self.target.session {
             Some(id) => self.session_named(id).await,
@@ -241,9 +241,9 @@ impl CommandContext {
         Ok(self.set_active_session(session?))
     }
 
-    /// Notes the session that the command works in.
+    /// Records the command's session, for the hint of an interrupted command.
     fn set_active_session(&self, session: SessionHandle) -> SessionHandle {
-        // A command works in one session, so it is set once.
+        // A command works in one session: a second call has the same id.
         let _ = self.active_session.set(session.key().id.to_string());
         session
     }
@@ -264,7 +264,7 @@ impl CommandContext {
         }
     }
 
-    /// The number of a version.
+    /// Resolves the name of a version to its number.
     pub(crate) async fn version(&self, key: &SessionKey, at: &VersionName) -> anyhow::Result<u64> {
         let wanted = match at {
             VersionName::Version(version) => return Ok(*version),
@@ -280,12 +280,12 @@ impl CommandContext {
             .into())
     }
 
-    /// What to do while another process is at work in the session.
+    /// The action while another process runs in the session.
     pub(crate) fn when_claimed(&self) -> BusyPolicy {
         self.options.as_ref().map(|options| options.when_claimed).unwrap_or_default()
     }
 
-    /// The session for a turn: the one that was asked for, made if it is not there; else a new one.
+    /// The session for a turn: the requested one, created if it does not exist; otherwise a new one.
     pub(crate) async fn session_for_turn(&self) -> anyhow::Result<SessionHandle> {
         let session = match &self.target.session {
             Some(id) => self.runner.session(self.user.as_str(), id.as_str()).await?,
@@ -313,21 +313,21 @@ impl CommandContext {
         newest.ok_or_else(|| UsageError(self.no_session_text()).into())
     }
 
-    /// That there is no session, and how to begin one.
+    /// The text for an agent without sessions, with the command that creates one.
     pub(crate) fn no_session_text(&self) -> String {
         let agent = self.runner.agent().name();
         format!("agent {agent} has no session of user {} yet; `stepfold run` begins one", self.user)
     }
 
-    /// The sessions that were written last.
+    /// Lists the sessions with the newest writes.
     pub(crate) async fn list(&self, limit: usize) -> anyhow::Result<Vec<Session>> {
-        // The app is what the runner calls itself by in every key.
+        // Only the runner knows the app of its keys: it is the agent's name.
         let key = self.runner.key(self.user.as_str(), "-")?;
         let list = ListSessions::new(key.app.as_str(), self.user.as_str())?.limit(limit);
         Ok(self.runner.store().list(list).await?.sessions)
     }
 
-    /// Decisions with their author: the named one, otherwise the system's user, otherwise the session's user.
+    /// Adds the approver to decisions: the one of `--by`, otherwise the system's user, otherwise the session's user.
     pub(crate) fn decided(&self, decisions: Vec<(String, Decision)>) -> Decisions {
         let decided = Decisions::from(decisions);
         if decided.decisions.is_empty() {
@@ -341,7 +341,7 @@ impl CommandContext {
         decided.by(by.unwrap_or_else(|| self.user.clone()))
     }
 
-    /// The command that continues with a session.
+    /// The command line that resumes a session.
     pub(crate) fn resume_command(&self, session: &str) -> String {
         format!("stepfold resume {} --session {}", self.words(), shell_quoted(session))
     }
@@ -364,7 +364,7 @@ impl CommandContext {
             options.and_then(|options| Some((options.cassette.as_ref()?, options.mode)))
         {
             add("--cassette", &cassette.to_string_lossy());
-            // To record again would throw away what was recorded until now.
+            // NOTE: `--mode record` is left out: a second recording would replace the first one.
             if mode == CassetteMode::Replay {
                 add("--mode", "replay");
             }
@@ -373,7 +373,7 @@ impl CommandContext {
     }
 }
 
-/// With the spans of each run that this process works in, whichever command or client began it.
+/// Adds the spans of each run in this process, whichever command or client started it.
 pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
     // The app of a session has the name of its agent.
     builder.observe(|session| Traces::new(session.app.as_str()))
@@ -386,7 +386,7 @@ fn with_metrics(builder: RunnerBuilder, metrics: Option<&Metrics>) -> RunnerBuil
     }
 }
 
-/// A made-up name of a session, short enough to be typed.
+/// A random session id, short enough to type.
 pub(crate) fn short_id() -> String {
     RandomIds.next().chars().take(8).collect()
 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use crate::error::UsageError;
 
-/// A variable of the environment. This is the one place that asks for it.
+/// Reads a variable of the environment. No other place of the command does.
 #[expect(clippy::disallowed_methods, reason = "a program is where the environment comes in")]
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Where data of the user is kept.
+/// The folder for data of the user.
 pub(crate) fn data_folder() -> Result<PathBuf, UsageError> {
     let set = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());

@@ -1,4 +1,4 @@
-//! How a command ends: what it tells the shell, and errors as one text.
+//! The ending of a command: its exit status, and errors in one text.
 
 use std::error::Error;
 use std::fmt;
@@ -10,10 +10,10 @@ use stepfold::state_core::ErrorChain;
 
 use crate::form::FileFaults;
 
-/// How a command ended. The numbers are those of the shell.
+/// The ending of a command. It determines the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandEnding {
-    /// All went well.
+    /// The command succeeded.
     Done,
     /// Something failed; the run can be resumed if there is one.
     Failed,
@@ -30,7 +30,7 @@ pub(crate) enum CommandEnding {
 }
 
 impl CommandEnding {
-    /// Whether it is that of a run which has ended, with an answer or without: nothing of it is left to be resumed.
+    /// Whether the run has ended, with an answer or without: nothing is left to resume.
     pub(crate) fn has_run_ended(self) -> bool {
         matches!(self, CommandEnding::Done | CommandEnding::NoAnswer | CommandEnding::Failed)
     }
@@ -50,7 +50,7 @@ impl From<CommandEnding> for ExitCode {
     }
 }
 
-/// That the command ends here, and nothing is left to be told.
+/// Ends the command with this status, without a further report.
 #[derive(Debug)]
 pub(crate) struct SilentExit(pub(crate) CommandEnding);
 
@@ -62,7 +62,7 @@ impl fmt::Display for SilentExit {
 
 impl Error for SilentExit {}
 
-/// A wrong use of the command: nothing was done.
+/// A usage error: the command has done nothing.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -74,12 +74,12 @@ impl fmt::Display for UsageError {
 
 impl Error for UsageError {}
 
-/// A failure after which the message is stored, and which says so.
+/// A failure after which the message is stored; its text says so.
 #[derive(Debug)]
 pub(crate) struct StoredMessageError(pub(crate) String);
 
 impl StoredMessageError {
-    /// A failure with this text, which says that the message is stored if it is.
+    /// An error with this text: a [`StoredMessageError`] if the message is stored.
     pub(crate) fn if_so(is_stored: bool, text: String) -> anyhow::Error {
         if is_stored { StoredMessageError(text).into() } else { anyhow::Error::msg(text) }
     }
@@ -98,7 +98,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     ErrorChain(error).to_string()
 }
 
-/// An error as a user of the command is told it.
+/// The text of an error for users of the command, with advice in terms of the command line.
 pub(crate) fn error_text(error: &anyhow::Error) -> String {
     let Some(stored) = session_error(error) else {
         return chain(error.as_ref()).replace("with `when_claimed`", "with `--when-claimed take-over`");
@@ -120,7 +120,7 @@ pub(crate) fn error_text(error: &anyhow::Error) -> String {
     }
 }
 
-/// Whether an error is about what was asked for, so that nothing was done and the exit status is that of a misuse.
+/// Whether the request is at fault: nothing was done, and the exit status is that of a usage error.
 pub(crate) fn is_usage_error(error: &anyhow::Error) -> bool {
     let is_input = || {
         let error = error.downcast_ref::<RunnerError>();
@@ -132,7 +132,7 @@ pub(crate) fn is_usage_error(error: &anyhow::Error) -> bool {
         || session_error(error).is_some_and(is_request_fault)
 }
 
-/// Whether the store is damaged, or not ours: then a person has to look at its file.
+/// Whether the store is damaged or of another program: then a person has to inspect its file.
 pub(crate) fn is_store_fault(error: &anyhow::Error) -> bool {
     let is_of_agent = |error: &SessionError| {
         matches!(error, SessionError::SchemaMismatch { .. } | SessionError::Migration { .. })
@@ -143,7 +143,7 @@ pub(crate) fn is_store_fault(error: &anyhow::Error) -> bool {
     session_error(error).is_some_and(is_of_file)
 }
 
-/// What a store said, if it was a store.
+/// The error of a store, if a store caused this one.
 fn session_error(error: &anyhow::Error) -> Option<&SessionError> {
     match error.downcast_ref::<RunnerError>() {
         Some(

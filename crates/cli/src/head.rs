@@ -1,5 +1,4 @@
-//! The head of a session: the digest of its history up to a version, which shows any later change when it was noted
-//! elsewhere.
+//! The head of a session: the digest of its history up to a version. A copy kept elsewhere detects any later change.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +15,7 @@ pub(crate) struct HistoryHead {
 }
 
 impl HistoryHead {
-    /// That of a session as it was read; none if its store keeps no digests.
+    /// The head of a session as it was read; none if its store keeps no digests.
     pub(crate) fn of(session: &Session) -> Option<Self> {
         Some(HistoryHead { version: session.version, digest: session.head? })
     }

@@ -1,8 +1,7 @@
 //! The command line of stepfold: agents from files, in durable sessions.
 //!
-//! Each command is a function in `command`; they share one way to open an agent with its store (`desk`), one to
-//! follow a run (`turn`), and one to show things (`show`). Answers go to standard output, everything else to
-//! standard error.
+//! Each command is a function in `command`. All of them open an agent with its store by `context`, follow a run by
+//! `turn`, and print by `show`. Answers go to standard output, everything else to standard error.
 
 mod agent_file;
 mod args;
@@ -44,7 +43,7 @@ fn main() -> ExitCode {
         Err(error) => return report_error(&args, &UsageError(error::chain(&error)).into()).into(),
     };
     let ending = run(&args).unwrap_or_else(|error| report_error(&args, &error));
-    // What was done is done, whether or not it could be printed.
+    // NOTE: Failures of output do not change the ending before this point: the work is stored, printed or not.
     if let Some(Err(error)) = spans.map(Guard::shutdown) {
         show::bad("warning", &error::chain(&error));
     }
@@ -59,20 +58,20 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
-    // What is shown is written by this thread, and runs are driven by others: who reads slowly, or does not read, holds
-    // no heartbeat up.
+    // NOTE: This thread writes the output, and two others drive the runs: a slow reader of the output, or none, does not
+    // delay the heartbeats of claims.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(async {
         let ended = command::run(args).await;
         tool::mcp::end().await;
         ended
     });
-    // A thread that still waits for a line of standard input would block the exit.
+    // NOTE: A thread that waits for a line of standard input cannot be cancelled, and would block the exit.
     runtime.shutdown_background();
     ended
 }
 
-/// Says what is wrong with the command line, or what was asked about it.
+/// Prints an error of the command line, or the requested help.
 fn report_parse_error(error: &clap::Error) -> CommandEnding {
     let is_json = std::env::args_os().any(|word| word == "--json");
     if is_json && error.use_stderr() {
@@ -84,7 +83,7 @@ fn report_parse_error(error: &clap::Error) -> CommandEnding {
     if error.use_stderr() { CommandEnding::Usage } else { CommandEnding::Done }
 }
 
-/// Says what went wrong: in words, or with `--json` as an object.
+/// Reports an error: as text, or with `--json` as an object.
 fn report_error(args: &CommandLine, error: &anyhow::Error) -> CommandEnding {
     if let Some(SilentExit(ending)) = error.downcast_ref() {
         return *ending;

@@ -1,5 +1,5 @@
-//! Stored values under another schema than the one that they were written under: converted as the agent file says,
-//! and shown as they are stored in any case.
+//! Values that were stored under another schema: converted as the agent file says, and always readable as they are
+//! stored.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
 
 use crate::form::agent::{KeyMigration, ValueConversion};
 
-/// The schema of the sessions of an agent, with what its file says about values of other types.
+/// The schema of an agent's sessions, with the conversions of its file for values of other types.
 pub(crate) fn session_schema(schema: &Schema, migrations: Vec<KeyMigration>) -> SessionSchema {
     let mut migrated = SessionSchema::new(schema.clone());
     for (name, conversions) in migrations {
@@ -23,7 +23,7 @@ pub(crate) fn session_schema(schema: &Schema, migrations: Vec<KeyMigration>) -> 
     migrated
 }
 
-/// The value that the first conversion gives that fits; none if it is dropped.
+/// Converts a value: the first fitting result; none if the value is dropped.
 fn convert(key: &KeySchema, conversions: &[ValueConversion], old: &Value) -> Result<Option<Value>, String> {
     for conversion in conversions {
         match conversion {
@@ -65,7 +65,7 @@ impl ValueConversion {
     }
 }
 
-/// The same keys with any types: what is stored can be read under it, whatever the agent declares today.
+/// A schema of the same keys with any types: it can read stored values, whatever the agent declares today.
 pub(crate) fn untyped(schema: &SessionSchema) -> SessionSchema {
     let mut stored: Value = serde_json::from_str(schema.text()).unwrap_or_default();
     stored["open"] = json!(true);
@@ -77,20 +77,20 @@ pub(crate) fn untyped(schema: &SessionSchema) -> SessionSchema {
     SessionSchema::new(untyped.unwrap_or_else(|_| Schema::builder().open().build().unwrap_or_default()))
 }
 
-/// How a stored value and the agent of today go together.
+/// The fit of a stored value to the current agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ValueFit {
-    /// The agent sees what is stored.
+    /// The agent sees the stored value.
     Fits,
-    /// The agent sees what a migration makes of it; nothing, if it is dropped.
+    /// The agent sees the result of a migration; nothing, if the value is dropped.
     Migrated(Option<Value>),
-    /// The agent does not declare the key, and does not see it.
+    /// The agent does not declare the key, and does not see the value.
     Undeclared,
-    /// The agent cannot be run on it.
+    /// The value does not fit: the agent cannot run.
     Misfit(String),
 }
 
-/// How the stored value of a key fits.
+/// Determines the fit of a key's stored value.
 pub(crate) fn fit(session: &Session, schema: &SessionSchema, key: &str) -> ValueFit {
     let is_known = schema.schema().is_open() || schema.schema().key(key).is_some();
     let values = session.values.as_ref();

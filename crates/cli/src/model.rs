@@ -1,4 +1,4 @@
-//! Which model is asked: by name, from a script, from a cassette.
+//! The model of a run: by name, from a script, or from a cassette.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -17,19 +17,19 @@ use crate::args::{CassetteMode, RunArgs};
 use crate::error::UsageError;
 use crate::show::FailedRequest;
 
-/// What a scripted model's name begins with.
+/// The prefix of a scripted model's name.
 const SCRIPT: &str = "script:";
 
-/// Where failed requests are heard of.
+/// Receives failed requests before their next attempts.
 pub(crate) type FailedRequests = UnboundedReceiver<FailedRequest>;
 
-/// Where the models of a file's agents come from.
+/// The source of the models for a file's agents.
 pub(crate) enum ModelSource<'a> {
-    /// None is asked: for commands that only look.
+    /// No model is called: for commands that only read.
     None,
-    /// None is asked, and what files say about theirs is checked.
+    /// No model is called, and the names of models in files are checked.
     Checked,
-    /// Those that the command line, the files and the environment name.
+    /// The models that the command line, the files and the environment name.
     CommandLine(CommandLineModels<'a>),
 }
 
@@ -42,17 +42,17 @@ pub(crate) struct CommandLineModels<'a> {
     failures: UnboundedSender<FailedRequest>,
     /// Whether scripts report tokens.
     counts_tokens: bool,
-    /// The one cassette of all agents, and the model that it asks.
+    /// The one cassette of all agents, and the name of its model.
     cassette: RefCell<Option<(Option<String>, Cassette)>>,
 }
 
 impl<'a> ModelSource<'a> {
-    /// None, and so no failures of any.
+    /// No models, and so no failed requests.
     pub(crate) fn none() -> (Self, FailedRequests) {
         (ModelSource::None, unbounded_channel().1)
     }
 
-    /// Those that the command line names, and what is heard of their failures.
+    /// The models of the command line, and the receiver of their failed requests.
     pub(crate) fn command_line(options: &'a RunArgs) -> (Self, FailedRequests) {
         let (failures, heard) = unbounded_channel();
         (
@@ -66,7 +66,7 @@ impl<'a> ModelSource<'a> {
         )
     }
 
-    /// Scripts report an estimate of the tokens, as a provider reports what it has counted.
+    /// Makes scripts report an estimate of their tokens, as a provider reports its count.
     pub(crate) fn counting_tokens(mut self) -> Self {
         if let ModelSource::CommandLine(asking) = &mut self {
             asking.counts_tokens = true;
@@ -74,12 +74,12 @@ impl<'a> ModelSource<'a> {
         self
     }
 
-    /// The model of an agent: that of `--model`, else the one that is named here, seen from the folder, else that of
-    /// the environment.
+    /// The model of an agent: that of `--model`, otherwise the named one, with paths relative to the folder, otherwise
+    /// that of the environment.
     pub(crate) fn pick(&self, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
         match self {
             ModelSource::None => Ok(Arc::new(PlaceholderModel)),
-            // It is never asked, so that it needs no key.
+            // It is never called, so it needs no key.
             ModelSource::Checked => Ok(named
                 .and_then(|(name, _)| without_key(name).ok())
                 .unwrap_or_else(|| Arc::new(PlaceholderModel))),
@@ -87,7 +87,8 @@ impl<'a> ModelSource<'a> {
         }
     }
 
-    /// The models that a state may name, seen from this folder. What the command line says holds for all of them.
+    /// The models that a state may name, with paths relative to this folder. Options of the command line override all of
+    /// them.
     pub(crate) fn by_name(&self, folder: &Path) -> anyhow::Result<NamedModels> {
         let only: Option<Arc<dyn ChatModel>> = match self {
             ModelSource::CommandLine(asking)
@@ -103,7 +104,7 @@ impl<'a> ModelSource<'a> {
         }))
     }
 
-    /// Where failed requests are told of; nowhere, if no model is asked.
+    /// The sender for failed requests; without a receiver if no model is called.
     fn failures(&self) -> UnboundedSender<FailedRequest> {
         match self {
             ModelSource::CommandLine(asking) => asking.failures.clone(),
@@ -111,7 +112,7 @@ impl<'a> ModelSource<'a> {
         }
     }
 
-    /// What is wrong with the model that a file names, if that is to be known.
+    /// The fault of a model's name in a file, if names are checked.
     pub(crate) fn fault(&self, name: &str, folder: &Path) -> Option<String> {
         match self {
             ModelSource::Checked => fault(name, folder),
@@ -177,7 +178,7 @@ fn by_name(
 
 fn advice(error: &NameError) -> String {
     match error {
-        // The first error of many: the list of all keys would hide what to do.
+        // NOTE: Many users meet this error first: the list of all keys would hide the remedy.
         NameError::None { found, .. } => format!(
             "missing model: use --model PROVIDER:MODEL, set {MODEL_VARIABLE}, give the agent file a `model`, or use \
              --cassette FILE --mode replay; keys that are set: {found}"
@@ -190,8 +191,8 @@ fn no_model(error: &anyhow::Error) -> ModelError {
     ModelError::new(ModelErrorKind::InvalidRequest, crate::error::chain(error.as_ref()))
 }
 
-/// A model that says what a file of notation says. Which reply is due is told by the conversation: as many
-/// replies as it has were given, in whatever process. So a run can be resumed, and a session rewound.
+/// A model that replays the replies of a script. The next reply follows from the conversation alone: a script that has
+/// given as many replies as the conversation contains. So a run can be resumed in any process, and a session rewound.
 fn script(path: &Path, counts_tokens: bool) -> anyhow::Result<Scripted> {
     let (name, transcript) = read_script(path)?;
     Ok(Scripted::from_fn(move |request: &ChatRequest| {
@@ -209,16 +210,16 @@ fn script(path: &Path, counts_tokens: bool) -> anyhow::Result<Scripted> {
     }))
 }
 
-/// About the tokens that a provider would count.
+/// Estimates the tokens that a provider would count.
 fn estimate(request: &ChatRequest, reply: &Message) -> Usage {
     let shown: usize = request.messages.iter().map(|message| ApproximateTokens.count(message)).sum();
     let tokens = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     Usage::new(tokens(shown), tokens(ApproximateTokens.count(reply)))
 }
 
-/// The replies of which one is due, and how many of them are given. Those after the user's last message, if the script
-/// has it exactly once, or after `*` if it has that: then it can answer the agents of a graph, each in its own
-/// conversation. Otherwise all.
+/// The candidate replies, and the number of them already given. If the script contains the user's last message exactly
+/// once, or `*`, the candidates follow it, so that one script answers the agents of a graph, each in its own
+/// conversation. Otherwise all replies are candidates.
 fn due_reply(script: &Transcript, request: &ChatRequest) -> (Vec<Message>, usize) {
     let messages = &request.messages;
     let turn = |words: &str| {
@@ -236,11 +237,11 @@ fn due_reply(script: &Transcript, request: &ChatRequest) -> (Vec<Message>, usize
     replies(script.iter(), messages.iter())
 }
 
-/// Stands for each message of a user that the script does not have.
+/// Matches each message of a user that the script does not contain.
 const ANY: &str = "*";
 
-/// The replies of a script to a conversation, and how many of them are given. A reply after a failed result is omitted where
-/// the conversation has no failed result.
+/// The replies of a script to a conversation, and the number of them already given. A reply after a failed result is
+/// omitted where the conversation has no failed result.
 fn replies<'a>(
     script: impl Iterator<Item = &'a Arc<Message>>,
     messages: impl Iterator<Item = &'a Arc<Message>>,
@@ -255,7 +256,7 @@ fn replies<'a>(
     (replies, given.len() - 1)
 }
 
-/// The replies of a conversation, each with whether it follows a failed result; and a place for the next one.
+/// The replies of a conversation, each with whether it follows a failed result; and a slot for the next one.
 fn reply_slots<'a>(messages: impl Iterator<Item = &'a Arc<Message>>) -> Vec<(Option<&'a Message>, bool)> {
     let (mut reply_slots, mut has_failed) = (Vec::new(), false);
     for message in messages {
@@ -277,7 +278,7 @@ fn read_script(path: &Path) -> anyhow::Result<(String, Transcript)> {
     Ok((name, transcript))
 }
 
-/// What is wrong with the name of a model, without asking for keys.
+/// The fault of a model's name, checked without API keys.
 fn fault(name: &str, folder: &Path) -> Option<String> {
     if let Some(path) = name.strip_prefix(SCRIPT) {
         return read_script(&folder.join(path)).err().map(|error| crate::error::chain(error.as_ref()));
@@ -290,7 +291,7 @@ fn without_key(name: &str) -> Result<Arc<dyn ChatModel>, NameError> {
     stepfold::providers::model_with(name, |_| Some("http://127.0.0.1".to_owned()))
 }
 
-/// Stands for the model where no run is made.
+/// A placeholder for the model where nothing runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlaceholderModel;
 

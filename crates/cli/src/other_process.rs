@@ -1,4 +1,4 @@
-//! Another process that is at work in a session: who it is, and what it left when it was killed.
+//! Another process that runs in the session: its claim, and the run that it leaves if it is killed.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::context::CommandContext;
 
-/// How often it is looked at.
+/// The interval between two reads of its session.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Another process that holds the claim on a session.
 pub(crate) struct OtherProcess {
     pub(crate) claim: Claim,
-    /// The version of the session when it was looked at last.
+    /// The version of the session at the last read.
     version: u64,
-    /// The run that the process is at work on, as it was then.
+    /// The process's run, as of that version.
     run: Option<Run>,
 }
 
 impl OtherProcess {
-    /// The process that is at work in the session, if it is another one.
+    /// The process that holds the claim on the session, if it is another one.
     pub(crate) async fn in_session(context: &CommandContext, session: &SessionHandle) -> Option<Self> {
         let read_head = read_head(context, session).await.ok()?;
         let claim = context.runner.other_worker(&read_head)?.clone();
@@ -39,7 +39,7 @@ impl OtherProcess {
         polls
     }
 
-    /// Follows what the process does, so that it is known what it was doing if it is killed.
+    /// Reads the run of the process again, so that its state is known if the process is killed.
     pub(crate) async fn poll(&mut self, context: &CommandContext, session: &SessionHandle) {
         let Ok(Session { claim: Some(claim), version, .. }) = read_head(context, session).await else {
             return;
@@ -49,7 +49,7 @@ impl OtherProcess {
         }
     }
 
-    /// The session as the process has left it to this invocation of another one.
+    /// The session as the other process left it when this invocation took over.
     pub(crate) async fn session_left(
         &self,
         context: &CommandContext,
@@ -58,13 +58,14 @@ impl OtherProcess {
     ) -> Result<Session, SessionError> {
         let get = GetSession::new(session.key().clone());
         let stored = context.runner.store().get(get.clone().without_state()).await?;
-        // A run that continues keeps its own invocation: what it left does not change after that.
+        // NOTE: A resumed run keeps its invocation: then no event begins this one, and the last version that was read
+        // holds.
         let began = stored.events.iter().find(|committed| committed.event.invocation == *invocation);
         let version = began.map_or(self.version, |began| began.version - 1);
         context.runner.store().get(get.events(EventRange::None).at_version(version)).await
     }
 
-    /// The run that the process has left unfinished, if an invocation that begins with this event resumes it.
+    /// The run that the process left unfinished, if the invocation with this first event resumes it.
     pub(crate) fn into_run(self, first: &Seen) -> Option<Run> {
         match first {
             Seen::Event { event: RunEvent::Committed(event), .. }
@@ -77,7 +78,7 @@ impl OtherProcess {
     }
 }
 
-/// The last run, if it has not ended. The command that continues it reports what cannot be read.
+/// The last run, if it has not ended. Errors are left to the command that resumes it.
 pub(crate) async fn unfinished_run(session: &SessionHandle) -> Option<Run> {
     session.unfinished().await.ok().flatten()
 }

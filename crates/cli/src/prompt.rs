@@ -1,11 +1,11 @@
-//! Lines from standard input: with an editor at a terminal, one by one from a pipe.
+//! Reads lines from standard input: with an editor at a terminal, as they are from a pipe.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, config::Configurer as _};
 
-/// Where lines come from.
+/// Reads lines; empty while it is lent.
 pub(crate) struct LinePrompt(Option<LineSource>);
 
 enum LineSource {
@@ -17,7 +17,7 @@ enum LineSource {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InputLine {
     Text(String),
-    /// A line that is not UTF-8, and so was not understood.
+    /// A line that is not UTF-8.
     NotText,
     /// Ctrl-C.
     Interrupted,
@@ -34,7 +34,7 @@ impl LinePrompt {
         Ok(LinePrompt(Some(LineSource::Editor(Box::new(editor)))))
     }
 
-    /// Asks for a line, on a thread of its own: runs continue meanwhile.
+    /// Reads a line, on a thread of its own: runs continue meanwhile.
     pub(crate) async fn line(&mut self, words: &str) -> anyhow::Result<InputLine> {
         let Some(source) = self.0.take() else { return Ok(InputLine::End) };
         let words = words.to_owned();
@@ -43,7 +43,7 @@ impl LinePrompt {
         line
     }
 
-    /// Asks a question. A line that is not text is an empty answer; `None` at the end of input and after Ctrl-C.
+    /// Asks a question. A line that is not UTF-8 is an empty answer; `None` at the end of input and after Ctrl-C.
     pub(crate) async fn answer(&mut self, question: &str) -> anyhow::Result<Option<String>> {
         Ok(match self.line(question).await? {
             InputLine::Text(text) => Some(text),
@@ -52,7 +52,7 @@ impl LinePrompt {
         })
     }
 
-    /// Takes the prompt out; this one is empty until it is put back.
+    /// Lends the prompt; this one is empty until it is put back.
     pub(crate) fn lend(&mut self) -> Self {
         LinePrompt(self.0.take())
     }

@@ -1,4 +1,4 @@
-//! The file of the sessions: where it is, and how commands open it.
+//! The store of the sessions: its path, and the ways in which commands open it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,12 @@ use crate::args::SessionArgs;
 use crate::environment;
 use crate::error::UsageError;
 
-/// Where the sessions are.
+/// The path of the store.
 pub(crate) fn store_path(target: &SessionArgs) -> anyhow::Result<PathBuf> {
     target.store.clone().map_or_else(default_store, Ok)
 }
 
-/// The store that exists. Where none was named and none exists, there are no sessions yet; a name that leads nowhere is
-/// an error.
+/// The opened store; an empty one if the default file does not exist yet. A missing file that was named is an error.
 fn existing_or_empty(
     target: &SessionArgs,
     path: &Path,
@@ -47,7 +46,7 @@ fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
     move |error| anyhow::Error::new(error).context(words)
 }
 
-/// The store, created if nothing is at its path. A foreign database is not changed.
+/// Opens the store, or creates it if its file does not exist. The database of another program is not changed.
 pub(crate) fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
     if path.exists() {
         let opened = SqliteOptions::new(path).must_exist().open();
@@ -60,7 +59,7 @@ pub(crate) fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
     SqliteStore::open(path).map(AnyStore::new).map_err(cannot_open(path))
 }
 
-/// Where sessions are kept by default.
+/// The default path of the store.
 pub(crate) fn default_store() -> anyhow::Result<PathBuf> {
     let folder = environment::data_folder()
         .map_err(|UsageError(reason)| UsageError(format!("{reason}: set the store with --store FILE")))?;

@@ -1,14 +1,14 @@
-//! A structured answer as people read it: field by field.
+//! Shows a structured answer field by field.
 
 use serde_json::{Map, Value};
 
-use crate::{Look, Text};
+use crate::text::{Look, Text};
 
-/// What is nested deeper is shown as JSON.
+/// Values below this depth are shown as JSON.
 const DEEPEST: usize = 4;
 
-/// An object by its fields, whole: a line each, nested ones moved in, in lines of at most `width` columns after a sign of
-/// two columns.
+/// Shows a complete object, a line for each field, nested fields indented, in lines of at most `width` columns after a sign
+/// of two columns.
 pub(crate) fn fields(object: &Map<String, Value>, sign: &Text, width: usize) -> Text {
     let mut lines = Vec::new();
     of_object(object, 1, &mut lines);
@@ -20,7 +20,7 @@ pub(crate) fn fields(object: &Map<String, Value>, sign: &Text, width: usize) -> 
             _ => shown.push(Look::PLAIN, &format!("\n{margin}")),
         }
         let line = Text::from(&margin).with(Look::DIM, head).and(&value).wrapped(width, 0, 2 * depth + 2);
-        // Lines of a text that has several are moved in like those after a wrap.
+        // Lines of a text are indented like the lines after a wrap.
         shown.append(&line.slice(margin.len()..line.len()));
     }
     shown

@@ -1,19 +1,19 @@
-//! Markdown of an answer, shown while it comes.
+//! Renders the Markdown of an answer while it is streamed.
 //!
-//! Each source line is laid out by itself, and line breaks stay as the model wrote them. What would surprise a reader: of
-//! a line that is not complete only the words are shown that nothing which follows can change: an open `**` holds its words
-//! back until it is closed or the line ends. So what was shown stays, and the whole is the same however it came in parts.
+//! Each source line is laid out by itself, and line breaks stay as the model wrote them. Of an incomplete line only the
+//! words are shown that no further text can change: an open `**` holds its words back until it is closed or the line
+//! ends. So shown text never changes, and the result does not depend on the pieces of the stream.
 
 use std::mem::discriminant;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::{Look, Text};
+use crate::text::{Look, Text};
 
-/// The columns before each line of an answer; its sign stands in them in the first one.
+/// The columns before each line of an answer. In the first line they contain its sign.
 const MARGIN: usize = 2;
 
-/// What is put before a line that is parsed, so that it is a paragraph whatever it begins with.
+/// The prefix that makes the parser read any line as a paragraph, whatever it begins with.
 const PREFIX: &str = ". ";
 
 /// Renders Markdown as it comes.
@@ -34,11 +34,11 @@ const PREFIX: &str = ". ";
 pub struct Markdown {
     width: usize,
     sign: Text,
-    /// The line that is not complete.
+    /// The incomplete line.
     line: String,
-    /// How much of its rendering was shown, in bytes.
+    /// The bytes of its rendering that were shown.
     shown: usize,
-    /// Within a code block: what ends it.
+    /// Within a code block: the fence that ends it.
     fence: Option<String>,
     table: Vec<String>,
     has_begun: bool,
@@ -46,7 +46,7 @@ pub struct Markdown {
 }
 
 impl Markdown {
-    /// An answer in lines of up to so many columns, which begins with this sign of two columns.
+    /// Creates a renderer for lines of up to `width` columns; the answer begins with this sign of two columns.
     pub fn new(width: usize, sign: Text) -> Self {
         Markdown {
             width: width.max(20),
@@ -60,25 +60,25 @@ impl Markdown {
         }
     }
 
-    /// More of the answer. Gives what can be shown now.
+    /// Adds more of the answer, and returns the text that can be shown now.
     pub fn push(&mut self, text: &str) -> Text {
         let mut shown = Text::default();
         self.line.push_str(text);
         while let Some(end) = self.line.find('\n') {
             let rest = self.line.split_off(end + 1);
             let line = std::mem::replace(&mut self.line, rest);
-            self.whole(line.trim_end_matches(['\n', '\r']), &mut shown);
+            self.complete_line(line.trim_end_matches(['\n', '\r']), &mut shown);
         }
-        self.partial(&mut shown);
+        self.incomplete_line(&mut shown);
         shown
     }
 
-    /// The rest of the answer, with the end of its last line. Another answer may follow.
+    /// Ends the answer, and returns its rest with the end of its last line. Another answer may follow.
     pub fn end(&mut self) -> Text {
         let mut shown = Text::default();
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
-            self.whole(&line, &mut shown);
+            self.complete_line(&line, &mut shown);
         }
         self.end_table(&mut shown);
         if std::mem::take(&mut self.has_begun) {
@@ -88,8 +88,8 @@ impl Markdown {
         shown
     }
 
-    /// A complete line.
-    fn whole(&mut self, line: &str, to: &mut Text) {
+    /// Shows a complete line.
+    fn complete_line(&mut self, line: &str, to: &mut Text) {
         if let Some(fence) = &self.fence {
             match line.trim_start().starts_with(fence) {
                 true => self.fence = None,
@@ -112,12 +112,12 @@ impl Markdown {
         self.shown = 0;
     }
 
-    /// What can be shown of the line that is not complete.
-    fn partial(&mut self, to: &mut Text) {
+    /// Shows the stable part of the incomplete line.
+    fn incomplete_line(&mut self, to: &mut Text) {
         if self.fence.is_some() || !self.table.is_empty() || !is_decided(&self.line) {
             return;
         }
-        let kept = stable(&self.line);
+        let kept = stable_length(&self.line);
         if kept > 0 {
             let rendered = self.rendered(&self.line[..kept]);
             let shown = rendered.len();
@@ -126,7 +126,7 @@ impl Markdown {
         }
     }
 
-    /// Shows what was not shown yet of a line.
+    /// Shows the rest of a line that was shown in part.
     fn show(&mut self, line: &Text, to: &mut Text) {
         if self.shown == 0 {
             let margin = Text::from(" ".repeat(MARGIN));
@@ -143,7 +143,7 @@ impl Markdown {
         }
     }
 
-    /// A line as it is shown, wrapped.
+    /// Renders and wraps a line.
     fn rendered(&self, line: &str) -> Text {
         let line = MarkdownLine::of(line);
         let base = match line.kind {
@@ -185,7 +185,7 @@ impl Markdown {
     }
 }
 
-/// A line by its beginning.
+/// A source line: its indentation, its kind and its content.
 struct MarkdownLine<'a> {
     indent: usize,
     kind: LineKind<'a>,
@@ -241,7 +241,7 @@ fn is_rule(content: &str) -> bool {
     marks.len() >= 3 && ['-', '*', '_'].iter().any(|mark| marks.iter().all(|character| character == mark))
 }
 
-/// The marks that begin a code block on this line, and end it.
+/// The fence of a code block that begins on this line.
 fn fence(line: &str) -> Option<String> {
     let line = line.trim_start();
     let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
@@ -250,7 +250,7 @@ fn fence(line: &str) -> Option<String> {
     is_fence.then_some(marks)
 }
 
-/// Whether more of the line cannot change what kind of a line it is.
+/// Whether the kind of the line cannot change with more text.
 fn is_decided(line: &str) -> bool {
     let content = line.trim_start();
     let Some(first) = content.chars().next() else { return false };
@@ -271,27 +271,27 @@ fn is_decided(line: &str) -> bool {
     }
 }
 
-/// How many bytes of a line that is not complete can be shown: whole words, before anything that could still change.
-fn stable(line: &str) -> usize {
+/// The bytes of an incomplete line that can be shown: complete words, before anything that could still change.
+fn stable_length(line: &str) -> usize {
     let parsed = MarkdownLine::of(line);
     let begin = parsed.content.as_ptr().addr() - line.as_ptr().addr();
     let mut end = line.len();
     loop {
         let Some(space) = line[..end].rfind(' ') else { return 0 };
         let before = &line[..space];
-        // What stands before the content, such as the mark of an item, is shown with its first word.
+        // The mark of an item is shown together with the first word.
         if space <= begin || !MarkdownLine::of(before).begins_like(&parsed) {
             return 0;
         }
-        match open(before) {
+        match open_construct(before) {
             None => return space,
             Some(at) => end = at,
         }
     }
 }
 
-/// Where something begins in a part of a line whose meaning depends on what follows.
-fn open(line: &str) -> Option<usize> {
+/// The byte at which a construct begins whose meaning depends on further text, such as an open `**`.
+fn open_construct(line: &str) -> Option<usize> {
     let parsed = MarkdownLine::of(line);
     let offset = parsed.content.as_ptr().addr() - line.as_ptr().addr();
     let source = format!("{PREFIX}{}", parsed.content);
@@ -332,12 +332,12 @@ fn options() -> Options {
     Options::ENABLE_STRIKETHROUGH
 }
 
-/// Text with emphasis, code and links.
+/// Renders emphasis, code and links.
 fn inline(content: &str, base: Look) -> Text {
     let source = format!("{PREFIX}{content}");
     let mut text = InlineText::new(base);
     for event in Parser::new_ext(&source, options()) {
-        text.see(event);
+        text.apply(event);
     }
     let prefix = PREFIX.trim_end();
     let shown = text.text;
@@ -362,7 +362,7 @@ impl InlineText {
         self.looks.last().copied().unwrap_or_default()
     }
 
-    fn see(&mut self, event: Event<'_>) {
+    fn apply(&mut self, event: Event<'_>) {
         let look = self.look();
         match event {
             Event::Start(Tag::Strong) => self.looks.push(look.bold()),
@@ -389,14 +389,14 @@ impl InlineText {
     }
 }
 
-/// A line of a code block: as it is, split where it is too long.
+/// Renders a line of a code block, split if it is too long.
 fn code(line: &str, width: usize) -> Text {
     let mut text = Text::from("  ");
     text.push(Look::CODE, &line.replace('\t', "    "));
     text.wrapped(width, MARGIN, MARGIN + 2)
 }
 
-/// The rows of a table in columns; if they do not fit, each cell with the head of its column.
+/// Renders a table in columns; if they do not fit, a line for each cell with the head of its column.
 fn table(rows: &[String], width: usize) -> Vec<Text> {
     let source = rows.iter().map(|row| row.trim()).collect::<Vec<_>>().join("\n");
     let rows = cells(&source);
@@ -406,8 +406,8 @@ fn table(rows: &[String], width: usize) -> Vec<Text> {
     let widths: Vec<usize> = (0..head.len())
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(Text::width).max().unwrap_or(0))
         .collect();
-    let whole = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-    if whole <= width {
+    let total = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+    if total <= width {
         return rows.iter().map(|row| in_columns(row, &widths)).collect();
     }
     let mut lines = Vec::new();
@@ -423,7 +423,7 @@ fn table(rows: &[String], width: usize) -> Vec<Text> {
     lines
 }
 
-/// The cells of a table, by rows; of none if the text is not a table.
+/// The cells of a table, by rows; empty if the text is not a table.
 fn cells(source: &str) -> Vec<Vec<Text>> {
     let (mut rows, mut is_head) = (Vec::<Vec<Text>>::new(), false);
     let mut cell: Option<InlineText> = None;
@@ -445,7 +445,7 @@ fn cells(source: &str) -> Vec<Vec<Text>> {
             }
             event => {
                 if let Some(cell) = &mut cell {
-                    cell.see(event);
+                    cell.apply(event);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Builds an agent from its file. Faults of the layers below are mapped to their lines.
+//! Builds an agent from its form. Faults of the library are mapped to lines of the file.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ use crate::form::agent::{
 use crate::form::{FaultCollector, check_closed, nearest};
 use crate::tool;
 
-/// The agent on a state of this schema, and of the keys of the graph around it that it names, as far as it can be
-/// built; what is wrong with it is among the faults then.
+/// Builds the agent on a state of this schema, and of the keys that its graph shares with it. If that fails, the reasons
+/// are among the faults.
 pub(super) fn build(
     form: &AgentFileForm,
     faults: &mut FaultCollector,
@@ -111,8 +111,8 @@ fn flags(mut builder: AgentBuilder, form: &AgentFileForm) -> AgentBuilder {
     builder
 }
 
-/// The schema of the state. A key with a fault is taken for one of any type, so that it is found once. `more` are
-/// further keys in their stored form, unless the file has them.
+/// Builds the schema of the state. A key with a fault has any type, so that the fault is reported once. `more` are further
+/// keys in their stored form, unless the file declares them.
 pub(super) fn state_schema(
     state: &NamedValues<StateKeyForm>,
     is_open: bool,
@@ -144,8 +144,7 @@ fn read_schema(open: bool, keys: &serde_json::Map<String, Value>) -> Result<Sche
     Schema::from_json(&json!({"version": 1, "open": open, "keys": keys}).to_string(), &Handlers::new())
 }
 
-/// A key in its stored form, without what is wrong with it: each field is looked at by itself, so that all faults are
-/// found at once.
+/// A key in its stored form, without its faulty fields: each field is checked alone, so that all faults are found at once.
 fn sound_key(name: &str, key: &StateKeyForm, faults: &mut FaultCollector) -> Value {
     let text = |text: &String| Value::String(text.clone());
     let fields = [
@@ -180,8 +179,8 @@ fn state_fault(error: &StateError) -> String {
     }
 }
 
-/// The exit tools that there are: the others are faults here, where their line is known. What is wrong with one that could
-/// not be built is told at the tool.
+/// The exit tools that exist. Unknown ones are faults here, where their line is known; a tool that could not be built has
+/// its fault already.
 fn exits(
     form: &AgentFileForm,
     tools: &[&str],
@@ -199,7 +198,7 @@ fn exits(
     form.exit_on.iter().filter(built).cloned().collect()
 }
 
-/// Whether a name may be that of a server's tool, which only the server knows.
+/// Whether a name may be a tool of a server: only the server knows its tools.
 fn is_of_server(servers: &[(&str, &McpForm)], name: &str) -> bool {
     servers.iter().any(|(server, form)| match &form.prefix {
         Some(prefix) => name.starts_with(prefix),
@@ -275,7 +274,7 @@ impl From<ApprovalForm> for Approval {
     }
 }
 
-/// Where a fault that the agent's builder found stands in the file.
+/// The path in the file of a fault from the agent's builder.
 fn place_of(fault: &Issue) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
     if let Some(tool) = fault.path.strip_prefix("tool ") {

@@ -1,4 +1,4 @@
-//! Builds a graph from its file. Names are resolved here, where their lines are known.
+//! Builds a graph from its form. Names are resolved here, where their lines are known.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::form::graph::{EdgeForm, GraphForm, NodeForm, NodeNames, RouteForm};
 use crate::form::{FaultCollector, nearest, unknown_key};
 use crate::model::ModelSource;
 
-/// The characters of a value that a router gives as its reason.
+/// The characters of a value in the reason of a route.
 const REASON: usize = 60;
 
-/// Where a graph file is, and what its agents are asked with.
+/// The file of a graph, and the models of its agents.
 #[derive(Clone, Copy)]
 pub(super) struct GraphSource<'a> {
     pub(super) folder: &'a Path,
@@ -28,7 +28,7 @@ pub(super) struct GraphSource<'a> {
     pub(super) models: &'a ModelSource<'a>,
 }
 
-/// The graph, as far as it can be built.
+/// Builds the graph; none if it has faults.
 pub(super) fn build(
     form: &GraphForm,
     faults: &mut FaultCollector,
@@ -56,7 +56,7 @@ pub(super) fn build(
             if work.as_ref().is_some_and(|work| work.speaks) {
                 speakers.insert(name.to_owned());
             }
-            // What the node would do does not matter for the ways to it.
+            // NOTE: A node whose work has faults gets an empty one, so that the edges to it are checked as well.
             let work = work.map_or_else(|| Node::new(nothing), |work| work.node);
             anyhow::Ok(links.node(name, work, node_form, faults))
         })?;
@@ -77,7 +77,7 @@ pub(super) fn build(
     Ok(None)
 }
 
-/// What is said about the graph as a whole.
+/// Checks the settings of the whole graph.
 fn check_whole(form: &GraphForm, faults: &mut FaultCollector, place: &GraphSource<'_>, schema: &Schema) {
     if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
         faults.add(&["model"], message);
@@ -92,7 +92,7 @@ fn check_whole(form: &GraphForm, faults: &mut FaultCollector, place: &GraphSourc
     }
 }
 
-/// What the agents of the graph stand in.
+/// The context of the graph's agents.
 fn around_agents(form: &GraphForm, place: &GraphSource<'_>, around: &EnclosingGraphs) -> EnclosingGraphs {
     let mut around = around.clone();
     around.files.extend(place.path.canonicalize());
@@ -106,7 +106,7 @@ async fn nothing(_: NodeContext) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// The keys that tracking needs, in their stored form, if there is any.
+/// The keys that tracking needs, in their stored form; none if no node is tracked.
 fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
     if !form.nodes.iter().any(|(_, node)| node.tracked) {
         return Map::new();
@@ -136,12 +136,12 @@ fn limited(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
     builder
 }
 
-/// The name of a place where the graph may go, as the library has it.
+/// The library's name of a target.
 pub(super) fn library_name(name: &str) -> String {
     if name == "END" { END.to_owned() } else { name.to_owned() }
 }
 
-/// A way of the graph.
+/// A connection between nodes.
 enum GraphLink {
     Edge(String, String),
     Each { from: String, to: String, key: String },
@@ -168,7 +168,7 @@ impl GraphLink {
     }
 }
 
-/// Looks names up.
+/// Resolves the names of nodes in edges and routes, and collects the connections.
 struct LinkResolver<'a> {
     form: &'a GraphForm,
     ways: Vec<GraphLink>,
@@ -176,7 +176,7 @@ struct LinkResolver<'a> {
 }
 
 impl LinkResolver<'_> {
-    /// Limits and routing of a node.
+    /// Adds limits and targets to a node.
     fn node(&mut self, name: &str, work: Node, form: &NodeForm, faults: &mut FaultCollector) -> Node {
         if name == "START" || name == "END" {
             self.fault(
@@ -202,9 +202,10 @@ impl LinkResolver<'_> {
         node
     }
 
-    /// The builder with all ways. If some were left out it would look as if nothing led anywhere: then every node is
-    /// led to, so that whatever else is wrong is found.
+    /// Adds all connections to the builder.
     fn lead(self, builder: GraphBuilder) -> GraphBuilder {
+        // NOTE: With a faulty edge left out, the builder would report its target as unreachable: so every node is then
+        // reachable, and only further faults are reported.
         match self.is_sound {
             true => self.ways.into_iter().fold(builder, |builder, way| way.lead(builder)),
             false => self.form.nodes.names().fold(builder, |builder, node| builder.edge(START, node)),
@@ -294,7 +295,7 @@ impl LinkResolver<'_> {
         }
     }
 
-    /// Several names, each looked up at its own line.
+    /// Resolves several names, each with its own line.
     fn names(
         &mut self,
         faults: &mut FaultCollector,
@@ -314,7 +315,7 @@ impl LinkResolver<'_> {
         found.collect()
     }
 
-    /// Where something leads.
+    /// Resolves the name of a target.
     fn target(&mut self, faults: &mut FaultCollector, path: &[&str], name: &str) -> Option<String> {
         match name {
             "END" => Some(END.to_owned()),
@@ -338,7 +339,7 @@ impl LinkResolver<'_> {
         None
     }
 
-    /// Fields that a way must have; one that was left out since it did not fit is told already.
+    /// Requires fields. A field that was left out because it does not fit has its fault already.
     fn require(&mut self, fields: &[(&str, bool)], faults: &mut FaultCollector) {
         for (field, _) in fields.iter().filter(|(_, is_there)| !is_there) {
             self.is_sound = false;
@@ -354,7 +355,7 @@ impl LinkResolver<'_> {
     }
 }
 
-/// What the value of a key chooses.
+/// Chooses the target for the value of a key.
 fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str) -> Choice {
     let value = state.get(key).map(ValueRef::to_json).filter(|value| !value.is_null());
     let text = value.as_ref().map(|value| match value {
@@ -373,7 +374,7 @@ fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str)
     Choice::of(target).because(reason)
 }
 
-/// Where a fault that the graph's builder found stands in the file.
+/// The path in the file of a fault from the graph's builder.
 fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
     let quoted = |before: &str| fault.path.strip_prefix(before)?.strip_suffix('\'');
@@ -401,7 +402,7 @@ fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
     }
 }
 
-/// A fault in the words of the file.
+/// The text of a fault, with the names of the file.
 fn words(text: &str) -> String {
     match text {
         "max_branches" => "limits.branches".to_owned(),

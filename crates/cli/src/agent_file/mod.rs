@@ -1,4 +1,4 @@
-//! The file that describes an agent or a graph: read with lines, checked whole, and built.
+//! Builds an agent or a graph from its file.
 
 mod agent;
 mod graph;
@@ -20,7 +20,7 @@ use crate::form::graph::GraphForm;
 use crate::form::{FaultCollector, FileFaults, read};
 use crate::model::ModelSource;
 
-/// A file of an agent or a graph that was read: its form, and what is wrong in it.
+/// A file of an agent or a graph that was read: its form, and its faults.
 pub(crate) struct AgentFile {
     pub(crate) path: PathBuf,
     /// None if it is not TOML.
@@ -28,7 +28,7 @@ pub(crate) struct AgentFile {
     faults: FaultCollector,
 }
 
-/// What a file stands in: the files of the graphs around it, and the model of agents that name none.
+/// The graphs around a file: their files, the model of agents that name none, and the shared keys.
 #[derive(Clone, Default)]
 struct EnclosingGraphs {
     files: Vec<PathBuf>,
@@ -51,13 +51,13 @@ impl FileContent {
     }
 }
 
-/// What a file describes.
+/// The agent or graph that a file describes.
 pub(crate) enum BuiltFile {
     Agent(Agent),
     Graph(BuiltGraph),
 }
 
-/// A graph, and which of its nodes are agents that continue with its conversation.
+/// A graph, and the nodes whose agents continue its conversation.
 pub(crate) struct BuiltGraph {
     pub(crate) graph: Graph,
     pub(crate) speakers: BTreeSet<String>,
@@ -73,8 +73,7 @@ impl From<BuiltFile> for Agent {
 }
 
 impl AgentFile {
-    /// Reads a file: its TOML, its form, its values. Errors that only the built agent shows are found by
-    /// [`build`](AgentFile::build).
+    /// Reads a file into its form. Faults that only building can find are found by [`build`](AgentFile::build).
     pub(crate) fn read(path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             UsageError(format!("agent file {} could not be read: {error}", path.display()))
@@ -82,7 +81,7 @@ impl AgentFile {
         let file = AgentFile::parse(path, &text);
         Ok(match file.faults.count() {
             0 => Ok(file),
-            // What can be built in spite of faults is: all of them are to be found at once.
+            // NOTE: The rest of a faulty file is built as well, so that all faults are reported at once.
             _ => Err(file.check().err().unwrap_or_else(|| unreachable!("it has faults"))),
         })
     }
@@ -93,17 +92,17 @@ impl AgentFile {
         AgentFile { path: path.to_owned(), content, faults }
     }
 
-    /// What the file describes, with these models.
+    /// Builds the agent or graph with these models.
     ///
     /// # Errors
-    /// When a model cannot be had.
+    /// When a model is not available.
     pub(crate) fn build(self, models: &ModelSource<'_>) -> anyhow::Result<Result<BuiltFile, FileFaults>> {
         self.built_within(models, &EnclosingGraphs::default())
     }
 
-    /// What the file describes, if nothing at all is wrong with it.
+    /// Builds the agent or graph without a model, and reports all faults.
     pub(crate) fn check(mut self) -> Result<BuiltFile, FileFaults> {
-        // Where no model is asked, none is missing.
+        // Without models, the only errors are faults.
         let built = self.look(&ModelSource::Checked, &EnclosingGraphs::default()).ok().flatten();
         self.sound(built)
     }
@@ -122,7 +121,7 @@ impl AgentFile {
         built.ok_or_else(|| FileFaults { path: self.path, faults: self.faults.into_lines() })
     }
 
-    /// What the file describes, as far as it can be built.
+    /// Builds the agent or graph; none if it has faults.
     fn look(
         &mut self,
         models: &ModelSource<'_>,
@@ -151,7 +150,7 @@ impl AgentFile {
         }
     }
 
-    /// The name of the agent: what the file says, else what the file is called.
+    /// The name of the agent: that in the file, otherwise that of the file.
     pub(crate) fn name(&self) -> String {
         let name = match &self.content {
             None => &None,
@@ -162,7 +161,7 @@ impl AgentFile {
         name.clone().or_else(stem).unwrap_or_else(|| "agent".to_owned())
     }
 
-    /// The migration of stored values whose types have changed.
+    /// The conversions of stored values whose types have changed.
     pub(crate) fn migrations(&self) -> Vec<KeyMigration> {
         let state = match &self.content {
             None => return Vec::new(),
@@ -180,14 +179,14 @@ impl AgentFile {
         prices.fold(Prices::new(), |prices, (model, price)| prices.with(model, (*price).into()))
     }
 
-    /// The folder of the file, which relative paths in it begin at.
+    /// The folder of the file: relative paths in the file start there.
     pub(crate) fn folder(&self) -> PathBuf {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         folder.unwrap_or(Path::new(".")).to_owned()
     }
 }
 
-/// The form of a text; none if it is not TOML, where what was meant can only be guessed.
+/// Parses a text into its form; none if it is not TOML.
 fn parse(text: &str, faults: &mut FaultCollector) -> Option<FileContent> {
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
@@ -207,7 +206,7 @@ fn parse(text: &str, faults: &mut FaultCollector) -> Option<FileContent> {
     }
 }
 
-/// The model of an agent whose table is at hand.
+/// The model of an agent.
 fn model(
     name: Option<&str>,
     faults: &mut FaultCollector,

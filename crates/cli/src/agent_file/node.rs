@@ -1,4 +1,4 @@
-//! From what a graph file says about a node to what the node does.
+//! Builds the nodes of a graph: agents, programs and texts.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::form::graph::{AgentForm, AnswersForm, NodeApprovalForm, NodeForm, Nod
 use crate::form::{FaultCollector, check_closed, unknown_key};
 use crate::tool::ExternalProgram;
 
-/// What a node is made with.
+/// Builds a node from its form.
 pub(super) struct NodeBuilder<'a> {
     pub(super) name: &'a str,
     pub(super) form: &'a NodeForm,
@@ -27,21 +27,21 @@ pub(super) struct NodeBuilder<'a> {
     /// The keys that the file declares.
     pub(super) declared: &'a NamedValues<StateKeyForm>,
     pub(super) place: &'a GraphSource<'a>,
-    /// Whether agents follow the state.
+    /// Whether agents are configured by the state.
     pub(super) per_run: bool,
     pub(super) around: &'a EnclosingGraphs,
 }
 
-/// What a node does, and whether it is an agent that continues with the graph's conversation.
+/// A node, and whether its agent continues the graph's conversation.
 pub(super) struct BuiltNode {
     pub(super) node: Node,
     pub(super) speaks: bool,
 }
 
-/// The keys that an answer is written to, each with the field of it, if not all.
+/// The keys that an answer is written to, each with the field of the answer; without one, all of it.
 type AnswerBindings = Vec<(String, Option<String>)>;
 
-/// Limits of a node.
+/// Adds limits and settings to a node.
 pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
     if let Some(executions) = form.max_executions {
         node = node.max_executions(executions);
@@ -52,7 +52,7 @@ pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
     if let Some(time) = form.timeout {
         node = node.timeout(time.0);
     }
-    // The fault has the line of the entry, which the graph's own would not.
+    // The conflict is reported at the line of `retries`; the library would only name the node.
     if form.retries > 0 && form.effect != Some(EffectForm::AtMostOnce) {
         node = node.retry(Retry::times(form.retries));
     }
@@ -69,7 +69,7 @@ pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
 }
 
 impl NodeBuilder<'_> {
-    /// What the node does; none if that cannot be said.
+    /// Builds the node; none if it has faults.
     pub(super) fn work(&self, faults: &mut FaultCollector) -> anyhow::Result<Option<BuiltNode>> {
         self.misplaced(faults);
         let form = self.form;
@@ -97,7 +97,7 @@ impl NodeBuilder<'_> {
         }
     }
 
-    /// Fields that are for nodes of another kind, or say two things.
+    /// Reports fields that are for nodes of another kind, or contradict each other.
     fn misplaced(&self, faults: &mut FaultCollector) {
         let form = self.form;
         let (agent, program) = (form.agent.is_some(), form.command.is_some());
@@ -123,7 +123,7 @@ impl NodeBuilder<'_> {
         }
     }
 
-    /// Placeholders that nothing can fill.
+    /// Reports placeholders that no key can fill.
     fn check_template(&self, field: &str, text: &str, faults: &mut FaultCollector) {
         check_closed(field, text, faults);
         let template = Template::parse(text);
@@ -171,7 +171,7 @@ impl NodeBuilder<'_> {
         Ok(Some(BuiltNode { node: Node::agent(node), speaks: is_agent && self.form.asks.is_none() }))
     }
 
-    /// The agent, or the graph, of another file.
+    /// Builds the agent or graph of another file.
     fn file(&self, file: &str, faults: &mut FaultCollector) -> anyhow::Result<Option<BuiltFile>> {
         let path = self.place.path.with_file_name(file);
         let read = path.canonicalize().and_then(|full| Ok((full, std::fs::read_to_string(&path)?)));
@@ -196,7 +196,7 @@ impl NodeBuilder<'_> {
         }
     }
 
-    /// What the agent of a file stands in: it reads the keys that the node shares without declaring them again.
+    /// The context of an agent in its own file: it can read the shared keys without declaring them again.
     fn around_agent(&self) -> EnclosingGraphs {
         let wants = |name: &&str| {
             let shares = self.form.shares.as_ref();
@@ -223,7 +223,7 @@ impl NodeBuilder<'_> {
         Ok(built.map(BuiltFile::Agent))
     }
 
-    /// Each key that an answer goes to, with the field of it.
+    /// The keys that an answer is written to, each with the field of the answer.
     fn answers(&self, faults: &mut FaultCollector) -> AnswerBindings {
         let answers = match &self.form.answers {
             None => return Vec::new(),
@@ -306,7 +306,7 @@ struct ProgramNode {
     goes_to: Vec<String>,
 }
 
-/// What a program prints that has no `answers`.
+/// The output of a program without `answers`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ProgramOutput {
@@ -358,7 +358,7 @@ impl ProgramNode {
         Ok(if self.is_tracked { update.result(answer) } else { update })
     }
 
-    /// What a program prints, as an update. Nothing is one as well.
+    /// Reads the output of a program as an update. Empty output changes nothing.
     fn printed(&self, output: &str) -> Result<Update, NodeError> {
         if output.trim().is_empty() {
             return Ok(Update::new());
@@ -424,8 +424,8 @@ fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Va
     }
 }
 
-/// A value as an approver is shown it, and whether that is all of it. The digest stands for the rest: the request is
-/// about the whole value.
+/// A value as an approver sees it, and whether it is complete. The digest of a truncated value makes the request one about
+/// the whole value.
 fn shown(key: &str, value: &Value) -> (String, Value, bool) {
     match StateValue::of(value) {
         StateValue::Truncated { begins, bytes, sha256 } => {

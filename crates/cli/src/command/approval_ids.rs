@@ -1,27 +1,27 @@
-//! Ids of approval requests as a person gives them.
+//! Resolves the ids of approval requests on the command line.
 //!
-//! An id is a path and a digest: `pay#0/run#9f86d081884c7d65`. The path alone, or any beginning of the id, stands for the
-//! whole where it can mean one request only. Requests that were decided before count as well.
-//! Else the second click on `--approve publish` would approve the next draft, unseen.
+//! An id is a path and a digest: `pay#0/run#9f86d081884c7d65`. The path alone, or any prefix of the id, is accepted if it
+//! matches only one request. Requests that were decided before count as well: otherwise a repeated `--approve publish`
+//! would approve the next draft, unseen.
 
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::runner::RecordedDecision;
 
 use crate::error::UsageError;
 
-/// How many hexadecimal digits a digest has.
+/// The hexadecimal digits of a digest.
 const DIGITS: usize = 16;
 
-/// The requests of a session: those that are pending, and those that were decided, the newest first.
+/// Resolves ids among the requests of a session: the pending ones, and the decided ones, newest first.
 pub(super) struct ApprovalIdResolver<'a> {
     pub(super) pending: &'a [ApprovalRequest],
     pub(super) decided: &'a [RecordedDecision],
-    /// The idempotency key of the decisions that are made now.
+    /// The idempotency key of the current decisions.
     pub(super) key: Option<&'a str>,
 }
 
 impl ApprovalIdResolver<'_> {
-    /// The id of the request that is meant.
+    /// Resolves a given text to the id of a request.
     pub(super) fn resolve(&self, given: &str) -> Result<String, UsageError> {
         if given.is_empty() {
             return Err(self.refused("invalid approval id ``: must not be empty"));
@@ -40,7 +40,7 @@ impl ApprovalIdResolver<'_> {
             self.key.is_some() && recorded.idempotency_key.as_deref() == self.key
         };
         match (pending.as_slice(), decided.first(), decided.iter().find(is_repeat)) {
-            // The session says what a repeat means, and who decided before.
+            // NOTE: A decided id is passed on: the session tells a repeat from a conflict, and reports who decided.
             (_, _, Some(recorded)) | ([], Some(recorded), _) => Ok(recorded.request.clone()),
             ([id], None, _) => Ok((*id).to_owned()),
             (several, None, _) => {
@@ -57,7 +57,7 @@ impl ApprovalIdResolver<'_> {
         }
     }
 
-    /// An id and what follows it after `=`. A known id may have that sign in itself.
+    /// Splits `ID=TEXT`. A known id may contain `=`.
     pub(super) fn split<'p>(&self, pair: &'p str) -> (&'p str, Option<&'p str>) {
         let ends = |id: &&str| {
             pair.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
@@ -89,7 +89,7 @@ impl ApprovalIdResolver<'_> {
 
 type IdMatcher = fn(&str, &str) -> bool;
 
-/// The ways in which a text can name an id, the closest first. A whole id names itself only, also if it is the beginning of
+/// The matchers of a text against ids, the strictest first. A whole id matches only itself, even if it is the prefix of
 /// another one.
 fn matchers(given: &str) -> &'static [IdMatcher] {
     const MATCHERS: [IdMatcher; 4] = [

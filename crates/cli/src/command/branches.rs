@@ -1,4 +1,4 @@
-//! `stepfold forks`, `compare` and `label`: finding one's way among versions and forks.
+//! `stepfold forks`, `compare` and `label`: forks, differences between sessions, and names of versions.
 
 use serde_json::{Value, json};
 use stepfold::runner::{Comparison, FirstDifference, compare as compare_sessions};
@@ -70,7 +70,7 @@ pub(super) async fn remove_label(
     let context = CommandContext::for_write(target)?;
     let session = context.session().await?;
     let (key, id) = (session.key().clone(), session.key().id.as_str());
-    // One that does not exist is told with those that do.
+    // An unknown label is an error that lists the known ones.
     context.version(&key, &VersionName::Label(label.to_owned())).await?;
     let was =
         context.runner.store().set_label(LabelVersion::removal(key.clone(), Label::new(label)?)).await?;
@@ -103,7 +103,7 @@ pub(super) async fn labels(target: &SessionArgs, json: bool) -> anyhow::Result<C
     Ok(CommandEnding::Done)
 }
 
-/// A label that can be told from a version, and from a range of them.
+/// Parses a new label. It must not look like a version or a range of versions.
 fn new_label(text: &str) -> anyhow::Result<Label> {
     let why = match text.parse::<VersionName>() {
         Ok(VersionName::Version(_)) => "a number names a version",
@@ -123,7 +123,7 @@ pub(super) async fn compare(
     let context = CommandContext::for_read(target)?;
     let (left, right) = (context.session_named(left).await?, context.session_named(right).await?);
     let (left, right) = (at(&context, left.key(), None).await?, at(&context, right.key(), None).await?);
-    // Whatever the agent declares today: what is stored can be read.
+    // NOTE: Read with any types: the sessions may hold values that do not fit the agent's current schema.
     let comparison = compare_sessions(&left, &right, &context.untyped)?;
     let sides = SessionComparison { context: &context, left: &left, right: &right, comparison: &comparison };
     if json {
@@ -186,7 +186,7 @@ impl SessionComparison<'_> {
         first.difference.as_ref().map(|difference| difference.between(left, right))
     }
 
-    /// What differs in the state. The conversation is in the events.
+    /// The differences of the state. The conversation is among the events.
     fn changes(&self) -> anyhow::Result<Vec<String>> {
         let (left, right) =
             (self.left.state(&self.context.untyped)?, self.right.state(&self.context.untyped)?);
@@ -217,14 +217,14 @@ impl SessionComparison<'_> {
     }
 }
 
-/// The events that one session has and the other one has not.
+/// Shows the events that only one session has.
 fn show_events(session: &Session, only: &[CommittedEvent], cutter: &LineCutter) {
     let id = session.key.id.as_str();
     let Some(first) = only.first() else {
         return show::line(format!("only in {id}: nothing"));
     };
     show::line(format!("only in {id}, {}:", counted(only.len() as u64, "event")));
-    // The branches of a graph at work are those of the events before.
+    // NOTE: Events name branches by place: the events before them tell which nodes those are.
     let mut stage = ActiveBranches::default();
     let before = session.visible_events().take_while(|committed| committed.version < first.version);
     before.filter_map(|committed| recorded(&committed.event)).for_each(|event| stage.commit(&event));

@@ -1,4 +1,4 @@
-//! `stepfold chat`: a line is a turn.
+//! `stepfold chat`: each line is a turn.
 
 use stepfold::prelude::*;
 
@@ -53,7 +53,7 @@ async fn run_chat(context: &CommandContext, options: &RunArgs, json: bool) -> an
             text => {
                 let asks = is_terminal || options.interactive;
                 let mut turns = TurnRunner { context, json, prompt: None };
-                // One reader of standard input at a time: lent to the turn, and taken back.
+                // NOTE: Only one reader of standard input at a time: it is lent to the turn and taken back.
                 if asks {
                     turns.prompt = Some(lines.lend());
                 }
@@ -63,7 +63,7 @@ async fn run_chat(context: &CommandContext, options: &RunArgs, json: bool) -> an
                 }
                 last = match turn {
                     Ok(ending) => ending,
-                    // A person sits there and can say something else.
+                    // A person at the terminal can continue with another message.
                     Err(error) if is_terminal && !error.is::<SilentExit>() => {
                         report_error(&error_text(&error), json);
                         CommandEnding::Failed
@@ -82,12 +82,12 @@ async fn run_chat(context: &CommandContext, options: &RunArgs, json: bool) -> an
     }
 }
 
-/// The ending of a chat, given that of its last turn: a line that was left out is a failure.
+/// The ending of a chat, given the ending of its last turn: a refused line is a failure.
 fn chat_ending(last: CommandEnding, is_refused: bool) -> CommandEnding {
     if is_refused && last == CommandEnding::Done { CommandEnding::Failed } else { last }
 }
 
-/// That no more lines are read, and why.
+/// Reports that no more lines are read, and the reason.
 fn report_end(why: &str, json: bool) {
     if !json {
         show::note(format!("the chat ends here: lines after this one are not taken, since {why}"));

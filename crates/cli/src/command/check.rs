@@ -1,4 +1,4 @@
-//! `stepfold check`: all that is wrong with files of agents and graphs, and with their MCP servers where that is asked.
+//! `stepfold check`: all faults of agent and graph files, and of their MCP servers with `--servers`.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::error::{CommandEnding, chain};
 use crate::show;
 use crate::tool::mcp::{self, ServerCheck};
 
-/// Which tools a server has, only the server says.
+/// The hint that tools of MCP servers are unchecked: only the running server can list them.
 const UNASKED: &str = "; `--servers` starts its MCP servers and checks their tools";
 
 pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> CommandEnding {
@@ -22,7 +22,7 @@ pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> 
         let servers_before = mcp::known().len();
         let checked = match AgentFile::read(path) {
             Ok(read) => read.and_then(AgentFile::check),
-            // The other files are checked anyway.
+            // An unreadable file does not stop the check of the others.
             Err(error) => {
                 let words = chain(error.as_ref());
                 let unread = json!({"error": words, "file": name}).to_string();
@@ -67,7 +67,7 @@ pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> 
     ending
 }
 
-/// A tool of an agent that its model leaves out of requests. The agent works without it, so that it is no fault.
+/// A tool of an agent that its model leaves out of requests. The agent works without it, so it is not a fault.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct OmittedToolRow {
     agent: String,
@@ -76,7 +76,7 @@ struct OmittedToolRow {
     tool: String,
 }
 
-/// Those of an agent and of the agents inside.
+/// The omitted tools of an agent and of the agents inside it.
 fn omitted_tools(agent: &Agent) -> Vec<OmittedToolRow> {
     let (mut found, mut open) = (Vec::new(), vec![agent]);
     while let Some(agent) = open.pop() {

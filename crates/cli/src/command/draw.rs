@@ -1,4 +1,4 @@
-//! `stepfold draw`: the nodes of a graph and the ways between them.
+//! `stepfold draw`: the nodes and edges of a graph as a diagram.
 
 use std::path::Path;
 

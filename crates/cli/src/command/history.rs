@@ -1,4 +1,4 @@
-//! `stepfold replay`, `fork` and `rewind`: what can be done with what has happened.
+//! `stepfold replay`, `fork` and `rewind`: operations on the history of a session.
 
 use serde_json::json;
 use stepfold::runner::RunnerError;

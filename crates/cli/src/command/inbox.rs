@@ -1,4 +1,4 @@
-//! `stepfold inbox`: messages that were accepted and wait.
+//! `stepfold inbox`: accepted messages that wait in the inbox.
 
 use serde_json::json;
 use stepfold::runner::WaitingMessage;
@@ -54,7 +54,7 @@ fn list(waiting: &[WaitingMessage], json: bool) {
     }
 }
 
-/// The messages with these ids, or with the only one that begins so.
+/// Selects messages by id, or by a prefix that only one id has.
 fn chosen<'a>(waiting: &'a [WaitingMessage], ids: &[String]) -> Result<Vec<&'a WaitingMessage>, UsageError> {
     let mut chosen = Vec::new();
     for id in ids {

@@ -1,6 +1,6 @@
-//! `stepfold inspect`: what has happened in a session, and what it has come to.
+//! `stepfold inspect`: the log of a session, and its state.
 //!
-//! Of a version of the past, `user:` and `app:` keys are as they are today: other sessions write them as well.
+//! At a past version, `user:` and `app:` keys have their current values: other sessions write them as well.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ use crate::head::HistoryHead;
 use crate::migrate::{ValueFit, fit};
 use crate::show::{self, ActiveBranches, LineCutter, story};
 
-/// What is to be shown.
+/// Options of `stepfold inspect`.
 pub(super) struct InspectOptions<'a> {
     pub(super) at: Option<&'a VersionName>,
     pub(super) diff: Option<&'a str>,
     pub(super) all: bool,
-    /// Long values are not cut.
+    /// Show long values in full.
     pub(super) full: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn inspect(
     let cutter = LineCutter::new(what.full);
     if let Some(range) = what.diff {
         let (from, to) = versions(range)?;
-        // Whatever the agent declares today: what is stored can be read.
+        // NOTE: Read with any types: the session may hold values that do not fit the agent's current schema.
         let before = at(&context, &key, Some(&from)).await?.state(&context.untyped)?;
         let after = at(&context, &key, Some(&to)).await?.state(&context.untyped)?;
         if json {
@@ -61,7 +61,7 @@ pub(super) async fn inspect(
         0 => Vec::new(),
         _ => handle.inbox().await?,
     };
-    // With an agent that has changed since, it may not be known what is waited for. A past version waits for nothing.
+    // NOTE: A changed agent may be unable to tell its pending requests. A past version has none.
     let pending = match what.at {
         None => handle.pending().await.unwrap_or_default(),
         Some(_) => Vec::new(),
@@ -83,29 +83,29 @@ pub(super) async fn inspect(
 struct SessionInspection<'a> {
     session: &'a Session,
     labels: Vec<(Label, u64)>,
-    /// What waits in its inbox.
+    /// The messages in its inbox.
     inbox: Vec<WaitingMessage>,
-    /// What it waits for a decision about.
+    /// The requests that wait for a decision.
     pending: Vec<ApprovalRequest>,
-    /// Its values before the first event of the log.
+    /// The values before the first event of the log.
     origin: State,
     state: State,
     all: bool,
     is_graph: bool,
-    /// The schema of the agent of today.
+    /// The schema of the current agent.
     schema: &'a SessionSchema,
     cutter: LineCutter,
 }
 
 impl SessionInspection<'_> {
-    /// The events up to the version, and whether each counts at it.
+    /// The events up to the version, each with whether it counts at that version.
     fn events(&self) -> impl Iterator<Item = (&CommittedEvent, bool)> {
         let visible = &self.session.visible;
         let with = self.session.events.iter().map(|event| (event, visible.contains(event.version)));
         with.filter(|(_, counts)| *counts || self.all)
     }
 
-    /// The last write of each key, and how many there were.
+    /// The last write of each key, and the number of its writes.
     fn writes(&self) -> BTreeMap<&str, (u64, &Write, usize)> {
         let mut writes: BTreeMap<&str, (u64, &Write, usize)> = BTreeMap::new();
         for (committed, _) in self.events().filter(|(_, counts)| *counts) {
@@ -193,7 +193,7 @@ impl SessionInspection<'_> {
         }
     }
 
-    /// What an event has changed, a line each. What a graph keeps about its nodes is shown with the events themselves.
+    /// The changes of an event, a line each. The keys that a graph keeps about its nodes are shown with the events.
     fn changes(&self, now: &State, before: &State) -> Vec<String> {
         let mut changes = show::changes(now, before);
         if self.is_graph {
@@ -261,7 +261,7 @@ pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
     told
 }
 
-/// An event: its version, its kind, and what was said, in notation.
+/// The lines of an event: its version, its kind, and its messages in notation.
 pub(super) fn event_lines(
     committed: &CommittedEvent,
     counts: bool,
@@ -291,15 +291,15 @@ pub(super) fn event_lines(
     std::iter::once(head.trim_end().to_owned()).chain(rest).collect()
 }
 
-/// The commit of a run that an event stores.
+/// Reads the commit of a run from its stored event.
 pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
     let commit: stepfold::agent_loop::Event = record.read().ok()?;
     Some(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
 }
 
-/// The values that a session began with, or that retention has left of what it deleted: what its log builds on. Values
-/// that are shared with other sessions are not of its log.
+/// The values before the first event of the log: those of the session's creation, or those that retention has kept. Values
+/// shared with other sessions are left out: they do not follow from this log.
 async fn origin(context: &CommandContext, session: &Session) -> anyhow::Result<State> {
     let get = GetSession::new(session.key.clone()).events(EventRange::None).at_version(session.oldest);
     let mut origin = context.runner.store().get(get).await?;
@@ -309,7 +309,7 @@ async fn origin(context: &CommandContext, session: &Session) -> anyhow::Result<S
     Ok(origin.state(&context.untyped)?)
 }
 
-/// A session as it was at a version: its events, and its own values. Shared values are those of today.
+/// Reads a session at a version: its events, and its own values. Shared values are the current ones.
 pub(super) async fn at(
     context: &CommandContext,
     key: &SessionKey,
@@ -324,7 +324,7 @@ pub(super) async fn at(
     Ok(context.runner.store().get(get).await?)
 }
 
-/// A state whose messages are to be shown.
+/// Makes the messages of a state readable.
 fn readable(mut state: State) -> State {
     let said = show::said(state.messages().iter().map(|message| &**message));
     state.replace_messages(said);

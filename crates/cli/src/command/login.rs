@@ -20,7 +20,7 @@ pub(super) async fn login(path: &Path, server: Option<&str>, json: bool) -> anyh
             false => show::line(format!("{name}: open this page to sign in\n{page}")),
         });
         server.sign_in(&page.port(port.unwrap_or_default())).await?;
-        // What was given is of use only if the server takes it.
+        // The sign-in counts only after the server has accepted the token.
         server.start().await?;
         report(server.name(), "signed in", json);
     }

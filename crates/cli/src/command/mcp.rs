@@ -1,4 +1,4 @@
-//! `stepfold mcp`: an agent as a tool of other programs.
+//! `stepfold mcp`: serves an agent as a tool to MCP clients.
 
 use stepfold::server::mcp::AgentServer;
 

@@ -31,7 +31,7 @@ use crate::form::graph::GraphForm;
 use crate::form::json_schema;
 use crate::show;
 
-/// Does what was asked for.
+/// Runs the command.
 pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
     let json = args.json;
     match &args.command {

@@ -1,4 +1,4 @@
-//! `stepfold resources`: what the MCP servers of an agent have beside tools.
+//! `stepfold resources`: the resources and prompts of an agent's MCP servers.
 
 use std::path::Path;
 
@@ -54,7 +54,7 @@ async fn list(json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A server that has none of them refuses to list them.
+/// An empty list for a server that refuses the request: it has no resources, or no prompts.
 fn listed<T>(listed: Result<Vec<T>, McpError>) -> Result<Vec<T>, McpError> {
     match listed {
         Err(McpError::Request { .. }) => Ok(Vec::new()),
@@ -92,7 +92,7 @@ fn prompt_json(prompt: &Prompt) -> Value {
     json!({"arguments": arguments.collect::<Vec<_>>(), "description": prompt.description, "name": prompt.name})
 }
 
-/// A prompt of this name, or else a resource at this address.
+/// The messages of the prompt with this name, otherwise of the resource at this URI.
 async fn messages(named: &str, arguments: &[String]) -> anyhow::Result<Vec<Message>> {
     let (server, name) = mcp::split(named)?;
     let is_prompt = listed(server.prompts().await)?.iter().any(|prompt| prompt.name == name);

@@ -11,7 +11,7 @@ use crate::error::{CommandEnding, UsageError};
 use crate::prompt::{LinePrompt, is_terminal};
 use crate::turn::TurnRunner;
 
-/// What the command line decides.
+/// The decisions of the command line.
 pub(super) struct DecisionArgs<'a> {
     pub(super) approve: &'a [String],
     pub(super) reject: &'a [String],
@@ -53,7 +53,7 @@ async fn resume_run(
     Box::pin(turns.resume(&session, resume)).await
 }
 
-/// Gives the run up. No model is asked.
+/// Abandons the run. No model is called.
 pub(super) async fn abandon(
     target: &SessionArgs,
     options: &RunArgs,
@@ -99,7 +99,7 @@ impl DecisionArgs<'_> {
         Ok(decisions)
     }
 
-    /// All that is pending; if nothing is, all that was decided under the key.
+    /// The ids for `all`: the pending requests; if there are none, the requests that were decided with the key.
     fn all(&self, requests: &ApprovalIdResolver<'_>) -> Result<Vec<String>, UsageError> {
         let under_key = requests
             .decided

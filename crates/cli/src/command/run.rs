@@ -1,4 +1,4 @@
-//! `stepfold run`: one question.
+//! `stepfold run`: one question, one turn.
 
 use std::io::Read as _;
 
@@ -14,7 +14,7 @@ use crate::prompt::{LinePrompt, is_terminal};
 use crate::show;
 use crate::turn::TurnRunner;
 
-/// What is sent to the agent.
+/// The input for the agent.
 pub(super) struct QuestionArgs<'a> {
     pub(super) question: &'a str,
     pub(super) set: &'a [String],
@@ -37,7 +37,7 @@ pub(super) async fn run(
     }
     let values = values(sent.set)?;
     let context = CommandContext::for_run(target, options)?;
-    // Before a session is made for them.
+    // NOTE: Checked before a session is created for them: a usage error must leave no empty session.
     for (key, value) in values.as_object().into_iter().flatten() {
         let written = context.runner.schema().schema().write(key.as_str(), value.clone());
         written.map_err(|error| UsageError(error.to_string()))?;
@@ -66,7 +66,8 @@ async fn ask(
     report_session(&session, json);
     let ending = Box::pin(turns.send(&session, input, key)).await?;
     if !json && ending == CommandEnding::Done {
-        // At a terminal the session that was written last is the one that is meant.
+        // NOTE: At a terminal `-c` is enough, since the session with the newest write is this one; a script may run
+        // several.
         let which = match show::is_at_terminal() {
             true => "-c".to_owned(),
             false => format!("--session {}", shell_quoted(session.key().id.as_str())),
@@ -76,7 +77,7 @@ async fn ask(
     Ok(ending)
 }
 
-/// Which session it is, before anything can go wrong in it.
+/// Reports the id of the session before the run starts: if it fails, the id is needed to resume it.
 pub(super) fn report_session(session: &SessionHandle, json: bool) {
     let id = session.key().id.as_str();
     if json {

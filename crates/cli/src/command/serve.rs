@@ -1,4 +1,4 @@
-//! `stepfold serve`: agents over HTTP.
+//! `stepfold serve`: serves agents over HTTP.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -25,10 +25,10 @@ use crate::show;
 use crate::signals::{CtrlCListener, StopSignals};
 use crate::store::{default_store, open_or_create};
 
-/// Whose sessions are served without a file of tokens.
+/// The user of the sessions if there is no file of tokens.
 pub(super) const LOCAL: &str = "local";
 
-/// How long load balancers have to learn of a shutdown.
+/// The time for load balancers to notice a shutdown.
 const SHUTDOWN_DELAY: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(options: &ServeArgs, json: bool) -> anyhow::Result<CommandEnding> {
@@ -50,7 +50,7 @@ pub(super) async fn serve(options: &ServeArgs, json: bool) -> anyhow::Result<Com
     limits.drain = Duration::from_secs(options.drain);
     limits.shutdown_delay = match options.shutdown_delay {
         Some(seconds) => Duration::from_secs(seconds),
-        // Nothing between this process and its clients probes it.
+        // NOTE: On a loopback address no load balancer probes the server.
         None if options.bind.ip().is_loopback() => Duration::ZERO,
         None => SHUTDOWN_DELAY,
     };
@@ -84,11 +84,11 @@ pub(super) async fn serve(options: &ServeArgs, json: bool) -> anyhow::Result<Com
         )
     })?;
     report(&listener, &apps, printed.as_ref(), json)?;
-    // What is interrupted in the demo waits for a person to resume it.
+    // NOTE: The interrupted run of the demo is left for the user to resume.
     let recovered = apps.iter().filter(|_| !options.demo);
     let recovery = tokio::spawn(join_all(recovered.map(|app| app.runner().recover(RecoverOptions::new()))));
     let ended = until_ended(server, listener).await;
-    // A second signal ends the server before it has stopped its runs.
+    // NOTE: After a second signal the server returns without stopping its runs.
     join_all(apps.iter().map(|app| app.runner().shutdown(Duration::ZERO))).await;
     for ended in recovery.await? {
         ended?;
@@ -96,7 +96,7 @@ pub(super) async fn serve(options: &ServeArgs, json: bool) -> anyhow::Result<Com
     ended
 }
 
-/// Appends a line for each request to a file.
+/// Opens the access log: a line for each request.
 fn access_log(path: &Path) -> anyhow::Result<impl Fn(&Access) + Send + Sync + 'static> {
     let file: Box<dyn Write + Send> = if path == Path::new("-") {
         Box::new(std::io::stderr())
@@ -107,7 +107,7 @@ fn access_log(path: &Path) -> anyhow::Result<impl Fn(&Access) + Send + Sync + 's
     let file = Mutex::new(file);
     Ok(move |access: &Access| {
         let line = format!("{}\n", access.common_log(now()));
-        // One write is one line, also in a file that is rotated. A log that cannot be written ends no request.
+        // NOTE: One write per line, so that rotation cuts no line. A failing log does not fail the request.
         let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
     })
 }
@@ -117,7 +117,7 @@ fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
-/// Who may send requests; and the token that is printed, if there is no file.
+/// The accepted tokens; and the new token that is printed if there is no file.
 fn tokens(options: &ServeArgs) -> anyhow::Result<(Tokens, Option<Token>)> {
     let Some(path) = &options.tokens else {
         let token = Token::random()?;
@@ -182,7 +182,7 @@ fn apps(
     Ok(apps)
 }
 
-/// Says where the server is.
+/// Prints the address of the server.
 fn report(listener: &TcpListener, apps: &[App], token: Option<&Token>, json: bool) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let names: Vec<&str> = apps.iter().map(App::name).collect();
@@ -203,7 +203,7 @@ fn report(listener: &TcpListener, apps: &[App], token: Option<&Token>, json: boo
     Ok(())
 }
 
-/// Serves until a signal, and then until runs have completed or their time is over.
+/// Serves until a signal; then until the runs have completed or their time is over.
 async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<CommandEnding> {
     let mut signals = StopSignals::listen().context("signals cannot be waited for")?;
     let mut interrupts = CtrlCListener::new();
@@ -214,7 +214,7 @@ async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<Co
             interrupted = interrupts.next() => interrupted.map(|()| CommandEnding::Interrupted),
         };
         show::note("stopping: runs have some time to complete; again Ctrl-C stops them at their last commit");
-        // It is waited for below.
+        // The receiver awaits it below.
         let _ = ending.send(ended);
         interrupts
     };

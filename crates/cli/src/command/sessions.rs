@@ -1,4 +1,4 @@
-//! `stepfold sessions` and `delete`: what there is, and what shall not be there any more.
+//! `stepfold sessions` and `delete`: lists sessions, and deletes one.
 
 use serde_json::json;
 use stepfold::prelude::*;
@@ -55,19 +55,19 @@ pub(super) async fn sessions(
     Ok(CommandEnding::Done)
 }
 
-/// The status of a session.
+/// The activity and the inbox of a session.
 struct SessionSummary {
     activity: SessionActivity,
-    /// The messages that are stored in its inbox and not answered yet.
+    /// The number of messages in its inbox.
     messages: u64,
 }
 
 enum SessionActivity {
-    /// Its last run has ended, or there was none.
+    /// Its last run has ended, or there is none.
     Idle,
-    /// It waits for decisions about these.
+    /// It waits for decisions about these requests.
     Waits(Vec<String>),
-    /// This process is at work in it, or was killed a moment ago on another host.
+    /// This worker runs in it, or was killed a moment ago on another host.
     Running(WorkerId),
     /// Its last run was interrupted or failed.
     Interrupted,
@@ -83,7 +83,7 @@ impl SessionSummary {
         }
     }
 
-    /// What a session is at, by its claim and its newest event, and what is in its inbox.
+    /// Reads the activity of a session from its claim and its newest event, and counts its inbox.
     async fn of(context: &CommandContext, session: &Session) -> anyhow::Result<Self> {
         let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
         let read = context.runner.store().get(newest.now(SystemClock.now())).await?;
@@ -94,7 +94,7 @@ impl SessionSummary {
         Ok(SessionSummary { activity: SessionActivity::of(context, &read).await?, messages })
     }
 
-    /// What a person should know, at the end of the line.
+    /// The words at the end of the line.
     fn words(&self) -> String {
         let activity = match &self.activity {
             SessionActivity::Idle => String::new(),
@@ -121,7 +121,7 @@ impl SessionActivity {
         if !session.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
             return Ok(SessionActivity::Idle);
         }
-        // With an agent that has changed since, it may not be known what is waited for.
+        // NOTE: A changed agent may be unable to tell its pending requests.
         let pending = handle(context, session).await?.pending().await.unwrap_or_default();
         Ok(match pending.is_empty() {
             true => SessionActivity::Interrupted,
@@ -160,7 +160,7 @@ pub(super) async fn delete(
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     if target.session.is_none() {
-        // The one that was written last is a fine guess for looking at, and a bad one for this.
+        // NOTE: The session with the newest write is a fine default for reading, and a dangerous one for deleting.
         return Err(UsageError("say which session is to be deleted, with --session ID".to_owned()).into());
     }
     let context = CommandContext::for_change(target, when_claimed)?;

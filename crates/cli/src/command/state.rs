@@ -1,4 +1,4 @@
-//! `stepfold state get`, `state set` and `result set`: a session, read and edited from outside of a run.
+//! `stepfold state get`, `state set` and `result set`: reads and edits a session from outside a run.
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::Edit;
@@ -21,7 +21,7 @@ pub(super) async fn get(
 ) -> anyhow::Result<CommandEnding> {
     let context = CommandContext::for_read(target)?;
     let session = context.session().await?.read(EventRange::None).await?;
-    // Whatever the agent declares today: what is stored can be read.
+    // NOTE: Read with any types: the session may hold values that do not fit the agent's current schema.
     let state = session.state(&context.untyped)?;
     let Some(key) = key else {
         let values = state.iter().filter(|(key, _)| *key != MESSAGES);
@@ -39,12 +39,12 @@ pub(super) async fn get(
     };
     if let Some(value) = state.get(key) {
         let value = match fit(&session, context.runner.schema(), key) {
-            // A key that is named is shown.
+            // An undeclared value is shown only if its key is named.
             ValueFit::Undeclared => Some(value.to_json()),
             fit => seen_by_agent(&context, key, value.to_json(), fit),
         };
         if let Some(value) = value {
-            // A value is JSON in any case.
+            // A value is printed as JSON with and without `--json`.
             show::line(value.to_string());
             return Ok(CommandEnding::Done);
         }
@@ -62,7 +62,8 @@ pub(super) async fn get(
     Ok(CommandEnding::Failed)
 }
 
-/// The value of a key as the agent sees it; as it is stored, with a note, if it cannot. None for what it does not see.
+/// The value of a key as the agent sees it; none if it does not. A value that does not fit is returned as it is stored,
+/// with a note.
 fn seen_by_agent(context: &CommandContext, key: &str, stored: Value, fit: ValueFit) -> Option<Value> {
     match fit {
         ValueFit::Fits => Some(stored),
@@ -76,7 +77,7 @@ fn seen_by_agent(context: &CommandContext, key: &str, stored: Value, fit: ValueF
     }
 }
 
-/// Writes values, between runs or into a run that is paused.
+/// Writes values, between runs or into a paused run.
 pub(super) async fn set(
     target: &SessionArgs,
     pairs: &[String],
@@ -100,7 +101,7 @@ pub(super) async fn set(
     commit_edit(target, edit, json).await
 }
 
-/// Replaces the result of a call of a run that is paused.
+/// Replaces the result of a call in a paused run.
 pub(super) async fn set_result(
     target: &SessionArgs,
     call: &str,
@@ -120,7 +121,7 @@ pub(super) async fn set_result(
 async fn commit_edit(target: &SessionArgs, edit: Edit, json: bool) -> anyhow::Result<CommandEnding> {
     let context = CommandContext::for_change(target, BusyPolicy::Refuse)?;
     let session = context.session().await?;
-    // No model is asked here, so the agent is there without its model; who resumes the run has to have its agent.
+    // NOTE: The agent is opened without its model, so it looks changed; the command that resumes the run checks the agent.
     let receipt = match session.edit(edit.by(&*context.user)).with_changed_agent().await {
         Ok(receipt) => receipt,
         Err(RunnerError::Edit { error, .. }) => return Err(UsageError(error.to_string()).into()),

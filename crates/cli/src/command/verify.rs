@@ -1,4 +1,4 @@
-//! `stepfold verify`: is what is stored what was written?
+//! `stepfold verify`: verifies stored data against its checksums.
 
 use serde_json::json;
 use stepfold::session_scopes::{
@@ -26,7 +26,7 @@ pub(super) async fn verify(
     let mut report =
         VerifyReport { verified: context.runner.store().verify(what).await?, head: None, expected: None };
     if let Some(key) = key {
-        // What cannot be read is among the faults.
+        // An unreadable session is among the faults.
         report.head = read_head(&context, &key, None).await.ok().flatten().map(|(head, _)| head);
         if let Some(expected) = expected {
             report.expected = Some((expected, check_head(expected, &context, &key).await));
@@ -41,9 +41,9 @@ pub(super) async fn verify(
 
 struct VerifyReport {
     verified: Verified,
-    /// Of the session that was checked, if it was one.
+    /// The head of the verified session, if it was one.
     head: Option<HistoryHead>,
-    /// The head that was noted, and whether it was found.
+    /// The expected head, and the result of its check.
     expected: Option<(HistoryHead, HeadCheck)>,
 }
 
@@ -103,7 +103,7 @@ fn summary(verified: &Verified) -> String {
     format!("{faults}: {sessions}, {events} and {} were checked", counted(verified.values, "value"))
 }
 
-/// That of a session as it is stored, or was at a version; with the number of events that came after it.
+/// Reads the head of a session at a version, with the number of events after it.
 async fn read_head(
     context: &CommandContext,
     key: &SessionKey,
@@ -115,7 +115,7 @@ async fn read_head(
     Ok(HistoryHead::of(&session).map(|head| (head, session.newest - session.version)))
 }
 
-/// Whether the history of a session still begins with the one that this is the digest of.
+/// Checks that the history of a session still contains the expected head.
 async fn check_head(expected: HistoryHead, context: &CommandContext, key: &SessionKey) -> HeadCheck {
     match read_head(context, key, Some(expected.version)).await {
         Ok(Some((head, later))) if head == expected => HeadCheck::Contained { later },
@@ -125,13 +125,13 @@ async fn check_head(expected: HistoryHead, context: &CommandContext, key: &Sessi
     }
 }
 
-/// Whether a history still contains a head that was noted.
+/// The result of checking an expected head.
 enum HeadCheck {
-    /// It is there as it was; so many events came after it.
+    /// The history contains it; so many events follow.
     Contained { later: u64 },
-    /// There is another one up to that version.
+    /// The history up to that version has another head.
     Changed,
-    /// It cannot be read, for this reason.
+    /// The head cannot be read, for this reason.
     Unknown(String),
 }
 
@@ -140,7 +140,7 @@ impl HeadCheck {
         matches!(self, HeadCheck::Contained { .. })
     }
 
-    /// In words, about a head.
+    /// The text of the result.
     fn words(&self, head: HistoryHead) -> String {
         let version = head.version;
         match self {

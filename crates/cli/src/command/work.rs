@@ -1,4 +1,4 @@
-//! `stepfold work`: brings runs to their end that no process has, of all users of the agent.
+//! `stepfold work`: a worker that resumes unattended runs of all users of the agent.
 
 use std::net::SocketAddr;
 
@@ -48,7 +48,7 @@ pub(super) async fn work(
                     never = &mut scraped => match never {},
                 }
             }
-            // Those that came with the end.
+            // NOTE: The changes of the last runs may arrive together with the end of the recovery.
             while let Some(Some(change)) = changes.next().now_or_never() {
                 report(&change, json);
             }
@@ -71,10 +71,10 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// How many sessions are read at a time.
+/// The number of sessions in a page.
 const PAGE: usize = 100;
 
-/// Lists what has no worker, the longest waiting first.
+/// Lists unattended sessions, the longest waiting first.
 pub(super) async fn list(
     target: &SessionArgs,
     options: &RunArgs,
@@ -116,7 +116,7 @@ fn show_unattended(session: &UnattendedSession, json: bool) {
     );
 }
 
-/// Says that an invocation has ended; each commit goes by in silence.
+/// Reports the end of an invocation. Commits are not reported.
 fn report(change: &SessionChange, json: bool) {
     let SessionChange::Changed { key, version, is_running: false, .. } = change else { return };
     let (user, session) = (key.user.as_str(), key.id.as_str());

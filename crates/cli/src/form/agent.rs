@@ -41,7 +41,7 @@ pub(crate) struct AgentFileForm {
     pub(crate) mcp: NamedValues<McpForm>,
     /// Tools that end the run when they were called and did not fail.
     pub(crate) exit_on: Vec<String>,
-    /// How much a run may take.
+    /// Limits of a run.
     pub(crate) limits: LimitsForm,
     /// Limits of each call, for tools without their own.
     pub(crate) tool_limits: ToolLimitsForm,
@@ -58,11 +58,11 @@ pub(crate) struct AgentFileForm {
     pub(crate) recover_leaked_calls: bool,
     /// The view of a long conversation when a turn begins.
     pub(crate) trim: TrimForm,
-    /// The output that a run has to end with.
+    /// The required output of a run.
     pub(crate) output: Option<OutputForm>,
-    /// How the model samples.
+    /// The sampling parameters of the model.
     pub(crate) params: ParamsForm,
-    /// The prices of models, by name: the server tells by them what steps cost.
+    /// The prices of models, by name: the server computes the costs of steps from them.
     pub(crate) prices: NamedValues<PriceForm>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct StateKeyForm {
     /// A JSON Schema, or the name of a type: `integer`, `string`, `array`, ...
     #[serde(default = "any_type", rename = "type")]
     pub(crate) value_type: Value,
-    /// How writes are merged: `replace_values`, `merge_lists`, `merge_maps`, `sum`, `max`, `min`, `union`,
+    /// The merge handler of writes: `replace_values`, `merge_lists`, `merge_maps`, `sum`, `max`, `min`, `union`,
     /// `upsert_by(FIELD)`, `keep_last(N)`, `first_wins`. Lists are merged and all else is replaced by default.
     pub(crate) handler: Option<String>,
     /// The description of the key.
@@ -152,7 +152,7 @@ pub(crate) struct StateKeyForm {
 pub(crate) enum ValueConversion {
     /// Text stays, all else becomes its JSON as text.
     Text,
-    /// Text that is a number becomes it.
+    /// Text that is a number becomes that number.
     Number,
     /// Text is read as JSON.
     Json,
@@ -173,7 +173,7 @@ fn any_type() -> Value {
     Value::Bool(true)
 }
 
-/// A tool: one of `command`, `http` and `builtin`, and how it meets the state.
+/// A tool: one of `command`, `http` and `builtin`, with its bindings to the state.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ToolForm {
@@ -183,23 +183,23 @@ pub(crate) struct ToolForm {
     pub(crate) parameters: Option<BTreeMap<String, Value>>,
     /// Runs a program.
     pub(crate) command: Option<ProgramForm>,
-    /// Asks a server.
+    /// Sends a request to an HTTP server.
     pub(crate) http: Option<HttpForm>,
     /// A built-in tool.
     pub(crate) builtin: Option<BuiltinForm>,
     /// The effect of a call outside the process, which determines how an interrupted one is resumed;
     /// `at_most_once` by default.
     pub(crate) effect: Option<EffectForm>,
-    /// Who has to agree before a call runs.
+    /// The approval rule: never, always, or once.
     pub(crate) approval: ApprovalForm,
     /// The time that a call may take, as in `30s`; that of `tool_limits` by default.
     pub(crate) timeout: Option<TimeSpan>,
     /// The number of retries of a failed call; only for pure and idempotent tools.
     pub(crate) retries: usize,
-    /// Parameters that are fed from the state, as in `{ "user:name" = "name" }`: key, then parameter. The
+    /// Parameters whose values come from the state, as in `{ "user:name" = "name" }`: key, then parameter. The
     /// model does not see them.
     pub(crate) inputs_from_state: BTreeMap<String, String>,
-    /// Parameters that are fed from the state when the model leaves them out.
+    /// Parameters whose values come from the state if the model omits them.
     pub(crate) defaults_from_state: BTreeMap<String, String>,
     /// Keys that are written from the result, as in `{ found = { source = "documents" } }`.
     pub(crate) outputs_to_state: BTreeMap<String, OutputBindingForm>,
@@ -262,7 +262,7 @@ pub(crate) struct CommandForm {
     /// Its working directory; the file's folder by default.
     #[serde(default)]
     pub(crate) folder: Option<String>,
-    /// The bytes that it may write; more is an error. 64 KiB by default.
+    /// The maximum bytes of its output; more is an error. 64 KiB by default.
     #[serde(default = "output_bytes")]
     pub(crate) output_bytes: usize,
 }
@@ -314,7 +314,7 @@ pub(crate) struct HttpForm {
     /// The type of the server's response: `text`, or `json`, which bindings require.
     #[serde(default)]
     pub(crate) output: ToolOutputFormat,
-    /// The bytes that it may give; more is an error. 64 KiB by default.
+    /// The maximum bytes of the response; more is an error. 64 KiB by default.
     #[serde(default = "output_bytes")]
     pub(crate) output_bytes: usize,
 }
@@ -335,7 +335,7 @@ pub(crate) enum HttpMethod {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BuiltinForm {
-    /// Which.
+    /// The name of the tool.
     pub(crate) name: BuiltinTool,
     /// For `remember`: the keys that the model may write.
     #[serde(default)]
@@ -369,24 +369,24 @@ pub(crate) struct McpForm {
     pub(crate) token_from_environment: Option<String>,
     /// For a `url`: the user signs in by OAuth, with `stepfold login`.
     pub(crate) oauth: Option<OAuthForm>,
-    /// What stands before the names of the tools; the server's name and `_` by default.
+    /// The prefix of the tools' names; the server's name and `_` by default.
     pub(crate) prefix: Option<String>,
     /// The tools that are offered, by the server's own names; `*` stands for any characters. All by default.
     pub(crate) allow: Vec<String>,
     /// Tools that are not offered, even if they are allowed.
     pub(crate) deny: Vec<String>,
-    /// What a call of any tool may do to the world; `at_most_once` by default.
+    /// The effect of a call of any tool outside the process; `at_most_once` by default.
     pub(crate) effect: Option<EffectForm>,
-    /// The same for tools by name, as in `{ "read_*" = "pure" }`. The last that matches holds.
+    /// Effects by tool name, as in `{ "read_*" = "pure" }`. The last match applies.
     pub(crate) effects: NamedValues<EffectForm>,
-    /// Take the server's word for what its tools do: `readOnlyHint` for pure, `idempotentHint` for idempotent.
+    /// Trust the server's hints about effects: `readOnlyHint` for pure, `idempotentHint` for idempotent.
     pub(crate) trust_hints: bool,
-    /// Who has to agree before a call of any tool runs.
+    /// The approval rule for calls of any tool.
     pub(crate) approval: ApprovalForm,
-    /// The same for tools by name, as in `{ "write_*" = "always" }`. The last that matches holds.
+    /// Approval rules by tool name, as in `{ "write_*" = "always" }`. The last match applies.
     pub(crate) approvals: NamedValues<ApprovalForm>,
-    /// The file that keeps what the server said of its tools, as it was approved: written when the tools are first listed. A
-    /// tool that changed since is asked about. Without it, what the server says when the command starts counts as approved.
+    /// The file of the approved tool definitions, written when the tools are first listed. A tool whose definition has
+    /// changed since needs an approval. Without the file, the definitions at the start of the command count as approved.
     pub(crate) approved: Option<String>,
     /// The time that a call may take, as in `30s`; `1m` by default.
     pub(crate) timeout: Option<TimeSpan>,
@@ -394,7 +394,7 @@ pub(crate) struct McpForm {
     pub(crate) start_timeout: Option<TimeSpan>,
 }
 
-/// How the user signs in to a server. An empty table is enough for most.
+/// The user's sign-in to a server by OAuth. An empty table is enough for most servers.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct OAuthForm {
@@ -406,7 +406,7 @@ pub(crate) struct OAuthForm {
     pub(crate) client_secret_from_environment: Option<String>,
     /// The URL of a document that describes the client, for authorization servers that take one as its id.
     pub(crate) client_metadata_url: Option<String>,
-    /// The port of this machine that the browser is sent back to; any by default.
+    /// The local port that the browser is redirected to; any by default.
     pub(crate) port: Option<u16>,
 }
 
@@ -420,10 +420,10 @@ pub(crate) struct McpCommandForm {
     /// Variables of its environment.
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
-    /// Variables of this environment that it gets too, besides PATH, HOME and a few like them.
+    /// The environment variables that it receives, in addition to PATH, HOME and a few others.
     #[serde(default)]
     pub(crate) environment: Vec<String>,
-    /// Where it runs; the file's folder by default.
+    /// Its working directory; the file's folder by default.
     #[serde(default)]
     pub(crate) folder: Option<String>,
 }
@@ -450,7 +450,7 @@ impl From<EffectForm> for Effect {
     }
 }
 
-/// Who has to agree before a call runs.
+/// The approval rule of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ApprovalForm {
@@ -463,7 +463,7 @@ pub(crate) enum ApprovalForm {
     Once,
 }
 
-/// How much a run may take.
+/// Limits of a run.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LimitsForm {
@@ -473,7 +473,7 @@ pub(crate) struct LimitsForm {
     pub(crate) calls_per_reply: Option<usize>,
     /// Bytes of one reply of the model; a longer one is an error. 32 MiB by default.
     pub(crate) reply_bytes: Option<usize>,
-    /// How often in a row the model is asked again after a reply without text and calls; 3 by default.
+    /// Consecutive new requests to the model after replies without text and calls; 3 by default.
     pub(crate) empty_replies: Option<u32>,
     /// Tool calls in all.
     pub(crate) tool_calls: Option<u64>,
@@ -562,11 +562,11 @@ pub(crate) enum OutputModeForm {
     Prompt,
 }
 
-/// How the model samples.
+/// The sampling parameters of the model.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ParamsForm {
-    /// The higher, the more adventurous.
+    /// The sampling temperature: higher values give more varied replies.
     pub(crate) temperature: Option<f64>,
     /// The share of probability to sample from.
     pub(crate) top_p: Option<f64>,
@@ -584,7 +584,7 @@ pub(crate) struct ParamsForm {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerToolForm {
-    /// Whose it is: `openai` (Responses), `openai-chat`, `anthropic` or `gemini`.
+    /// The API of the tool: `openai` (Responses), `openai-chat`, `anthropic` or `gemini`.
     pub(crate) dialect: String,
     /// The tool, as that API writes it.
     pub(crate) tool: BTreeMap<String, Value>,
@@ -605,7 +605,7 @@ pub(crate) struct PriceForm {
 }
 
 impl PriceForm {
-    /// The fields that are no price.
+    /// The fields that are not valid prices.
     pub(crate) fn faults(self) -> impl Iterator<Item = &'static str> {
         let fields = [
             ("input", Some(self.input)),

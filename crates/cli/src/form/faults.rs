@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// The way to a value: the names of fields, and the numbers of items as text.
+/// The path to a value: the names of fields, and the numbers of items as text.
 pub(crate) type ValuePath = Vec<String>;
 
-/// Something that is wrong in a file.
+/// A fault at a place of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct LineFault {
-    /// The file, if it is that of a graph's agent.
+    /// The file, if it is the file of a graph's agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<PathBuf>,
     /// The line, from 1.
@@ -22,24 +22,24 @@ pub(crate) struct LineFault {
     pub(crate) message: String,
 }
 
-/// All that is wrong in a file.
+/// All faults of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileFaults {
     pub(crate) path: PathBuf,
     pub(crate) faults: Vec<LineFault>,
 }
 
-/// The faults of a file as far as they are found, and where the values of its form stand.
+/// Collects the faults of a file; knows the places of the values of its form.
 pub(crate) struct FaultCollector {
     text: String,
-    /// Where the key, or the item, of each path begins.
+    /// The byte at which the key, or the item, of each path begins.
     places: BTreeMap<ValuePath, usize>,
-    /// What was left out since it did not fit.
+    /// The paths of values that were left out because they do not fit.
     left_out: Vec<ValuePath>,
-    /// The table that paths begin at.
+    /// The table that paths are relative to.
     inside: ValuePath,
     found: Vec<LineFault>,
-    /// Those in the files of its agents.
+    /// Faults in the files of its agents.
     elsewhere: Vec<LineFault>,
 }
 
@@ -55,7 +55,7 @@ impl FaultCollector {
         }
     }
 
-    /// Notes where a value begins, and whether it was left out.
+    /// Records the place of a value, and whether it was left out.
     pub(crate) fn place(&mut self, path: &[String], start: usize, is_left_out: bool) {
         self.places.insert(path.to_vec(), start);
         if is_left_out {
@@ -63,7 +63,7 @@ impl FaultCollector {
         }
     }
 
-    /// Looks at a table as if it were all of the file.
+    /// Checks a table: paths are relative to it meanwhile.
     pub(crate) fn within<T>(&mut self, table: &[&str], look: impl FnOnce(&mut Self) -> T) -> T {
         let inside = self.path(table);
         let outside = std::mem::replace(&mut self.inside, inside);
@@ -72,7 +72,7 @@ impl FaultCollector {
         looked
     }
 
-    /// Adds a fault at a path, or as near to it as there is something.
+    /// Adds a fault at a path, or at its nearest ancestor that the file contains.
     pub(crate) fn add(&mut self, path: &[impl AsRef<str>], message: impl Into<String>) {
         let mut path = self.path(path);
         let start = loop {
@@ -96,7 +96,7 @@ impl FaultCollector {
         }
     }
 
-    /// Adds the faults of another file. Several nodes may have one file.
+    /// Adds the faults of another file, once: several nodes may use the file.
     pub(crate) fn add_elsewhere(&mut self, path: &std::path::Path, faults: FileFaults) {
         for fault in faults.faults {
             let fault = LineFault { file: fault.file.or_else(|| Some(path.to_owned())), ..fault };
@@ -106,13 +106,13 @@ impl FaultCollector {
         }
     }
 
-    /// Whether a field of the table that is looked at was left out.
+    /// Whether a field of the current table was left out.
     pub(crate) fn has_left_out(&self, field: &str) -> bool {
         self.left_out.contains(&self.path(&[field]))
     }
 
-    /// Adds a fault of the table that is looked at, unless some of it was left out: what is missing for that reason is no
-    /// fault of its own.
+    /// Adds a fault of the current table, unless a part of it was left out: a part that is missing for that reason is not
+    /// another fault.
     pub(crate) fn add_to_whole(&mut self, message: impl Into<String>) {
         if !self.left_out.iter().any(|path| path.starts_with(&self.inside)) {
             self.add(&[""; 0], message);

@@ -3,7 +3,7 @@
 use stepfold::prelude::*;
 use stepfold::state_core::state::KeySchema;
 
-/// `; did you mean ...?`, if one of the names is near, else the list of them.
+/// Returns `; did you mean ...?` if a known name is near, otherwise the list of known names.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
     let near = known.iter().map(|known| (distance(name, known), *known)).min();
@@ -13,7 +13,7 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
     }
 }
 
-/// How many letters have to be changed, put in or left out.
+/// The edit distance: changed, inserted and omitted letters.
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
@@ -29,7 +29,7 @@ fn distance(left: &str, right: &str) -> usize {
     row[right.len()]
 }
 
-/// What to say about a key that the state does not have.
+/// The fault of a key that the state does not declare.
 pub(crate) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
     let is_known = schema.is_open() || schema.key(key).is_some();
     (!is_known)

@@ -1,5 +1,8 @@
-//! The text of a file as a form. What does not fit is a fault at its place and is left out, so that the rest is looked
-//! at as well and all faults are found at once.
+//! Reads the values of a file into a form. A value that does not fit is a fault at its place and is left out; then the form
+//! is read again, so that all faults are found at once.
+//!
+//! NOTE: The deserializer of `toml` stops at the first misfit, and a check against a JSON Schema would describe the form a
+//! second time: `docs/decisions/command.md`.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,7 +22,7 @@ use super::nearest::nearest;
 /// The place of the whole file, which cannot be left out.
 const WHOLE: usize = usize::MAX;
 
-/// The form that a file fills in; none if nothing of it can be read.
+/// Reads the form of a file; none if nothing of it can be read.
 pub(crate) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut FaultCollector) -> Option<F> {
     let left_out = SkippedValues::default();
     let form = loop {
@@ -41,10 +44,10 @@ pub(crate) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut FaultCo
     form
 }
 
-/// Where the values stand that were left out.
+/// The places of the values that were left out.
 type SkippedValues = RefCell<BTreeSet<usize>>;
 
-/// Notes where the values of the form stand. Items count as in the form: without those that were left out.
+/// Records the places of the form's values. Items are numbered as in the form: without the ones that were left out.
 fn note_places(
     value: &DeValue<'_>,
     left_out: &BTreeSet<usize>,
@@ -68,7 +71,7 @@ fn note_places(
 struct TomlPart<'a> {
     /// The name of the field.
     name: Option<&'a str>,
-    /// Where its key, or the item, begins: nothing else begins there.
+    /// The byte at which its key, or the item, begins: unique in the file.
     start: usize,
     value: &'a DeValue<'a>,
 }
@@ -91,7 +94,7 @@ fn parts<'a>(value: &'a DeValue<'a>) -> Vec<TomlPart<'a>> {
     }
 }
 
-/// Reads a value of the file, without what was left out.
+/// Deserializes a value of the file, without the values that were left out.
 #[derive(Clone, Copy)]
 struct FormDeserializer<'a> {
     start: usize,
@@ -107,17 +110,17 @@ impl<'de> FormDeserializer<'de> {
         PartAccess { rest: parts.into_iter(), field: None, left_out: self.left_out }
     }
 
-    /// Leaves out what does not fit: this value, or a field that it must not have.
+    /// Leaves out the misfit: this value, or an unknown field of it.
     fn leave_out(self, mut misfit: FormError) -> FormError {
         if misfit.start.is_some() {
             return misfit;
         }
         let mut parts = parts(self.value).into_iter();
         let named = misfit.field.as_deref().and_then(|field| parts.find(|part| part.name == Some(field)));
-        // A field that is missing since it was left out is told already.
+        // A field that is missing because it was left out has its fault already.
         misfit.is_told = misfit.is_missing && named.is_some();
         let start = named.filter(|_| !misfit.is_missing).map_or(self.start, |part| part.start);
-        // What was left out before cannot be in the way again.
+        // NOTE: Each round must leave out something new, or reading would never end: a second misfit at one place gives up.
         let is_new = self.left_out.borrow_mut().insert(start);
         misfit.start = Some(if is_new { start } else { WHOLE });
         misfit
@@ -152,7 +155,7 @@ impl<'de> Deserializer<'de> for FormDeserializer<'de> {
         visitor.visit_some(self)
     }
 
-    /// The enums of the forms are names.
+    /// All enums of the forms are written as names.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -168,8 +171,8 @@ impl<'de> Deserializer<'de> for FormDeserializer<'de> {
     }
 }
 
-/// The fields of a table, or the items of a list. Whatever is wrong with one, its type may say so at last: so that is
-/// where it is left out.
+/// Gives access to the fields of a table, or the items of a list. A misfit may only be known when the whole value was
+/// read: so the value is left out here.
 struct PartAccess<'a> {
     rest: std::vec::IntoIter<TomlPart<'a>>,
     /// The value of the field whose name was read.
@@ -208,16 +211,16 @@ impl<'de> MapAccess<'de> for PartAccess<'de> {
     }
 }
 
-/// Why a value does not fit.
+/// The reason why a value does not fit.
 #[derive(Debug)]
 struct FormError {
     message: String,
     /// The field that is unknown or missing.
     field: Option<String>,
     is_missing: bool,
-    /// Whether it follows from a fault that is told.
+    /// Whether it follows from a fault that is recorded already.
     is_told: bool,
-    /// Where that stands which was left out.
+    /// The place of the value that was left out.
     start: Option<usize>,
 }
 

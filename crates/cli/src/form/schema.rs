@@ -1,4 +1,4 @@
-//! The JSON Schemas of agent files and graph files: what `stepfold schema` prints, and what files are checked against.
+//! The JSON Schemas of agent files and graph files, as `stepfold schema` prints them for editors.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -14,7 +14,7 @@ pub(crate) fn json_schema<F: JsonSchema>() -> Value {
     schema
 }
 
-/// An optional field is one that may be left out; its schema need not say null as well.
+/// Drops null from a schema: an optional field is left out in TOML, never null.
 fn drop_null(schema: &mut Value) {
     if let Value::Object(fields) = schema {
         if let Some(Value::Array(names)) = fields.get_mut("type") {

@@ -1,4 +1,4 @@
-//! Long lines, cut so that a screen shows more than one of them, with how to see all.
+//! Cuts long lines, so that a screen shows more than one of them.
 
 use std::cell::Cell;
 
@@ -37,7 +37,7 @@ impl LineCutter {
         self.cut.get() > 0
     }
 
-    /// How to see what was cut, if anything was.
+    /// Prints how to see the cut lines in full, if there are any.
     pub(crate) fn hint(&self) {
         let cut = self.cut.get();
         if cut > 0 {

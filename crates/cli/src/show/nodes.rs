@@ -1,8 +1,8 @@
-//! What the nodes of a graph do, as it happens: a line each, under the name of the branch, so that branches side by
-//! side stay readable; routes, and how far the tasks are.
+//! Follows the nodes of a graph: each event is a line after the label of its branch, so that concurrent branches stay
+//! readable; with routes, and the progress of tasks.
 //!
-//! What is said in the conversation of the graph is its reply, and goes to standard output, as that of an agent does. It
-//! is shown as it comes if no other branch prints meanwhile, else when the step has ended.
+//! Messages in the conversation of the graph are its reply, and go to standard output, as the reply of an agent does. They
+//! are streamed if only one branch is active, otherwise printed when the step has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,26 +19,26 @@ use super::{call_of, server_tool, short};
 /// The keys that a graph writes about its nodes.
 const OF_NODES: [&str; 3] = ["current_node", "execution_counts", "router_decision"];
 
-/// The keys that are written about tasks, where they are tasks.
+/// The keys that a graph writes about tasks, if it has tasks.
 const OF_TASKS: [&str; 3] = ["current_task_id", "overall_progress", "tasks"];
 
-/// Follows the nodes of a graph.
+/// Follows the nodes of a graph, and decides what is shown of their events.
 pub(super) struct NodeFollower {
-    /// The nodes that continue with the graph's conversation.
+    /// The nodes that continue the graph's conversation.
     speakers: BTreeSet<String>,
     stage: ActiveBranches,
-    /// Text that is not a whole line yet, by the branch that says it.
+    /// Text that is not a whole line yet, by its branch.
     texts: BTreeMap<Vec<usize>, String>,
-    /// The branches of this step whose agents have been heard: their answers are what they said.
+    /// The branches of this step whose agents have streamed text: their answers were shown as that text.
     heard: BTreeSet<Vec<usize>>,
     /// The branches that were started and have not ended.
     at_work: BTreeSet<usize>,
     progress: Option<Progress>,
-    /// Tasks whose branches have ended while the step has not: the state still says that they are running.
+    /// Tasks whose branches have ended before the step: in the state they are still running.
     ended: BTreeMap<i64, TaskStatus>,
 }
 
-/// Something to be shown.
+/// An item of the display.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DisplayItem {
     /// More of the reply.
@@ -47,9 +47,9 @@ pub(super) enum DisplayItem {
     Reply(String),
     Note(String),
     Aside(String),
-    /// What is waited for.
+    /// The subject of the spinner.
     Wait(String),
-    /// How far the tasks are.
+    /// The progress of the tasks.
     Progress(Progress),
 }
 
@@ -66,13 +66,13 @@ impl NodeFollower {
         }
     }
 
-    /// The branches at work, if there are any.
+    /// The labels of the active branches, if there are any.
     pub(super) fn at_work(&self) -> Option<String> {
         let labels: Vec<String> = self.at_work.iter().map(|place| self.stage.label(*place)).collect();
         (!labels.is_empty()).then(|| labels.join(", "))
     }
 
-    /// How far all tasks are, if there are any.
+    /// The percentage of all tasks, if there are any.
     pub(super) fn percentage(&self) -> Option<u8> {
         self.progress
             .as_ref()
@@ -80,14 +80,14 @@ impl NodeFollower {
             .map(|progress| progress.percentage)
     }
 
-    /// What is to be shown of an event that is not a commit.
+    /// Decides what is shown of an event that is not a commit.
     pub(super) fn see(&mut self, event: &RunEvent) -> Vec<DisplayItem> {
         match event {
             RunEvent::NodeStarted { branch, .. } => drop(self.at_work.insert(*branch)),
             RunEvent::NodeFinished { branch, .. } => drop(self.at_work.remove(branch)),
             RunEvent::Ended(_) => {
                 self.at_work.clear();
-                // A branch that was stopped in the middle of a line.
+                // A stopped branch may leave an unfinished line.
                 let stopped: Vec<Vec<usize>> = self.texts.keys().cloned().collect();
                 return stopped.iter().flat_map(|path| self.rest_of_text(path)).collect();
             }
@@ -145,7 +145,7 @@ impl NodeFollower {
         }
     }
 
-    /// What the agent of a branch does.
+    /// Decides what is shown of an event of a branch's agent.
     fn of_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<DisplayItem> {
         if let RunEvent::Text(text) = event {
             self.heard.insert(path.to_vec());
@@ -180,7 +180,7 @@ impl NodeFollower {
         shown
     }
 
-    /// Whether this branch continues with the graph's conversation, and no other one is at work.
+    /// Whether this branch continues the graph's conversation, and is the only active one.
     fn speaks_alone(&self, path: &[usize]) -> bool {
         let mut branches = self.stage.branches();
         match (path, branches.next(), branches.next()) {
@@ -191,7 +191,7 @@ impl NodeFollower {
         }
     }
 
-    /// Whether what this branch says is in the graph's conversation, and so shown when the step ends.
+    /// Whether this branch continues the graph's conversation, so that its text is shown when the step ends.
     fn speaks(&self, path: &[usize]) -> bool {
         let planned = path.first().and_then(|place| self.stage.branches().nth(*place));
         path.len() == 1
@@ -199,7 +199,7 @@ impl NodeFollower {
                 .is_some_and(|(_, planned)| planned.item.is_none() && self.speakers.contains(&planned.node))
     }
 
-    /// Whole lines of what a branch says.
+    /// The complete lines of a branch's text.
     fn text(&mut self, path: &[usize], text: &str) -> Vec<DisplayItem> {
         if self.speaks(path) {
             return Vec::new();
@@ -217,7 +217,7 @@ impl NodeFollower {
         rest.iter().map(|rest| self.note(path, rest)).collect()
     }
 
-    /// What is to be shown of a commit, given the state behind it.
+    /// Decides what is shown of a commit, given the state after it.
     pub(super) fn committed(&mut self, event: &Event, state: Option<&State>) -> Vec<DisplayItem> {
         let mut shown = Vec::new();
         let speaks_alone = self.speaks_alone(&[0]);
@@ -243,7 +243,7 @@ impl NodeFollower {
         shown
     }
 
-    /// What routers have chosen.
+    /// The choices of routers.
     fn routes(&self, event: &Event, path: &mut Vec<usize>) -> Vec<String> {
         match &event.kind {
             EventKind::Planned { routes, .. } => {
@@ -261,7 +261,7 @@ impl NodeFollower {
         }
     }
 
-    /// A branch has ended whose task the state still says to be running: its step may take a while yet.
+    /// Marks the task of an ended branch: the state changes only at the end of the step, which may take a while.
     fn task_ended(&mut self, path: &[usize], status: NodeStatus) -> Vec<DisplayItem> {
         let branch = path.first().filter(|_| path.len() == 1);
         let planned = branch.and_then(|place| self.stage.branches().nth(*place));
@@ -308,15 +308,14 @@ impl NodeFollower {
     }
 }
 
-/// Whether a line about a change is about a key that a graph writes by itself, in a state with tasks or without: the
-/// lines about nodes and tasks say the same.
+/// Whether a line of changes is about a key that the graph itself writes: the lines about nodes and tasks show the same.
 pub(crate) fn is_own(change: &str, has_tasks: bool) -> bool {
     let tasks = OF_TASKS.iter().filter(|_| has_tasks);
     let mut own = OF_NODES.iter().chain(tasks);
     own.any(|key| change.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')))
 }
 
-/// Whether a line about a change says what the lines about nodes, as they run, say already.
+/// Whether the lines of running nodes have shown this change already.
 pub(super) fn is_shown(change: &str, has_tasks: bool) -> bool {
     is_own(change, has_tasks)
         || (has_tasks && (change.starts_with("outputs:") || change.starts_with("errors:")))
@@ -339,14 +338,14 @@ pub(crate) fn progress_lines(before: Option<&Progress>, now: &Progress) -> Vec<S
     lines
 }
 
-/// What a router chose.
+/// The choice of a router, as text.
 pub(crate) fn route(routed: &Routed) -> String {
     let to: Vec<&str> = routed.to.iter().map(|to| place_name(to)).collect();
     let reason = routed.reason.as_ref().map(|reason| format!(": {}", short(reason)));
     format!("{} -> {}{}", place_name(&routed.from), to.join(", "), reason.unwrap_or_default())
 }
 
-/// A name in the words of the file.
+/// The name of a node, as the file writes it.
 fn place_name(name: &str) -> &str {
     match name {
         stepfold::graph::START => "START",

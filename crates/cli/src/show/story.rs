@@ -1,4 +1,4 @@
-//! A commit of a run in lines: what was said, in notation, and what there is to tell beside it.
+//! The lines of a commit: its messages in notation, and its other contents as text.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use stepfold::prelude::*;
 
 use super::{ActiveBranches, call, decision, route, short};
 
-/// The branches of a superstep that are listed.
+/// The maximum number of listed branches of a superstep.
 const LISTED: usize = 20;
 
-/// What was said, in notation.
+/// Messages in notation.
 pub(crate) fn said(messages: &[Arc<Message>]) -> Vec<String> {
     let text = super::said(messages.iter().map(|message| &**message)).to_string();
     text.lines().map(str::to_owned).collect()
 }
 
-/// A commit, where the nodes of a graph stand like this before it.
+/// The lines of a commit, given the active branches before it.
 pub(crate) fn of(event: &Event, stage: &ActiveBranches) -> Vec<String> {
     let said = said(&event.messages);
     let mut lines = match &event.kind {
@@ -76,7 +76,7 @@ pub(crate) fn of(event: &Event, stage: &ActiveBranches) -> Vec<String> {
     lines
 }
 
-/// The outcome of a branch, or of a call whose result is not said with it.
+/// The outcome of a branch, or of a call without its result message.
 fn answered(item: &ItemOutcome, stage: &ActiveBranches, is_said: bool) -> Option<String> {
     match &item.outcome {
         WorkOutcome::Call(_) if is_said => None,

@@ -1,4 +1,4 @@
-//! What was going on in a run that continues in another process: the first question after a restart.
+//! The description of an unfinished run, shown when another process resumes it.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::{ActiveBranches, call, short};
 /// The characters of the question that are shown.
 const QUESTION: usize = 80;
 
-/// A run that was interrupted or waits, as far as a person wants to know.
+/// A run that was interrupted or waits: its question, its step, its open calls.
 #[derive(Debug, Serialize)]
 pub(crate) struct UnfinishedRun {
     question: String,
@@ -19,7 +19,7 @@ pub(crate) struct UnfinishedRun {
     step: u64,
     /// The calls, or the branches of a graph, that have no outcome.
     open: Vec<String>,
-    /// The ids of the decisions that it waits for.
+    /// The ids of its pending requests.
     waits: Vec<String>,
     #[serde(skip)]
     is_graph: bool,
@@ -35,7 +35,7 @@ impl UnfinishedRun {
         let calls =
             run.open_calls().into_iter().map(|(_, open)| call(&open).trim_start_matches("> ").to_owned());
         let open: Vec<String> = calls.chain(branches).collect();
-        // Of a step whose calls are open the reply is there already.
+        // NOTE: A step with open calls is counted already, since its reply is stored.
         let step = if run.open_calls().is_empty() { run.steps() + 1 } else { run.steps() };
         let waits = run.pending().into_iter().map(|request| request.id).collect();
         UnfinishedRun { question, step, open, waits, is_graph }

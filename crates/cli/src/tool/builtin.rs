@@ -1,4 +1,4 @@
-//! Tools that need neither a program nor a server.
+//! Built-in tools: the clock, and a tool that remembers values.
 
 use serde_json::{Value, json};
 use stepfold::prelude::*;

@@ -1,4 +1,4 @@
-//! A server as a tool. Requests go only to hosts that the file names, also after a redirect.
+//! An HTTP server as a tool. Requests go only to the hosts that the file names, also after a redirect.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,10 +16,10 @@ use super::read_output;
 use crate::form::FaultCollector;
 use crate::form::agent::{HttpForm, HttpMethod};
 
-/// How often a server may send us elsewhere.
+/// The maximum number of redirects.
 const REDIRECTS: usize = 5;
 const CONNECT: Duration = Duration::from_secs(10);
-/// What of an error's body the model reads.
+/// The bytes of an error's body that the model reads.
 const ERROR_BYTES: usize = 2 * 1024;
 
 struct HttpTool {
@@ -98,7 +98,7 @@ fn check_host(url: &Url, hosts: &[String]) -> Result<(), String> {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
     let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
     let is_allowed = hosts.iter().map(|allowed| allowed.to_ascii_lowercase()).any(|allowed| {
-        // A host without a port allows the scheme's own port only.
+        // NOTE: A host without a port allows only the default port of the scheme: other ports are other services.
         allowed == with_port || (allowed == host && url.port().is_none())
     });
     if is_allowed {
@@ -114,7 +114,7 @@ impl HttpTool {
         let client = self.client.get_or_init(|| client(self.form.hosts.clone()));
         let client = client.as_ref().map_err(|error| ToolError::permanent(error.clone()))?;
         let response = client.execute(request).await.map_err(|error| {
-            // The URL may hold what the state feeds; the sources say what happened.
+            // NOTE: The URL may contain values of the state, which the model must not see.
             ToolError::new(crate::error::chain(&error.without_url()))
         })?;
         let status = response.status();
@@ -157,7 +157,7 @@ impl HttpTool {
         Ok(request)
     }
 
-    /// The URL with the arguments that it names, which are taken out of the rest.
+    /// Builds the URL with the arguments that it names, and removes them from the rest.
     fn url(&self, rest: &mut Map<String, Value>) -> Result<Url, ToolError> {
         let template = self.form.url.as_str();
         let taken = |name: &str, rest: &Map<String, Value>| {
@@ -171,7 +171,7 @@ impl HttpTool {
         } else {
             for name in placeholders(template) {
                 let argument = taken(name, rest)?;
-                // These would be a way up, escaped or not.
+                // NOTE: `.` and `..` leave the path of the file, escaped or not: URL parsers resolve both.
                 if matches!(&*argument, "." | "..") {
                     return Err(ToolError::permanent(format!("invalid argument `{name}`: `{argument}`")));
                 }
@@ -188,6 +188,7 @@ impl HttpTool {
         let unfit = |name: &str| ToolError::permanent(format!("invalid header `{name}`"));
         let mut add = |name: &str, value: &str| {
             let mut value = HeaderValue::try_from(value).map_err(|_| unfit(name))?;
+            // NOTE: Values of headers are often keys: sensitive ones are not in Debug output.
             value.set_sensitive(true);
             headers.insert(HeaderName::try_from(name).map_err(|_| unfit(name))?, value);
             Ok::<(), ToolError>(())
@@ -237,7 +238,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
     Client::builder()
         .redirect(policy)
         .connect_timeout(CONNECT)
-        // A proxy of the environment would be a host that the file does not name.
+        // NOTE: A proxy of the environment would be a host that the file does not name.
         .no_proxy()
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
@@ -245,7 +246,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
         .map_err(|error| format!("HTTP client could not be created: {}", crate::error::chain(&error)))
 }
 
-/// The beginning of a body, and whether that is all.
+/// Reads a body up to a limit, and whether it is complete.
 async fn read_bounded(mut response: reqwest::Response, limit: usize) -> Result<(String, bool), ToolError> {
     let mut bytes = Vec::new();
     let failed = |error: reqwest::Error| ToolError::new(crate::error::chain(&error.without_url()));
@@ -263,7 +264,7 @@ fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A text as one segment of a path: nothing in it leads elsewhere.
+/// Escapes a text as one segment of a path.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

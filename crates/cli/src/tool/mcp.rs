@@ -1,4 +1,4 @@
-//! Servers of tools that an agent file describes: built with it, started by the run, ended with the command.
+//! The MCP servers of an agent file: built with the agent, started by the run, stopped at the end of the command.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::form::FaultCollector;
 use crate::form::agent::{McpCommandForm, McpForm, OAuthForm};
 use crate::show;
 
-/// A server of this process, and the file that keeps what was approved of it.
+/// A server of this process, and the file of its approved tool definitions.
 #[derive(Clone)]
 struct KnownServer {
     server: Server,
@@ -23,14 +23,15 @@ struct KnownServer {
     oauth: Option<OAuthForm>,
 }
 
-/// The servers of this process. A command has one agent, or the agents of one graph; its end ends them.
+/// The servers of this process: a command has one agent, or the agents of one graph, and stops the servers at its end.
+// NOTE: A static, since an agent is built deep inside of a graph file, and the end of the command must stop all servers.
 static SERVERS: Mutex<Vec<KnownServer>> = Mutex::new(Vec::new());
 
 fn servers() -> MutexGuard<'static, Vec<KnownServer>> {
     SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The tools of a server; none if something is wrong with its table.
+/// Builds a server, and returns its tools; none if its table has faults.
 pub(crate) fn toolset(
     name: &str,
     form: &McpForm,
@@ -113,7 +114,7 @@ fn command_of(
     faults: &mut FaultCollector,
 ) -> ServerBuilder {
     let mut argv = command.argv.clone();
-    // A name is looked for in PATH, a path from the folder of the file.
+    // A bare name is searched in PATH; a path is relative to the folder of the file.
     if let Some(first) = argv.first_mut().filter(|first| Path::new(first.as_str()).components().count() > 1) {
         let program = folder.join(&*first);
         if !program.is_file() {
@@ -137,7 +138,7 @@ fn command_of(
     )
 }
 
-/// A variable that is not set leaves its header out: the server says then what it misses.
+/// Describes a server at a URL. A header whose variable is not set is left out: the server reports what it misses.
 fn remote(name: &str, url: &str, form: &McpForm, faults: &mut FaultCollector) -> ServerBuilder {
     let mut builder = Server::http(name, url);
     for (header, value) in &form.headers {
@@ -158,8 +159,8 @@ fn remote(name: &str, url: &str, form: &McpForm, faults: &mut FaultCollector) ->
     }
 }
 
-/// Tokens are kept beside the sessions of the user, and no command but `login` asks for a sign-in: runs wait for it as for an
-/// approval.
+/// Describes the sign-in to a server. Tokens are kept beside the sessions of the user. Only `login` opens a sign-in; a run
+/// without a token waits for it as for an approval.
 fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut FaultCollector) -> OAuth {
     let mut oauth = OAuth::new()
         .scopes(&form.scopes)
@@ -188,7 +189,7 @@ fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut FaultColl
 fn read_approved(file: &Path, faults: &mut FaultCollector) -> Option<Approved> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
-        // It is written at the end of the first command that lists the tools.
+        // The first command that lists the tools writes the file at its end.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
         Err(error) => {
             faults.add(&["approved"], format!("{} cannot be read: {error}", file.display()));
@@ -209,15 +210,15 @@ pub(crate) fn known() -> Vec<Server> {
     servers().iter().map(|known| known.server.clone()).collect()
 }
 
-/// A server that was started to see what it offers.
+/// The result of starting a server to check its tools.
 pub(crate) struct ServerCheck {
     pub(crate) server: String,
-    /// How many tools are offered, and those that cannot be; or why it does not list them.
+    /// The number of offered tools, and the refused ones; or the error of the server.
     pub(crate) tools: Result<(usize, Vec<Refused>), String>,
 }
 
-/// What the servers offer of the files that were read since this was asked last. They are ended, and nothing that they say
-/// counts as approved.
+/// Starts the servers of the files that were read since the last call, and checks their tools. The servers are stopped, and
+/// their definitions do not count as approved.
 pub(crate) async fn checked() -> Vec<ServerCheck> {
     let known = std::mem::take(&mut *servers());
     let mut checked = Vec::with_capacity(known.len());
@@ -233,7 +234,7 @@ pub(crate) async fn checked() -> Vec<ServerCheck> {
     checked
 }
 
-/// The servers of the agent that want a sign-in, or the one of this name, each with the port of the way back.
+/// The servers of the agent that require a sign-in, or the one of this name, each with the port for the redirect.
 pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)>, UsageError> {
     let known = servers();
     let with_sign_in: Vec<_> =
@@ -251,7 +252,7 @@ pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)
     Ok(named)
 }
 
-/// The server of `SERVER:NAME`, and the name there.
+/// Splits `SERVER:NAME` into the server and the name.
 pub(crate) fn split(named: &str) -> Result<(Server, &str), UsageError> {
     let known = known();
     let found = named.split_once(':').and_then(|(name, rest)| {
@@ -267,17 +268,17 @@ pub(crate) fn split(named: &str) -> Result<(Server, &str), UsageError> {
     })
 }
 
-/// The contents of the resource `SERVER:URI`, as parts of a message.
+/// Reads the resource `SERVER:URI` into parts of a message.
 pub(crate) async fn resource(named: &str) -> anyhow::Result<Vec<Part>> {
     let (server, uri) = split(named)?;
     Ok(Box::pin(server.read_resource(uri)).await?)
 }
 
-/// What is different about a tool, by the name that the model calls it by, from what was approved of it.
+/// The changes of a tool's definition since its approval, by the name that the model uses.
 pub(crate) async fn change_of(tool: &str) -> Option<String> {
     let known = servers().clone();
     for known in known {
-        // A server that cannot be asked has said so when the run asked for its tools.
+        // A failing server was reported already, when the run listed its tools.
         if let Ok(Some(change)) = Box::pin(known.server.change_of(tool)).await {
             return Some(change.to_string());
         }
@@ -285,12 +286,12 @@ pub(crate) async fn change_of(tool: &str) -> Option<String> {
     None
 }
 
-/// Ends the servers of this process, and keeps what was approved.
+/// Stops the servers of this process, and stores the approved definitions.
 pub(crate) async fn end() {
     let known = std::mem::take(&mut *servers());
     for KnownServer { server, approved, .. } in known {
         if let (Some(file), Some(approved)) = (approved, server.approved()) {
-            // Definitions have a JSON form.
+            // Serialization of definitions cannot fail.
             let text = serde_json::to_string_pretty(&approved).unwrap_or_default();
             let is_new = std::fs::read_to_string(&file).map_or(true, |stored| stored != text);
             if is_new && let Err(error) = std::fs::write(&file, text) {

@@ -1,4 +1,4 @@
-//! Tools that an agent file describes: programs, servers, and what is built in.
+//! The tools of an agent file: programs, HTTP servers, MCP servers, and built-in ones.
 
 mod builtin;
 mod command;
@@ -16,7 +16,7 @@ pub(crate) use self::command::ExternalProgram;
 use crate::form::agent::{OutputBindingForm, ToolForm, ToolOutputFormat};
 use crate::form::{FaultCollector, unknown_key};
 
-/// The tool of a table; none if something is wrong with it.
+/// Builds the tool of a table; none if it has faults.
 pub(crate) fn build(
     name: &str,
     form: &ToolForm,
@@ -79,7 +79,7 @@ pub(crate) fn build(
     }
 }
 
-/// Bindings to keys that the state does not have.
+/// Reports bindings to keys that the state does not declare.
 fn unknown_keys(form: &ToolForm, schema: &Schema, faults: &mut FaultCollector) {
     let tables = [
         ("inputs_from_state", form.inputs_from_state.keys().collect::<Vec<_>>()),
@@ -94,7 +94,7 @@ fn unknown_keys(form: &ToolForm, schema: &Schema, faults: &mut FaultCollector) {
     }
 }
 
-/// The schema of the arguments. An object without more is one that takes none.
+/// The schema of the arguments; without one, an object without fields.
 fn parameters(form: &ToolForm) -> Value {
     let mut fields: Map<String, Value> = form.parameters.clone().unwrap_or_default().into_iter().collect();
     fields.entry("type").or_insert_with(|| json!("object"));
@@ -140,7 +140,7 @@ fn bind(
     builder
 }
 
-/// A handler by its name, read as schemas read it.
+/// Parses the name of a handler, as schemas do.
 fn handler_of(name: &str) -> Result<Handler, String> {
     let stored = json!({"version": 1, "keys": {"x": {"type": true, "handler": name}}}).to_string();
     let schema = Schema::from_json(&stored, &Handlers::new()).map_err(|error| crate::error::chain(&error))?;
@@ -148,7 +148,7 @@ fn handler_of(name: &str) -> Result<Handler, String> {
     key.ok_or_else(|| format!("unknown handler \"{name}\""))
 }
 
-/// What a program or a server gave, read as the file says.
+/// Reads the output of a program or a server in the format of the file.
 fn read_output(reads: ToolOutputFormat, text: &str) -> Result<Value, ToolError> {
     match reads {
         ToolOutputFormat::Text => Ok(Value::String(text.trim_end_matches(['\r', '\n']).to_owned())),

@@ -9,7 +9,7 @@ use stepfold::terminal::Text;
 use crate::prompt::{InputLine, LinePrompt};
 use crate::show::{self, counted};
 
-/// The decisions of the person at the terminal; empty without a person, or if they decide later.
+/// Asks the approver at the terminal for decisions; none without an approver, or if they decide later.
 pub(super) async fn ask(
     prompt: Option<&mut LinePrompt>,
     pending: &[ApprovalRequest],
@@ -32,14 +32,14 @@ pub(super) async fn ask(
     Ok(decisions)
 }
 
-/// A request in front of a person, and how much of it is still folded.
+/// A request that an approver reads, and the number of its parts that are still folded.
 struct ApprovalReading<'a> {
     request: &'a ApprovalRequest,
     folds: usize,
 }
 
 impl ApprovalReading<'_> {
-    /// The words for what a person can do about what is folded.
+    /// The choice that shows folded parts, if there are any.
     fn words(&self) -> &'static str {
         if self.folds == 0 { "" } else { "[r]ead all, " }
     }
@@ -49,7 +49,7 @@ impl ApprovalReading<'_> {
         show::note_exactly(&show::approval(self.request));
     }
 
-    /// Whether all of it was in sight. If not, says how to go on.
+    /// Whether all parts were shown. If not, explains the choices.
     fn is_read(&self) -> bool {
         if self.folds > 0 {
             let parts = counted(self.folds as u64, "part");
@@ -59,7 +59,7 @@ impl ApprovalReading<'_> {
     }
 }
 
-/// What is asked, and how the tool differs from what was approved of it.
+/// Shows a request, and the changes of its tool since its definition was approved.
 pub(super) async fn show_request(request: &ApprovalRequest, text: &Text) {
     show::note_exactly(text);
     if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
@@ -105,7 +105,7 @@ async fn decision(
     }
 }
 
-/// The answer to a question of a tool: what it asks for as JSON, or that it is accepted.
+/// Asks for the answer to a question of a tool: JSON, or acceptance.
 async fn answer(
     prompt: &mut LinePrompt,
     reading: &mut ApprovalReading<'_>,

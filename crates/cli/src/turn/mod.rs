@@ -1,4 +1,17 @@
-//! A turn, from the question to its end: followed as it happens, stopped by Ctrl-C, decided about on the way.
+//! A turn, from the message to its end: shown as it happens, cancelled by Ctrl-C, with its approvals.
+//!
+//! | phase | input | next phase |
+//! |---|---|---|
+//! | sending | accepted | running |
+//! | sending | another process runs | waiting for it, or the end with `--when-claimed refuse` |
+//! | waiting for it | its claim ends | running |
+//! | waiting for it | Ctrl-C | the end, with the message withdrawn; cancelled if it is taken already |
+//! | running | an outcome without requests | the end |
+//! | running | requests for decisions | deciding |
+//! | running | Ctrl-C | cancelled; a second one ends the command |
+//! | deciding | decisions | running |
+//! | deciding | no approver, or "later" | the end: the run waits in the store |
+//! | deciding about an earlier run | that run has ended | sending again |
 
 mod dialog;
 mod report;
@@ -18,28 +31,28 @@ use crate::prompt::LinePrompt;
 use crate::show::{self, RunDisplay, counted};
 use crate::signals::CtrlCListener;
 
-/// What the commands that run an agent share.
+/// Runs turns of a session for a command.
 pub(crate) struct TurnRunner<'a> {
     pub(crate) context: &'a CommandContext,
     pub(crate) json: bool,
-    /// Whom to ask for decisions, if anybody is there.
+    /// The prompt of the approver, if a person is there.
     pub(crate) prompt: Option<LinePrompt>,
 }
 
-/// What an invocation is about.
+/// The subject of an invocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TurnSubject {
     /// The message that was sent.
     Message,
-    /// A run before that of the message: its answer is not the one that was asked for.
+    /// A run before that of the message: its answer is not the requested one.
     Earlier,
-    /// The run that is there.
+    /// The unfinished run of the session.
     Run,
 }
 
 /// An invocation that was followed to its end.
 struct EndedInvocation {
-    /// Its name; none if its message was not accepted.
+    /// Its id; none if its message was not accepted.
     id: Option<InvocationId>,
     /// Whether its answer was shown while it came.
     is_shown: bool,
@@ -47,8 +60,8 @@ struct EndedInvocation {
 }
 
 impl TurnRunner<'_> {
-    /// Sends a message and follows the turn to its end, and those that decisions about it begin. One that the session
-    /// does not take, since it waits for decisions, is sent again once they are made.
+    /// Sends a message and follows the turn to its end, its approvals included. A message that the session refuses because
+    /// an earlier run waits for decisions is sent again after them.
     pub(crate) async fn send(
         &mut self,
         session: &SessionHandle,
@@ -61,7 +74,7 @@ impl TurnRunner<'_> {
         {
             self.report_resumed_run(&run);
         }
-        // One that is stored is waited for by its key, whichever process takes it, and is not stored again.
+        // NOTE: A stored message is awaited by its key, whichever process takes it: a second send would store it twice.
         let (mut key, mut is_stored) = (key.map(str::to_owned), false);
         loop {
             let refusal =
@@ -101,7 +114,8 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// The refusal of a message that would be stored first, if another process is at work and that is what to do then.
+    /// The refusal of a message with `--when-claimed refuse` while another process runs: a message with a key would be
+    /// stored first.
     fn claimed_refusal(&self, session: &SessionHandle, other: &OtherProcess) -> Option<RunnerError> {
         let Claim { owner, expires, .. } = other.claim.clone();
         let key = Box::new(session.key().clone());
@@ -109,7 +123,7 @@ impl TurnRunner<'_> {
         is_refused.then(|| RunnerError::Claimed { key, owner, expires, is_accepted: false })
     }
 
-    /// Continues with a run and follows it to its end; then with the messages that were stored while it waited.
+    /// Resumes a run and follows it to its end; then runs the messages that were stored while it waited.
     pub(crate) async fn resume(
         &mut self,
         session: &SessionHandle,
@@ -133,8 +147,8 @@ impl TurnRunner<'_> {
         self.run_stored_messages(session, ending, &stored).await
     }
 
-    /// Continues with these messages of the inbox, for as long as each run completes. Returns the first ending that is
-    /// not good, unless a run has not ended.
+    /// Runs these messages of the inbox, as long as each run completes. Returns the first ending other than success, or the
+    /// last one if its run has not ended.
     async fn run_stored_messages(
         &mut self,
         session: &SessionHandle,
@@ -157,7 +171,7 @@ impl TurnRunner<'_> {
             let Some(taken) = self.run_invocation(session, TurnSubject::Run, other, start).await? else {
                 return Ok(CommandEnding::Interrupted);
             };
-            // Another process took it meanwhile.
+            // Another process has taken it.
             if matches!(taken.ended, Err(RunnerError::NothingToResume { .. })) {
                 break;
             }
@@ -169,10 +183,10 @@ impl TurnRunner<'_> {
         Ok(if last.has_run_ended() { first_bad } else { last })
     }
 
-    /// Gives a run up, and tells what is unknown of it.
+    /// Abandons the run, and reports its calls with unknown outcomes.
     pub(crate) async fn abandon(&self, session: &SessionHandle) -> anyhow::Result<CommandEnding> {
         let outcome = session.abandon().await.map_err(|error| self.with_advice(session, &error))?;
-        // Another process may have completed it just before.
+        // NOTE: Another process may have completed the run first: then its outcome is another exit.
         let is_abandoned = *outcome.exit() == Exit::Cancelled;
         if self.json {
             let unknown = show::unknown_calls(&outcome);
@@ -190,8 +204,8 @@ impl TurnRunner<'_> {
         Ok(CommandEnding::Done)
     }
 
-    /// Asks for the pending decisions, for as long as there are any and the approver answers; prints the result.
-    /// If the run is not the one that was asked for, and is decided about elsewhere meanwhile, that is told too.
+    /// Asks for pending decisions as long as there are any and the approver answers; then reports the result. If an
+    /// earlier run was decided elsewhere meanwhile, the refusal of these decisions is reported too.
     async fn resolve_approvals(
         &mut self,
         session: &SessionHandle,
@@ -223,7 +237,7 @@ impl TurnRunner<'_> {
                 Err(error @ (RunnerError::Decision { .. } | RunnerError::NothingToResume { .. })),
             ) = (subject, &next.ended)
             {
-                // The message meets the session as it is now.
+                // The message is sent to the session as it is now.
                 show::bad("error", &chain(error));
                 return Ok(CommandEnding::Done);
             }
@@ -231,8 +245,8 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// Starts an invocation and shows what happens to its end. While another process is waited for, Ctrl-C withdraws the
-    /// message, which gives none.
+    /// Starts an invocation and shows it to its end. Returns none if Ctrl-C has withdrawn its message, or has ended the
+    /// wait for another process.
     async fn run_invocation(
         &self,
         session: &SessionHandle,
@@ -240,6 +254,7 @@ impl TurnRunner<'_> {
         other: Option<OtherProcess>,
         start: impl AsyncFnOnce() -> Result<Invocation, RunnerError>,
     ) -> anyhow::Result<Option<EndedInvocation>> {
+        // NOTE: The listener starts before the first await: Ctrl-C during the start cancels the invocation once it exists.
         let mut interrupts = CtrlCListener::new();
         let is_interrupted = interrupts.was_pressed()?;
         let mut display = self.new_display(session, subject).await;
@@ -274,8 +289,8 @@ impl TurnRunner<'_> {
         }))
     }
 
-    /// Shows what happens, until nothing more does. Ctrl-C cancels the run, and a second one ends the command. Gives
-    /// whether the message was not withdrawn.
+    /// Shows the events until the last one. Ctrl-C cancels the run, and a second one ends the command. Returns false if the
+    /// message was withdrawn.
     async fn show_until_ended(
         &self,
         session: &SessionHandle,
@@ -319,7 +334,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// The last run, if it has not ended and no other process is at work in it.
+    /// The last run, if it has not ended and no other process runs it.
     async fn unfinished_run_here(
         &self,
         session: &SessionHandle,
@@ -331,7 +346,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// Withdraws a message that no process has taken. Gives whether it was withdrawn.
+    /// Withdraws a message that no process has taken. Returns whether it was withdrawn.
     async fn withdraw(&self, session: &SessionHandle, invocation: &Invocation) -> bool {
         let is_withdrawn = session.withdraw(invocation.id()).await.unwrap_or(false);
         if is_withdrawn {
@@ -340,11 +355,11 @@ impl TurnRunner<'_> {
         is_withdrawn
     }
 
-    /// What shows a run of the session, made before it starts, so that nothing it changes is there already.
+    /// Creates the display of a run before the run starts: a state that the run has changed already would hide the changes.
     async fn new_display(&self, session: &SessionHandle, subject: TurnSubject) -> RunDisplay {
-        // Values that do not fit the schema are reported where they are needed.
+        // Values that do not fit the schema are reported by the run, which needs them.
         let state = session.state().await.ok();
-        // Of an agent, nothing of the run before is shown.
+        // NOTE: Only a graph has branches that go on from the run before; an agent starts with nothing.
         let run = match self.context.speakers {
             Some(_) => unfinished_run(session).await,
             None => None,
@@ -352,7 +367,7 @@ impl TurnRunner<'_> {
         self.display_from(state, run.as_ref(), subject)
     }
 
-    /// The same for a run that begins on this state, or continues with this run.
+    /// Creates the display of a run that begins on this state, or resumes this run.
     fn display_from(&self, state: Option<State>, run: Option<&Run>, subject: TurnSubject) -> RunDisplay {
         let display = RunDisplay::new(self.json, state).aside_if(subject == TurnSubject::Earlier);
         match &self.context.speakers {
@@ -364,8 +379,8 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// What another process has left to this one, once its claim is gone: the state that the invocation begins on, and
-    /// the run that it continues with, which is told.
+    /// Creates the display anew after the claim of another process has ended: from the state that it left, and the run that
+    /// the invocation resumes, which is reported.
     async fn take_over(
         &self,
         session: &SessionHandle,

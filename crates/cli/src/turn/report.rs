@@ -14,7 +14,7 @@ use crate::other_process::OtherProcess;
 use crate::show::{self, counted};
 
 impl TurnRunner<'_> {
-    /// That decisions are stored: for programs, which may send them again.
+    /// Reports to programs that decisions are stored: they may send them again.
     pub(super) fn report_receipt(&self, receipt: &DecisionReceipt) {
         if self.json {
             let DecisionReceipt { version, requests, by, .. } = receipt;
@@ -23,7 +23,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// What was going on in a run that was interrupted or waits: the question, the step, what was open.
+    /// Reports the run that is resumed: its question, the step, the open calls.
     pub(super) fn report_resumed_run(&self, run: &Run) {
         let restart = show::UnfinishedRun::of(run, self.context.speakers.is_some());
         match self.json {
@@ -32,7 +32,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// The other process that is at work in the session, and what this one does meanwhile.
+    /// Reports the other process that runs in the session, and the action of this one.
     pub(super) fn report_other_process(&self, other: &OtherProcess) {
         let (worker, until) = (other.claim.owner.as_str(), other.claim.expires);
         let what = match self.context.when_claimed() {
@@ -50,7 +50,7 @@ impl TurnRunner<'_> {
         show::aside(&format!("{worker} is at work in the session, until {until} at least; {what}"));
     }
 
-    /// That a message is stored and not answered, if it still stands in the inbox at the end.
+    /// Reports that the message is stored and not answered, if it is still in the inbox at the end.
     pub(super) async fn report_stored_message(
         &self,
         session: &SessionHandle,
@@ -58,7 +58,7 @@ impl TurnRunner<'_> {
         ended: &anyhow::Result<CommandEnding>,
     ) {
         let Some(id) = id.filter(|_| !matches!(ended, Ok(CommandEnding::Done))) else { return };
-        // Its text says so.
+        // The text of the error says so already.
         if !self.json && ended.as_ref().is_err_and(anyhow::Error::is::<StoredMessageError>) {
             return;
         }
@@ -78,7 +78,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// That a message was not taken, why, and what to do.
+    /// Reports that the message was refused, the reason, and the remedies.
     pub(super) fn report_refused_message(&self, session: &SessionHandle) {
         let resume = self.resume_command(session);
         let words = format!(
@@ -88,7 +88,7 @@ impl TurnRunner<'_> {
         self.report_message_state(false, &words);
     }
 
-    /// The fate of a message that was not answered.
+    /// Reports the state of a message that was not answered.
     pub(super) fn report_message_state(&self, is_stored: bool, words: &str) {
         match self.json {
             true => show::line(json!({"stored": is_stored, "taken": false}).to_string()),
@@ -96,7 +96,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// The result, for the caller that waits for it.
+    /// Reports the result.
     pub(super) async fn report_result(
         &self,
         session: &SessionHandle,
@@ -123,7 +123,7 @@ impl TurnRunner<'_> {
         Ok(ending(outcome.exit()))
     }
 
-    /// That the session waits, and what is unknown of the run that was recovered before.
+    /// Reports that the session waits for decisions, and the unknown calls of the run that was recovered before.
     async fn report_pending(
         &self,
         session: &SessionHandle,
@@ -188,18 +188,18 @@ impl TurnRunner<'_> {
             TurnSubject::Earlier => show::aside(&format!("earlier reply: {}", text.trim_end())),
             TurnSubject::Message | TurnSubject::Run => show::reply(&format!("{text}\n")),
         };
-        // Another process took the message, and has shown the answer elsewhere.
+        // NOTE: Another process has run the message, so no event of the answer was shown here.
         if !is_shown && !outcome.text().trim().is_empty() {
             reply(&outcome.text());
         }
         match outcome.exit() {
-            // An output that was given to a tool was not shown as text.
+            // An output by a tool was not shown as text.
             Exit::Output if outcome.text().is_empty() => {
                 if let Some(output) = outcome.run().output() {
                     reply(&output.to_string());
                 }
             }
-            // Words beside the call were shown.
+            // Text beside the call was shown already.
             Exit::Tool(_) if outcome.text().trim().is_empty() => {
                 if let Some(words) = outcome.last_words() {
                     reply(&words);
@@ -212,7 +212,7 @@ impl TurnRunner<'_> {
         self.explain_decisions(session, &outcome.pending()).await;
     }
 
-    /// What is unknown of the runs that were finished before one that continues: its own outcome tells the rest.
+    /// Reports the unknown calls of runs that were recovered before this one: no other report has them.
     pub(super) fn report_recovered_runs(&self, ended: &Ended) {
         match ended {
             Ok(outcome) => {
@@ -227,7 +227,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// The calls that may have had their effect: they had started when the process was interrupted.
+    /// Reports calls that may have had their effect: they had started when the process was interrupted.
     pub(super) fn report_unknown_calls(&self, outcome: &Outcome) {
         let unknown = show::unknown_calls(outcome);
         if self.json && !unknown.is_empty() {
@@ -242,7 +242,7 @@ impl TurnRunner<'_> {
         if pending.is_empty() {
             return;
         }
-        // The approver has seen the request.
+        // With a prompt, the approver has seen the request.
         if self.prompt.is_none() {
             for request in pending {
                 show_request(request, &show::approval(request)).await;
@@ -272,7 +272,7 @@ impl TurnRunner<'_> {
         show::note(format!("the run waits for a decision, and is stored; decide with{ways}"));
     }
 
-    /// A failure, with what to do about it.
+    /// A failure with its remedy.
     pub(super) fn with_advice(&self, session: &SessionHandle, error: &RunnerError) -> anyhow::Error {
         if let Some(outcome) = error.outcome() {
             self.report_unknown_calls(outcome);
@@ -317,7 +317,7 @@ impl TurnRunner<'_> {
     }
 }
 
-/// A failure in words. What to do about it is added by the command.
+/// The text of a failure, without its remedy.
 fn failure_text(error: &RunnerError) -> String {
     match error {
         RunnerError::Run { source, .. } => {
