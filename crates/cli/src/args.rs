@@ -472,6 +472,7 @@ impl FromStr for VersionName {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
+        // NOTE: A number is never a label: `stepfold label set` rejects such names.
         Ok(text.parse().map_or_else(|_| VersionName::Label(text.to_owned()), VersionName::Version))
     }
 }
@@ -505,6 +506,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, conflicts_with = "agents")]
     pub(crate) demo: bool,
     /// The SQLite file with the sessions, or the URL of a PostgreSQL database; a file in the user's data folder by default.
+    // NOTE: The URL may contain a password, which the help must not print.
     #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// The address to listen on; port 0 selects a free port.

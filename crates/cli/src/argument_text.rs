@@ -24,7 +24,8 @@ pub(crate) fn values(pairs: &[String]) -> anyhow::Result<Value> {
 /// Parses JSON; text that is not JSON becomes a string. Rejects JSON that the store could not keep exactly.
 pub(crate) fn json_or_text(text: &str) -> Result<Value, ExactError> {
     match read_exact(text) {
-        // NOTE: An object with a key twice is an error of this kind too, but it is JSON: as a string it would change its type.
+        // NOTE: An object with a key twice is an error of this kind too, but it is JSON: as a string it would change
+        // its type.
         Err(ExactError::Json(_)) if serde_json::from_str::<IgnoredAny>(text).is_err() => Ok(text.into()),
         read => read,
     }

@@ -186,6 +186,8 @@ impl CommandContext {
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let runner = with_metrics(with_traces(Runner::builder(agent, store)), metrics)
             .schema(schema)
+            // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim
+            // to expire.
             .process_worker()
             .when_claimed(when_claimed.into())
             // NOTE: Queued messages are for the process that sent them: its model and its terminal.
@@ -224,6 +226,7 @@ impl CommandContext {
                 Ok(stopped)
             }
         };
+        // NOTE: After a signal or an error runs are not awaited: the next process resumes them from their last commit.
         let grace = match &ended {
             Ok(CommandEnding::Stopped(_)) | Err(_) => Duration::ZERO,
             Ok(_) => GRACE,
@@ -251,6 +254,7 @@ impl CommandContext {
     /// A session that must exist.
     pub(crate) async fn session_named(&self, id: &str) -> anyhow::Result<SessionHandle> {
         let key = self.runner.key(self.user.as_str(), id)?;
+        // NOTE: `Runner::session` creates a missing session: a mistyped id must be an error.
         let get = GetSession::new(key).events(EventRange::None).without_state();
         match self.runner.store().get(get).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -296,6 +300,7 @@ impl CommandContext {
     }
 
     async fn new_session(&self) -> anyhow::Result<SessionHandle> {
+        // NOTE: Eight characters can collide with an existing session: then another id is drawn.
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -321,6 +326,7 @@ impl CommandContext {
 
     /// Lists the sessions with the newest writes.
     pub(crate) async fn list(&self, limit: usize) -> anyhow::Result<Vec<Session>> {
+        // NOTE: The id `-` is a placeholder: only the app and the user of the key are used.
         // Only the runner knows the app of its keys: it is the agent's name.
         let key = self.runner.key(self.user.as_str(), "-")?;
         let list = ListSessions::new(key.app.as_str(), self.user.as_str())?.limit(limit);
@@ -353,6 +359,7 @@ impl CommandContext {
         if let Some(store) = &self.target.store {
             add("--store", &store.to_string_lossy());
         }
+        // NOTE: The default of `--user` is left out, so that the printed command stays short.
         if self.user != "local" {
             add("--user", &self.user);
         }

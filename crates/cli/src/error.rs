@@ -45,6 +45,7 @@ impl From<CommandEnding> for ExitCode {
             CommandEnding::Waits => 3,
             CommandEnding::NoAnswer => 4,
             CommandEnding::Interrupted => 130,
+            // NOTE: Shells report a process that a signal has ended as 128 and its number.
             CommandEnding::Stopped(signal) => 128_u8.saturating_add(signal),
         })
     }
@@ -100,6 +101,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// The text of an error for users of the command, with advice in terms of the command line.
 pub(crate) fn error_text(error: &anyhow::Error) -> String {
+    // NOTE: The library advises by its methods; users of the command need the options.
     let Some(stored) = session_error(error) else {
         return chain(error.as_ref()).replace("with `when_claimed`", "with `--when-claimed take-over`");
     };

@@ -32,6 +32,7 @@ impl FromStr for HistoryHead {
 
     fn from_str(text: &str) -> Result<Self, UsageError> {
         let head = text.split_once(':').and_then(|(version, digest)| {
+            // NOTE: With its version, since a digest alone does not tell where to look for it.
             Some(HistoryHead { version: version.parse().ok()?, digest: digest.parse().ok()? })
         });
         let expected = "expected VERSION:DIGEST, as `inspect` and `verify` print it";

@@ -33,6 +33,8 @@ pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard
             notes.init();
             Ok(None)
         }
+        // NOTE: Not from `OTEL_EXPORTER_OTLP_ENDPOINT`, which may be set for other programs and name a port that speaks
+        // gRPC (`docs/decisions/command.md`).
         Some(url) => {
             let (spans, guard) = Exporter::to(url).service("stepfold").layer()?;
             notes.with(spans).init();

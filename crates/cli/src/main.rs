@@ -73,6 +73,7 @@ fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
 
 /// Prints an error of the command line, or the requested help.
 fn report_parse_error(error: &clap::Error) -> CommandEnding {
+    // NOTE: Parsing has failed, so `--json` is looked up in the raw arguments.
     let is_json = std::env::args_os().any(|word| word == "--json");
     if is_json && error.use_stderr() {
         show::line(serde_json::json!({"error": error.to_string().trim_end()}).to_string());
@@ -89,6 +90,7 @@ fn report_error(args: &CommandLine, error: &anyhow::Error) -> CommandEnding {
         return *ending;
     }
     let mut text = error::error_text(error);
+    // NOTE: A damaged store is a file that a person has to find: its path is part of the error.
     if let Some(path) = args.command.target().and_then(|target| store::store_path(target).ok())
         && error::is_store_fault(error)
     {

@@ -30,6 +30,7 @@ fn convert(key: &KeySchema, conversions: &[ValueConversion], old: &Value) -> Res
             ValueConversion::Drop => return Ok(None),
             conversion => {
                 let converted = conversion.of(old, key.default());
+                // NOTE: A result that does not fit is skipped, so that the list is a chain of fallbacks.
                 if let Some(value) = converted.filter(|value| key.check(value).is_ok()) {
                     return Ok(Some(value));
                 }

@@ -135,6 +135,7 @@ impl CommandLineModels<'_> {
         let mut known = self.cassette.borrow_mut();
         let wanted = name.map(|(name, _)| name.to_owned());
         if let Some((model, cassette)) = &*known {
+            // NOTE: A replay calls no model, so agents with different models can share the cassette.
             if *model == wanted || mode == CassetteMode::Replay {
                 return Ok(cassette.clone());
             }
@@ -145,6 +146,7 @@ impl CommandLineModels<'_> {
         let cassette = match mode {
             CassetteMode::Replay => Cassette::replay(path),
             CassetteMode::Record => Cassette::record(path, by_name(name, &self.failures, false)?),
+            // NOTE: The model is built on demand: a recording that has all requests needs no API key.
             CassetteMode::Auto => Cassette::auto(path, || {
                 by_name(name, &self.failures, false).map_err(|error| no_model(&error))
             }),
@@ -163,6 +165,7 @@ fn by_name(
     let model = match name {
         None => stepfold::providers::model_from_env(),
         Some((name, folder)) => match name.strip_prefix(SCRIPT) {
+            // NOTE: Scripts are not retried: their failures do not pass.
             Some(path) => return Ok(Arc::new(script(&folder.join(path), counts_tokens)?)),
             None => stepfold::providers::model(name),
         },
@@ -288,6 +291,7 @@ fn fault(name: &str, folder: &Path) -> Option<String> {
 
 /// The model of this name with any key and address.
 fn without_key(name: &str) -> Result<Arc<dyn ChatModel>, NameError> {
+    // NOTE: One value serves as the key and as the address: the check sends nothing.
     stepfold::providers::model_with(name, |_| Some("http://127.0.0.1".to_owned()))
 }
 

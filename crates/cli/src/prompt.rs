@@ -77,6 +77,7 @@ fn read(mut source: LineSource, words: &str) -> (LineSource, anyhow::Result<Inpu
             Err(error) => Err(error.into()),
         },
         LineSource::Pipe => {
+            // NOTE: Read as bytes: a line that is not UTF-8 must not end the input.
             let mut bytes = Vec::new();
             match std::io::stdin().lock().read_until(b'\n', &mut bytes) {
                 Ok(0) => Ok(InputLine::End),

@@ -83,7 +83,7 @@ impl StopSignals {
     }
 }
 
-/// Listens for Ctrl-C: no press after the first listener was created is missed.
+/// Listens for Ctrl-C: from its first use on, no press is missed.
 pub(crate) struct CtrlCListener(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
 
 impl CtrlCListener {

@@ -22,6 +22,7 @@ fn existing_or_empty(
 ) -> anyhow::Result<AnyStore> {
     match opened {
         Ok(store) => Ok(AnyStore::new(store)),
+        // NOTE: A reading command must not create the file: an empty store in memory has no sessions either.
         Err(SessionError::NoStore { .. }) if target.store.is_none() => Ok(AnyStore::new(MemoryStore::new())),
         Err(error) => Err(cannot_open(path)(error)),
     }
@@ -48,6 +49,8 @@ fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
 
 /// Opens the store, or creates it if its file does not exist. The database of another program is not changed.
 pub(crate) fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
+    // NOTE: Only a missing file is created: opening an existing one for creation could write tables into the database of
+    // another program.
     if path.exists() {
         let opened = SqliteOptions::new(path).must_exist().open();
         return opened.map(AnyStore::new).map_err(cannot_open(path));

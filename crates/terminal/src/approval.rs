@@ -64,6 +64,7 @@ fn layout_request(request: &ApprovalRequest, form: Form, layout: &mut JsonLayout
     }
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
     let arguments = layout.arguments(request);
+    // NOTE: An invisible character could hide a part of the request from its approver.
     let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
     let question = match form {
         Form::Log => Text::from(format!("decide about {id}: ")),
@@ -155,6 +156,7 @@ impl JsonLayout {
         }
         if shown < items.len() {
             self.text += line;
+            // NOTE: The size tells an approver how much is folded away.
             let characters: usize = items[shown..].iter().map(|item| item.to_string().chars().count()).sum();
             self.fold(&format!("... {} more items ({characters} characters)", items.len() - shown));
         }

@@ -67,6 +67,7 @@ pub(crate) fn brief_text(text: &str, width: usize) -> String {
     if display_width(&line) <= width {
         return line;
     }
+    // NOTE: Columns, not characters: East Asian characters take two.
     let mut room = width.saturating_sub(1);
     let mut cut = String::new();
     for character in line.chars() {

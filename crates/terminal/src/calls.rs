@@ -80,6 +80,7 @@ impl Calls {
         let open = StartedCall { tool: tool.to_owned(), arguments: arguments.to_owned(), since: now };
         self.open.insert(id.to_owned(), open);
         match self.form {
+            // NOTE: Programs read logs later: the start of a call is a line, since there is no live line to show it.
             Form::Log => {
                 let call = ToolCall::new(id, tool, Arguments::parse(arguments));
                 let message = Message::new(Role::Assistant).with_part(call);
@@ -102,6 +103,7 @@ impl Calls {
         let (arguments, about) = self.end(id, now);
         let width = match self.form {
             Form::Terminal { width } => width,
+            // NOTE: Without the time: the same run gives the same log.
             Form::Log => {
                 let mark = if status == CallStatus::Succeeded { "" } else { "!" };
                 return vec![Text::from(format!("  {id}{mark}: {}", brief_text(text, RESULT_COLUMNS)))];
@@ -123,6 +125,7 @@ impl Calls {
         now: Duration,
     ) -> Text {
         let (arguments, about) = self.end(id, now);
+        // NOTE: Without the time in a log, as in `finished`.
         let about = if self.form.is_terminal() { about } else { Vec::new() };
         let call = EndedCall { tool, arguments: Some(&arguments), status, text };
         call.in_a_line(&format!("    {name} | "), &about, self.form.width())
@@ -164,6 +167,7 @@ impl EndedCall<'_> {
     pub(crate) fn in_a_line(&self, before: &str, about: &[String], width: usize) -> Text {
         let columns = |text: &str| Text::from(text).width();
         let parens = if self.arguments.is_some() { "()" } else { "" };
+        // NOTE: Never less than 16 columns: a narrow terminal wraps the line rather than losing the result.
         let room = width.saturating_sub(columns(&format!("{before}✓ {}{parens} → ", self.tool))).max(16);
         // NOTE: Readers look for errors; results are shown in full with `verbose`.
         let share = if matches!(self.status, CallStatus::Failed(_)) { room * 2 / 3 } else { room / 3 };

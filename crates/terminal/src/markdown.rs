@@ -49,6 +49,7 @@ impl Markdown {
     /// Creates a renderer for lines of up to `width` columns; the answer begins with this sign of two columns.
     pub fn new(width: usize, sign: Text) -> Self {
         Markdown {
+            // NOTE: Below 20 columns wrapping would split nearly every word.
             width: width.max(20),
             sign,
             line: String::new(),
@@ -84,6 +85,7 @@ impl Markdown {
         if std::mem::take(&mut self.has_begun) {
             shown.push(Look::PLAIN, "\n");
         }
+        // NOTE: A code block that the model left open ends with its answer.
         (self.fence, self.is_blank_before) = (None, false);
         shown
     }
@@ -246,6 +248,7 @@ fn fence(line: &str) -> Option<String> {
     let line = line.trim_start();
     let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
     let marks: String = line.chars().take_while(|character| *character == mark).collect();
+    // NOTE: By CommonMark a line with further backticks is inline code.
     let is_fence = marks.len() >= 3 && !line[marks.len()..].contains('`');
     is_fence.then_some(marks)
 }
@@ -297,6 +300,7 @@ fn open_construct(line: &str) -> Option<usize> {
     let source = format!("{PREFIX}{}", parsed.content);
     let mut brackets: Vec<usize> = Vec::new();
     for (event, range) in Parser::new_ext(&source, options()).into_offset_iter() {
+        // NOTE: Parsed constructs are complete; only text can still become a part of one.
         if !matches!(event, Event::Text(_)) {
             continue;
         }

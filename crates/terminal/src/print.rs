@@ -227,6 +227,7 @@ impl Printer {
         invocation: &Invocation,
         mut each: impl AsyncFnMut(&mut Printer, &RunEvent),
     ) -> Result<Arc<Outcome>, RunnerError> {
+        // NOTE: From the first event: a fast run may have started already.
         let mut events = invocation.subscribe(0);
         let mut turns = interval(SPINNER_INTERVAL);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -303,6 +304,7 @@ impl Printer {
 
     fn turn(&mut self) {
         let now = self.began.elapsed();
+        // NOTE: Frames depend on the clock, so a reproducible recording has none.
         if let Some(line) = self.view.live(now).filter(|_| self.steady.is_none()) {
             self.is_live = true;
             self.to.on_this_line(&line);
@@ -389,6 +391,7 @@ impl PrinterOutput {
     fn write(&mut self, text: &Text, end: &str, form: Form) {
         // A reader that has closed the output is not a failure.
         let _ = match (self, form) {
+            // NOTE: anstream drops the colors that standard output does not show; a writer gets those of its form.
             (PrinterOutput::Stdout, _) => {
                 let mut out = anstream::stdout().lock();
                 write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())

@@ -47,6 +47,7 @@ impl OpenSteps {
                     (format!("{}#{place}", planned.node), format!("{} {}", planned.node, brief(item, ITEM)))
                 }
                 None if is_alone => (planned.node.clone(), planned.node.clone()),
+                // NOTE: Counted from 1, for people.
                 None => (planned.node.clone(), format!("{} {}", planned.node, place + 1)),
             };
             StepEntry { id, label, call: None, since: None }

@@ -21,6 +21,7 @@ use textwrap::wrap_algorithms::wrap_first_fit;
 /// assert_eq!(text.to_plain(), "paid 5 euro");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+// NOTE: The 16 colors are those of the reader's own theme; a sign repeats each meaning (`docs/decisions/facade.md`).
 pub struct Look(Style);
 
 impl Look {
@@ -172,7 +173,9 @@ impl Text {
         let at = |part: &str| part.as_ptr().addr() - self.text.as_ptr().addr();
         let (first, rest) = (width.saturating_sub(used).max(1), width.saturating_sub(indent).max(1));
         let words = WordSeparator::AsciiSpace.find_words(text);
+        // NOTE: A word must fit in the first line as well, unless that is nearly full.
         let words: Vec<Word<'_>> = words.flat_map(|word| split(word, rest.min(first.max(8)))).collect();
+        // NOTE: First fit, not an optimal one: more text must not move words of a line that is shown already.
         #[expect(clippy::cast_precision_loss, reason = "a terminal has fewer columns than 2^52")]
         let lines = wrap_first_fit(&words, &[first as f64, rest as f64]);
         for (number, words) in lines.iter().enumerate() {

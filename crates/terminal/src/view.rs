@@ -140,6 +140,7 @@ impl View {
             event => {
                 let (answers, lines) = (self.answers(event), self.lines(event, now));
                 let has_news = !lines.is_empty() || !answers.is_empty();
+                // NOTE: A printed line ends the wait; the tools that still run become the subject of the live line.
                 self.waiting_for = self.waiting_for.take().filter(|_| !has_news);
                 if let Some(tools) = self.at_work().filter(|_| self.waiting_for.is_none()) {
                     self.wait(&tools, now);
@@ -172,7 +173,9 @@ impl View {
 
     /// Adds more of the answer.
     fn text(&mut self, text: &str) -> Vec<Shown> {
+        // NOTE: Streamed text must not be shown again with the commit of the reply.
         self.reply.has_text = true;
+        // NOTE: A structured answer is held back: half an object cannot be shown field by field.
         let is_object = self.form.is_terminal() && !self.reply.is_open;
         if is_object && (!self.reply.object.is_empty() || text.starts_with('{')) {
             self.reply.object.push_str(text);
@@ -393,6 +396,7 @@ impl View {
     /// The line of a call with an unknown outcome; none if the call is not known yet.
     fn unknown_call(&mut self, path: &[usize], place: usize) -> Option<Text> {
         let (Some(call), Some(id)) = (self.steps.call(path, place), self.steps.id(path, place)) else {
+            // NOTE: The view may have started after the reply of this step: then the end of the step names the call.
             self.unnamed_places.extend(path.is_empty().then_some(place));
             return None;
         };

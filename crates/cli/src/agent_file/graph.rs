@@ -120,6 +120,7 @@ fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
 
 fn limited(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
     let mut limits = RunLimits::default();
+    // NOTE: Zero steps have their own fault, at their line.
     limits.steps = form.limits.steps.filter(|steps| *steps > 0).unwrap_or(limits.steps);
     limits.tokens = form.limits.tokens;
     limits.time = form.limits.time.map(|time| time.0);
@@ -220,6 +221,7 @@ impl LinkResolver<'_> {
 
     fn edge(&mut self, edge: &EdgeForm, faults: &mut FaultCollector, schema: &Schema) {
         self.require(&[("from", edge.from.is_some()), ("to", edge.to.is_some())], faults);
+        // NOTE: A list of one node is a plain edge.
         let is_join = matches!(&edge.from, Some(NodeNames::Many(names)) if names.len() != 1);
         let from = self.names(faults, "from", edge.from.as_ref(), |links, faults, path, name| match name {
             "START" if is_join => {
@@ -358,6 +360,8 @@ impl LinkResolver<'_> {
 /// Chooses the target for the value of a key.
 fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str) -> Choice {
     let value = state.get(key).map(ValueRef::to_json).filter(|value| !value.is_null());
+    // NOTE: Values choose, not expressions, which would need types and a manual; models pad words with spaces
+    // (`docs/decisions/command.md`).
     let text = value.as_ref().map(|value| match value {
         Value::String(text) => text.trim().to_owned(),
         value => value.to_string(),

@@ -210,6 +210,7 @@ impl NodeBuilder<'_> {
     }
 
     fn inline(&self, form: &AgentFileForm, faults: &mut FaultCollector) -> anyhow::Result<Option<BuiltFile>> {
+        // NOTE: An inline agent cannot be run alone, so it would only repeat the keys of the graph.
         if form.state.names().next().is_some() {
             faults.add(
                 &["state"],
@@ -262,6 +263,7 @@ impl NodeBuilder<'_> {
                 "a field requires JSON output: write the command as a table, with `output = \"json\"`";
             faults.add(&["answers"], words);
         }
+        // NOTE: Keys of progress are not declared in the file: a program receives them only if it names them.
         let declared = || self.declared.names().map(str::to_owned).collect();
         let reads = self.form.reads.clone().unwrap_or_else(declared);
         let work = Arc::new(ProgramNode {
@@ -331,6 +333,7 @@ impl ProgramNode {
         let input = Value::Object(input).to_string();
         let output = self.program.run(&input, context.idempotency_key()).await;
         let output = output.map_err(|error| NodeError::new(error.to_string()))?;
+        // NOTE: An answer or an update, never both: a key of the state may be called `say` (`docs/decisions/command.md`).
         match &self.answers {
             Some(answers) => self.answered(answers, &output),
             None => self.printed(&output),

@@ -26,6 +26,7 @@ impl ApprovalIdResolver<'_> {
         if given.is_empty() {
             return Err(self.refused("invalid approval id ``: must not be empty"));
         }
+        // NOTE: The first matcher with a match decides, so that a longer id cannot take the place of an exact one.
         let Some(matches) = matchers(given).iter().find(|matches| self.known().any(|id| matches(id, given)))
         else {
             return Err(match self.pending {

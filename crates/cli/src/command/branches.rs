@@ -107,6 +107,7 @@ pub(super) async fn labels(target: &SessionArgs, json: bool) -> anyhow::Result<C
 fn new_label(text: &str) -> anyhow::Result<Label> {
     let why = match text.parse::<VersionName>() {
         Ok(VersionName::Version(_)) => "a number names a version",
+        // NOTE: `--diff` reads `..` as a range.
         _ if text.contains("..") => "`..` stands between two versions",
         _ if text != text.trim() => "it begins or ends with a space",
         _ => return Ok(Label::new(text)?),

@@ -73,6 +73,7 @@ async fn run_chat(context: &CommandContext, options: &RunArgs, json: bool) -> an
                         return Err(error);
                     }
                 };
+                // NOTE: Without a person the next line would be refused until the decision: the caller has to decide first.
                 if last == CommandEnding::Waits && !is_terminal {
                     report_end("the decision comes first", json);
                     return Ok(last);

@@ -19,6 +19,7 @@ pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> 
     let mut ending = CommandEnding::Done;
     for path in paths {
         let name = path.display().to_string();
+        // NOTE: Servers are registered for the whole process: the difference belongs to this file.
         let servers_before = mcp::known().len();
         let checked = match AgentFile::read(path) {
             Ok(read) => read.and_then(AgentFile::check),

@@ -71,6 +71,7 @@ pub(super) async fn rewind(
     let to = context.version(session.key(), to).await?;
     let run = unfinished_run(&session).await;
     let version = session.rewind(to).await?;
+    // NOTE: A rewind abandons an unfinished run only if it goes back before its beginning.
     let given_up = match run {
         Some(run) if unfinished_run(&session).await.is_none() => {
             Some(UnfinishedRun::of(&run, context.speakers.is_some()))

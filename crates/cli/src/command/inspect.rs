@@ -135,6 +135,7 @@ impl SessionInspection<'_> {
         if let Some(parent) = parent {
             show::line(format!("forked from {} at version {}", parent.id, parent.version));
         }
+        // NOTE: Retention deletes old events: a log that begins later must not look complete.
         if self.session.oldest > 0 {
             show::line(format!("events up to version {} were deleted by retention", self.session.oldest));
         }

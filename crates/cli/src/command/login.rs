@@ -12,6 +12,7 @@ use crate::show;
 use crate::tool::mcp;
 
 pub(super) async fn login(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<CommandEnding> {
+    // NOTE: Building the agent registers its MCP servers.
     AgentFile::read(path)??.build(&ModelSource::None)??;
     for (server, port) in mcp::with_oauth(server)? {
         let name = server.name().to_owned();

@@ -18,6 +18,7 @@ pub(super) async fn resources(
     arguments: &[String],
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
+    // NOTE: Building the agent registers its MCP servers.
     AgentFile::read(path)??.build(&ModelSource::None)??;
     match read {
         None => Box::pin(list(json)).await?,

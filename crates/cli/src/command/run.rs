@@ -35,6 +35,7 @@ pub(super) async fn run(
     if question.trim().is_empty() {
         return Err(UsageError("empty question".to_owned()).into());
     }
+    // NOTE: Parsed before the agent is opened: a usage error needs no store.
     let values = values(sent.set)?;
     let context = CommandContext::for_run(target, options)?;
     // NOTE: Checked before a session is created for them: a usage error must leave no empty session.

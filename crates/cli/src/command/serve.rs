@@ -41,6 +41,7 @@ pub(super) async fn serve(options: &ServeArgs, json: bool) -> anyhow::Result<Com
     let demo = options.demo.then(demo::unpack).transpose()?;
     let agents = demo.as_ref().map_or(&options.agents, |(_, agents)| agents);
     if options.demo {
+        // NOTE: Seeding shuts its runners down, so the server gets new ones below.
         demo::seed(&apps(options, agents, &store, &metrics)?, &store).await?;
     }
     let apps = apps(options, agents, &store, &metrics)?;
@@ -228,6 +229,7 @@ async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<Co
         () = async {
             match (&mut interrupts).await {
                 Ok(mut interrupts) => drop(interrupts.next().await),
+                // NOTE: The server has ended before a signal: only `serving` completes then.
                 Err(_) => std::future::pending().await,
             }
         } => false,

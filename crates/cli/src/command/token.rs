@@ -18,6 +18,7 @@ pub(super) fn token(
         TokenRole::Act => Role::Act,
         TokenRole::Administer => Role::Administer,
     };
+    // NOTE: An invalid user is an error before the token is printed.
     Principal::new(user, role).map_err(|error| UsageError(error.to_string()))?;
     let token = Token::random()?;
     let line = match name {

@@ -32,6 +32,7 @@ pub(super) async fn verify(
             report.expected = Some((expected, check_head(expected, &context, &key).await));
         }
     }
+    // NOTE: Damage is a result, not an error: it is printed in full, and the exit status is 1.
     match json {
         true => show::line(report.json().to_string()),
         false => report.show(),

@@ -25,6 +25,7 @@ pub(super) async fn wire(
         );
     };
     let model = step.run.agent().model();
+    // NOTE: A scripted model has no server, so its requests have no wire form.
     let Some(wired) = model.wire_request(&step.run.request()) else {
         let why = "its requests have no wire form; name a model of a provider with --model";
         return Err(UsageError(format!("model `{}` has no server: {why}", model.id())).into());

@@ -39,7 +39,8 @@ pub(super) async fn work(
             tokio::pin!(recovery, scraped);
             loop {
                 tokio::select! {
-                    biased;
+                    // NOTE: Changes first, so that each is reported before the recovery ends.
+                biased;
                     Some(change) = changes.next() => report(&change, json),
                     ended = &mut recovery => {
                         ended?;

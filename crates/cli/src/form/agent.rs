@@ -68,6 +68,7 @@ pub(crate) struct AgentFileForm {
 
 /// Values by name, in the order of the file.
 #[derive(Clone, Debug)]
+// NOTE: A map would lose the order: the last matching rule applies, and nodes merge their writes in it.
 pub(crate) struct NamedValues<T>(Vec<(String, T)>);
 
 impl<T> NamedValues<T> {

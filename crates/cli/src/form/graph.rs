@@ -130,6 +130,7 @@ pub(crate) enum NodeApprovalForm {
 pub(crate) struct EdgeForm {
     /// The node, or `START`. A list is a join: the edge is taken when all of them have finished.
     #[schemars(required)]
+    // NOTE: Required fields are options here: a missing one is a fault at its line, and the rest is checked.
     pub(crate) from: Option<NodeNames>,
     /// The node, or `END`. A list is several edges, taken concurrently.
     #[schemars(required)]

@@ -242,6 +242,7 @@ impl Error for FormError {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        // NOTE: serde describes types in terms of Rust, which authors of files need not know.
         let expected = match expected.to_string().as_str() {
             "a string" => "string".to_owned(),
             "a boolean" => "boolean".to_owned(),

@@ -28,6 +28,7 @@ impl ActiveBranches {
     /// Applies a commit.
     pub(crate) fn commit(&mut self, event: &Event) {
         match &event.kind {
+            // NOTE: A plan with an exit starts no branches.
             EventKind::Planned { branches, exit: None, .. } => *self = ActiveBranches::of(branches.clone()),
             EventKind::Replied { .. } => {
                 let calls = event.messages.first().into_iter().flat_map(|reply| reply.tool_calls());

@@ -220,6 +220,7 @@ impl NodeFollower {
     /// Decides what is shown of a commit, given the state after it.
     pub(super) fn committed(&mut self, event: &Event, state: Option<&State>) -> Vec<DisplayItem> {
         let mut shown = Vec::new();
+        // NOTE: Asked before the commit, which may replace the branches.
         let speaks_alone = self.speaks_alone(&[0]);
         self.stage.commit(event);
         shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(DisplayItem::Aside));
@@ -281,6 +282,7 @@ impl NodeFollower {
         for task in &mut now.tasks {
             task.status = *self.ended.get(&task.id).unwrap_or(&task.status);
         }
+        // NOTE: Computed anew: ended tasks count here before the state counts them.
         let done = now.tasks.iter().filter(|task| task.status == TaskStatus::Completed).count();
         now.completed = done;
         now.percentage = u8::try_from(100 * done / now.tasks.len().max(1)).unwrap_or(100);

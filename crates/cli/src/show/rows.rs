@@ -24,6 +24,7 @@ fn indent(text: &Text) -> usize {
 
 /// Styles a line of an event: its version, its kind, and its content. An event that does not count is dimmed.
 pub(crate) fn event(line: &str) -> Text {
+    // NOTE: The mark of an event that a rewind has hidden.
     if line.starts_with('-') {
         return Text::new(Look::DIM, line);
     }

@@ -395,6 +395,7 @@ impl RunDisplay {
     }
 }
 
+// NOTE: A command that fails must not leave the spinner on the screen.
 impl Drop for RunDisplay {
     fn drop(&mut self) {
         self.stop_waiting();

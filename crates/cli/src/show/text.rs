@@ -58,6 +58,7 @@ pub(crate) fn print(text: impl Into<Text>) {
 
 /// Prints more of a reply on standard output immediately: escaped at a terminal, byte for byte to a program or a file.
 pub(crate) fn reply(text: &str) {
+    // NOTE: Programs get the exact bytes of the reply; only a terminal interprets escape sequences.
     if io::stdout().is_terminal() {
         return print(text);
     }

@@ -66,5 +66,6 @@ fn remember(
         Ok::<_, ToolError>(format!("{key} is written"))
     };
     let tool = Tool::new(name, description.unwrap_or(&words), write);
+    // NOTE: Pure, since a write to the state is not an effect outside the process: an interrupted call can run again.
     Some(tool.parameters(parameters).writes(form.keys.clone()).effect(Effect::Pure))
 }

@@ -96,6 +96,7 @@ impl ExternalProgram {
         if !status.success() {
             return Err(ToolError::new(failure(status, &errors)));
         }
+        // NOTE: Permanent, since the same program would write the same bytes again.
         String::from_utf8(output).map_err(|_| ToolError::permanent("invalid program output: expected UTF-8"))
     }
 

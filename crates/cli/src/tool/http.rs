@@ -24,6 +24,7 @@ const ERROR_BYTES: usize = 2 * 1024;
 
 struct HttpTool {
     form: HttpForm,
+    // NOTE: Created at the first call: checking a file needs no TLS.
     client: OnceLock<Result<Client, String>>,
 }
 
@@ -123,6 +124,7 @@ impl HttpTool {
         let (body, is_whole) = read_bounded(response, limit).await?;
         if is_wrong {
             let words = format!("server error {status}: {}", body.trim());
+            // NOTE: Failures of the server and rate limits may pass, so calls can be retried; other errors are permanent.
             let is_passing = status.is_server_error() || status.as_u16() == 429;
             return Err(if is_passing { ToolError::new(words) } else { ToolError::permanent(words) });
         }
@@ -224,6 +226,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
         if attempt.previous().len() > REDIRECTS {
             return attempt.error(format!("more than {REDIRECTS} redirects"));
         }
+        // NOTE: An allowed server could otherwise lead requests to any host, such as one of the local network.
         match check_host(attempt.url(), &hosts) {
             Ok(()) => attempt.follow(),
             Err(message) => attempt.error(format!("redirect rejected: {message}")),

@@ -220,6 +220,7 @@ pub(crate) struct ServerCheck {
 /// Starts the servers of the files that were read since the last call, and checks their tools. The servers are stopped, and
 /// their definitions do not count as approved.
 pub(crate) async fn checked() -> Vec<ServerCheck> {
+    // NOTE: Taken out of the list, so that `end` does not store their definitions as approved.
     let known = std::mem::take(&mut *servers());
     let mut checked = Vec::with_capacity(known.len());
     for KnownServer { server, .. } in known {
@@ -293,6 +294,7 @@ pub(crate) async fn end() {
         if let (Some(file), Some(approved)) = (approved, server.approved()) {
             // Serialization of definitions cannot fail.
             let text = serde_json::to_string_pretty(&approved).unwrap_or_default();
+            // NOTE: An unchanged file is not written, so a read-only one is not a failure.
             let is_new = std::fs::read_to_string(&file).map_or(true, |stored| stored != text);
             if is_new && let Err(error) = std::fs::write(&file, text) {
                 show::bad("warning", &format!("{} cannot be written: {error}", file.display()));

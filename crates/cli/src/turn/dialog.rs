@@ -80,6 +80,7 @@ async fn decision(
         let question = format!("run it? {}{question}", reading.words());
         let Some(answer) = prompt.answer(&question).await? else { return Ok(None) };
         match answer.trim().to_ascii_lowercase().as_str() {
+            // NOTE: A plain yes must not approve folded parts that were never shown.
             "y" | "yes" if reading.is_read() => return Ok(Some(Decision::Approve)),
             "y" | "yes" => {}
             "yes unread" => return Ok(Some(Decision::Approve)),

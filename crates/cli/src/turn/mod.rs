@@ -130,6 +130,7 @@ impl TurnRunner<'_> {
         resume: Resume,
     ) -> anyhow::Result<CommandEnding> {
         let other = OtherProcess::in_session(self.context, session).await;
+        // NOTE: While another process runs, the stored messages are its own to answer.
         let stored = match &other {
             Some(_) => Vec::new(),
             None => session.inbox().await?,

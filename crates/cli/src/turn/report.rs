@@ -166,6 +166,7 @@ impl TurnRunner<'_> {
                 true => format!("--modify {}", shell_quoted(&format!("{}=JSON", request.id))),
                 false => format!("--approve {}", shell_quoted(&request.id)),
             };
+            // NOTE: An outcome that comes later arrives by its token, not by a decision on the command line.
             if !request.is_later() {
                 waits["resume"] = json!(format!("{resume} {decide}"));
             }
@@ -252,6 +253,7 @@ impl TurnRunner<'_> {
             let outcome = "the run waits for an outcome that comes later, and is stored; `stepfold work` continues with it";
             return show::note(outcome);
         };
+        // NOTE: At a terminal `resume` asks for the decisions; a script needs the options and the ids.
         if show::is_at_terminal() {
             let resume = format!("stepfold resume {}", self.context.words());
             return show::note(format!(
@@ -280,6 +282,7 @@ impl TurnRunner<'_> {
         let words = failure_text(error);
         let resume = self.resume_command(session);
         let inbox = resume.replacen("resume", "inbox", 1);
+        // NOTE: The library advises by its methods; users of the command need its options.
         match error {
             RunnerError::NothingToResume { .. }
             | RunnerError::Input { .. }
