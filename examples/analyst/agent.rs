@@ -11,15 +11,15 @@ use stepfold::trim::{Pins, Trim};
 
 use crate::sql::{Answer, Database};
 
-/// What is known of the tables: each with its columns.
+/// The known tables, each with its columns.
 const TABLES: &str = "tables";
 /// The query that ran last, so that "that query" means something when the conversation has been trimmed.
 const LAST_QUERY: Key<String> = Key::new("last_query");
-/// And what it gave.
+/// The result of that query.
 const LAST_ROWS: &str = "last_rows";
-/// What the user wants of every answer, in all sessions.
+/// The user's rules for answers, in all sessions.
 const PREFERENCES: Key<Vec<String>> = Key::new("user:preferences");
-/// Queries that were run, by all users.
+/// The number of queries by all users.
 const QUERIES: Key<u64> = Key::new("app:queries");
 
 const INSTRUCTIONS: &str = "\

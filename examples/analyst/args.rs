@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use stepfold_examples::Options;
 
-/// Where the database and the sessions are kept by default.
+/// The default folder of the database and the sessions.
 pub(crate) const FOLDER: &str = "target/analyst";
 
 /// A data analyst over a SQLite database of the world's time zones.
@@ -15,11 +15,11 @@ pub(crate) const FOLDER: &str = "target/analyst";
 #[derive(Debug, Parser)]
 #[command(name = "analyst")]
 pub(crate) struct Arguments {
-    /// What to ask, each in a turn of its own; without any, a live model is asked what you type.
+    /// The questions, each in its own turn; without any, a live model is asked what you type.
     pub(crate) questions: Vec<String>,
     #[command(flatten)]
     pub(crate) options: Options,
-    /// Where the database and the sessions are kept.
+    /// The folder of the database and the sessions.
     #[arg(long, value_name = "FOLDER", default_value = FOLDER)]
     pub(crate) folder: PathBuf,
     /// Print the conversation of the session, in the notation of transcripts.

@@ -29,9 +29,9 @@ use crate::show::Screen;
 use crate::sql::Database;
 
 const APP: &str = "analyst";
-/// What is said without a model.
+/// The preface when no model is configured.
 const CONVERSATION: &str = include_str!("conversation.txt");
-/// Where it is interesting to stop: in the middle of the answer to this question, after so many replies.
+/// The place for an interruption: in the middle of the answer to this question, after so many replies.
 const STOP: (&str, usize) = ("Change the WHERE of that query: only zones south of the equator.", 2);
 
 #[tokio::main]
@@ -193,7 +193,7 @@ async fn look(runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the session is, and what can be done with it.
+/// Prints where the session is stored, and the commands that continue it.
 async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), Failure> {
     let given = [
         ("--folder", arguments.folder.display().to_string(), args::FOLDER),

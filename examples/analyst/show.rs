@@ -1,4 +1,4 @@
-//! What a person sees of a turn, and where they may stop it.
+//! Shows a turn, and lets a person stop it.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use stepfold_examples::{Failure, Recording};
 pub(crate) struct Screen {
     pub(crate) printer: Printer,
     pub(crate) recording: Recording,
-    /// Whether this is for a picture, which waits for no key.
+    /// True for a recording, which waits for no key.
     pub(crate) is_picture: bool,
 }
 

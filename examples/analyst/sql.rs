@@ -1,6 +1,6 @@
 //! Queries that a model may run: they only read, and what they take and give is bounded.
 //!
-//! That a connection is opened for reading is not enough: `ATTACH` would open other files. So SQLite asks an
+//! A read-only connection is not enough: `ATTACH` would open other files. So SQLite asks an
 //! authorizer about everything that a statement does while it is compiled.
 
 use std::path::{Path, PathBuf};
@@ -31,12 +31,12 @@ pub(crate) struct Database {
     max_time: Duration,
 }
 
-/// What a query gave.
+/// The result of a query.
 #[derive(Debug, Serialize)]
 pub(crate) struct Answer {
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<Vec<Value>>,
-    /// Whether there would have been more.
+    /// True if there are more rows.
     pub(crate) has_more: bool,
 }
 
@@ -136,7 +136,7 @@ fn prepare<'c>(connection: &'c Connection, sql: &str) -> Result<rusqlite::Statem
     }
 }
 
-/// What the model reads of an error. Some statements are refused only when they run.
+/// The text of an error for the model. Some statements are refused only when they run.
 fn refuse(error: &rusqlite::Error) -> ToolError {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::AuthorizationForStatementDenied) => {

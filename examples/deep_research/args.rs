@@ -17,7 +17,7 @@ pub(crate) const STORE: &str = "target/deep_research/sessions.sqlite";
 #[derive(Debug, Parser)]
 #[command(name = "deep_research")]
 pub(crate) struct Arguments {
-    /// What to find out; by default what the written conversation asks.
+    /// The question; by default that of the written conversation.
     pub(crate) question: Option<String>,
     #[command(flatten)]
     pub(crate) options: Options,
@@ -27,13 +27,13 @@ pub(crate) struct Arguments {
     /// The graph, or the plain loop of a model and its tools.
     #[arg(long, value_enum, default_value = "deep")]
     pub(crate) mode: ModeArgument,
-    /// How many tasks, and how often it is judged whether more is needed.
+    /// The depth: the number of tasks, and of rounds of the judge.
     #[arg(long, value_enum, default_value = "medium")]
     pub(crate) depth: DepthArgument,
     /// The form of the report.
     #[arg(long, value_enum)]
     pub(crate) format: Option<FormatArgument>,
-    /// Where the report goes; by default beside the sessions, under the name of the session.
+    /// The file of the report; by default beside the sessions, with the name of the session.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// You agree to the plan, and to every call of a tool.

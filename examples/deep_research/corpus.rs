@@ -1,7 +1,6 @@
 //! The documents: read from folders, cut into sections at their headings, and searched by BM25.
 //!
-//! A section is what is found, read and cited. It is named by its document and an anchor, as web pages of Markdown name
-//! it: `docs/status.md#what-is-weak-in-tools`.
+//! A section is the unit of search, reading and citation. Its id is its document and an anchor, as on web pages of Markdown: `docs/status.md#what-is-weak-in-tools`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -161,7 +160,7 @@ fn sections_of(document: &str, text: &str) -> Vec<Section> {
     sections
 }
 
-/// Where each heading begins, and its words. Small ones do not begin a section.
+/// The byte at which each heading begins, and its text. Headings of low levels do not begin a section.
 fn headings(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut current: Option<(usize, String)> = None;

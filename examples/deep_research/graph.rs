@@ -1,7 +1,6 @@
 //! The graph: a plan, its tasks researched side by side, a judge, a writer, a check of what was cited. Or the plain loop.
 //!
-//! Everything that a node knows it knows from the state. So each function here reads as what it is: a snapshot in, what
-//! changes out.
+//! A node knows only the state. So each function takes a snapshot of the state and returns changes.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -19,15 +18,15 @@ use crate::corpus::Corpus;
 use crate::report;
 use crate::tools::{SOURCES, tools};
 
-/// What the planner has planned.
+/// The key of the planner's plan.
 const PLAN: Key<Plan> = Key::new("plan");
-/// Why the plan was rejected.
+/// The key of the reason for which the plan was rejected.
 const FEEDBACK: Key<String> = Key::new("feedback");
-/// What the judge said last.
+/// The key of the judge's last verdict.
 const VERDICT: Key<Verdict> = Key::new("verdict");
 /// The report as it was written last, with its citations as the writer wrote them.
 const DRAFT: Key<String> = Key::new("draft");
-/// What is wrong with its citations.
+/// The key of the faults of its citations.
 const FAULTS: Key<Vec<String>> = Key::new("faults");
 /// The report, in Markdown, with its sources.
 pub(crate) const REPORT: Key<String> = Key::new("report");
@@ -64,7 +63,7 @@ struct Verdict {
     more: Vec<Question>,
 }
 
-/// How much a depth allows: tasks of the plan, and rounds of the judge.
+/// The bounds of a depth: tasks of the plan, and rounds of the judge.
 pub(crate) fn bounds(depth: ResearchDepth) -> (usize, u64) {
     match depth {
         ResearchDepth::Shallow => (2, 0),
@@ -194,7 +193,7 @@ fn writer(model: &Arc<dyn ChatModel>) -> Result<Agent, Box<dyn Error>> {
     Ok(agent(model, "writer", instructions).build()?)
 }
 
-/// Forgets an earlier research of the session, and notes what is asked now.
+/// Clears an earlier research of the session, and stores the new question.
 async fn begin(node: NodeContext) -> Result<Update, NodeError> {
     let mut update = Update::new().output(QUESTION, query(&node)?);
     for key in [PLAN.name(), FEEDBACK.name(), VERDICT.name(), DRAFT.name(), FAULTS.name(), REPORT.name()] {
@@ -274,7 +273,7 @@ fn judge_prompt(node: &NodeContext) -> Result<String, NodeError> {
     Ok(format!("Judge, round {}: {}\n{}", node.execution(), query(node)?, findings(node)?))
 }
 
-/// More tasks, or the report.
+/// Chooses between more tasks and the report.
 async fn weigh(node: NodeContext) -> Result<Update, NodeError> {
     let verdict = node.get(VERDICT)?.ok_or_else(|| NodeError::permanent("the judge has said nothing"))?;
     let tasks = node.get(keys::TASKS)?.unwrap_or_default();
@@ -301,7 +300,7 @@ fn answer_prompt(node: &NodeContext) -> Result<String, NodeError> {
     Ok(format!("{}The documents: {documents}\n", again("Answer", node)?))
 }
 
-/// What is to be done, and what was wrong when it was done before.
+/// The prompt of a repeated task, with the faults of the attempt before.
 fn again(what: &str, node: &NodeContext) -> Result<String, NodeError> {
     let (query, faults) = (query(node)?, node.get(FAULTS)?.unwrap_or_default());
     if faults.is_empty() {
@@ -314,7 +313,7 @@ fn again(what: &str, node: &NodeContext) -> Result<String, NodeError> {
     ))
 }
 
-/// Whatever is cited has to be a section that exists and was shown to an agent.
+/// Checks the citations: each must name an existing section that an agent has read.
 async fn check(node: NodeContext) -> Result<Update, NodeError> {
     let draft = node.get(DRAFT)?.unwrap_or_default();
     let (corpus, sources) = (corpus(&node)?, node.get(SOURCES)?.unwrap_or_default());
@@ -352,7 +351,7 @@ fn documents(node: &NodeContext) -> Result<Vec<String>, NodeError> {
     Ok(corpus(node)?.documents().into_iter().map(str::to_owned).collect())
 }
 
-/// What was found in this research, task by task.
+/// The findings of this research, task by task.
 fn findings(node: &NodeContext) -> Result<String, NodeError> {
     let outputs = node.get(keys::OUTPUTS)?.unwrap_or_default();
     let begin = outputs.iter().rposition(|output| output.kind.as_deref() == Some(QUESTION)).unwrap_or(0);

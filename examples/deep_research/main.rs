@@ -39,7 +39,7 @@ use crate::graph::{REPORT, bounds, deep_research};
 use crate::show::Screen;
 
 const APP: &str = "deep_research";
-/// What is said without a model.
+/// The preface when no model is configured.
 const CONVERSATION: &str = include_str!("conversation.txt");
 /// The model of that name is the written conversation.
 const WRITTEN: &str = "written";
@@ -145,7 +145,7 @@ async fn go_on(session: &SessionHandle, person: &mut Person) -> Result<Option<In
     Ok(Some(session.resume().decide_all(decisions).with_changed_agent().start()?))
 }
 
-/// What is asked: what the user says, or the first question of the written conversation.
+/// The question: the user's, or the first one of the written conversation.
 fn question(arguments: &Arguments) -> Result<String, Failure> {
     if let Some(question) = &arguments.question {
         return Ok(question.clone());
@@ -208,7 +208,7 @@ async fn unfinished(runner: &Runner, arguments: &Arguments) -> Result<SessionHan
     }
 }
 
-/// Writes the report, if there is one, and says what can be done with the session.
+/// Writes the report, if there is one, and prints the commands that continue the session.
 async fn finish(session: &SessionHandle, runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
     let stored = session.read(EventRange::None).await?;
     let state = stored.state(runner.schema())?;
@@ -245,7 +245,7 @@ fn write(
     Ok(path)
 }
 
-/// Where the session is, and what can be done with it.
+/// Prints where the session is stored, and the commands that continue it.
 async fn farewell(session: &SessionHandle, arguments: &Arguments) -> Result<(), Failure> {
     let given = [
         ("--store", arguments.store.display().to_string(), args::STORE),

@@ -1,7 +1,7 @@
 //! A PDF of a report, in the font that every reader has and whose letters are all equally wide, so that nothing has to be
 //! measured or embedded.
 //!
-//! What such a font does not have (most scripts but Latin) is an error, not a box.
+//! A character that the font does not have (most scripts but Latin) is an error, not a box.
 
 use std::mem;
 
@@ -13,9 +13,9 @@ use crate::report::{MARKDOWN, title_of};
 /// A4, in points.
 const PAGE: (f32, f32) = (595.0, 842.0);
 const MARGIN: f32 = 56.0;
-/// How wide a letter is, of its size.
+/// The width of a letter, relative to its size.
 const LETTER: f32 = 0.6;
-/// How high a line is, of the size of its letters.
+/// The height of a line, relative to the size of its letters.
 const LINE: f32 = 1.35;
 const SIZE: f32 = 10.0;
 
@@ -150,10 +150,10 @@ struct Layout {
     bold: usize,
     oblique: usize,
     is_code: bool,
-    /// What each list that is open counts; none without numbers.
+    /// The next number of each open list; none for lists without numbers.
     lists: Vec<Option<u64>>,
     quotes: usize,
-    /// What stands before the next line only: the mark of an item.
+    /// The mark of an item, before the next line only.
     mark: String,
 }
 
@@ -304,7 +304,7 @@ impl Layout {
         }
     }
 
-    /// What was said, word by word, in as many lines as it takes.
+    /// Sets the text word by word, in as many lines as it needs.
     fn flush(&mut self) {
         let runs = mem::take(&mut self.runs);
         if runs.iter().all(|(_, text)| text.trim().is_empty()) {

@@ -42,7 +42,7 @@ fn code_in(text: &str) -> Vec<Range<usize>> {
     Parser::new(text).into_offset_iter().filter(|(event, _)| is_code(event)).map(|(_, range)| range).collect()
 }
 
-/// What is wrong with the citations of a draft, for its author; empty if they hold.
+/// The faults of a draft's citations, for its author; empty if all are valid.
 pub(crate) fn faults(draft: &str, corpus: &Corpus, sources: &[String]) -> Vec<String> {
     let cited = citations(draft);
     if cited.is_empty() {
@@ -66,8 +66,8 @@ fn fault(id: &str, corpus: &Corpus, sources: &[String]) -> Option<String> {
     })
 }
 
-/// The report in Markdown: numbers in place of the ids, and behind the text what they stand for. What does not hold is
-/// taken out, and said.
+/// The report in Markdown: numbers instead of ids, and the list of sources after the text. Invalid citations are removed,
+/// and listed.
 pub(crate) fn with_sources(query: &str, draft: &str, corpus: &Corpus, sources: &[String]) -> String {
     let draft = draft.trim();
     let mut report = if draft.starts_with('#') { String::new() } else { format!("# {query}\n\n") };

@@ -1,5 +1,5 @@
-//! What a person sees: bars of the tasks with the percentage of all, what the models write, calls, outputs, errors. Its
-//! lines are those of `stepfold::terminal`.
+//! Shows a research: progress bars of the tasks, the text of the models, calls, outputs, errors. The lines are those of
+//! `stepfold::terminal`.
 //!
 //! At a terminal the bars stand below everything else; elsewhere there is a line for each change. With `--json` there
 //! are the events and nothing else.
@@ -25,7 +25,7 @@ use crate::graph::{QUESTION, RESEARCH};
 pub(crate) struct Screen {
     is_json: bool,
     tasks: Vec<Task>,
-    /// Which task each branch of the superstep works at.
+    /// The task of each branch of the superstep.
     at_work: BTreeMap<usize, i64>,
     bars: Option<Bars>,
     printer: Printer,
@@ -104,7 +104,7 @@ impl Screen {
         self.line(Text::new(Look::DIM, text));
     }
 
-    /// What is to be found out.
+    /// Shows the question.
     pub(crate) fn user(&mut self, question: &str) {
         if !self.is_json {
             self.printer.user(question);
@@ -148,7 +148,7 @@ impl Screen {
         }
     }
 
-    /// What an agent does that is a node.
+    /// Shows an event of a node's agent.
     fn inner(&mut self, node: &str, branch: usize, event: &RunEvent) {
         let whose = self.whose(node, branch);
         match event {

@@ -1,4 +1,4 @@
-//! What a researcher may do: search the documents and read them. Whatever it was shown becomes a source.
+//! The tools of a researcher: search the documents, and read them. Everything that it reads becomes a source.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use stepfold_examples::Recording;
 
-    /// What the tools answer to a model, and which sources they note.
+    /// The results of the tools, and the sources that they record.
     async fn answers(calls: &str) -> String {
         let documents = [
             ("a.md".to_owned(), format!("# One\nA crash.\n# Long\n{}", "0123456789".repeat(700))),

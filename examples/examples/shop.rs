@@ -10,7 +10,7 @@ use stepfold::providers::Scripted;
 use stepfold::session_scopes::SqliteStore;
 use stepfold::terminal::Printer;
 
-/// What the model says. In place of it: `stepfold::providers::model("openai:gpt-4.1")`.
+/// The replies of the scripted model. For a real one: `stepfold::providers::model("openai:gpt-4.1")`.
 const SCRIPT: &str = r#"
 assistant: > c1 put(item="tea", grams=250)   > c2 put(item="rice", grams=1000)
 assistant: > c3 pay(euro=12)   > c4 deliver(street="1 Quay Street")

@@ -78,7 +78,7 @@ async fn a_chain_of_tools() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the second step multiplies, the model has read in the answer to the first.
+/// The model has read the factor of the second step in the result of the first.
 async fn two_steps() -> Result<(), Box<dyn Error>> {
     let model = Scripted::conversation(
         "assistant: > c1 factorial(n=5)\nassistant: > c2 multiply(a=120, b=2)\nassistant: It is 240.",
@@ -94,7 +94,7 @@ async fn two_steps() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How values are merged: by the key's handler, by one of your own, or by another one for a single write.
+/// Merging values: by the key's handler, by one of your own, or by another one for a single write.
 fn handlers() -> Result<(), StateError> {
     let sorted = Handler::custom("sorted", |current: Option<&Value>, new: Value| {
         let items = |value: &Value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);

@@ -1,10 +1,9 @@
-//! Programs that show stepfold at work; each of them uses only the facade, `stepfold`.
+//! Example programs. Each of them uses only the facade, `stepfold`.
 //!
 //! `analyst` is a conversation with a database: `cargo analyst`. `deep_research` is a graph of agents over a folder of
-//! documents: `cargo research`. The others show
-//! one idea each and are in `examples/examples/`, one file each: `cargo run -p stepfold-examples --example
-//! tools_share_state`. None needs a key or a network. Here is what the programs have in common: the model, the
-//! sessions with the options about them, and where text is shown.
+//! documents: `cargo research`. The others show one idea each and are in `examples/examples/`, one file each: `cargo run -p
+//! stepfold-examples --example tools_share_state`. None needs a key or a network. This library contains the common parts:
+//! the model, the sessions with their options, and the output.
 
 mod model;
 mod recording;

@@ -1,11 +1,11 @@
-//! Which model a program asks: the one that the command line names, or one for which the environment has a key.
+//! The model of a program: the one that the command line names, or one for which the environment has a key.
 
 use std::error::Error;
 use std::sync::Arc;
 
 use stepfold::prelude::*;
 
-/// Keys that are looked for, each with a model that it is good for.
+/// Variables with API keys, each with a model that its key can use.
 const KEYS: &[(&str, &str)] =
     &[("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-4-5"), ("OPENAI_API_KEY", "openai:gpt-4.1")];
 
@@ -14,7 +14,7 @@ pub(crate) fn named_by_environment() -> Option<String> {
     named_by(environment)
 }
 
-/// A model that is asked over the network.
+/// A model of a provider, called over the network.
 ///
 /// # Errors
 /// When there is no such model, or its key is missing, or this was built without the feature `live`.
@@ -23,7 +23,7 @@ pub fn live(name: &str) -> Result<Arc<dyn ChatModel>, Box<dyn Error>> {
     Ok(stepfold::providers::model(name)?)
 }
 
-/// A model that is asked over the network.
+/// A model of a provider, called over the network.
 ///
 /// # Errors
 /// Always, since this was built without the feature `live`.

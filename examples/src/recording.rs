@@ -1,7 +1,7 @@
 //! A model that plays its part in a written conversation, so that a program works without a key.
 //!
-//! It says what stands there; the tools that it calls are real. Where it is in the conversation it sees from
-//! what it is asked, and so it continues in whatever process and session asks it.
+//! Its replies are the written ones; the tools that it calls are real. It finds its place in the conversation from each
+//! request, so it continues in any process and session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct Recording {
     stop: Option<Stop>,
 }
 
-/// A reply that is held back until the program lets it go.
+/// A reply that is held back until the program releases it.
 #[derive(Clone, Debug)]
 struct Stop {
     question: String,
@@ -54,38 +54,38 @@ impl Recording {
         Ok(Recording { conversation: conversation.parse()?, delay, stop: None })
     }
 
-    /// Holds the reply to this question back that follows so many others, until it is [let go](Self::go_on).
+    /// Holds back the reply to this question that follows so many others, until it is [released](Self::go_on).
     #[must_use]
     pub fn stopping_at(mut self, question: &str, given: usize) -> Self {
         self.stop = Some(Stop { question: question.to_owned(), given, gate: Arc::new(Semaphore::new(0)) });
         self
     }
 
-    /// Whether the reply to this request is held back.
+    /// Returns whether the reply to this request is held back.
     pub fn stops_at(&self, request: &ChatRequest) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.is_at(request))
     }
 
-    /// Whether nothing is held back any more.
+    /// Returns whether the held-back reply was released.
     pub fn is_let_go(&self) -> bool {
         self.stop.as_ref().is_none_or(|stop| stop.gate.available_permits() > 0)
     }
 
-    /// Lets the reply go that is held back.
+    /// Releases the held-back reply.
     pub fn go_on(&self) {
         if let Some(stop) = &self.stop {
             stop.gate.add_permits(1);
         }
     }
 
-    /// What the user says, in order.
+    /// The user's messages, in order.
     pub fn questions(&self) -> Vec<String> {
         let users = self.conversation.iter().filter(|message| message.role() == Role::User);
         users.map(|message| message.text().into_owned()).collect()
     }
 
-    /// The reply that stands where the request ends: after the same question, and as many replies to it. Of a
-    /// question the first line counts, since what follows depends on what the tools gave.
+    /// The written reply for a request: after the same question, and the same number of replies to it. Only the first line
+    /// of a question is compared, since the rest depends on the results of tools.
     fn reply(&self, request: &ChatRequest) -> Option<Arc<Message>> {
         let (question, given) = last_turn(request.messages.iter())?;
         let mut messages = self
@@ -105,7 +105,7 @@ impl Stop {
     }
 }
 
-/// The last question, and how many replies stand behind it.
+/// The last question, and the number of replies after it.
 fn last_turn<'m>(messages: impl Iterator<Item = &'m Arc<Message>>) -> Option<(String, usize)> {
     messages.fold(None, |last, message| match (message.role(), last) {
         (Role::User, _) => Some((first_line(&message.text()).to_owned(), 0)),
@@ -153,7 +153,7 @@ impl ChatModel for Recording {
     }
 }
 
-/// Text comes word by word, also that of parts which stand behind each other: they are one text.
+/// Splits text into words, across consecutive parts: they are one text.
 fn words(chunk: Chunk) -> Vec<Chunk> {
     let split = |text: &str| text.split_inclusive(' ').map(|word| Chunk::Text(word.to_owned())).collect();
     match chunk {

@@ -1,4 +1,4 @@
-//! What every program does with its sessions: to list them, to look into one, to fork one, and to say how to continue.
+//! Sessions of the programs: list them, inspect or fork one, and print how to continue.
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _};
@@ -19,10 +19,10 @@ use crate::show::{cut, say, tell};
 /// The columns of a value that is shown.
 const WIDTH: usize = 100;
 
-/// The user whose sessions these are by default.
+/// The default user.
 pub const USER: &str = "you";
 
-/// Why a program failed.
+/// The error of a program.
 pub type Failure = Box<dyn Error>;
 
 /// A command with those options whose values are not the usual ones: each an option, its value and the usual value.
@@ -45,7 +45,7 @@ pub struct Options {
     /// the one that was written last.
     #[arg(long, value_name = "NAME")]
     pub session: Option<String>,
-    /// Whose sessions: what belongs to a user is the same in all of them.
+    /// The user: all sessions of a user share the user's values.
     #[arg(long, value_name = "NAME", default_value = USER)]
     pub user: String,
     /// Milliseconds between two words of the written conversation; 15 on a terminal, else none.
@@ -60,7 +60,7 @@ pub struct Options {
     /// Make another session that shares the session's past up to this version.
     #[arg(long, value_name = "VERSION")]
     pub fork: Option<u64>,
-    /// When to show colors.
+    /// Show colors: by default at a terminal.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub color: ColorArgument,
     /// Show arguments and results of calls in full.
@@ -71,7 +71,7 @@ pub struct Options {
     pub picture: Option<usize>,
 }
 
-/// When to show colors.
+/// The choice of colors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ColorArgument {
     /// At a terminal, unless `NO_COLOR` is set.
@@ -92,7 +92,7 @@ impl Options {
         self.model.clone().or_else(named_by_environment)
     }
 
-    /// What shows the runs, under this name of the assistant.
+    /// The printer of runs, with this name of the assistant.
     pub fn printer(&self, name: &str) -> Printer {
         match self.color {
             ColorArgument::Auto => Color::Auto,
@@ -107,7 +107,7 @@ impl Options {
         printer.name(name).verbose(self.verbose)
     }
 
-    /// Whether a written conversation stops once for a person.
+    /// Returns whether a written conversation stops once for a person.
     pub fn stops(&self) -> bool {
         self.picture.is_some() || (io::stdin().is_terminal() && io::stdout().is_terminal())
     }
@@ -119,7 +119,7 @@ impl Options {
     }
 }
 
-/// Says why a program failed, if it did.
+/// Prints the error of a program, if it failed.
 pub fn ended(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -130,7 +130,7 @@ pub fn ended(result: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// Whether a run can continue: it waits, was interrupted or failed.
+/// Returns whether a run can continue: it waits, was interrupted or failed.
 pub fn is_unfinished(run: &Run) -> bool {
     run.exit().is_none_or(Exit::is_resumable)
 }
@@ -155,7 +155,7 @@ pub async fn list(runner: &Runner, user: &str) -> Result<(), Failure> {
     }
 }
 
-/// Makes another session that shares the past of this one up to a version.
+/// Creates a session that shares the history of this one up to a version.
 ///
 /// # Errors
 /// When there is no such version, or the store fails.
@@ -192,7 +192,7 @@ pub async fn inspect(runner: &Runner, session: &SessionHandle) -> Result<(), Fai
     Ok(())
 }
 
-/// The session of a user that was written last.
+/// The session of a user with the newest write.
 ///
 /// # Errors
 /// When there is no session, or the store fails.
@@ -203,7 +203,7 @@ pub async fn newest(runner: &Runner, user: &str) -> Result<SessionHandle, Failur
     Ok(runner.session(user, newest.key.id.as_str()).await?)
 }
 
-/// Says where the session is, and what can be done with it by this command. `more` are further things to do, each with its
+/// Prints where the session is stored, and the commands that continue it. `more` are further commands, each with its
 /// options.
 ///
 /// # Errors

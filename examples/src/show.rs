@@ -1,5 +1,5 @@
-//! Text on standard output and standard error: escaped, since models and tools may say what a terminal obeys, and without
-//! a word when its reader has had enough (`| head -1`).
+//! Text on standard output and standard error. It is escaped, since the output of models and tools may contain escape
+//! sequences; a closed pipe (`| head -1`) is not an error.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
@@ -11,7 +11,7 @@ use stepfold::terminal::brief;
 /// Long values are cut after so many characters.
 const WIDTH: usize = 100;
 
-/// A text in one line, not too long. JSON stays JSON, with marks for what is left out.
+/// A text in one short line. Omissions in JSON are marked.
 pub fn cut(text: &str) -> String {
     if let Ok(value @ (Value::Array(_) | Value::Object(_))) = serde_json::from_str(text) {
         return brief(&value, WIDTH);
@@ -27,12 +27,12 @@ pub fn cut(text: &str) -> String {
     }
 }
 
-/// Shows a line. In place of `println!`, which panics when its reader is gone.
+/// Prints a line; unlike `println!` without a panic when the pipe is closed.
 pub fn say(text: impl Display) {
     write(&format!("{text}\n"));
 }
 
-/// Shows more of a line, at once.
+/// Prints more of a line immediately.
 pub fn write(text: &str) {
     let mut out = io::stdout().lock();
     // Output that cannot be written is dropped.
@@ -45,7 +45,7 @@ pub fn tell(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{}", escape_invisible(&text.to_string()));
 }
 
-/// Asks for a line; none when there is no more.
+/// Asks for a line; none at the end of input.
 ///
 /// # Errors
 /// When standard input cannot be read.

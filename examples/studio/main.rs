@@ -56,14 +56,14 @@ const RESEARCH: &str = include_str!("../deep_research/conversation.txt");
 /// In the answer to this question the analyst is killed, after so many replies.
 const KILLED: (&str, usize) = ("Change the WHERE of that query: only zones south of the equator.", 2);
 
-/// What the analyst has of the conversation from the fourth question on.
+/// The analyst's view of the conversation from the fourth question on.
 const SUMMARY: &str = "The user asked which country has the most time zones: US 29, RU 27, CA 23, BR 16, AU 13 (run_sql over zone_countries and zones). From now on answers are one sentence and name the country codes. South of the equator: BR 15, AU 12, AR 12, AQ 9, ID 4; the column is zones.latitude, there is no zones.lat.";
 
 /// The studio over the analyst and the deep research.
 #[derive(Debug, Parser)]
 #[command(name = "studio")]
 struct Arguments {
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:8477")]
     bind: SocketAddr,
     /// Make the sessions, and end.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::process::output_of;
 
-/// Whether this is a Debian and we may install packages.
+/// Returns whether this is a Debian on which packages may be installed.
 pub(crate) fn can_install() -> bool {
     let run = |program, argument: &str| output_of(program, &[argument], Path::new("."));
     let is_root = run("id", "-u").is_some_and(|user| user.trim_ascii() == b"0");

@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: every check, cheapest first, stopping at the first failure.
 //!
-//! What each stage runs is decided by one pure function, `work`; the rest of this file runs it and keeps
+//! One pure function, `work`, decides what each stage runs; the rest of this file runs it and keeps
 //! the time. The cargo calls select the whole workspace with every feature on wherever they can: another
 //! selection resolves features again, and builds a second time. `cargo run` always selects one package; so the
 //! examples are built with the workspace, and started as programs.
@@ -23,9 +23,9 @@ use crate::{Error, api, interop, layers, tidy};
 pub enum Stage {
     /// The source is formatted.
     Format,
-    /// What no compiler looks at, as `cargo xtask tidy`.
+    /// Checks that no compiler does, as `cargo xtask tidy`.
     Tidy,
-    /// Who depends on whom, as `cargo xtask layers`.
+    /// The allowed dependencies, as `cargo xtask layers`.
     Layers,
     /// Licences, bans and sources of what we depend on, when cargo-deny is installed.
     Deny,
@@ -86,14 +86,14 @@ pub fn run(options: &CiOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a stage runs.
+/// Returns whether a stage runs.
 fn is_chosen(stage: Stage, options: CiOptions) -> bool {
     let takes_long =
         matches!(stage, Stage::DocTest | Stage::Docs | Stage::Interop | Stage::Examples | Stage::Bare);
     options.only.is_none_or(|only| only == stage) && !(options.fast && takes_long)
 }
 
-/// How many cases there are of each property test.
+/// The cases of each property test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cases {
     Few,
@@ -173,7 +173,7 @@ fn perform(acts: &[Act], root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a stage does, and what a reader should know about it.
+/// The work of a stage, with a note for readers.
 #[derive(Debug, Default)]
 struct Work {
     acts: Vec<Act>,
@@ -201,7 +201,7 @@ struct Plan {
     programs: String,
 }
 
-/// Which optional tools are there.
+/// The optional tools that are installed.
 #[derive(Clone, Copy, Debug)]
 struct Tools {
     nextest: bool,
@@ -219,7 +219,7 @@ impl Tools {
     }
 }
 
-/// What this stage does.
+/// The work of this stage.
 fn work(stage: Stage, plan: &Plan) -> Work {
     match stage {
         Stage::Format => cargo(&["fmt", "--all", "--check"]),
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// What every stage would do, as text.
+    /// The work of every stage, as text.
     fn check(plan: &Plan, expected: &Expect) {
         let mut lines = Vec::new();
         for &stage in Stage::value_variants() {

@@ -10,12 +10,12 @@ use crate::ci::Stage;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What xtask can do.
+/// The commands of xtask.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run every check, cheapest first; stop at the first failure.
@@ -43,13 +43,13 @@ pub enum Command {
     Release(ReleaseOptions),
 }
 
-/// How `cargo xtask picture` runs.
+/// Options of `cargo xtask picture`.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct PictureOptions {
     /// The columns of the terminal.
     #[arg(long, default_value_t = 92)]
     pub columns: usize,
-    /// Only compare the pictures with those that are there.
+    /// Only compare the pictures with the stored ones.
     #[arg(long)]
     pub check: bool,
     /// Take the pictures of the studio instead, in Chromium, with what `cargo xtask interop` has installed.
@@ -57,7 +57,7 @@ pub struct PictureOptions {
     pub studio: bool,
 }
 
-/// How `cargo xtask api` runs.
+/// Options of `cargo xtask api`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct ApiOptions {
     /// Write the lists instead.
@@ -65,7 +65,7 @@ pub struct ApiOptions {
     pub update: bool,
 }
 
-/// How `cargo xtask tidy` runs.
+/// Options of `cargo xtask tidy`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct TidyOptions {
     /// Also print figures of the source, by crate: names of types, openings of documentation, reasons, rooms.
@@ -73,10 +73,10 @@ pub struct TidyOptions {
     pub figures: bool,
 }
 
-/// How `cargo xtask sim` runs.
+/// Options of `cargo xtask sim`.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct SimOptions {
-    /// How many runs to simulate in each test.
+    /// The simulated runs of each test.
     #[arg(default_value_t = 10_000)]
     pub runs: u32,
     /// The seed; random by default. A failure also prints its own case.
@@ -84,10 +84,10 @@ pub struct SimOptions {
     pub seed: Option<u64>,
 }
 
-/// How `cargo xtask release` runs.
+/// Options of `cargo xtask release`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct ReleaseOptions {
-    /// Only say in which order.
+    /// Only print the order.
     #[arg(long)]
     pub order: bool,
     /// Also build each crate from its package.
@@ -95,13 +95,13 @@ pub struct ReleaseOptions {
     pub verify: bool,
 }
 
-/// How `cargo xtask ci` runs.
+/// Options of `cargo xtask ci`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct CiOptions {
     /// Run 10,000 cases of each property test, not the 256 that proptest runs by itself.
     #[arg(long)]
     pub long: bool,
-    /// Leave out what takes long and seldom fails by itself; few cases of each property test.
+    /// Skip slow stages that seldom fail alone, and run few cases of each property test.
     #[arg(long, conflicts_with_all = ["long", "only"])]
     pub fast: bool,
     /// Run this stage only.

@@ -1,4 +1,4 @@
-//! What xtask itself says, on standard output; the programs it starts write to their own.
+//! The messages of xtask itself, on standard output; the programs that it starts have their own.
 
 use std::fmt::Display;
 

@@ -1,4 +1,4 @@
-//! Why xtask stopped.
+//! The errors of xtask.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::ci::Stage;
 use crate::process::ProcessError;
 
-/// Why a command of xtask did not succeed.
+/// The reason why a command of xtask failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,7 +21,7 @@ pub enum Error {
     ReadFile {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A file could not be written or removed.
@@ -29,7 +29,7 @@ pub enum Error {
     WriteFile {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The documentation of a crate, as JSON, could not be read.
@@ -37,7 +37,7 @@ pub enum Error {
     Api {
         /// The file.
         json: PathBuf,
-        /// Why not.
+        /// The reason.
         source: public_api::Error,
     },
     /// The repository could not be walked.
@@ -48,7 +48,7 @@ pub enum Error {
     Problems {
         /// `layers`, `tidy`, `api` or `picture`.
         check: &'static str,
-        /// How many were printed.
+        /// The number of printed violations.
         count: usize,
     },
     /// A stage of `ci` failed.
@@ -58,15 +58,15 @@ pub enum Error {
         stage: Stage,
         /// The command that runs only this stage.
         again: String,
-        /// What went wrong in it.
+        /// The cause.
         source: Box<Error>,
     },
     /// There is no bench target of this name.
     #[error("no bench target is named `{name}`; there are: {known}")]
     UnknownBench {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
     /// A peer of `interop` could not be installed, on a machine where it has to be there.
@@ -74,7 +74,7 @@ pub enum Error {
     NoPeer {
         /// The peer.
         peer: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The crates need each other in a circle, or one that is not published.

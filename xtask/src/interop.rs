@@ -21,7 +21,7 @@ struct Peer {
     name: &'static str,
     /// Programs that have to be there.
     needs: &'static [&'static str],
-    /// What is installed; written down beside it, so that it is not installed twice.
+    /// The file that records the installed packages, so that they are not installed twice.
     packages: &'static [&'static str],
     variable: &'static str,
 }
@@ -123,7 +123,7 @@ const RESTATE: Peer = Peer {
     variable: "STEPFOLD_INTEROP_RESTATE",
 };
 
-/// What drives Chromium (Apache-2.0), without browsers of its own: tests find `chromium` and `node` on the path. And what
+/// The driver of Chromium (Apache-2.0), without browsers of its own: tests find `chromium` and `node` on the path. And what
 /// looks for barriers in a page (MPL-2.0).
 const PLAYWRIGHT: Peer = Peer {
     name: "playwright",
@@ -320,7 +320,7 @@ fn tests(has_nextest: bool) -> Call {
     Call::cargo(["test"].into_iter().chain(all).chain(options))
 }
 
-/// Why a peer is not there.
+/// The reason why a peer is missing.
 #[derive(Debug, PartialEq, Eq)]
 enum NotThere {
     /// A program that it needs is missing.
@@ -371,7 +371,7 @@ fn install_program(program: &str) -> bool {
     program == "chromium" && apt::can_install() && apt::install(program)
 }
 
-/// How a peer is installed.
+/// The installation of a peer.
 fn commands(peer: Peer, folder: &Path) -> Vec<Call> {
     let packages = peer.packages.iter().copied();
     if peer.needs.contains(&"npm") {

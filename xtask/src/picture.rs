@@ -15,7 +15,7 @@ use crate::console::say;
 use crate::process::Call;
 use crate::workspace;
 
-/// Where the recording keeps its sessions.
+/// The folder of the recording's sessions.
 const FOLDER: &str = "target/picture";
 
 /// The question before which the picture ends.
@@ -105,7 +105,7 @@ fn studio(root: &Path, target: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// What two processes show, one after the other, with their escape sequences.
+/// The output of two processes, one after the other, with their escape sequences.
 fn recording(root: &Path, columns: usize) -> Result<String, Error> {
     let folder = root.join(FOLDER);
     if folder.exists() {

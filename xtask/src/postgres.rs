@@ -6,12 +6,12 @@ use std::path::Path;
 use crate::apt;
 use crate::console::say;
 
-/// Where Debian keeps the programs, below a folder for each version.
+/// Debian's folder of the programs, with a subfolder for each version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 const OTHERS: &[&str] =
     &["/usr/local/bin/initdb", "/usr/local/pgsql/bin/initdb", "/usr/bin/initdb", "/opt/homebrew/bin/initdb"];
 
-/// Whether a server can be started here.
+/// Returns whether a server can be started here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Postgres {
     /// The programs are there.

@@ -100,7 +100,7 @@ impl Call {
     }
 }
 
-/// What one would type.
+/// The command line, as one would type it.
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.environment {
@@ -112,24 +112,24 @@ impl fmt::Display for Call {
     }
 }
 
-/// Why a program did not succeed.
+/// The reason why a program failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
     /// It could not be started.
     #[error("could not start `{call}`")]
     Start {
-        /// What was to be run.
+        /// The command line.
         call: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// It ran and failed.
     #[error("`{call}` ended with {status}")]
     Failed {
-        /// What was run.
+        /// The command line.
         call: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
     },
 }
@@ -159,7 +159,7 @@ fn without_deleted(path: &str) -> &str {
     path.strip_suffix(" (deleted)").unwrap_or(path)
 }
 
-/// Whether `cargo NAME` is there: built in or installed.
+/// Returns whether `cargo NAME` exists: built in or installed.
 pub fn has_cargo_command(name: &str) -> bool {
     Command::new(cargo())
         .args([name, "--version"])
@@ -181,7 +181,7 @@ fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Whether we run on a CI machine, where a progress bar is not watched.
+/// Returns whether this is a CI machine, where nobody watches a progress bar.
 #[expect(clippy::disallowed_methods, reason = "the environment variable `CI` is how CI machines say so")]
 pub(crate) fn is_ci() -> bool {
     std::env::var_os("CI").is_some()

@@ -1,4 +1,4 @@
-//! What xtask knows of the workspace: its crates, targets and files.
+//! The workspace: its crates, targets and files.
 //!
 //! Everything is read from the current folder upwards, as cargo does it.
 
@@ -24,13 +24,13 @@ pub fn metadata() -> Result<Metadata, Error> {
 pub struct Target {
     /// The package it belongs to.
     pub package: String,
-    /// What it is.
+    /// The kind of target.
     pub kind: Kind,
     /// Its own name.
     pub name: String,
 }
 
-/// What a target is, as far as xtask cares.
+/// The kind of a target, as far as xtask needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A program.

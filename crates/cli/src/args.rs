@@ -10,7 +10,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use stepfold::runner::WhenClaimed;
 use stepfold::terminal::Color;
 
-use crate::head::Head;
+use crate::head::HistoryHead;
 
 /// Run agents and graphs from files, in durable sessions.
 ///
@@ -22,7 +22,7 @@ use crate::head::Head;
 /// SIGHUP (a run can be resumed).
 #[derive(Debug, Parser)]
 #[command(name = "stepfold", version, propagate_version = true, arg_required_else_help = true)]
-pub(crate) struct Args {
+pub(crate) struct CommandLine {
     /// Print JSON: one object, or one object per line for a sequence of events.
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -31,22 +31,22 @@ pub(crate) struct Args {
     pub(crate) verbose: u8,
     /// When to show colors.
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
-    pub(crate) color: When,
+    pub(crate) color: ColorChoice,
     /// Send spans of runs, model calls and tool calls to the OpenTelemetry collector at this URL, by OTLP over HTTP.
     #[arg(long, global = true, value_name = "URL", env = "STEPFOLD_OTLP")]
     pub(crate) otlp: Option<String>,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Ask an agent one question.
     Run {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         #[command(flatten)]
-        asked: Asked,
+        options: RunArgs,
         /// The question; `-` reads it from standard input.
         question: String,
         /// Values to write to the state first, as KEY=JSON; text that is not JSON is a string.
@@ -63,29 +63,29 @@ pub(crate) enum Command {
     /// Chat with an agent: each line is a turn.
     Chat {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         #[command(flatten)]
-        asked: Asked,
+        options: RunArgs,
     },
     /// Serve an agent as a tool of the Model Context Protocol, on standard input and output.
     Mcp {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         #[command(flatten)]
-        asked: Asked,
+        options: RunArgs,
     },
     /// Serve agents over HTTP: an API of their sessions, with a live stream of each.
     ///
     /// Prints its address, with a token that is valid until the server stops. The address opens the studio, a page that
     /// shows sessions. SIGTERM and Ctrl-C shut it down gracefully: active runs get some time to complete, and the next
     /// process resumes the others.
-    Serve(Serve),
+    Serve(ServeArgs),
     /// Create a token for `serve --tokens`: prints the token, and the line with its hash for the file.
     Token {
         /// The user whose sessions it opens.
         #[arg(long, value_name = "ID", default_value = "local")]
         user: String,
-        /// What it may do.
+        /// Its role.
         #[arg(long, value_enum, default_value_t)]
         role: TokenRole,
         /// The name to record for decisions; by default the user.
@@ -95,7 +95,7 @@ pub(crate) enum Command {
     /// List the sessions of an agent.
     Sessions {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// Maximum number of sessions to list.
         #[arg(long, default_value = "20")]
         limit: NonZeroUsize,
@@ -103,10 +103,10 @@ pub(crate) enum Command {
     /// Show a session: its log, and its state with the write that set each key.
     Inspect {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// Show the session at this version: a number, or a label.
         #[arg(long, value_name = "VERSION")]
-        at: Option<At>,
+        at: Option<VersionName>,
         /// State changes between two versions, as in `2..5` or `draft..final`.
         #[arg(long, value_name = "FROM..TO", conflicts_with = "at")]
         diff: Option<String>,
@@ -127,9 +127,9 @@ pub(crate) enum Command {
     /// Resume a run that waits for approvals, was interrupted or failed.
     Resume {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         #[command(flatten)]
-        asked: Asked,
+        options: RunArgs,
         /// Approve a pending call, by its id, or `all`.
         #[arg(long, value_name = "ID")]
         approve: Vec<String>,
@@ -152,9 +152,9 @@ pub(crate) enum Command {
     /// Run a worker: resume interrupted and failed runs of all users of the agent, until it is stopped.
     Work {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         #[command(flatten)]
-        asked: Asked,
+        options: RunArgs,
         /// Maximum number of sessions to work in concurrently.
         #[arg(long, default_value = "8")]
         parallel: NonZeroUsize,
@@ -171,7 +171,7 @@ pub(crate) enum Command {
     /// List the queued messages of a session, or withdraw some.
     Inbox {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// Withdraw a message, by its id, or `all`.
         #[arg(long, value_name = "ID")]
         remove: Vec<String>,
@@ -179,15 +179,15 @@ pub(crate) enum Command {
     /// Replay every run of a session without model and tools, and report where it diverges.
     Replay {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
     },
     /// Fork a session: create a session that shares its history.
     Fork {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// The version to fork at, a number or a label; by default the newest.
         #[arg(long, value_name = "VERSION")]
-        at: Option<At>,
+        at: Option<VersionName>,
         /// The id of the new session; random by default.
         #[arg(long, value_name = "ID")]
         to: Option<String>,
@@ -195,12 +195,12 @@ pub(crate) enum Command {
     /// List the forks of a session, with the version at which each was made.
     Forks {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
     },
     /// Compare two sessions, such as a fork and its original, after their shared history.
     Compare {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// The first session.
         #[arg(value_name = "A", conflicts_with = "session")]
         left: String,
@@ -211,13 +211,13 @@ pub(crate) enum Command {
     /// Rewind a session to a version. Nothing is deleted.
     Rewind {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// The version: a number, or a label.
         #[arg(value_name = "VERSION")]
-        to: At,
-        /// What to do while another process runs in the session.
+        to: VersionName,
+        /// The action while another process runs in the session.
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-        when_claimed: WhenBusy,
+        when_claimed: BusyPolicy,
     },
     /// Name versions of a session: commands accept a label like a version number.
     Label {
@@ -227,13 +227,13 @@ pub(crate) enum Command {
     /// Delete a session permanently. Forks of it are kept.
     Delete {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// Also delete the user's values (`user:`), which all sessions of the user share.
         #[arg(long)]
         user_state: bool,
-        /// What to do while another process runs in the session.
+        /// The action while another process runs in the session.
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-        when_claimed: WhenBusy,
+        when_claimed: BusyPolicy,
     },
     /// Verify stored data against its checksums, and list damaged or missing data. Nothing is changed.
     ///
@@ -241,10 +241,10 @@ pub(crate) enum Command {
     /// any later change of the history.
     Verify {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// An earlier head of the session: the history must still contain it.
         #[arg(long, value_name = "VERSION:DIGEST", requires = "session")]
-        head: Option<Head>,
+        head: Option<HistoryHead>,
     },
     /// Read or write the state of a session.
     State {
@@ -302,7 +302,7 @@ pub(crate) enum Command {
         graph: PathBuf,
         /// The language of the drawing.
         #[arg(long = "as", value_enum, default_value_t)]
-        language: Drawing,
+        language: DrawingLanguage,
     },
     /// Print the JSON Schema of agent or graph files, for editors.
     Schema {
@@ -314,7 +314,7 @@ pub(crate) enum Command {
 
 /// When colors are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum When {
+pub(crate) enum ColorChoice {
     /// At a terminal, unless `NO_COLOR` is set.
     #[default]
     Auto,
@@ -324,19 +324,19 @@ pub(crate) enum When {
     Never,
 }
 
-impl From<When> for Color {
-    fn from(when: When) -> Self {
+impl From<ColorChoice> for Color {
+    fn from(when: ColorChoice) -> Self {
         match when {
-            When::Auto => Color::Auto,
-            When::Always => Color::Always,
-            When::Never => Color::Never,
+            ColorChoice::Auto => Color::Auto,
+            ColorChoice::Always => Color::Always,
+            ColorChoice::Never => Color::Never,
         }
     }
 }
 
 /// The language of a drawing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Drawing {
+pub(crate) enum DrawingLanguage {
     /// Mermaid, <https://mermaid.js.org>, which many Markdown viewers render.
     #[default]
     Mermaid,
@@ -344,7 +344,7 @@ pub(crate) enum Drawing {
     Dot,
 }
 
-/// What a file describes.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileKind {
     /// An agent.
@@ -354,43 +354,43 @@ pub(crate) enum FileKind {
     Graph,
 }
 
-impl Command {
+impl CliCommand {
     /// Which agent, store and session it is about; none if it is about files only.
-    pub(crate) fn place(&self) -> Option<&Place> {
+    pub(crate) fn target(&self) -> Option<&SessionArgs> {
         match self {
-            Command::Run { place, .. }
-            | Command::Chat { place, .. }
-            | Command::Mcp { place, .. }
-            | Command::Sessions { place, .. }
-            | Command::Inspect { place, .. }
-            | Command::Resume { place, .. }
-            | Command::Work { place, .. }
-            | Command::Inbox { place, .. }
-            | Command::Replay { place }
-            | Command::Fork { place, .. }
-            | Command::Forks { place }
-            | Command::Compare { place, .. }
-            | Command::Rewind { place, .. }
-            | Command::Label {
+            CliCommand::Run { target, .. }
+            | CliCommand::Chat { target, .. }
+            | CliCommand::Mcp { target, .. }
+            | CliCommand::Sessions { target, .. }
+            | CliCommand::Inspect { target, .. }
+            | CliCommand::Resume { target, .. }
+            | CliCommand::Work { target, .. }
+            | CliCommand::Inbox { target, .. }
+            | CliCommand::Replay { target }
+            | CliCommand::Fork { target, .. }
+            | CliCommand::Forks { target }
+            | CliCommand::Compare { target, .. }
+            | CliCommand::Rewind { target, .. }
+            | CliCommand::Label {
                 command:
-                    LabelCommand::Set { place, .. }
-                    | LabelCommand::Remove { place, .. }
-                    | LabelCommand::List { place },
+                    LabelCommand::Set { target, .. }
+                    | LabelCommand::Remove { target, .. }
+                    | LabelCommand::List { target },
             }
-            | Command::Delete { place, .. }
-            | Command::Verify { place, .. }
-            | Command::Result { command: ResultCommand::Set { place, .. } }
-            | Command::State { command: StateCommand::Get { place, .. } | StateCommand::Set { place, .. } } => {
-                Some(place)
-            }
-            Command::Serve(_)
-            | Command::Token { .. }
-            | Command::Check { .. }
-            | Command::Resources { .. }
-            | Command::Login { .. }
-            | Command::Logout { .. }
-            | Command::Draw { .. }
-            | Command::Schema { .. } => None,
+            | CliCommand::Delete { target, .. }
+            | CliCommand::Verify { target, .. }
+            | CliCommand::Result { command: ResultCommand::Set { target, .. } }
+            | CliCommand::State {
+                command: StateCommand::Get { target, .. } | StateCommand::Set { target, .. },
+            } => Some(target),
+            CliCommand::Serve(_)
+            | CliCommand::Token { .. }
+            | CliCommand::Check { .. }
+            | CliCommand::Resources { .. }
+            | CliCommand::Login { .. }
+            | CliCommand::Logout { .. }
+            | CliCommand::Draw { .. }
+            | CliCommand::Schema { .. } => None,
         }
     }
 }
@@ -400,14 +400,14 @@ pub(crate) enum StateCommand {
     /// Print one value, or all values.
     Get {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// The key.
         key: Option<String>,
     },
     /// Write values, merged by the handlers of their keys: between runs, or into a paused run.
     Set {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// Replace the values instead of merging them.
         #[arg(long)]
         replace: bool,
@@ -422,7 +422,7 @@ pub(crate) enum ResultCommand {
     /// Replace the result of a completed call in a paused run.
     Set {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// Set an error instead of a result.
         #[arg(long)]
         error: bool,
@@ -440,45 +440,46 @@ pub(crate) enum LabelCommand {
     /// Set a label, or move it to another version.
     Set {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// The label.
         label: String,
         /// The version, a number or another label; by default the newest.
         #[arg(long, value_name = "VERSION")]
-        at: Option<At>,
+        at: Option<VersionName>,
     },
     /// Remove a label. The version stays.
     Remove {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
         /// The label.
         label: String,
     },
     /// List the labels of a session with their versions.
     List {
         #[command(flatten)]
-        place: Place,
+        target: SessionArgs,
     },
 }
 
-/// A version of a session, as it is named on the command line.
+/// The name of a version on the command line: its number, or a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum At {
+pub(crate) enum VersionName {
     Version(u64),
     Label(String),
 }
 
-impl FromStr for At {
+impl FromStr for VersionName {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(text.parse().map_or_else(|_| At::Label(text.to_owned()), At::Version))
+        // NOTE: A number is never a label: `stepfold label set` rejects such names.
+        Ok(text.parse().map_or_else(|_| VersionName::Label(text.to_owned()), VersionName::Version))
     }
 }
 
-/// Which agent, which store, which session.
+/// The agent, the store and the session of a command.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct SessionArgs {
     /// The agent or graph file.
     #[arg(value_name = "AGENT.toml")]
     pub(crate) agent: PathBuf,
@@ -494,9 +495,9 @@ pub(crate) struct Place {
     pub(crate) user: String,
 }
 
-/// What is served, to whom, and from where.
+/// Options of `stepfold serve`: agents, clients, and the address.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Serve {
+pub(crate) struct ServeArgs {
     /// The agent and graph files.
     #[arg(required_unless_present = "demo", value_name = "AGENT.toml")]
     pub(crate) agents: Vec<PathBuf>,
@@ -505,6 +506,7 @@ pub(crate) struct Serve {
     #[arg(long, conflicts_with = "agents")]
     pub(crate) demo: bool,
     /// The SQLite file with the sessions, or the URL of a PostgreSQL database; a file in the user's data folder by default.
+    // NOTE: The URL may contain a password, which the help must not print.
     #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// The address to listen on; port 0 selects a free port.
@@ -520,12 +522,12 @@ pub(crate) struct Serve {
     /// An origin whose pages may use the API with tokens, such as https://app.example. Repeatable.
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub(crate) origins: Vec<String>,
-    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are set with `Secure`, and pages of the server
-    /// have `https` in their origin.
+    /// Clients reach the server by HTTPS only, through a reverse proxy: cookies are set with `Secure`, and pages of the
+    /// server have `https` in their origin.
     #[arg(long)]
     pub(crate) https: bool,
-    /// Append a line for each request to this file, in the Common Log Format with the microseconds after it; `-` is standard
-    /// error.
+    /// Append a line for each request to this file, in the Common Log Format with the microseconds after it; `-` is
+    /// standard error.
     #[arg(long, value_name = "FILE")]
     pub(crate) access_log: Option<PathBuf>,
     /// Mebibytes that all requests hold at once; those of one user hold a quarter of it.
@@ -537,8 +539,8 @@ pub(crate) struct Serve {
     /// Let anyone who reaches the server read the agent cards (A2A): names and descriptions of agents.
     #[arg(long = "public-cards")]
     pub(crate) public_cards: bool,
-    /// Seconds between a shutdown signal and the end of accepting connections: `/readyz` answers 503 meanwhile, so that load
-    /// balancers send requests elsewhere. By default 5, and 0 on a loopback address.
+    /// Seconds between a shutdown signal and the end of accepting connections: `/readyz` answers 503 meanwhile, so that
+    /// load balancers send requests elsewhere. By default 5, and 0 on a loopback address.
     #[arg(long = "shutdown-delay", value_name = "SECONDS")]
     pub(crate) shutdown_delay: Option<u64>,
     /// Seconds that active runs get to complete after that.
@@ -561,9 +563,9 @@ pub(crate) enum TokenRole {
     Administer,
 }
 
-/// The model, and its parameters.
+/// Options of commands that run an agent: the model, the approver, and the action for a busy session.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Asked {
+pub(crate) struct RunArgs {
     /// Use this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
@@ -572,39 +574,39 @@ pub(crate) struct Asked {
     pub(crate) cassette: Option<PathBuf>,
     /// Whether to record or to replay.
     #[arg(long, value_enum, default_value_t, requires = "cassette")]
-    pub(crate) mode: Mode,
+    pub(crate) mode: CassetteMode,
     /// Prompt for approvals also when standard input is not a terminal.
     #[arg(long)]
     pub(crate) interactive: bool,
     /// The approver to record; by default the user of the system.
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
-    /// What to do while another process runs in the session.
+    /// The action while another process runs in the session.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    pub(crate) when_claimed: WhenBusy,
+    pub(crate) when_claimed: BusyPolicy,
     /// Continue the session with the newest write.
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) last: bool,
 }
 
-impl Asked {
-    /// This model, or the agent's own, and nothing else.
+impl RunArgs {
+    /// Options with this model, or the agent's own; everything else has its default.
     pub(crate) fn of_model(model: Option<&str>) -> Self {
-        Asked {
+        RunArgs {
             model: model.map(str::to_owned),
             cassette: None,
-            mode: Mode::default(),
+            mode: CassetteMode::default(),
             interactive: false,
             by: None,
-            when_claimed: WhenBusy::default(),
+            when_claimed: BusyPolicy::default(),
             last: false,
         }
     }
 }
 
-/// What to do with a session in which another process runs.
+/// The action for a session in which another process runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WhenBusy {
+pub(crate) enum BusyPolicy {
     /// Wait until it is free, at most two minutes.
     #[default]
     Wait,
@@ -614,19 +616,19 @@ pub(crate) enum WhenBusy {
     TakeOver,
 }
 
-impl From<WhenBusy> for WhenClaimed {
-    fn from(when: WhenBusy) -> Self {
+impl From<BusyPolicy> for WhenClaimed {
+    fn from(when: BusyPolicy) -> Self {
         match when {
-            WhenBusy::Wait => WhenClaimed::default(),
-            WhenBusy::Refuse => WhenClaimed::Refuse,
-            WhenBusy::TakeOver => WhenClaimed::TakeOver,
+            BusyPolicy::Wait => WhenClaimed::default(),
+            BusyPolicy::Refuse => WhenClaimed::Refuse,
+            BusyPolicy::TakeOver => WhenClaimed::TakeOver,
         }
     }
 }
 
-/// What to do with a cassette.
+/// The use of a cassette.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
+pub(crate) enum CassetteMode {
     /// Call the model, and replace the recording.
     Record,
     /// Answer from the file only: needs neither key nor network.
@@ -642,6 +644,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        super::Args::command().debug_assert();
+        super::CommandLine::command().debug_assert();
     }
 }

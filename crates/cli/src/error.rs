@@ -1,4 +1,4 @@
-//! How a command ends: what it tells the shell, and errors as one text.
+//! The ending of a command: its exit status, and errors in one text.
 
 use std::error::Error;
 use std::fmt;
@@ -8,12 +8,12 @@ use stepfold::runner::RunnerError;
 use stepfold::session_scopes::{ErrorKind, SessionError};
 use stepfold::state_core::ErrorChain;
 
-use crate::agent_file::FileFaults;
+use crate::form::FileFaults;
 
-/// How a command ended. The numbers are those of the shell.
+/// The ending of a command. It determines the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// All went well.
+pub(crate) enum CommandEnding {
+    /// The command succeeded.
     Done,
     /// Something failed; the run can be resumed if there is one.
     Failed,
@@ -29,77 +29,79 @@ pub(crate) enum Ending {
     Stopped(u8),
 }
 
-impl Ending {
-    /// Whether it is that of a run which has ended, with an answer or without: nothing of it is left to be resumed.
-    pub(crate) fn is_of_ended_run(self) -> bool {
-        matches!(self, Ending::Done | Ending::NoAnswer | Ending::Failed)
+impl CommandEnding {
+    /// Whether the run has ended, with an answer or without: nothing is left to resume.
+    pub(crate) fn has_run_ended(self) -> bool {
+        matches!(self, CommandEnding::Done | CommandEnding::NoAnswer | CommandEnding::Failed)
     }
 }
 
-impl From<Ending> for ExitCode {
-    fn from(ending: Ending) -> Self {
+impl From<CommandEnding> for ExitCode {
+    fn from(ending: CommandEnding) -> Self {
         ExitCode::from(match ending {
-            Ending::Done => 0,
-            Ending::Failed => 1,
-            Ending::Usage => 2,
-            Ending::Waits => 3,
-            Ending::NoAnswer => 4,
-            Ending::Interrupted => 130,
-            Ending::Stopped(signal) => 128_u8.saturating_add(signal),
+            CommandEnding::Done => 0,
+            CommandEnding::Failed => 1,
+            CommandEnding::Usage => 2,
+            CommandEnding::Waits => 3,
+            CommandEnding::NoAnswer => 4,
+            CommandEnding::Interrupted => 130,
+            // NOTE: Shells report a process that a signal has ended as 128 and its number.
+            CommandEnding::Stopped(signal) => 128_u8.saturating_add(signal),
         })
     }
 }
 
-/// That the command ends here, and nothing is left to be told.
+/// Ends the command with this status, without a further report.
 #[derive(Debug)]
-pub(crate) struct Stop(pub(crate) Ending);
+pub(crate) struct SilentExit(pub(crate) CommandEnding);
 
-impl fmt::Display for Stop {
+impl fmt::Display for SilentExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the command is stopped")
     }
 }
 
-impl Error for Stop {}
+impl Error for SilentExit {}
 
-/// A wrong use of the command: nothing was done.
+/// A usage error: the command has done nothing.
 #[derive(Debug)]
-pub(crate) struct Misuse(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-impl fmt::Display for Misuse {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Error for Misuse {}
+impl Error for UsageError {}
 
-/// A failure after which the message is stored, and which says so.
+/// A failure after which the message is stored; its text says so.
 #[derive(Debug)]
-pub(crate) struct Stored(pub(crate) String);
+pub(crate) struct StoredMessageError(pub(crate) String);
 
-impl Stored {
-    /// A failure with this text, which says that the message is stored if it is.
+impl StoredMessageError {
+    /// An error with this text: a [`StoredMessageError`] if the message is stored.
     pub(crate) fn if_so(is_stored: bool, text: String) -> anyhow::Error {
-        if is_stored { Stored(text).into() } else { anyhow::Error::msg(text) }
+        if is_stored { StoredMessageError(text).into() } else { anyhow::Error::msg(text) }
     }
 }
 
-impl fmt::Display for Stored {
+impl fmt::Display for StoredMessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Error for Stored {}
+impl Error for StoredMessageError {}
 
 /// An error with its causes, in one line.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     ErrorChain(error).to_string()
 }
 
-/// An error as a user of the command is told it.
-pub(crate) fn told(error: &anyhow::Error) -> String {
+/// The text of an error for users of the command, with advice in terms of the command line.
+pub(crate) fn error_text(error: &anyhow::Error) -> String {
+    // NOTE: The library advises by its methods; users of the command need the options.
     let Some(stored) = session_error(error) else {
         return chain(error.as_ref()).replace("with `when_claimed`", "with `--when-claimed take-over`");
     };
@@ -120,20 +122,20 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
     }
 }
 
-/// Whether an error is about what was asked for, so that nothing was done and the exit status is that of a misuse.
-pub(crate) fn is_misuse(error: &anyhow::Error) -> bool {
+/// Whether the request is at fault: nothing was done, and the exit status is that of a usage error.
+pub(crate) fn is_usage_error(error: &anyhow::Error) -> bool {
     let is_input = || {
         let error = error.downcast_ref::<RunnerError>();
         matches!(error, Some(RunnerError::Input { .. } | RunnerError::NothingToResume { .. }))
     };
-    error.is::<Misuse>()
+    error.is::<UsageError>()
         || error.is::<FileFaults>()
         || is_input()
         || session_error(error).is_some_and(is_request_fault)
 }
 
-/// Whether the store is damaged, or not ours: then a person has to look at its file.
-pub(crate) fn is_of_store(error: &anyhow::Error) -> bool {
+/// Whether the store is damaged or of another program: then a person has to inspect its file.
+pub(crate) fn is_store_fault(error: &anyhow::Error) -> bool {
     let is_of_agent = |error: &SessionError| {
         matches!(error, SessionError::SchemaMismatch { .. } | SessionError::Migration { .. })
     };
@@ -143,7 +145,7 @@ pub(crate) fn is_of_store(error: &anyhow::Error) -> bool {
     session_error(error).is_some_and(is_of_file)
 }
 
-/// What a store said, if it was a store.
+/// The error of a store, if a store caused this one.
 fn session_error(error: &anyhow::Error) -> Option<&SessionError> {
     match error.downcast_ref::<RunnerError>() {
         Some(

@@ -1,4 +1,4 @@
-//! Where traces go: to standard error, as much as `-v` or `RUST_LOG` ask for, and spans to a collector if there is one.
+//! Traces go to standard error, filtered by `-v` or `RUST_LOG`; spans go to a collector, if there is one.
 
 use std::io::IsTerminal as _;
 
@@ -7,15 +7,15 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
-/// `RUST_LOG` wins over `-vv`; without both there are warnings only.
+/// Starts the log. `RUST_LOG` overrides `-vv`; without both only warnings are shown.
 ///
-/// The returned guard sends the remaining spans at its end.
+/// The returned guard sends the remaining spans when it is shut down.
 pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard>, OtelError> {
-    let asked = crate::environment("RUST_LOG").and_then(|filter| filter.into_string().ok());
-    let filter = asked.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
+    let rust_log = crate::environment::variable("RUST_LOG").and_then(|filter| filter.into_string().ok());
+    let filter = rust_log.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
         match verbose {
-            // An export that failed is told at the end, in words. An agent file shows whether there are tools.
-            // What fails with an MCP server is an error of ours.
+            // NOTE: The exporter, rmcp and the agent are silent here, since the command reports their failures itself: a
+            // failed export at its end, a failed MCP server as an error, an agent without tools by its file.
             0 | 1 => "warn,opentelemetry_sdk=off,rmcp=off,stepfold_agent_loop::agent=error",
             2 => "warn,stepfold=info",
             3 => "info,stepfold=debug",
@@ -24,7 +24,7 @@ pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard
         .to_owned()
     });
     let notes = fmt::layer()
-        .with_writer(|| crate::show::Traces)
+        .with_writer(|| crate::show::TraceWriter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_filter(EnvFilter::new(filter));
     let notes = Registry::default().with(notes);
@@ -33,6 +33,8 @@ pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard
             notes.init();
             Ok(None)
         }
+        // NOTE: Not from `OTEL_EXPORTER_OTLP_ENDPOINT`, which may be set for other programs and name a port that speaks
+        // gRPC (`docs/decisions/command.md`).
         Some(url) => {
             let (spans, guard) = Exporter::to(url).service("stepfold").layer()?;
             notes.with(spans).init();

@@ -1,47 +1,49 @@
 //! The command line of stepfold: agents from files, in durable sessions.
 //!
-//! Each command is a function in `command`; they share one way to open an agent with its store (`desk`), one to
-//! follow a run (`turn`), and one to show things (`show`). Answers go to standard output, everything else to
-//! standard error.
+//! Each command is a function in `command`. All of them open an agent with its store by `context`, follow a run by
+//! `turn`, and print by `show`. Answers go to standard output, everything else to standard error.
 
 mod agent_file;
 mod args;
+mod argument_text;
 mod command;
-mod desk;
+mod context;
+mod environment;
 mod error;
+mod form;
 mod head;
 mod log;
 mod migrate;
 mod model;
-mod other;
+mod other_process;
 mod prompt;
 mod show;
 mod signals;
+mod store;
 mod tool;
 mod turn;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use stepfold::otel::Guard;
 
-use crate::args::Args;
-use crate::error::{Ending, Misuse, Stop};
+use crate::args::CommandLine;
+use crate::error::{CommandEnding, SilentExit, UsageError};
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match CommandLine::try_parse() {
         Ok(args) => args,
-        Err(error) => return refuse(&error).into(),
+        Err(error) => return report_parse_error(&error).into(),
     };
     stepfold::terminal::Color::from(args.color).choose();
     show::choose_verbose(args.verbose > 0);
     let spans = match log::start(args.verbose, args.otlp.as_deref()) {
         Ok(spans) => spans,
-        Err(error) => return tell(&args, &Misuse(error::chain(&error)).into()).into(),
+        Err(error) => return report_error(&args, &UsageError(error::chain(&error)).into()).into(),
     };
-    let ending = run(&args).unwrap_or_else(|error| tell(&args, &error));
-    // What was done is done, whether or not it could be printed.
+    let ending = run(&args).unwrap_or_else(|error| report_error(&args, &error));
+    // NOTE: Failures of output do not change the ending before this point: the work is stored, printed or not.
     if let Some(Err(error)) = spans.map(Guard::shutdown) {
         show::bad("warning", &error::chain(&error));
     }
@@ -50,27 +52,28 @@ fn main() -> ExitCode {
             "error",
             &format!("standard output could not be written: {error}; `inspect` shows what was said"),
         );
-        return Ending::Failed.into();
+        return CommandEnding::Failed.into();
     }
     ending.into()
 }
 
-fn run(args: &Args) -> anyhow::Result<Ending> {
-    // What is shown is written by this thread, and runs are driven by others: who reads slowly, or does not read, holds
-    // no heartbeat up.
+fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
+    // NOTE: This thread writes the output, and two others drive the runs: a slow reader of the output, or none, does not
+    // delay the heartbeats of claims.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(async {
         let ended = command::run(args).await;
         tool::mcp::end().await;
         ended
     });
-    // A thread that still waits for a line of standard input would block the exit.
+    // NOTE: A thread that waits for a line of standard input cannot be cancelled, and would block the exit.
     runtime.shutdown_background();
     ended
 }
 
-/// Says what is wrong with the command line, or what was asked about it.
-fn refuse(error: &clap::Error) -> Ending {
+/// Prints an error of the command line, or the requested help.
+fn report_parse_error(error: &clap::Error) -> CommandEnding {
+    // NOTE: Parsing has failed, so `--json` is looked up in the raw arguments.
     let is_json = std::env::args_os().any(|word| word == "--json");
     if is_json && error.use_stderr() {
         show::line(serde_json::json!({"error": error.to_string().trim_end()}).to_string());
@@ -78,17 +81,18 @@ fn refuse(error: &clap::Error) -> Ending {
         // An error that cannot be printed is dropped.
         let _ = error.print();
     }
-    if error.use_stderr() { Ending::Usage } else { Ending::Done }
+    if error.use_stderr() { CommandEnding::Usage } else { CommandEnding::Done }
 }
 
-/// Says what went wrong: in words, or with `--json` as an object.
-fn tell(args: &Args, error: &anyhow::Error) -> Ending {
-    if let Some(Stop(ending)) = error.downcast_ref() {
+/// Reports an error: as text, or with `--json` as an object.
+fn report_error(args: &CommandLine, error: &anyhow::Error) -> CommandEnding {
+    if let Some(SilentExit(ending)) = error.downcast_ref() {
         return *ending;
     }
-    let mut text = error::told(error);
-    if let Some(path) = args.command.place().and_then(|place| desk::store_path(place).ok())
-        && error::is_of_store(error)
+    let mut text = error::error_text(error);
+    // NOTE: A damaged store is a file that a person has to find: its path is part of the error.
+    if let Some(path) = args.command.target().and_then(|target| store::store_path(target).ok())
+        && error::is_store_fault(error)
     {
         let path = path.display().to_string();
         if !text.contains(&path) {
@@ -96,19 +100,13 @@ fn tell(args: &Args, error: &anyhow::Error) -> Ending {
         }
     }
     if args.json {
-        let mut told = serde_json::json!({"error": text});
-        if let Some(faults) = error.downcast_ref::<agent_file::FileFaults>() {
-            told["faults"] = serde_json::json!(faults.faults);
+        let mut report = serde_json::json!({"error": text});
+        if let Some(faults) = error.downcast_ref::<form::FileFaults>() {
+            report["faults"] = serde_json::json!(faults.faults);
         }
-        show::line(told.to_string());
+        show::line(report.to_string());
     } else {
         show::bad("error", &text);
     }
-    if error::is_misuse(error) { Ending::Usage } else { Ending::Failed }
-}
-
-/// A variable of the environment. This is the one place that asks for it.
-#[expect(clippy::disallowed_methods, reason = "a program is where the environment comes in")]
-fn environment(name: &str) -> Option<OsString> {
-    std::env::var_os(name)
+    if error::is_usage_error(error) { CommandEnding::Usage } else { CommandEnding::Failed }
 }

@@ -1,5 +1,5 @@
-//! Stored values under another schema than the one that they were written under: converted as the agent file says,
-//! and shown as they are stored in any case.
+//! Values that were stored under another schema: converted as the agent file says, and always readable as they are
+//! stored.
 
 use std::fmt;
 
@@ -8,13 +8,10 @@ use stepfold::prelude::*;
 use stepfold::session_scopes::{Adopted, Scope, Session, SessionError, SessionSchema};
 use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
 
-use crate::agent_file::form::Conversion;
+use crate::form::agent::{KeyMigration, ValueConversion};
 
-/// The conversions of a key, in the order in which they are tried.
-pub(crate) type Migration = (String, Vec<Conversion>);
-
-/// The schema of the sessions of an agent, with what its file says about values of other types.
-pub(crate) fn session_schema(schema: &Schema, migrations: Vec<Migration>) -> SessionSchema {
+/// The schema of an agent's sessions, with the conversions of its file for values of other types.
+pub(crate) fn session_schema(schema: &Schema, migrations: Vec<KeyMigration>) -> SessionSchema {
     let mut migrated = SessionSchema::new(schema.clone());
     for (name, conversions) in migrations {
         let (declared, key) = (schema.clone(), name.clone());
@@ -26,13 +23,14 @@ pub(crate) fn session_schema(schema: &Schema, migrations: Vec<Migration>) -> Ses
     migrated
 }
 
-/// The value that the first conversion gives that fits; none if it is dropped.
-fn convert(key: &KeySchema, conversions: &[Conversion], old: &Value) -> Result<Option<Value>, String> {
+/// Converts a value: the first fitting result; none if the value is dropped.
+fn convert(key: &KeySchema, conversions: &[ValueConversion], old: &Value) -> Result<Option<Value>, String> {
     for conversion in conversions {
         match conversion {
-            Conversion::Drop => return Ok(None),
+            ValueConversion::Drop => return Ok(None),
             conversion => {
                 let converted = conversion.of(old, key.default());
+                // NOTE: A result that does not fit is skipped, so that the list is a chain of fallbacks.
                 if let Some(value) = converted.filter(|value| key.check(value).is_ok()) {
                     return Ok(Some(value));
                 }
@@ -45,24 +43,30 @@ fn convert(key: &KeySchema, conversions: &[Conversion], old: &Value) -> Result<O
     ))
 }
 
-impl Conversion {
+impl ValueConversion {
     fn of(self, old: &Value, default: Option<&Value>) -> Option<Value> {
         match (self, old) {
-            (Conversion::Text, Value::String(_)) => Some(old.clone()),
-            (Conversion::Text, _) => Some(Value::String(old.to_string())),
-            (Conversion::Number, Value::String(text)) => {
+            (ValueConversion::Text, Value::String(_)) => Some(old.clone()),
+            (ValueConversion::Text, _) => Some(Value::String(old.to_string())),
+            (ValueConversion::Number, Value::String(text)) => {
                 serde_json::from_str(text.trim()).ok().filter(Value::is_number)
             }
-            (Conversion::Json, Value::String(text)) => serde_json::from_str(text).ok(),
-            (Conversion::List, _) => Some(json!([old])),
-            (Conversion::First, Value::Array(items)) => items.first().cloned(),
-            (Conversion::Default, _) => default.cloned(),
-            (Conversion::Number | Conversion::Json | Conversion::First | Conversion::Drop, _) => None,
+            (ValueConversion::Json, Value::String(text)) => serde_json::from_str(text).ok(),
+            (ValueConversion::List, _) => Some(json!([old])),
+            (ValueConversion::First, Value::Array(items)) => items.first().cloned(),
+            (ValueConversion::Default, _) => default.cloned(),
+            (
+                ValueConversion::Number
+                | ValueConversion::Json
+                | ValueConversion::First
+                | ValueConversion::Drop,
+                _,
+            ) => None,
         }
     }
 }
 
-/// The same keys with any types: what is stored can be read under it, whatever the agent declares today.
+/// A schema of the same keys with any types: it can read stored values, whatever the agent declares today.
 pub(crate) fn untyped(schema: &SessionSchema) -> SessionSchema {
     let mut stored: Value = serde_json::from_str(schema.text()).unwrap_or_default();
     stored["open"] = json!(true);
@@ -74,21 +78,21 @@ pub(crate) fn untyped(schema: &SessionSchema) -> SessionSchema {
     SessionSchema::new(untyped.unwrap_or_else(|_| Schema::builder().open().build().unwrap_or_default()))
 }
 
-/// How a stored value and the agent of today go together.
+/// The fit of a stored value to the current agent.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Fit {
-    /// The agent sees what is stored.
+pub(crate) enum ValueFit {
+    /// The agent sees the stored value.
     Fits,
-    /// The agent sees what a migration makes of it; nothing, if it is dropped.
+    /// The agent sees the result of a migration; nothing, if the value is dropped.
     Migrated(Option<Value>),
-    /// The agent does not declare the key, and does not see it.
+    /// The agent does not declare the key, and does not see the value.
     Undeclared,
-    /// The agent cannot be run on it.
+    /// The value does not fit: the agent cannot run.
     Misfit(String),
 }
 
-/// How the stored value of a key fits.
-pub(crate) fn fit(session: &Session, schema: &SessionSchema, key: &str) -> Fit {
+/// Determines the fit of a key's stored value.
+pub(crate) fn fit(session: &Session, schema: &SessionSchema, key: &str) -> ValueFit {
     let is_known = schema.schema().is_open() || schema.schema().key(key).is_some();
     let values = session.values.as_ref();
     let held = values.and_then(|values| match Scope::of(key) {
@@ -98,39 +102,39 @@ pub(crate) fn fit(session: &Session, schema: &SessionSchema, key: &str) -> Fit {
         Scope::Temp => None,
     });
     match held.map(|held| schema.adopt(key, &held.cell, &held.schema)) {
-        _ if !is_known => Fit::Undeclared,
-        None | Some(Ok(Adopted::Same)) => Fit::Fits,
-        Some(Ok(Adopted::Converted(cell))) => Fit::Migrated(Some(cell.view().to_json())),
-        Some(Ok(Adopted::Hidden)) => Fit::Migrated(None),
-        Some(Err(SessionError::SchemaMismatch { stored, opened, faults, .. })) => Fit::Misfit(format!(
+        _ if !is_known => ValueFit::Undeclared,
+        None | Some(Ok(Adopted::Same)) => ValueFit::Fits,
+        Some(Ok(Adopted::Converted(cell))) => ValueFit::Migrated(Some(cell.view().to_json())),
+        Some(Ok(Adopted::Hidden)) => ValueFit::Migrated(None),
+        Some(Err(SessionError::SchemaMismatch { stored, opened, faults, .. })) => ValueFit::Misfit(format!(
             "stored as {stored}, declared as {opened}: {faults}; see `migrate` of the agent file"
         )),
-        Some(Err(error)) => Fit::Misfit(crate::error::chain(&error)),
+        Some(Err(error)) => ValueFit::Misfit(crate::error::chain(&error)),
     }
 }
 
-impl fmt::Display for Fit {
+impl fmt::Display for ValueFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fit::Fits => Ok(()),
-            Fit::Migrated(Some(value)) => write!(f, "the agent sees {value}"),
-            Fit::Migrated(None) => f.write_str("dropped by its migration"),
-            Fit::Undeclared => f.write_str("not declared by the agent"),
-            Fit::Misfit(why) => f.write_str(why),
+            ValueFit::Fits => Ok(()),
+            ValueFit::Migrated(Some(value)) => write!(f, "the agent sees {value}"),
+            ValueFit::Migrated(None) => f.write_str("dropped by its migration"),
+            ValueFit::Undeclared => f.write_str("not declared by the agent"),
+            ValueFit::Misfit(why) => f.write_str(why),
         }
     }
 }
 
-impl fmt::Display for Conversion {
+impl fmt::Display for ValueConversion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Conversion::Text => "text",
-            Conversion::Number => "number",
-            Conversion::Json => "json",
-            Conversion::List => "list",
-            Conversion::First => "first",
-            Conversion::Default => "default",
-            Conversion::Drop => "drop",
+            ValueConversion::Text => "text",
+            ValueConversion::Number => "number",
+            ValueConversion::Json => "json",
+            ValueConversion::List => "list",
+            ValueConversion::First => "first",
+            ValueConversion::Default => "default",
+            ValueConversion::Drop => "drop",
         })
     }
 }
@@ -140,22 +144,22 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(conversion: Conversion, old: &Value, expected: Option<&Value>) {
+    fn check(conversion: ValueConversion, old: &Value, expected: Option<&Value>) {
         assert_eq!(conversion.of(old, Some(&json!(7))).as_ref(), expected, "{conversion} of {old}");
     }
 
     #[test]
     fn conversions_give_a_value_or_none() {
-        check(Conversion::Text, &json!("a"), Some(&json!("a")));
-        check(Conversion::Text, &json!([1, "a"]), Some(&json!("[1,\"a\"]")));
-        check(Conversion::Number, &json!(" 3 "), Some(&json!(3)));
-        check(Conversion::Number, &json!("three"), None);
-        check(Conversion::Number, &json!("[3]"), None);
-        check(Conversion::Json, &json!("{\"a\": 1}"), Some(&json!({"a": 1})));
-        check(Conversion::Json, &json!(1), None);
-        check(Conversion::List, &json!([1]), Some(&json!([[1]])));
-        check(Conversion::First, &json!([1, 2]), Some(&json!(1)));
-        check(Conversion::First, &json!([]), None);
-        check(Conversion::Default, &json!(null), Some(&json!(7)));
+        check(ValueConversion::Text, &json!("a"), Some(&json!("a")));
+        check(ValueConversion::Text, &json!([1, "a"]), Some(&json!("[1,\"a\"]")));
+        check(ValueConversion::Number, &json!(" 3 "), Some(&json!(3)));
+        check(ValueConversion::Number, &json!("three"), None);
+        check(ValueConversion::Number, &json!("[3]"), None);
+        check(ValueConversion::Json, &json!("{\"a\": 1}"), Some(&json!({"a": 1})));
+        check(ValueConversion::Json, &json!(1), None);
+        check(ValueConversion::List, &json!([1]), Some(&json!([[1]])));
+        check(ValueConversion::First, &json!([1, 2]), Some(&json!(1)));
+        check(ValueConversion::First, &json!([]), None);
+        check(ValueConversion::Default, &json!(null), Some(&json!(7)));
     }
 }

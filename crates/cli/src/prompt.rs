@@ -1,65 +1,65 @@
-//! Lines from standard input: with an editor at a terminal, one by one from a pipe.
+//! Reads lines from standard input: with an editor at a terminal, as they are from a pipe.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, config::Configurer as _};
 
-/// Where lines come from.
-pub(crate) struct Prompt(Option<Source>);
+/// Reads lines; empty while it is lent.
+pub(crate) struct LinePrompt(Option<LineSource>);
 
-enum Source {
+enum LineSource {
     Editor(Box<DefaultEditor>),
     Pipe,
 }
 
 /// The result of asking for a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum InputLine {
     Text(String),
-    /// A line that is not UTF-8, and so was not understood.
+    /// A line that is not UTF-8.
     NotText,
     /// Ctrl-C.
     Interrupted,
     End,
 }
 
-impl Prompt {
+impl LinePrompt {
     pub(crate) fn open() -> anyhow::Result<Self> {
         if !is_terminal() {
-            return Ok(Prompt(Some(Source::Pipe)));
+            return Ok(LinePrompt(Some(LineSource::Pipe)));
         }
         let mut editor = DefaultEditor::new()?;
         editor.set_auto_add_history(true);
-        Ok(Prompt(Some(Source::Editor(Box::new(editor)))))
+        Ok(LinePrompt(Some(LineSource::Editor(Box::new(editor)))))
     }
 
-    /// Asks for a line, on a thread of its own: runs continue meanwhile.
-    pub(crate) async fn line(&mut self, words: &str) -> anyhow::Result<Line> {
-        let Some(source) = self.0.take() else { return Ok(Line::End) };
+    /// Reads a line, on a thread of its own: runs continue meanwhile.
+    pub(crate) async fn line(&mut self, words: &str) -> anyhow::Result<InputLine> {
+        let Some(source) = self.0.take() else { return Ok(InputLine::End) };
         let words = words.to_owned();
         let (source, line) = tokio::task::spawn_blocking(move || read(source, &words)).await?;
         self.0 = Some(source);
         line
     }
 
-    /// Asks a question. A line that is not text is an empty answer; `None` at the end of input and after Ctrl-C.
+    /// Asks a question. A line that is not UTF-8 is an empty answer; `None` at the end of input and after Ctrl-C.
     pub(crate) async fn answer(&mut self, question: &str) -> anyhow::Result<Option<String>> {
         Ok(match self.line(question).await? {
-            Line::Text(text) => Some(text),
-            Line::NotText => Some(String::new()),
-            Line::Interrupted | Line::End => None,
+            InputLine::Text(text) => Some(text),
+            InputLine::NotText => Some(String::new()),
+            InputLine::Interrupted | InputLine::End => None,
         })
     }
 
-    /// Takes the prompt out; this one is empty until it is put back.
+    /// Lends the prompt; this one is empty until it is put back.
     pub(crate) fn lend(&mut self) -> Self {
-        Prompt(self.0.take())
+        LinePrompt(self.0.take())
     }
 
     /// Whether lines come from a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
-        matches!(self.0, Some(Source::Editor(_)))
+        matches!(self.0, Some(LineSource::Editor(_)))
     }
 }
 
@@ -68,21 +68,22 @@ pub(crate) fn is_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-fn read(mut source: Source, words: &str) -> (Source, anyhow::Result<Line>) {
+fn read(mut source: LineSource, words: &str) -> (LineSource, anyhow::Result<InputLine>) {
     let line = match &mut source {
-        Source::Editor(editor) => match editor.readline(words) {
-            Ok(text) => Ok(Line::Text(text)),
-            Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
-            Err(ReadlineError::Eof) => Ok(Line::End),
+        LineSource::Editor(editor) => match editor.readline(words) {
+            Ok(text) => Ok(InputLine::Text(text)),
+            Err(ReadlineError::Interrupted) => Ok(InputLine::Interrupted),
+            Err(ReadlineError::Eof) => Ok(InputLine::End),
             Err(error) => Err(error.into()),
         },
-        Source::Pipe => {
+        LineSource::Pipe => {
+            // NOTE: Read as bytes: a line that is not UTF-8 must not end the input.
             let mut bytes = Vec::new();
             match std::io::stdin().lock().read_until(b'\n', &mut bytes) {
-                Ok(0) => Ok(Line::End),
+                Ok(0) => Ok(InputLine::End),
                 Ok(_) => Ok(match String::from_utf8(bytes) {
-                    Ok(text) => Line::Text(text.trim_end_matches(['\r', '\n']).to_owned()),
-                    Err(_) => Line::NotText,
+                    Ok(text) => InputLine::Text(text.trim_end_matches(['\r', '\n']).to_owned()),
+                    Err(_) => InputLine::NotText,
                 }),
                 Err(error) => Err(error.into()),
             }

@@ -1,5 +1,5 @@
-//! Signals that tell the process to end. What is at work is stopped then, and others can resume it at once. Ctrl-C tells it
-//! to stop what is at work.
+//! Signals: SIGTERM and SIGHUP end the process, after active runs were stopped, so that others can resume them
+//! immediately; Ctrl-C stops the run.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use futures_util::FutureExt as _;
 
 #[cfg(unix)]
-pub(crate) use self::unix::Signals;
+pub(crate) use self::unix::StopSignals;
 
 #[cfg(unix)]
 mod unix {
@@ -16,33 +16,34 @@ mod unix {
 
     use tokio::signal::unix::{Signal, SignalKind, signal};
 
-    use crate::error::Ending;
+    use crate::error::CommandEnding;
 
     const HANG_UP: u8 = 1;
     const TERMINATE: u8 = 15;
 
-    /// Listens to them. One that is ignored stays so, as after `nohup`.
-    pub(crate) struct Signals {
+    /// Listens for SIGTERM and SIGHUP. A signal that the process was started to ignore stays ignored, as after `nohup`.
+    pub(crate) struct StopSignals {
         terminate: Option<Signal>,
         hang_up: Option<Signal>,
     }
 
-    impl Signals {
+    impl StopSignals {
         pub(crate) fn listen() -> io::Result<Self> {
             let ignored = ignored();
-            // Where it is unknown whether it is ignored, the terminal that goes ends the process as it always did.
-            let is_heard = ignored.is_some_and(|ignored| ignored & mask(HANG_UP) == 0);
-            let hang_up = is_heard.then(|| signal(SignalKind::hangup())).transpose()?;
-            let is_heard = ignored.is_none_or(|ignored| ignored & mask(TERMINATE) == 0);
-            let terminate = is_heard.then(|| signal(SignalKind::terminate())).transpose()?;
-            Ok(Signals { terminate, hang_up })
+            // NOTE: Without /proc it is unknown whether SIGHUP is ignored: then it keeps its default action, since a
+            // listener would end a process that `nohup` protects.
+            let is_watched = ignored.is_some_and(|ignored| ignored & mask(HANG_UP) == 0);
+            let hang_up = is_watched.then(|| signal(SignalKind::hangup())).transpose()?;
+            let is_watched = ignored.is_none_or(|ignored| ignored & mask(TERMINATE) == 0);
+            let terminate = is_watched.then(|| signal(SignalKind::terminate())).transpose()?;
+            Ok(StopSignals { terminate, hang_up })
         }
 
-        /// Waits for one.
-        pub(crate) async fn received(&mut self) -> Ending {
+        /// Waits for a signal.
+        pub(crate) async fn received(&mut self) -> CommandEnding {
             tokio::select! {
-                () = next(&mut self.terminate) => Ending::Stopped(TERMINATE),
-                () = next(&mut self.hang_up) => Ending::Stopped(HANG_UP),
+                () = next(&mut self.terminate) => CommandEnding::Stopped(TERMINATE),
+                () = next(&mut self.hang_up) => CommandEnding::Stopped(HANG_UP),
             }
         }
     }
@@ -60,7 +61,7 @@ mod unix {
         1 << (signal - 1)
     }
 
-    /// The signals that this process was started to ignore, if the system says so.
+    /// The mask of the signals that this process was started to ignore, if the system tells.
     fn ignored() -> Option<u64> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
@@ -69,36 +70,36 @@ mod unix {
 }
 
 #[cfg(not(unix))]
-pub(crate) struct Signals;
+pub(crate) struct StopSignals;
 
 #[cfg(not(unix))]
-impl Signals {
+impl StopSignals {
     pub(crate) fn listen() -> std::io::Result<Self> {
-        Ok(Signals)
+        Ok(StopSignals)
     }
 
-    pub(crate) async fn received(&mut self) -> crate::error::Ending {
+    pub(crate) async fn received(&mut self) -> crate::error::CommandEnding {
         std::future::pending::<()>().await;
     }
 }
 
-/// Listens to Ctrl-C, one after the other: from when it was asked for the first time, none goes by unheard.
-pub(crate) struct Interrupts(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
+/// Listens for Ctrl-C: from its first use on, no press is missed.
+pub(crate) struct CtrlCListener(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
 
-impl Interrupts {
+impl CtrlCListener {
     pub(crate) fn new() -> Self {
-        Interrupts(Box::pin(tokio::signal::ctrl_c()))
+        CtrlCListener(Box::pin(tokio::signal::ctrl_c()))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next press.
     pub(crate) async fn next(&mut self) -> anyhow::Result<()> {
         (&mut self.0).await.context("could not listen for Ctrl-C")?;
-        *self = Interrupts::new();
+        *self = CtrlCListener::new();
         Ok(())
     }
 
-    /// Whether one came already.
-    pub(crate) fn was_heard(&mut self) -> anyhow::Result<bool> {
-        self.next().now_or_never().transpose().map(|heard| heard.is_some())
+    /// Whether Ctrl-C was pressed already.
+    pub(crate) fn was_pressed(&mut self) -> anyhow::Result<bool> {
+        self.next().now_or_never().transpose().map(|pressed| pressed.is_some())
     }
 }

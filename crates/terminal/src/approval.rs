@@ -1,24 +1,26 @@
-//! Requests for a decision: what is approved is what is shown, whole.
+//! Requests for a decision. They are shown complete, since the approver approves everything in them.
 
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{ApprovalRequest, AskReason, StateInput};
 use stepfold_state_core::escape_all_invisible;
 
-use crate::{Form, Look, Text};
+use crate::form::Form;
+use crate::text::{Look, Text};
 
-/// Arguments of up to so many characters stand in the line of the question.
+/// The characters of arguments that fit in the line of the question.
 const IN_LINE: usize = 80;
 
-/// A longer text is folded at a prompt, in characters; the size of its beginning, which is shown.
-const LONG: usize = 400;
+/// The characters from which a text is folded at a prompt, and those of its beginning, which is shown.
+const LONG_TEXT: usize = 400;
 const BEGINNING: usize = 160;
 
-/// Of a longer list, the first items are shown at a prompt.
-const MANY: usize = 60;
-const FIRST: usize = 20;
+/// The items from which a list is folded at a prompt, and the number of the first ones, which are shown.
+const LONG_LIST: usize = 60;
+const FIRST_ITEMS: usize = 20;
 
-/// A request for a decision: the tool, its arguments as they will be run, whole and as JSON, and what the state adds to them.
-/// A question of a tool is shown with the schema of its answer. Nothing in it is invisible. It is not wrapped: a wrap drops the spaces around it.
+/// A request for a decision: the tool, its arguments as they will be run, complete and as JSON, and the values that the
+/// state adds to them. A question of a tool is shown with the schema of its answer. Invisible characters are escaped. The
+/// text is not wrapped: a wrap drops the spaces around it.
 ///
 /// # Examples
 /// ```
@@ -41,18 +43,18 @@ const FIRST: usize = 20;
 /// # }).unwrap();
 /// ```
 pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
-    show(request, form, &mut Layout::default())
+    layout_request(request, form, &mut JsonLayout::default())
 }
 
-/// The same for an approver at a terminal: long texts and lists are folded, so that all fields are in sight. Returns the number
-/// of what is folded, too: if there is any, the whole [`approval`] should be read before the call is approved.
+/// A request for an approver at a terminal: long texts and lists are folded, so that all fields are in sight. Also returns
+/// the number of folded parts: if there are any, show the complete [`approval`] before the call is approved.
 pub fn folded_approval(request: &ApprovalRequest, form: Form) -> (Text, usize) {
-    let mut layout = Layout { is_folded: true, ..Layout::default() };
-    let text = show(request, form, &mut layout);
+    let mut layout = JsonLayout { is_folded: true, ..JsonLayout::default() };
+    let text = layout_request(request, form, &mut layout);
     (text, layout.folds)
 }
 
-fn show(request: &ApprovalRequest, form: Form, layout: &mut Layout) -> Text {
+fn layout_request(request: &ApprovalRequest, form: Form, layout: &mut JsonLayout) -> Text {
     let mut why = Vec::new();
     if matches!(request.reason, AskReason::MayHaveHappened) {
         why.push("it had started before a crash, and may have had its effect".to_owned());
@@ -62,6 +64,7 @@ fn show(request: &ApprovalRequest, form: Form, layout: &mut Layout) -> Text {
     }
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
     let arguments = layout.arguments(request);
+    // NOTE: An invisible character could hide a part of the request from its approver.
     let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
     let question = match form {
         Form::Log => Text::from(format!("decide about {id}: ")),
@@ -88,22 +91,22 @@ fn show(request: &ApprovalRequest, form: Form, layout: &mut Layout) -> Text {
     warned(question.with(Look::STRONG, &tool).and(&arguments).and(inputs).and(&why))
 }
 
-/// A parameter that the state fills, on a line of its own.
+/// The line of a parameter whose value comes from the state.
 fn input(input: &StateInput) -> String {
     let (parameter, key) = (escape_all_invisible(&input.parameter), escape_all_invisible(&input.key));
     let value = input.value.to_string();
     format!("\n  {parameter} = {}, from the state key {key}", escape_all_invisible(&value))
 }
 
-/// Lays out JSON: a field a line, in which nothing is invisible.
+/// Lays out JSON, a field per line, with invisible characters escaped.
 #[derive(Default)]
-struct Layout {
+struct JsonLayout {
     text: String,
     is_folded: bool,
     folds: usize,
 }
 
-impl Layout {
+impl JsonLayout {
     fn arguments(&mut self, request: &ApprovalRequest) -> String {
         let text = request.call.arguments.to_text();
         match request.call.arguments.as_object() {
@@ -118,7 +121,7 @@ impl Layout {
 
     fn value(&mut self, value: &Value, line: &str) {
         match value {
-            Value::String(text) if self.is_folded && text.chars().count() > LONG => {
+            Value::String(text) if self.is_folded && text.chars().count() > LONG_TEXT => {
                 let begins: String = text.chars().take(BEGINNING).collect();
                 let begins = Value::from(begins).to_string();
                 self.text += &escape_all_invisible(begins.trim_end_matches('"'));
@@ -144,7 +147,7 @@ impl Layout {
     }
 
     fn items(&mut self, items: &[Value], line: &str) {
-        let shown = if self.is_folded && items.len() > MANY { FIRST } else { items.len() };
+        let shown = if self.is_folded && items.len() > LONG_LIST { FIRST_ITEMS } else { items.len() };
         self.text.push('[');
         for (place, item) in items[..shown].iter().enumerate() {
             self.text += if place == 0 { "" } else { "," };
@@ -153,6 +156,7 @@ impl Layout {
         }
         if shown < items.len() {
             self.text += line;
+            // NOTE: The size tells an approver how much is folded away.
             let characters: usize = items[shown..].iter().map(|item| item.to_string().chars().count()).sum();
             self.fold(&format!("... {} more items ({characters} characters)", items.len() - shown));
         }
@@ -175,7 +179,7 @@ mod tests {
     #[test]
     fn long_values_are_folded_and_no_field_is() {
         let value = json!({"a": "x".repeat(4_000), "euro": 999_999, "inner": {"list": (0..100).collect::<Vec<_>>(), "z\u{202e}": [], "y": 1}});
-        let mut layout = Layout { is_folded: true, ..Layout::default() };
+        let mut layout = JsonLayout { is_folded: true, ..JsonLayout::default() };
         layout.value(&value, "\n");
         assert_eq!(layout.folds, 2);
         assert!(
@@ -188,7 +192,7 @@ mod tests {
             layout.text
         );
         assert!(layout.text.contains("\n    \"z\\u202e\": []"), "{}", layout.text);
-        let mut layout = Layout::default();
+        let mut layout = JsonLayout::default();
         layout.value(&value, "\n");
         let read: Value = serde_json::from_str(&layout.text).unwrap();
         assert_eq!((layout.folds, read), (0, value));

@@ -1,12 +1,11 @@
-//! Values in short: what is left out is marked where it was, and JSON stays JSON but for these marks.
+//! Shortens values. Omissions are marked in their place; apart from these marks the text is JSON.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 use textwrap::core::display_width;
 
-/// How much of a value is shown, from all of it to little: characters of a text, items of a list or an object, and how
-/// deep.
+/// The levels of detail, from everything to little: characters of a text, items of a list or an object, and the depth.
 const LEVELS: [(usize, usize, usize); 10] = [
     (usize::MAX, usize::MAX, usize::MAX),
     (60, 8, 4),
@@ -36,8 +35,8 @@ pub fn brief(value: &Value, width: usize) -> String {
     fitting(width, |level| shown(value, level, 0))
 }
 
-/// The arguments of a call as they are written in one, `key=value, ...`, in at most `width` columns. Arguments that are not
-/// an object are shown as text.
+/// The arguments of a call as `key=value, ...`, in at most `width` columns. Arguments that are not an object are shown as
+/// text.
 pub(crate) fn brief_arguments(arguments: &str, width: usize) -> String {
     match serde_json::from_str(arguments) {
         Ok(Value::Object(fields)) => fitting(width, |level| {
@@ -54,7 +53,7 @@ pub(crate) fn brief_arguments(arguments: &str, width: usize) -> String {
     }
 }
 
-/// What a tool gave, in one line: JSON as such, other text with its white space collapsed.
+/// The result of a tool in one line: JSON, or other text with its white space collapsed.
 pub(crate) fn brief_result(text: &str, width: usize) -> String {
     match serde_json::from_str(text) {
         Ok(value @ (Value::Array(_) | Value::Object(_))) => brief(&value, width),
@@ -68,6 +67,7 @@ pub(crate) fn brief_text(text: &str, width: usize) -> String {
     if display_width(&line) <= width {
         return line;
     }
+    // NOTE: Columns, not characters: East Asian characters take two.
     let mut room = width.saturating_sub(1);
     let mut cut = String::new();
     for character in line.chars() {
@@ -78,7 +78,7 @@ pub(crate) fn brief_text(text: &str, width: usize) -> String {
         room -= columns;
         cut.push(character);
     }
-    // Between two words, if that does not take away too much.
+    // Cuts between two words, if that loses only a few characters.
     if let Some(end) = cut.rfind(' ').filter(|end| cut.len() - end < 12 && *end > cut.len() / 2) {
         cut.truncate(end);
     }
@@ -86,7 +86,7 @@ pub(crate) fn brief_text(text: &str, width: usize) -> String {
     cut
 }
 
-/// What fits of a value that can be shown at several levels.
+/// The first level of detail that fits in the width.
 fn fitting(width: usize, shown: impl Fn((usize, usize, usize)) -> String) -> String {
     let mut last = String::new();
     for level in LEVELS {

@@ -1,4 +1,4 @@
-//! A call in a line: its name, its arguments, how long it took and what it gave.
+//! Shows calls, a line each: the name, the arguments, the result and the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,10 +8,12 @@ use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall, Transcript};
 use stepfold_tools::CallStatus;
 
 use crate::brief::{brief_arguments, brief_result, brief_text};
-use crate::{Form, Look, Text, seconds};
+use crate::form::Form;
+use crate::quantities::seconds;
+use crate::text::{Look, Text};
 
-/// The columns of a result in a pipe.
-const SHORT: usize = 200;
+/// The columns of a result in a log.
+const RESULT_COLUMNS: usize = 200;
 
 /// The calls that have started and not ended.
 ///
@@ -35,13 +37,13 @@ const SHORT: usize = 200;
 pub struct Calls {
     form: Form,
     is_verbose: bool,
-    open: BTreeMap<String, Open>,
-    /// The calls that must not run twice.
-    once: BTreeSet<String>,
+    open: BTreeMap<String, StartedCall>,
+    /// The ids of calls that must not run twice.
+    at_most_once_ids: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct StartedCall {
     tool: String,
     arguments: String,
     since: Duration,
@@ -50,7 +52,7 @@ struct Open {
 impl Calls {
     /// No calls yet.
     pub fn new(form: Form) -> Self {
-        Calls { form, is_verbose: false, open: BTreeMap::new(), once: BTreeSet::new() }
+        Calls { form, is_verbose: false, open: BTreeMap::new(), at_most_once_ids: BTreeSet::new() }
     }
 
     /// With all arguments and results in full.
@@ -60,24 +62,25 @@ impl Calls {
         self
     }
 
-    /// Takes note of a call that must not run twice.
+    /// Marks a call that must not run twice.
     pub fn at_most_once(&mut self, id: &str) {
-        self.once.insert(id.to_owned());
+        self.at_most_once_ids.insert(id.to_owned());
     }
 
-    /// The tools that are at work, in the order of their calls.
+    /// The tools of running calls, in the order in which they started.
     pub fn at_work(&self) -> Option<String> {
-        let mut open: Vec<&Open> = self.open.values().collect();
+        let mut open: Vec<&StartedCall> = self.open.values().collect();
         open.sort_by_key(|open| open.since);
         let tools: Vec<&str> = open.iter().map(|open| open.tool.as_str()).collect();
         (!tools.is_empty()).then(|| tools.join(", "))
     }
 
-    /// A call starts.
+    /// Records the start of a call. In a log, returns its line.
     pub fn started(&mut self, id: &str, tool: &str, arguments: &str, now: Duration) -> Vec<Text> {
-        let open = Open { tool: tool.to_owned(), arguments: arguments.to_owned(), since: now };
+        let open = StartedCall { tool: tool.to_owned(), arguments: arguments.to_owned(), since: now };
         self.open.insert(id.to_owned(), open);
         match self.form {
+            // NOTE: Programs read logs later: the start of a call is a line, since there is no live line to show it.
             Form::Log => {
                 let call = ToolCall::new(id, tool, Arguments::parse(arguments));
                 let message = Message::new(Role::Assistant).with_part(call);
@@ -88,7 +91,7 @@ impl Calls {
         }
     }
 
-    /// A call has its outcome.
+    /// Records the outcome of a call, and returns its lines.
     pub fn finished(
         &mut self,
         id: &str,
@@ -100,19 +103,20 @@ impl Calls {
         let (arguments, about) = self.end(id, now);
         let width = match self.form {
             Form::Terminal { width } => width,
+            // NOTE: Without the time: the same run gives the same log.
             Form::Log => {
                 let mark = if status == CallStatus::Succeeded { "" } else { "!" };
-                return vec![Text::from(format!("  {id}{mark}: {}", brief_text(text, SHORT)))];
+                return vec![Text::from(format!("  {id}{mark}: {}", brief_text(text, RESULT_COLUMNS)))];
             }
         };
-        let call = Call { tool, arguments: Some(&arguments), status, text };
+        let call = EndedCall { tool, arguments: Some(&arguments), status, text };
         match self.is_verbose {
             true => call.in_full(&about, width),
             false => vec![call.in_a_line("  ", &about, width)],
         }
     }
 
-    /// A call of an agent in a graph, or in another agent, has its outcome: a line, after the name of its node or tool.
+    /// Records the outcome of a call by an inner agent, and returns its line, after the name of the agent's node or tool.
     pub fn finished_in(
         &mut self,
         name: &str,
@@ -121,29 +125,33 @@ impl Calls {
         now: Duration,
     ) -> Text {
         let (arguments, about) = self.end(id, now);
+        // NOTE: Without the time in a log, as in `finished`.
         let about = if self.form.is_terminal() { about } else { Vec::new() };
-        let call = Call { tool, arguments: Some(&arguments), status, text };
+        let call = EndedCall { tool, arguments: Some(&arguments), status, text };
         call.in_a_line(&format!("    {name} | "), &about, self.form.width())
     }
 
-    /// The arguments of a call that has ended, and what is told beside it: how long it took, and its effect.
+    /// Removes an ended call. Returns its arguments, and the remarks beside its result: the time, and the effect.
     fn end(&mut self, id: &str, now: Duration) -> (String, Vec<String>) {
         let open = self.open.remove(id);
         let took = open.as_ref().map(|open| seconds(now.saturating_sub(open.since)));
-        let once = self.once.remove(id).then(|| "at most once".to_owned());
-        (open.map_or_else(|| "{}".to_owned(), |open| open.arguments), took.into_iter().chain(once).collect())
+        let at_most_once_ids = self.at_most_once_ids.remove(id).then(|| "at most once".to_owned());
+        (
+            open.map_or_else(|| "{}".to_owned(), |open| open.arguments),
+            took.into_iter().chain(at_most_once_ids).collect(),
+        )
     }
 }
 
-/// A call that has ended, or a branch, which has no arguments.
-pub(crate) struct Call<'a> {
+/// An ended call; or an ended branch, which has no arguments.
+pub(crate) struct EndedCall<'a> {
     pub(crate) tool: &'a str,
     pub(crate) arguments: Option<&'a str>,
     pub(crate) status: CallStatus,
     pub(crate) text: &'a str,
 }
 
-impl Call<'_> {
+impl EndedCall<'_> {
     fn mark(&self) -> (Look, &'static str) {
         match self.status {
             CallStatus::Succeeded => (Look::GOOD, "✓"),
@@ -154,20 +162,21 @@ impl Call<'_> {
         }
     }
 
-    /// The call in a line after `before`. The result has a third of it if it needs that, an error two thirds, and the
-    /// arguments have what they need of the rest. What is told beside them has to fit.
+    /// The call in a line after `before`. The result takes up to a third of the line, an error two thirds, and the
+    /// arguments share the rest with the remarks that fit.
     pub(crate) fn in_a_line(&self, before: &str, about: &[String], width: usize) -> Text {
-        let wide = |text: &str| Text::from(text).width();
+        let columns = |text: &str| Text::from(text).width();
         let parens = if self.arguments.is_some() { "()" } else { "" };
-        let room = width.saturating_sub(wide(&format!("{before}✓ {}{parens} → ", self.tool))).max(16);
-        // An error is what a reader looks for; a result is there in full with `verbose`.
+        // NOTE: Never less than 16 columns: a narrow terminal wraps the line rather than losing the result.
+        let room = width.saturating_sub(columns(&format!("{before}✓ {}{parens} → ", self.tool))).max(16);
+        // NOTE: Readers look for errors; results are shown in full with `verbose`.
         let share = if matches!(self.status, CallStatus::Failed(_)) { room * 2 / 3 } else { room / 3 };
-        let least = wide(&brief_result(self.text, usize::MAX)).min(share.max(8));
+        let least = columns(&brief_result(self.text, usize::MAX)).min(share.max(8));
         let arguments = self.arguments.map(|arguments| brief_arguments(arguments, room - least));
-        let left = room - arguments.as_deref().map_or(0, wide);
+        let left = room - arguments.as_deref().map_or(0, columns);
         let beside =
             |parts: &[String]| parts.iter().fold(String::new(), |beside, part| beside + " · " + part);
-        let fits = |count: &usize| wide(&beside(&about[..*count])) + least <= left;
+        let fits = |count: &usize| columns(&beside(&about[..*count])) + least <= left;
         let about = beside(&about[..(0..=about.len()).rev().find(fits).unwrap_or(0)]);
         let (look, mark) = self.mark();
         let of_result = if self.status == CallStatus::Succeeded { Look::PLAIN } else { Look::BAD };
@@ -176,12 +185,12 @@ impl Call<'_> {
             .with(Look::STRONG, format!(" {}", self.tool))
             .with(Look::DIM, arguments.map(|arguments| format!("({arguments})")).unwrap_or_default())
             .with(Look::DIM, " → ")
-            .with(of_result, brief_result(self.text, left.saturating_sub(wide(&about))))
+            .with(of_result, brief_result(self.text, left.saturating_sub(columns(&about))))
             .with(Look::DIM, &about)
             .wrapped(width, 0, 6)
     }
 
-    /// Everything, in lines of its own.
+    /// The complete call, in several lines.
     fn in_full(&self, about: &[String], width: usize) -> Vec<Text> {
         let (look, mark) = self.mark();
         let about = about.iter().fold(String::new(), |about, part| about + " · " + part);

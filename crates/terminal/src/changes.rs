@@ -1,4 +1,4 @@
-//! What changes in the state: a line for each key.
+//! Shows changes of the state, a line for each key.
 
 use std::borrow::Cow;
 
@@ -6,9 +6,9 @@ use serde_json::Value;
 use stepfold_state_core::state::{KeyChange, State, ValueChange};
 
 use crate::brief::brief;
-use crate::{Look, Text};
+use crate::text::{Look, Text};
 
-/// The characters that are shown before the first difference of two texts.
+/// The characters before the first difference of two texts.
 const CONTEXT: usize = 10;
 
 /// The changes from one state to another, without the conversation, in lines of at most `width` columns.
@@ -29,7 +29,7 @@ const CONTEXT: usize = 10;
 /// ```
 pub fn changes(now: &State, before: &State, width: usize) -> Vec<Text> {
     let mut now = now.clone();
-    // What was said is shown as such.
+    // Messages are shown by the view, not as changes.
     now.replace_messages(before.messages().clone());
     now.diff(before).iter().map(|change| change_line(change, width)).collect()
 }
@@ -60,7 +60,7 @@ pub fn change_line(KeyChange { key, change, .. }: &KeyChange, width: usize) -> T
     }
 }
 
-/// Two values to be shown side by side. Of long texts that begin alike the beginning is left out.
+/// Cuts the common beginning of two long texts, so that their difference fits in the line.
 fn from_difference<'a>(
     before: &'a Value,
     after: &'a Value,

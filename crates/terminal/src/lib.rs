@@ -1,7 +1,7 @@
 //! Shows runs of agents at a terminal: answers, calls, state changes, approvals.
 //!
-//! In the facade: `stepfold::terminal` (feature `terminal`). A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_terminal`.
+//! In the facade: `stepfold::terminal` (feature `terminal`). A program that depends on `stepfold` writes this path
+//! where the examples here have `stepfold_terminal`.
 //!
 //! A [`Printer`] shows an invocation on standard output to its end:
 //!
@@ -36,33 +36,20 @@ mod brief;
 mod calls;
 mod changes;
 mod fields;
+mod form;
 mod markdown;
 mod print;
+mod quantities;
 mod steps;
 mod text;
 mod view;
-
-use std::time::Duration;
 
 pub use self::approval::{approval, folded_approval};
 pub use self::brief::brief;
 pub use self::calls::Calls;
 pub use self::changes::{change_line, changes};
+pub use self::form::Form;
 pub use self::markdown::Markdown;
 pub use self::print::{Color, Printer, on_this_line, stderr_form, stdout_form};
 pub use self::text::{Look, Text};
-pub use self::view::{Form, Shown, View, restart};
-
-/// A duration as people read it.
-fn seconds(duration: Duration) -> String {
-    match duration.as_secs() {
-        0 => format!("{} ms", duration.as_millis()),
-        1..=59 => format!("{:.1} s", duration.as_secs_f64()),
-        seconds => format!("{} min {} s", seconds / 60, seconds % 60),
-    }
-}
-
-/// A number of things, in words.
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
+pub use self::view::{Shown, View, restart};

@@ -1,19 +1,19 @@
-//! Markdown of an answer, shown while it comes.
+//! Renders the Markdown of an answer while it is streamed.
 //!
-//! Each source line is laid out by itself, and line breaks stay as the model wrote them. What would surprise a reader: of
-//! a line that is not complete only the words are shown that nothing which follows can change: an open `**` holds its words
-//! back until it is closed or the line ends. So what was shown stays, and the whole is the same however it came in parts.
+//! Each source line is laid out by itself, and line breaks stay as the model wrote them. Of an incomplete line only the
+//! words are shown that no further text can change: an open `**` holds its words back until it is closed or the line
+//! ends. So shown text never changes, and the result does not depend on the pieces of the stream.
 
 use std::mem::discriminant;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::{Look, Text};
+use crate::text::{Look, Text};
 
-/// The columns before each line of an answer; its sign stands in them in the first one.
+/// The columns before each line of an answer. In the first line they contain its sign.
 const MARGIN: usize = 2;
 
-/// What is put before a line that is parsed, so that it is a paragraph whatever it begins with.
+/// The prefix that makes the parser read any line as a paragraph, whatever it begins with.
 const PREFIX: &str = ". ";
 
 /// Renders Markdown as it comes.
@@ -34,11 +34,11 @@ const PREFIX: &str = ". ";
 pub struct Markdown {
     width: usize,
     sign: Text,
-    /// The line that is not complete.
+    /// The incomplete line.
     line: String,
-    /// How much of its rendering was shown, in bytes.
+    /// The bytes of its rendering that were shown.
     shown: usize,
-    /// Within a code block: what ends it.
+    /// Within a code block: the fence that ends it.
     fence: Option<String>,
     table: Vec<String>,
     has_begun: bool,
@@ -46,9 +46,10 @@ pub struct Markdown {
 }
 
 impl Markdown {
-    /// An answer in lines of up to so many columns, which begins with this sign of two columns.
+    /// Creates a renderer for lines of up to `width` columns; the answer begins with this sign of two columns.
     pub fn new(width: usize, sign: Text) -> Self {
         Markdown {
+            // NOTE: Below 20 columns wrapping would split nearly every word.
             width: width.max(20),
             sign,
             line: String::new(),
@@ -60,36 +61,37 @@ impl Markdown {
         }
     }
 
-    /// More of the answer. Gives what can be shown now.
+    /// Adds more of the answer, and returns the text that can be shown now.
     pub fn push(&mut self, text: &str) -> Text {
         let mut shown = Text::default();
         self.line.push_str(text);
         while let Some(end) = self.line.find('\n') {
             let rest = self.line.split_off(end + 1);
             let line = std::mem::replace(&mut self.line, rest);
-            self.whole(line.trim_end_matches(['\n', '\r']), &mut shown);
+            self.complete_line(line.trim_end_matches(['\n', '\r']), &mut shown);
         }
-        self.partial(&mut shown);
+        self.incomplete_line(&mut shown);
         shown
     }
 
-    /// The rest of the answer, with the end of its last line. Another answer may follow.
+    /// Ends the answer, and returns its rest with the end of its last line. Another answer may follow.
     pub fn end(&mut self) -> Text {
         let mut shown = Text::default();
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
-            self.whole(&line, &mut shown);
+            self.complete_line(&line, &mut shown);
         }
         self.end_table(&mut shown);
         if std::mem::take(&mut self.has_begun) {
             shown.push(Look::PLAIN, "\n");
         }
+        // NOTE: A code block that the model left open ends with its answer.
         (self.fence, self.is_blank_before) = (None, false);
         shown
     }
 
-    /// A complete line.
-    fn whole(&mut self, line: &str, to: &mut Text) {
+    /// Shows a complete line.
+    fn complete_line(&mut self, line: &str, to: &mut Text) {
         if let Some(fence) = &self.fence {
             match line.trim_start().starts_with(fence) {
                 true => self.fence = None,
@@ -112,12 +114,12 @@ impl Markdown {
         self.shown = 0;
     }
 
-    /// What can be shown of the line that is not complete.
-    fn partial(&mut self, to: &mut Text) {
+    /// Shows the stable part of the incomplete line.
+    fn incomplete_line(&mut self, to: &mut Text) {
         if self.fence.is_some() || !self.table.is_empty() || !is_decided(&self.line) {
             return;
         }
-        let kept = stable(&self.line);
+        let kept = stable_length(&self.line);
         if kept > 0 {
             let rendered = self.rendered(&self.line[..kept]);
             let shown = rendered.len();
@@ -126,7 +128,7 @@ impl Markdown {
         }
     }
 
-    /// Shows what was not shown yet of a line.
+    /// Shows the rest of a line that was shown in part.
     fn show(&mut self, line: &Text, to: &mut Text) {
         if self.shown == 0 {
             let margin = Text::from(" ".repeat(MARGIN));
@@ -143,30 +145,30 @@ impl Markdown {
         }
     }
 
-    /// A line as it is shown, wrapped.
+    /// Renders and wraps a line.
     fn rendered(&self, line: &str) -> Text {
-        let line = Line::of(line);
+        let line = MarkdownLine::of(line);
         let base = match line.kind {
-            Kind::Heading => Look::STRONG.underline(),
-            Kind::Quote => Look::DIM,
+            LineKind::Heading => Look::STRONG.underline(),
+            LineKind::Quote => Look::DIM,
             _ => Look::PLAIN,
         };
         let mut text = Text::from(" ".repeat(line.indent));
         let hang = match line.kind {
-            Kind::Rule => {
+            LineKind::Rule => {
                 text.push(Look::DIM, &"─".repeat(self.width.saturating_sub(MARGIN).min(40)));
                 return text;
             }
-            Kind::Item(marker) => {
+            LineKind::Item(marker) => {
                 text.push(Look::DIM, marker);
                 text.push(Look::PLAIN, " ");
                 text.width()
             }
-            Kind::Quote => {
+            LineKind::Quote => {
                 text.push(Look::DIM, "│ ");
                 text.width()
             }
-            Kind::Heading | Kind::Text => text.width(),
+            LineKind::Heading | LineKind::Text => text.width(),
         };
         text.append(&inline(line.content, base));
         text.wrapped(self.width, MARGIN, MARGIN + hang)
@@ -185,14 +187,14 @@ impl Markdown {
     }
 }
 
-/// A line by its beginning.
-struct Line<'a> {
+/// A source line: its indentation, its kind and its content.
+struct MarkdownLine<'a> {
     indent: usize,
-    kind: Kind<'a>,
+    kind: LineKind<'a>,
     content: &'a str,
 }
 
-enum Kind<'a> {
+enum LineKind<'a> {
     Heading,
     Item(&'a str),
     Quote,
@@ -200,38 +202,38 @@ enum Kind<'a> {
     Text,
 }
 
-impl<'a> Line<'a> {
+impl<'a> MarkdownLine<'a> {
     fn of(line: &'a str) -> Self {
         let content = line.trim_start();
         let indent = (line.len() - content.len()).min(12);
         let (kind, content) = Self::kind(content);
-        let indent = if matches!(kind, Kind::Item(_) | Kind::Text) { indent } else { 0 };
-        Line { indent, kind, content: content.trim() }
+        let indent = if matches!(kind, LineKind::Item(_) | LineKind::Text) { indent } else { 0 };
+        MarkdownLine { indent, kind, content: content.trim() }
     }
 
-    fn begins_like(&self, other: &Line<'_>) -> bool {
+    fn begins_like(&self, other: &MarkdownLine<'_>) -> bool {
         self.indent == other.indent && discriminant(&self.kind) == discriminant(&other.kind)
     }
 
-    fn kind(content: &'a str) -> (Kind<'a>, &'a str) {
+    fn kind(content: &'a str) -> (LineKind<'a>, &'a str) {
         if is_rule(content) {
-            return (Kind::Rule, "");
+            return (LineKind::Rule, "");
         }
         let level = content.bytes().take_while(|byte| *byte == b'#').count();
         if (1..=6).contains(&level) && content[level..].starts_with(' ') {
-            return (Kind::Heading, content[level..].trim().trim_end_matches('#'));
+            return (LineKind::Heading, content[level..].trim().trim_end_matches('#'));
         }
         if let Some(content) = content.strip_prefix('>') {
-            return (Kind::Quote, content);
+            return (LineKind::Quote, content);
         }
         if let Some(content) = ["- ", "* ", "+ "].iter().find_map(|marker| content.strip_prefix(marker)) {
-            return (Kind::Item("•"), content);
+            return (LineKind::Item("•"), content);
         }
         let digits = content.bytes().take_while(u8::is_ascii_digit).count();
         let (number, rest) = content.split_at(digits);
         match rest.strip_prefix(". ").or_else(|| rest.strip_prefix(") ")) {
-            Some(rest) if (1..10).contains(&digits) => (Kind::Item(&content[..=number.len()]), rest),
-            _ => (Kind::Text, content),
+            Some(rest) if (1..10).contains(&digits) => (LineKind::Item(&content[..=number.len()]), rest),
+            _ => (LineKind::Text, content),
         }
     }
 }
@@ -241,16 +243,17 @@ fn is_rule(content: &str) -> bool {
     marks.len() >= 3 && ['-', '*', '_'].iter().any(|mark| marks.iter().all(|character| character == mark))
 }
 
-/// The marks that begin a code block on this line, and end it.
+/// The fence of a code block that begins on this line.
 fn fence(line: &str) -> Option<String> {
     let line = line.trim_start();
     let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
     let marks: String = line.chars().take_while(|character| *character == mark).collect();
+    // NOTE: By CommonMark a line with further backticks is inline code.
     let is_fence = marks.len() >= 3 && !line[marks.len()..].contains('`');
     is_fence.then_some(marks)
 }
 
-/// Whether more of the line cannot change what kind of a line it is.
+/// Whether the kind of the line cannot change with more text.
 fn is_decided(line: &str) -> bool {
     let content = line.trim_start();
     let Some(first) = content.chars().next() else { return false };
@@ -271,32 +274,33 @@ fn is_decided(line: &str) -> bool {
     }
 }
 
-/// How many bytes of a line that is not complete can be shown: whole words, before anything that could still change.
-fn stable(line: &str) -> usize {
-    let parsed = Line::of(line);
+/// The bytes of an incomplete line that can be shown: complete words, before anything that could still change.
+fn stable_length(line: &str) -> usize {
+    let parsed = MarkdownLine::of(line);
     let begin = parsed.content.as_ptr().addr() - line.as_ptr().addr();
     let mut end = line.len();
     loop {
         let Some(space) = line[..end].rfind(' ') else { return 0 };
         let before = &line[..space];
-        // What stands before the content, such as the mark of an item, is shown with its first word.
-        if space <= begin || !Line::of(before).begins_like(&parsed) {
+        // The mark of an item is shown together with the first word.
+        if space <= begin || !MarkdownLine::of(before).begins_like(&parsed) {
             return 0;
         }
-        match open(before) {
+        match open_construct(before) {
             None => return space,
             Some(at) => end = at,
         }
     }
 }
 
-/// Where something begins in a part of a line whose meaning depends on what follows.
-fn open(line: &str) -> Option<usize> {
-    let parsed = Line::of(line);
+/// The byte at which a construct begins whose meaning depends on further text, such as an open `**`.
+fn open_construct(line: &str) -> Option<usize> {
+    let parsed = MarkdownLine::of(line);
     let offset = parsed.content.as_ptr().addr() - line.as_ptr().addr();
     let source = format!("{PREFIX}{}", parsed.content);
     let mut brackets: Vec<usize> = Vec::new();
     for (event, range) in Parser::new_ext(&source, options()).into_offset_iter() {
+        // NOTE: Parsed constructs are complete; only text can still become a part of one.
         if !matches!(event, Event::Text(_)) {
             continue;
         }
@@ -332,12 +336,12 @@ fn options() -> Options {
     Options::ENABLE_STRIKETHROUGH
 }
 
-/// Text with emphasis, code and links.
+/// Renders emphasis, code and links.
 fn inline(content: &str, base: Look) -> Text {
     let source = format!("{PREFIX}{content}");
-    let mut text = Inline::new(base);
+    let mut text = InlineText::new(base);
     for event in Parser::new_ext(&source, options()) {
-        text.see(event);
+        text.apply(event);
     }
     let prefix = PREFIX.trim_end();
     let shown = text.text;
@@ -346,23 +350,23 @@ fn inline(content: &str, base: Look) -> Text {
 }
 
 /// Collects styled text from the events of a parser.
-struct Inline {
+struct InlineText {
     text: Text,
     looks: Vec<Look>,
     /// The target of the link that is open, and where its text begins.
     link: Option<(String, usize)>,
 }
 
-impl Inline {
+impl InlineText {
     fn new(base: Look) -> Self {
-        Inline { text: Text::default(), looks: vec![base], link: None }
+        InlineText { text: Text::default(), looks: vec![base], link: None }
     }
 
     fn look(&self) -> Look {
         self.looks.last().copied().unwrap_or_default()
     }
 
-    fn see(&mut self, event: Event<'_>) {
+    fn apply(&mut self, event: Event<'_>) {
         let look = self.look();
         match event {
             Event::Start(Tag::Strong) => self.looks.push(look.bold()),
@@ -389,14 +393,14 @@ impl Inline {
     }
 }
 
-/// A line of a code block: as it is, split where it is too long.
+/// Renders a line of a code block, split if it is too long.
 fn code(line: &str, width: usize) -> Text {
     let mut text = Text::from("  ");
     text.push(Look::CODE, &line.replace('\t', "    "));
     text.wrapped(width, MARGIN, MARGIN + 2)
 }
 
-/// The rows of a table in columns; if they do not fit, each cell with the head of its column.
+/// Renders a table in columns; if they do not fit, a line for each cell with the head of its column.
 fn table(rows: &[String], width: usize) -> Vec<Text> {
     let source = rows.iter().map(|row| row.trim()).collect::<Vec<_>>().join("\n");
     let rows = cells(&source);
@@ -406,8 +410,8 @@ fn table(rows: &[String], width: usize) -> Vec<Text> {
     let widths: Vec<usize> = (0..head.len())
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(Text::width).max().unwrap_or(0))
         .collect();
-    let whole = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-    if whole <= width {
+    let total = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+    if total <= width {
         return rows.iter().map(|row| in_columns(row, &widths)).collect();
     }
     let mut lines = Vec::new();
@@ -423,10 +427,10 @@ fn table(rows: &[String], width: usize) -> Vec<Text> {
     lines
 }
 
-/// The cells of a table, by rows; of none if the text is not a table.
+/// The cells of a table, by rows; empty if the text is not a table.
 fn cells(source: &str) -> Vec<Vec<Text>> {
     let (mut rows, mut is_head) = (Vec::<Vec<Text>>::new(), false);
-    let mut cell: Option<Inline> = None;
+    let mut cell: Option<InlineText> = None;
     for event in Parser::new_ext(source, options() | Options::ENABLE_TABLES) {
         match event {
             Event::Start(Tag::TableHead) => {
@@ -436,7 +440,7 @@ fn cells(source: &str) -> Vec<Vec<Text>> {
             Event::End(TagEnd::TableHead) => is_head = false,
             Event::Start(Tag::TableRow) => rows.push(Vec::new()),
             Event::Start(Tag::TableCell) => {
-                cell = Some(Inline::new(if is_head { Look::STRONG } else { Look::PLAIN }));
+                cell = Some(InlineText::new(if is_head { Look::STRONG } else { Look::PLAIN }));
             }
             Event::End(TagEnd::TableCell) => {
                 if let (Some(cell), Some(row)) = (cell.take(), rows.last_mut()) {
@@ -445,7 +449,7 @@ fn cells(source: &str) -> Vec<Vec<Text>> {
             }
             event => {
                 if let Some(cell) = &mut cell {
-                    cell.see(event);
+                    cell.apply(event);
                 }
             }
         }

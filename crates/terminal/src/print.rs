@@ -1,4 +1,4 @@
-//! The thin part: where text is written, how wide a terminal is, and what time it is.
+//! The thin layer around the view: writes text, measures the terminal, and reads the clock.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write};
@@ -11,15 +11,18 @@ use stepfold_runner::{Invocation, RunnerError, Seen};
 use stepfold_state_core::state::State;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::{Form, Look, Markdown, Shown, Text, View};
+use crate::form::Form;
+use crate::markdown::Markdown;
+use crate::text::{Look, Text};
+use crate::view::{Shown, View};
 
-/// How long the wheel stands still.
-const TURN: Duration = Duration::from_millis(120);
+/// The interval between two frames of the spinner.
+const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 
-/// The columns of a terminal that does not say how many it has.
+/// The columns of a terminal whose width is unknown.
 const COLUMNS: usize = 80;
 
-/// Long lines are hard to read: prose and lines of calls do not get wider.
+/// The maximum columns: longer lines of prose and calls are hard to read.
 const WIDEST: usize = 120;
 
 /// When to show colors.
@@ -60,7 +63,7 @@ fn form(is_terminal: bool, size: Option<(terminal_size::Width, terminal_size::He
     let columns = size.map(|(width, _)| usize::from(width.0)).filter(|columns| *columns > 0);
     match is_terminal {
         false => Form::Log,
-        // The last column stays free: some terminals wrap when it is written.
+        // NOTE: The last column stays free: some terminals wrap when it is written.
         true => Form::Terminal { width: columns.unwrap_or(COLUMNS).saturating_sub(1).min(WIDEST) },
     }
 }
@@ -90,13 +93,13 @@ pub struct Printer {
     name: String,
     reply: Option<Markdown>,
     is_in_log_reply: bool,
-    to: Output,
+    to: PrinterOutput,
     /// Whether nothing was shown yet.
     is_first: bool,
     has_live: bool,
     is_live: bool,
     began: Instant,
-    /// Counted in place of time, for pictures that are always the same.
+    /// A counted time instead of the clock, for reproducible recordings.
     steady: Option<(Duration, Duration)>,
 }
 
@@ -114,10 +117,10 @@ impl Printer {
 
     /// Shows runs in this form on standard output, without a live line.
     pub fn in_form(form: Form) -> Self {
-        Printer::on(form, Output::Stdout)
+        Printer::on(form, PrinterOutput::Stdout)
     }
 
-    /// Shows runs in this form elsewhere than on standard output; in that of a terminal with colors and a live line.
+    /// Shows runs in this form on a writer: in the form of a terminal with colors and a live line.
     ///
     /// # Examples
     /// ```
@@ -127,10 +130,10 @@ impl Printer {
     /// printer.line("ready");
     /// ```
     pub fn to_writer(form: Form, writer: impl Write + Send + 'static) -> Self {
-        Printer::on(form, Output::Writer(Box::new(writer))).with_live_line(form.is_terminal())
+        Printer::on(form, PrinterOutput::Writer(Box::new(writer))).with_live_line(form.is_terminal())
     }
 
-    fn on(form: Form, to: Output) -> Self {
+    fn on(form: Form, to: PrinterOutput) -> Self {
         Printer {
             view: View::new(form),
             name: "assistant".to_owned(),
@@ -164,7 +167,7 @@ impl Printer {
         self
     }
 
-    /// Counts this much for each event in place of measuring: for a recording that is always the same.
+    /// Advances the time by this much for each event, instead of reading the clock: for reproducible recordings.
     #[must_use]
     pub fn steady(mut self, tick: Duration) -> Self {
         self.steady = Some((tick, Duration::ZERO));
@@ -192,7 +195,7 @@ impl Printer {
         self.write(&text, "\n");
     }
 
-    /// Shows a line in the background.
+    /// Shows a dimmed line.
     pub fn aside(&mut self, text: &str) {
         self.line(Text::new(Look::DIM, text));
     }
@@ -224,11 +227,13 @@ impl Printer {
         invocation: &Invocation,
         mut each: impl AsyncFnMut(&mut Printer, &RunEvent),
     ) -> Result<Arc<Outcome>, RunnerError> {
+        // NOTE: From the first event: a fast run may have started already.
         let mut events = invocation.subscribe(0);
-        let mut turns = interval(TURN);
+        let mut turns = interval(SPINNER_INTERVAL);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                // NOTE: Events first: a frame that is drawn before a waiting event would be erased immediately.
                 biased;
                 seen = events.next() => match seen {
                     Some(seen) => {
@@ -299,6 +304,7 @@ impl Printer {
 
     fn turn(&mut self) {
         let now = self.began.elapsed();
+        // NOTE: Frames depend on the clock, so a reproducible recording has none.
         if let Some(line) = self.view.live(now).filter(|_| self.steady.is_none()) {
             self.is_live = true;
             self.to.on_this_line(&line);
@@ -359,7 +365,7 @@ impl Printer {
     }
 }
 
-/// How far lines after a wrap are moved in: as the first one, its sign included.
+/// The indentation of lines after a wrap: that of the first line, its sign included.
 fn hang(text: &str) -> usize {
     let line = text.trim_start_matches('\n');
     let mut signs = line.chars();
@@ -369,30 +375,31 @@ fn hang(text: &str) -> usize {
     }
 }
 
-/// Shows a text in place of the line that the cursor is in.
+/// Replaces the line of the cursor with a text.
 pub fn on_this_line(terminal: &mut impl Write, text: &Text) {
-    // A terminal that is gone is not a failure. The cursor is moved also where colors are left out.
+    // NOTE: The cursor moves even where colors are left out. A closed terminal is not a failure.
     let _ = write!(terminal, "\r{}\x1b[K", text.to_ansi()).and_then(|()| terminal.flush());
 }
 
-/// Where a printer writes.
-enum Output {
+/// The destination of a printer.
+enum PrinterOutput {
     Stdout,
     Writer(Box<dyn Write + Send>),
 }
 
-impl Output {
+impl PrinterOutput {
     fn write(&mut self, text: &Text, end: &str, form: Form) {
-        // A reader that is gone is not a failure.
+        // A reader that has closed the output is not a failure.
         let _ = match (self, form) {
-            (Output::Stdout, _) => {
+            // NOTE: anstream drops the colors that standard output does not show; a writer gets those of its form.
+            (PrinterOutput::Stdout, _) => {
                 let mut out = anstream::stdout().lock();
                 write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())
             }
-            (Output::Writer(out), Form::Log) => {
+            (PrinterOutput::Writer(out), Form::Log) => {
                 write!(out, "{}{end}", text.to_plain()).and_then(|()| out.flush())
             }
-            (Output::Writer(out), Form::Terminal { .. }) => {
+            (PrinterOutput::Writer(out), Form::Terminal { .. }) => {
                 write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())
             }
         };
@@ -400,17 +407,17 @@ impl Output {
 
     fn on_this_line(&mut self, text: &Text) {
         match self {
-            Output::Stdout => on_this_line(&mut anstream::stdout().lock(), text),
-            Output::Writer(out) => on_this_line(out, text),
+            PrinterOutput::Stdout => on_this_line(&mut anstream::stdout().lock(), text),
+            PrinterOutput::Writer(out) => on_this_line(out, text),
         }
     }
 }
 
-impl fmt::Debug for Output {
+impl fmt::Debug for PrinterOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Output::Stdout => "Stdout",
-            Output::Writer(_) => "Writer",
+            PrinterOutput::Stdout => "Stdout",
+            PrinterOutput::Writer(_) => "Writer",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The open steps of a run, and of the runs within it: their calls and branches, by place.
+//! The open steps of a run and its inner runs: their calls and branches, by place.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,39 +6,39 @@ use std::time::Duration;
 use stepfold_agent_loop::Planned;
 use stepfold_state_core::chat::{Message, Role, ToolCall, Transcript};
 
-use crate::brief;
+use crate::brief::brief;
 
 /// The columns of the item of a branch.
 const ITEM: usize = 24;
 
-/// The open step of each run. A run within another one is found by the places of the calls or branches that lead to it.
+/// The open step of each run. The key of an inner run is the path of places of the calls or branches that contain it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Steps(BTreeMap<Vec<usize>, Vec<Item>>);
+pub(crate) struct OpenSteps(BTreeMap<Vec<usize>, Vec<StepEntry>>);
 
 /// A call or a branch.
 #[derive(Clone, Debug)]
-pub(crate) struct Item {
+pub(crate) struct StepEntry {
     /// Its id in requests for a decision.
     id: String,
-    /// What people tell it apart by.
+    /// Its label, which tells it apart from its siblings.
     label: String,
     call: Option<ToolCall>,
     since: Option<Duration>,
 }
 
-impl Steps {
-    /// A reply begins a step of calls.
+impl OpenSteps {
+    /// Begins the step of a reply's calls.
     pub(crate) fn calls(&mut self, path: &[usize], reply: &Message) {
         let calls: Vec<&ToolCall> = reply.tool_calls().collect();
         let item = |call: &&ToolCall| {
             let is_alone = calls.iter().filter(|other| other.name == call.name).count() == 1;
             let label = if is_alone { call.name.clone() } else { format!("{} {}", call.name, call.id) };
-            Item { id: call.id.clone(), label, call: Some((*call).clone()), since: None }
+            StepEntry { id: call.id.clone(), label, call: Some((*call).clone()), since: None }
         };
         self.begin(path, calls.iter().map(item).collect());
     }
 
-    /// A superstep of a graph begins.
+    /// Begins a superstep of a graph.
     pub(crate) fn branches(&mut self, path: &[usize], branches: &[Planned]) {
         let item = |(place, planned): (usize, &Planned)| {
             let is_alone = branches.iter().filter(|other| other.node == planned.node).count() == 1;
@@ -47,27 +47,29 @@ impl Steps {
                     (format!("{}#{place}", planned.node), format!("{} {}", planned.node, brief(item, ITEM)))
                 }
                 None if is_alone => (planned.node.clone(), planned.node.clone()),
+                // NOTE: Counted from 1, for people.
                 None => (planned.node.clone(), format!("{} {}", planned.node, place + 1)),
             };
-            Item { id, label, call: None, since: None }
+            StepEntry { id, label, call: None, since: None }
         };
         self.begin(path, branches.iter().enumerate().map(item).collect());
     }
 
-    /// The calls of a conversation whose last reply is not answered.
-    pub(crate) fn open_in(&mut self, conversation: &Transcript) {
+    /// Restores the open step from a conversation whose last reply has unanswered calls.
+    pub(crate) fn restore_open_calls(&mut self, conversation: &Transcript) {
         let last = conversation.iter().rev().find(|message| message.role() != Role::Tool);
         if let Some(reply) = last.filter(|message| message.has_tool_calls()) {
             self.calls(&[], reply);
         }
     }
 
-    fn begin(&mut self, path: &[usize], items: Vec<Item>) {
+    fn begin(&mut self, path: &[usize], items: Vec<StepEntry>) {
+        // NOTE: A new step of a run closes the steps of its inner runs: their paths would name other items now.
         self.0.retain(|other, _| !other.starts_with(path));
         self.0.insert(path.to_vec(), items);
     }
 
-    fn item(&self, path: &[usize], place: usize) -> Option<&Item> {
+    fn item(&self, path: &[usize], place: usize) -> Option<&StepEntry> {
         self.0.get(path)?.get(place)
     }
 
@@ -81,23 +83,23 @@ impl Steps {
         self.item(path, place)?.call.as_ref()
     }
 
-    /// What a call or a branch is told apart by.
+    /// The label of a call or a branch.
     pub(crate) fn label(&self, path: &[usize], place: usize) -> Option<&str> {
         Some(&self.item(path, place)?.label)
     }
 
-    /// Takes note of a start. Whether it is the first one that was seen.
+    /// Records a start. Returns whether it is the first one.
     pub(crate) fn start(&mut self, path: &[usize], place: usize, now: Duration) -> bool {
         let item = self.0.get_mut(path).and_then(|items| items.get_mut(place));
         item.is_some_and(|item| item.since.replace(now).is_none())
     }
 
-    /// When a call or a branch has started.
+    /// The start time of a call or a branch.
     pub(crate) fn since(&self, path: &[usize], place: usize) -> Option<Duration> {
         self.item(path, place)?.since
     }
 
-    /// The id of a call or a branch, with those that lead to it.
+    /// The id of a call or a branch, after the ids of those that contain it.
     pub(crate) fn id(&self, path: &[usize], place: usize) -> Option<String> {
         let mut id = String::new();
         for depth in 0..path.len() {
@@ -106,8 +108,8 @@ impl Steps {
         Some(id + &self.item(path, place)?.id)
     }
 
-    /// What a request for a decision is about: its id without the digest, and the call or the label of the branch.
-    pub(crate) fn requested<'a>(&self, id: &'a str) -> (&'a str, Option<&Item>) {
+    /// The subject of a request for a decision: its id without the digest, and the call or branch.
+    pub(crate) fn requested<'a>(&self, id: &'a str) -> (&'a str, Option<&StepEntry>) {
         let id = id.rsplit_once('#').map_or(id, |(id, _)| id);
         let places = self.0.iter().flat_map(|(path, items)| (0..items.len()).map(move |place| (path, place)));
         let mut found = places.filter(|(path, place)| self.id(path, *place).as_deref() == Some(id));
@@ -115,7 +117,7 @@ impl Steps {
     }
 }
 
-impl Item {
+impl StepEntry {
     /// Its tool with arguments, or its node.
     pub(crate) fn name_and_arguments(&self) -> (&str, Option<String>) {
         match &self.call {

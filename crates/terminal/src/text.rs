@@ -1,4 +1,4 @@
-//! Text in styles. What is added to it is escaped at once, so that no text can hold what a terminal obeys.
+//! Styled text. Everything is escaped when it is added, so that no text can contain escape sequences for the terminal.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -21,47 +21,48 @@ use textwrap::wrap_algorithms::wrap_first_fit;
 /// assert_eq!(text.to_plain(), "paid 5 euro");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+// NOTE: The 16 colors are those of the reader's own theme; a sign repeats each meaning (`docs/decisions/facade.md`).
 pub struct Look(Style);
 
 impl Look {
-    /// Text as it is.
+    /// Text without style.
     pub const PLAIN: Look = Look(Style::new());
     /// Bold text.
     pub const STRONG: Look = Look(Style::new().bold());
     /// Dimmed text, for secondary information.
     pub const DIM: Look = Look(Style::new().dimmed());
-    /// What the user says.
+    /// Messages of the user.
     pub const USER: Look = Look(AnsiColor::Cyan.on_default().effects(Effects::BOLD));
-    /// The sign of an assistant's answer, and of what went well.
+    /// The sign of an assistant's answer, and of success.
     pub const GOOD: Look = Look(AnsiColor::Green.on_default());
-    /// What failed.
+    /// Failures.
     pub const BAD: Look = Look(AnsiColor::Red.on_default().effects(Effects::BOLD));
-    /// What waits for a decision.
+    /// Requests that wait for a decision.
     pub const ASK: Look = Look(AnsiColor::Magenta.on_default().effects(Effects::BOLD));
     /// A key of the state.
     pub const KEY: Look = Look(AnsiColor::Blue.on_default());
     /// Code.
     pub const CODE: Look = Look(AnsiColor::Cyan.on_default());
 
-    /// The same in bold.
+    /// Adds bold.
     #[must_use]
     pub const fn bold(self) -> Self {
         Look(self.0.bold())
     }
 
-    /// The same in italics.
+    /// Adds italics.
     #[must_use]
     pub const fn italic(self) -> Self {
         Look(self.0.italic())
     }
 
-    /// The same underlined.
+    /// Adds an underline.
     #[must_use]
     pub const fn underline(self) -> Self {
         Look(self.0.underline())
     }
 
-    /// The same struck through.
+    /// Adds a strikethrough.
     #[must_use]
     pub const fn strike(self) -> Self {
         Look(self.0.strikethrough())
@@ -80,12 +81,12 @@ impl Look {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
     text: String,
-    /// The end of each piece, and its look.
+    /// The end of each piece, and its style.
     pieces: Vec<(usize, Look)>,
 }
 
 impl Text {
-    /// Text in one look.
+    /// Creates a text in one style.
     pub fn new(look: Look, text: impl AsRef<str>) -> Self {
         Text::default().with(look, text)
     }
@@ -96,14 +97,14 @@ impl Text {
         self.with(Look::PLAIN, text)
     }
 
-    /// Appends text in a look.
+    /// Appends text in a style.
     #[must_use]
     pub fn with(mut self, look: Look, text: impl AsRef<str>) -> Self {
         self.push(look, text.as_ref());
         self
     }
 
-    /// Appends text in a look.
+    /// Appends text in a style.
     pub fn push(&mut self, look: Look, text: &str) {
         self.push_escaped(look, &escape_invisible(text));
     }
@@ -150,8 +151,8 @@ impl Text {
         })
     }
 
-    /// The text with its lines wrapped between words. Of `width` columns the first line has `used` less; lines after a
-    /// wrap begin with `indent` spaces. A word that fits no line is split.
+    /// Wraps the lines between words, at `width` columns. In the first line `used` columns are taken already; lines after a
+    /// wrap begin with `indent` spaces. A word that is longer than a line is split.
     #[must_use]
     pub fn wrapped(&self, width: usize, used: usize, indent: usize) -> Self {
         let mut wrapped = Text::default();
@@ -172,7 +173,9 @@ impl Text {
         let at = |part: &str| part.as_ptr().addr() - self.text.as_ptr().addr();
         let (first, rest) = (width.saturating_sub(used).max(1), width.saturating_sub(indent).max(1));
         let words = WordSeparator::AsciiSpace.find_words(text);
+        // NOTE: A word must fit in the first line as well, unless that is nearly full.
         let words: Vec<Word<'_>> = words.flat_map(|word| split(word, rest.min(first.max(8)))).collect();
+        // NOTE: First fit, not an optimal one: more text must not move words of a line that is shown already.
         #[expect(clippy::cast_precision_loss, reason = "a terminal has fewer columns than 2^52")]
         let lines = wrap_first_fit(&words, &[first as f64, rest as f64]);
         for (number, words) in lines.iter().enumerate() {
@@ -217,7 +220,7 @@ impl Text {
     }
 }
 
-/// A word in parts that fit a line. One that fits stays whole, its white space included.
+/// Splits a word that does not fit in a line.
 fn split(word: Word<'_>, width: usize) -> Vec<Word<'_>> {
     if display_width(&word) <= width { vec![word] } else { word.break_apart(width).collect() }
 }

@@ -1,4 +1,4 @@
-//! A run as it happens: an event in, lines out. Nothing here writes, waits or reads a clock.
+//! Decides what is shown of a run: an event in, lines out. It never writes, waits or reads a clock.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,48 +11,21 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{CallFailure, CallStatus};
 
 use crate::brief::{brief, brief_text};
-use crate::calls::Call;
+use crate::calls::{Calls, EndedCall};
+use crate::changes::changes;
 use crate::fields::fields;
-use crate::steps::{Item, Steps};
-use crate::{Calls, Look, Text, changes, counted, seconds};
+use crate::form::{Form, LOG_WIDTH};
+use crate::quantities::{counted, grouped, seconds};
+use crate::steps::{OpenSteps, StepEntry};
+use crate::text::{Look, Text};
 
-/// What the wheel of the live line looks like, turn by turn.
-const WHEEL: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"];
+/// The frames of the spinner in the live line.
+const SPINNER_FRAMES: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"];
 
-/// What is waited for is cut here: a live line has to fit in a line.
-const WAITED: usize = 40;
+/// The characters of the live line's subject: it must fit in a line.
+const WAIT_CHARACTERS: usize = 40;
 
-/// Columns of what does not have to fit a screen.
-const LOG_WIDTH: usize = 200;
-
-/// The form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Lines of a log, in a pipe or a file: not wrapped, without times, the same for the same run.
-    Log,
-    /// Lines of a terminal of so many columns.
-    Terminal {
-        /// The columns.
-        width: usize,
-    },
-}
-
-impl Form {
-    /// The columns of a line.
-    pub const fn width(self) -> usize {
-        match self {
-            Form::Log => LOG_WIDTH,
-            Form::Terminal { width } => width,
-        }
-    }
-
-    /// Whether a person reads it as it comes.
-    pub const fn is_terminal(self) -> bool {
-        matches!(self, Form::Terminal { .. })
-    }
-}
-
-/// Something to be shown.
+/// An item to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// More of the answer, in Markdown.
@@ -81,35 +54,35 @@ pub enum Shown {
 #[derive(Clone, Debug)]
 pub struct View {
     form: Form,
-    /// The state as far as it is known, to say what changes.
+    /// The state before the next commit, if it is known; its changes are shown.
     state: Option<State>,
     calls: Calls,
-    /// The calls of runs within, by their ids and those of what they run in.
+    /// The calls of inner runs, by their paths and ids.
     inner: Calls,
-    steps: Steps,
-    /// Calls of this run with an unknown outcome, by their places, that are told when the step says which they are.
-    unnamed: Vec<usize>,
-    /// The ids of the calls with an unknown outcome that were told.
+    steps: OpenSteps,
+    /// Places of calls with an unknown outcome that are shown when the end of the step names them.
+    unnamed_places: Vec<usize>,
+    /// The ids of the calls with an unknown outcome that were shown.
     unknown: BTreeSet<String>,
-    waits: Option<(String, Duration)>,
-    reply: Reply,
-    figures: Figures,
+    waiting_for: Option<(String, Duration)>,
+    reply: AnswerState,
+    figures: TurnFigures,
 }
 
-/// The answer that the model writes.
+/// The answer that is being streamed.
 #[derive(Clone, Debug, Default)]
-struct Reply {
-    /// Its line is open.
+struct AnswerState {
+    /// Whether its line is open.
     is_open: bool,
-    /// Some of it came as text.
+    /// Whether some of it was streamed as text.
     has_text: bool,
-    /// An object, which is shown by its fields when it is complete.
+    /// The text of an object, which is shown field by field when it is complete.
     object: String,
 }
 
-/// What a turn costs.
+/// The figures of a turn: steps, calls, tokens, time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Figures {
+struct TurnFigures {
     began: Option<Duration>,
     steps: u64,
     calls: u64,
@@ -117,19 +90,19 @@ struct Figures {
 }
 
 impl View {
-    /// A view in this form.
+    /// Creates a view in this form.
     pub fn new(form: Form) -> Self {
         View {
             form,
             state: None,
             calls: Calls::new(form),
             inner: Calls::new(form),
-            steps: Steps::default(),
-            unnamed: Vec::new(),
+            steps: OpenSteps::default(),
+            unnamed_places: Vec::new(),
             unknown: BTreeSet::new(),
-            waits: None,
-            reply: Reply::default(),
-            figures: Figures::default(),
+            waiting_for: None,
+            reply: AnswerState::default(),
+            figures: TurnFigures::default(),
         }
     }
 
@@ -143,7 +116,7 @@ impl View {
     /// Sets the state that changes of the run are compared with.
     pub fn set_state(&mut self, state: Option<State>) {
         if let Some(state) = &state {
-            self.steps.open_in(state.messages());
+            self.steps.restore_open_calls(state.messages());
         }
         self.state = state;
     }
@@ -153,7 +126,7 @@ impl View {
         self.form
     }
 
-    /// What there is to show of an event. `now` is the time since any fixed moment.
+    /// Decides what is shown of an event. `now` is the time since any fixed moment.
     pub fn see(&mut self, event: &RunEvent, now: Duration) -> Vec<Shown> {
         self.figures.began.get_or_insert(now);
         match event {
@@ -167,8 +140,9 @@ impl View {
             event => {
                 let (answers, lines) = (self.answers(event), self.lines(event, now));
                 let has_news = !lines.is_empty() || !answers.is_empty();
-                self.waits = self.waits.take().filter(|_| !has_news);
-                if let Some(tools) = self.at_work().filter(|_| self.waits.is_none()) {
+                // NOTE: A printed line ends the wait; the tools that still run become the subject of the live line.
+                self.waiting_for = self.waiting_for.take().filter(|_| !has_news);
+                if let Some(tools) = self.at_work().filter(|_| self.waiting_for.is_none()) {
                     self.wait(&tools, now);
                 }
                 let ended = if has_news || ends_reply(event) { self.end() } else { Vec::new() };
@@ -178,7 +152,7 @@ impl View {
         }
     }
 
-    /// Ends the answer: returns the rest of it.
+    /// Ends the answer, and returns its rest.
     pub fn end(&mut self) -> Vec<Shown> {
         let object = std::mem::take(&mut self.reply.object);
         match std::mem::take(&mut self.reply.is_open) {
@@ -187,7 +161,7 @@ impl View {
         }
     }
 
-    /// Calls with an unknown outcome, as far as they were not told.
+    /// The lines of calls with an unknown outcome that were not shown yet.
     pub fn unknown(&mut self, calls: &[&UnknownCall]) -> Vec<Text> {
         let new: Vec<_> = calls.iter().filter(|call| self.unknown.insert(call.id.clone())).collect();
         let line = |call: &&&UnknownCall| {
@@ -197,20 +171,22 @@ impl View {
         new.iter().map(line).collect()
     }
 
-    /// More of the answer.
+    /// Adds more of the answer.
     fn text(&mut self, text: &str) -> Vec<Shown> {
+        // NOTE: Streamed text must not be shown again with the commit of the reply.
         self.reply.has_text = true;
+        // NOTE: A structured answer is held back: half an object cannot be shown field by field.
         let is_object = self.form.is_terminal() && !self.reply.is_open;
         if is_object && (!self.reply.object.is_empty() || text.starts_with('{')) {
             self.reply.object.push_str(text);
             return Vec::new();
         }
-        self.waits = None;
+        self.waiting_for = None;
         self.reply.is_open = true;
         vec![Shown::Reply(text.to_owned())]
     }
 
-    /// A whole answer: an object by its fields, anything else as text.
+    /// Shows a complete answer: an object field by field, anything else as text.
     fn whole(&self, answer: &str) -> Vec<Shown> {
         match (serde_json::from_str(answer), self.form) {
             _ if answer.trim().is_empty() => Vec::new(),
@@ -221,7 +197,8 @@ impl View {
         }
     }
 
-    /// What is said in one piece: by the nodes of a graph at the end of a superstep, or by a model that does not stream.
+    /// The answers that come in one piece: of a graph's nodes at the end of a superstep, or of a model that does not
+    /// stream.
     fn answers(&self, event: &RunEvent) -> Vec<String> {
         let Some(event) = event.committed() else { return Vec::new() };
         let is_said = match &event.kind {
@@ -229,36 +206,37 @@ impl View {
             _ => event.step_end.is_some(),
         };
         let said = event.messages.iter().filter(|message| is_said && message.role() == Role::Assistant);
-        // What comes with calls was told with them.
+        // Text beside calls was shown with the calls.
         let is_reply = matches!(event.kind, EventKind::Replied { .. });
         let answers = said.filter(|message| is_reply || !message.has_tool_calls());
         answers.map(|message| message.text().into_owned()).filter(|text| !text.trim().is_empty()).collect()
     }
 
-    /// The tools that are at work.
+    /// The tools of running calls.
     pub fn at_work(&self) -> Option<String> {
         self.calls.at_work().or_else(|| self.inner.at_work())
     }
 
-    /// The live line: what is waited for, and since when. None while the line of an answer is open, which it would overwrite.
+    /// The live line: its subject, and the time since it started. None while the line of an answer is open, which it would
+    /// overwrite.
     pub fn live(&self, now: Duration) -> Option<Text> {
-        let (what, since) = self.waits.as_ref().filter(|_| !self.reply.is_open)?;
+        let (what, since) = self.waiting_for.as_ref().filter(|_| !self.reply.is_open)?;
         let waited = now.saturating_sub(*since);
-        let turn = usize::try_from(waited.as_millis() / 120).unwrap_or_default() % WHEEL.len();
-        let line = Text::new(Look::GOOD, WHEEL[turn]).with(Look::DIM, format!(" {what} "));
+        let turn = usize::try_from(waited.as_millis() / 120).unwrap_or_default() % SPINNER_FRAMES.len();
+        let line = Text::new(Look::GOOD, SPINNER_FRAMES[turn]).with(Look::DIM, format!(" {what} "));
         Some(line.with(Look::DIM, format!("{}s", waited.as_secs())))
     }
 
     fn wait(&mut self, what: &str, now: Duration) {
-        let room = WAITED.min(self.form.width().saturating_sub(12));
-        self.waits = Some((brief_text(&escape_all_invisible(what), room), now));
+        let room = WAIT_CHARACTERS.min(self.form.width().saturating_sub(12));
+        self.waiting_for = Some((brief_text(&escape_all_invisible(what), room), now));
     }
 
     fn lines(&mut self, event: &RunEvent, now: Duration) -> Vec<Text> {
         match event {
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 self.figures.calls += 1;
-                self.waits = None;
+                self.waiting_for = None;
                 self.calls.started(call_id, tool, arguments, now)
             }
             RunEvent::ToolProgress { call_id, report } => {
@@ -293,7 +271,7 @@ impl View {
         self.steps.label(path, place).unwrap_or(name).to_owned()
     }
 
-    /// A branch has ended. Of one that was alone the next one says it.
+    /// The line of an ended branch. A branch that was alone needs none: the next one shows its end.
     fn node_finished(&self, node: &str, branch: usize, error: Option<&str>, now: Duration) -> Vec<Text> {
         let label = self.label(&[], branch, node);
         if let Some(error) = error {
@@ -306,7 +284,7 @@ impl View {
         is_one_of_many.then(|| self.aside(&format!("  ✓ {label}{took}"))).into_iter().collect()
     }
 
-    /// What happens in a run within, at this place: in an agent that is a tool or a node.
+    /// The lines of an event in the inner run at this path: of an agent that is a tool or a node.
     fn inner(&mut self, path: &[usize], name: &str, event: &RunEvent, now: Duration) -> Vec<Text> {
         let Some((place, outer)) = path.split_last() else { return Vec::new() };
         let label = self.label(outer, *place, name);
@@ -315,7 +293,7 @@ impl View {
             RunEvent::Asking { model, .. } => self.wait(&format!("{label}: {model}"), now),
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 self.figures.calls += 1;
-                self.waits = None;
+                self.waiting_for = None;
                 self.inner.started(&key(call_id), tool, arguments, now);
             }
             RunEvent::ToolFinished { call_id, tool, status, text } => {
@@ -332,10 +310,10 @@ impl View {
 
     fn committed(&mut self, event: &Event) -> Vec<Text> {
         self.figures.add(event);
-        let mut lines = self.happened(&[], event);
+        let mut lines = self.commit_lines(&[], event);
         let Some(state) = &mut self.state else { return lines };
         let before = state.clone();
-        // What cannot be followed is not shown; the store has it.
+        // NOTE: After a failed fold changes are not shown any more: the store has them.
         if event.fold(state).is_err() {
             self.state = None;
         } else if !event.delta.is_empty() {
@@ -344,13 +322,13 @@ impl View {
         lines
     }
 
-    /// What a commit tells of calls and branches, in this run or in one within.
-    fn happened(&mut self, path: &[usize], event: &Event) -> Vec<Text> {
+    /// The lines of a commit about calls and branches, in this run or an inner one.
+    fn commit_lines(&mut self, path: &[usize], event: &Event) -> Vec<Text> {
         let mut lines = Vec::new();
         match &event.kind {
             EventKind::Replied { .. } => {
                 let reply = event.messages.first().filter(|reply| reply.has_tool_calls());
-                lines.extend(reply.and_then(|reply| self.said_within(path, &reply.text())));
+                lines.extend(reply.and_then(|reply| self.inner_text(path, &reply.text())));
                 if let Some(reply) = event.messages.first() {
                     self.steps.calls(path, reply);
                 }
@@ -362,19 +340,21 @@ impl View {
                     .extend(decisions.iter().map(|(id, decision)| self.decided(id, decision, by.as_deref())));
             }
             EventKind::Interrupted { places, asks: false, .. } => {
-                lines.extend(places.iter().filter_map(|place| self.interrupted(path, *place)));
+                lines.extend(places.iter().filter_map(|place| self.unknown_call(path, *place)));
             }
-            EventKind::Inner { place, event } => return self.happened(&[path, &[*place]].concat(), event),
+            EventKind::Inner { place, event } => {
+                return self.commit_lines(&[path, &[*place]].concat(), event);
+            }
             _ => {}
         }
         if path.is_empty() && event.step_end.is_some() {
-            lines.extend(self.named(event));
+            lines.extend(self.named_calls(event));
         }
         lines
     }
 
-    /// What an agent within says before it makes calls.
-    fn said_within(&self, path: &[usize], text: &str) -> Option<Text> {
+    /// The text of an inner agent beside its calls.
+    fn inner_text(&self, path: &[usize], text: &str) -> Option<Text> {
         let (place, outer) = path.split_last()?;
         let before = format!("    {} | ", self.steps.label(outer, *place).unwrap_or_default());
         let room = self.form.width().saturating_sub(Text::from(&before).width());
@@ -389,7 +369,7 @@ impl View {
         }
     }
 
-    /// Who decided what, and why.
+    /// The line of a decision, with its approver and reason.
     fn decided(&self, id: &str, decision: &Decision, by: Option<&str>) -> Text {
         let (id, item) = self.steps.requested(id);
         let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
@@ -406,17 +386,18 @@ impl View {
             let mark = if is_rejected { "!" } else { "" };
             return Text::from(format!("  {id}{mark}: {}", brief_text(&text, LOG_WIDTH)));
         };
-        let (tool, arguments) = item.map_or((id, None), Item::name_and_arguments);
+        let (tool, arguments) = item.map_or((id, None), StepEntry::name_and_arguments);
         let arguments = arguments.as_deref();
         let status =
             if is_rejected { CallStatus::Failed(CallFailure::Rejected) } else { CallStatus::Succeeded };
-        Call { tool, arguments, status, text: &text }.in_a_line("  ", &[], width)
+        EndedCall { tool, arguments, status, text: &text }.in_a_line("  ", &[], width)
     }
 
-    /// A call with an unknown outcome, if it is known by now.
-    fn interrupted(&mut self, path: &[usize], place: usize) -> Option<Text> {
+    /// The line of a call with an unknown outcome; none if the call is not known yet.
+    fn unknown_call(&mut self, path: &[usize], place: usize) -> Option<Text> {
         let (Some(call), Some(id)) = (self.steps.call(path, place), self.steps.id(path, place)) else {
-            self.unnamed.extend(path.is_empty().then_some(place));
+            // NOTE: The view may have started after the reply of this step: then the end of the step names the call.
+            self.unnamed_places.extend(path.is_empty().then_some(place));
             return None;
         };
         let before = match path.split_last() {
@@ -428,12 +409,12 @@ impl View {
         Some(line)
     }
 
-    /// Calls with an unknown outcome that the end of the step names.
-    fn named(&mut self, event: &Event) -> Vec<Text> {
-        let unnamed = std::mem::take(&mut self.unnamed);
+    /// The lines of calls with an unknown outcome that were unnamed until the end of the step.
+    fn named_calls(&mut self, event: &Event) -> Vec<Text> {
+        let unnamed_places = std::mem::take(&mut self.unnamed_places);
         let results: Vec<_> = event.messages.iter().filter_map(|message| message.tool_result()).collect();
         let mut lines = Vec::new();
-        for result in unnamed.into_iter().filter_map(|place| results.get(place)) {
+        for result in unnamed_places.into_iter().filter_map(|place| results.get(place)) {
             self.unknown.insert(result.call_id().to_owned());
             lines.push(self.unknown_line("  ", result.call_id(), result.name(), None));
         }
@@ -445,14 +426,14 @@ impl View {
         match self.form {
             Form::Log => Text::from(format!("  {id}?: {tool}: {text}")),
             Form::Terminal { width } => {
-                Call { tool, arguments, status: CallStatus::Unknown, text }.in_a_line(before, &[], width)
+                EndedCall { tool, arguments, status: CallStatus::Unknown, text }.in_a_line(before, &[], width)
             }
         }
     }
 
     fn ended(&mut self, exit: &Exit, now: Duration) -> Vec<Text> {
-        self.waits = None;
-        // A turn that pauses has not ended.
+        self.waiting_for = None;
+        // NOTE: A paused turn has not ended: its figures continue when it is resumed.
         if matches!(exit, Exit::Paused(_)) {
             return Vec::new();
         }
@@ -470,7 +451,7 @@ impl View {
     }
 }
 
-/// Whether the model's reply is complete, whatever comes of it.
+/// Whether the event completes the model's reply.
 fn ends_reply(event: &RunEvent) -> bool {
     match event {
         RunEvent::Committed(event) => matches!(event.kind, EventKind::Replied { .. }),
@@ -479,8 +460,8 @@ fn ends_reply(event: &RunEvent) -> bool {
     }
 }
 
-impl Figures {
-    /// Counts replies, of agents inside too.
+impl TurnFigures {
+    /// Counts replies, those of inner agents included.
     fn add(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Replied { usage, .. } => {
@@ -506,26 +487,13 @@ impl Figures {
     }
 }
 
-/// A number with a comma between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
-/// What was going on in a run that was interrupted: the question, the step, the open calls.
+/// Describes an interrupted run: its question, its step, its open calls.
 pub fn restart(run: &Run) -> String {
     let said: Vec<_> = run.transcript().iter().collect();
     let question = said.iter().rev().find(|message| message.role() == Role::User);
     let question = question.map(|question| brief_text(&question.text(), 60)).unwrap_or_default();
     let open: Vec<String> = run.open_calls().into_iter().map(|(_, call)| call.name).collect();
-    // Of a step whose calls are open the reply is there already.
+    // NOTE: A step with open calls is counted already, since its reply is stored.
     let (step, what) = match open.is_empty() {
         true => (run.steps() + 1, "before the model had answered".to_owned()),
         false => (run.steps(), format!("while {} ran", open.join(", "))),

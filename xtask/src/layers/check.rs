@@ -14,7 +14,7 @@ pub enum Violation {
     UnknownCrate {
         /// The package.
         package: String,
-        /// Where it is.
+        /// The folder of the package.
         folder: String,
     },
     /// Folder and package do not go together.
@@ -22,23 +22,23 @@ pub enum Violation {
     WrongFolder {
         /// The package.
         package: String,
-        /// Where it is.
+        /// The folder of the package.
         folder: String,
-        /// Where it should be.
+        /// The expected folder.
         expected: &'static str,
     },
     /// An arrow that the table does not have.
     #[error("`{from}` -> `{to}` ({kind}): {rule}; `{from}` may use: {allowed}")]
     ForbiddenEdge {
-        /// Who uses.
+        /// The dependent crate.
         from: String,
-        /// Who is used.
+        /// The dependency.
         to: String,
         /// In which section of the manifest.
         kind: &'static str,
         /// The rule that is broken.
         rule: &'static str,
-        /// What the table allows.
+        /// The allowed dependencies.
         allowed: String,
     },
     /// A library on the wrong side of a fence.
@@ -48,11 +48,11 @@ pub enum Violation {
         package: String,
         /// The library.
         library: &'static str,
-        /// How the library got in.
+        /// The path of dependencies to the library.
         path: String,
-        /// Why it may not be there.
+        /// The reason for the rule.
         reason: &'static str,
-        /// Where it may be.
+        /// The crates that may have it.
         allowed: String,
     },
 }

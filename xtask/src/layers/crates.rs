@@ -1,4 +1,4 @@
-//! What cargo says is there: the crates of the workspace, their arrows, and all that is built with each.
+//! The crates of the workspace with their dependencies, read from `cargo metadata`.
 //!
 //! Features are resolved once for the whole workspace with every feature on, as `cargo metadata` does it.
 //! A library feature that one crate turns on is therefore seen in the tree of every crate that has that
@@ -37,13 +37,13 @@ pub struct Crate {
 pub struct Edge {
     /// The package that is used.
     pub to: String,
-    /// When it is used.
+    /// The kind of dependency.
     pub kind: EdgeKind,
-    /// Whether a feature has to turn it on.
+    /// True if it needs a feature.
     pub optional: bool,
 }
 
-/// When a dependency is used.
+/// The kind of a dependency: for the library, its build, or its tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeKind {
     /// In the crate itself.
@@ -55,7 +55,7 @@ pub enum EdgeKind {
 }
 
 impl WorkspaceCrates {
-    /// What cargo says is there.
+    /// Reads the output of `cargo metadata`.
     ///
     /// # Errors
     /// When the metadata was asked for without its resolved graph.

@@ -200,11 +200,11 @@ pub struct Layer {
     pub package: &'static str,
     /// Its folder, from the root of the workspace.
     pub folder: &'static str,
-    /// Its row. Dev-dependencies may reach any crate of a lower row.
+    /// Its row. Dev-dependencies may be any crate of a lower row.
     pub row: Row,
-    /// What it may depend on, also when it is built.
+    /// The allowed dependencies, build dependencies included.
     pub may_use: &'static [&'static str],
-    /// What it may depend on too, but only as an optional dependency.
+    /// The further dependencies that are allowed if they are optional.
     pub by_feature: &'static [&'static str],
 }
 
@@ -219,11 +219,11 @@ pub enum Row {
     Loop,
     /// Plans for the loop.
     Workflows,
-    /// Where the loop and sessions meet.
+    /// The runner, which combines the loop and the sessions.
     Sessions,
     /// Serves runners to others.
     Hosts,
-    /// Shows runs at a terminal.
+    /// The output of runs at a terminal.
     Terminal,
     /// Re-exports.
     Facade,
@@ -236,15 +236,15 @@ pub enum Row {
 pub struct Fence {
     /// The libraries, by package name.
     pub libraries: &'static [&'static str],
-    /// How far we look.
+    /// The reach of the rule.
     pub reach: Reach,
     /// The crates of ours that may have them.
     pub allowed: &'static [&'static str],
-    /// Why no others may.
+    /// The reason for the rule.
     pub reason: &'static str,
 }
 
-/// How far a fence looks.
+/// The reach of a rule about libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Only at what a crate itself names as a dependency: what a library does inside is its own affair.

@@ -1,4 +1,4 @@
-//! Builds a graph from its file. Names are resolved here, where their lines are known.
+//! Builds a graph from its form. Names are resolved here, where their lines are known.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,41 +8,41 @@ use serde_json::{Map, Value};
 use stepfold::graph::progress::tracking_keys;
 use stepfold::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
 use stepfold::prelude::*;
-use stepfold::state_core::state::{Issue, KeySchema, ValueRef};
+use stepfold::state_core::state::{Issue, ValueRef};
 
-use super::faults::Faults;
-use super::form::Named;
-use super::graph_form::{EdgeForm, GraphForm, Names, NodeForm, RouteForm};
-use super::{Around, BuiltGraph, build, nearest, node};
-use crate::model::Models;
+use super::{BuiltGraph, EnclosingGraphs, agent, node};
+use crate::form::agent::NamedValues;
+use crate::form::graph::{EdgeForm, GraphForm, NodeForm, NodeNames, RouteForm};
+use crate::form::{FaultCollector, nearest, unknown_key};
+use crate::model::ModelSource;
 
-/// The characters of a value that a router gives as its reason.
+/// The characters of a value in the reason of a route.
 const REASON: usize = 60;
 
-/// Where a graph file is, and what its agents are asked with.
+/// The file of a graph, and the models of its agents.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct GraphSource<'a> {
     pub(super) folder: &'a Path,
     pub(super) name: &'a str,
     pub(super) path: &'a Path,
-    pub(super) models: &'a Models<'a>,
+    pub(super) models: &'a ModelSource<'a>,
 }
 
-/// The graph, as far as it can be built.
+/// Builds the graph; none if it has faults.
 pub(super) fn build(
     form: &GraphForm,
-    faults: &mut Faults,
-    place: &Place<'_>,
-    around: &Around,
+    faults: &mut FaultCollector,
+    place: &GraphSource<'_>,
+    around: &EnclosingGraphs,
 ) -> anyhow::Result<Option<BuiltGraph>> {
-    let schema = build::state_schema(&form.state, form.open_state, faults, keys_of_progress(form));
+    let schema = agent::state_schema(&form.state, form.open_state, faults, keys_of_progress(form));
     check_whole(form, faults, place, &schema);
     let around = around_agents(form, place, around);
     let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
-    let mut links = Links { form, ways: Vec::new(), is_sound: true };
+    let mut links = LinkResolver { form, ways: Vec::new(), is_sound: true };
     let mut speakers = BTreeSet::new();
     for (name, node_form) in form.nodes.iter() {
-        let workshop = node::Workshop {
+        let workshop = node::NodeBuilder {
             name,
             form: node_form,
             schema: &schema,
@@ -56,7 +56,7 @@ pub(super) fn build(
             if work.as_ref().is_some_and(|work| work.speaks) {
                 speakers.insert(name.to_owned());
             }
-            // What the node would do does not matter for the ways to it.
+            // NOTE: A node whose work has faults gets an empty one, so that the edges to it are checked as well.
             let work = work.map_or_else(|| Node::new(nothing), |work| work.node);
             anyhow::Ok(links.node(name, work, node_form, faults))
         })?;
@@ -77,8 +77,8 @@ pub(super) fn build(
     Ok(None)
 }
 
-/// What is said about the graph as a whole.
-fn check_whole(form: &GraphForm, faults: &mut Faults, place: &Place<'_>, schema: &Schema) {
+/// Checks the settings of the whole graph.
+fn check_whole(form: &GraphForm, faults: &mut FaultCollector, place: &GraphSource<'_>, schema: &Schema) {
     if let Some(message) = form.model.as_ref().and_then(|name| place.models.fault(name, place.folder)) {
         faults.add(&["model"], message);
     }
@@ -92,8 +92,8 @@ fn check_whole(form: &GraphForm, faults: &mut Faults, place: &Place<'_>, schema:
     }
 }
 
-/// What the agents of the graph stand in.
-fn around_agents(form: &GraphForm, place: &Place<'_>, around: &Around) -> Around {
+/// The context of the graph's agents.
+fn around_agents(form: &GraphForm, place: &GraphSource<'_>, around: &EnclosingGraphs) -> EnclosingGraphs {
     let mut around = around.clone();
     around.files.extend(place.path.canonicalize());
     if let Some(model) = &form.model {
@@ -106,7 +106,7 @@ async fn nothing(_: NodeContext) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// The keys that tracking needs, in their stored form, if there is any.
+/// The keys that tracking needs, in their stored form; none if no node is tracked.
 fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
     if !form.nodes.iter().any(|(_, node)| node.tracked) {
         return Map::new();
@@ -120,6 +120,7 @@ fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
 
 fn limited(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
     let mut limits = RunLimits::default();
+    // NOTE: Zero steps have their own fault, at their line.
     limits.steps = form.limits.steps.filter(|steps| *steps > 0).unwrap_or(limits.steps);
     limits.tokens = form.limits.tokens;
     limits.time = form.limits.time.map(|time| time.0);
@@ -136,26 +137,26 @@ fn limited(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
     builder
 }
 
-/// The name of a place where the graph may go, as the library has it.
+/// The library's name of a target.
 pub(super) fn library_name(name: &str) -> String {
     if name == "END" { END.to_owned() } else { name.to_owned() }
 }
 
-/// A way of the graph.
-enum Way {
+/// A connection between nodes.
+enum GraphLink {
     Edge(String, String),
     Each { from: String, to: String, key: String },
     Join(Vec<String>, String),
     Route { from: String, key: String, cases: Arc<[(String, String)]>, otherwise: String },
 }
 
-impl Way {
+impl GraphLink {
     fn lead(self, builder: GraphBuilder) -> GraphBuilder {
         match self {
-            Way::Edge(from, to) => builder.edge(from, to),
-            Way::Each { from, to, key } => builder.fan_out(from, to, key),
-            Way::Join(from, to) => builder.join(from, to),
-            Way::Route { from, key, cases, otherwise } => {
+            GraphLink::Edge(from, to) => builder.edge(from, to),
+            GraphLink::Each { from, to, key } => builder.fan_out(from, to, key),
+            GraphLink::Join(from, to) => builder.join(from, to),
+            GraphLink::Route { from, key, cases, otherwise } => {
                 let mut targets: Vec<String> = Vec::new();
                 for target in cases.iter().map(|(_, target)| target).chain([&otherwise]) {
                     if !targets.contains(target) {
@@ -168,16 +169,16 @@ impl Way {
     }
 }
 
-/// Looks names up.
-struct Links<'a> {
+/// Resolves the names of nodes in edges and routes, and collects the connections.
+struct LinkResolver<'a> {
     form: &'a GraphForm,
-    ways: Vec<Way>,
+    ways: Vec<GraphLink>,
     is_sound: bool,
 }
 
-impl Links<'_> {
-    /// Limits and routing of a node.
-    fn node(&mut self, name: &str, work: Node, form: &NodeForm, faults: &mut Faults) -> Node {
+impl LinkResolver<'_> {
+    /// Adds limits and targets to a node.
+    fn node(&mut self, name: &str, work: Node, form: &NodeForm, faults: &mut FaultCollector) -> Node {
         if name == "START" || name == "END" {
             self.fault(
                 faults,
@@ -202,24 +203,26 @@ impl Links<'_> {
         node
     }
 
-    /// The builder with all ways. If some were left out it would look as if nothing led anywhere: then every node is
-    /// led to, so that whatever else is wrong is found.
+    /// Adds all connections to the builder.
     fn lead(self, builder: GraphBuilder) -> GraphBuilder {
+        // NOTE: With a faulty edge left out, the builder would report its target as unreachable: so every node is then
+        // reachable, and only further faults are reported.
         match self.is_sound {
             true => self.ways.into_iter().fold(builder, |builder, way| way.lead(builder)),
             false => self.form.nodes.names().fold(builder, |builder, node| builder.edge(START, node)),
         }
     }
 
-    fn edges(&mut self, faults: &mut Faults, schema: &Schema) {
+    fn edges(&mut self, faults: &mut FaultCollector, schema: &Schema) {
         for (at, edge) in self.form.edges.iter().enumerate() {
             faults.within(&["edges", &at.to_string()], |faults| self.edge(edge, faults, schema));
         }
     }
 
-    fn edge(&mut self, edge: &EdgeForm, faults: &mut Faults, schema: &Schema) {
+    fn edge(&mut self, edge: &EdgeForm, faults: &mut FaultCollector, schema: &Schema) {
         self.require(&[("from", edge.from.is_some()), ("to", edge.to.is_some())], faults);
-        let is_join = matches!(&edge.from, Some(Names::Many(names)) if names.len() != 1);
+        // NOTE: A list of one node is a plain edge.
+        let is_join = matches!(&edge.from, Some(NodeNames::Many(names)) if names.len() != 1);
         let from = self.names(faults, "from", edge.from.as_ref(), |links, faults, path, name| match name {
             "START" if is_join => {
                 links.fault(faults, path, "invalid join: it waits for nodes, and START is not a node");
@@ -228,7 +231,7 @@ impl Links<'_> {
             "START" => Some(START.to_owned()),
             name => links.known(faults, path, name),
         });
-        let to = self.names(faults, "to", edge.to.as_ref(), Links::target);
+        let to = self.names(faults, "to", edge.to.as_ref(), LinkResolver::target);
         if let Some(words) = edge.each.as_ref().and_then(|key| unknown_key(key, schema)) {
             self.fault(faults, &["each"], words);
         }
@@ -239,12 +242,12 @@ impl Links<'_> {
         for to in to {
             match (&edge.each, is_join) {
                 (None, false) => {
-                    self.ways.extend(from.iter().map(|from| Way::Edge(from.clone(), to.clone())));
+                    self.ways.extend(from.iter().map(|from| GraphLink::Edge(from.clone(), to.clone())));
                 }
                 (None, true) if to == END => {
                     self.fault(faults, &["to"], "invalid join: its target must be a node, not END");
                 }
-                (None, true) => self.ways.push(Way::Join(from.clone(), to)),
+                (None, true) => self.ways.push(GraphLink::Join(from.clone(), to)),
                 (Some(_), _) if to == END => {
                     self.fault(
                         faults,
@@ -252,7 +255,7 @@ impl Links<'_> {
                         "invalid target: a branch for each item leads to a node, not to END",
                     );
                 }
-                (Some(key), _) => self.ways.extend(from.iter().map(|from| Way::Each {
+                (Some(key), _) => self.ways.extend(from.iter().map(|from| GraphLink::Each {
                     from: from.clone(),
                     to: to.clone(),
                     key: key.clone(),
@@ -261,13 +264,13 @@ impl Links<'_> {
         }
     }
 
-    fn routes(&mut self, faults: &mut Faults, schema: &Schema) {
+    fn routes(&mut self, faults: &mut FaultCollector, schema: &Schema) {
         for (at, route) in self.form.routes.iter().enumerate() {
             faults.within(&["routes", &at.to_string()], |faults| self.route(route, faults, schema));
         }
     }
 
-    fn route(&mut self, route: &RouteForm, faults: &mut Faults, schema: &Schema) {
+    fn route(&mut self, route: &RouteForm, faults: &mut FaultCollector, schema: &Schema) {
         let from = match route.from.as_deref() {
             Some("START") => Some(START.to_owned()),
             name => name.and_then(|name| self.known(faults, &["from"], name)),
@@ -283,29 +286,29 @@ impl Links<'_> {
         ];
         self.require(&fields, faults);
         let mut cases = Vec::new();
-        for (value, name) in route.cases.iter().flat_map(Named::iter) {
+        for (value, name) in route.cases.iter().flat_map(NamedValues::iter) {
             let target = self.target(faults, &["cases", value], name);
             cases.extend(target.map(|target| (value.to_owned(), target)));
         }
         let otherwise = route.otherwise.as_ref();
         let otherwise = otherwise.and_then(|name| self.target(faults, &["otherwise"], name));
         if let (Some(from), Some(key), Some(otherwise)) = (from, route.key.clone(), otherwise) {
-            self.ways.push(Way::Route { from, key, cases: cases.into(), otherwise });
+            self.ways.push(GraphLink::Route { from, key, cases: cases.into(), otherwise });
         }
     }
 
-    /// Several names, each looked up at its own line.
+    /// Resolves several names, each with its own line.
     fn names(
         &mut self,
-        faults: &mut Faults,
+        faults: &mut FaultCollector,
         field: &str,
-        names: Option<&Names>,
-        look_up: impl Fn(&mut Self, &mut Faults, &[&str], &str) -> Option<String>,
+        names: Option<&NodeNames>,
+        look_up: impl Fn(&mut Self, &mut FaultCollector, &[&str], &str) -> Option<String>,
     ) -> Vec<String> {
-        if matches!(names, Some(Names::Many(names)) if names.is_empty()) {
+        if matches!(names, Some(NodeNames::Many(names)) if names.is_empty()) {
             self.fault(faults, &[field], "missing node");
         }
-        let found = names.into_iter().flat_map(Names::iter).filter_map(|(at, name)| {
+        let found = names.into_iter().flat_map(NodeNames::iter).filter_map(|(at, name)| {
             match at.map(|at| at.to_string()) {
                 Some(at) => look_up(self, faults, &[field, &at], name),
                 None => look_up(self, faults, &[field], name),
@@ -314,8 +317,8 @@ impl Links<'_> {
         found.collect()
     }
 
-    /// Where something leads.
-    fn target(&mut self, faults: &mut Faults, path: &[&str], name: &str) -> Option<String> {
+    /// Resolves the name of a target.
+    fn target(&mut self, faults: &mut FaultCollector, path: &[&str], name: &str) -> Option<String> {
         match name {
             "END" => Some(END.to_owned()),
             "START" => {
@@ -326,7 +329,7 @@ impl Links<'_> {
         }
     }
 
-    fn known(&mut self, faults: &mut Faults, path: &[&str], name: &str) -> Option<String> {
+    fn known(&mut self, faults: &mut FaultCollector, path: &[&str], name: &str) -> Option<String> {
         let words = match name {
             name if name != "END" && self.form.nodes.has(name) => return Some(name.to_owned()),
             "END" => "invalid source END: the graph ends there".to_owned(),
@@ -338,8 +341,8 @@ impl Links<'_> {
         None
     }
 
-    /// Fields that a way must have; one that was left out since it did not fit is told already.
-    fn require(&mut self, fields: &[(&str, bool)], faults: &mut Faults) {
+    /// Requires fields. A field that was left out because it does not fit has its fault already.
+    fn require(&mut self, fields: &[(&str, bool)], faults: &mut FaultCollector) {
         for (field, _) in fields.iter().filter(|(_, is_there)| !is_there) {
             self.is_sound = false;
             if !faults.has_left_out(field) {
@@ -348,15 +351,17 @@ impl Links<'_> {
         }
     }
 
-    fn fault(&mut self, faults: &mut Faults, path: &[&str], words: impl Into<String>) {
+    fn fault(&mut self, faults: &mut FaultCollector, path: &[&str], words: impl Into<String>) {
         self.is_sound = false;
         faults.add(path, words);
     }
 }
 
-/// What the value of a key chooses.
+/// Chooses the target for the value of a key.
 fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str) -> Choice {
     let value = state.get(key).map(ValueRef::to_json).filter(|value| !value.is_null());
+    // NOTE: Values choose, not expressions, which would need types and a manual; models pad words with spaces
+    // (`docs/decisions/command.md`).
     let text = value.as_ref().map(|value| match value {
         Value::String(text) => text.trim().to_owned(),
         value => value.to_string(),
@@ -373,14 +378,7 @@ fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str)
     Choice::of(target).because(reason)
 }
 
-/// What to say about a key that the state does not have.
-pub(crate) fn unknown_key(key: &str, schema: &Schema) -> Option<String> {
-    let is_known = schema.is_open() || schema.key(key).is_some();
-    (!is_known)
-        .then(|| format!("unknown state key `{key}`{}", nearest(key, schema.keys().map(KeySchema::name))))
-}
-
-/// Where a fault that the graph's builder found stands in the file.
+/// The path in the file of a fault from the graph's builder.
 fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
     let quoted = |before: &str| fault.path.strip_prefix(before)?.strip_suffix('\'');
@@ -389,8 +387,8 @@ fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
     }
     if let Some(node) = quoted("join at '") {
         let is_it = |edge: &EdgeForm| {
-            matches!(edge.from, Some(Names::Many(_)))
-                && edge.to.iter().flat_map(Names::iter).any(|(_, to)| to == node)
+            matches!(edge.from, Some(NodeNames::Many(_)))
+                && edge.to.iter().flat_map(NodeNames::iter).any(|(_, to)| to == node)
         };
         return match form.edges.iter().position(is_it) {
             Some(at) => path(&["edges", &at.to_string(), "from"]),
@@ -408,7 +406,7 @@ fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
     }
 }
 
-/// A fault in the words of the file.
+/// The text of a fault, with the names of the file.
 fn words(text: &str) -> String {
     match text {
         "max_branches" => "limits.branches".to_owned(),

@@ -1,201 +1,172 @@
-//! The file that describes an agent or a graph: read with lines, checked whole, and built.
+//! Builds an agent or a graph from its file.
 
-mod build;
-mod by_type;
-pub(crate) mod faults;
-pub(crate) mod form;
+mod agent;
 mod graph;
-pub(crate) mod graph_form;
 mod node;
-mod placeholders;
-mod read;
-mod schema;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde_json::Map;
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
-pub(crate) use self::faults::Faults;
-use self::form::{Form, Named, PriceForm};
-use self::graph::Place;
-pub(crate) use self::graph::unknown_key;
-use self::graph_form::GraphForm;
-use self::read::read;
-pub(crate) use self::schema::{json_schema, nearest};
-use crate::error::Misuse;
-use crate::migrate::Migration;
-use crate::model::Models;
+use self::graph::GraphSource;
+use crate::error::UsageError;
+use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
+use crate::form::graph::GraphForm;
+use crate::form::{FaultCollector, FileFaults, read};
+use crate::model::ModelSource;
 
-/// A file of an agent or a graph that was read: its form, and what is wrong in it.
+/// A file of an agent or a graph that was read: its form, and its faults.
 pub(crate) struct AgentFile {
     pub(crate) path: PathBuf,
     /// None if it is not TOML.
-    content: Option<Content>,
-    faults: Faults,
+    content: Option<FileContent>,
+    faults: FaultCollector,
 }
 
-/// What a file stands in: the files of the graphs around it, and the model of agents that name none.
+/// The graphs around a file: their files, the model of agents that name none, and the shared keys.
 #[derive(Clone, Default)]
-struct Around {
+struct EnclosingGraphs {
     files: Vec<PathBuf>,
     model: Option<(String, PathBuf)>,
     /// The keys of the graph that a node shares with its agent.
     keys: Option<Schema>,
 }
 
-enum Content {
-    Agent(Box<Form>),
+enum FileContent {
+    Agent(Box<AgentFileForm>),
     Graph(Box<GraphForm>),
 }
 
-impl Content {
-    fn prices(&self) -> &Named<PriceForm> {
+impl FileContent {
+    fn prices(&self) -> &NamedValues<PriceForm> {
         match self {
-            Content::Agent(form) => &form.prices,
-            Content::Graph(form) => &form.prices,
+            FileContent::Agent(form) => &form.prices,
+            FileContent::Graph(form) => &form.prices,
         }
     }
 }
 
-/// What a file describes.
-pub(crate) enum Built {
+/// The agent or graph that a file describes.
+pub(crate) enum BuiltFile {
     Agent(Agent),
     Graph(BuiltGraph),
 }
 
-/// A graph, and which of its nodes are agents that continue with its conversation.
+/// A graph, and the nodes whose agents continue its conversation.
 pub(crate) struct BuiltGraph {
     pub(crate) graph: Graph,
     pub(crate) speakers: BTreeSet<String>,
 }
 
-impl From<Built> for Agent {
-    fn from(built: Built) -> Self {
+impl From<BuiltFile> for Agent {
+    fn from(built: BuiltFile) -> Self {
         match built {
-            Built::Agent(agent) => agent,
-            Built::Graph(built) => built.graph.into(),
+            BuiltFile::Agent(agent) => agent,
+            BuiltFile::Graph(built) => built.graph.into(),
         }
     }
 }
 
-/// Something that is wrong in a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct LineFault {
-    /// The file, if it is that of a graph's agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<PathBuf>,
-    /// The line, from 1.
-    pub(crate) line: usize,
-    /// The column in characters, from 1.
-    pub(crate) column: usize,
-    pub(crate) message: String,
-}
-
-/// All that is wrong in a file.
-#[derive(Clone, Debug)]
-pub(crate) struct FileFaults {
-    pub(crate) path: PathBuf,
-    pub(crate) faults: Vec<LineFault>,
-}
-
 impl AgentFile {
-    /// Reads a file: its TOML, its form, its values. Errors that only the built agent shows are found by
-    /// [`build`](AgentFile::build).
+    /// Reads a file into its form. Faults that only building can find are found by [`build`](AgentFile::build).
     pub(crate) fn read(path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Misuse(format!("agent file {} could not be read: {error}", path.display())))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            UsageError(format!("agent file {} could not be read: {error}", path.display()))
+        })?;
         let file = AgentFile::parse(path, &text);
         Ok(match file.faults.count() {
             0 => Ok(file),
-            // What can be built in spite of faults is: all of them are to be found at once.
+            // NOTE: The rest of a faulty file is built as well, so that all faults are reported at once.
             _ => Err(file.check().err().unwrap_or_else(|| unreachable!("it has faults"))),
         })
     }
 
     fn parse(path: &Path, text: &str) -> Self {
-        let mut faults = Faults::in_text(text.to_owned());
+        let mut faults = FaultCollector::in_text(text.to_owned());
         let content = parse(text, &mut faults);
         AgentFile { path: path.to_owned(), content, faults }
     }
 
-    /// What the file describes, with these models.
+    /// Builds the agent or graph with these models.
     ///
     /// # Errors
-    /// When a model cannot be had.
-    pub(crate) fn build(self, models: &Models<'_>) -> anyhow::Result<Result<Built, FileFaults>> {
-        self.built_within(models, &Around::default())
+    /// When a model is not available.
+    pub(crate) fn build(self, models: &ModelSource<'_>) -> anyhow::Result<Result<BuiltFile, FileFaults>> {
+        self.built_within(models, &EnclosingGraphs::default())
     }
 
-    /// What the file describes, if nothing at all is wrong with it.
-    pub(crate) fn check(mut self) -> Result<Built, FileFaults> {
-        // Where no model is asked, none is missing.
-        let built = self.look(&Models::Checked, &Around::default()).ok().flatten();
+    /// Builds the agent or graph without a model, and reports all faults.
+    pub(crate) fn check(mut self) -> Result<BuiltFile, FileFaults> {
+        // Without models, the only errors are faults.
+        let built = self.look(&ModelSource::Checked, &EnclosingGraphs::default()).ok().flatten();
         self.sound(built)
     }
 
     fn built_within(
         mut self,
-        models: &Models<'_>,
-        around: &Around,
-    ) -> anyhow::Result<Result<Built, FileFaults>> {
+        models: &ModelSource<'_>,
+        around: &EnclosingGraphs,
+    ) -> anyhow::Result<Result<BuiltFile, FileFaults>> {
         let built = self.look(models, around)?;
         Ok(self.sound(built))
     }
 
-    fn sound(self, built: Option<Built>) -> Result<Built, FileFaults> {
+    fn sound(self, built: Option<BuiltFile>) -> Result<BuiltFile, FileFaults> {
         let built = built.filter(|_| self.faults.count() == 0);
         built.ok_or_else(|| FileFaults { path: self.path, faults: self.faults.into_lines() })
     }
 
-    /// What the file describes, as far as it can be built.
-    fn look(&mut self, models: &Models<'_>, around: &Around) -> anyhow::Result<Option<Built>> {
+    /// Builds the agent or graph; none if it has faults.
+    fn look(
+        &mut self,
+        models: &ModelSource<'_>,
+        around: &EnclosingGraphs,
+    ) -> anyhow::Result<Option<BuiltFile>> {
         let (folder, name) = (self.folder(), self.name());
         let faults = &mut self.faults;
-        let prices = self.content.as_ref().map(Content::prices);
-        for (model, price) in prices.into_iter().flat_map(Named::iter) {
+        let prices = self.content.as_ref().map(FileContent::prices);
+        for (model, price) in prices.into_iter().flat_map(NamedValues::iter) {
             for field in price.faults() {
                 faults.add(&["prices", model, field], "invalid price: must be zero or more");
             }
         }
         match &self.content {
             None => Ok(None),
-            Some(Content::Agent(form)) => {
+            Some(FileContent::Agent(form)) => {
                 let model = model(form.model.as_deref(), faults, models, &folder, around)?;
-                let schema = build::state_schema(&form.state, form.open_state, faults, Map::new());
+                let schema = agent::state_schema(&form.state, form.open_state, faults, Map::new());
                 let schemas = (schema, around.keys.as_ref());
-                Ok(build::build(form, faults, &folder, &name, model, schemas).map(Built::Agent))
+                Ok(agent::build(form, faults, &folder, &name, model, schemas).map(BuiltFile::Agent))
             }
-            Some(Content::Graph(form)) => {
-                let place = Place { folder: &folder, name: &name, path: &self.path, models };
-                Ok(graph::build(form, faults, &place, around)?.map(Built::Graph))
+            Some(FileContent::Graph(form)) => {
+                let place = GraphSource { folder: &folder, name: &name, path: &self.path, models };
+                Ok(graph::build(form, faults, &place, around)?.map(BuiltFile::Graph))
             }
         }
     }
 
-    /// The name of the agent: what the file says, else what the file is called.
+    /// The name of the agent: that in the file, otherwise that of the file.
     pub(crate) fn name(&self) -> String {
         let name = match &self.content {
             None => &None,
-            Some(Content::Agent(form)) => &form.name,
-            Some(Content::Graph(form)) => &form.name,
+            Some(FileContent::Agent(form)) => &form.name,
+            Some(FileContent::Graph(form)) => &form.name,
         };
         let stem = || self.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         name.clone().or_else(stem).unwrap_or_else(|| "agent".to_owned())
     }
 
-    /// The migration of stored values whose types have changed.
-    pub(crate) fn migrations(&self) -> Vec<Migration> {
+    /// The conversions of stored values whose types have changed.
+    pub(crate) fn migrations(&self) -> Vec<KeyMigration> {
         let state = match &self.content {
             None => return Vec::new(),
-            Some(Content::Agent(form)) => &form.state,
-            Some(Content::Graph(form)) => &form.state,
+            Some(FileContent::Agent(form)) => &form.state,
+            Some(FileContent::Graph(form)) => &form.state,
         };
         let migrated = state.iter().filter(|(_, key)| !key.migrate.is_empty());
         migrated.map(|(name, key)| (name.to_owned(), key.migrate.clone())).collect()
@@ -203,20 +174,20 @@ impl AgentFile {
 
     /// The prices of its models.
     pub(crate) fn prices(&self) -> Prices {
-        let prices = self.content.as_ref().map(Content::prices);
-        let prices = prices.into_iter().flat_map(Named::iter);
+        let prices = self.content.as_ref().map(FileContent::prices);
+        let prices = prices.into_iter().flat_map(NamedValues::iter);
         prices.fold(Prices::new(), |prices, (model, price)| prices.with(model, (*price).into()))
     }
 
-    /// The folder of the file, which relative paths in it begin at.
+    /// The folder of the file: relative paths in the file start there.
     pub(crate) fn folder(&self) -> PathBuf {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         folder.unwrap_or(Path::new(".")).to_owned()
     }
 }
 
-/// The form of a text; none if it is not TOML, where what was meant can only be guessed.
-fn parse(text: &str, faults: &mut Faults) -> Option<Content> {
+/// Parses a text into its form; none if it is not TOML.
+fn parse(text: &str, faults: &mut FaultCollector) -> Option<FileContent> {
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         faults.add_at(error.span().map_or(0, |span| span.start), error.message().trim_end());
@@ -230,18 +201,18 @@ fn parse(text: &str, faults: &mut Faults) -> Option<Content> {
         faults.add_at(0, words);
     }
     match table.contains_key("nodes") {
-        false => read(&DeValue::Table(table), faults).map(|form| Content::Agent(Box::new(form))),
-        true => read(&DeValue::Table(table), faults).map(|form| Content::Graph(Box::new(form))),
+        false => read(&DeValue::Table(table), faults).map(|form| FileContent::Agent(Box::new(form))),
+        true => read(&DeValue::Table(table), faults).map(|form| FileContent::Graph(Box::new(form))),
     }
 }
 
-/// The model of an agent whose table is at hand.
+/// The model of an agent.
 fn model(
     name: Option<&str>,
-    faults: &mut Faults,
-    models: &Models<'_>,
+    faults: &mut FaultCollector,
+    models: &ModelSource<'_>,
     folder: &Path,
-    around: &Around,
+    around: &EnclosingGraphs,
 ) -> anyhow::Result<Arc<dyn ChatModel>> {
     if let Some(message) = name.and_then(|name| models.fault(name, folder)) {
         faults.add(&["model"], message);
@@ -249,33 +220,3 @@ fn model(
     let others = || around.model.as_ref().map(|(name, folder)| (name.as_str(), folder.as_path()));
     models.pick(name.map(|name| (name, folder)).or_else(others))
 }
-
-/// Stands for the model where no run is made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unnamed;
-
-impl ChatModel for Unnamed {
-    fn id(&self) -> &'static str {
-        "none"
-    }
-
-    fn respond(&self, _: stepfold::state_core::chat::ChatRequest) -> stepfold::state_core::chat::ReplyStream {
-        use stepfold::state_core::chat::{ModelError, ModelErrorKind, ReplyStream};
-        ReplyStream::failed(ModelError::new(ModelErrorKind::Unsupported, "this command calls no model"))
-    }
-}
-
-impl fmt::Display for FileFaults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
-        for (place, fault) in self.faults.iter().enumerate() {
-            let separator = if place == 0 { "" } else { "\n" };
-            let path =
-                fault.file.as_ref().map_or_else(|| path.to_string(), |file| file.display().to_string());
-            write!(f, "{separator}{path}:{}:{}: {}", fault.line, fault.column, fault.message)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for FileFaults {}

@@ -1,4 +1,4 @@
-//! From what a graph file says about a node to what the node does.
+//! Builds the nodes of a graph: agents, programs and texts.
 
 use std::sync::Arc;
 
@@ -10,37 +10,38 @@ use stepfold::prelude::*;
 use stepfold::state_core::state::{KeySchema, Template};
 use stepfold::tools::Retry;
 
-use super::faults::Faults;
-use super::form::{Effects, Form, Named, ProgramForm, Reads, StateKey};
-use super::graph::{Place, library_name, unknown_key};
-use super::graph_form::{AgentForm, AnswersForm, Names, NodeApprovals, NodeForm};
-use super::placeholders::check_closed;
-use super::{AgentFile, Around, Built, build, model};
-use crate::tool::Program;
+use super::graph::{GraphSource, library_name};
+use super::{AgentFile, BuiltFile, EnclosingGraphs, agent, model};
+use crate::form::agent::{
+    AgentFileForm, EffectForm, NamedValues, ProgramForm, StateKeyForm, ToolOutputFormat,
+};
+use crate::form::graph::{AgentForm, AnswersForm, NodeApprovalForm, NodeForm, NodeNames};
+use crate::form::{FaultCollector, check_closed, unknown_key};
+use crate::tool::ExternalProgram;
 
-/// What a node is made with.
-pub(super) struct Workshop<'a> {
+/// Builds a node from its form.
+pub(super) struct NodeBuilder<'a> {
     pub(super) name: &'a str,
     pub(super) form: &'a NodeForm,
     pub(super) schema: &'a Schema,
     /// The keys that the file declares.
-    pub(super) declared: &'a Named<StateKey>,
-    pub(super) place: &'a Place<'a>,
-    /// Whether agents follow the state.
+    pub(super) declared: &'a NamedValues<StateKeyForm>,
+    pub(super) place: &'a GraphSource<'a>,
+    /// Whether agents are configured by the state.
     pub(super) per_run: bool,
-    pub(super) around: &'a Around,
+    pub(super) around: &'a EnclosingGraphs,
 }
 
-/// What a node does, and whether it is an agent that continues with the graph's conversation.
-pub(super) struct Work {
+/// A node, and whether its agent continues the graph's conversation.
+pub(super) struct BuiltNode {
     pub(super) node: Node,
     pub(super) speaks: bool,
 }
 
-/// The keys that an answer is written to, each with the field of it, if not all.
-type Answers = Vec<(String, Option<String>)>;
+/// The keys that an answer is written to, each with the field of the answer; without one, all of it.
+type AnswerBindings = Vec<(String, Option<String>)>;
 
-/// Limits of a node.
+/// Adds limits and settings to a node.
 pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
     if let Some(executions) = form.max_executions {
         node = node.max_executions(executions);
@@ -51,8 +52,8 @@ pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
     if let Some(time) = form.timeout {
         node = node.timeout(time.0);
     }
-    // The fault has the line of the entry, which the graph's own would not.
-    if form.retries > 0 && form.effect != Some(Effects::AtMostOnce) {
+    // The conflict is reported at the line of `retries`; the library would only name the node.
+    if form.retries > 0 && form.effect != Some(EffectForm::AtMostOnce) {
         node = node.retry(Retry::times(form.retries));
     }
     if form.deferred {
@@ -67,9 +68,9 @@ pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
     node
 }
 
-impl Workshop<'_> {
-    /// What the node does; none if that cannot be said.
-    pub(super) fn work(&self, faults: &mut Faults) -> anyhow::Result<Option<Work>> {
+impl NodeBuilder<'_> {
+    /// Builds the node; none if it has faults.
+    pub(super) fn work(&self, faults: &mut FaultCollector) -> anyhow::Result<Option<BuiltNode>> {
         self.misplaced(faults);
         let form = self.form;
         let answers = self.answers(faults);
@@ -78,7 +79,7 @@ impl Workshop<'_> {
                 self.check_template(field, text, faults);
             }
         }
-        let done = |node| Some(Work { node, speaks: false });
+        let done = |node| Some(BuiltNode { node, speaks: false });
         match (&form.agent, &form.command, &form.says) {
             (Some(agent), None, None) => self.agent(agent, answers, faults),
             (None, Some(command), None) => Ok(self.program(command, answers, faults).and_then(done)),
@@ -96,8 +97,8 @@ impl Workshop<'_> {
         }
     }
 
-    /// Fields that are for nodes of another kind, or say two things.
-    fn misplaced(&self, faults: &mut Faults) {
+    /// Reports fields that are for nodes of another kind, or contradict each other.
+    fn misplaced(&self, faults: &mut FaultCollector) {
         let form = self.form;
         let (agent, program) = (form.agent.is_some(), form.command.is_some());
         let fields = [
@@ -106,7 +107,7 @@ impl Workshop<'_> {
             ("answers", form.answers.is_some(), agent || program, "an agent or a program"),
             ("reads", form.reads.is_some(), program, "a program"),
             ("goes_to", !form.goes_to.is_empty(), program, "a program"),
-            ("approval", form.approval != NodeApprovals::Never, program, "a program"),
+            ("approval", form.approval != NodeApprovalForm::Never, program, "a program"),
             ("effect", form.effect.is_some(), program, "a program"),
         ];
         for (field, is_there, fits, whose) in fields {
@@ -117,13 +118,13 @@ impl Workshop<'_> {
         if form.on_error.is_some() && form.go_on_after_error {
             faults.add(&["go_on_after_error"], "conflicts with `on_error`, which sets the next node");
         }
-        if form.effect == Some(Effects::AtMostOnce) && form.retries > 0 {
+        if form.effect == Some(EffectForm::AtMostOnce) && form.retries > 0 {
             faults.add(&["retries"], "unsupported retries: the node must not run twice");
         }
     }
 
-    /// Placeholders that nothing can fill.
-    fn check_template(&self, field: &str, text: &str, faults: &mut Faults) {
+    /// Reports placeholders that no key can fill.
+    fn check_template(&self, field: &str, text: &str, faults: &mut FaultCollector) {
         check_closed(field, text, faults);
         let template = Template::parse(text);
         let is_known = |name: &str| {
@@ -139,13 +140,18 @@ impl Workshop<'_> {
         }
     }
 
-    fn agent(&self, form: &AgentForm, answers: Answers, faults: &mut Faults) -> anyhow::Result<Option<Work>> {
+    fn agent(
+        &self,
+        form: &AgentForm,
+        answers: AnswerBindings,
+        faults: &mut FaultCollector,
+    ) -> anyhow::Result<Option<BuiltNode>> {
         let built = match form {
             AgentForm::File(file) => self.file(file, faults)?,
             AgentForm::Inline(form) => faults.within(&["agent"], |faults| self.inline(form, faults))?,
         };
         let Some(built) = built else { return Ok(None) };
-        let is_agent = matches!(built, Built::Agent(_));
+        let is_agent = matches!(built, BuiltFile::Agent(_));
         let mut node = AgentNode::new(Agent::from(built));
         if let Some(asks) = &self.form.asks {
             node = node.asks(asks);
@@ -162,11 +168,11 @@ impl Workshop<'_> {
         if self.per_run && is_agent {
             node = node.adjust(per_run(self.place.models.by_name(self.place.folder)?));
         }
-        Ok(Some(Work { node: Node::agent(node), speaks: is_agent && self.form.asks.is_none() }))
+        Ok(Some(BuiltNode { node: Node::agent(node), speaks: is_agent && self.form.asks.is_none() }))
     }
 
-    /// The agent, or the graph, of another file.
-    fn file(&self, file: &str, faults: &mut Faults) -> anyhow::Result<Option<Built>> {
+    /// Builds the agent or graph of another file.
+    fn file(&self, file: &str, faults: &mut FaultCollector) -> anyhow::Result<Option<BuiltFile>> {
         let path = self.place.path.with_file_name(file);
         let read = path.canonicalize().and_then(|full| Ok((full, std::fs::read_to_string(&path)?)));
         let (full, text) = match read {
@@ -190,17 +196,21 @@ impl Workshop<'_> {
         }
     }
 
-    /// What the agent of a file stands in: it reads the keys that the node shares without declaring them again.
-    fn around_agent(&self) -> Around {
+    /// The context of an agent in its own file: it can read the shared keys without declaring them again.
+    fn around_agent(&self) -> EnclosingGraphs {
         let wants = |name: &&str| {
             let shares = self.form.shares.as_ref();
             shares.is_none_or(|keys| keys.iter().any(|key| key == name))
         };
         let keys = self.schema.keys().map(KeySchema::name).filter(wants);
-        Around { keys: Some(Schema::default().with_keys_of(self.schema, keys)), ..self.around.clone() }
+        EnclosingGraphs {
+            keys: Some(Schema::default().with_keys_of(self.schema, keys)),
+            ..self.around.clone()
+        }
     }
 
-    fn inline(&self, form: &Form, faults: &mut Faults) -> anyhow::Result<Option<Built>> {
+    fn inline(&self, form: &AgentFileForm, faults: &mut FaultCollector) -> anyhow::Result<Option<BuiltFile>> {
+        // NOTE: An inline agent cannot be run alone, so it would only repeat the keys of the graph.
         if form.state.names().next().is_some() {
             faults.add(
                 &["state"],
@@ -210,12 +220,12 @@ impl Workshop<'_> {
         let folder = self.place.folder;
         let model = model(form.model.as_deref(), faults, self.place.models, folder, self.around)?;
         let name = form.name.as_deref().unwrap_or(self.name);
-        let agent = build::build(form, faults, folder, name, model, (self.schema.clone(), None));
-        Ok(agent.map(Built::Agent))
+        let built = agent::build(form, faults, folder, name, model, (self.schema.clone(), None));
+        Ok(built.map(BuiltFile::Agent))
     }
 
-    /// Each key that an answer goes to, with the field of it.
-    fn answers(&self, faults: &mut Faults) -> Answers {
+    /// The keys that an answer is written to, each with the field of the answer.
+    fn answers(&self, faults: &mut FaultCollector) -> AnswerBindings {
         let answers = match &self.form.answers {
             None => return Vec::new(),
             Some(AnswersForm::Key(key)) => vec![(key.clone(), None)],
@@ -233,27 +243,34 @@ impl Workshop<'_> {
         known
     }
 
-    fn program(&self, form: &ProgramForm, answers: Answers, faults: &mut Faults) -> Option<Node> {
+    fn program(
+        &self,
+        form: &ProgramForm,
+        answers: AnswerBindings,
+        faults: &mut FaultCollector,
+    ) -> Option<Node> {
         let form = form.command();
-        let program = Program::new(&form, self.place.folder, faults);
+        let program = ExternalProgram::new(&form, self.place.folder, faults);
         for (at, key) in self.form.reads.iter().flatten().enumerate() {
             if let Some(words) = unknown_key(key, self.schema) {
                 faults.add(&["reads", &at.to_string()], words);
             }
         }
         let answers = self.form.answers.is_some().then_some(answers);
-        if matches!(self.form.answers, Some(AnswersForm::Fields(_))) && form.output == Reads::Text {
+        if matches!(self.form.answers, Some(AnswersForm::Fields(_))) && form.output == ToolOutputFormat::Text
+        {
             let words =
                 "a field requires JSON output: write the command as a table, with `output = \"json\"`";
             faults.add(&["answers"], words);
         }
+        // NOTE: Keys of progress are not declared in the file: a program receives them only if it names them.
         let declared = || self.declared.names().map(str::to_owned).collect();
         let reads = self.form.reads.clone().unwrap_or_else(declared);
-        let work = Arc::new(ProgramWork {
+        let work = Arc::new(ProgramNode {
             program: program?,
             reads,
             answers,
-            asks: self.form.approval == NodeApprovals::Always,
+            asks: self.form.approval == NodeApprovalForm::Always,
             is_tracked: self.form.tracked,
             goes_to: self.form.goes_to.clone(),
         });
@@ -282,26 +299,26 @@ fn says(text: &str) -> Node {
 }
 
 /// A program as a node.
-struct ProgramWork {
-    program: Program,
+struct ProgramNode {
+    program: ExternalProgram,
     reads: Vec<String>,
-    answers: Option<Answers>,
+    answers: Option<AnswerBindings>,
     asks: bool,
     is_tracked: bool,
     goes_to: Vec<String>,
 }
 
-/// What a program prints that has no `answers`.
+/// The output of a program without `answers`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Printed {
+struct ProgramOutput {
     writes: Map<String, Value>,
     say: Option<String>,
     outputs: Map<String, Value>,
-    goto: Option<Names>,
+    goto: Option<NodeNames>,
 }
 
-impl ProgramWork {
+impl ProgramNode {
     async fn run(&self, context: &NodeContext) -> Result<Update, NodeError> {
         let state =
             self.reads.iter().filter_map(|key| Some((key.clone(), context.get(key.as_str())?.to_json())));
@@ -316,13 +333,14 @@ impl ProgramWork {
         let input = Value::Object(input).to_string();
         let output = self.program.run(&input, context.idempotency_key()).await;
         let output = output.map_err(|error| NodeError::new(error.to_string()))?;
+        // NOTE: An answer or an update, never both: a key of the state may be called `say` (`docs/decisions/command.md`).
         match &self.answers {
             Some(answers) => self.answered(answers, &output),
             None => self.printed(&output),
         }
     }
 
-    fn answered(&self, answers: &Answers, output: &str) -> Result<Update, NodeError> {
+    fn answered(&self, answers: &AnswerBindings, output: &str) -> Result<Update, NodeError> {
         let answer = self.program.read(output).map_err(|error| NodeError::permanent(error.to_string()))?;
         let mut update = Update::new();
         for (key, field) in answers {
@@ -343,12 +361,12 @@ impl ProgramWork {
         Ok(if self.is_tracked { update.result(answer) } else { update })
     }
 
-    /// What a program prints, as an update. Nothing is one as well.
+    /// Reads the output of a program as an update. Empty output changes nothing.
     fn printed(&self, output: &str) -> Result<Update, NodeError> {
         if output.trim().is_empty() {
             return Ok(Update::new());
         }
-        let printed: Printed = serde_json::from_str(output).map_err(|error| {
+        let printed: ProgramOutput = serde_json::from_str(output).map_err(|error| {
             NodeError::permanent(format!(
                 "invalid program output: expected an object of `writes`, `say`, `outputs` and `goto` ({error}); for other \
                  output set `answers`"
@@ -364,7 +382,7 @@ impl ProgramWork {
         if let Some(text) = printed.say {
             update = update.say(text);
         }
-        for (_, name) in printed.goto.iter().flat_map(Names::iter) {
+        for (_, name) in printed.goto.iter().flat_map(NodeNames::iter) {
             if !self.goes_to.iter().any(|known| known == name) {
                 let known = self.goes_to.join(", ");
                 let words = format!("invalid target `{name}`: not in `goes_to`; available: {known}");
@@ -409,8 +427,8 @@ fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Va
     }
 }
 
-/// A value as an approver is shown it, and whether that is all of it. The digest stands for the rest: the request is
-/// about the whole value.
+/// A value as an approver sees it, and whether it is complete. The digest of a truncated value makes the request one about
+/// the whole value.
 fn shown(key: &str, value: &Value) -> (String, Value, bool) {
     match StateValue::of(value) {
         StateValue::Truncated { begins, bytes, sha256 } => {

@@ -1,4 +1,4 @@
-//! `stepfold forks`, `compare` and `label`: finding one's way among versions and forks.
+//! `stepfold forks`, `compare` and `label`: forks, differences between sessions, and names of versions.
 
 use serde_json::{Value, json};
 use stepfold::runner::{Comparison, FirstDifference, compare as compare_sessions};
@@ -8,21 +8,21 @@ use stepfold::session_scopes::{
 use stepfold::state_core::state::MESSAGES;
 
 use super::inspect::{at, event_json, event_lines, label_json, recorded};
-use crate::args::{At, Place};
-use crate::desk::Desk;
-use crate::error::{Ending, Misuse};
-use crate::show::{self, Cutter, Stage, counted};
+use crate::args::{SessionArgs, VersionName};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
+use crate::show::{self, ActiveBranches, LineCutter, counted};
 
-pub(super) async fn forks(place: &Place, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_read(place)?;
-    let session = desk.session().await?;
-    let forks = desk.runner.store().forks(ListForks::new(session.key().clone())).await?;
+pub(super) async fn forks(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target)?;
+    let session = context.session().await?;
+    let forks = context.runner.store().forks(ListForks::new(session.key().clone())).await?;
     if json {
         let forks = forks.iter().map(|fork| {
             json!({"created": fork.created.to_string(), "session": fork.id.as_str(), "version": fork.version})
         });
         show::line(Value::Array(forks.collect()).to_string());
-        return Ok(Ending::Done);
+        return Ok(CommandEnding::Done);
     }
     let width = forks.iter().map(|fork| fork.id.as_str().chars().count()).max().unwrap_or(0);
     for fork in &forks {
@@ -33,24 +33,25 @@ pub(super) async fn forks(place: &Place, json: bool) -> anyhow::Result<Ending> {
     if forks.is_empty() {
         show::note(format!("session {} has no forks", session.key().id));
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 pub(super) async fn set_label(
-    place: &Place,
+    target: &SessionArgs,
     label: &str,
-    at: Option<&At>,
+    at: Option<&VersionName>,
     json: bool,
-) -> anyhow::Result<Ending> {
-    let desk = Desk::to_write(place)?;
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_write(target)?;
     let label = new_label(label)?;
-    let session = desk.session().await?;
+    let session = context.session().await?;
     let key = session.key().clone();
     let version = match at {
-        Some(at) => desk.version(&key, at).await?,
+        Some(at) => context.version(&key, at).await?,
         None => session.read(stepfold::session_scopes::EventRange::None).await?.version,
     };
-    let was = desk.runner.store().set_label(LabelVersion::new(key.clone(), label.clone(), version)).await?;
+    let was =
+        context.runner.store().set_label(LabelVersion::new(key.clone(), label.clone(), version)).await?;
     let id = key.id.as_str();
     show::line(if json {
         json!({"label": label.as_str(), "session": id, "version": version, "was": was}).to_string()
@@ -58,33 +59,38 @@ pub(super) async fn set_label(
         let was = was.filter(|was| *was != version).map(|was| format!(" (was version {was})"));
         format!("label {label} of session {id}: version {version}{}", was.unwrap_or_default())
     });
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
-pub(super) async fn remove_label(place: &Place, label: &str, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_write(place)?;
-    let session = desk.session().await?;
+pub(super) async fn remove_label(
+    target: &SessionArgs,
+    label: &str,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_write(target)?;
+    let session = context.session().await?;
     let (key, id) = (session.key().clone(), session.key().id.as_str());
-    // One that does not exist is told with those that do.
-    desk.version(&key, &At::Label(label.to_owned())).await?;
-    let was = desk.runner.store().set_label(LabelVersion::removal(key.clone(), Label::new(label)?)).await?;
+    // An unknown label is an error that lists the known ones.
+    context.version(&key, &VersionName::Label(label.to_owned())).await?;
+    let was =
+        context.runner.store().set_label(LabelVersion::removal(key.clone(), Label::new(label)?)).await?;
     show::line(if json {
         json!({"label": label, "session": id, "was": was}).to_string()
     } else {
         let was = was.map(|was| format!(" (was version {was})"));
         format!("label {label} of session {id} is removed{}", was.unwrap_or_default())
     });
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
-pub(super) async fn labels(place: &Place, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_read(place)?;
-    let session = desk.session().await?;
-    let labels = desk.runner.store().labels(ReadLabels::new(session.key().clone())).await?;
+pub(super) async fn labels(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target)?;
+    let session = context.session().await?;
+    let labels = context.runner.store().labels(ReadLabels::new(session.key().clone())).await?;
     if json {
         let labels = labels.iter().map(|(label, version)| label_json(label, *version));
         show::line(Value::Array(labels.collect()).to_string());
-        return Ok(Ending::Done);
+        return Ok(CommandEnding::Done);
     }
     let width = labels.iter().map(|(label, _)| label.as_str().chars().count()).max().unwrap_or(0);
     for (label, version) in &labels {
@@ -94,44 +100,50 @@ pub(super) async fn labels(place: &Place, json: bool) -> anyhow::Result<Ending> 
     if labels.is_empty() {
         show::note(format!("session {} has no labels", session.key().id));
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
-/// A label that can be told from a version, and from a range of them.
+/// Parses a new label. It must not look like a version or a range of versions.
 fn new_label(text: &str) -> anyhow::Result<Label> {
-    let why = match text.parse::<At>() {
-        Ok(At::Version(_)) => "a number names a version",
+    let why = match text.parse::<VersionName>() {
+        Ok(VersionName::Version(_)) => "a number names a version",
+        // NOTE: `--diff` reads `..` as a range.
         _ if text.contains("..") => "`..` stands between two versions",
         _ if text != text.trim() => "it begins or ends with a space",
         _ => return Ok(Label::new(text)?),
     };
-    Err(Misuse(format!("invalid label `{text}`: {why}; choose another name")).into())
+    Err(UsageError(format!("invalid label `{text}`: {why}; choose another name")).into())
 }
 
-pub(super) async fn compare(place: &Place, left: &str, right: &str, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_read(place)?;
-    let (left, right) = (desk.session_named(left).await?, desk.session_named(right).await?);
-    let (left, right) = (at(&desk, left.key(), None).await?, at(&desk, right.key(), None).await?);
-    // Whatever the agent declares today: what is stored can be read.
-    let comparison = compare_sessions(&left, &right, &desk.untyped)?;
-    let sides = Sides { desk: &desk, left: &left, right: &right, comparison: &comparison };
+pub(super) async fn compare(
+    target: &SessionArgs,
+    left: &str,
+    right: &str,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target)?;
+    let (left, right) = (context.session_named(left).await?, context.session_named(right).await?);
+    let (left, right) = (at(&context, left.key(), None).await?, at(&context, right.key(), None).await?);
+    // NOTE: Read with any types: the sessions may hold values that do not fit the agent's current schema.
+    let comparison = compare_sessions(&left, &right, &context.untyped)?;
+    let sides = SessionComparison { context: &context, left: &left, right: &right, comparison: &comparison };
     if json {
         show::line(sides.json()?.to_string());
     } else {
         sides.show()?;
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 /// Two sessions side by side.
-struct Sides<'a> {
-    desk: &'a Desk,
+struct SessionComparison<'a> {
+    context: &'a CommandContext,
     left: &'a Session,
     right: &'a Session,
     comparison: &'a Comparison,
 }
 
-impl Sides<'_> {
+impl SessionComparison<'_> {
     fn names(&self) -> (&str, &str) {
         (self.left.key.id.as_str(), self.right.key.id.as_str())
     }
@@ -147,7 +159,7 @@ impl Sides<'_> {
             0 => format!("{left} and {right} have no event in common"),
             common => format!("{left} and {right} are the same up to version {common}"),
         });
-        let cutter = Cutter::new(false);
+        let cutter = LineCutter::new(false);
         for (session, only) in [(self.left, &self.comparison.left), (self.right, &self.comparison.right)] {
             show_events(session, only, &cutter);
         }
@@ -162,7 +174,10 @@ impl Sides<'_> {
             }
         }
         if cutter.has_cut() {
-            show::note(format!("lines are cut; `stepfold inspect {} --full` shows all", self.desk.words()));
+            show::note(format!(
+                "lines are cut; `stepfold inspect {} --full` shows all",
+                self.context.words()
+            ));
         }
         Ok(())
     }
@@ -172,14 +187,16 @@ impl Sides<'_> {
         first.difference.as_ref().map(|difference| difference.between(left, right))
     }
 
-    /// What differs in the state. The conversation is in the events.
+    /// The differences of the state. The conversation is among the events.
     fn changes(&self) -> anyhow::Result<Vec<String>> {
-        let (left, right) = (self.left.state(&self.desk.untyped)?, self.right.state(&self.desk.untyped)?);
+        let (left, right) =
+            (self.left.state(&self.context.untyped)?, self.right.state(&self.context.untyped)?);
         Ok(show::changes(&right, &left))
     }
 
     fn json(&self) -> anyhow::Result<Value> {
-        let (left, right) = (self.left.state(&self.desk.untyped)?, self.right.state(&self.desk.untyped)?);
+        let (left, right) =
+            (self.left.state(&self.context.untyped)?, self.right.state(&self.context.untyped)?);
         let changes = self.comparison.state.iter().filter(|change| change.key != MESSAGES).map(|change| {
             let value = |state: &stepfold::prelude::State| {
                 state.get(change.key.as_str()).map(stepfold::state_core::state::ValueRef::to_json)
@@ -201,15 +218,15 @@ impl Sides<'_> {
     }
 }
 
-/// The events that one session has and the other one has not.
-fn show_events(session: &Session, only: &[CommittedEvent], cutter: &Cutter) {
+/// Shows the events that only one session has.
+fn show_events(session: &Session, only: &[CommittedEvent], cutter: &LineCutter) {
     let id = session.key.id.as_str();
     let Some(first) = only.first() else {
         return show::line(format!("only in {id}: nothing"));
     };
     show::line(format!("only in {id}, {}:", counted(only.len() as u64, "event")));
-    // The branches of a graph at work are those of the events before.
-    let mut stage = Stage::default();
+    // NOTE: Events name branches by place: the events before them tell which nodes those are.
+    let mut stage = ActiveBranches::default();
     let before = session.visible_events().take_while(|committed| committed.version < first.version);
     before.filter_map(|committed| recorded(&committed.event)).for_each(|event| stage.commit(&event));
     for committed in only {

@@ -1,4 +1,4 @@
-//! `stepfold check`: all that is wrong with files of agents and graphs, and with their MCP servers where that is asked.
+//! `stepfold check`: all faults of agent and graph files, and of their MCP servers with `--servers`.
 
 use std::path::PathBuf;
 
@@ -8,26 +8,27 @@ use stepfold::prelude::*;
 use stepfold::tools::Tools;
 
 use crate::agent_file::AgentFile;
-use crate::error::{Ending, chain};
+use crate::error::{CommandEnding, chain};
 use crate::show;
-use crate::tool::mcp::{self, Checked};
+use crate::tool::mcp::{self, ServerCheck};
 
-/// Which tools a server has, only the server says.
+/// The hint that tools of MCP servers are unchecked: only the running server can list them.
 const UNASKED: &str = "; `--servers` starts its MCP servers and checks their tools";
 
-pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> Ending {
-    let mut ending = Ending::Done;
+pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> CommandEnding {
+    let mut ending = CommandEnding::Done;
     for path in paths {
         let name = path.display().to_string();
+        // NOTE: Servers are registered for the whole process: the difference belongs to this file.
         let servers_before = mcp::known().len();
         let checked = match AgentFile::read(path) {
             Ok(read) => read.and_then(AgentFile::check),
-            // The other files are checked anyway.
+            // An unreadable file does not stop the check of the others.
             Err(error) => {
                 let words = chain(error.as_ref());
                 let unread = json!({"error": words, "file": name}).to_string();
                 show::line(if json { unread } else { words });
-                ending = Ending::Usage;
+                ending = CommandEnding::Usage;
                 continue;
             }
         };
@@ -53,7 +54,7 @@ pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> 
             let is_unasked = !with_servers && mcp::known().len() > servers_before;
             let ok = || format!("{name}: ok{}", if is_unasked { UNASKED } else { "" });
             show::line(faults.as_ref().map_or_else(ok, ToString::to_string));
-            for Omitted { agent, tool, model, reason } in &omitted {
+            for OmittedToolRow { agent, tool, model, reason } in &omitted {
                 show::line(format!(
                     "{name}: agent {agent}: {model} is not offered the tool {tool}: {reason}"
                 ));
@@ -61,40 +62,40 @@ pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> 
             servers.iter().flat_map(server_lines).for_each(|line| show::line(format!("{name}: {line}")));
         }
         if faults.is_some() || servers.iter().any(|server| server.tools.is_err()) {
-            ending = Ending::Usage;
+            ending = CommandEnding::Usage;
         }
     }
     ending
 }
 
-/// A tool of an agent that its model leaves out of requests. The agent works without it, so that it is no fault.
+/// A tool of an agent that its model leaves out of requests. The agent works without it, so it is not a fault.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Omitted {
+struct OmittedToolRow {
     agent: String,
     model: String,
     reason: String,
     tool: String,
 }
 
-/// Those of an agent and of the agents inside.
-fn omitted_tools(agent: &Agent) -> Vec<Omitted> {
+/// The omitted tools of an agent and of the agents inside it.
+fn omitted_tools(agent: &Agent) -> Vec<OmittedToolRow> {
     let (mut found, mut open) = (Vec::new(), vec![agent]);
     while let Some(agent) = open.pop() {
         let specs = agent.tools().map(Tools::specs).unwrap_or_default();
-        let of_agent = agent.model().omitted_tools(&specs).into_iter().map(|omitted| Omitted {
+        let of_agent = agent.model().omitted_tools(&specs).into_iter().map(|omitted| OmittedToolRow {
             agent: agent.name().to_owned(),
             model: agent.model().id().to_owned(),
             reason: omitted.reason,
             tool: omitted.name,
         });
-        let of_agent: Vec<Omitted> = of_agent.filter(|omitted| !found.contains(omitted)).collect();
+        let of_agent: Vec<OmittedToolRow> = of_agent.filter(|omitted| !found.contains(omitted)).collect();
         found.extend(of_agent);
         open.extend(agent.inside().into_iter().map(|(_, agent)| agent));
     }
     found
 }
 
-fn server_lines(Checked { server, tools }: &Checked) -> Vec<String> {
+fn server_lines(ServerCheck { server, tools }: &ServerCheck) -> Vec<String> {
     match tools {
         Err(error) => vec![error.clone()],
         Ok((offered, refused)) => {
@@ -107,7 +108,7 @@ fn server_lines(Checked { server, tools }: &Checked) -> Vec<String> {
     }
 }
 
-fn server_json(Checked { server, tools }: &Checked) -> Value {
+fn server_json(ServerCheck { server, tools }: &ServerCheck) -> Value {
     match tools {
         Err(error) => json!({"error": error, "server": server}),
         Ok((offered, refused)) => {

@@ -1,4 +1,4 @@
-//! `stepfold serve --demo`: two agents with scripted models, and sessions in which they have worked.
+//! `stepfold serve --demo`: two agents with scripted models, and example sessions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const FILES: [(&str, &str); 4] = [
     ("library.script", include_str!("../demo/library.script")),
 ];
 
-/// Writes the files of the agents into a folder of their own, which goes with the process.
+/// Writes the files of the agents into a temporary folder, which is deleted with the process.
 pub(super) fn unpack() -> anyhow::Result<(TempDir, Vec<PathBuf>)> {
     let folder = TempDir::new().context("a folder for the files of the demo cannot be created")?;
     let mut agents = Vec::new();
@@ -36,8 +36,8 @@ pub(super) fn unpack() -> anyhow::Result<(TempDir, Vec<PathBuf>)> {
     Ok((folder, agents))
 }
 
-/// Makes the sessions, unless the store has some: one waits for an approval, one is a fork with a lane that was rewound, one
-/// was interrupted. The runners of these apps end with it.
+/// Creates the sessions, unless the store has some: one waits for an approval, one is a fork with a rewound lane, one was
+/// interrupted. Afterwards the runners of these apps are shut down.
 pub(super) async fn seed(apps: &[App], store: &AnyStore) -> anyhow::Result<()> {
     for app in apps {
         let known = store.list(ListSessions::new(app.name(), LOCAL)?.limit(1)).await?;
@@ -62,11 +62,11 @@ async fn stalls(runner: &Runner) -> anyhow::Result<()> {
     fork.run("And area 6?").await?;
     fork.rewind(common).await?;
     fork.run("And area 5?").await?;
-    // It waits for a decision on the page.
+    // This run waits for a decision on the page.
     waits.run("Pay the fee of the bakery.").await?;
     let killed = runner.create(LOCAL, "killed-in-a-call", json!({})).await?;
     let surveying = killed.send("Survey the whole market.").await?;
-    // It is stopped in the middle of its call.
+    // NOTE: The shutdown interrupts this run in the middle of its call: the page shows how to resume it.
     let begun = surveying.subscribe(0).filter(|seen| {
         std::future::ready(matches!(seen, Seen::Event { event: RunEvent::ToolStarted { .. }, .. }))
     });

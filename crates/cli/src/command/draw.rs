@@ -1,24 +1,24 @@
-//! `stepfold draw`: the nodes of a graph and the ways between them.
+//! `stepfold draw`: the nodes and edges of a graph as a diagram.
 
 use std::path::Path;
 
 use serde_json::json;
 
-use crate::agent_file::{AgentFile, Built};
-use crate::args::Drawing;
-use crate::error::{Ending, Misuse};
-use crate::model::Models;
+use crate::agent_file::{AgentFile, BuiltFile};
+use crate::args::DrawingLanguage;
+use crate::error::{CommandEnding, UsageError};
+use crate::model::ModelSource;
 use crate::show;
 
-pub(super) fn draw(path: &Path, language: Drawing, json: bool) -> anyhow::Result<Ending> {
-    let Built::Graph(built) = AgentFile::read(path)??.build(&Models::None)?? else {
+pub(super) fn draw(path: &Path, language: DrawingLanguage, json: bool) -> anyhow::Result<CommandEnding> {
+    let BuiltFile::Graph(built) = AgentFile::read(path)??.build(&ModelSource::None)?? else {
         let words = format!("{} describes an agent; there is nothing to draw without nodes", path.display());
-        return Err(Misuse(words).into());
+        return Err(UsageError(words).into());
     };
     let drawing = match language {
-        Drawing::Mermaid => built.graph.to_mermaid(),
-        Drawing::Dot => built.graph.to_dot(),
+        DrawingLanguage::Mermaid => built.graph.to_mermaid(),
+        DrawingLanguage::Dot => built.graph.to_dot(),
     };
     show::print(if json { format!("{}\n", json!({"drawing": drawing})) } else { drawing });
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }

@@ -1,26 +1,27 @@
-//! `stepfold replay`, `fork` and `rewind`: what can be done with what has happened.
+//! `stepfold replay`, `fork` and `rewind`: operations on the history of a session.
 
 use serde_json::json;
 use stepfold::runner::RunnerError;
 
-use crate::args::{At, Place, WhenBusy};
-use crate::desk::{Desk, quoted, short_id};
-use crate::error::{Ending, chain};
-use crate::other::interrupted;
-use crate::show::{self, Restart};
+use crate::args::{BusyPolicy, SessionArgs, VersionName};
+use crate::argument_text::shell_quoted;
+use crate::context::{CommandContext, short_id};
+use crate::error::{CommandEnding, chain};
+use crate::other_process::unfinished_run;
+use crate::show::{self, UnfinishedRun};
 
-pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_read(place)?;
-    let session = desk.session().await?;
+pub(super) async fn replay(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target)?;
+    let session = context.session().await?;
     let id = session.key().id.as_str();
-    match session.replay(desk.runner.agent()).await {
+    match session.replay(context.runner.agent()).await {
         Ok(runs) => {
             show::line(if json {
                 json!({"runs": runs, "same": true, "session": id}).to_string()
             } else {
                 format!("session {id}: the same again, {}", show::counted(runs as u64, "run"))
             });
-            Ok(Ending::Done)
+            Ok(CommandEnding::Done)
         }
         Err(error @ RunnerError::Diverged { .. }) => {
             let words = chain(&error);
@@ -29,22 +30,22 @@ pub(super) async fn replay(place: &Place, json: bool) -> anyhow::Result<Ending> 
             } else {
                 words
             });
-            Ok(Ending::Failed)
+            Ok(CommandEnding::Failed)
         }
         Err(error) => Err(error.into()),
     }
 }
 
 pub(super) async fn fork(
-    place: &Place,
-    at: Option<&At>,
+    target: &SessionArgs,
+    at: Option<&VersionName>,
     to: Option<&str>,
     json: bool,
-) -> anyhow::Result<Ending> {
-    let desk = Desk::to_write(place)?;
-    let session = desk.session().await?;
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_write(target)?;
+    let session = context.session().await?;
     let at = match at {
-        Some(at) => Some(desk.version(session.key(), at).await?),
+        Some(at) => Some(context.version(session.key(), at).await?),
         None => None,
     };
     let to = to.map_or_else(short_id, str::to_owned);
@@ -54,25 +55,26 @@ pub(super) async fn fork(
         show::line(json!({"from": from, "session": id}).to_string());
     } else {
         show::line(id);
-        show::aside(&format!("continue: stepfold chat {} --session {}", desk.words(), quoted(id)));
+        show::aside(&format!("continue: stepfold chat {} --session {}", context.words(), shell_quoted(id)));
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 pub(super) async fn rewind(
-    place: &Place,
-    to: &At,
-    when_claimed: WhenBusy,
+    target: &SessionArgs,
+    to: &VersionName,
+    when_claimed: BusyPolicy,
     json: bool,
-) -> anyhow::Result<Ending> {
-    let desk = Desk::to_change(place, when_claimed)?;
-    let session = desk.session().await?;
-    let to = desk.version(session.key(), to).await?;
-    let run = interrupted(&session).await;
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_change(target, when_claimed)?;
+    let session = context.session().await?;
+    let to = context.version(session.key(), to).await?;
+    let run = unfinished_run(&session).await;
     let version = session.rewind(to).await?;
+    // NOTE: A rewind abandons an unfinished run only if it goes back before its beginning.
     let given_up = match run {
-        Some(run) if interrupted(&session).await.is_none() => {
-            Some(Restart::of(&run, desk.speakers.is_some()))
+        Some(run) if unfinished_run(&session).await.is_none() => {
+            Some(UnfinishedRun::of(&run, context.speakers.is_some()))
         }
         _ => None,
     };
@@ -80,11 +82,11 @@ pub(super) async fn rewind(
     if json {
         let told = json!({"abandoned": given_up, "session": id, "to": to, "version": version});
         show::line(told.to_string());
-        return Ok(Ending::Done);
+        return Ok(CommandEnding::Done);
     }
     show::line(format!("session {id} is as it was at version {to}; that is version {version}"));
     if let Some(run) = given_up {
         show::note(format!("gives up {run}"));
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }

@@ -1,20 +1,28 @@
-//! `stepfold inbox`: messages that were accepted and wait.
+//! `stepfold inbox`: accepted messages that wait in the inbox.
 
 use serde_json::json;
 use stepfold::runner::WaitingMessage;
 
-use crate::args::Place;
-use crate::desk::Desk;
-use crate::error::{Ending, Misuse};
+use crate::args::SessionArgs;
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
 use crate::show;
 
-pub(super) async fn inbox(place: &Place, remove: &[String], json: bool) -> anyhow::Result<Ending> {
-    let desk = if remove.is_empty() { Desk::to_read(place)? } else { Desk::to_write(place)? };
-    let session = desk.session().await?;
+pub(super) async fn inbox(
+    target: &SessionArgs,
+    remove: &[String],
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = if remove.is_empty() {
+        CommandContext::for_read(target)?
+    } else {
+        CommandContext::for_write(target)?
+    };
+    let session = context.session().await?;
     let waiting = session.inbox().await?;
     if remove.is_empty() {
         list(&waiting, json);
-        return Ok(Ending::Done);
+        return Ok(CommandEnding::Done);
     }
     let mut withdrawn = Vec::new();
     for message in chosen(&waiting, remove)? {
@@ -26,7 +34,7 @@ pub(super) async fn inbox(place: &Place, remove: &[String], json: bool) -> anyho
         true => json!({"withdrawn": withdrawn}).to_string(),
         false => format!("{} withdrawn", show::counted(withdrawn.len() as u64, "message")),
     });
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 fn list(waiting: &[WaitingMessage], json: bool) {
@@ -46,8 +54,8 @@ fn list(waiting: &[WaitingMessage], json: bool) {
     }
 }
 
-/// The messages with these ids, or with the only one that begins so.
-fn chosen<'a>(waiting: &'a [WaitingMessage], ids: &[String]) -> Result<Vec<&'a WaitingMessage>, Misuse> {
+/// Selects messages by id, or by a prefix that only one id has.
+fn chosen<'a>(waiting: &'a [WaitingMessage], ids: &[String]) -> Result<Vec<&'a WaitingMessage>, UsageError> {
     let mut chosen = Vec::new();
     for id in ids {
         let begin: Vec<&WaitingMessage> = match id.as_str() {
@@ -59,8 +67,10 @@ fn chosen<'a>(waiting: &'a [WaitingMessage], ids: &[String]) -> Result<Vec<&'a W
             (Some(whole), _) => chosen.push(*whole),
             (None, all) if id == "all" => chosen.extend(all),
             (None, [one]) => chosen.push(one),
-            (None, []) => return Err(Misuse(format!("no message with the id `{id}` waits"))),
-            (None, _) => return Err(Misuse(format!("ambiguous id `{id}`: several messages begin with it"))),
+            (None, []) => return Err(UsageError(format!("no message with the id `{id}` waits"))),
+            (None, _) => {
+                return Err(UsageError(format!("ambiguous id `{id}`: several messages begin with it")));
+            }
         }
     }
     Ok(chosen)

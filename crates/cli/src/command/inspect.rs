@@ -1,6 +1,6 @@
-//! `stepfold inspect`: what has happened in a session, and what it has come to.
+//! `stepfold inspect`: the log of a session, and its state.
 //!
-//! Of a version of the past, `user:` and `app:` keys are as they are today: other sessions write them as well.
+//! At a past version, `user:` and `app:` keys have their current values: other sessions write them as well.
 
 use std::collections::BTreeMap;
 
@@ -15,32 +15,36 @@ use stepfold::session_scopes::{
 };
 use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
 
-use crate::args::{At, Place};
-use crate::desk::Desk;
-use crate::error::{Ending, Misuse};
-use crate::head::Head;
-use crate::migrate::{Fit, fit};
-use crate::show::{self, Cutter, Stage, story};
+use crate::args::{SessionArgs, VersionName};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
+use crate::head::HistoryHead;
+use crate::migrate::{ValueFit, fit};
+use crate::show::{self, ActiveBranches, LineCutter, story};
 
-/// What is to be shown.
-pub(super) struct What<'a> {
-    pub(super) at: Option<&'a At>,
+/// Options of `stepfold inspect`.
+pub(super) struct InspectOptions<'a> {
+    pub(super) at: Option<&'a VersionName>,
     pub(super) diff: Option<&'a str>,
     pub(super) all: bool,
-    /// Long values are not cut.
+    /// Show long values in full.
     pub(super) full: bool,
 }
 
-pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_read(place)?;
-    let handle = desk.session().await?;
+pub(super) async fn inspect(
+    target: &SessionArgs,
+    what: &InspectOptions<'_>,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target)?;
+    let handle = context.session().await?;
     let key = handle.key().clone();
-    let cutter = Cutter::new(what.full);
+    let cutter = LineCutter::new(what.full);
     if let Some(range) = what.diff {
         let (from, to) = versions(range)?;
-        // Whatever the agent declares today: what is stored can be read.
-        let before = at(&desk, &key, Some(&from)).await?.state(&desk.untyped)?;
-        let after = at(&desk, &key, Some(&to)).await?.state(&desk.untyped)?;
+        // NOTE: Read with any types: the session may hold values that do not fit the agent's current schema.
+        let before = at(&context, &key, Some(&from)).await?.state(&context.untyped)?;
+        let after = at(&context, &key, Some(&to)).await?.state(&context.untyped)?;
         if json {
             show::line(diff_json(&before, &after).to_string());
         } else {
@@ -48,59 +52,60 @@ pub(super) async fn inspect(place: &Place, what: &What<'_>, json: bool) -> anyho
             diff.lines().for_each(|line| show::line(cutter.cut(line)));
             cutter.hint();
         }
-        return Ok(Ending::Done);
+        return Ok(CommandEnding::Done);
     }
-    let session = at(&desk, &key, what.at).await?;
-    let (origin, state) = (origin(&desk, &session).await?, session.state(&desk.untyped)?);
-    let labels = desk.runner.store().labels(ReadLabels::new(key)).await?;
+    let session = at(&context, &key, what.at).await?;
+    let (origin, state) = (origin(&context, &session).await?, session.state(&context.untyped)?);
+    let labels = context.runner.store().labels(ReadLabels::new(key)).await?;
     let inbox = match session.inbox {
         0 => Vec::new(),
         _ => handle.inbox().await?,
     };
-    // With an agent that has changed since, it may not be known what is waited for. A past version waits for nothing.
+    // NOTE: A changed agent may be unable to tell its pending requests. A past version has none.
     let pending = match what.at {
         None => handle.pending().await.unwrap_or_default(),
         Some(_) => Vec::new(),
     };
-    let (schema, is_graph) = (desk.runner.schema(), desk.speakers.is_some());
+    let (schema, is_graph) = (context.runner.schema(), context.speakers.is_some());
     let (session, all) = (&session, what.all);
-    let view = View { session, labels, inbox, pending, origin, state, all, is_graph, schema, cutter };
+    let view =
+        SessionInspection { session, labels, inbox, pending, origin, state, all, is_graph, schema, cutter };
     if json {
         show::line(view.json().to_string());
     } else {
         view.show();
         view.cutter.hint();
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 /// A session as it was at a version.
-struct View<'a> {
+struct SessionInspection<'a> {
     session: &'a Session,
     labels: Vec<(Label, u64)>,
-    /// What waits in its inbox.
+    /// The messages in its inbox.
     inbox: Vec<WaitingMessage>,
-    /// What it waits for a decision about.
+    /// The requests that wait for a decision.
     pending: Vec<ApprovalRequest>,
-    /// Its values before the first event of the log.
+    /// The values before the first event of the log.
     origin: State,
     state: State,
     all: bool,
     is_graph: bool,
-    /// The schema of the agent of today.
+    /// The schema of the current agent.
     schema: &'a SessionSchema,
-    cutter: Cutter,
+    cutter: LineCutter,
 }
 
-impl View<'_> {
-    /// The events up to the version, and whether each counts at it.
+impl SessionInspection<'_> {
+    /// The events up to the version, each with whether it counts at that version.
     fn events(&self) -> impl Iterator<Item = (&CommittedEvent, bool)> {
         let visible = &self.session.visible;
         let with = self.session.events.iter().map(|event| (event, visible.contains(event.version)));
         with.filter(|(_, counts)| *counts || self.all)
     }
 
-    /// The last write of each key, and how many there were.
+    /// The last write of each key, and the number of its writes.
     fn writes(&self) -> BTreeMap<&str, (u64, &Write, usize)> {
         let mut writes: BTreeMap<&str, (u64, &Write, usize)> = BTreeMap::new();
         for (committed, _) in self.events().filter(|(_, counts)| *counts) {
@@ -124,12 +129,13 @@ impl View<'_> {
         let Session { key, parent, .. } = self.session;
         let of = format!(" of {}/{}, version {}", key.app, key.user, self.session.version);
         show::line(show::styled(show::NAME, format!("session {}", key.id)).and(of));
-        if let Some(head) = Head::of(self.session) {
+        if let Some(head) = HistoryHead::of(self.session) {
             show::line(show::styled(show::DIM, format!("head {head}")));
         }
         if let Some(parent) = parent {
             show::line(format!("forked from {} at version {}", parent.id, parent.version));
         }
+        // NOTE: Retention deletes old events: a log that begins later must not look complete.
         if self.session.oldest > 0 {
             show::line(format!("events up to version {} were deleted by retention", self.session.oldest));
         }
@@ -146,7 +152,7 @@ impl View<'_> {
 
     fn show_log(&self) {
         let mut state = self.origin.clone();
-        let mut at_work = Stage::default();
+        let mut at_work = ActiveBranches::default();
         for (committed, counts) in self.events() {
             for line in event_lines(committed, counts, &mut at_work) {
                 show::row(&show::event(&self.cutter.cut(&line)), show::CONTENT);
@@ -179,7 +185,7 @@ impl View<'_> {
                 },
             );
             let fit = match fit(self.session, self.schema, key) {
-                Fit::Fits => String::new(),
+                ValueFit::Fits => String::new(),
                 fit => format!("; {fit}"),
             };
             let value = self.cutter.cut(&format!("{key} = {value}"));
@@ -188,7 +194,7 @@ impl View<'_> {
         }
     }
 
-    /// What an event has changed, a line each. What a graph keeps about its nodes is shown with the events themselves.
+    /// The changes of an event, a line each. The keys that a graph keeps about its nodes are shown with the events.
     fn changes(&self, now: &State, before: &State) -> Vec<String> {
         let mut changes = show::changes(now, before);
         if self.is_graph {
@@ -208,7 +214,7 @@ impl View<'_> {
                 .get(key)
                 .map(|(version, write, count)| json!({"version": version, "write": write, "writes": count}));
             let misfit = match fit(self.session, self.schema, key) {
-                Fit::Fits => None,
+                ValueFit::Fits => None,
                 fit => Some(fit.to_string()),
             };
             (key.to_owned(), json!({"misfit": misfit, "set_by": by, "value": value.to_json()}))
@@ -218,7 +224,7 @@ impl View<'_> {
             "app": self.session.key.app.as_str(),
             "created": self.session.created.to_string(),
             "events": events.collect::<Vec<_>>(),
-            "head": Head::of(self.session).map(|head| head.to_string()),
+            "head": HistoryHead::of(self.session).map(|head| head.to_string()),
             "inbox": self.inbox.iter().map(show::said_in).collect::<Vec<_>>(),
             "labels": self.labels.iter().map(|(label, version)| label_json(label, *version)).collect::<Vec<_>>(),
             "session": self.session.key.id.as_str(),
@@ -256,8 +262,12 @@ pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
     told
 }
 
-/// An event: its version, its kind, and what was said, in notation.
-pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut Stage) -> Vec<String> {
+/// The lines of an event: its version, its kind, and its messages in notation.
+pub(super) fn event_lines(
+    committed: &CommittedEvent,
+    counts: bool,
+    stage: &mut ActiveBranches,
+) -> Vec<String> {
     let event = &committed.event;
     let mark = if counts { ' ' } else { '-' };
     let said = match (&*event.actions.started, event.actions.rewound_to()) {
@@ -282,36 +292,40 @@ pub(super) fn event_lines(committed: &CommittedEvent, counts: bool, stage: &mut 
     std::iter::once(head.trim_end().to_owned()).chain(rest).collect()
 }
 
-/// The commit of a run that an event stores.
+/// Reads the commit of a run from its stored event.
 pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
     let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
     let commit: stepfold::agent_loop::Event = record.read().ok()?;
     Some(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
 }
 
-/// The values that a session began with, or that retention has left of what it deleted: what its log builds on. Values
-/// that are shared with other sessions are not of its log.
-async fn origin(desk: &Desk, session: &Session) -> anyhow::Result<State> {
+/// The values before the first event of the log: those of the session's creation, or those that retention has kept. Values
+/// shared with other sessions are left out: they do not follow from this log.
+async fn origin(context: &CommandContext, session: &Session) -> anyhow::Result<State> {
     let get = GetSession::new(session.key.clone()).events(EventRange::None).at_version(session.oldest);
-    let mut origin = desk.runner.store().get(get).await?;
+    let mut origin = context.runner.store().get(get).await?;
     if let Some(values) = &mut origin.values {
         (values.app, values.user) = Default::default();
     }
-    Ok(origin.state(&desk.untyped)?)
+    Ok(origin.state(&context.untyped)?)
 }
 
-/// A session as it was at a version: its events, and its own values. Shared values are those of today.
-pub(super) async fn at(desk: &Desk, key: &SessionKey, version: Option<&At>) -> anyhow::Result<Session> {
+/// Reads a session at a version: its events, and its own values. Shared values are the current ones.
+pub(super) async fn at(
+    context: &CommandContext,
+    key: &SessionKey,
+    version: Option<&VersionName>,
+) -> anyhow::Result<Session> {
     let version = match version {
-        Some(version) => Some(desk.version(key, version).await?),
+        Some(version) => Some(context.version(key, version).await?),
         None => None,
     };
     let mut get = GetSession::new(key.clone());
     get.version = version;
-    Ok(desk.runner.store().get(get).await?)
+    Ok(context.runner.store().get(get).await?)
 }
 
-/// A state whose messages are to be shown.
+/// Makes the messages of a state readable.
 fn readable(mut state: State) -> State {
     let said = show::said(state.messages().iter().map(|message| &**message));
     state.replace_messages(said);
@@ -327,9 +341,10 @@ fn diff_json(before: &State, after: &State) -> Value {
     Value::Array(changes.collect())
 }
 
-fn versions(range: &str) -> anyhow::Result<(At, At)> {
-    let read = |text: &str| Some(text.trim()).filter(|text| !text.is_empty())?.parse::<At>().ok();
+fn versions(range: &str) -> anyhow::Result<(VersionName, VersionName)> {
+    let read = |text: &str| Some(text.trim()).filter(|text| !text.is_empty())?.parse::<VersionName>().ok();
     let versions = range.split_once("..").and_then(|(from, to)| Some((read(from)?, read(to)?)));
-    let misuse = || Misuse(format!("invalid range of versions `{range}`: expected FROM..TO, such as 2..5"));
+    let misuse =
+        || UsageError(format!("invalid range of versions `{range}`: expected FROM..TO, such as 2..5"));
     Ok(versions.ok_or_else(misuse)?)
 }

@@ -6,13 +6,14 @@ use serde_json::json;
 use stepfold::mcp::SignIn;
 
 use crate::agent_file::AgentFile;
-use crate::error::Ending;
-use crate::model::Models;
+use crate::error::CommandEnding;
+use crate::model::ModelSource;
 use crate::show;
 use crate::tool::mcp;
 
-pub(super) async fn login(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<Ending> {
-    AgentFile::read(path)??.build(&Models::None)??;
+pub(super) async fn login(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<CommandEnding> {
+    // NOTE: Building the agent registers its MCP servers.
+    AgentFile::read(path)??.build(&ModelSource::None)??;
     for (server, port) in mcp::with_oauth(server)? {
         let name = server.name().to_owned();
         let page = SignIn::browser(move |page| match json {
@@ -20,23 +21,23 @@ pub(super) async fn login(path: &Path, server: Option<&str>, json: bool) -> anyh
             false => show::line(format!("{name}: open this page to sign in\n{page}")),
         });
         server.sign_in(&page.port(port.unwrap_or_default())).await?;
-        // What was given is of use only if the server takes it.
+        // The sign-in counts only after the server has accepted the token.
         server.start().await?;
-        told(server.name(), "signed in", json);
+        report(server.name(), "signed in", json);
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
-pub(super) async fn logout(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<Ending> {
-    AgentFile::read(path)??.build(&Models::None)??;
+pub(super) async fn logout(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<CommandEnding> {
+    AgentFile::read(path)??.build(&ModelSource::None)??;
     for (server, _) in mcp::with_oauth(server)? {
         server.sign_out().await?;
-        told(server.name(), "signed out", json);
+        report(server.name(), "signed out", json);
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
-fn told(server: &str, what: &str, json: bool) {
+fn report(server: &str, what: &str, json: bool) {
     match json {
         true => show::line(json!({"server": server, "status": what}).to_string()),
         false => show::line(format!("{server}: {what}")),

@@ -1,17 +1,17 @@
-//! `stepfold mcp`: an agent as a tool of other programs.
+//! `stepfold mcp`: serves an agent as a tool to MCP clients.
 
 use stepfold::server::mcp::AgentServer;
 
-use crate::args::{Asked, Place};
-use crate::desk::Desk;
-use crate::error::Ending;
+use crate::args::{RunArgs, SessionArgs};
+use crate::context::CommandContext;
+use crate::error::CommandEnding;
 
-pub(super) async fn mcp(place: &Place, asked: &Asked) -> anyhow::Result<Ending> {
-    let desk = Desk::to_run(place, asked)?;
-    let server = AgentServer::new(desk.runner.clone(), desk.user.as_str());
+pub(super) async fn mcp(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_run(target, options)?;
+    let server = AgentServer::new(context.runner.clone(), context.user.as_str());
     let session = async {
         server.serve(tokio::io::stdin(), tokio::io::stdout()).await?;
-        Ok(Ending::Done)
+        Ok(CommandEnding::Done)
     };
-    desk.work(Box::pin(session)).await
+    context.work(Box::pin(session)).await
 }

@@ -1,5 +1,6 @@
 //! The commands, one function each.
 
+mod approval_ids;
 mod branches;
 mod chat;
 mod check;
@@ -10,7 +11,6 @@ mod inbox;
 mod inspect;
 mod login;
 mod mcp;
-mod requests;
 mod resources;
 mod resume;
 mod run;
@@ -24,84 +24,89 @@ mod work;
 
 use stepfold::runner::RecoverOptions;
 
-use crate::agent_file::form::Form;
-use crate::agent_file::graph_form::GraphForm;
-use crate::agent_file::json_schema;
-use crate::args::{Args, Command, FileKind, LabelCommand, ResultCommand, StateCommand};
-use crate::error::Ending;
+use crate::args::{CliCommand, CommandLine, FileKind, LabelCommand, ResultCommand, StateCommand};
+use crate::error::CommandEnding;
+use crate::form::agent::AgentFileForm;
+use crate::form::graph::GraphForm;
+use crate::form::json_schema;
 use crate::show;
 
-/// Does what was asked for.
-pub(crate) async fn run(args: &Args) -> anyhow::Result<Ending> {
+/// Runs the command.
+pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
     let json = args.json;
     match &args.command {
-        Command::Run { place, asked, question, set, key, resources } => {
-            let sent = run::Sent { question, set, resources };
-            run::run(place, asked, &sent, key.as_deref(), json).await
+        CliCommand::Run { target, options, question, set, key, resources } => {
+            let sent = run::QuestionArgs { question, set, resources };
+            run::run(target, options, &sent, key.as_deref(), json).await
         }
-        Command::Chat { place, asked } => chat::chat(place, asked, json).await,
-        Command::Mcp { place, asked } => mcp::mcp(place, asked).await,
-        Command::Serve(asked) => serve::serve(asked, json).await,
-        Command::Token { user, role, name } => token::token(user, *role, name.as_deref(), json),
-        Command::Sessions { place, limit } => sessions::sessions(place, limit.get(), json).await,
-        Command::Inspect { place, at, wire: true, model, .. } => {
-            wire::wire(place, at.as_ref(), model.as_deref(), json).await
+        CliCommand::Chat { target, options } => chat::chat(target, options, json).await,
+        CliCommand::Mcp { target, options } => mcp::mcp(target, options).await,
+        CliCommand::Serve(options) => serve::serve(options, json).await,
+        CliCommand::Token { user, role, name } => token::token(user, *role, name.as_deref(), json),
+        CliCommand::Sessions { target, limit } => sessions::sessions(target, limit.get(), json).await,
+        CliCommand::Inspect { target, at, wire: true, model, .. } => {
+            wire::wire(target, at.as_ref(), model.as_deref(), json).await
         }
-        Command::Inspect { place, at, diff, all, full, .. } => {
-            let what = inspect::What { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };
-            inspect::inspect(place, &what, json).await
+        CliCommand::Inspect { target, at, diff, all, full, .. } => {
+            let what =
+                inspect::InspectOptions { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };
+            inspect::inspect(target, &what, json).await
         }
-        Command::Resume { place, asked, abandon: true, .. } => resume::abandon(place, asked, json).await,
-        Command::Resume { place, asked, approve, reject, modify, with_changed_agent, key, .. } => {
-            let decided = resume::Decided { approve, reject, modify, key: key.as_deref() };
-            resume::resume(place, asked, &decided, *with_changed_agent, json).await
+        CliCommand::Resume { target, options, abandon: true, .. } => {
+            resume::abandon(target, options, json).await
         }
-        Command::Work { place, asked, list: true, .. } => work::list(place, asked, json).await,
-        Command::Work { place, asked, parallel, once, metrics, .. } => {
-            let options = RecoverOptions::new().parallel(parallel.get());
-            let options = if *once { options.once() } else { options };
-            work::work(place, asked, options, *metrics, json).await
+        CliCommand::Resume { target, options, approve, reject, modify, with_changed_agent, key, .. } => {
+            let decided = resume::DecisionArgs { approve, reject, modify, key: key.as_deref() };
+            resume::resume(target, options, &decided, *with_changed_agent, json).await
         }
-        Command::Inbox { place, remove } => inbox::inbox(place, remove, json).await,
-        Command::Replay { place } => history::replay(place, json).await,
-        Command::Fork { place, at, to } => history::fork(place, at.as_ref(), to.as_deref(), json).await,
-        Command::Forks { place } => branches::forks(place, json).await,
-        Command::Compare { place, left, right } => branches::compare(place, left, right, json).await,
-        Command::Rewind { place, to, when_claimed } => history::rewind(place, to, *when_claimed, json).await,
-        Command::Label { command: LabelCommand::Set { place, label, at } } => {
-            branches::set_label(place, label, at.as_ref(), json).await
+        CliCommand::Work { target, options, list: true, .. } => work::list(target, options, json).await,
+        CliCommand::Work { target, options, parallel, once, metrics, .. } => {
+            let recover_options = RecoverOptions::new().parallel(parallel.get());
+            let recover_options = if *once { recover_options.once() } else { recover_options };
+            work::work(target, options, recover_options, *metrics, json).await
         }
-        Command::Label { command: LabelCommand::Remove { place, label } } => {
-            branches::remove_label(place, label, json).await
+        CliCommand::Inbox { target, remove } => inbox::inbox(target, remove, json).await,
+        CliCommand::Replay { target } => history::replay(target, json).await,
+        CliCommand::Fork { target, at, to } => history::fork(target, at.as_ref(), to.as_deref(), json).await,
+        CliCommand::Forks { target } => branches::forks(target, json).await,
+        CliCommand::Compare { target, left, right } => branches::compare(target, left, right, json).await,
+        CliCommand::Rewind { target, to, when_claimed } => {
+            history::rewind(target, to, *when_claimed, json).await
         }
-        Command::Label { command: LabelCommand::List { place } } => branches::labels(place, json).await,
-        Command::Delete { place, user_state, when_claimed } => {
-            sessions::delete(place, *user_state, *when_claimed, json).await
+        CliCommand::Label { command: LabelCommand::Set { target, label, at } } => {
+            branches::set_label(target, label, at.as_ref(), json).await
         }
-        Command::Verify { place, head } => verify::verify(place, *head, json).await,
-        Command::State { command: StateCommand::Get { place, key } } => {
-            state::get(place, key.as_deref(), json).await
+        CliCommand::Label { command: LabelCommand::Remove { target, label } } => {
+            branches::remove_label(target, label, json).await
         }
-        Command::State { command: StateCommand::Set { place, replace, values } } => {
-            state::set(place, values, *replace, json).await
+        CliCommand::Label { command: LabelCommand::List { target } } => branches::labels(target, json).await,
+        CliCommand::Delete { target, user_state, when_claimed } => {
+            sessions::delete(target, *user_state, *when_claimed, json).await
         }
-        Command::Result { command: ResultCommand::Set { place, error, call, result } } => {
-            state::set_result(place, call, result, *error, json).await
+        CliCommand::Verify { target, head } => verify::verify(target, *head, json).await,
+        CliCommand::State { command: StateCommand::Get { target, key } } => {
+            state::get(target, key.as_deref(), json).await
         }
-        Command::Check { agents, servers } => Ok(Box::pin(check::check(agents, *servers, json)).await),
-        Command::Resources { agent, read, arguments } => {
+        CliCommand::State { command: StateCommand::Set { target, replace, values } } => {
+            state::set(target, values, *replace, json).await
+        }
+        CliCommand::Result { command: ResultCommand::Set { target, error, call, result } } => {
+            state::set_result(target, call, result, *error, json).await
+        }
+        CliCommand::Check { agents, servers } => Ok(Box::pin(check::check(agents, *servers, json)).await),
+        CliCommand::Resources { agent, read, arguments } => {
             Box::pin(resources::resources(agent, read.as_deref(), arguments, json)).await
         }
-        Command::Login { agent, server } => login::login(agent, server.as_deref(), json).await,
-        Command::Logout { agent, server } => login::logout(agent, server.as_deref(), json).await,
-        Command::Draw { graph, language } => draw::draw(graph, *language, json),
-        Command::Schema { of } => {
+        CliCommand::Login { agent, server } => login::login(agent, server.as_deref(), json).await,
+        CliCommand::Logout { agent, server } => login::logout(agent, server.as_deref(), json).await,
+        CliCommand::Draw { graph, language } => draw::draw(graph, *language, json),
+        CliCommand::Schema { of } => {
             let schema = match of {
-                FileKind::Agent => json_schema::<Form>(),
+                FileKind::Agent => json_schema::<AgentFileForm>(),
                 FileKind::Graph => json_schema::<GraphForm>(),
             };
             show::line(serde_json::to_string_pretty(&schema)?);
-            Ok(Ending::Done)
+            Ok(CommandEnding::Done)
         }
     }
 }

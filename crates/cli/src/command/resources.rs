@@ -1,4 +1,4 @@
-//! `stepfold resources`: what the MCP servers of an agent have beside tools.
+//! `stepfold resources`: the resources and prompts of an agent's MCP servers.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use stepfold::mcp::{McpError, Prompt, Resource, Server};
 use stepfold::state_core::chat::{Message, Role, Transcript};
 
 use crate::agent_file::AgentFile;
-use crate::error::{Ending, Misuse};
-use crate::model::Models;
+use crate::error::{CommandEnding, UsageError};
+use crate::model::ModelSource;
 use crate::show;
 use crate::tool::mcp;
 
@@ -17,8 +17,9 @@ pub(super) async fn resources(
     read: Option<&str>,
     arguments: &[String],
     json: bool,
-) -> anyhow::Result<Ending> {
-    AgentFile::read(path)??.build(&Models::None)??;
+) -> anyhow::Result<CommandEnding> {
+    // NOTE: Building the agent registers its MCP servers.
+    AgentFile::read(path)??.build(&ModelSource::None)??;
     match read {
         None => Box::pin(list(json)).await?,
         Some(named) => {
@@ -29,7 +30,7 @@ pub(super) async fn resources(
             }
         }
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 async fn list(json: bool) -> anyhow::Result<()> {
@@ -54,7 +55,7 @@ async fn list(json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A server that has none of them refuses to list them.
+/// An empty list for a server that refuses the request: it has no resources, or no prompts.
 fn listed<T>(listed: Result<Vec<T>, McpError>) -> Result<Vec<T>, McpError> {
     match listed {
         Err(McpError::Request { .. }) => Ok(Vec::new()),
@@ -92,7 +93,7 @@ fn prompt_json(prompt: &Prompt) -> Value {
     json!({"arguments": arguments.collect::<Vec<_>>(), "description": prompt.description, "name": prompt.name})
 }
 
-/// A prompt of this name, or else a resource at this address.
+/// The messages of the prompt with this name, otherwise of the resource at this URI.
 async fn messages(named: &str, arguments: &[String]) -> anyhow::Result<Vec<Message>> {
     let (server, name) = mcp::split(named)?;
     let is_prompt = listed(server.prompts().await)?.iter().any(|prompt| prompt.name == name);
@@ -102,7 +103,7 @@ async fn messages(named: &str, arguments: &[String]) -> anyhow::Result<Vec<Messa
     let mut given = Map::new();
     for pair in arguments {
         let Some((argument, text)) = pair.split_once('=') else {
-            return Err(Misuse(format!("invalid argument `{pair}`: must be NAME=TEXT")).into());
+            return Err(UsageError(format!("invalid argument `{pair}`: must be NAME=TEXT")).into());
         };
         given.insert(argument.to_owned(), json!(text));
     }

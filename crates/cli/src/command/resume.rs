@@ -3,16 +3,16 @@
 use stepfold::prelude::*;
 use stepfold::state_core::read_exact;
 
-use super::requests::Requests;
-use super::run::tell_session;
-use crate::args::{Asked, Place};
-use crate::desk::Desk;
-use crate::error::{Ending, Misuse};
-use crate::prompt::{Prompt, is_terminal};
-use crate::turn::Turns;
+use super::approval_ids::ApprovalIdResolver;
+use super::run::report_session;
+use crate::args::{RunArgs, SessionArgs};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
+use crate::prompt::{LinePrompt, is_terminal};
+use crate::turn::TurnRunner;
 
-/// What the command line decides.
-pub(super) struct Decided<'a> {
+/// The decisions of the command line.
+pub(super) struct DecisionArgs<'a> {
     pub(super) approve: &'a [String],
     pub(super) reject: &'a [String],
     pub(super) modify: &'a [String],
@@ -21,56 +21,61 @@ pub(super) struct Decided<'a> {
 }
 
 pub(super) async fn resume(
-    place: &Place,
-    asked: &Asked,
-    decided: &Decided<'_>,
+    target: &SessionArgs,
+    options: &RunArgs,
+    decided: &DecisionArgs<'_>,
     with_changed_agent: bool,
     json: bool,
-) -> anyhow::Result<Ending> {
-    let desk = Desk::to_resume(place, asked)?;
-    desk.work(Box::pin(go_on(&desk, asked, decided, with_changed_agent, json))).await
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_resume(target, options)?;
+    context.work(Box::pin(resume_run(&context, options, decided, with_changed_agent, json))).await
 }
 
-async fn go_on(
-    desk: &Desk,
-    asked: &Asked,
-    decided: &Decided<'_>,
+async fn resume_run(
+    context: &CommandContext,
+    options: &RunArgs,
+    decided: &DecisionArgs<'_>,
     with_changed_agent: bool,
     json: bool,
-) -> anyhow::Result<Ending> {
-    let session = desk.session().await?;
-    tell_session(&session, json);
-    let decisions = decided.of(&session).await?;
-    let mut resume = session.resume().decide_all(desk.decided(decisions));
+) -> anyhow::Result<CommandEnding> {
+    let session = context.session().await?;
+    report_session(&session, json);
+    let decisions = decided.decisions(&session).await?;
+    let mut resume = session.resume().decide_all(context.decided(decisions));
     if let Some(key) = decided.key {
         resume = resume.idempotency_key(key);
     }
     if with_changed_agent {
         resume = resume.with_changed_agent();
     }
-    let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
-    let mut turns = Turns { desk, json, prompt };
+    let prompt = if options.interactive || is_terminal() { Some(LinePrompt::open()?) } else { None };
+    let mut turns = TurnRunner { context, json, prompt };
     Box::pin(turns.resume(&session, resume)).await
 }
 
-/// Gives the run up. No model is asked.
-pub(super) async fn abandon(place: &Place, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_give_up(place, asked)?;
-    desk.work(async {
-        let session = desk.session().await?;
-        tell_session(&session, json);
-        Turns { desk: &desk, json, prompt: None }.abandon(&session).await
-    })
-    .await
+/// Abandons the run. No model is called.
+pub(super) async fn abandon(
+    target: &SessionArgs,
+    options: &RunArgs,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_abandon(target, options)?;
+    context
+        .work(async {
+            let session = context.session().await?;
+            report_session(&session, json);
+            TurnRunner { context: &context, json, prompt: None }.abandon(&session).await
+        })
+        .await
 }
 
-impl Decided<'_> {
-    async fn of(&self, session: &SessionHandle) -> anyhow::Result<Vec<(String, Decision)>> {
+impl DecisionArgs<'_> {
+    async fn decisions(&self, session: &SessionHandle) -> anyhow::Result<Vec<(String, Decision)>> {
         if self.approve.is_empty() && self.reject.is_empty() && self.modify.is_empty() {
             return Ok(Vec::new());
         }
         let (pending, decided) = (session.pending().await?, session.decisions().await?);
-        let requests = Requests { pending: &pending, decided: &decided, key: self.key };
+        let requests = ApprovalIdResolver { pending: &pending, decided: &decided, key: self.key };
         let mut decisions = Vec::new();
         for id in self.approve {
             let ids = match id.as_str() {
@@ -84,7 +89,7 @@ impl Decided<'_> {
             decisions.push((requests.resolve(id)?, Decision::reject(reason.unwrap_or_default())));
         }
         for pair in self.modify {
-            let misuse = |words: String| Misuse(format!("--modify {pair}: {words}"));
+            let misuse = |words: String| UsageError(format!("--modify {pair}: {words}"));
             let (id, json) = requests.split(pair);
             let id = requests.resolve(id)?;
             let json = json.ok_or_else(|| misuse("write the id, =, and the arguments as JSON".to_owned()))?;
@@ -94,8 +99,8 @@ impl Decided<'_> {
         Ok(decisions)
     }
 
-    /// All that is pending; if nothing is, all that was decided under the key.
-    fn all(&self, requests: &Requests<'_>) -> Result<Vec<String>, Misuse> {
+    /// The ids for `all`: the pending requests; if there are none, the requests that were decided with the key.
+    fn all(&self, requests: &ApprovalIdResolver<'_>) -> Result<Vec<String>, UsageError> {
         let under_key = requests
             .decided
             .iter()
@@ -106,7 +111,7 @@ impl Decided<'_> {
         };
         match (ids.is_empty(), self.key) {
             (true, Some(key)) => {
-                Err(Misuse(format!("no approval is pending, and none was decided under the key `{key}`")))
+                Err(UsageError(format!("no approval is pending, and none was decided under the key `{key}`")))
             }
             _ => Ok(ids),
         }

@@ -1,4 +1,4 @@
-//! `stepfold run`: one question.
+//! `stepfold run`: one question, one turn.
 
 use std::io::Read as _;
 
@@ -6,40 +6,42 @@ use serde_json::json;
 use stepfold::prelude::*;
 use stepfold::state_core::chat::{Message, Part, Role};
 
-use crate::args::{Asked, Place};
-use crate::desk::{Desk, quoted, values};
-use crate::error::{Ending, Misuse};
-use crate::prompt::{Prompt, is_terminal};
+use crate::args::{RunArgs, SessionArgs};
+use crate::argument_text::{shell_quoted, values};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
+use crate::prompt::{LinePrompt, is_terminal};
 use crate::show;
-use crate::turn::Turns;
+use crate::turn::TurnRunner;
 
-/// What is sent to the agent.
-pub(super) struct Sent<'a> {
+/// The input for the agent.
+pub(super) struct QuestionArgs<'a> {
     pub(super) question: &'a str,
     pub(super) set: &'a [String],
     pub(super) resources: &'a [String],
 }
 
 pub(super) async fn run(
-    place: &Place,
-    asked: &Asked,
-    sent: &Sent<'_>,
+    target: &SessionArgs,
+    options: &RunArgs,
+    sent: &QuestionArgs<'_>,
     key: Option<&str>,
     json: bool,
-) -> anyhow::Result<Ending> {
+) -> anyhow::Result<CommandEnding> {
     let question = match sent.question {
         "-" => read_question()?,
         question => question.to_owned(),
     };
     if question.trim().is_empty() {
-        return Err(Misuse("empty question".to_owned()).into());
+        return Err(UsageError("empty question".to_owned()).into());
     }
+    // NOTE: Parsed before the agent is opened: a usage error needs no store.
     let values = values(sent.set)?;
-    let desk = Desk::to_run(place, asked)?;
-    // Before a session is made for them.
+    let context = CommandContext::for_run(target, options)?;
+    // NOTE: Checked before a session is created for them: a usage error must leave no empty session.
     for (key, value) in values.as_object().into_iter().flatten() {
-        let written = desk.runner.schema().schema().write(key.as_str(), value.clone());
-        written.map_err(|error| Misuse(error.to_string()))?;
+        let written = context.runner.schema().schema().write(key.as_str(), value.clone());
+        written.map_err(|error| UsageError(error.to_string()))?;
     }
     let mut parts = vec![Part::text(question)];
     for named in sent.resources {
@@ -49,34 +51,35 @@ pub(super) async fn run(
     if !sent.set.is_empty() {
         input = input.with_values(values);
     }
-    desk.work(Box::pin(ask(&desk, asked, input, key, json))).await
+    context.work(Box::pin(ask(&context, options, input, key, json))).await
 }
 
 async fn ask(
-    desk: &Desk,
-    asked: &Asked,
+    context: &CommandContext,
+    options: &RunArgs,
     input: Input,
     key: Option<&str>,
     json: bool,
-) -> anyhow::Result<Ending> {
-    let session = desk.session_for_turn().await?;
-    let prompt = if asked.interactive || is_terminal() { Some(Prompt::open()?) } else { None };
-    let mut turns = Turns { desk, json, prompt };
-    tell_session(&session, json);
+) -> anyhow::Result<CommandEnding> {
+    let session = context.session_for_turn().await?;
+    let prompt = if options.interactive || is_terminal() { Some(LinePrompt::open()?) } else { None };
+    let mut turns = TurnRunner { context, json, prompt };
+    report_session(&session, json);
     let ending = Box::pin(turns.send(&session, input, key)).await?;
-    if !json && ending == Ending::Done {
-        // At a terminal the session that was written last is the one that is meant.
+    if !json && ending == CommandEnding::Done {
+        // NOTE: At a terminal `-c` is enough, since the session with the newest write is this one; a script may run
+        // several.
         let which = match show::is_at_terminal() {
             true => "-c".to_owned(),
-            false => format!("--session {}", quoted(session.key().id.as_str())),
+            false => format!("--session {}", shell_quoted(session.key().id.as_str())),
         };
-        show::aside(&format!("continue: stepfold chat {} {which}", desk.words()));
+        show::aside(&format!("continue: stepfold chat {} {which}", context.words()));
     }
     Ok(ending)
 }
 
-/// Which session it is, before anything can go wrong in it.
-pub(super) fn tell_session(session: &SessionHandle, json: bool) {
+/// Reports the id of the session before the run starts: if it fails, the id is needed to resume it.
+pub(super) fn report_session(session: &SessionHandle, json: bool) {
     let id = session.key().id.as_str();
     if json {
         show::line(json!({"session": id}).to_string());
@@ -89,6 +92,6 @@ fn read_question() -> anyhow::Result<String> {
     let mut text = String::new();
     std::io::stdin()
         .read_to_string(&mut text)
-        .map_err(|error| Misuse(format!("question could not be read from standard input: {error}")))?;
+        .map_err(|error| UsageError(format!("question could not be read from standard input: {error}")))?;
     Ok(text.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! `stepfold serve`: agents over HTTP.
+//! `stepfold serve`: serves agents over HTTP.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -17,77 +17,79 @@ use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore, Timestamp};
 use tokio::net::TcpListener;
 
 use super::demo;
-use crate::args::{Asked, Mode, Serve, WhenBusy};
-use crate::desk::{Opened, default_store, open_or_create, traced};
-use crate::error::{Ending, Misuse};
-use crate::model::Models;
+use crate::args::{BusyPolicy, CassetteMode, RunArgs, ServeArgs};
+use crate::context::{LoadedAgent, with_traces};
+use crate::error::{CommandEnding, UsageError};
+use crate::model::ModelSource;
 use crate::show;
-use crate::signals::{Interrupts, Signals};
+use crate::signals::{CtrlCListener, StopSignals};
+use crate::store::{default_store, open_or_create};
 
-/// Whose sessions are served without a file of tokens.
+/// The user of the sessions if there is no file of tokens.
 pub(super) const LOCAL: &str = "local";
 
-/// How long load balancers have to learn of a shutdown.
+/// The time for load balancers to notice a shutdown.
 const SHUTDOWN_DELAY: Duration = Duration::from_secs(5);
 
-pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
-    if asked.tokens.is_none() && !asked.bind.ip().is_loopback() {
+pub(super) async fn serve(options: &ServeArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    if options.tokens.is_none() && !options.bind.ip().is_loopback() {
         let words = "`--bind` to other hosts needs `--tokens FILE`: make tokens with `stepfold token`";
-        return Err(Misuse(words.to_owned()).into());
+        return Err(UsageError(words.to_owned()).into());
     }
-    let (tokens, printed) = tokens(asked)?;
-    let (metrics, store) = (Metrics::new(), store(asked).await?);
-    let demo = asked.demo.then(demo::unpack).transpose()?;
-    let agents = demo.as_ref().map_or(&asked.agents, |(_, agents)| agents);
-    if asked.demo {
-        demo::seed(&apps(asked, agents, &store, &metrics)?, &store).await?;
+    let (tokens, printed) = tokens(options)?;
+    let (metrics, store) = (Metrics::new(), store(options).await?);
+    let demo = options.demo.then(demo::unpack).transpose()?;
+    let agents = demo.as_ref().map_or(&options.agents, |(_, agents)| agents);
+    if options.demo {
+        // NOTE: Seeding shuts its runners down, so the server gets new ones below.
+        demo::seed(&apps(options, agents, &store, &metrics)?, &store).await?;
     }
-    let apps = apps(asked, agents, &store, &metrics)?;
+    let apps = apps(options, agents, &store, &metrics)?;
     let mut limits = Limits::default();
-    limits.memory = usize::try_from(asked.memory)? << 20;
+    limits.memory = usize::try_from(options.memory)? << 20;
     limits.memory_per_user = limits.memory / 4;
-    limits.drain = Duration::from_secs(asked.drain);
-    limits.shutdown_delay = match asked.shutdown_delay {
+    limits.drain = Duration::from_secs(options.drain);
+    limits.shutdown_delay = match options.shutdown_delay {
         Some(seconds) => Duration::from_secs(seconds),
-        // Nothing between this process and its clients probes it.
-        None if asked.bind.ip().is_loopback() => Duration::ZERO,
+        // NOTE: On a loopback address no load balancer probes the server.
+        None if options.bind.ip().is_loopback() => Duration::ZERO,
         None => SHUTDOWN_DELAY,
     };
     let mut server = Server::builder().auth(tokens).metrics(&metrics).limits(limits);
-    for name in &asked.host_names {
+    for name in &options.host_names {
         server = server.host_name(name);
     }
-    for origin in &asked.origins {
+    for origin in &options.origins {
         server = server.allow_origin(origin);
     }
-    if let Some(folder) = &asked.adk_web {
+    if let Some(folder) = &options.adk_web {
         server = server.adk_web(folder);
     }
-    if let Some(path) = &asked.access_log {
+    if let Some(path) = &options.access_log {
         server = server.access_log(access_log(path)?);
     }
-    if asked.public_cards {
+    if options.public_cards {
         server = server.public_agent_cards();
     }
-    if asked.https {
+    if options.https {
         server = server.secure_cookies();
     }
     for app in &apps {
         server = server.app(app.clone());
     }
-    let server = server.build().map_err(|error| Misuse(error.to_string()))?;
-    let listener = TcpListener::bind(asked.bind).await.with_context(|| {
+    let server = server.build().map_err(|error| UsageError(error.to_string()))?;
+    let listener = TcpListener::bind(options.bind).await.with_context(|| {
         format!(
             "{} cannot be bound: another process may use the port; `--bind 127.0.0.1:0` takes a free one",
-            asked.bind
+            options.bind
         )
     })?;
-    tell(&listener, &apps, printed.as_ref(), json)?;
-    // What is interrupted in the demo waits for a person to resume it.
-    let recovered = apps.iter().filter(|_| !asked.demo);
+    report(&listener, &apps, printed.as_ref(), json)?;
+    // NOTE: The interrupted run of the demo is left for the user to resume.
+    let recovered = apps.iter().filter(|_| !options.demo);
     let recovery = tokio::spawn(join_all(recovered.map(|app| app.runner().recover(RecoverOptions::new()))));
     let ended = until_ended(server, listener).await;
-    // A second signal ends the server before it has stopped its runs.
+    // NOTE: After a second signal the server returns without stopping its runs.
     join_all(apps.iter().map(|app| app.runner().shutdown(Duration::ZERO))).await;
     for ended in recovery.await? {
         ended?;
@@ -95,7 +97,7 @@ pub(super) async fn serve(asked: &Serve, json: bool) -> anyhow::Result<Ending> {
     ended
 }
 
-/// Appends a line for each request to a file.
+/// Opens the access log: a line for each request.
 fn access_log(path: &Path) -> anyhow::Result<impl Fn(&Access) + Send + Sync + 'static> {
     let file: Box<dyn Write + Send> = if path == Path::new("-") {
         Box::new(std::io::stderr())
@@ -106,7 +108,7 @@ fn access_log(path: &Path) -> anyhow::Result<impl Fn(&Access) + Send + Sync + 's
     let file = Mutex::new(file);
     Ok(move |access: &Access| {
         let line = format!("{}\n", access.common_log(now()));
-        // One write is one line, also in a file that is rotated. A log that cannot be written ends no request.
+        // NOTE: One write per line, so that rotation cuts no line. A failing log does not fail the request.
         let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
     })
 }
@@ -116,53 +118,58 @@ fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
-/// Who may send requests; and the token that is printed, if there is no file.
-fn tokens(asked: &Serve) -> anyhow::Result<(Tokens, Option<Token>)> {
-    let Some(path) = &asked.tokens else {
+/// The accepted tokens; and the new token that is printed if there is no file.
+fn tokens(options: &ServeArgs) -> anyhow::Result<(Tokens, Option<Token>)> {
+    let Some(path) = &options.tokens else {
         let token = Token::random()?;
         let principal = Principal::new(LOCAL, Role::Administer)?;
         return Ok((Tokens::new().with(&token, principal), Some(token)));
     };
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("file of tokens {} cannot be read", path.display()))?;
-    let tokens = Tokens::parse(&text).map_err(|error| Misuse(format!("{}: {error}", path.display())))?;
+    let tokens = Tokens::parse(&text).map_err(|error| UsageError(format!("{}: {error}", path.display())))?;
     Ok((tokens, None))
 }
 
-async fn store(asked: &Serve) -> anyhow::Result<AnyStore> {
-    match &asked.store {
+async fn store(options: &ServeArgs) -> anyhow::Result<AnyStore> {
+    match &options.store {
         Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
             let store = PostgresStore::open(url.as_str()).await;
             Ok(AnyStore::new(store.context("the PostgreSQL store cannot be opened")?))
         }
         Some(path) => open_or_create(Path::new(path)),
-        None if asked.demo => Ok(AnyStore::new(MemoryStore::new())),
+        None if options.demo => Ok(AnyStore::new(MemoryStore::new())),
         None => open_or_create(&default_store()?),
     }
 }
 
-fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) -> anyhow::Result<Vec<App>> {
-    let model = Asked {
-        model: asked.model.clone(),
+fn apps(
+    options: &ServeArgs,
+    agents: &[PathBuf],
+    store: &AnyStore,
+    metrics: &Metrics,
+) -> anyhow::Result<Vec<App>> {
+    let model = RunArgs {
+        model: options.model.clone(),
         cassette: None,
-        mode: Mode::default(),
+        mode: CassetteMode::default(),
         interactive: false,
         by: None,
-        when_claimed: WhenBusy::default(),
+        when_claimed: BusyPolicy::default(),
         last: false,
     };
-    let (models, _failures) = Models::asked(&model);
-    let models = if asked.demo { models.counting() } else { models };
+    let (models, _failures) = ModelSource::command_line(&model);
+    let models = if options.demo { models.counting_tokens() } else { models };
     let mut names = BTreeSet::new();
     let mut apps = Vec::new();
     for path in agents {
-        let Opened { agent, schema, shape, prices, .. } = Opened::read(path, &models)?;
+        let LoadedAgent { agent, schema, shape, prices, .. } = LoadedAgent::read(path, &models)?;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
-            return Err(Misuse(words).into());
+            return Err(UsageError(words).into());
         }
         let observer = metrics.observer();
-        let runner = traced(Runner::builder(agent, store.clone()))
+        let runner = with_traces(Runner::builder(agent, store.clone()))
             .schema(schema)
             .process_worker()
             .observe(move |_| observer.clone())
@@ -176,8 +183,8 @@ fn apps(asked: &Serve, agents: &[PathBuf], store: &AnyStore, metrics: &Metrics) 
     Ok(apps)
 }
 
-/// Says where the server is.
-fn tell(listener: &TcpListener, apps: &[App], token: Option<&Token>, json: bool) -> anyhow::Result<()> {
+/// Prints the address of the server.
+fn report(listener: &TcpListener, apps: &[App], token: Option<&Token>, json: bool) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let names: Vec<&str> = apps.iter().map(App::name).collect();
     let mut url = format!("http://{address}/");
@@ -197,18 +204,18 @@ fn tell(listener: &TcpListener, apps: &[App], token: Option<&Token>, json: bool)
     Ok(())
 }
 
-/// Serves until a signal, and then until runs have completed or their time is over.
-async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<Ending> {
-    let mut signals = Signals::listen().context("signals cannot be waited for")?;
-    let mut interrupts = Interrupts::new();
+/// Serves until a signal; then until the runs have completed or their time is over.
+async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<CommandEnding> {
+    let mut signals = StopSignals::listen().context("signals cannot be waited for")?;
+    let mut interrupts = CtrlCListener::new();
     let (ending, ended) = tokio::sync::oneshot::channel();
     let stop = async move {
         let ended = tokio::select! {
             stopped = signals.received() => Ok(stopped),
-            interrupted = interrupts.next() => interrupted.map(|()| Ending::Interrupted),
+            interrupted = interrupts.next() => interrupted.map(|()| CommandEnding::Interrupted),
         };
         show::note("stopping: runs have some time to complete; again Ctrl-C stops them at their last commit");
-        // It is waited for below.
+        // The receiver awaits it below.
         let _ = ending.send(ended);
         interrupts
     };
@@ -222,6 +229,7 @@ async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<En
         () = async {
             match (&mut interrupts).await {
                 Ok(mut interrupts) => drop(interrupts.next().await),
+                // NOTE: The server has ended before a signal: only `serving` completes then.
                 Err(_) => std::future::pending().await,
             }
         } => false,

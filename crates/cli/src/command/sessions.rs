@@ -1,4 +1,4 @@
-//! `stepfold sessions` and `delete`: what there is, and what shall not be there any more.
+//! `stepfold sessions` and `delete`: lists sessions, and deletes one.
 
 use serde_json::json;
 use stepfold::prelude::*;
@@ -6,17 +6,21 @@ use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
 use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _, WorkerId};
 use stepfold::terminal::Look;
 
-use crate::args::{Place, WhenBusy};
-use crate::desk::Desk;
-use crate::error::{Ending, Misuse};
+use crate::args::{BusyPolicy, SessionArgs};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
 use crate::show;
 
-pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_read(place)?;
-    let sessions = desk.list(limit).await?;
+pub(super) async fn sessions(
+    target: &SessionArgs,
+    limit: usize,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target)?;
+    let sessions = context.list(limit).await?;
     let mut statuses = Vec::with_capacity(sessions.len());
     for session in &sessions {
-        statuses.push(Status::of(&desk, session).await?);
+        statuses.push(SessionSummary::of(&context, session).await?);
     }
     if json {
         let sessions = sessions.iter().zip(&statuses).map(|(session, status)| {
@@ -33,7 +37,7 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
             })
         });
         show::line(serde_json::Value::Array(sessions.collect()).to_string());
-        return Ok(Ending::Done);
+        return Ok(CommandEnding::Done);
     }
     let width = sessions.iter().map(|session| session.key.id.as_str().chars().count()).max().unwrap_or(0);
     for (session, status) in sessions.iter().zip(&statuses) {
@@ -46,57 +50,57 @@ pub(super) async fn sessions(place: &Place, limit: usize, json: bool) -> anyhow:
         show::row(&row.and(version).with(status.look(), status.words()), width + 2);
     }
     if sessions.is_empty() {
-        show::note(desk.no_session());
+        show::note(context.no_session_text());
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
-/// The status of a session.
-struct Status {
-    activity: Activity,
-    /// The messages that are stored in its inbox and not answered yet.
+/// The activity and the inbox of a session.
+struct SessionSummary {
+    activity: SessionActivity,
+    /// The number of messages in its inbox.
     messages: u64,
 }
 
-enum Activity {
-    /// Its last run has ended, or there was none.
+enum SessionActivity {
+    /// Its last run has ended, or there is none.
     Idle,
-    /// It waits for decisions about these.
+    /// It waits for decisions about these requests.
     Waits(Vec<String>),
-    /// This process is at work in it, or was killed a moment ago on another host.
+    /// This worker runs in it, or was killed a moment ago on another host.
     Running(WorkerId),
     /// Its last run was interrupted or failed.
     Interrupted,
 }
 
-impl Status {
+impl SessionSummary {
     fn look(&self) -> Look {
         match (&self.activity, self.messages) {
-            (Activity::Interrupted, _) => Look::BAD,
-            (Activity::Running(_), _) => Look::GOOD,
-            (Activity::Idle, 0) => Look::PLAIN,
+            (SessionActivity::Interrupted, _) => Look::BAD,
+            (SessionActivity::Running(_), _) => Look::GOOD,
+            (SessionActivity::Idle, 0) => Look::PLAIN,
             _ => Look::ASK,
         }
     }
 
-    /// What a session is at, by its claim and its newest event, and what is in its inbox.
-    async fn of(desk: &Desk, session: &Session) -> anyhow::Result<Self> {
+    /// Reads the activity of a session from its claim and its newest event, and counts its inbox.
+    async fn of(context: &CommandContext, session: &Session) -> anyhow::Result<Self> {
         let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
-        let read = desk.runner.store().get(newest.now(SystemClock.now())).await?;
+        let read = context.runner.store().get(newest.now(SystemClock.now())).await?;
         let messages = match read.inbox {
             0 => 0,
-            _ => handle(desk, session).await?.inbox().await?.len() as u64,
+            _ => handle(context, session).await?.inbox().await?.len() as u64,
         };
-        Ok(Status { activity: Activity::of(desk, &read).await?, messages })
+        Ok(SessionSummary { activity: SessionActivity::of(context, &read).await?, messages })
     }
 
-    /// What a person should know, at the end of the line.
+    /// The words at the end of the line.
     fn words(&self) -> String {
         let activity = match &self.activity {
-            Activity::Idle => String::new(),
-            Activity::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
-            Activity::Running(worker) => format!(", running in {worker}"),
-            Activity::Interrupted => ", interrupted".to_owned(),
+            SessionActivity::Idle => String::new(),
+            SessionActivity::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
+            SessionActivity::Running(worker) => format!(", running in {worker}"),
+            SessionActivity::Interrupted => ", interrupted".to_owned(),
         };
         match self.messages {
             0 => activity,
@@ -105,62 +109,62 @@ impl Status {
     }
 }
 
-async fn handle(desk: &Desk, session: &Session) -> anyhow::Result<SessionHandle> {
-    Ok(desk.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?)
+async fn handle(context: &CommandContext, session: &Session) -> anyhow::Result<SessionHandle> {
+    Ok(context.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?)
 }
 
-impl Activity {
-    async fn of(desk: &Desk, session: &Session) -> anyhow::Result<Self> {
-        if let Some(claim) = desk.runner.other_worker(session) {
-            return Ok(Activity::Running(claim.owner.clone()));
+impl SessionActivity {
+    async fn of(context: &CommandContext, session: &Session) -> anyhow::Result<Self> {
+        if let Some(claim) = context.runner.other_worker(session) {
+            return Ok(SessionActivity::Running(claim.owner.clone()));
         }
         if !session.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
-            return Ok(Activity::Idle);
+            return Ok(SessionActivity::Idle);
         }
-        // With an agent that has changed since, it may not be known what is waited for.
-        let pending = handle(desk, session).await?.pending().await.unwrap_or_default();
+        // NOTE: A changed agent may be unable to tell its pending requests.
+        let pending = handle(context, session).await?.pending().await.unwrap_or_default();
         Ok(match pending.is_empty() {
-            true => Activity::Interrupted,
-            false => Activity::Waits(pending.into_iter().map(|request| request.id).collect()),
+            true => SessionActivity::Interrupted,
+            false => SessionActivity::Waits(pending.into_iter().map(|request| request.id).collect()),
         })
     }
 
     fn name(&self) -> &'static str {
         match self {
-            Activity::Idle => "idle",
-            Activity::Waits(_) => "waits",
-            Activity::Running(_) => "running",
-            Activity::Interrupted => "interrupted",
+            SessionActivity::Idle => "idle",
+            SessionActivity::Waits(_) => "waits",
+            SessionActivity::Running(_) => "running",
+            SessionActivity::Interrupted => "interrupted",
         }
     }
 
     fn pending(&self) -> &[String] {
         match self {
-            Activity::Waits(pending) => pending,
-            Activity::Idle | Activity::Running(_) | Activity::Interrupted => &[],
+            SessionActivity::Waits(pending) => pending,
+            SessionActivity::Idle | SessionActivity::Running(_) | SessionActivity::Interrupted => &[],
         }
     }
 
     fn worker(&self) -> Option<&str> {
         match self {
-            Activity::Running(worker) => Some(worker.as_str()),
-            Activity::Idle | Activity::Waits(_) | Activity::Interrupted => None,
+            SessionActivity::Running(worker) => Some(worker.as_str()),
+            SessionActivity::Idle | SessionActivity::Waits(_) | SessionActivity::Interrupted => None,
         }
     }
 }
 
 pub(super) async fn delete(
-    place: &Place,
+    target: &SessionArgs,
     user_state: bool,
-    when_claimed: WhenBusy,
+    when_claimed: BusyPolicy,
     json: bool,
-) -> anyhow::Result<Ending> {
-    if place.session.is_none() {
-        // The one that was written last is a fine guess for looking at, and a bad one for this.
-        return Err(Misuse("say which session is to be deleted, with --session ID".to_owned()).into());
+) -> anyhow::Result<CommandEnding> {
+    if target.session.is_none() {
+        // NOTE: The session with the newest write is a fine default for reading, and a dangerous one for deleting.
+        return Err(UsageError("say which session is to be deleted, with --session ID".to_owned()).into());
     }
-    let desk = Desk::to_change(place, when_claimed)?;
-    let session = desk.session().await?;
+    let context = CommandContext::for_change(target, when_claimed)?;
+    let session = context.session().await?;
     let deleted = session.delete(user_state).await?;
     let id = session.key().id.as_str();
     show::line(if json {
@@ -178,5 +182,5 @@ pub(super) async fn delete(
         }
         words
     });
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }

@@ -1,4 +1,4 @@
-//! `stepfold state get`, `state set` and `result set`: a session, read and edited from outside of a run.
+//! `stepfold state get`, `state set` and `result set`: reads and edits a session from outside a run.
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::Edit;
@@ -7,114 +7,124 @@ use stepfold::session_scopes::{EventRange, Scope};
 use stepfold::state_core::chat::ToolContent;
 use stepfold::state_core::state::MESSAGES;
 
-use crate::args::{Place, WhenBusy};
-use crate::desk::{Desk, json_or_text, values};
-use crate::error::{Ending, Misuse};
-use crate::migrate::{Fit, fit};
+use crate::args::{BusyPolicy, SessionArgs};
+use crate::argument_text::{json_or_text, values};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
+use crate::migrate::{ValueFit, fit};
 use crate::show;
 
-pub(super) async fn get(place: &Place, key: Option<&str>, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_read(place)?;
-    let session = desk.session().await?.read(EventRange::None).await?;
-    // Whatever the agent declares today: what is stored can be read.
-    let state = session.state(&desk.untyped)?;
+pub(super) async fn get(
+    target: &SessionArgs,
+    key: Option<&str>,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target)?;
+    let session = context.session().await?.read(EventRange::None).await?;
+    // NOTE: Read with any types: the session may hold values that do not fit the agent's current schema.
+    let state = session.state(&context.untyped)?;
     let Some(key) = key else {
         let values = state.iter().filter(|(key, _)| *key != MESSAGES);
-        let seen = values.filter_map(|(key, value)| {
-            let fit = fit(&session, desk.runner.schema(), key);
-            Some((key.to_owned(), seen(&desk, key, value.to_json(), fit)?))
+        let seen_by_agent = values.filter_map(|(key, value)| {
+            let fit = fit(&session, context.runner.schema(), key);
+            Some((key.to_owned(), seen_by_agent(&context, key, value.to_json(), fit)?))
         });
         if json {
-            show::line(Value::Object(seen.collect()).to_string());
+            show::line(Value::Object(seen_by_agent.collect()).to_string());
         } else {
-            seen.for_each(|(key, value)| show::row(&show::key_and_value("", &format!("{key} = {value}")), 4));
+            seen_by_agent
+                .for_each(|(key, value)| show::row(&show::key_and_value("", &format!("{key} = {value}")), 4));
         }
-        return Ok(Ending::Done);
+        return Ok(CommandEnding::Done);
     };
     if let Some(value) = state.get(key) {
-        let value = match fit(&session, desk.runner.schema(), key) {
-            // A key that is named is shown.
-            Fit::Undeclared => Some(value.to_json()),
-            fit => seen(&desk, key, value.to_json(), fit),
+        let value = match fit(&session, context.runner.schema(), key) {
+            // An undeclared value is shown only if its key is named.
+            ValueFit::Undeclared => Some(value.to_json()),
+            fit => seen_by_agent(&context, key, value.to_json(), fit),
         };
         if let Some(value) = value {
-            // A value is JSON in any case.
+            // A value is printed as JSON with and without `--json`.
             show::line(value.to_string());
-            return Ok(Ending::Done);
+            return Ok(CommandEnding::Done);
         }
     }
-    let schema = desk.runner.agent().schema();
+    let schema = context.runner.agent().schema();
     if schema.key(key).is_none() && !schema.is_open() {
         let known: Vec<&str> = schema.keys().map(stepfold::state_core::state::KeySchema::name).collect();
-        return Err(Misuse(format!("unknown key `{key}`; available: {}", known.join(", "))).into());
+        return Err(UsageError(format!("unknown key `{key}`; available: {}", known.join(", "))).into());
     }
     if json {
         show::line("null");
     } else {
         show::note(format!("{key} is not set"));
     }
-    Ok(Ending::Failed)
+    Ok(CommandEnding::Failed)
 }
 
-/// The value of a key as the agent sees it; as it is stored, with a note, if it cannot. None for what it does not see.
-fn seen(desk: &Desk, key: &str, stored: Value, fit: Fit) -> Option<Value> {
+/// The value of a key as the agent sees it; none if it does not. A value that does not fit is returned as it is stored,
+/// with a note.
+fn seen_by_agent(context: &CommandContext, key: &str, stored: Value, fit: ValueFit) -> Option<Value> {
     match fit {
-        Fit::Fits => Some(stored),
-        Fit::Migrated(Some(value)) => Some(value),
-        Fit::Migrated(None) => desk.runner.schema().schema().key(key)?.default().cloned(),
-        Fit::Undeclared => None,
-        Fit::Misfit(why) => {
+        ValueFit::Fits => Some(stored),
+        ValueFit::Migrated(Some(value)) => Some(value),
+        ValueFit::Migrated(None) => context.runner.schema().schema().key(key)?.default().cloned(),
+        ValueFit::Undeclared => None,
+        ValueFit::Misfit(why) => {
             show::note(format!("invalid stored value of {key}: {why}"));
             Some(stored)
         }
     }
 }
 
-/// Writes values, between runs or into a run that is paused.
+/// Writes values, between runs or into a paused run.
 pub(super) async fn set(
-    place: &Place,
+    target: &SessionArgs,
     pairs: &[String],
     is_replaced: bool,
     json: bool,
-) -> anyhow::Result<Ending> {
+) -> anyhow::Result<CommandEnding> {
     let values = values(pairs)?;
     let mut edit = Edit::new();
     for (key, value) in values.as_object().into_iter().flatten() {
         if Scope::of(key) == Scope::Temp {
-            return Err(
-                Misuse(format!("`{key}` is of one run and never stored; use `run --set` for it")).into()
-            );
+            return Err(UsageError(format!(
+                "`{key}` is of one run and never stored; use `run --set` for it"
+            ))
+            .into());
         }
         edit = match is_replaced {
             true => edit.set(key, value.clone()),
             false => edit.merge(key, value.clone()),
         };
     }
-    make(place, edit, json).await
+    commit_edit(target, edit, json).await
 }
 
-/// Replaces the result of a call of a run that is paused.
+/// Replaces the result of a call in a paused run.
 pub(super) async fn set_result(
-    place: &Place,
+    target: &SessionArgs,
     call: &str,
     result: &str,
     is_error: bool,
     json: bool,
-) -> anyhow::Result<Ending> {
+) -> anyhow::Result<CommandEnding> {
     let edit = match is_error {
         true => Edit::new().result_with(call, ToolContent::Error(result.to_owned())),
-        false => Edit::new().result(call, json_or_text(result).map_err(|error| Misuse(error.to_string()))?),
+        false => {
+            Edit::new().result(call, json_or_text(result).map_err(|error| UsageError(error.to_string()))?)
+        }
     };
-    make(place, edit, json).await
+    commit_edit(target, edit, json).await
 }
 
-async fn make(place: &Place, edit: Edit, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_change(place, WhenBusy::Refuse)?;
-    let session = desk.session().await?;
-    // No model is asked here, so the agent is there without its model; who resumes the run has to have its agent.
-    let receipt = match session.edit(edit.by(&*desk.user)).with_changed_agent().await {
+async fn commit_edit(target: &SessionArgs, edit: Edit, json: bool) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_change(target, BusyPolicy::Refuse)?;
+    let session = context.session().await?;
+    // NOTE: The agent is opened without its model, so it looks changed; the command that resumes the run checks the agent.
+    let receipt = match session.edit(edit.by(&*context.user)).with_changed_agent().await {
         Ok(receipt) => receipt,
-        Err(RunnerError::Edit { error, .. }) => return Err(Misuse(error.to_string()).into()),
+        Err(RunnerError::Edit { error, .. }) => return Err(UsageError(error.to_string()).into()),
         Err(RunnerError::Claimed { key, owner, expires, .. }) => {
             anyhow::bail!("session {key} is claimed by {owner} until at least {expires}; wait for it")
         }
@@ -126,5 +136,5 @@ async fn make(place: &Place, edit: Edit, json: bool) -> anyhow::Result<Ending> {
     } else {
         format!("session {id} is at version {}", receipt.version)
     });
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }

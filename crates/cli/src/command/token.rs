@@ -4,16 +4,22 @@ use serde_json::json;
 use stepfold::server::http::{Principal, Role, Token};
 
 use crate::args::TokenRole;
-use crate::error::{Ending, Misuse};
+use crate::error::{CommandEnding, UsageError};
 use crate::show;
 
-pub(super) fn token(user: &str, role: TokenRole, name: Option<&str>, json: bool) -> anyhow::Result<Ending> {
+pub(super) fn token(
+    user: &str,
+    role: TokenRole,
+    name: Option<&str>,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
     let role = match role {
         TokenRole::Read => Role::Read,
         TokenRole::Act => Role::Act,
         TokenRole::Administer => Role::Administer,
     };
-    Principal::new(user, role).map_err(|error| Misuse(error.to_string()))?;
+    // NOTE: An invalid user is an error before the token is printed.
+    Principal::new(user, role).map_err(|error| UsageError(error.to_string()))?;
     let token = Token::random()?;
     let line = match name {
         Some(name) => format!("{} {name}", token.line(user, role)),
@@ -26,5 +32,5 @@ pub(super) fn token(user: &str, role: TokenRole, name: Option<&str>, json: bool)
         show::line(token.secret());
         show::line(line);
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }

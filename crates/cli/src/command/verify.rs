@@ -1,46 +1,54 @@
-//! `stepfold verify`: is what is stored what was written?
+//! `stepfold verify`: verifies stored data against its checksums.
 
 use serde_json::json;
-use stepfold::session_scopes::{FaultKind, SessionStore as _, Verified, VerifySessions};
+use stepfold::session_scopes::{
+    EventRange, FaultKind, GetSession, SessionError, SessionKey, SessionStore as _, Verified, VerifySessions,
+};
 use stepfold::terminal::Look;
 
-use crate::args::Place;
-use crate::desk::Desk;
-use crate::error::Ending;
-use crate::head::{Found, Head};
+use crate::args::SessionArgs;
+use crate::context::CommandContext;
+use crate::error::CommandEnding;
+use crate::head::HistoryHead;
 use crate::show::{self, counted};
 
-pub(super) async fn verify(place: &Place, expected: Option<Head>, json: bool) -> anyhow::Result<Ending> {
-    let desk = Desk::to_check(place)?;
-    let key = match &place.session {
-        Some(id) => Some(desk.runner.key(desk.user.as_str(), id.as_str())?),
+pub(super) async fn verify(
+    target: &SessionArgs,
+    expected: Option<HistoryHead>,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_verify(target)?;
+    let key = match &target.session {
+        Some(id) => Some(context.runner.key(context.user.as_str(), id.as_str())?),
         None => None,
     };
     let what = key.clone().map_or_else(VerifySessions::all, VerifySessions::session);
-    let mut report = Report { verified: desk.runner.store().verify(what).await?, head: None, expected: None };
+    let mut report =
+        VerifyReport { verified: context.runner.store().verify(what).await?, head: None, expected: None };
     if let Some(key) = key {
-        // What cannot be read is among the faults.
-        report.head = Head::read(&desk, &key, None).await.ok().flatten().map(|(head, _)| head);
+        // An unreadable session is among the faults.
+        report.head = read_head(&context, &key, None).await.ok().flatten().map(|(head, _)| head);
         if let Some(expected) = expected {
-            report.expected = Some((expected, expected.look_for(&desk, &key).await));
+            report.expected = Some((expected, check_head(expected, &context, &key).await));
         }
     }
+    // NOTE: Damage is a result, not an error: it is printed in full, and the exit status is 1.
     match json {
         true => show::line(report.json().to_string()),
         false => report.show(),
     }
-    Ok(if report.is_good() { Ending::Done } else { Ending::Failed })
+    Ok(if report.is_good() { CommandEnding::Done } else { CommandEnding::Failed })
 }
 
-struct Report {
+struct VerifyReport {
     verified: Verified,
-    /// Of the session that was checked, if it was one.
-    head: Option<Head>,
-    /// The head that was noted, and whether it was found.
-    expected: Option<(Head, Found)>,
+    /// The head of the verified session, if it was one.
+    head: Option<HistoryHead>,
+    /// The expected head, and the result of its check.
+    expected: Option<(HistoryHead, HeadCheck)>,
 }
 
-impl Report {
+impl VerifyReport {
     fn is_good(&self) -> bool {
         self.verified.is_whole() && self.expected.as_ref().is_none_or(|(_, found)| found.is_contained())
     }
@@ -94,4 +102,64 @@ fn summary(verified: &Verified) -> String {
     };
     let (sessions, events) = (counted(verified.sessions, "session"), counted(verified.events, "event"));
     format!("{faults}: {sessions}, {events} and {} were checked", counted(verified.values, "value"))
+}
+
+/// Reads the head of a session at a version, with the number of events after it.
+async fn read_head(
+    context: &CommandContext,
+    key: &SessionKey,
+    version: Option<u64>,
+) -> Result<Option<(HistoryHead, u64)>, SessionError> {
+    let mut get = GetSession::new(key.clone()).events(EventRange::None).without_state();
+    get.version = version;
+    let session = context.runner.store().get(get).await?;
+    Ok(HistoryHead::of(&session).map(|head| (head, session.newest - session.version)))
+}
+
+/// Checks that the history of a session still contains the expected head.
+async fn check_head(expected: HistoryHead, context: &CommandContext, key: &SessionKey) -> HeadCheck {
+    match read_head(context, key, Some(expected.version)).await {
+        Ok(Some((head, later))) if head == expected => HeadCheck::Contained { later },
+        Ok(Some(_)) => HeadCheck::Changed,
+        Ok(None) => HeadCheck::Unknown("the store keeps no digests".to_owned()),
+        Err(error) => HeadCheck::Unknown(error.to_string()),
+    }
+}
+
+/// The result of checking an expected head.
+enum HeadCheck {
+    /// The history contains it; so many events follow.
+    Contained { later: u64 },
+    /// The history up to that version has another head.
+    Changed,
+    /// The head cannot be read, for this reason.
+    Unknown(String),
+}
+
+impl HeadCheck {
+    fn is_contained(&self) -> bool {
+        matches!(self, HeadCheck::Contained { .. })
+    }
+
+    /// The text of the result.
+    fn words(&self, head: HistoryHead) -> String {
+        let version = head.version;
+        match self {
+            HeadCheck::Contained { later: 0 } => {
+                format!("unchanged: the history ends in the head of version {version}")
+            }
+            HeadCheck::Contained { later } => {
+                let later = counted(*later, "event");
+                format!(
+                    "unchanged up to version {version}: the history contains its head, {later} before the newest"
+                )
+            }
+            HeadCheck::Changed => {
+                format!("changed: the history up to version {version} has another head than {head}")
+            }
+            HeadCheck::Unknown(why) => {
+                format!("missing: the head of version {version} cannot be read: {why}")
+            }
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `stepfold work`: brings runs to their end that no process has, of all users of the agent.
+//! `stepfold work`: a worker that resumes unattended runs of all users of the agent.
 
 use std::net::SocketAddr;
 
@@ -10,55 +10,57 @@ use stepfold::server::http::Metrics;
 use stepfold::terminal::Look;
 use tokio::net::TcpListener;
 
-use crate::args::{Asked, Place};
-use crate::desk::Desk;
-use crate::error::{Ending, Misuse};
+use crate::args::{RunArgs, SessionArgs};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
 use crate::show;
 
 pub(super) async fn work(
-    place: &Place,
-    asked: &Asked,
-    options: RecoverOptions,
+    target: &SessionArgs,
+    options: &RunArgs,
+    recover_options: RecoverOptions,
     metrics: Option<SocketAddr>,
     json: bool,
-) -> anyhow::Result<Ending> {
-    check_place(place)?;
+) -> anyhow::Result<CommandEnding> {
+    check_target(target)?;
     let metrics = metrics.map(|address| (address, Metrics::new()));
-    let desk = Desk::to_work(place, asked, metrics.as_ref().map(|(_, counted)| counted))?;
-    desk.work(async {
-        let scraped = match &metrics {
-            Some((address, counted)) => {
-                let listener = listen(*address).await?;
-                counted.serve(listener, desk.runner.clone()).left_future()
-            }
-            None => std::future::pending().right_future(),
-        };
-        let mut changes = desk.runner.watch();
-        let recovery = desk.runner.recover(options);
-        tokio::pin!(recovery, scraped);
-        loop {
-            tokio::select! {
-                biased;
-                Some(change) = changes.next() => tell(&change, json),
-                ended = &mut recovery => {
-                    ended?;
-                    break;
+    let context = CommandContext::for_worker(target, options, metrics.as_ref().map(|(_, counted)| counted))?;
+    context
+        .work(async {
+            let scraped = match &metrics {
+                Some((address, counted)) => {
+                    let listener = listen(*address).await?;
+                    counted.serve(listener, context.runner.clone()).left_future()
                 }
-                never = &mut scraped => match never {},
+                None => std::future::pending().right_future(),
+            };
+            let mut changes = context.runner.watch();
+            let recovery = context.runner.recover(recover_options);
+            tokio::pin!(recovery, scraped);
+            loop {
+                tokio::select! {
+                    // NOTE: Changes first, so that each is reported before the recovery ends.
+                biased;
+                    Some(change) = changes.next() => report(&change, json),
+                    ended = &mut recovery => {
+                        ended?;
+                        break;
+                    }
+                    never = &mut scraped => match never {},
+                }
             }
-        }
-        // Those that came with the end.
-        while let Some(Some(change)) = changes.next().now_or_never() {
-            tell(&change, json);
-        }
-        Ok(Ending::Done)
-    })
-    .await
+            // NOTE: The changes of the last runs may arrive together with the end of the recovery.
+            while let Some(Some(change)) = changes.next().now_or_never() {
+                report(&change, json);
+            }
+            Ok(CommandEnding::Done)
+        })
+        .await
 }
 
-fn check_place(place: &Place) -> Result<(), Misuse> {
-    match place.session {
-        Some(_) => Err(Misuse("`work` is about all sessions: leave `--session` out".to_owned())),
+fn check_target(target: &SessionArgs) -> Result<(), UsageError> {
+    match target.session {
+        Some(_) => Err(UsageError("`work` is about all sessions: leave `--session` out".to_owned())),
         None => Ok(()),
     }
 }
@@ -70,22 +72,26 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// How many sessions are read at a time.
+/// The number of sessions in a page.
 const PAGE: usize = 100;
 
-/// Lists what has no worker, the longest waiting first.
-pub(super) async fn list(place: &Place, asked: &Asked, json: bool) -> anyhow::Result<Ending> {
-    check_place(place)?;
-    let desk = Desk::to_resume(place, asked)?;
+/// Lists unattended sessions, the longest waiting first.
+pub(super) async fn list(
+    target: &SessionArgs,
+    options: &RunArgs,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    check_target(target)?;
+    let context = CommandContext::for_resume(target, options)?;
     let (mut listed, mut blocked) = (0, 0);
-    let mut page = desk.runner.unattended(None, PAGE).await?;
+    let mut page = context.runner.unattended(None, PAGE).await?;
     while !page.is_empty() {
         for session in &page {
             listed += 1;
             blocked += u64::from(session.blocked.is_some());
             show_unattended(session, json);
         }
-        page = desk.runner.unattended(page.last(), PAGE).await?;
+        page = context.runner.unattended(page.last(), PAGE).await?;
     }
     if !json {
         show::note(format!(
@@ -93,7 +99,7 @@ pub(super) async fn list(place: &Place, asked: &Asked, json: bool) -> anyhow::Re
             show::counted(listed, "session")
         ));
     }
-    Ok(Ending::Done)
+    Ok(CommandEnding::Done)
 }
 
 fn show_unattended(session: &UnattendedSession, json: bool) {
@@ -111,8 +117,8 @@ fn show_unattended(session: &UnattendedSession, json: bool) {
     );
 }
 
-/// Says that an invocation has ended; each commit goes by in silence.
-fn tell(change: &SessionChange, json: bool) {
+/// Reports the end of an invocation. Commits are not reported.
+fn report(change: &SessionChange, json: bool) {
     let SessionChange::Changed { key, version, is_running: false, .. } = change else { return };
     let (user, session) = (key.user.as_str(), key.id.as_str());
     if json {

@@ -1,4 +1,4 @@
-//! Calls that a person must know about: those that wait for a decision, and those that may have had their effect.
+//! Calls that need attention: calls that wait for a decision, and calls with an unknown outcome.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -10,18 +10,18 @@ use stepfold::terminal::stderr_form;
 
 use super::{Text, call};
 
-/// How a tool differs from what was approved of it, line by line, with nothing invisible.
+/// The changes of a tool's definition since its approval, line by line, with invisible characters escaped.
 pub(crate) fn change(diff: &str) -> Text {
     let lines = diff.lines().map(|line| format!("\n  {}", escape_all_invisible(line)));
     Text::from(format!("this tool is not as it was approved:{}", lines.collect::<String>()))
 }
 
-/// What an approver is asked, as it is told beside a reply.
+/// A request for a decision, for standard error.
 pub(crate) fn approval(request: &ApprovalRequest) -> Text {
     stepfold::terminal::approval(request, stderr_form())
 }
 
-/// The same for a person who decides: what is long is folded. With the number of what is.
+/// A request for an approver at a prompt, with long parts folded, and the number of them.
 pub(crate) fn folded_approval(request: &ApprovalRequest) -> (Text, usize) {
     stepfold::terminal::folded_approval(request, stderr_form())
 }
@@ -51,7 +51,7 @@ pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
     told
 }
 
-/// The arguments of a call as JSON; as text if they are none.
+/// The arguments of a call as JSON; as text if they are not an object.
 fn arguments(call: &ToolCall) -> Value {
     match call.arguments.as_object() {
         Some(fields) => Value::Object(fields.clone()),
@@ -61,7 +61,7 @@ fn arguments(call: &ToolCall) -> Value {
 
 /// A call that had started when the process was interrupted, and was not run again.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct UnknownCall {
+pub(crate) struct UnknownCallNote {
     arguments: Value,
     id: String,
     tool: String,
@@ -69,11 +69,11 @@ pub(crate) struct UnknownCall {
     call: ToolCall,
 }
 
-impl UnknownCall {
-    /// For a person, who has to look whether it happened.
+impl UnknownCallNote {
+    /// The text for a person, who has to check whether the call had its effect.
     pub(crate) fn words(&self) -> String {
         let call = call(&self.call);
-        // A node is named once: no model calls it.
+        // A node has no call id: its name is shown once.
         let call = if self.id == self.tool { escape_all_invisible(&self.id).into() } else { call };
         let call = call.trim_start_matches("> ");
         format!(
@@ -83,11 +83,11 @@ impl UnknownCall {
 }
 
 /// The calls of a run whose outcome is unknown.
-pub(crate) fn unknown_calls(outcome: &Outcome) -> Vec<UnknownCall> {
+pub(crate) fn unknown_calls(outcome: &Outcome) -> Vec<UnknownCallNote> {
     let calls = outcome.unknown_calls().into_iter();
     let calls = calls.map(|call| ToolCall::new(call.id.clone(), call.tool.clone(), call.arguments.clone()));
     calls
-        .map(|call| UnknownCall {
+        .map(|call| UnknownCallNote {
             arguments: arguments(&call),
             id: call.id.clone(),
             tool: call.name.clone(),

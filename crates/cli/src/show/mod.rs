@@ -1,44 +1,48 @@
-//! How things are shown: answers on standard output, what happens meanwhile on standard error.
+//! Prints: answers on standard output, progress on standard error.
+//!
+//! NOTE: `answer=$(stepfold run ...)` must be the answer alone: `docs/decisions/command.md`.
 
+mod active_branches;
 mod calls;
-mod cutter;
+mod failed_request;
+mod line_cutter;
 mod nodes;
-mod restart;
 mod rows;
-mod stage;
+mod run_display;
 pub(crate) mod story;
 mod text;
-mod watch;
+mod unfinished_run;
 
 use stepfold::prelude::*;
 use stepfold::runner::WaitingMessage;
 use stepfold::session_scopes::Timestamp;
 use stepfold::state_core::chat::{Arguments, Content, Role, ToolCall, ToolContent, ToolResult};
 
+pub(crate) use self::active_branches::ActiveBranches;
 pub(crate) use self::calls::{approval, change, folded_approval, request_json, unknown_calls};
-pub(crate) use self::cutter::Cutter;
+pub(crate) use self::failed_request::FailedRequest;
+pub(crate) use self::line_cutter::LineCutter;
 use self::nodes::route;
 pub(crate) use self::nodes::{is_own, progress_lines};
-pub(crate) use self::restart::Restart;
 pub(crate) use self::rows::{CONTENT, event, key_and_value, row};
-pub(crate) use self::stage::Stage;
+pub(crate) use self::run_display::{RunDisplay, changes};
 pub(crate) use self::text::{
-    DIM, NAME, Text, Traces, aside, bad, choose_verbose, end_of_output, is_at_terminal, is_verbose, line,
-    note, note_exactly, on_this_line, print, reply, styled,
+    DIM, NAME, Text, TraceWriter, aside, bad, choose_verbose, end_of_output, is_at_terminal, is_verbose,
+    line, note, note_exactly, on_this_line, print, reply, styled,
 };
-pub(crate) use self::watch::{Watch, changes};
+pub(crate) use self::unfinished_run::UnfinishedRun;
 
 /// The characters of a result that are shown while a run is followed.
 const SHORT: usize = 200;
 
-/// A call in notation, without who makes it.
+/// A call in notation, without the role.
 pub(crate) fn call(call: &ToolCall) -> String {
     let message = Message::new(Role::Assistant).with_part(call.clone());
     let text = Transcript::new().with(message).to_string();
     text.trim_start_matches("assistant:").trim().to_owned()
 }
 
-/// The same of its parts.
+/// A call in notation, from its parts.
 pub(crate) fn call_of(id: &str, tool: &str, arguments: &str) -> String {
     call(&ToolCall::new(id, tool, Arguments::parse(arguments)))
 }
@@ -48,8 +52,8 @@ pub(crate) fn server_tool(tool: &str, arguments: &str) -> String {
     format!("  run by the provider: {}", short(&format!("{tool} {arguments}")))
 }
 
-/// What was said, to be shown. Results in pieces of text become one text: the notation of pieces is JSON, which reads
-/// back but does not read well.
+/// Messages in a readable form: a result of several texts becomes one text, since the notation of parts is JSON, which
+/// people do not read well.
 pub(crate) fn said<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Transcript {
     messages.into_iter().map(readable).collect()
 }
@@ -68,7 +72,7 @@ fn readable(message: &Message) -> Message {
     )
 }
 
-/// What was decided about a call.
+/// A decision about a call, as text.
 pub(crate) fn decision(id: &str, decision: &Decision) -> String {
     match decision {
         Decision::Approve => format!("{id} approved"),

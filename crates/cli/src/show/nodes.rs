@@ -1,8 +1,8 @@
-//! What the nodes of a graph do, as it happens: a line each, under the name of the branch, so that branches side by
-//! side stay readable; routes, and how far the tasks are.
+//! Follows the nodes of a graph: each event is a line after the label of its branch, so that concurrent branches stay
+//! readable; with routes, and the progress of tasks.
 //!
-//! What is said in the conversation of the graph is its reply, and goes to standard output, as that of an agent does. It
-//! is shown as it comes if no other branch prints meanwhile, else when the step has ended.
+//! Messages in the conversation of the graph are its reply, and go to standard output, as the reply of an agent does. They
+//! are streamed if only one branch is active, otherwise printed when the step has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,51 +13,51 @@ use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
 use stepfold::tools::CallStatus;
 
-use super::stage::Stage;
+use super::active_branches::ActiveBranches;
 use super::{call_of, server_tool, short};
 
 /// The keys that a graph writes about its nodes.
 const OF_NODES: [&str; 3] = ["current_node", "execution_counts", "router_decision"];
 
-/// The keys that are written about tasks, where they are tasks.
+/// The keys that a graph writes about tasks, if it has tasks.
 const OF_TASKS: [&str; 3] = ["current_task_id", "overall_progress", "tasks"];
 
-/// Follows the nodes of a graph.
-pub(super) struct Nodes {
-    /// The nodes that continue with the graph's conversation.
+/// Follows the nodes of a graph, and decides what is shown of their events.
+pub(super) struct NodeFollower {
+    /// The nodes that continue the graph's conversation.
     speakers: BTreeSet<String>,
-    stage: Stage,
-    /// Text that is not a whole line yet, by the branch that says it.
+    stage: ActiveBranches,
+    /// Text that is not a whole line yet, by its branch.
     texts: BTreeMap<Vec<usize>, String>,
-    /// The branches of this step whose agents have been heard: their answers are what they said.
+    /// The branches of this step whose agents have streamed text: their answers were shown as that text.
     heard: BTreeSet<Vec<usize>>,
     /// The branches that were started and have not ended.
     at_work: BTreeSet<usize>,
     progress: Option<Progress>,
-    /// Tasks whose branches have ended while the step has not: the state still says that they are running.
+    /// Tasks whose branches have ended before the step: in the state they are still running.
     ended: BTreeMap<i64, TaskStatus>,
 }
 
-/// Something to be shown.
+/// An item of the display.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum DisplayItem {
     /// More of the reply.
     Text(String),
     /// All of a reply.
     Reply(String),
     Note(String),
     Aside(String),
-    /// What is waited for.
+    /// The subject of the spinner.
     Wait(String),
-    /// How far the tasks are.
+    /// The progress of the tasks.
     Progress(Progress),
 }
 
-impl Nodes {
+impl NodeFollower {
     pub(super) fn new(speakers: BTreeSet<String>, at_work: Vec<Planned>, state: Option<&State>) -> Self {
-        Nodes {
+        NodeFollower {
             speakers,
-            stage: Stage::of(at_work),
+            stage: ActiveBranches::of(at_work),
             texts: BTreeMap::new(),
             heard: BTreeSet::new(),
             at_work: BTreeSet::new(),
@@ -66,13 +66,13 @@ impl Nodes {
         }
     }
 
-    /// The branches at work, if there are any.
+    /// The labels of the active branches, if there are any.
     pub(super) fn at_work(&self) -> Option<String> {
         let labels: Vec<String> = self.at_work.iter().map(|place| self.stage.label(*place)).collect();
         (!labels.is_empty()).then(|| labels.join(", "))
     }
 
-    /// How far all tasks are, if there are any.
+    /// The percentage of all tasks, if there are any.
     pub(super) fn percentage(&self) -> Option<u8> {
         self.progress
             .as_ref()
@@ -80,14 +80,14 @@ impl Nodes {
             .map(|progress| progress.percentage)
     }
 
-    /// What is to be shown of an event that is not a commit.
-    pub(super) fn see(&mut self, event: &RunEvent) -> Vec<Shown> {
+    /// Decides what is shown of an event that is not a commit.
+    pub(super) fn see(&mut self, event: &RunEvent) -> Vec<DisplayItem> {
         match event {
             RunEvent::NodeStarted { branch, .. } => drop(self.at_work.insert(*branch)),
             RunEvent::NodeFinished { branch, .. } => drop(self.at_work.remove(branch)),
             RunEvent::Ended(_) => {
                 self.at_work.clear();
-                // A branch that was stopped in the middle of a line.
+                // A stopped branch may leave an unfinished line.
                 let stopped: Vec<Vec<usize>> = self.texts.keys().cloned().collect();
                 return stopped.iter().flat_map(|path| self.rest_of_text(path)).collect();
             }
@@ -96,7 +96,7 @@ impl Nodes {
         self.see_in(&mut Vec::new(), event)
     }
 
-    fn see_in(&mut self, path: &mut Vec<usize>, event: &RunEvent) -> Vec<Shown> {
+    fn see_in(&mut self, path: &mut Vec<usize>, event: &RunEvent) -> Vec<DisplayItem> {
         match event {
             RunEvent::Inner { place, event, .. } => {
                 path.push(*place);
@@ -109,7 +109,7 @@ impl Nodes {
                 let item = self.stage.item_of(&path).map(|item| format!(" with {item}"));
                 vec![
                     self.aside(&path, &format!("starts{}", item.unwrap_or_default())),
-                    Shown::Wait(self.stage.label_of(&path)),
+                    DisplayItem::Wait(self.stage.label_of(&path)),
                 ]
             }
             RunEvent::Output { branch, kind, value, .. } => {
@@ -145,12 +145,12 @@ impl Nodes {
         }
     }
 
-    /// What the agent of a branch does.
-    fn of_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<Shown> {
+    /// Decides what is shown of an event of a branch's agent.
+    fn of_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<DisplayItem> {
         if let RunEvent::Text(text) = event {
             self.heard.insert(path.to_vec());
             return if self.speaks_alone(path) {
-                vec![Shown::Text(text.clone())]
+                vec![DisplayItem::Text(text.clone())]
             } else {
                 self.text(path, text)
             };
@@ -158,11 +158,11 @@ impl Nodes {
         let mut shown = self.rest_of_text(path);
         match event {
             RunEvent::Asking { model, .. } => {
-                shown.push(Shown::Wait(format!("{}: {model}", self.stage.label_of(path))));
+                shown.push(DisplayItem::Wait(format!("{}: {model}", self.stage.label_of(path))));
             }
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 shown.push(self.note(path, &call_of(call_id, tool, arguments)));
-                shown.push(Shown::Wait(format!("{}: {tool}", self.stage.label_of(path))));
+                shown.push(DisplayItem::Wait(format!("{}: {tool}", self.stage.label_of(path))));
             }
             RunEvent::ToolProgress { call_id, report } => {
                 shown.push(self.aside(path, &format!("  {call_id} ... {}", short(&report.to_string()))));
@@ -180,7 +180,7 @@ impl Nodes {
         shown
     }
 
-    /// Whether this branch continues with the graph's conversation, and no other one is at work.
+    /// Whether this branch continues the graph's conversation, and is the only active one.
     fn speaks_alone(&self, path: &[usize]) -> bool {
         let mut branches = self.stage.branches();
         match (path, branches.next(), branches.next()) {
@@ -191,7 +191,7 @@ impl Nodes {
         }
     }
 
-    /// Whether what this branch says is in the graph's conversation, and so shown when the step ends.
+    /// Whether this branch continues the graph's conversation, so that its text is shown when the step ends.
     fn speaks(&self, path: &[usize]) -> bool {
         let planned = path.first().and_then(|place| self.stage.branches().nth(*place));
         path.len() == 1
@@ -199,8 +199,8 @@ impl Nodes {
                 .is_some_and(|(_, planned)| planned.item.is_none() && self.speakers.contains(&planned.node))
     }
 
-    /// Whole lines of what a branch says.
-    fn text(&mut self, path: &[usize], text: &str) -> Vec<Shown> {
+    /// The complete lines of a branch's text.
+    fn text(&mut self, path: &[usize], text: &str) -> Vec<DisplayItem> {
         if self.speaks(path) {
             return Vec::new();
         }
@@ -212,17 +212,18 @@ impl Nodes {
         whole.lines().map(|line| self.note(path, line)).collect()
     }
 
-    fn rest_of_text(&mut self, path: &[usize]) -> Vec<Shown> {
+    fn rest_of_text(&mut self, path: &[usize]) -> Vec<DisplayItem> {
         let rest = self.texts.remove(path).filter(|rest| !rest.is_empty());
         rest.iter().map(|rest| self.note(path, rest)).collect()
     }
 
-    /// What is to be shown of a commit, given the state behind it.
-    pub(super) fn committed(&mut self, event: &Event, state: Option<&State>) -> Vec<Shown> {
+    /// Decides what is shown of a commit, given the state after it.
+    pub(super) fn committed(&mut self, event: &Event, state: Option<&State>) -> Vec<DisplayItem> {
         let mut shown = Vec::new();
+        // NOTE: Asked before the commit, which may replace the branches.
         let speaks_alone = self.speaks_alone(&[0]);
         self.stage.commit(event);
-        shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(Shown::Aside));
+        shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(DisplayItem::Aside));
         if let EventKind::Interrupted { places, asks: false, .. } = &event.kind {
             let words = "failed: it had started when the process was interrupted, and is not run again";
             shown.extend(places.iter().map(|place| self.note(&[*place], words)));
@@ -231,7 +232,7 @@ impl Nodes {
         if is_graphs && !speaks_alone {
             let replies = event.messages.iter().filter(|message| message.role() == Role::Assistant);
             let texts = replies.map(|reply| reply.text().into_owned()).filter(|text| !text.trim().is_empty());
-            shown.extend(texts.map(Shown::Reply));
+            shown.extend(texts.map(DisplayItem::Reply));
         }
         if event.step_end.is_some() {
             self.ended.clear();
@@ -243,7 +244,7 @@ impl Nodes {
         shown
     }
 
-    /// What routers have chosen.
+    /// The choices of routers.
     fn routes(&self, event: &Event, path: &mut Vec<usize>) -> Vec<String> {
         match &event.kind {
             EventKind::Planned { routes, .. } => {
@@ -261,8 +262,8 @@ impl Nodes {
         }
     }
 
-    /// A branch has ended whose task the state still says to be running: its step may take a while yet.
-    fn task_ended(&mut self, path: &[usize], status: NodeStatus) -> Vec<Shown> {
+    /// Marks the task of an ended branch: the state changes only at the end of the step, which may take a while.
+    fn task_ended(&mut self, path: &[usize], status: NodeStatus) -> Vec<DisplayItem> {
         let branch = path.first().filter(|_| path.len() == 1);
         let planned = branch.and_then(|place| self.stage.branches().nth(*place));
         let id = planned.and_then(|(_, planned)| planned.item.as_ref()?.get("id")?.as_i64());
@@ -277,28 +278,30 @@ impl Nodes {
     }
 
     /// The tasks that are new or have another status, and the percentage if it is another.
-    fn progress(&mut self, mut now: Progress) -> Vec<Shown> {
+    fn progress(&mut self, mut now: Progress) -> Vec<DisplayItem> {
         for task in &mut now.tasks {
             task.status = *self.ended.get(&task.id).unwrap_or(&task.status);
         }
+        // NOTE: Computed anew: ended tasks count here before the state counts them.
         let done = now.tasks.iter().filter(|task| task.status == TaskStatus::Completed).count();
         now.completed = done;
         now.percentage = u8::try_from(100 * done / now.tasks.len().max(1)).unwrap_or(100);
         let before = self.progress.replace(now.clone());
         let lines = progress_lines(before.as_ref(), &now);
-        let mut shown: Vec<Shown> = lines.into_iter().map(|line| Shown::Aside(format!("  {line}"))).collect();
+        let mut shown: Vec<DisplayItem> =
+            lines.into_iter().map(|line| DisplayItem::Aside(format!("  {line}"))).collect();
         if !shown.is_empty() {
-            shown.push(Shown::Progress(now));
+            shown.push(DisplayItem::Progress(now));
         }
         shown
     }
 
-    fn note(&self, path: &[usize], words: &str) -> Shown {
-        Shown::Note(self.line(path, words))
+    fn note(&self, path: &[usize], words: &str) -> DisplayItem {
+        DisplayItem::Note(self.line(path, words))
     }
 
-    fn aside(&self, path: &[usize], words: &str) -> Shown {
-        Shown::Aside(self.line(path, words))
+    fn aside(&self, path: &[usize], words: &str) -> DisplayItem {
+        DisplayItem::Aside(self.line(path, words))
     }
 
     fn line(&self, path: &[usize], words: &str) -> String {
@@ -307,15 +310,14 @@ impl Nodes {
     }
 }
 
-/// Whether a line about a change is about a key that a graph writes by itself, in a state with tasks or without: the
-/// lines about nodes and tasks say the same.
+/// Whether a line of changes is about a key that the graph itself writes: the lines about nodes and tasks show the same.
 pub(crate) fn is_own(change: &str, has_tasks: bool) -> bool {
     let tasks = OF_TASKS.iter().filter(|_| has_tasks);
     let mut own = OF_NODES.iter().chain(tasks);
     own.any(|key| change.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')))
 }
 
-/// Whether a line about a change says what the lines about nodes, as they run, say already.
+/// Whether the lines of running nodes have shown this change already.
 pub(super) fn is_shown(change: &str, has_tasks: bool) -> bool {
     is_own(change, has_tasks)
         || (has_tasks && (change.starts_with("outputs:") || change.starts_with("errors:")))
@@ -338,14 +340,14 @@ pub(crate) fn progress_lines(before: Option<&Progress>, now: &Progress) -> Vec<S
     lines
 }
 
-/// What a router chose.
+/// The choice of a router, as text.
 pub(crate) fn route(routed: &Routed) -> String {
     let to: Vec<&str> = routed.to.iter().map(|to| place_name(to)).collect();
     let reason = routed.reason.as_ref().map(|reason| format!(": {}", short(reason)));
     format!("{} -> {}{}", place_name(&routed.from), to.join(", "), reason.unwrap_or_default())
 }
 
-/// A name in the words of the file.
+/// The name of a node, as the file writes it.
 fn place_name(name: &str) -> &str {
     match name {
         stepfold::graph::START => "START",

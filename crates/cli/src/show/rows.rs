@@ -1,5 +1,5 @@
-//! Rows of the commands that list what is stored. A row has the same text at a terminal and in a pipe; at a terminal it
-//! has looks, and is wrapped between words.
+//! Rows of commands that list stored data. A row has the same text at a terminal and in a pipe; at a terminal it is styled,
+//! and wrapped between words.
 
 use stepfold::terminal::{Form, Look, Text, stdout_form};
 
@@ -22,8 +22,9 @@ fn indent(text: &Text) -> usize {
     text.to_plain().chars().take_while(|character| *character == ' ').count()
 }
 
-/// A line of an event in looks: its version, its kind, and its content. One that does not count is in the background.
+/// Styles a line of an event: its version, its kind, and its content. An event that does not count is dimmed.
 pub(crate) fn event(line: &str) -> Text {
+    // NOTE: The mark of an event that a rewind has hidden.
     if line.starts_with('-') {
         return Text::new(Look::DIM, line);
     }
@@ -36,7 +37,7 @@ pub(crate) fn event(line: &str) -> Text {
     Text::new(Look::DIM, version).with(of_kind(kind), kind).and(content)
 }
 
-/// The look of a kind of event.
+/// The style of a kind of event.
 fn of_kind(kind: &str) -> Look {
     match kind {
         "failed" | "interrupted" | "cancelled" | "timed_out" => Look::BAD,
@@ -45,7 +46,7 @@ fn of_kind(kind: &str) -> Look {
     }
 }
 
-/// A change of a key or a value that is set, such as `count 3 -> 4`, after what stands before it.
+/// Styles a key with its value or change, such as `count 3 -> 4`, after a dimmed prefix.
 pub(crate) fn key_and_value(before: &str, text: &str) -> Text {
     let (key, value) = text.split_at(text.find(' ').unwrap_or(text.len()));
     Text::new(Look::DIM, before).with(Look::KEY, key).and(value)

@@ -1,4 +1,4 @@
-//! A commit of a run in lines: what was said, in notation, and what there is to tell beside it.
+//! The lines of a commit: its messages in notation, and its other contents as text.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use stepfold::agent_loop::{Event, EventKind, ItemOutcome, WorkOutcome};
 use stepfold::graph::{Arrived, Planned};
 use stepfold::prelude::*;
 
-use super::{Stage, call, decision, route, short};
+use super::{ActiveBranches, call, decision, route, short};
 
-/// The branches of a superstep that are listed.
+/// The maximum number of listed branches of a superstep.
 const LISTED: usize = 20;
 
-/// What was said, in notation.
+/// Messages in notation.
 pub(crate) fn said(messages: &[Arc<Message>]) -> Vec<String> {
     let text = super::said(messages.iter().map(|message| &**message)).to_string();
     text.lines().map(str::to_owned).collect()
 }
 
-/// A commit, where the nodes of a graph stand like this before it.
-pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
+/// The lines of a commit, given the active branches before it.
+pub(crate) fn of(event: &Event, stage: &ActiveBranches) -> Vec<String> {
     let said = said(&event.messages);
     let mut lines = match &event.kind {
         EventKind::Answered(_) => {
@@ -59,7 +59,7 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
         }
         EventKind::Inner { place, event } => {
             let label = stage.label(*place);
-            let inner = of(event, stage.inner(*place).unwrap_or(&Stage::default()));
+            let inner = of(event, stage.inner(*place).unwrap_or(&ActiveBranches::default()));
             let heads = std::iter::once(event.name()).chain(std::iter::repeat(""));
             let lines = heads.zip(if inner.is_empty() { vec![String::new()] } else { inner });
             lines.map(|(head, line)| format!("{label} | {head:<9} {line}").trim_end().to_owned()).collect()
@@ -76,8 +76,8 @@ pub(crate) fn of(event: &Event, stage: &Stage) -> Vec<String> {
     lines
 }
 
-/// The outcome of a branch, or of a call whose result is not said with it.
-fn answered(item: &ItemOutcome, stage: &Stage, is_said: bool) -> Option<String> {
+/// The outcome of a branch, or of a call without its result message.
+fn answered(item: &ItemOutcome, stage: &ActiveBranches, is_said: bool) -> Option<String> {
     match &item.outcome {
         WorkOutcome::Call(_) if is_said => None,
         WorkOutcome::Call(outcome) => {
@@ -98,19 +98,19 @@ fn answered(item: &ItemOutcome, stage: &Stage, is_said: bool) -> Option<String> 
     }
 }
 
-fn labels(stage: &Stage, places: &[usize]) -> String {
+fn labels(stage: &ActiveBranches, places: &[usize]) -> String {
     places.iter().map(|place| stage.label(*place)).collect::<Vec<_>>().join(", ")
 }
 
 /// The branches of a superstep; those with an item have a line each.
 fn planned(branches: &[Planned]) -> Vec<String> {
-    let stage = Stage::of(branches.to_vec());
+    let stage = ActiveBranches::of(branches.to_vec());
     let mut alone = Vec::new();
     let mut lines = Vec::new();
     for (label, planned) in stage.branches() {
         match &planned.item {
             None => alone.push(label),
-            Some(item) => lines.push(format!("{label} with {}", super::stage::item(item))),
+            Some(item) => lines.push(format!("{label} with {}", super::active_branches::item(item))),
         }
     }
     if !alone.is_empty() {

@@ -1,5 +1,5 @@
-//! The one place where text is written. Models, tools and files may say things that a terminal obeys (`ESC[8m` hides
-//! what follows): a [`Text`] is escaped when it is made, and what is not text is escaped here.
+//! Writes all text of the command. The output of models, tools and files may contain escape sequences, such as `ESC[8m`,
+//! which hides the rest: a [`Text`] is escaped when it is created, and everything else is escaped here.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
@@ -18,10 +18,10 @@ const INDENT: usize = 4;
 /// Whether calls are shown in full.
 static IS_VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// How standard output failed, if it did. Nothing more is written to it then; the work itself continues.
+/// The failure of standard output, if it failed. Then nothing more is written to it, and the command continues.
 static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
-/// Makes it the choice of the process whether calls are shown in full.
+/// Sets for the process whether calls are shown in full.
 pub(crate) fn choose_verbose(is_verbose: bool) {
     IS_VERBOSE.store(is_verbose, Ordering::Relaxed);
 }
@@ -31,12 +31,12 @@ pub(crate) fn is_verbose() -> bool {
     IS_VERBOSE.load(Ordering::Relaxed)
 }
 
-/// Whether standard error is a terminal, where a person reads what is told beside the reply.
+/// Whether standard error is a terminal, so that a person reads the progress.
 pub(crate) fn is_at_terminal() -> bool {
     stderr_form().is_terminal()
 }
 
-/// Text in a look.
+/// Text in a style.
 pub(crate) fn styled(look: Look, text: impl AsRef<str>) -> Text {
     Text::new(look, text)
 }
@@ -46,18 +46,19 @@ fn write(text: &Text, out: &mut impl Write, end: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// A line on standard output.
+/// Prints a line on standard output.
 pub(crate) fn line(text: impl Into<Text>) {
     to_output(|| write(&text.into(), &mut anstream::stdout().lock(), "\n"));
 }
 
-/// A text on standard output that ends its last line itself.
+/// Prints a text on standard output; the text ends its last line itself.
 pub(crate) fn print(text: impl Into<Text>) {
     to_output(|| write(&text.into(), &mut anstream::stdout().lock(), ""));
 }
 
-/// More of a reply on standard output, at once: to a program or a file byte for byte, to a terminal escaped.
+/// Prints more of a reply on standard output immediately: escaped at a terminal, byte for byte to a program or a file.
 pub(crate) fn reply(text: &str) {
+    // NOTE: Programs get the exact bytes of the reply; only a terminal interprets escape sequences.
     if io::stdout().is_terminal() {
         return print(text);
     }
@@ -72,21 +73,21 @@ fn to_output(write: impl FnOnce() -> io::Result<()>) {
     if OUTPUT_FAILURE.get().is_none()
         && let Err(error) = write()
     {
-        // The first one says why.
+        // NOTE: Only the first failure is kept: it has the cause.
         let _ = OUTPUT_FAILURE.set(error);
     }
 }
 
-/// Writes the rest of standard output. Why something of it could not be written, as on a full disk; a reader that has
-/// closed it, as `head` does, has seen what it wanted.
+/// Flushes standard output. Returns its failure, such as a full disk. A closed pipe is not one: `head` has read what it
+/// wanted.
 pub(crate) fn end_of_output() -> Option<&'static io::Error> {
     to_output(|| io::stdout().flush());
     OUTPUT_FAILURE.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// A line on standard error.
+/// Prints a line on standard error.
 pub(crate) fn note(text: impl Into<Text>) {
-    // An error that cannot be printed is dropped.
+    // A failure of standard error has no place to be reported.
     let text = text.into();
     let text = match stderr_form() {
         Form::Terminal { width } => text.wrapped(width, 0, INDENT),
@@ -95,35 +96,35 @@ pub(crate) fn note(text: impl Into<Text>) {
     let _ = write(&text, &mut anstream::stderr().lock(), "\n");
 }
 
-/// A text on standard error as it is: not wrapped, which would drop spaces.
+/// Prints a text on standard error without wrapping, which would drop spaces.
 pub(crate) fn note_exactly(text: &Text) {
-    // A reader that is gone is not a failure.
+    // A reader that has closed standard error is not a failure.
     let _ = write(text, &mut anstream::stderr().lock(), "\n");
 }
 
-/// A line on standard error that is not in the foreground.
+/// Prints a dimmed line on standard error.
 pub(crate) fn aside(text: &str) {
     note(styled(DIM, text));
 }
 
-/// A line on standard error that says what is wrong.
+/// Prints an error or a warning on standard error.
 pub(crate) fn bad(what: &str, text: &str) {
     note(styled(Look::BAD, what).and(format!(": {text}")));
 }
 
-/// Shows a text in place of the line that the cursor is in, on standard error.
+/// Replaces the line of the cursor, on standard error.
 pub(crate) fn on_this_line(text: &str) {
     stepfold::terminal::on_this_line(&mut anstream::stderr().lock(), &styled(DIM, text));
 }
 
-/// Standard error for traces, which escape what they are given, but for invisible characters.
+/// Standard error for traces: the subscriber escapes control characters, this writer the invisible ones.
 #[derive(Debug)]
-pub(crate) struct Traces;
+pub(crate) struct TraceWriter;
 
-impl Write for Traces {
+impl Write for TraceWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
-        // The only escape sequences in it are colours of the traces' own.
+        // NOTE: The only escape sequences are colours of the subscriber: they are kept.
         let parts: Vec<_> = text.split('\x1b').map(escape_invisible).collect();
         io::stderr().lock().write_all(parts.join("\x1b").as_bytes())?;
         Ok(bytes.len())

@@ -1,15 +1,15 @@
-//! Tools that need neither a program nor a server.
+//! Built-in tools: the clock, and a tool that remembers values.
 
 use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::runner::{SystemClock, WallClock as _};
 use stepfold::tools::ToolBuilder;
 
-use crate::agent_file::Faults;
-use crate::agent_file::form::{Builtin, BuiltinForm};
+use crate::form::FaultCollector;
+use crate::form::agent::{BuiltinForm, BuiltinTool};
 
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
-struct Remember {
+struct RememberArgs {
     /// The key to write to.
     key: String,
     /// The value, of the key's type.
@@ -21,10 +21,10 @@ pub(super) fn builder(
     description: Option<&str>,
     form: &BuiltinForm,
     schema: &Schema,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> Option<ToolBuilder> {
     match form.name {
-        Builtin::Clock => {
+        BuiltinTool::Clock => {
             if !form.keys.is_empty() {
                 faults.add(&["builtin", "keys"], "unsupported keys: the clock writes none");
             }
@@ -32,7 +32,7 @@ pub(super) fn builder(
             let clock = async || Ok::<_, ToolError>(json!({"utc": SystemClock.now().to_string()}));
             Some(Tool::new(name, words, clock).effect(Effect::Pure))
         }
-        Builtin::Remember => remember(name, description, form, schema, faults),
+        BuiltinTool::Remember => remember(name, description, form, schema, faults),
     }
 }
 
@@ -41,7 +41,7 @@ fn remember(
     description: Option<&str>,
     form: &BuiltinForm,
     schema: &Schema,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> Option<ToolBuilder> {
     if form.keys.is_empty() {
         faults.add(&["builtin"], "missing `keys` of `remember`: the keys that the model may write");
@@ -61,10 +61,11 @@ fn remember(
         },
         "required": ["key", "value"],
     });
-    let write = async |Args(Remember { key, value }): Args<Remember>, state: StateWriter| {
+    let write = async |Args(RememberArgs { key, value }): Args<RememberArgs>, state: StateWriter| {
         state.set(key.as_str(), value)?;
         Ok::<_, ToolError>(format!("{key} is written"))
     };
     let tool = Tool::new(name, description.unwrap_or(&words), write);
+    // NOTE: Pure, since a write to the state is not an effect outside the process: an interrupted call can run again.
     Some(tool.parameters(parameters).writes(form.keys.clone()).effect(Effect::Pure))
 }

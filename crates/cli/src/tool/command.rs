@@ -1,6 +1,7 @@
-//! A program, as a tool or as a node: arguments as JSON on its standard input, no shell, few variables, and bounds.
+//! Runs a program, as a tool or as a node: arguments as JSON on its standard input, without a shell, with few environment
+//! variables, and within bounds.
 //!
-//! A program that takes too long, is cancelled or writes too much is ended with all that it has started.
+//! A program that times out, is cancelled or writes too much is killed with all its child processes.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -13,17 +14,17 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use super::read_output;
-use crate::agent_file::Faults;
-use crate::agent_file::form::CommandForm;
+use crate::form::FaultCollector;
+use crate::form::agent::CommandForm;
 
-/// What is kept of standard error, for the message when the program fails.
+/// The bytes of standard error in the message of a failed program.
 const ERROR_BYTES: usize = 4 * 1024;
 
 /// The variable in which a program finds the idempotency key of its call.
 const KEY: &str = "STEPFOLD_IDEMPOTENCY_KEY";
 
-/// A program that can be run.
-pub(crate) struct Program {
+/// A program of the agent file, ready to run.
+pub(crate) struct ExternalProgram {
     form: CommandForm,
     path: PathBuf,
     folder: PathBuf,
@@ -34,9 +35,9 @@ pub(super) fn builder(
     description: String,
     form: &CommandForm,
     folder: &Path,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> Option<ToolBuilder> {
-    let program = Arc::new(Program::new(form, folder, faults)?);
+    let program = Arc::new(ExternalProgram::new(form, folder, faults)?);
     let call = move |context: ToolContext| {
         let program = Arc::clone(&program);
         async move {
@@ -47,14 +48,14 @@ pub(super) fn builder(
     Some(Tool::new(name, description, call))
 }
 
-impl Program {
-    /// The program of a command; what is wrong with it, from the table around `command` on, goes to the faults.
-    pub(crate) fn new(form: &CommandForm, folder: &Path, faults: &mut Faults) -> Option<Self> {
+impl ExternalProgram {
+    /// Checks a command and prepares its program. Faults are recorded relative to the table that contains `command`.
+    pub(crate) fn new(form: &CommandForm, folder: &Path, faults: &mut FaultCollector) -> Option<Self> {
         let Some(first) = form.argv.first().filter(|first| !first.trim().is_empty()) else {
             faults.add(&["command", "argv"], "missing program");
             return None;
         };
-        // A name is looked for in PATH, a path from the folder of the file.
+        // A bare name is searched in PATH; a path is relative to the folder of the file.
         let has_slash = Path::new(first).components().count() > 1;
         let program = if has_slash { folder.join(first) } else { PathBuf::from(first) };
         if has_slash && !program.is_file() {
@@ -71,40 +72,43 @@ impl Program {
             faults.add(&["command", "output_bytes"], words);
         }
         let path = std::path::absolute(&program).ok().filter(|_| has_slash).unwrap_or(program);
-        Some(Program { form: form.clone(), path, folder: inside })
+        Some(ExternalProgram { form: form.clone(), path, folder: inside })
     }
 
-    /// What it writes when it is given this on its standard input.
+    /// Runs the program with this standard input, and returns its output.
     pub(crate) async fn run(&self, input: &str, key: &str) -> Result<String, ToolError> {
         let mut child = self.start(key)?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // Ends the program however this future ends; a timeout drops it.
-        let mut child = Running::new(child);
+        // NOTE: The guard kills the program however this future ends: a timeout drops it.
+        let mut child = RunningProgram::new(child);
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A program need not read what it is given.
+                // NOTE: A program that does not read its input closes the pipe: that is not a failure.
                 let _ = stdin.write_all(input.as_bytes()).await;
             }
             Ok::<(), ToolError>(())
         };
         let errors = async { Ok(read_start(stderr, ERROR_BYTES).await) };
-        // Too much of output is an error at once: the program may never end.
+        // NOTE: Too much output fails immediately: waiting for the end of the program could take forever.
         let ((), output, errors) =
             tokio::try_join!(feed, read_bounded(stdout, self.form.output_bytes), errors)?;
         let status = child.wait().await?;
         if !status.success() {
             return Err(ToolError::new(failure(status, &errors)));
         }
+        // NOTE: Permanent, since the same program would write the same bytes again.
         String::from_utf8(output).map_err(|_| ToolError::permanent("invalid program output: expected UTF-8"))
     }
 
-    /// What it writes, read as the file says.
+    /// Reads the output in the format of the file.
     pub(crate) fn read(&self, output: &str) -> Result<Value, ToolError> {
         read_output(self.form.output, output)
     }
 
     fn start(&self, key: &str) -> Result<Child, ToolError> {
         let mut command = Command::new(&self.path);
+        // NOTE: No shell, and a cleared environment: arguments of a model must not become a command line, and variables may
+        // hold keys (`docs/decisions/command.md`).
         command
             .args(&self.form.argv[1..])
             .current_dir(&self.folder)
@@ -115,8 +119,9 @@ impl Program {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         let names = self.form.environment.iter().map(String::as_str).chain(["PATH"]);
-        command.envs(names.filter_map(|name| Some((name, crate::environment(name)?))));
-        // A group of its own: it can be ended whole, and Ctrl-C in the terminal does not reach it.
+        command.envs(names.filter_map(|name| Some((name, crate::environment::variable(name)?))));
+        // NOTE: A process group of its own can be killed with all its children, and Ctrl-C at the terminal does not
+        // reach it.
         #[cfg(unix)]
         command.process_group(0);
         command.spawn().map_err(|error| {
@@ -125,15 +130,15 @@ impl Program {
     }
 }
 
-/// A program that is ended when this is dropped, with all that it has started.
-struct Running {
+/// A running program: dropping it kills the program with all its child processes.
+struct RunningProgram {
     child: Child,
     has_ended: bool,
 }
 
-impl Running {
+impl RunningProgram {
     fn new(child: Child) -> Self {
-        Running { child, has_ended: false }
+        RunningProgram { child, has_ended: false }
     }
 
     async fn wait(&mut self) -> std::io::Result<ExitStatus> {
@@ -143,7 +148,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if self.has_ended {
             return;
@@ -152,14 +157,14 @@ impl Drop for Running {
         if let Some(group) =
             self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?))
         {
-            // If it has ended already, that is as well.
+            // A group that has ended already is not an error.
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
         let _ = self.child.start_kill();
     }
 }
 
-/// All of it; an error if it is more than `limit`.
+/// Reads all of the output; an error if it is longer than `limit`.
 async fn read_bounded(source: Option<impl AsyncRead + Unpin>, limit: usize) -> Result<Vec<u8>, ToolError> {
     let mut bytes = Vec::new();
     let Some(source) = source else { return Ok(bytes) };
@@ -171,12 +176,13 @@ async fn read_bounded(source: Option<impl AsyncRead + Unpin>, limit: usize) -> R
     Ok(bytes)
 }
 
-/// Its beginning. What comes behind is read and dropped, so that the program is not held up.
+/// Reads the beginning of the output, and drops the rest.
 async fn read_start(source: Option<impl AsyncRead + Unpin>, limit: usize) -> String {
     let mut bytes = Vec::new();
     if let Some(mut source) = source {
-        // What cannot be read is no part of the message.
+        // Unreadable output is left out of the message.
         let _ = (&mut source).take(limit as u64).read_to_end(&mut bytes).await;
+        // NOTE: The rest is read as well: a full pipe would block the program.
         let _ = tokio::io::copy(&mut source, &mut tokio::io::sink()).await;
     }
     String::from_utf8_lossy(&bytes).trim().to_owned()

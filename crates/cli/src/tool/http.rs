@@ -1,4 +1,4 @@
-//! A server as a tool. Requests go only to hosts that the file names, also after a redirect.
+//! An HTTP server as a tool. Requests go only to the hosts that the file names, also after a redirect.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,17 +13,18 @@ use stepfold::prelude::*;
 use stepfold::tools::ToolBuilder;
 
 use super::read_output;
-use crate::agent_file::Faults;
-use crate::agent_file::form::{HttpForm, Method};
+use crate::form::FaultCollector;
+use crate::form::agent::{HttpForm, HttpMethod};
 
-/// How often a server may send us elsewhere.
+/// The maximum number of redirects.
 const REDIRECTS: usize = 5;
 const CONNECT: Duration = Duration::from_secs(10);
-/// What of an error's body the model reads.
+/// The bytes of an error's body that the model reads.
 const ERROR_BYTES: usize = 2 * 1024;
 
-struct Server {
+struct HttpTool {
     form: HttpForm,
+    // NOTE: Created at the first call: checking a file needs no TLS.
     client: OnceLock<Result<Client, String>>,
 }
 
@@ -32,7 +33,7 @@ pub(super) fn builder(
     description: String,
     form: &HttpForm,
     parameters: &Value,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> Option<ToolBuilder> {
     let before = faults.count();
     check_url(form, parameters, &mut |words| faults.add(&["http", "url"], words));
@@ -50,7 +51,7 @@ pub(super) fn builder(
     if faults.count() > before {
         return None;
     }
-    let server = Arc::new(Server { form: form.clone(), client: OnceLock::new() });
+    let server = Arc::new(HttpTool { form: form.clone(), client: OnceLock::new() });
     let call = move |context: ToolContext| {
         let server = Arc::clone(&server);
         async move { server.ask(&context).await }
@@ -98,7 +99,7 @@ fn check_host(url: &Url, hosts: &[String]) -> Result<(), String> {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
     let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
     let is_allowed = hosts.iter().map(|allowed| allowed.to_ascii_lowercase()).any(|allowed| {
-        // A host without a port allows the scheme's own port only.
+        // NOTE: A host without a port allows only the default port of the scheme: other ports are other services.
         allowed == with_port || (allowed == host && url.port().is_none())
     });
     if is_allowed {
@@ -108,13 +109,13 @@ fn check_host(url: &Url, hosts: &[String]) -> Result<(), String> {
     Err(format!("host `{host}` not allowed; allowed: {}", hosts.join(", ")))
 }
 
-impl Server {
+impl HttpTool {
     async fn ask(&self, context: &ToolContext) -> Result<Value, ToolError> {
         let request = self.request(context)?;
         let client = self.client.get_or_init(|| client(self.form.hosts.clone()));
         let client = client.as_ref().map_err(|error| ToolError::permanent(error.clone()))?;
         let response = client.execute(request).await.map_err(|error| {
-            // The URL may hold what the state feeds; the sources say what happened.
+            // NOTE: The URL may contain values of the state, which the model must not see.
             ToolError::new(crate::error::chain(&error.without_url()))
         })?;
         let status = response.status();
@@ -123,6 +124,7 @@ impl Server {
         let (body, is_whole) = read_bounded(response, limit).await?;
         if is_wrong {
             let words = format!("server error {status}: {}", body.trim());
+            // NOTE: Failures of the server and rate limits may pass, so calls can be retried; other errors are permanent.
             let is_passing = status.is_server_error() || status.as_u16() == 429;
             return Err(if is_passing { ToolError::new(words) } else { ToolError::permanent(words) });
         }
@@ -137,7 +139,7 @@ impl Server {
         let mut rest: Map<String, Value> = context.arguments().as_object().cloned().unwrap_or_default();
         let mut url = self.url(&mut rest)?;
         check_host(&url, &self.form.hosts).map_err(ToolError::permanent)?;
-        let has_body = matches!(self.form.method, Method::Post | Method::Put | Method::Patch);
+        let has_body = matches!(self.form.method, HttpMethod::Post | HttpMethod::Put | HttpMethod::Patch);
         if !has_body && !rest.is_empty() {
             let mut query = url.query_pairs_mut();
             for (name, value) in &rest {
@@ -157,7 +159,7 @@ impl Server {
         Ok(request)
     }
 
-    /// The URL with the arguments that it names, which are taken out of the rest.
+    /// Builds the URL with the arguments that it names, and removes them from the rest.
     fn url(&self, rest: &mut Map<String, Value>) -> Result<Url, ToolError> {
         let template = self.form.url.as_str();
         let taken = |name: &str, rest: &Map<String, Value>| {
@@ -171,7 +173,7 @@ impl Server {
         } else {
             for name in placeholders(template) {
                 let argument = taken(name, rest)?;
-                // These would be a way up, escaped or not.
+                // NOTE: `.` and `..` leave the path of the file, escaped or not: URL parsers resolve both.
                 if matches!(&*argument, "." | "..") {
                     return Err(ToolError::permanent(format!("invalid argument `{name}`: `{argument}`")));
                 }
@@ -188,6 +190,7 @@ impl Server {
         let unfit = |name: &str| ToolError::permanent(format!("invalid header `{name}`"));
         let mut add = |name: &str, value: &str| {
             let mut value = HeaderValue::try_from(value).map_err(|_| unfit(name))?;
+            // NOTE: Values of headers are often keys: sensitive ones are not in Debug output.
             value.set_sensitive(true);
             headers.insert(HeaderName::try_from(name).map_err(|_| unfit(name))?, value);
             Ok::<(), ToolError>(())
@@ -197,7 +200,7 @@ impl Server {
         }
         let from: &BTreeMap<String, String> = &self.form.headers_from_environment;
         for (name, variable) in from {
-            let value = crate::environment(variable).ok_or_else(|| {
+            let value = crate::environment::variable(variable).ok_or_else(|| {
                 ToolError::permanent(format!("missing environment variable {variable} for header `{name}`"))
             })?;
             add(name, &value.to_string_lossy())?;
@@ -206,14 +209,14 @@ impl Server {
     }
 }
 
-impl From<Method> for reqwest::Method {
-    fn from(method: Method) -> Self {
+impl From<HttpMethod> for reqwest::Method {
+    fn from(method: HttpMethod) -> Self {
         match method {
-            Method::Get => reqwest::Method::GET,
-            Method::Post => reqwest::Method::POST,
-            Method::Put => reqwest::Method::PUT,
-            Method::Patch => reqwest::Method::PATCH,
-            Method::Delete => reqwest::Method::DELETE,
+            HttpMethod::Get => reqwest::Method::GET,
+            HttpMethod::Post => reqwest::Method::POST,
+            HttpMethod::Put => reqwest::Method::PUT,
+            HttpMethod::Patch => reqwest::Method::PATCH,
+            HttpMethod::Delete => reqwest::Method::DELETE,
         }
     }
 }
@@ -223,6 +226,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
         if attempt.previous().len() > REDIRECTS {
             return attempt.error(format!("more than {REDIRECTS} redirects"));
         }
+        // NOTE: An allowed server could otherwise lead requests to any host, such as one of the local network.
         match check_host(attempt.url(), &hosts) {
             Ok(()) => attempt.follow(),
             Err(message) => attempt.error(format!("redirect rejected: {message}")),
@@ -237,7 +241,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
     Client::builder()
         .redirect(policy)
         .connect_timeout(CONNECT)
-        // A proxy of the environment would be a host that the file does not name.
+        // NOTE: A proxy of the environment would be a host that the file does not name.
         .no_proxy()
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
@@ -245,7 +249,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
         .map_err(|error| format!("HTTP client could not be created: {}", crate::error::chain(&error)))
 }
 
-/// The beginning of a body, and whether that is all.
+/// Reads a body up to a limit, and whether it is complete.
 async fn read_bounded(mut response: reqwest::Response, limit: usize) -> Result<(String, bool), ToolError> {
     let mut bytes = Vec::new();
     let failed = |error: reqwest::Error| ToolError::new(crate::error::chain(&error.without_url()));
@@ -263,7 +267,7 @@ fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A text as one segment of a path: nothing in it leads elsewhere.
+/// Escapes a text as one segment of a path.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! Servers of tools that an agent file describes: built with it, started by the run, ended with the command.
+//! The MCP servers of an agent file: built with the agent, started by the run, stopped at the end of the command.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,29 +9,35 @@ use stepfold::mcp::{
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Part;
 
-use crate::agent_file::Faults;
-use crate::agent_file::form::{McpCommand, McpForm, OAuthForm};
-use crate::desk;
-use crate::error::Misuse;
+use crate::environment;
+use crate::error::UsageError;
+use crate::form::FaultCollector;
+use crate::form::agent::{McpCommandForm, McpForm, OAuthForm};
 use crate::show;
 
-/// A server of this process, and the file that keeps what was approved of it.
+/// A server of this process, and the file of its approved tool definitions.
 #[derive(Clone)]
-struct Known {
+struct KnownServer {
     server: Server,
     approved: Option<PathBuf>,
     oauth: Option<OAuthForm>,
 }
 
-/// The servers of this process. A command has one agent, or the agents of one graph; its end ends them.
-static SERVERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+/// The servers of this process: a command has one agent, or the agents of one graph, and stops the servers at its end.
+// NOTE: A static, since an agent is built deep inside of a graph file, and the end of the command must stop all servers.
+static SERVERS: Mutex<Vec<KnownServer>> = Mutex::new(Vec::new());
 
-fn servers() -> MutexGuard<'static, Vec<Known>> {
+fn servers() -> MutexGuard<'static, Vec<KnownServer>> {
     SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The tools of a server; none if something is wrong with its table.
-pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Faults) -> Option<Toolset> {
+/// Builds a server, and returns its tools; none if its table has faults.
+pub(crate) fn toolset(
+    name: &str,
+    form: &McpForm,
+    folder: &Path,
+    faults: &mut FaultCollector,
+) -> Option<Toolset> {
     let before = faults.count();
     let builder = match (&form.command, &form.url) {
         (Some(command), None) => command_of(name, command, folder, faults),
@@ -86,7 +92,7 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
     match builder.build() {
         Ok(server) if faults.count() == before => {
             let tools = server.toolset();
-            servers().push(Known { server, approved, oauth: form.oauth.clone() });
+            servers().push(KnownServer { server, approved, oauth: form.oauth.clone() });
             Some(tools)
         }
         Ok(_) => None,
@@ -101,9 +107,14 @@ pub(crate) fn toolset(name: &str, form: &McpForm, folder: &Path, faults: &mut Fa
     }
 }
 
-fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faults) -> ServerBuilder {
+fn command_of(
+    name: &str,
+    command: &McpCommandForm,
+    folder: &Path,
+    faults: &mut FaultCollector,
+) -> ServerBuilder {
     let mut argv = command.argv.clone();
-    // A name is looked for in PATH, a path from the folder of the file.
+    // A bare name is searched in PATH; a path is relative to the folder of the file.
     if let Some(first) = argv.first_mut().filter(|first| Path::new(first.as_str()).components().count() > 1) {
         let program = folder.join(&*first);
         if !program.is_file() {
@@ -116,8 +127,10 @@ fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faul
     if !inside.is_dir() {
         faults.add(&["command", "folder"], format!("folder {} not found", inside.display()));
     }
-    let inherited =
-        command.environment.iter().filter_map(|name| Some((name.into(), crate::environment(name)?)));
+    let inherited = command
+        .environment
+        .iter()
+        .filter_map(|name| Some((name.into(), crate::environment::variable(name)?)));
     let named = command.env.iter().map(|(name, value)| (name.into(), value.into()));
     inherited.chain(named).fold(
         Server::command(name, argv).folder(inside),
@@ -125,13 +138,13 @@ fn command_of(name: &str, command: &McpCommand, folder: &Path, faults: &mut Faul
     )
 }
 
-/// A variable that is not set leaves its header out: the server says then what it misses.
-fn remote(name: &str, url: &str, form: &McpForm, faults: &mut Faults) -> ServerBuilder {
+/// Describes a server at a URL. A header whose variable is not set is left out: the server reports what it misses.
+fn remote(name: &str, url: &str, form: &McpForm, faults: &mut FaultCollector) -> ServerBuilder {
     let mut builder = Server::http(name, url);
     for (header, value) in &form.headers {
         builder = builder.header(header, value);
     }
-    let variable = |name: &String| Some(crate::environment(name)?.to_string_lossy().into_owned());
+    let variable = |name: &String| Some(crate::environment::variable(name)?.to_string_lossy().into_owned());
     for (header, name) in &form.headers_from_environment {
         if let Some(value) = variable(name) {
             builder = builder.header(header, value);
@@ -146,17 +159,18 @@ fn remote(name: &str, url: &str, form: &McpForm, faults: &mut Faults) -> ServerB
     }
 }
 
-/// Tokens are kept beside the sessions of the user, and no command but `login` asks for a sign-in: runs wait for it as for an
-/// approval.
-fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut Faults) -> OAuth {
+/// Describes the sign-in to a server. Tokens are kept beside the sessions of the user. Only `login` opens a sign-in; a run
+/// without a token waits for it as for an approval.
+fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut FaultCollector) -> OAuth {
     let mut oauth = OAuth::new()
         .scopes(&form.scopes)
         .advice(format!("run `stepfold login AGENT.toml {name}` with this agent file"));
-    match desk::data_folder() {
+    match environment::data_folder() {
         Ok(folder) => oauth = oauth.credentials(CredentialFile::in_folder(folder.join("credentials"), url)),
         Err(error) => faults.add(&["oauth"], error.to_string()),
     }
-    let secret = form.client_secret_from_environment.as_ref().and_then(|name| crate::environment(name));
+    let secret =
+        form.client_secret_from_environment.as_ref().and_then(|name| crate::environment::variable(name));
     let secret = secret.map(|secret| secret.to_string_lossy().into_owned());
     match &form.client_id {
         Some(id) => oauth = oauth.client(id, secret),
@@ -172,10 +186,10 @@ fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut Faults) -
     }
 }
 
-fn read_approved(file: &Path, faults: &mut Faults) -> Option<Approved> {
+fn read_approved(file: &Path, faults: &mut FaultCollector) -> Option<Approved> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
-        // It is written at the end of the first command that lists the tools.
+        // The first command that lists the tools writes the file at its end.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
         Err(error) => {
             faults.add(&["approved"], format!("{} cannot be read: {error}", file.display()));
@@ -196,32 +210,33 @@ pub(crate) fn known() -> Vec<Server> {
     servers().iter().map(|known| known.server.clone()).collect()
 }
 
-/// A server that was started to see what it offers.
-pub(crate) struct Checked {
+/// The result of starting a server to check its tools.
+pub(crate) struct ServerCheck {
     pub(crate) server: String,
-    /// How many tools are offered, and those that cannot be; or why it does not list them.
+    /// The number of offered tools, and the refused ones; or the error of the server.
     pub(crate) tools: Result<(usize, Vec<Refused>), String>,
 }
 
-/// What the servers offer of the files that were read since this was asked last. They are ended, and nothing that they say
-/// counts as approved.
-pub(crate) async fn checked() -> Vec<Checked> {
+/// Starts the servers of the files that were read since the last call, and checks their tools. The servers are stopped, and
+/// their definitions do not count as approved.
+pub(crate) async fn checked() -> Vec<ServerCheck> {
+    // NOTE: Taken out of the list, so that `end` does not store their definitions as approved.
     let known = std::mem::take(&mut *servers());
     let mut checked = Vec::with_capacity(known.len());
-    for Known { server, .. } in known {
+    for KnownServer { server, .. } in known {
         let tools = Box::pin(async {
             let refused = server.refused().await?;
             Ok((server.offered().await?.len(), refused))
         });
         let tools = tools.await.map_err(|error: McpError| error.to_string());
         server.stop().await;
-        checked.push(Checked { server: server.name().to_owned(), tools });
+        checked.push(ServerCheck { server: server.name().to_owned(), tools });
     }
     checked
 }
 
-/// The servers of the agent that want a sign-in, or the one of this name, each with the port of the way back.
-pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)>, Misuse> {
+/// The servers of the agent that require a sign-in, or the one of this name, each with the port for the redirect.
+pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)>, UsageError> {
     let known = servers();
     let with_sign_in: Vec<_> =
         known.iter().filter_map(|known| Some((known.server.clone(), known.oauth.as_ref()?.port))).collect();
@@ -230,7 +245,7 @@ pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)
     if named.is_empty() {
         let known: Vec<&str> = with_sign_in.iter().map(|(server, _)| server.name()).collect();
         let all = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        return Err(Misuse(match name {
+        return Err(UsageError(match name {
             Some(name) => format!("unknown server `{name}`; servers with `oauth`: {all}"),
             None => "no MCP server of the agent has `oauth`".to_owned(),
         }));
@@ -238,8 +253,8 @@ pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)
     Ok(named)
 }
 
-/// The server of `SERVER:NAME`, and the name there.
-pub(crate) fn split(named: &str) -> Result<(Server, &str), Misuse> {
+/// Splits `SERVER:NAME` into the server and the name.
+pub(crate) fn split(named: &str) -> Result<(Server, &str), UsageError> {
     let known = known();
     let found = named.split_once(':').and_then(|(name, rest)| {
         let server = known.iter().find(|server| server.name() == name)?;
@@ -247,21 +262,24 @@ pub(crate) fn split(named: &str) -> Result<(Server, &str), Misuse> {
     });
     found.ok_or_else(|| {
         let servers: Vec<&str> = known.iter().map(Server::name).collect();
-        Misuse(format!("unknown server in `{named}`: must be SERVER:NAME; servers: {}", servers.join(", ")))
+        UsageError(format!(
+            "unknown server in `{named}`: must be SERVER:NAME; servers: {}",
+            servers.join(", ")
+        ))
     })
 }
 
-/// The contents of the resource `SERVER:URI`, as parts of a message.
+/// Reads the resource `SERVER:URI` into parts of a message.
 pub(crate) async fn resource(named: &str) -> anyhow::Result<Vec<Part>> {
     let (server, uri) = split(named)?;
     Ok(Box::pin(server.read_resource(uri)).await?)
 }
 
-/// What is different about a tool, by the name that the model calls it by, from what was approved of it.
+/// The changes of a tool's definition since its approval, by the name that the model uses.
 pub(crate) async fn change_of(tool: &str) -> Option<String> {
     let known = servers().clone();
     for known in known {
-        // A server that cannot be asked has said so when the run asked for its tools.
+        // A failing server was reported already, when the run listed its tools.
         if let Ok(Some(change)) = Box::pin(known.server.change_of(tool)).await {
             return Some(change.to_string());
         }
@@ -269,13 +287,14 @@ pub(crate) async fn change_of(tool: &str) -> Option<String> {
     None
 }
 
-/// Ends the servers of this process, and keeps what was approved.
+/// Stops the servers of this process, and stores the approved definitions.
 pub(crate) async fn end() {
     let known = std::mem::take(&mut *servers());
-    for Known { server, approved, .. } in known {
+    for KnownServer { server, approved, .. } in known {
         if let (Some(file), Some(approved)) = (approved, server.approved()) {
-            // Definitions have a JSON form.
+            // Serialization of definitions cannot fail.
             let text = serde_json::to_string_pretty(&approved).unwrap_or_default();
+            // NOTE: An unchanged file is not written, so a read-only one is not a failure.
             let is_new = std::fs::read_to_string(&file).map_or(true, |stored| stored != text);
             if is_new && let Err(error) = std::fs::write(&file, text) {
                 show::bad("warning", &format!("{} cannot be written: {error}", file.display()));

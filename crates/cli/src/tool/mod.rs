@@ -1,4 +1,4 @@
-//! Tools that an agent file describes: programs, servers, and what is built in.
+//! The tools of an agent file: programs, HTTP servers, MCP servers, and built-in ones.
 
 mod builtin;
 mod command;
@@ -12,17 +12,17 @@ use stepfold::prelude::*;
 use stepfold::state_core::state::Handlers;
 use stepfold::tools::{BuildError, ResultText, Retry, Source};
 
-pub(crate) use self::command::Program;
-use crate::agent_file::form::{OutputBinding, Reads, ToolForm};
-use crate::agent_file::{Faults, unknown_key};
+pub(crate) use self::command::ExternalProgram;
+use crate::form::agent::{OutputBindingForm, ToolForm, ToolOutputFormat};
+use crate::form::{FaultCollector, unknown_key};
 
-/// The tool of a table; none if something is wrong with it.
+/// Builds the tool of a table; none if it has faults.
 pub(crate) fn build(
     name: &str,
     form: &ToolForm,
     folder: &Path,
     schema: &Schema,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> Option<Tool> {
     let before = faults.count();
     unknown_keys(form, schema, faults);
@@ -79,8 +79,8 @@ pub(crate) fn build(
     }
 }
 
-/// Bindings to keys that the state does not have.
-fn unknown_keys(form: &ToolForm, schema: &Schema, faults: &mut Faults) {
+/// Reports bindings to keys that the state does not declare.
+fn unknown_keys(form: &ToolForm, schema: &Schema, faults: &mut FaultCollector) {
     let tables = [
         ("inputs_from_state", form.inputs_from_state.keys().collect::<Vec<_>>()),
         ("defaults_from_state", form.defaults_from_state.keys().collect()),
@@ -94,7 +94,7 @@ fn unknown_keys(form: &ToolForm, schema: &Schema, faults: &mut Faults) {
     }
 }
 
-/// The schema of the arguments. An object without more is one that takes none.
+/// The schema of the arguments; without one, an object without fields.
 fn parameters(form: &ToolForm) -> Value {
     let mut fields: Map<String, Value> = form.parameters.clone().unwrap_or_default().into_iter().collect();
     fields.entry("type").or_insert_with(|| json!("object"));
@@ -105,7 +105,7 @@ fn parameters(form: &ToolForm) -> Value {
 fn bind(
     mut builder: stepfold::tools::ToolBuilder,
     form: &ToolForm,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
 ) -> stepfold::tools::ToolBuilder {
     for (key, parameter) in &form.inputs_from_state {
         builder = builder.input_from_state(key.as_str(), parameter);
@@ -114,8 +114,8 @@ fn bind(
         builder = builder.default_from_state(key.as_str(), parameter);
     }
     let reads = form.command.as_ref().map(|command| command.command().output);
-    let is_text = reads.or(form.http.as_ref().map(|http| http.output)) == Some(Reads::Text);
-    for (key, OutputBinding { source, handler }) in &form.outputs_to_state {
+    let is_text = reads.or(form.http.as_ref().map(|http| http.output)) == Some(ToolOutputFormat::Text);
+    for (key, OutputBindingForm { source, handler }) in &form.outputs_to_state {
         if source.is_some() && is_text {
             let words = "a field requires JSON output: add `output = \"json\"` to the command or the server";
             faults.add(&["outputs_to_state"], words);
@@ -140,7 +140,7 @@ fn bind(
     builder
 }
 
-/// A handler by its name, read as schemas read it.
+/// Parses the name of a handler, as schemas do.
 fn handler_of(name: &str) -> Result<Handler, String> {
     let stored = json!({"version": 1, "keys": {"x": {"type": true, "handler": name}}}).to_string();
     let schema = Schema::from_json(&stored, &Handlers::new()).map_err(|error| crate::error::chain(&error))?;
@@ -148,11 +148,11 @@ fn handler_of(name: &str) -> Result<Handler, String> {
     key.ok_or_else(|| format!("unknown handler \"{name}\""))
 }
 
-/// What a program or a server gave, read as the file says.
-fn read_output(reads: Reads, text: &str) -> Result<Value, ToolError> {
+/// Reads the output of a program or a server in the format of the file.
+fn read_output(reads: ToolOutputFormat, text: &str) -> Result<Value, ToolError> {
     match reads {
-        Reads::Text => Ok(Value::String(text.trim_end_matches(['\r', '\n']).to_owned())),
-        Reads::Json => serde_json::from_str(text)
+        ToolOutputFormat::Text => Ok(Value::String(text.trim_end_matches(['\r', '\n']).to_owned())),
+        ToolOutputFormat::Json => serde_json::from_str(text)
             .map_err(|error| ToolError::permanent(format!("invalid JSON in the output: {error}"))),
     }
 }

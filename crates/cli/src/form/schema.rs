@@ -1,4 +1,4 @@
-//! The JSON Schemas of agent files and graph files: what `stepfold schema` prints, and what files are checked against.
+//! The JSON Schemas of agent files and graph files, as `stepfold schema` prints them for editors.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -14,7 +14,7 @@ pub(crate) fn json_schema<F: JsonSchema>() -> Value {
     schema
 }
 
-/// An optional field is one that may be left out; its schema need not say null as well.
+/// Drops null from a schema: an optional field is left out in TOML, never null.
 fn drop_null(schema: &mut Value) {
     if let Value::Object(fields) = schema {
         if let Some(Value::Array(names)) = fields.get_mut("type") {
@@ -48,51 +48,18 @@ fn drop_null(schema: &mut Value) {
     }
 }
 
-/// `; did you mean ...?`, if one of the names is near, else the list of them.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let known: Vec<&str> = known.collect();
-    let near = known.iter().map(|known| (distance(name, known), *known)).min();
-    match near {
-        Some((distance, near)) if distance <= 1 + near.len() / 4 => format!("; did you mean `{near}`?"),
-        _ => format!("; available: {}", known.join(", ")),
-    }
-}
-
-/// How many letters have to be changed, put in or left out.
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (above, letter) in left.chars().enumerate() {
-        let mut diagonal = above;
-        row[0] = above + 1;
-        for (place, other) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *other);
-            diagonal = row[place + 1];
-            row[place + 1] = replaced.min(diagonal + 1).min(row[place] + 1);
-        }
-    }
-    row[right.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent_file::form::Form;
-    use crate::agent_file::graph_form::GraphForm;
+    use crate::form::agent::AgentFileForm;
+    use crate::form::graph::GraphForm;
 
     #[test]
     fn the_schema_is_one_and_has_neither_references_nor_null() {
-        for schema in [json_schema::<Form>(), json_schema::<GraphForm>()] {
+        for schema in [json_schema::<AgentFileForm>(), json_schema::<GraphForm>()] {
             stepfold::state_core::json_schema::ValueType::of_schema(schema.clone()).unwrap();
             let text = schema.to_string();
             assert!(!text.contains("$ref") && !text.contains("\"null\""), "{text}");
         }
-    }
-
-    #[test]
-    fn a_near_name_is_offered() {
-        let names = || ["instructions", "limits"].into_iter();
-        assert_eq!(nearest("instruction", names()), "; did you mean `instructions`?");
-        assert_eq!(nearest("color", names()), "; available: instructions, limits");
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::agent::{AgentFileForm, EffectForm, NamedValues, PriceForm, ProgramForm, StateKeyForm, TimeSpan};
 use super::by_type::by_type;
-use super::form::{Effects, Form, Named, PriceForm, ProgramForm, StateKey, Time};
 
 by_type!(AgentForm, "string or object", text => AgentForm::File, table => AgentForm::Inline);
 by_type!(AnswersForm, "string or object", text => AnswersForm::Key, table => AnswersForm::Fields);
-by_type!(Names, "string or list", text => Names::One, list => Names::Many);
+by_type!(NodeNames, "string or list", text => NodeNames::One, list => NodeNames::Many);
 
 /// A graph for `stepfold run` and `stepfold chat`: agents and programs over one state.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -25,31 +25,32 @@ pub(crate) struct GraphForm {
     pub(crate) model: Option<String>,
     /// The keys of the state. Agents in separate files share the keys that both declare equally. If a node is
     /// tracked, the keys of progress (`tasks`, `outputs`, `errors` and so on) are declared automatically.
-    pub(crate) state: Named<StateKey>,
+    pub(crate) state: NamedValues<StateKeyForm>,
     /// Whether undeclared keys are accepted.
     pub(crate) open_state: bool,
-    /// Whether agents follow the state: `model_id` names their model, `params` are its parameters, and if `auto` is false
-    /// every call of a tool needs an approval. A writer of `model_id` decides where the conversation is sent.
+    /// Whether agents are configured by the state: `model_id` names their model, `params` are its parameters, and if `auto`
+    /// is false every call of a tool needs an approval. A writer of `model_id` decides which provider reads the
+    /// conversation.
     pub(crate) per_run: bool,
     /// The nodes, by name. Concurrent writes are merged in the order of the nodes here.
-    pub(crate) nodes: Named<NodeForm>,
+    pub(crate) nodes: NamedValues<NodeForm>,
     /// Unconditional edges.
     pub(crate) edges: Vec<EdgeForm>,
-    /// The ways that a value of the state chooses.
+    /// Edges that are chosen by a value of the state.
     pub(crate) routes: Vec<RouteForm>,
-    /// How much a run may take.
-    pub(crate) limits: GraphLimits,
+    /// Limits of a run.
+    pub(crate) limits: GraphLimitsForm,
     /// Ask a human about programs that must not run twice and had started before a crash; else they have failed.
     pub(crate) ask_when_uncertain: bool,
-    /// The prices of models, by name, also of its agents: the server tells by them what steps cost.
-    pub(crate) prices: Named<PriceForm>,
+    /// The prices of models, by name, also of its agents: the server computes the costs of steps from them.
+    pub(crate) prices: NamedValues<PriceForm>,
 }
 
 /// A node: one of `agent`, `command` and `says`, and its settings.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct NodeForm {
-    /// The file of an agent or a graph, seen from the folder of this one; or an agent as a table, which has the
+    /// The file of an agent or a graph, relative to the folder of this file; or an agent as a table, which has the
     /// graph's state.
     pub(crate) agent: Option<AgentForm>,
     /// A program, as in `["./save.sh", "--all"]`, or a table as for command tools. Its standard input is an
@@ -63,18 +64,18 @@ pub(crate) struct NodeForm {
     pub(crate) asks: Option<String>,
     /// The key that the answer is written to; or, as in `{ tasks = "list" }`, keys with fields of the answer.
     pub(crate) answers: Option<AnswersForm>,
-    /// The keys that an agent shares with the graph; all that both declare alike by default.
+    /// The keys that an agent shares with the graph; by default all that both declare equally.
     pub(crate) shares: Option<Vec<String>>,
     /// The keys that a program receives; all keys under `state` by default.
     pub(crate) reads: Option<Vec<String>>,
     /// The nodes that a program may choose by `goto`, or `END`.
     pub(crate) goes_to: Vec<String>,
-    /// Who has to agree before a program runs.
-    pub(crate) approval: NodeApprovals,
+    /// The approval rule of a program: never, or always.
+    pub(crate) approval: NodeApprovalForm,
     /// The effect of a program outside the process, which determines how an interrupted one is resumed;
     /// `idempotent` by default.
-    pub(crate) effect: Option<Effects>,
-    /// In how many steps of a run the node may be; 3 by default.
+    pub(crate) effect: Option<EffectForm>,
+    /// The maximum executions of the node in a run; 3 by default.
     pub(crate) max_executions: Option<u64>,
     /// The next node if this one has reached its limit; the run ends there by default.
     pub(crate) at_limit: Option<String>,
@@ -84,11 +85,11 @@ pub(crate) struct NodeForm {
     pub(crate) go_on_after_error: bool,
     /// The number of retries after a failure.
     pub(crate) retries: usize,
-    /// The time that one try may take, as in `30s`.
-    pub(crate) timeout: Option<Time>,
+    /// The time that one attempt may take, as in `30s`.
+    pub(crate) timeout: Option<TimeSpan>,
     /// Run the node only when nothing else is left to run.
     pub(crate) deferred: bool,
-    /// Keep track of the task that the node works at, the `id` of its item: its status, its output, the percentage.
+    /// Track the node's task, which the `id` of its item names: its status, its output, the percentage.
     pub(crate) tracked: bool,
 }
 
@@ -99,7 +100,7 @@ pub(crate) enum AgentForm {
     /// The file that describes it.
     File(String),
     /// The agent itself.
-    Inline(Box<Form>),
+    Inline(Box<AgentFileForm>),
 }
 
 /// The destination of an answer.
@@ -112,10 +113,10 @@ pub(crate) enum AnswersForm {
     Fields(BTreeMap<String, String>),
 }
 
-/// Who has to agree before a program runs.
+/// The approval rule of programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum NodeApprovals {
+pub(crate) enum NodeApprovalForm {
     /// No approval.
     #[default]
     Never,
@@ -129,15 +130,16 @@ pub(crate) enum NodeApprovals {
 pub(crate) struct EdgeForm {
     /// The node, or `START`. A list is a join: the edge is taken when all of them have finished.
     #[schemars(required)]
-    pub(crate) from: Option<Names>,
-    /// The node, or `END`. A list is several ways, side by side.
+    // NOTE: Required fields are options here: a missing one is a fault at its line, and the rest is checked.
+    pub(crate) from: Option<NodeNames>,
+    /// The node, or `END`. A list is several edges, taken concurrently.
     #[schemars(required)]
-    pub(crate) to: Option<Names>,
-    /// A key with a list: one branch for each item, side by side.
+    pub(crate) to: Option<NodeNames>,
+    /// A key with a list: one branch for each item, concurrently.
     pub(crate) each: Option<String>,
 }
 
-/// A way that a value of the state chooses.
+/// An edge that is chosen by a value of the state.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RouteForm {
@@ -149,7 +151,7 @@ pub(crate) struct RouteForm {
     pub(crate) key: Option<String>,
     /// The target for each value. Text is compared without surrounding spaces; other values are JSON.
     #[schemars(required)]
-    pub(crate) cases: Option<Named<String>>,
+    pub(crate) cases: Option<NamedValues<String>>,
     /// The target for other values, and for an unset key.
     #[schemars(required)]
     pub(crate) otherwise: Option<String>,
@@ -158,34 +160,34 @@ pub(crate) struct RouteForm {
 /// A name, or several.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(untagged)]
-pub(crate) enum Names {
+pub(crate) enum NodeNames {
     /// One.
     One(String),
     /// Several.
     Many(Vec<String>),
 }
 
-impl Names {
+impl NodeNames {
     /// Each, with its place if there may be several.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Option<usize>, &str)> {
         let (one, many) = match self {
-            Names::One(name) => (Some((None, name.as_str())), &[][..]),
-            Names::Many(names) => (None, names.as_slice()),
+            NodeNames::One(name) => (Some((None, name.as_str())), &[][..]),
+            NodeNames::Many(names) => (None, names.as_slice()),
         };
         one.into_iter().chain(many.iter().enumerate().map(|(place, name)| (Some(place), name.as_str())))
     }
 }
 
-/// How much a run of a graph may take.
+/// Limits of a run of a graph.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct GraphLimits {
-    /// Steps, in each of which nodes run side by side; 100 by default.
+pub(crate) struct GraphLimitsForm {
+    /// Steps, in each of which nodes run concurrently; 100 by default.
     pub(crate) steps: Option<u64>,
     /// Tokens read and written.
     pub(crate) tokens: Option<u64>,
     /// Time, pauses left out, as in `10m`.
-    pub(crate) time: Option<Time>,
+    pub(crate) time: Option<TimeSpan>,
     /// Branches of one step; 4096 by default. More are an error.
     pub(crate) branches: Option<usize>,
     /// Branches that run at the same time; 64 by default. The others wait.

@@ -1,4 +1,4 @@
-//! Long lines, cut so that a screen shows more than one of them, with how to see all.
+//! Cuts long lines, so that a screen shows more than one of them.
 
 use std::cell::Cell;
 
@@ -9,15 +9,15 @@ const LINE: usize = 400;
 
 /// Cuts lines, and counts how many.
 #[derive(Debug)]
-pub(crate) struct Cutter {
+pub(crate) struct LineCutter {
     /// Whether nothing is cut.
     is_full: bool,
     cut: Cell<u64>,
 }
 
-impl Cutter {
+impl LineCutter {
     pub(crate) fn new(is_full: bool) -> Self {
-        Cutter { is_full, cut: Cell::new(0) }
+        LineCutter { is_full, cut: Cell::new(0) }
     }
 
     /// The line, or its beginning and how long it is.
@@ -37,7 +37,7 @@ impl Cutter {
         self.cut.get() > 0
     }
 
-    /// How to see what was cut, if anything was.
+    /// Prints how to see the cut lines in full, if there are any.
     pub(crate) fn hint(&self) {
         let cut = self.cut.get();
         if cut > 0 {

@@ -1,5 +1,8 @@
-//! The text of a file as a form. What does not fit is a fault at its place and is left out, so that the rest is looked
-//! at as well and all faults are found at once.
+//! Reads the values of a file into a form. A value that does not fit is a fault at its place and is left out; then the form
+//! is read again, so that all faults are found at once.
+//!
+//! NOTE: The deserializer of `toml` stops at the first misfit, and a check against a JSON Schema would describe the form a
+//! second time: `docs/decisions/command.md`.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,20 +16,20 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use toml::de::DeValue;
 
-use super::faults::{Faults, Path};
-use super::schema::nearest;
+use super::faults::{FaultCollector, ValuePath};
+use super::nearest::nearest;
 
 /// The place of the whole file, which cannot be left out.
 const WHOLE: usize = usize::MAX;
 
-/// The form that a file fills in; none if nothing of it can be read.
-pub(super) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut Faults) -> Option<F> {
-    let left_out = LeftOut::default();
+/// Reads the form of a file; none if nothing of it can be read.
+pub(crate) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut FaultCollector) -> Option<F> {
+    let left_out = SkippedValues::default();
     let form = loop {
-        let whole = Reader { start: WHOLE, value: file, left_out: &left_out };
+        let whole = FormDeserializer { start: WHOLE, value: file, left_out: &left_out };
         match F::deserialize(whole).map_err(|misfit| whole.leave_out(misfit)) {
             Ok(form) => break Some(form),
-            Err(Misfit { start: Some(start), message, is_told, .. }) if start != WHOLE => {
+            Err(FormError { start: Some(start), message, is_told, .. }) if start != WHOLE => {
                 if !is_told {
                     faults.add_at(start, message);
                 }
@@ -41,11 +44,16 @@ pub(super) fn read<F: DeserializeOwned>(file: &DeValue<'_>, faults: &mut Faults)
     form
 }
 
-/// Where the values stand that were left out.
-type LeftOut = RefCell<BTreeSet<usize>>;
+/// The places of the values that were left out.
+type SkippedValues = RefCell<BTreeSet<usize>>;
 
-/// Notes where the values of the form stand. Items count as in the form: without those that were left out.
-fn note_places(value: &DeValue<'_>, left_out: &BTreeSet<usize>, path: &mut Path, faults: &mut Faults) {
+/// Records the places of the form's values. Items are numbered as in the form: without the ones that were left out.
+fn note_places(
+    value: &DeValue<'_>,
+    left_out: &BTreeSet<usize>,
+    path: &mut ValuePath,
+    faults: &mut FaultCollector,
+) {
     let mut items = 0;
     for part in parts(value) {
         let is_left_out = left_out.contains(&part.start);
@@ -60,19 +68,19 @@ fn note_places(value: &DeValue<'_>, left_out: &BTreeSet<usize>, path: &mut Path,
 }
 
 /// A field of a table, or an item of a list.
-struct Part<'a> {
+struct TomlPart<'a> {
     /// The name of the field.
     name: Option<&'a str>,
-    /// Where its key, or the item, begins: nothing else begins there.
+    /// The byte at which its key, or the item, begins: unique in the file.
     start: usize,
     value: &'a DeValue<'a>,
 }
 
-fn parts<'a>(value: &'a DeValue<'a>) -> Vec<Part<'a>> {
+fn parts<'a>(value: &'a DeValue<'a>) -> Vec<TomlPart<'a>> {
     match value {
         DeValue::Table(fields) => fields
             .iter()
-            .map(|(name, value)| Part {
+            .map(|(name, value)| TomlPart {
                 name: Some(name.get_ref()),
                 start: name.span().start,
                 value: value.get_ref(),
@@ -80,59 +88,59 @@ fn parts<'a>(value: &'a DeValue<'a>) -> Vec<Part<'a>> {
             .collect(),
         DeValue::Array(items) => items
             .iter()
-            .map(|item| Part { name: None, start: item.span().start, value: item.get_ref() })
+            .map(|item| TomlPart { name: None, start: item.span().start, value: item.get_ref() })
             .collect(),
         _ => Vec::new(),
     }
 }
 
-/// Reads a value of the file, without what was left out.
+/// Deserializes a value of the file, without the values that were left out.
 #[derive(Clone, Copy)]
-struct Reader<'a> {
+struct FormDeserializer<'a> {
     start: usize,
     value: &'a DeValue<'a>,
-    left_out: &'a LeftOut,
+    left_out: &'a SkippedValues,
 }
 
-impl<'de> Reader<'de> {
+impl<'de> FormDeserializer<'de> {
     /// The fields, or the items, that were not left out.
-    fn parts(self) -> Parts<'de> {
+    fn parts(self) -> PartAccess<'de> {
         let mut parts = parts(self.value);
         parts.retain(|part| !self.left_out.borrow().contains(&part.start));
-        Parts { rest: parts.into_iter(), field: None, left_out: self.left_out }
+        PartAccess { rest: parts.into_iter(), field: None, left_out: self.left_out }
     }
 
-    /// Leaves out what does not fit: this value, or a field that it must not have.
-    fn leave_out(self, mut misfit: Misfit) -> Misfit {
+    /// Leaves out the misfit: this value, or an unknown field of it.
+    fn leave_out(self, mut misfit: FormError) -> FormError {
         if misfit.start.is_some() {
             return misfit;
         }
         let mut parts = parts(self.value).into_iter();
         let named = misfit.field.as_deref().and_then(|field| parts.find(|part| part.name == Some(field)));
-        // A field that is missing since it was left out is told already.
+        // A field that is missing because it was left out has its fault already.
         misfit.is_told = misfit.is_missing && named.is_some();
         let start = named.filter(|_| !misfit.is_missing).map_or(self.start, |part| part.start);
-        // What was left out before cannot be in the way again.
+        // NOTE: Each round must leave out something new, or reading would never end: a second misfit at one place gives up.
         let is_new = self.left_out.borrow_mut().insert(start);
         misfit.start = Some(if is_new { start } else { WHOLE });
         misfit
     }
 }
 
-impl<'de> Deserializer<'de> for Reader<'de> {
-    type Error = Misfit;
+impl<'de> Deserializer<'de> for FormDeserializer<'de> {
+    type Error = FormError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
         match self.value {
             DeValue::String(text) => visitor.visit_borrowed_str(text),
             DeValue::Boolean(truth) => visitor.visit_bool(*truth),
             DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
                 Ok(number) => visitor.visit_i64(number),
-                Err(_) => Err(Misfit::custom("the number does not fit 64 bits")),
+                Err(_) => Err(FormError::custom("the number does not fit 64 bits")),
             },
             DeValue::Float(number) => match number.as_str().parse::<f64>() {
                 Ok(number) if number.is_finite() => visitor.visit_f64(number),
-                _ => Err(Misfit::custom("invalid number: JSON has no infinite or NaN numbers")),
+                _ => Err(FormError::custom("invalid number: JSON has no infinite or NaN numbers")),
             },
             DeValue::Datetime(time) => visitor.visit_string(time.to_string()),
             DeValue::Array(_) => visitor.visit_seq(self.parts()),
@@ -143,17 +151,17 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
         visitor.visit_some(self)
     }
 
-    /// The enums of the forms are names.
+    /// All enums of the forms are written as names.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    ) -> Result<V::Value, FormError> {
         visitor.visit_enum(String::deserialize(self)?.into_deserializer())
     }
 
@@ -163,71 +171,78 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     }
 }
 
-/// The fields of a table, or the items of a list. Whatever is wrong with one, its type may say so at last: so that is
-/// where it is left out.
-struct Parts<'a> {
-    rest: std::vec::IntoIter<Part<'a>>,
+/// Gives access to the fields of a table, or the items of a list. A misfit may only be known when the whole value was
+/// read: so the value is left out here.
+struct PartAccess<'a> {
+    rest: std::vec::IntoIter<TomlPart<'a>>,
     /// The value of the field whose name was read.
-    field: Option<Reader<'a>>,
-    left_out: &'a LeftOut,
+    field: Option<FormDeserializer<'a>>,
+    left_out: &'a SkippedValues,
 }
 
-impl<'de> Parts<'de> {
-    fn next(&mut self) -> Option<(&'de str, Reader<'de>)> {
-        let Part { name, start, value } = self.rest.next()?;
-        Some((name.unwrap_or_default(), Reader { start, value, left_out: self.left_out }))
+impl<'de> PartAccess<'de> {
+    fn next(&mut self) -> Option<(&'de str, FormDeserializer<'de>)> {
+        let TomlPart { name, start, value } = self.rest.next()?;
+        Some((name.unwrap_or_default(), FormDeserializer { start, value, left_out: self.left_out }))
     }
 }
 
-impl<'de> SeqAccess<'de> for Parts<'de> {
-    type Error = Misfit;
+impl<'de> SeqAccess<'de> for PartAccess<'de> {
+    type Error = FormError;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, FormError> {
         let Some((_, item)) = self.next() else { return Ok(None) };
         seed.deserialize(item).map(Some).map_err(|misfit| item.leave_out(misfit))
     }
 }
 
-impl<'de> MapAccess<'de> for Parts<'de> {
-    type Error = Misfit;
+impl<'de> MapAccess<'de> for PartAccess<'de> {
+    type Error = FormError;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, FormError> {
         let Some((name, field)) = self.next() else { return Ok(None) };
         self.field = Some(field);
         seed.deserialize(name.into_deserializer()).map(Some)
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
-        let field = self.field.take().ok_or_else(|| Misfit::custom("expected a value after its name"))?;
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, FormError> {
+        let field = self.field.take().ok_or_else(|| FormError::custom("expected a value after its name"))?;
         seed.deserialize(field).map_err(|misfit| field.leave_out(misfit))
     }
 }
 
-/// Why a value does not fit.
+/// The reason why a value does not fit.
 #[derive(Debug)]
-struct Misfit {
+struct FormError {
     message: String,
     /// The field that is unknown or missing.
     field: Option<String>,
     is_missing: bool,
-    /// Whether it follows from a fault that is told.
+    /// Whether it follows from a fault that is recorded already.
     is_told: bool,
-    /// Where that stands which was left out.
+    /// The place of the value that was left out.
     start: Option<usize>,
 }
 
-impl Misfit {
+impl FormError {
     fn of_field(field: &str, is_missing: bool, message: String) -> Self {
-        Misfit { field: Some(field.to_owned()), is_missing, ..Misfit::custom(message) }
+        FormError { field: Some(field.to_owned()), is_missing, ..FormError::custom(message) }
     }
 }
 
-impl Error for Misfit {
+impl Error for FormError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Misfit { message: message.to_string(), field: None, is_missing: false, is_told: false, start: None }
+        FormError {
+            message: message.to_string(),
+            field: None,
+            is_missing: false,
+            is_told: false,
+            start: None,
+        }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        // NOTE: serde describes types in terms of Rust, which authors of files need not know.
         let expected = match expected.to_string().as_str() {
             "a string" => "string".to_owned(),
             "a boolean" => "boolean".to_owned(),
@@ -245,31 +260,31 @@ impl Error for Misfit {
             Unexpected::Map => "object",
             _ => "string",
         };
-        Misfit::custom(format!("expected {expected}, found {found}"))
+        FormError::custom(format!("expected {expected}, found {found}"))
     }
 
     fn invalid_value(found: Unexpected<'_>, _: &dyn Expected) -> Self {
-        Misfit::custom(format!("invalid value: {found}"))
+        FormError::custom(format!("invalid value: {found}"))
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {
-        Misfit::custom(format!("expected one of {}", expected.join(", ")))
+        FormError::custom(format!("expected one of {}", expected.join(", ")))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         let near = nearest(field, expected.iter().copied());
-        Misfit::of_field(field, false, format!("unknown field `{field}`{near}"))
+        FormError::of_field(field, false, format!("unknown field `{field}`{near}"))
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Misfit::of_field(field, true, format!("missing `{field}`"))
+        FormError::of_field(field, true, format!("missing `{field}`"))
     }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for FormError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for FormError {}

@@ -1,4 +1,4 @@
-//! What was going on in a run that continues in another process: the first question after a restart.
+//! The description of an unfinished run, shown when another process resumes it.
 
 use std::fmt;
 
@@ -6,43 +6,43 @@ use serde::Serialize;
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
 
-use super::{Stage, call, short};
+use super::{ActiveBranches, call, short};
 
 /// The characters of the question that are shown.
 const QUESTION: usize = 80;
 
-/// A run that was interrupted or waits, as far as a person wants to know.
+/// A run that was interrupted or waits: its question, its step, its open calls.
 #[derive(Debug, Serialize)]
-pub(crate) struct Restart {
+pub(crate) struct UnfinishedRun {
     question: String,
     /// The step that is not finished, from 1.
     step: u64,
     /// The calls, or the branches of a graph, that have no outcome.
     open: Vec<String>,
-    /// The ids of the decisions that it waits for.
+    /// The ids of its pending requests.
     waits: Vec<String>,
     #[serde(skip)]
     is_graph: bool,
 }
 
-impl Restart {
+impl UnfinishedRun {
     pub(crate) fn of(run: &Run, is_graph: bool) -> Self {
         let said: Vec<_> = run.transcript().iter().collect();
         let question = said.iter().rev().find(|message| message.role() == Role::User);
         let question = question.map(|question| short(&question.text())).unwrap_or_default();
-        let stage = Stage::of(run.branches().cloned().collect());
+        let stage = ActiveBranches::of(run.branches().cloned().collect());
         let branches = run.open_branches().into_iter().map(|branch| stage.label(branch.place));
         let calls =
             run.open_calls().into_iter().map(|(_, open)| call(&open).trim_start_matches("> ").to_owned());
         let open: Vec<String> = calls.chain(branches).collect();
-        // Of a step whose calls are open the reply is there already.
+        // NOTE: A step with open calls is counted already, since its reply is stored.
         let step = if run.open_calls().is_empty() { run.steps() + 1 } else { run.steps() };
         let waits = run.pending().into_iter().map(|request| request.id).collect();
-        Restart { question, step, open, waits, is_graph }
+        UnfinishedRun { question, step, open, waits, is_graph }
     }
 }
 
-impl fmt::Display for Restart {
+impl fmt::Display for UnfinishedRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let question: String = self.question.chars().take(QUESTION).collect();
         let more = if question.len() < self.question.len() { " ..." } else { "" };

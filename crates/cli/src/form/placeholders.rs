@@ -1,12 +1,12 @@
-//! Detects placeholders that are not closed: a template treats them as text, which is never intended.
+//! Detects unclosed placeholders: a template treats them as text, which is never intended.
 
-use super::faults::Faults;
+use super::faults::FaultCollector;
 
 /// The prefixes that a key may have.
 const PREFIXES: [&str; 3] = ["app:", "user:", "temp:"];
 
-/// Notes each placeholder of a template that is not closed.
-pub(super) fn check_closed(field: &str, text: &str, faults: &mut Faults) {
+/// Adds a fault for each unclosed placeholder of a template.
+pub(crate) fn check_closed(field: &str, text: &str, faults: &mut FaultCollector) {
     for (line, name) in unclosed(text) {
         let place = if line > 1 { format!(" (line {line} of it)") } else { String::new() };
         let words = format!(
@@ -38,7 +38,7 @@ fn unclosed(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// The name that a placeholder would have that begins here; none if it begins with something else.
+/// The name of a placeholder that begins here; empty if none does.
 fn name_of(text: &str) -> &str {
     let prefix = PREFIXES.iter().find(|prefix| text.starts_with(**prefix)).map_or(0, |prefix| prefix.len());
     let is_part = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '.');

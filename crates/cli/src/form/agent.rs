@@ -21,7 +21,7 @@ use super::by_type::by_type;
 #[serde(deny_unknown_fields, default)]
 #[schemars(title = "A stepfold agent")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a line of the file that a person writes")]
-pub(crate) struct Form {
+pub(crate) struct AgentFileForm {
     /// The agent's name, in records and as the first part of its sessions' keys; the file's name without its
     /// extension by default.
     pub(crate) name: Option<String>,
@@ -31,24 +31,24 @@ pub(crate) struct Form {
     /// The system prompt: a template over the state, as in `You help {user:name?}.`
     pub(crate) instructions: Option<String>,
     /// The keys of the state.
-    pub(crate) state: Named<StateKey>,
+    pub(crate) state: NamedValues<StateKeyForm>,
     /// Whether undeclared keys are accepted.
     pub(crate) open_state: bool,
     /// The tools, by name.
-    pub(crate) tools: Named<ToolForm>,
+    pub(crate) tools: NamedValues<ToolForm>,
     /// Servers that speak the Model Context Protocol, by name. Their tools are called by the server's name, `_`, and their
     /// own name.
-    pub(crate) mcp: Named<McpForm>,
+    pub(crate) mcp: NamedValues<McpForm>,
     /// Tools that end the run when they were called and did not fail.
     pub(crate) exit_on: Vec<String>,
-    /// How much a run may take.
+    /// Limits of a run.
     pub(crate) limits: LimitsForm,
     /// Limits of each call, for tools without their own.
-    pub(crate) tool_limits: ToolLimits,
+    pub(crate) tool_limits: ToolLimitsForm,
     /// At a limit, ask the model once more, without tools, for the best answer it can give.
     pub(crate) final_answer: bool,
     /// The approval rule of calls, whatever the tool's own rule. The stricter one applies.
-    pub(crate) approval: Approvals,
+    pub(crate) approval: ApprovalForm,
     /// Asks a person about calls that must not run twice and had started before a crash; otherwise the model
     /// is told that their outcome is unknown.
     pub(crate) ask_when_uncertain: bool,
@@ -58,19 +58,20 @@ pub(crate) struct Form {
     pub(crate) recover_leaked_calls: bool,
     /// The view of a long conversation when a turn begins.
     pub(crate) trim: TrimForm,
-    /// The output that a run has to end with.
+    /// The required output of a run.
     pub(crate) output: Option<OutputForm>,
-    /// How the model samples.
-    pub(crate) params: Params,
-    /// The prices of models, by name: the server tells by them what steps cost.
-    pub(crate) prices: Named<PriceForm>,
+    /// The sampling parameters of the model.
+    pub(crate) params: ParamsForm,
+    /// The prices of models, by name: the server computes the costs of steps from them.
+    pub(crate) prices: NamedValues<PriceForm>,
 }
 
 /// Values by name, in the order of the file.
 #[derive(Clone, Debug)]
-pub(crate) struct Named<T>(Vec<(String, T)>);
+// NOTE: A map would lose the order: the last matching rule applies, and nodes merge their writes in it.
+pub(crate) struct NamedValues<T>(Vec<(String, T)>);
 
-impl<T> Named<T> {
+impl<T> NamedValues<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
@@ -84,25 +85,25 @@ impl<T> Named<T> {
     }
 }
 
-impl<T> Default for Named<T> {
+impl<T> Default for NamedValues<T> {
     fn default() -> Self {
-        Named(Vec::new())
+        NamedValues(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for NamedValues<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields<T>(PhantomData<T>);
+        struct NamedValuesVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
-            type Value = Named<T>;
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedValuesVisitor<T> {
+            type Value = NamedValues<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Named<T>, A::Error> {
-                let mut named = Named::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<NamedValues<T>, A::Error> {
+                let mut named = NamedValues::default();
                 while let Some(field) = fields.next_entry()? {
                     named.0.push(field);
                 }
@@ -110,11 +111,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
             }
         }
 
-        deserializer.deserialize_map(Fields(PhantomData))
+        deserializer.deserialize_map(NamedValuesVisitor(PhantomData))
     }
 }
 
-impl<T: JsonSchema> JsonSchema for Named<T> {
+impl<T: JsonSchema> JsonSchema for NamedValues<T> {
     fn schema_name() -> Cow<'static, str> {
         BTreeMap::<String, T>::schema_name()
     }
@@ -128,11 +129,11 @@ impl<T: JsonSchema> JsonSchema for Named<T> {
 /// one.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct StateKey {
+pub(crate) struct StateKeyForm {
     /// A JSON Schema, or the name of a type: `integer`, `string`, `array`, ...
     #[serde(default = "any_type", rename = "type")]
     pub(crate) value_type: Value,
-    /// How writes are merged: `replace_values`, `merge_lists`, `merge_maps`, `sum`, `max`, `min`, `union`,
+    /// The merge handler of writes: `replace_values`, `merge_lists`, `merge_maps`, `sum`, `max`, `min`, `union`,
     /// `upsert_by(FIELD)`, `keep_last(N)`, `first_wins`. Lists are merged and all else is replaced by default.
     pub(crate) handler: Option<String>,
     /// The description of the key.
@@ -143,16 +144,16 @@ pub(crate) struct StateKey {
     /// fitting result applies. `text`, `number` (of text), `json` (text parsed as JSON), `list` (of this
     /// value), `first` (item of a list), `default`, `drop` (the key is unset).
     #[serde(default)]
-    pub(crate) migrate: Vec<Conversion>,
+    pub(crate) migrate: Vec<ValueConversion>,
 }
 
 /// A conversion of a stored value whose type has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Conversion {
+pub(crate) enum ValueConversion {
     /// Text stays, all else becomes its JSON as text.
     Text,
-    /// Text that is a number becomes it.
+    /// Text that is a number becomes that number.
     Number,
     /// Text is read as JSON.
     Json,
@@ -166,11 +167,14 @@ pub(crate) enum Conversion {
     Drop,
 }
 
+/// The conversions of a key, in the order in which they are tried.
+pub(crate) type KeyMigration = (String, Vec<ValueConversion>);
+
 fn any_type() -> Value {
     Value::Bool(true)
 }
 
-/// A tool: one of `command`, `http` and `builtin`, and how it meets the state.
+/// A tool: one of `command`, `http` and `builtin`, with its bindings to the state.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ToolForm {
@@ -180,34 +184,34 @@ pub(crate) struct ToolForm {
     pub(crate) parameters: Option<BTreeMap<String, Value>>,
     /// Runs a program.
     pub(crate) command: Option<ProgramForm>,
-    /// Asks a server.
+    /// Sends a request to an HTTP server.
     pub(crate) http: Option<HttpForm>,
     /// A built-in tool.
     pub(crate) builtin: Option<BuiltinForm>,
     /// The effect of a call outside the process, which determines how an interrupted one is resumed;
     /// `at_most_once` by default.
-    pub(crate) effect: Option<Effects>,
-    /// Who has to agree before a call runs.
-    pub(crate) approval: Approvals,
+    pub(crate) effect: Option<EffectForm>,
+    /// The approval rule: never, always, or once.
+    pub(crate) approval: ApprovalForm,
     /// The time that a call may take, as in `30s`; that of `tool_limits` by default.
-    pub(crate) timeout: Option<Time>,
+    pub(crate) timeout: Option<TimeSpan>,
     /// The number of retries of a failed call; only for pure and idempotent tools.
     pub(crate) retries: usize,
-    /// Parameters that are fed from the state, as in `{ "user:name" = "name" }`: key, then parameter. The
+    /// Parameters whose values come from the state, as in `{ "user:name" = "name" }`: key, then parameter. The
     /// model does not see them.
     pub(crate) inputs_from_state: BTreeMap<String, String>,
-    /// Parameters that are fed from the state when the model leaves them out.
+    /// Parameters whose values come from the state if the model omits them.
     pub(crate) defaults_from_state: BTreeMap<String, String>,
     /// Keys that are written from the result, as in `{ found = { source = "documents" } }`.
-    pub(crate) outputs_to_state: BTreeMap<String, OutputBinding>,
+    pub(crate) outputs_to_state: BTreeMap<String, OutputBindingForm>,
     /// The text of the result for the model, instead of the whole result.
-    pub(crate) outputs_to_string: Option<StringBinding>,
+    pub(crate) outputs_to_string: Option<StringBindingForm>,
 }
 
 /// The binding of a result to a key.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct OutputBinding {
+pub(crate) struct OutputBindingForm {
     /// The field of the result; all of it by default.
     pub(crate) source: Option<String>,
     /// Another handler than the key's own.
@@ -217,7 +221,7 @@ pub(crate) struct OutputBinding {
 /// The text of a result for the model.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct StringBinding {
+pub(crate) struct StringBindingForm {
     /// The field of the result.
     pub(crate) source: String,
 }
@@ -252,14 +256,14 @@ pub(crate) struct CommandForm {
     pub(crate) argv: Vec<String>,
     /// The type of its standard output: `text`, or `json`, which bindings require.
     #[serde(default)]
-    pub(crate) output: Reads,
+    pub(crate) output: ToolOutputFormat,
     /// The environment variables that it receives, in addition to PATH.
     #[serde(default)]
     pub(crate) environment: Vec<String>,
     /// Its working directory; the file's folder by default.
     #[serde(default)]
     pub(crate) folder: Option<String>,
-    /// The bytes that it may write; more is an error. 64 KiB by default.
+    /// The maximum bytes of its output; more is an error. 64 KiB by default.
     #[serde(default = "output_bytes")]
     pub(crate) output_bytes: usize,
 }
@@ -272,7 +276,7 @@ impl Default for CommandForm {
     fn default() -> Self {
         CommandForm {
             argv: Vec::new(),
-            output: Reads::default(),
+            output: ToolOutputFormat::default(),
             environment: Vec::new(),
             folder: None,
             output_bytes: output_bytes(),
@@ -283,7 +287,7 @@ impl Default for CommandForm {
 /// The output of a program or a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Reads {
+pub(crate) enum ToolOutputFormat {
     #[default]
     Text,
     Json,
@@ -298,7 +302,7 @@ pub(crate) struct HttpForm {
     pub(crate) url: String,
     /// The method; `GET` by default.
     #[serde(default)]
-    pub(crate) method: Method,
+    pub(crate) method: HttpMethod,
     /// The allowed hosts, each as `NAME` or `NAME:PORT`. Redirects to others are rejected too.
     #[schemars(length(min = 1))]
     pub(crate) hosts: Vec<String>,
@@ -310,8 +314,8 @@ pub(crate) struct HttpForm {
     pub(crate) headers_from_environment: BTreeMap<String, String>,
     /// The type of the server's response: `text`, or `json`, which bindings require.
     #[serde(default)]
-    pub(crate) output: Reads,
-    /// The bytes that it may give; more is an error. 64 KiB by default.
+    pub(crate) output: ToolOutputFormat,
+    /// The maximum bytes of the response; more is an error. 64 KiB by default.
     #[serde(default = "output_bytes")]
     pub(crate) output_bytes: usize,
 }
@@ -319,7 +323,7 @@ pub(crate) struct HttpForm {
 /// The method of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub(crate) enum Method {
+pub(crate) enum HttpMethod {
     #[default]
     Get,
     Post,
@@ -332,8 +336,8 @@ pub(crate) enum Method {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BuiltinForm {
-    /// Which.
-    pub(crate) name: Builtin,
+    /// The name of the tool.
+    pub(crate) name: BuiltinTool,
     /// For `remember`: the keys that the model may write.
     #[serde(default)]
     pub(crate) keys: Vec<String>,
@@ -342,7 +346,7 @@ pub(crate) struct BuiltinForm {
 /// The tools that are built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Builtin {
+pub(crate) enum BuiltinTool {
     /// The date and the time, UTC.
     Clock,
     /// Writes a value to a key of the state.
@@ -355,7 +359,7 @@ pub(crate) enum Builtin {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct McpForm {
     /// The program, which speaks on its standard input and output.
-    pub(crate) command: Option<McpCommand>,
+    pub(crate) command: Option<McpCommandForm>,
     /// The address of a server that speaks streamable HTTP.
     pub(crate) url: Option<String>,
     /// For a `url`: headers of each request.
@@ -366,32 +370,32 @@ pub(crate) struct McpForm {
     pub(crate) token_from_environment: Option<String>,
     /// For a `url`: the user signs in by OAuth, with `stepfold login`.
     pub(crate) oauth: Option<OAuthForm>,
-    /// What stands before the names of the tools; the server's name and `_` by default.
+    /// The prefix of the tools' names; the server's name and `_` by default.
     pub(crate) prefix: Option<String>,
     /// The tools that are offered, by the server's own names; `*` stands for any characters. All by default.
     pub(crate) allow: Vec<String>,
     /// Tools that are not offered, even if they are allowed.
     pub(crate) deny: Vec<String>,
-    /// What a call of any tool may do to the world; `at_most_once` by default.
-    pub(crate) effect: Option<Effects>,
-    /// The same for tools by name, as in `{ "read_*" = "pure" }`. The last that matches holds.
-    pub(crate) effects: Named<Effects>,
-    /// Take the server's word for what its tools do: `readOnlyHint` for pure, `idempotentHint` for idempotent.
+    /// The effect of a call of any tool outside the process; `at_most_once` by default.
+    pub(crate) effect: Option<EffectForm>,
+    /// Effects by tool name, as in `{ "read_*" = "pure" }`. The last match applies.
+    pub(crate) effects: NamedValues<EffectForm>,
+    /// Trust the server's hints about effects: `readOnlyHint` for pure, `idempotentHint` for idempotent.
     pub(crate) trust_hints: bool,
-    /// Who has to agree before a call of any tool runs.
-    pub(crate) approval: Approvals,
-    /// The same for tools by name, as in `{ "write_*" = "always" }`. The last that matches holds.
-    pub(crate) approvals: Named<Approvals>,
-    /// The file that keeps what the server said of its tools, as it was approved: written when the tools are first listed. A
-    /// tool that changed since is asked about. Without it, what the server says when the command starts counts as approved.
+    /// The approval rule for calls of any tool.
+    pub(crate) approval: ApprovalForm,
+    /// Approval rules by tool name, as in `{ "write_*" = "always" }`. The last match applies.
+    pub(crate) approvals: NamedValues<ApprovalForm>,
+    /// The file of the approved tool definitions, written when the tools are first listed. A tool whose definition has
+    /// changed since needs an approval. Without the file, the definitions at the start of the command count as approved.
     pub(crate) approved: Option<String>,
     /// The time that a call may take, as in `30s`; `1m` by default.
-    pub(crate) timeout: Option<Time>,
+    pub(crate) timeout: Option<TimeSpan>,
     /// The time that the server may take to start and to list its tools; `1m` by default.
-    pub(crate) start_timeout: Option<Time>,
+    pub(crate) start_timeout: Option<TimeSpan>,
 }
 
-/// How the user signs in to a server. An empty table is enough for most.
+/// The user's sign-in to a server by OAuth. An empty table is enough for most servers.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct OAuthForm {
@@ -403,24 +407,24 @@ pub(crate) struct OAuthForm {
     pub(crate) client_secret_from_environment: Option<String>,
     /// The URL of a document that describes the client, for authorization servers that take one as its id.
     pub(crate) client_metadata_url: Option<String>,
-    /// The port of this machine that the browser is sent back to; any by default.
+    /// The local port that the browser is redirected to; any by default.
     pub(crate) port: Option<u16>,
 }
 
 /// A program that is a server.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct McpCommand {
+pub(crate) struct McpCommandForm {
     /// The program and its arguments. A program with a slash is found from the file's folder, others in PATH.
     #[schemars(length(min = 1))]
     pub(crate) argv: Vec<String>,
     /// Variables of its environment.
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
-    /// Variables of this environment that it gets too, besides PATH, HOME and a few like them.
+    /// The environment variables that it receives, in addition to PATH, HOME and a few others.
     #[serde(default)]
     pub(crate) environment: Vec<String>,
-    /// Where it runs; the file's folder by default.
+    /// Its working directory; the file's folder by default.
     #[serde(default)]
     pub(crate) folder: Option<String>,
 }
@@ -428,7 +432,7 @@ pub(crate) struct McpCommand {
 /// The effect of a call outside the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Effects {
+pub(crate) enum EffectForm {
     /// Nothing: it can run again at will.
     Pure,
     /// Repeatable: running several times with one idempotency key has the effect of one run.
@@ -437,20 +441,20 @@ pub(crate) enum Effects {
     AtMostOnce,
 }
 
-impl From<Effects> for Effect {
-    fn from(effect: Effects) -> Self {
+impl From<EffectForm> for Effect {
+    fn from(effect: EffectForm) -> Self {
         match effect {
-            Effects::Pure => Effect::Pure,
-            Effects::Idempotent => Effect::Idempotent,
-            Effects::AtMostOnce => Effect::AtMostOnce,
+            EffectForm::Pure => Effect::Pure,
+            EffectForm::Idempotent => Effect::Idempotent,
+            EffectForm::AtMostOnce => Effect::AtMostOnce,
         }
     }
 }
 
-/// Who has to agree before a call runs.
+/// The approval rule of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Approvals {
+pub(crate) enum ApprovalForm {
     /// No approval.
     #[default]
     Never,
@@ -460,7 +464,7 @@ pub(crate) enum Approvals {
     Once,
 }
 
-/// How much a run may take.
+/// Limits of a run.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LimitsForm {
@@ -470,24 +474,24 @@ pub(crate) struct LimitsForm {
     pub(crate) calls_per_reply: Option<usize>,
     /// Bytes of one reply of the model; a longer one is an error. 32 MiB by default.
     pub(crate) reply_bytes: Option<usize>,
-    /// How often in a row the model is asked again after a reply without text and calls; 3 by default.
+    /// Consecutive new requests to the model after replies without text and calls; 3 by default.
     pub(crate) empty_replies: Option<u32>,
     /// Tool calls in all.
     pub(crate) tool_calls: Option<u64>,
     /// Tokens read and written.
     pub(crate) tokens: Option<u64>,
     /// Time, pauses left out, as in `2m`.
-    pub(crate) time: Option<Time>,
+    pub(crate) time: Option<TimeSpan>,
 }
 
 /// Bounds on each call.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct ToolLimits {
+pub(crate) struct ToolLimitsForm {
     /// Calls that run at the same time; 64 by default.
     pub(crate) concurrency: Option<usize>,
     /// The time of a call; `5m` by default.
-    pub(crate) timeout: Option<Time>,
+    pub(crate) timeout: Option<TimeSpan>,
     /// The bytes of a result that the model reads; 64 KiB by default.
     pub(crate) output_bytes: Option<usize>,
 }
@@ -532,7 +536,7 @@ pub(crate) struct OutputForm {
     pub(crate) schema: BTreeMap<String, Value>,
     /// The way in which the output is requested.
     #[serde(default)]
-    pub(crate) mode: OutputModes,
+    pub(crate) mode: OutputModeForm,
     /// The number of repairs: the model is told the fault and called again; 2 by default.
     #[serde(default = "repairs")]
     pub(crate) repairs: u32,
@@ -549,7 +553,7 @@ const fn repairs() -> u32 {
 /// The way in which the output is requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum OutputModes {
+pub(crate) enum OutputModeForm {
     /// By the request's response format.
     #[default]
     Schema,
@@ -559,11 +563,11 @@ pub(crate) enum OutputModes {
     Prompt,
 }
 
-/// How the model samples.
+/// The sampling parameters of the model.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Params {
-    /// The higher, the more adventurous.
+pub(crate) struct ParamsForm {
+    /// The sampling temperature: higher values give more varied replies.
     pub(crate) temperature: Option<f64>,
     /// The share of probability to sample from.
     pub(crate) top_p: Option<f64>,
@@ -574,14 +578,14 @@ pub(crate) struct Params {
     /// Texts before which a reply ends.
     pub(crate) stop: Vec<String>,
     /// Tools that the provider runs itself, such as a web search.
-    pub(crate) server_tools: Vec<ServerTools>,
+    pub(crate) server_tools: Vec<ServerToolForm>,
 }
 
 /// A tool that a provider runs itself. A model of another provider refuses it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ServerTools {
-    /// Whose it is: `openai` (Responses), `openai-chat`, `anthropic` or `gemini`.
+pub(crate) struct ServerToolForm {
+    /// The API of the tool: `openai` (Responses), `openai-chat`, `anthropic` or `gemini`.
     pub(crate) dialect: String,
     /// The tool, as that API writes it.
     pub(crate) tool: BTreeMap<String, Value>,
@@ -602,7 +606,7 @@ pub(crate) struct PriceForm {
 }
 
 impl PriceForm {
-    /// The fields that are no price.
+    /// The fields that are not valid prices.
     pub(crate) fn faults(self) -> impl Iterator<Item = &'static str> {
         let fields = [
             ("input", Some(self.input)),
@@ -625,28 +629,28 @@ impl From<PriceForm> for Price {
 
 /// A time with its unit: `500ms`, `30s`, `2m`, `1h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Time(pub(crate) Duration);
+pub(crate) struct TimeSpan(pub(crate) Duration);
 
 /// The units, longest name first, in milliseconds.
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
-impl Time {
+impl TimeSpan {
     fn parse(text: &str) -> Option<Self> {
         let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
         let number: u64 = number.parse().ok()?;
-        Some(Time(Duration::from_millis(number.checked_mul(*unit)?)))
+        Some(TimeSpan(Duration::from_millis(number.checked_mul(*unit)?)))
     }
 }
 
-impl<'de> Deserialize<'de> for Time {
+impl<'de> Deserialize<'de> for TimeSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Time::parse(&text)
+        TimeSpan::parse(&text)
             .ok_or_else(|| D::Error::custom("invalid duration: expected one such as 500ms, 30s or 2m"))
     }
 }
 
-impl JsonSchema for Time {
+impl JsonSchema for TimeSpan {
     fn schema_name() -> Cow<'static, str> {
         "Time".into()
     }
@@ -665,7 +669,7 @@ mod tests {
         for (text, millis) in
             [("500ms", Some(500)), ("30s", Some(30_000)), ("2m", Some(120_000)), ("5", None)]
         {
-            assert_eq!(Time::parse(text).map(|time| time.0.as_millis()), millis, "{text}");
+            assert_eq!(TimeSpan::parse(text).map(|time| time.0.as_millis()), millis, "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which nodes of a graph are at work, so that what they do is shown under their names.
+//! The active branches of a graph, so that events are shown under the names of their nodes.
 
 use std::collections::BTreeMap;
 
@@ -7,38 +7,42 @@ use stepfold::graph::Planned;
 
 use super::short;
 
-/// The characters of an item that are shown where a branch is named.
+/// The characters of an item beside the name of its branch.
 const ITEM: usize = 60;
 
-/// The branches of a superstep, and those of the graphs among them.
+/// The branches of a superstep, and those of nested graphs.
 #[derive(Debug, Default)]
-pub(crate) struct Stage {
+pub(crate) struct ActiveBranches {
     branches: Vec<Planned>,
-    /// The tools that the calls of the last reply name.
+    /// The tools of the last reply's calls.
     calls: Vec<String>,
-    inner: BTreeMap<usize, Stage>,
+    inner: BTreeMap<usize, ActiveBranches>,
 }
 
-impl Stage {
-    /// With these branches at work.
+impl ActiveBranches {
+    /// These branches are active.
     pub(crate) fn of(branches: Vec<Planned>) -> Self {
-        Stage { branches, ..Stage::default() }
+        ActiveBranches { branches, ..ActiveBranches::default() }
     }
 
-    /// Takes note of what a commit changes.
+    /// Applies a commit.
     pub(crate) fn commit(&mut self, event: &Event) {
         match &event.kind {
-            EventKind::Planned { branches, exit: None, .. } => *self = Stage::of(branches.clone()),
+            // NOTE: A plan with an exit starts no branches.
+            EventKind::Planned { branches, exit: None, .. } => *self = ActiveBranches::of(branches.clone()),
             EventKind::Replied { .. } => {
                 let calls = event.messages.first().into_iter().flat_map(|reply| reply.tool_calls());
-                *self = Stage { calls: calls.map(|call| call.name.clone()).collect(), ..Stage::default() };
+                *self = ActiveBranches {
+                    calls: calls.map(|call| call.name.clone()).collect(),
+                    ..ActiveBranches::default()
+                };
             }
             EventKind::Inner { place, event } => self.inner.entry(*place).or_default().commit(event),
             _ => {}
         }
     }
 
-    /// What a branch is called: by its node, and its place if it is one of several.
+    /// The label of a branch: its node, with its place if it is one of several.
     pub(crate) fn label(&self, place: usize) -> String {
         match self.branches.get(place) {
             Some(planned) if planned.item.is_none() => planned.node.clone(),
@@ -47,18 +51,18 @@ impl Stage {
         }
     }
 
-    /// The same from the outermost graph on.
+    /// The label of a nested branch, from the outermost graph on.
     pub(crate) fn label_of(&self, path: &[usize]) -> String {
         let Some((first, rest)) = path.split_first() else { return String::new() };
         let label = self.label(*first);
         match (rest.is_empty(), self.inner.get(first)) {
             (false, Some(inner)) => format!("{label} > {}", inner.label_of(rest)),
-            (false, None) => format!("{label} > {}", Stage::default().label_of(rest)),
+            (false, None) => format!("{label} > {}", ActiveBranches::default().label_of(rest)),
             (true, _) => label,
         }
     }
 
-    /// The item of a branch, shortly.
+    /// The item of a branch, shortened.
     pub(crate) fn item_of(&self, path: &[usize]) -> Option<String> {
         let (first, rest) = path.split_first()?;
         match rest.is_empty() {
@@ -67,22 +71,22 @@ impl Stage {
         }
     }
 
-    /// The branches with their names, each with its item.
+    /// The branches with their labels.
     pub(crate) fn branches(&self) -> impl ExactSizeIterator<Item = (String, &Planned)> {
         self.branches.iter().enumerate().map(|(place, planned)| (self.label(place), planned))
     }
 
-    /// Whether nothing is at work.
+    /// Whether no branch is active.
     pub(crate) fn is_empty(&self) -> bool {
         self.branches.is_empty()
     }
 
-    /// What the graphs among the branches are at.
-    pub(crate) fn inner(&self, place: usize) -> Option<&Stage> {
+    /// The branches of the nested graph at this place.
+    pub(crate) fn inner(&self, place: usize) -> Option<&ActiveBranches> {
         self.inner.get(&place)
     }
 
-    /// The length of the longest name.
+    /// The length of the longest label.
     pub(crate) fn width(&self) -> usize {
         (0..self.branches.len()).map(|place| self.label(place).chars().count()).max().unwrap_or(0)
     }

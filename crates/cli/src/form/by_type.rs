@@ -1,6 +1,7 @@
-//! Forms that say one of two things.
+//! Forms with two alternatives, such as a text or a table.
 
-/// A form that says one of two things, told apart by the type of its value: a fault is one of what was meant.
+/// Implements `Deserialize` for a form with alternatives that the type of the value tells apart.
+// NOTE: An untagged enum of serde would report a fault inside an alternative as "did not match any variant".
 macro_rules! by_type {
     ($form:ident, $types:literal, $($kind:ident => $variant:path),+) => {
         impl<'de> serde::Deserialize<'de> for $form {

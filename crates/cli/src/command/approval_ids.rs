@@ -1,50 +1,52 @@
-//! Ids of approval requests as a person gives them.
+//! Resolves the ids of approval requests on the command line.
 //!
-//! An id is a path and a digest: `pay#0/run#9f86d081884c7d65`. The path alone, or any beginning of the id, stands for the
-//! whole where it can mean one request only. Requests that were decided before count as well.
-//! Else the second click on `--approve publish` would approve the next draft, unseen.
+//! An id is a path and a digest: `pay#0/run#9f86d081884c7d65`. The path alone, or any prefix of the id, is accepted if it
+//! matches only one request. Requests that were decided before count as well: otherwise a repeated `--approve publish`
+//! would approve the next draft, unseen.
 
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::runner::RecordedDecision;
 
-use crate::error::Misuse;
+use crate::error::UsageError;
 
-/// How many hexadecimal digits a digest has.
+/// The hexadecimal digits of a digest.
 const DIGITS: usize = 16;
 
-/// The requests of a session: those that are pending, and those that were decided, the newest first.
-pub(super) struct Requests<'a> {
+/// Resolves ids among the requests of a session: the pending ones, and the decided ones, newest first.
+pub(super) struct ApprovalIdResolver<'a> {
     pub(super) pending: &'a [ApprovalRequest],
     pub(super) decided: &'a [RecordedDecision],
-    /// The idempotency key of the decisions that are made now.
+    /// The idempotency key of the current decisions.
     pub(super) key: Option<&'a str>,
 }
 
-impl Requests<'_> {
-    /// The id of the request that is meant.
-    pub(super) fn resolve(&self, given: &str) -> Result<String, Misuse> {
+impl ApprovalIdResolver<'_> {
+    /// Resolves a given text to the id of a request.
+    pub(super) fn resolve(&self, given: &str) -> Result<String, UsageError> {
         if given.is_empty() {
             return Err(self.refused("invalid approval id ``: must not be empty"));
         }
-        let Some(names) = ways(given).iter().find(|names| self.known().any(|id| names(id, given))) else {
+        // NOTE: The first matcher with a match decides, so that a longer id cannot take the place of an exact one.
+        let Some(matches) = matchers(given).iter().find(|matches| self.known().any(|id| matches(id, given)))
+        else {
             return Err(match self.pending {
-                [] => Misuse(format!("unknown approval `{given}`: none is pending")),
+                [] => UsageError(format!("unknown approval `{given}`: none is pending")),
                 _ => self.refused(&format!("no pending approval with id `{given}`")),
             });
         };
-        let pending: Vec<&str> = self.pending().filter(|id| names(id, given)).collect();
+        let pending: Vec<&str> = self.pending().filter(|id| matches(id, given)).collect();
         let decided: Vec<&RecordedDecision> =
-            self.decided.iter().filter(|recorded| names(&recorded.request, given)).collect();
+            self.decided.iter().filter(|recorded| matches(&recorded.request, given)).collect();
         let is_repeat = |recorded: &&&RecordedDecision| {
             self.key.is_some() && recorded.idempotency_key.as_deref() == self.key
         };
         match (pending.as_slice(), decided.first(), decided.iter().find(is_repeat)) {
-            // The session says what a repeat means, and who decided before.
+            // NOTE: A decided id is passed on: the session tells a repeat from a conflict, and reports who decided.
             (_, _, Some(recorded)) | ([], Some(recorded), _) => Ok(recorded.request.clone()),
             ([id], None, _) => Ok((*id).to_owned()),
             (several, None, _) => {
                 let several = several.join(", ");
-                Err(Misuse(format!("ambiguous approval id `{given}`: it could be {several}")))
+                Err(UsageError(format!("ambiguous approval id `{given}`: it could be {several}")))
             }
             (_, Some(recorded), _) => {
                 let words = format!(
@@ -56,7 +58,7 @@ impl Requests<'_> {
         }
     }
 
-    /// An id and what follows it after `=`. A known id may have that sign in itself.
+    /// Splits `ID=TEXT`. A known id may contain `=`.
     pub(super) fn split<'p>(&self, pair: &'p str) -> (&'p str, Option<&'p str>) {
         let ends = |id: &&str| {
             pair.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
@@ -77,21 +79,21 @@ impl Requests<'_> {
         self.pending().chain(self.decided.iter().map(|recorded| recorded.request.as_str()))
     }
 
-    fn refused(&self, why: &str) -> Misuse {
+    fn refused(&self, why: &str) -> UsageError {
         let pending: Vec<&str> = self.pending().collect();
         match pending.as_slice() {
-            [] => Misuse(format!("{why}; none is pending")),
-            pending => Misuse(format!("{why}; pending: {}", pending.join(", "))),
+            [] => UsageError(format!("{why}; none is pending")),
+            pending => UsageError(format!("{why}; pending: {}", pending.join(", "))),
         }
     }
 }
 
-type Names = fn(&str, &str) -> bool;
+type IdMatcher = fn(&str, &str) -> bool;
 
-/// The ways in which a text can name an id, the closest first. A whole id names itself only, also if it is the beginning of
+/// The matchers of a text against ids, the strictest first. A whole id matches only itself, even if it is the prefix of
 /// another one.
-fn ways(given: &str) -> &'static [Names] {
-    const WAYS: [Names; 4] = [
+fn matchers(given: &str) -> &'static [IdMatcher] {
+    const MATCHERS: [IdMatcher; 4] = [
         |id, given| id == given,
         |id, given| path(id) == given,
         |id, given| id.starts_with(given) && given.len() > path(id).len(),
@@ -101,7 +103,7 @@ fn ways(given: &str) -> &'static [Names] {
     let is_digest = |text: &str| {
         text.len() == DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
-    if digest.is_some_and(is_digest) { &WAYS[..1] } else { &WAYS }
+    if digest.is_some_and(is_digest) { &MATCHERS[..1] } else { &MATCHERS }
 }
 
 /// An id without its digest.

@@ -1,4 +1,4 @@
-//! Builds an agent from its file. Faults of the layers below are mapped to their lines.
+//! Builds an agent from its form. Faults of the library are mapped to lines of the file.
 
 use std::path::Path;
 
@@ -10,17 +10,18 @@ use stepfold::state_core::state::{Handlers, Issue, KeySchema, StateError, check_
 use stepfold::tools::CallLimits;
 use stepfold::trim::{Pins, Trim, Window};
 
-use super::faults::Faults;
-use super::form::{Approvals, Conversion, Form, McpForm, Named, OutputModes, ServerTools, StateKey};
-use super::placeholders::check_closed;
-use super::schema::nearest;
+use crate::form::agent::{
+    AgentFileForm, ApprovalForm, McpForm, NamedValues, OutputModeForm, ServerToolForm, StateKeyForm,
+    ValueConversion,
+};
+use crate::form::{FaultCollector, check_closed, nearest};
 use crate::tool;
 
-/// The agent on a state of this schema, and of the keys of the graph around it that it names, as far as it can be
-/// built; what is wrong with it is among the faults then.
+/// Builds the agent on a state of this schema, and of the keys that its graph shares with it. If that fails, the reasons
+/// are among the faults.
 pub(super) fn build(
-    form: &Form,
-    faults: &mut Faults,
+    form: &AgentFileForm,
+    faults: &mut FaultCollector,
     folder: &Path,
     name: &str,
     model: impl ChatModel + 'static,
@@ -84,13 +85,13 @@ pub(super) fn build(
     }
 }
 
-fn flags(mut builder: AgentBuilder, form: &Form) -> AgentBuilder {
+fn flags(mut builder: AgentBuilder, form: &AgentFileForm) -> AgentBuilder {
     if let Some(output) = &form.output {
         let schema = Value::Object(output.schema.clone().into_iter().collect());
         let mode = match output.mode {
-            OutputModes::Schema => OutputMode::Schema,
-            OutputModes::Tool => OutputMode::Tool,
-            OutputModes::Prompt => OutputMode::Prompt,
+            OutputModeForm::Schema => OutputMode::Schema,
+            OutputModeForm::Tool => OutputMode::Tool,
+            OutputModeForm::Prompt => OutputMode::Prompt,
         };
         builder =
             builder.output_with(Output::schema(&output.name, schema).mode(mode).repairs(output.repairs));
@@ -110,12 +111,12 @@ fn flags(mut builder: AgentBuilder, form: &Form) -> AgentBuilder {
     builder
 }
 
-/// The schema of the state. A key with a fault is taken for one of any type, so that it is found once. `more` are
-/// further keys in their stored form, unless the file has them.
+/// Builds the schema of the state. A key with a fault has any type, so that the fault is reported once. `more` are further
+/// keys in their stored form, unless the file declares them.
 pub(super) fn state_schema(
-    state: &Named<StateKey>,
+    state: &NamedValues<StateKeyForm>,
     is_open: bool,
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     more: serde_json::Map<String, Value>,
 ) -> Schema {
     let mut keys = serde_json::Map::new();
@@ -124,7 +125,7 @@ pub(super) fn state_schema(
             faults.add(&["state", name], error.to_string());
             continue;
         }
-        if key.migrate.contains(&Conversion::Default) && key.default.is_none() {
+        if key.migrate.contains(&ValueConversion::Default) && key.default.is_none() {
             let words = "conversion `default` requires a default: add `default` to the key";
             faults.add(&["state", name, "migrate"], words);
         }
@@ -143,9 +144,8 @@ fn read_schema(open: bool, keys: &serde_json::Map<String, Value>) -> Result<Sche
     Schema::from_json(&json!({"version": 1, "open": open, "keys": keys}).to_string(), &Handlers::new())
 }
 
-/// A key in its stored form, without what is wrong with it: each field is looked at by itself, so that all faults are
-/// found at once.
-fn sound_key(name: &str, key: &StateKey, faults: &mut Faults) -> Value {
+/// A key in its stored form, without its faulty fields: each field is checked alone, so that all faults are found at once.
+fn sound_key(name: &str, key: &StateKeyForm, faults: &mut FaultCollector) -> Value {
     let text = |text: &String| Value::String(text.clone());
     let fields = [
         ("type", Some(key.value_type.clone())),
@@ -179,9 +179,14 @@ fn state_fault(error: &StateError) -> String {
     }
 }
 
-/// The exit tools that there are: the others are faults here, where their line is known. What is wrong with one that could
-/// not be built is told at the tool.
-fn exits(form: &Form, tools: &[&str], servers: &[(&str, &McpForm)], faults: &mut Faults) -> Vec<String> {
+/// The exit tools that exist. Unknown ones are faults here, where their line is known; a tool that could not be built has
+/// its fault already.
+fn exits(
+    form: &AgentFileForm,
+    tools: &[&str],
+    servers: &[(&str, &McpForm)],
+    faults: &mut FaultCollector,
+) -> Vec<String> {
     let all: Vec<(&str, &McpForm)> = form.mcp.iter().collect();
     for (place, name) in
         form.exit_on.iter().enumerate().filter(|(_, name)| !form.tools.has(name) && !is_of_server(&all, name))
@@ -193,7 +198,7 @@ fn exits(form: &Form, tools: &[&str], servers: &[(&str, &McpForm)], faults: &mut
     form.exit_on.iter().filter(built).cloned().collect()
 }
 
-/// Whether a name may be that of a server's tool, which only the server knows.
+/// Whether a name may be a tool of a server: only the server knows its tools.
 fn is_of_server(servers: &[(&str, &McpForm)], name: &str) -> bool {
     servers.iter().any(|(server, form)| match &form.prefix {
         Some(prefix) => name.starts_with(prefix),
@@ -201,7 +206,7 @@ fn is_of_server(servers: &[(&str, &McpForm)], name: &str) -> bool {
     })
 }
 
-fn limits(form: &Form) -> RunLimits {
+fn limits(form: &AgentFileForm) -> RunLimits {
     let mut limits = RunLimits::default();
     limits.steps = form.limits.steps.unwrap_or(limits.steps);
     limits.calls_per_reply = form.limits.calls_per_reply.unwrap_or(limits.calls_per_reply);
@@ -213,7 +218,7 @@ fn limits(form: &Form) -> RunLimits {
     limits
 }
 
-fn tool_limits(form: &Form) -> CallLimits {
+fn tool_limits(form: &AgentFileForm) -> CallLimits {
     let mut limits = CallLimits::default();
     limits.concurrency = form.tool_limits.concurrency.unwrap_or(limits.concurrency);
     limits.timeout = form.tool_limits.timeout.map_or(limits.timeout, |time| time.0);
@@ -221,7 +226,7 @@ fn tool_limits(form: &Form) -> CallLimits {
     limits
 }
 
-fn params(form: &Form) -> ModelParams {
+fn params(form: &AgentFileForm) -> ModelParams {
     let form = &form.params;
     let mut params = ModelParams::default()
         .with_stop(&form.stop)
@@ -233,12 +238,12 @@ fn params(form: &Form) -> ModelParams {
     params
 }
 
-fn server_tool(form: &ServerTools) -> ServerTool {
+fn server_tool(form: &ServerToolForm) -> ServerTool {
     let fields = form.tool.iter().map(|(name, value)| (name.clone(), value.clone()));
     ServerTool::new(&form.dialect, fields.collect::<serde_json::Value>())
 }
 
-fn trim(form: &Form, faults: &mut Faults) -> Trim {
+fn trim(form: &AgentFileForm, faults: &mut FaultCollector) -> Trim {
     let form = &form.trim;
     let mut trim = Trim::none();
     if let Some(messages) = form.keep_last {
@@ -259,17 +264,17 @@ fn trim(form: &Form, faults: &mut Faults) -> Trim {
     others.into_iter().flatten().fold(trim, Trim::then)
 }
 
-impl From<Approvals> for Approval {
-    fn from(approval: Approvals) -> Self {
+impl From<ApprovalForm> for Approval {
+    fn from(approval: ApprovalForm) -> Self {
         match approval {
-            Approvals::Never => Approval::Never,
-            Approvals::Always => Approval::Always,
-            Approvals::Once => Approval::Once,
+            ApprovalForm::Never => Approval::Never,
+            ApprovalForm::Always => Approval::Always,
+            ApprovalForm::Once => Approval::Once,
         }
     }
 }
 
-/// Where a fault that the agent's builder found stands in the file.
+/// The path in the file of a fault from the agent's builder.
 fn place_of(fault: &Issue) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
     if let Some(tool) = fault.path.strip_prefix("tool ") {

@@ -1,4 +1,4 @@
-//! A run as it happens: text as it comes, calls, results, and what changes in the state.
+//! Shows a run as it happens: streamed text, calls, results, and changes of the state.
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
@@ -17,57 +17,57 @@ use stepfold::terminal::{Form, Look, Markdown, Text, View, change_line, stderr_f
 use stepfold::tools::CallStatus;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use crate::model::FailedRequest;
+use super::FailedRequest;
 
-use super::nodes::{Nodes, Shown, is_shown};
+use super::nodes::{DisplayItem, NodeFollower, is_shown};
 use super::{aside, call_of, is_verbose, line, note, on_this_line, print, reply, server_tool, short};
 
-/// How long the wheel stands still.
-const TURN: Duration = Duration::from_millis(120);
+/// The interval between two frames of the spinner.
+const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 
-/// What the wheel looks like, turn by turn.
-const WHEEL: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"];
+/// The frames of the spinner.
+const SPINNER_FRAMES: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"];
 
-/// What is waited for is cut here: a wheel has to fit in a line.
-const NAME: usize = 40;
+/// The characters of the spinner's subject: the spinner must fit in a line.
+const WAIT_CHARACTERS: usize = 40;
 
-/// Shows the events of a run.
+/// Shows the events of runs.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about what is shown")]
-pub(crate) struct Watch {
+pub(crate) struct RunDisplay {
     json: bool,
-    /// The state as far as it is known, to say what changes.
+    /// The state before the next commit, if it is known; its changes are shown.
     state: Option<State>,
-    waiting: Option<Waiting>,
+    waiting: Option<SpinnerState>,
     is_in_text: bool,
-    /// Whether what happens now is of a run before the one that was asked for.
+    /// Whether the current events belong to a run before the requested one.
     is_earlier: bool,
-    /// Whether none of its runs is the one that was asked for.
+    /// Whether none of its runs is the requested one.
     is_aside: bool,
-    /// What the model has said in such a run.
+    /// The reply of such an earlier run.
     earlier: String,
-    has_wheel: bool,
+    has_spinner: bool,
     has_seen_run: bool,
-    /// Of a graph.
-    nodes: Option<Nodes>,
-    /// At a terminal: what calls and figures look like.
+    /// For a graph: its nodes.
+    nodes: Option<NodeFollower>,
+    /// At a terminal: the view of calls and figures.
     view: Option<View>,
     /// The reply, where standard output is a terminal.
     reply: Option<Markdown>,
     began: Instant,
 }
 
-/// What is waited for, and since when.
-struct Waiting {
+/// The subject of the spinner, and the time since it started.
+struct SpinnerState {
     what: String,
     since: Instant,
-    turns: usize,
+    frame: usize,
 }
 
-impl Watch {
-    /// From this state on.
+impl RunDisplay {
+    /// Creates a display that starts with this state.
     pub(crate) fn new(json: bool, state: Option<State>) -> Self {
-        let has_wheel = !json && std::io::stderr().is_terminal();
-        Watch {
+        let has_spinner = !json && std::io::stderr().is_terminal();
+        RunDisplay {
             json,
             state,
             waiting: None,
@@ -75,46 +75,46 @@ impl Watch {
             is_earlier: false,
             is_aside: false,
             earlier: String::new(),
-            has_wheel,
+            has_spinner,
             has_seen_run: false,
             nodes: None,
-            view: has_wheel.then(|| View::new(stderr_form()).verbose(is_verbose())),
+            view: has_spinner.then(|| View::new(stderr_form()).verbose(is_verbose())),
             reply: None,
             began: Instant::now(),
         }
     }
 
-    /// Whose replies are not the one that was asked for, if so.
+    /// Marks all runs as earlier ones than the requested run.
     pub(crate) fn aside_if(mut self, is_aside: bool) -> Self {
         (self.is_aside, self.is_earlier) = (is_aside, is_aside);
         self
     }
 
-    /// Of a graph, of whose nodes these continue with its conversation, and whose branches these are.
+    /// Adds the nodes of a graph: the speakers continue its conversation, and these branches are active.
     pub(crate) fn with_nodes(mut self, speakers: BTreeSet<String>, at_work: Vec<Planned>) -> Self {
-        self.nodes = Some(Nodes::new(speakers, at_work, self.state.as_ref()));
+        self.nodes = Some(NodeFollower::new(speakers, at_work, self.state.as_ref()));
         self
     }
 
-    /// When to [turn](Self::turn) the wheel.
-    pub(crate) fn turns() -> Interval {
-        let mut turns = interval_at(Instant::now() + TURN, TURN);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        turns
+    /// The times for [`tick`](Self::tick).
+    pub(crate) fn ticks() -> Interval {
+        let mut ticks = interval_at(Instant::now() + SPINNER_INTERVAL, SPINNER_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
     }
 
-    /// Turns the wheel, if something is waited for and standard error is a terminal.
-    pub(crate) fn turn(&mut self) {
-        let Some(waiting) = self.waiting.as_mut().filter(|_| self.has_wheel) else { return };
-        let wheel = WHEEL[waiting.turns % WHEEL.len()];
-        waiting.turns += 1;
+    /// Draws the next frame of the spinner, if there is one and standard error is a terminal.
+    pub(crate) fn tick(&mut self) {
+        let Some(waiting) = self.waiting.as_mut().filter(|_| self.has_spinner) else { return };
+        let wheel = SPINNER_FRAMES[waiting.frame % SPINNER_FRAMES.len()];
+        waiting.frame += 1;
         let (what, seconds) = (&waiting.what, waiting.since.elapsed().as_secs());
-        let done = self.nodes.as_ref().and_then(Nodes::percentage);
+        let done = self.nodes.as_ref().and_then(NodeFollower::percentage);
         let done = done.map(|done| format!("{done} % ")).unwrap_or_default();
         on_this_line(&format!("{wheel} {done}{what} {seconds}s"));
     }
 
-    pub(crate) fn see(&mut self, seen: &Seen) {
+    pub(crate) fn observe(&mut self, seen: &Seen) {
         self.has_seen_run |= is_of_run(seen);
         match seen {
             Seen::Event { number, event, is_earlier, .. } if self.json => {
@@ -139,7 +139,7 @@ impl Watch {
         }
     }
 
-    /// A request failed, and is sent again after a pause.
+    /// Shows that a request failed and is sent again after a pause.
     pub(crate) fn retry(&mut self, failure: &FailedRequest) {
         if self.json {
             return line(json!({"retry": failure}).to_string());
@@ -148,13 +148,12 @@ impl Watch {
         self.wait(&failure.model);
     }
 
-    /// Whether anything was seen of the run that was asked for: if another process was faster, nothing of it was stored
-    /// here, and all that is told is that this one ended.
+    /// Whether any event of the requested run was shown. If another process has run it, the only event here is its end.
     pub(crate) fn has_seen_run(&self) -> bool {
         self.has_seen_run
     }
 
-    /// Nothing more comes.
+    /// Ends the spinner and the reply.
     pub(crate) fn end(&mut self) {
         self.stop_waiting();
         self.end_text();
@@ -167,7 +166,7 @@ impl Watch {
             | RunEvent::Text(_)
             | RunEvent::Reasoning(_)
             | RunEvent::Output { .. } => None,
-            // Lines of nodes say it under their names.
+            // The lines of nodes show these events after their labels.
             RunEvent::Inner { .. } | RunEvent::NodeStarted { .. } | RunEvent::NodeFinished { .. }
                 if self.nodes.is_some() =>
             {
@@ -176,7 +175,7 @@ impl Watch {
             event => self.view.as_mut().map(|view| view.see(event, now)),
         };
         match (event, seen) {
-            // The view counts what a turn costs; it knows no state.
+            // The view counts the costs of a turn; it is given no state.
             (RunEvent::Committed(event), _) => self.committed(event),
             (RunEvent::Ended(_), Some(shown)) => {
                 self.show_nodes(event);
@@ -205,7 +204,7 @@ impl Watch {
         }
     }
 
-    /// An event in the lines of a log.
+    /// Shows an event as the lines of a log.
     fn show_plain(&mut self, event: &RunEvent) {
         match event {
             RunEvent::Asking { model, .. } => self.wait(model),
@@ -227,7 +226,7 @@ impl Watch {
             RunEvent::ServerToolUsed { tool, arguments, .. } => self.aside(&server_tool(tool, arguments)),
             RunEvent::Trimmed(words) => self.aside(&format!("  trimmed: {words}")),
             RunEvent::Committed(event) => self.committed(event),
-            // What an agent does that is a tool.
+            // Events of an agent that is a tool.
             RunEvent::Inner { name, event, .. } if self.nodes.is_none() => match &**event {
                 RunEvent::ToolStarted { call_id, tool, arguments } => {
                     self.aside(&format!("  {name} | {}", call_of(call_id, tool, arguments)));
@@ -248,31 +247,31 @@ impl Watch {
         }
     }
 
-    fn show_all(&mut self, shown: Vec<Shown>) {
+    fn show_all(&mut self, shown: Vec<DisplayItem>) {
         for shown in shown {
             match shown {
-                Shown::Text(text) => self.text(&text),
-                Shown::Reply(text) => {
+                DisplayItem::Text(text) => self.text(&text),
+                DisplayItem::Reply(text) => {
                     self.end();
                     self.text(&format!("{text}\n"));
                 }
-                Shown::Note(text) => {
+                DisplayItem::Note(text) => {
                     self.end();
                     note(text);
                 }
-                Shown::Aside(text) => self.aside(&text),
-                Shown::Wait(what) => self.wait(&what),
-                Shown::Progress(_) => {}
+                DisplayItem::Aside(text) => self.aside(&text),
+                DisplayItem::Wait(what) => self.wait(&what),
+                DisplayItem::Progress(_) => {}
             }
         }
-        // Others are at work while one of them is shown.
-        let at_work = self.nodes.as_ref().and_then(Nodes::at_work);
+        // Other branches are still active while one of them is shown.
+        let at_work = self.nodes.as_ref().and_then(NodeFollower::at_work);
         if let Some(what) = at_work.filter(|_| self.waiting.is_none() && !self.is_in_text) {
             self.wait(&what);
         }
     }
 
-    /// For programs: how far the tasks are, when that has changed.
+    /// Reports changed progress of tasks to programs.
     fn tell_progress(&mut self, event: &RunEvent, is_earlier: bool) {
         if let RunEvent::Committed(event) = event {
             self.fold(event);
@@ -283,7 +282,7 @@ impl Watch {
             event => nodes.see(event),
         };
         for shown in shown {
-            if let Shown::Progress(progress) = shown {
+            if let DisplayItem::Progress(progress) = shown {
                 let mut told = json!({"progress": progress});
                 if is_earlier {
                     told["earlier"] = json!(true);
@@ -293,17 +292,17 @@ impl Watch {
         }
     }
 
-    /// The state before a commit, if it could be followed.
+    /// Applies a commit to the state, and returns the state before it; none if the state is unknown.
     fn fold(&mut self, event: &Event) -> Option<State> {
         let mut state = self.state.take()?;
         let before = state.clone();
-        // What cannot be followed is not shown; the store has it.
+        // NOTE: After a failed fold changes are not shown any more: the store has them.
         event.fold(&mut state).ok()?;
         self.state = Some(state);
         Some(before)
     }
 
-    /// What a commit changes in the state, and says of nodes.
+    /// Shows the changes of a commit to the state, and its events of nodes.
     fn committed(&mut self, event: &Event) {
         if self.is_earlier && matches!(event.kind, EventKind::Began { .. }) {
             self.earlier_begins(event);
@@ -335,7 +334,7 @@ impl Watch {
         self.show_all(shown.unwrap_or_default());
     }
 
-    /// The turn of a message that was stored before the one that was sent.
+    /// Shows the beginning of an earlier message's turn.
     fn earlier_begins(&mut self, event: &Event) {
         let said = event.messages.iter().filter(|message| message.role() == Role::User);
         let said: Vec<_> = said.map(|message| short(&message.text())).collect();
@@ -347,7 +346,7 @@ impl Watch {
         aside(text);
     }
 
-    /// More of a reply. Standard output has the reply that was asked for, and no other.
+    /// Prints more of a reply. Standard output gets the requested reply, and no other.
     fn text(&mut self, text: &str) {
         self.stop_waiting();
         if self.is_earlier {
@@ -383,34 +382,36 @@ impl Watch {
 
     fn wait(&mut self, what: &str) {
         self.end();
-        let what = escape_all_invisible(what).chars().take(NAME).collect();
-        self.waiting = Some(Waiting { what, since: Instant::now(), turns: 0 });
+        let what = escape_all_invisible(what).chars().take(WAIT_CHARACTERS).collect();
+        self.waiting = Some(SpinnerState { what, since: Instant::now(), frame: 0 });
     }
 
-    /// Whether or not the wheel has turned: the terminal may have shown a `^C` there.
+    /// Clears the line of the spinner.
     fn stop_waiting(&mut self) {
-        if self.waiting.take().is_some() && self.has_wheel {
+        // NOTE: Cleared even if no frame was drawn: the terminal may have echoed a `^C` there.
+        if self.waiting.take().is_some() && self.has_spinner {
             on_this_line("");
         }
     }
 }
 
-impl Drop for Watch {
+// NOTE: A command that fails must not leave the spinner on the screen.
+impl Drop for RunDisplay {
     fn drop(&mut self) {
         self.stop_waiting();
     }
 }
 
-/// What changed from one state to another, a line each; the conversation is shown elsewhere.
+/// The changes from one state to another, a line each, without the conversation.
 pub(crate) fn changes(now: &State, before: &State) -> Vec<String> {
     let mut now = now.clone();
-    // A change of the messages would be lines of its own.
+    // The conversation is shown elsewhere: its change would add lines.
     now.replace_messages(before.messages().clone());
     debug_assert!(now.diff(before).iter().all(|change| change.key != MESSAGES));
     now.diff(before).to_string().lines().map(str::to_owned).collect()
 }
 
-/// Whether this is something that the run did which was asked for.
+/// Whether this is an event of the requested run.
 fn is_of_run(seen: &Seen) -> bool {
     match seen {
         Seen::Event { event, is_earlier, .. } => !is_earlier && !matches!(event, RunEvent::Ended(_)),

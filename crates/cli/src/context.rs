@@ -1,0 +1,399 @@
+//! The context of a command: an agent from its file, with the store of its sessions.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
+use stepfold::prelude::*;
+use stepfold::runner::{RunnerBuilder, RunnerError};
+use stepfold::server::http::Metrics;
+use stepfold::session_scopes::{
+    AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
+    SessionSchema, SessionStore as _,
+};
+use stepfold::state_core::chat::Prices;
+use tokio::sync::Mutex;
+
+use crate::agent_file::{AgentFile, BuiltFile};
+use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
+use crate::argument_text::shell_quoted;
+use crate::error::{CommandEnding, UsageError};
+use crate::migrate::{session_schema, untyped};
+use crate::model::{FailedRequests, ModelSource};
+use crate::show;
+use crate::signals::StopSignals;
+use crate::store::{open_existing, open_or_create, open_read_only, open_to_verify, store_path};
+
+/// The time that active runs get to complete after the command has ended.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The attempts to find a session id that is not in use.
+const ATTEMPTS: usize = 5;
+
+/// An agent with the store of its sessions, for one user.
+pub(crate) struct CommandContext {
+    pub(crate) runner: Runner,
+    pub(crate) user: String,
+    /// For a graph: the nodes whose agents continue its conversation.
+    pub(crate) speakers: Option<BTreeSet<String>>,
+    /// The keys of the agent with any types: stored values can be read even if they do not fit the agent's schema.
+    pub(crate) untyped: SessionSchema,
+    /// Failed requests to models, before their next attempts.
+    pub(crate) failures: Mutex<FailedRequests>,
+    target: SessionArgs,
+    options: Option<RunArgs>,
+    /// The id of the command's session, once it is known.
+    active_session: OnceLock<String>,
+}
+
+/// An agent file, read and built.
+pub(crate) struct LoadedAgent {
+    pub(crate) agent: Agent,
+    pub(crate) schema: SessionSchema,
+    /// For a graph: the nodes whose agents continue its conversation.
+    pub(crate) speakers: Option<BTreeSet<String>>,
+    /// For a graph: its nodes and edges.
+    pub(crate) shape: Option<Value>,
+    /// The prices of its models.
+    pub(crate) prices: Prices,
+}
+
+impl LoadedAgent {
+    pub(crate) fn read(path: &Path, models: &ModelSource<'_>) -> anyhow::Result<Self> {
+        let file = AgentFile::read(path)??;
+        let (migrations, prices) = (file.migrations(), file.prices());
+        let built = match file.build(models) {
+            Ok(built) => built?,
+            // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
+            Err(error) => {
+                AgentFile::read(path)??.check()?;
+                return Err(error);
+            }
+        };
+        let (speakers, shape) = match &built {
+            BuiltFile::Agent(_) => (None, None),
+            BuiltFile::Graph(built) => {
+                (Some(built.speakers.clone()), Some(serde_json::to_value(built.graph.shape())?))
+            }
+        };
+        let agent = Agent::from(built);
+        // NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
+        AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
+        let schema = session_schema(agent.schema(), migrations);
+        Ok(LoadedAgent { agent, schema, speakers, shape, prices })
+    }
+}
+
+impl CommandContext {
+    /// Opens the agent with a model, and the store, created if it is missing: for commands that create sessions.
+    pub(crate) fn for_run(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let open =
+            |path: &Path| if options.last { open_existing(target, path) } else { open_or_create(path) };
+        CommandContext::open(
+            target,
+            Some(options),
+            options.when_claimed,
+            ModelSource::command_line(options),
+            open,
+            None,
+        )
+    }
+
+    /// Opens the agent with a model, and an existing store: for commands that continue a session.
+    pub(crate) fn for_resume(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_existing(target, path);
+        CommandContext::open(
+            target,
+            Some(options),
+            options.when_claimed,
+            ModelSource::command_line(options),
+            open,
+            None,
+        )
+    }
+
+    /// Opens the agent with a model, and the store: for a worker, which resumes runs in all sessions.
+    pub(crate) fn for_worker(
+        target: &SessionArgs,
+        options: &RunArgs,
+        metrics: Option<&Metrics>,
+    ) -> anyhow::Result<Self> {
+        CommandContext::open(
+            target,
+            Some(options),
+            options.when_claimed,
+            ModelSource::command_line(options),
+            open_or_create,
+            metrics,
+        )
+    }
+
+    /// Opens the agent without a model: for a command that abandons a run.
+    pub(crate) fn for_abandon(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_existing(target, path);
+        CommandContext::open(target, Some(options), options.when_claimed, ModelSource::none(), open, None)
+    }
+
+    /// Opens the agent without a model: for commands that write to a session.
+    pub(crate) fn for_write(target: &SessionArgs) -> anyhow::Result<Self> {
+        CommandContext::for_change(target, BusyPolicy::default())
+    }
+
+    /// Opens the agent without a model: for commands that change a session in which another process may run.
+    pub(crate) fn for_change(target: &SessionArgs, when_claimed: BusyPolicy) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_existing(target, path);
+        CommandContext::open(target, None, when_claimed, ModelSource::none(), open, None)
+    }
+
+    /// Opens the agent without a model: for commands that only read. No file is created or changed.
+    pub(crate) fn for_read(target: &SessionArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_read_only(target, path);
+        CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open, None)
+    }
+
+    /// Opens the agent with a model, read-only: for a command that shows the request to the model.
+    pub(crate) fn for_read_with_model(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_read_only(target, path);
+        CommandContext::open(
+            target,
+            None,
+            BusyPolicy::default(),
+            ModelSource::command_line(options),
+            open,
+            None,
+        )
+    }
+
+    /// Opens the agent without a model, and a store that must exist: for commands that verify it.
+    pub(crate) fn for_verify(target: &SessionArgs) -> anyhow::Result<Self> {
+        CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open_to_verify, None)
+    }
+
+    fn open(
+        target: &SessionArgs,
+        options: Option<&RunArgs>,
+        when_claimed: BusyPolicy,
+        (models, failures): (ModelSource<'_>, FailedRequests),
+        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
+        metrics: Option<&Metrics>,
+    ) -> anyhow::Result<Self> {
+        let LoadedAgent { agent, schema, speakers, .. } = LoadedAgent::read(&target.agent, &models)?;
+        let store = open_store(&store_path(target)?)?;
+        let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
+        let runner = with_metrics(with_traces(Runner::builder(agent, store)), metrics)
+            .schema(schema)
+            // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim
+            // to expire.
+            .process_worker()
+            .when_claimed(when_claimed.into())
+            // NOTE: Queued messages are for the process that sent them: its model and its terminal.
+            .leave_inbox()
+            .build();
+        let (user, target, options) = (target.user.clone(), target.clone(), options.cloned());
+        Ok(CommandContext {
+            runner,
+            user,
+            speakers,
+            untyped,
+            failures,
+            target,
+            options,
+            active_session: OnceLock::new(),
+        })
+    }
+
+    /// Runs a command until it is done or a signal stops the process. Afterwards no run is active, so that other processes
+    /// can continue immediately.
+    pub(crate) async fn work(
+        &self,
+        command: impl Future<Output = anyhow::Result<CommandEnding>>,
+    ) -> anyhow::Result<CommandEnding> {
+        let mut signals = StopSignals::listen().context("could not listen for signals")?;
+        let ended = tokio::select! {
+            ended = command => ended,
+            stopped = signals.received() => {
+                show::note(match self.active_session.get() {
+                    Some(id) => format!(
+                        "stopped; a run that was at work is interrupted; continue with\n  {}",
+                        self.resume_command(id)
+                    ),
+                    None => "stopped; nothing was begun".to_owned(),
+                });
+                Ok(stopped)
+            }
+        };
+        // NOTE: After a signal or an error runs are not awaited: the next process resumes them from their last commit.
+        let grace = match &ended {
+            Ok(CommandEnding::Stopped(_)) | Err(_) => Duration::ZERO,
+            Ok(_) => GRACE,
+        };
+        self.runner.shutdown(grace).await;
+        ended
+    }
+
+    /// The requested session, which must exist; by default the one with the newest write.
+    pub(crate) async fn session(&self) -> anyhow::Result<SessionHandle> {
+        let session = match &self.target.session {
+            Some(id) => self.session_named(id).await,
+            None => self.session_named(&self.newest().await?).await,
+        };
+        Ok(self.set_active_session(session?))
+    }
+
+    /// Records the command's session, for the hint of an interrupted command.
+    fn set_active_session(&self, session: SessionHandle) -> SessionHandle {
+        // A command works in one session: a second call has the same id.
+        let _ = self.active_session.set(session.key().id.to_string());
+        session
+    }
+
+    /// A session that must exist.
+    pub(crate) async fn session_named(&self, id: &str) -> anyhow::Result<SessionHandle> {
+        let key = self.runner.key(self.user.as_str(), id)?;
+        // NOTE: `Runner::session` creates a missing session: a mistyped id must be an error.
+        let get = GetSession::new(key).events(EventRange::None).without_state();
+        match self.runner.store().get(get).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let list = format!("stepfold sessions {}", self.words());
+                Err(UsageError(format!("{error}; `{list}` lists the existing ones")).into())
+            }
+            found => {
+                found?;
+                Ok(self.runner.session(self.user.as_str(), id).await?)
+            }
+        }
+    }
+
+    /// Resolves the name of a version to its number.
+    pub(crate) async fn version(&self, key: &SessionKey, at: &VersionName) -> anyhow::Result<u64> {
+        let wanted = match at {
+            VersionName::Version(version) => return Ok(*version),
+            VersionName::Label(label) => label,
+        };
+        let labels = self.runner.store().labels(ReadLabels::new(key.clone())).await?;
+        if let Some((_, version)) = labels.iter().find(|(label, _)| label.as_str() == wanted) {
+            return Ok(*version);
+        }
+        let known: Vec<&str> = labels.iter().map(|(label, _)| label.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(UsageError(format!("unknown version or label `{wanted}` of session {}; labels: {known}", key.id))
+            .into())
+    }
+
+    /// The action while another process runs in the session.
+    pub(crate) fn when_claimed(&self) -> BusyPolicy {
+        self.options.as_ref().map(|options| options.when_claimed).unwrap_or_default()
+    }
+
+    /// The session for a turn: the requested one, created if it does not exist; otherwise a new one.
+    pub(crate) async fn session_for_turn(&self) -> anyhow::Result<SessionHandle> {
+        let session = match &self.target.session {
+            Some(id) => self.runner.session(self.user.as_str(), id.as_str()).await?,
+            None if self.options.as_ref().is_some_and(|options| options.last) => self.session().await?,
+            None => self.new_session().await?,
+        };
+        Ok(self.set_active_session(session))
+    }
+
+    async fn new_session(&self) -> anyhow::Result<SessionHandle> {
+        // NOTE: Eight characters can collide with an existing session: then another id is drawn.
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.runner.create(self.user.as_str(), short_id(), json!({})).await {
+                Err(RunnerError::Store { source, .. })
+                    if source.kind() == ErrorKind::AlreadyExists && attempts < ATTEMPTS => {}
+                made => return Ok(made?),
+            }
+        }
+    }
+
+    async fn newest(&self) -> anyhow::Result<String> {
+        let page = self.list(1).await?;
+        let newest = page.first().map(|session| session.key.id.to_string());
+        newest.ok_or_else(|| UsageError(self.no_session_text()).into())
+    }
+
+    /// The text for an agent without sessions, with the command that creates one.
+    pub(crate) fn no_session_text(&self) -> String {
+        let agent = self.runner.agent().name();
+        format!("agent {agent} has no session of user {} yet; `stepfold run` begins one", self.user)
+    }
+
+    /// Lists the sessions with the newest writes.
+    pub(crate) async fn list(&self, limit: usize) -> anyhow::Result<Vec<Session>> {
+        // NOTE: The id `-` is a placeholder: only the app and the user of the key are used.
+        // Only the runner knows the app of its keys: it is the agent's name.
+        let key = self.runner.key(self.user.as_str(), "-")?;
+        let list = ListSessions::new(key.app.as_str(), self.user.as_str())?.limit(limit);
+        Ok(self.runner.store().list(list).await?.sessions)
+    }
+
+    /// Adds the approver to decisions: the one of `--by`, otherwise the system's user, otherwise the session's user.
+    pub(crate) fn decided(&self, decisions: Vec<(String, Decision)>) -> Decisions {
+        let decided = Decisions::from(decisions);
+        if decided.decisions.is_empty() {
+            return decided;
+        }
+        let named = self.options.as_ref().and_then(|options| options.by.clone());
+        let name = |variable| {
+            crate::environment::variable(variable)?.into_string().ok().filter(|name| !name.is_empty())
+        };
+        let by = named.or_else(|| ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(name));
+        decided.by(by.unwrap_or_else(|| self.user.clone()))
+    }
+
+    /// The command line that resumes a session.
+    pub(crate) fn resume_command(&self, session: &str) -> String {
+        format!("stepfold resume {} --session {}", self.words(), shell_quoted(session))
+    }
+
+    /// The arguments after `stepfold COMMAND` that select the same agent, store and user.
+    pub(crate) fn words(&self) -> String {
+        let mut words = vec![shell_quoted(&self.target.agent.to_string_lossy())];
+        let mut add = |name: &str, value: &str| words.extend([name.to_owned(), shell_quoted(value)]);
+        if let Some(store) = &self.target.store {
+            add("--store", &store.to_string_lossy());
+        }
+        // NOTE: The default of `--user` is left out, so that the printed command stays short.
+        if self.user != "local" {
+            add("--user", &self.user);
+        }
+        let options = self.options.as_ref();
+        if let Some(model) = options.and_then(|options| options.model.as_ref()) {
+            add("--model", model);
+        }
+        if let Some((cassette, mode)) =
+            options.and_then(|options| Some((options.cassette.as_ref()?, options.mode)))
+        {
+            add("--cassette", &cassette.to_string_lossy());
+            // NOTE: `--mode record` is left out: a second recording would replace the first one.
+            if mode == CassetteMode::Replay {
+                add("--mode", "replay");
+            }
+        }
+        words.join(" ")
+    }
+}
+
+/// Adds the spans of each run in this process, whichever command or client started it.
+pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
+    // The app of a session has the name of its agent.
+    builder.observe(|session| Traces::new(session.app.as_str()))
+}
+
+fn with_metrics(builder: RunnerBuilder, metrics: Option<&Metrics>) -> RunnerBuilder {
+    match metrics.map(Metrics::observer) {
+        Some(observer) => builder.observe(move |_| observer.clone()),
+        None => builder,
+    }
+}
+
+/// A random session id, short enough to type.
+pub(crate) fn short_id() -> String {
+    RandomIds.next().chars().take(8).collect()
+}

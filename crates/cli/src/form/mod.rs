@@ -1,0 +1,16 @@
+//! The forms of agent files and graph files: their fields, read with lines, and the faults in them.
+
+pub(crate) mod agent;
+mod by_type;
+mod faults;
+pub(crate) mod graph;
+mod nearest;
+mod placeholders;
+mod read;
+mod schema;
+
+pub(crate) use self::faults::{FaultCollector, FileFaults};
+pub(crate) use self::nearest::{nearest, unknown_key};
+pub(crate) use self::placeholders::check_closed;
+pub(crate) use self::read::read;
+pub(crate) use self::schema::json_schema;
