@@ -93,7 +93,7 @@
 //! # Prior art
 //!
 //! Scopes, sessions and their turns are those of adk-rust 2.3 ("State management"); commits, effects and
-//! recovery are stepfold's own. `docs/compare.md` lists the differences, `docs/decisions.md` the reasons.
+//! recovery are stepfold's own. `docs/compare.md` lists the differences, `docs/decisions/runner.md` the reasons.
 
 mod accept;
 mod attend;
