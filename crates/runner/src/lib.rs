@@ -94,6 +94,7 @@
 //!
 //! Scopes, sessions and their turns are those of adk-rust 2.3 ("State management"); commits, effects and
 //! recovery are stepfold's own. `docs/compare.md` lists the differences, `docs/decisions/runner.md` the reasons.
+#![doc = include_str!("../docs/limits.md")]
 
 mod accept;
 mod attend;

@@ -104,6 +104,7 @@
 //!
 //! The facade has no logic. Spans go to the program's `tracing` subscriber, unless it installs the one of
 //! the feature `otel`.
+#![doc = include_str!("../docs/limits.md")]
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;

@@ -64,6 +64,7 @@
 //! the differences. Steps are moved whole because of faults in other trimmers:
 //! <https://github.com/langchain-ai/langchain/issues/33245>, <https://github.com/cline/cline/pull/7225>.
 //! Prompt caches need an equal prefix: <https://developers.openai.com/api/docs/guides/prompt-caching>.
+#![doc = include_str!("../docs/limits.md")]
 
 mod policy;
 mod view;
