@@ -114,7 +114,8 @@
 //!
 //! The loop, its exit rules, errors as messages, breakpoints and snapshots are those of Haystack 2.31's
 //! Agent, trimming before a turn that of LangGraph's ReAct agents. `docs/compare.md` lists the differences,
-//! `docs/decisions.md` the reasons.
+//! `docs/decisions/loop.md` the reasons.
+#![doc = include_str!("../docs/limits.md")]
 
 mod agent;
 mod approval;

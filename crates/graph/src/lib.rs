@@ -88,6 +88,7 @@
 //!
 //! Nodes over one state, supersteps and edges are those of LangGraph 1.x; limits of executions and
 //! [`progress`] are those of a deep-research graph for LangGraph. `docs/compare.md` lists the differences.
+#![doc = include_str!("../docs/limits.md")]
 
 mod agent_node;
 mod builder;

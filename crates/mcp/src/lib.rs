@@ -53,6 +53,7 @@
 //!
 //! - `oauth`: servers at a URL are authorized by OAuth 2.1: a user signs in once, tokens are kept and refreshed.
 //! - `validation`: checks arguments and structured results against their whole JSON Schema.
+#![doc = include_str!("../docs/limits.md")]
 
 mod connection;
 mod content;

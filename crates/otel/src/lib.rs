@@ -8,6 +8,7 @@
 //! # What is absent
 //!
 //! Metrics, logs, gRPC, and compression.
+#![doc = include_str!("../docs/limits.md")]
 
 use std::error::Error;
 use std::fmt;

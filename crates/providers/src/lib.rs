@@ -55,6 +55,7 @@
 //! - `openai`: models that speak OpenAI's chat completions or Responses.
 //! - `anthropic`: Anthropic's models, by their own API.
 //! - `gemini`: Google's Gemini models, by their own API.
+#![doc = include_str!("../docs/limits.md")]
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;

@@ -73,6 +73,7 @@
 //!
 //! The server, its registration of workers, and its administration. Operations on sessions, such as forks, are those of
 //! the runner over the same store.
+#![doc = include_str!("../docs/limits.md")]
 
 mod client;
 mod error;

@@ -93,7 +93,8 @@
 //! # Prior art
 //!
 //! Scopes, sessions and their turns are those of adk-rust 2.3 ("State management"); commits, effects and
-//! recovery are stepfold's own. `docs/compare.md` lists the differences, `docs/decisions.md` the reasons.
+//! recovery are stepfold's own. `docs/compare.md` lists the differences, `docs/decisions/runner.md` the reasons.
+#![doc = include_str!("../docs/limits.md")]
 
 mod access;
 mod builder;

@@ -6,6 +6,7 @@
 //! # What is absent
 //!
 //! This crate adds no rules for runs and sessions: the [runner](stepfold_runner) has them all.
+#![doc = include_str!("../docs/limits.md")]
 
 #[cfg(feature = "http")]
 pub mod http;

@@ -85,6 +85,7 @@
 //!   declared type is still checked: by `serde` for keys declared with a Rust type
 //!   ([`key`](state::SchemaBuilder::key)), otherwise by kind (string, integer, list, ...).
 //! - `preserve_order`: keeps the order of JSON object fields.
+#![doc = include_str!("../docs/limits.md")]
 
 mod canonical;
 pub mod chat;

@@ -40,12 +40,12 @@
 //!
 //! # Ten types
 //!
-//! In the order in which a program uses them; all are in the [`prelude`].
+//! These types are listed in the order in which a program uses them; all are in the [`prelude`].
 //!
 //! | type | what it is |
 //! |---|---|
 //! | [`Agent`](prelude::Agent) | a model, tools, instructions, limits and the schema of a state |
-//! | [`Tool`](prelude::Tool) | what a model may call; `#[tool]` makes one of a function |
+//! | [`Tool`](prelude::Tool) | a function that a model may call; `#[tool]` makes a tool from a function |
 //! | [`Schema`](prelude::Schema) | the keys of the state, with their types and [merge handlers](prelude::Handler) (reducers) |
 //! | [`StateWriter`](prelude::StateWriter) | the writes of a tool |
 //! | [`Runner`](prelude::Runner) | an agent on a store of sessions (a checkpointer) |
@@ -57,12 +57,12 @@
 //!
 //! # Layers
 //!
-//! The [`guide`] explains how to use them. Each layer is re-exported under its own name:
+//! Each layer is re-exported under its own name; the [`guide`] shows their use:
 //!
 //! | layer | what it is |
 //! |---|---|
 //! | [`state_core`] | messages, transcripts, state with a schema, the port of models |
-//! | [`tools`] | what a model may do: typed tools, bound to state |
+//! | [`tools`] | typed tools for models, bound to state |
 //! | [`trim`] | trimming of long conversations |
 //! | [`session_scopes`] | sessions, scopes, events, the stores |
 //! | [`providers`] | models: real servers, scripted replies, cassettes, layers |
@@ -102,8 +102,9 @@
 //!
 //! # What is absent
 //!
-//! The facade has no logic. Spans go to the program's `tracing` subscriber, unless it installs the one of
+//! The facade has no logic. Spans go to the program's `tracing` subscriber, unless the program installs the exporter of
 //! the feature `otel`.
+#![doc = include_str!("../docs/limits.md")]
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;
@@ -138,7 +139,7 @@ pub use stepfold_tools as tools;
 #[doc(inline)]
 pub use stepfold_trim as trim;
 
-/// The names that most programs use.
+/// Names that most programs use.
 pub mod prelude {
     pub use stepfold_agent_loop::{
         Agent, ApprovalRequest, Decision, Decisions, Exit, HookAction, HookContext, Input, Outcome, Output,
@@ -156,9 +157,9 @@ pub mod prelude {
     };
 }
 
-/// How things are done: one page for each.
+/// A page for each task.
 ///
-/// All code in these pages is compiled and run.
+/// Tests compile and run all code in these pages.
 #[cfg(all(any(doc, doctest), feature = "macros", feature = "providers", feature = "sqlite"))]
 pub mod guide {
     #[doc = include_str!("../guide/state.md")]

@@ -30,6 +30,7 @@
 //! # What is absent
 //!
 //! Reading input, and screens other than scrolling lines: no windows, no mouse.
+#![doc = include_str!("../docs/limits.md")]
 
 mod approval;
 mod brief;

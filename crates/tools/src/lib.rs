@@ -82,6 +82,7 @@
 //! - `validation`: checks arguments against their whole JSON Schema. Without it typed arguments are still
 //!   checked by `serde`; those of a tool with an explicit schema are only known to be an object.
 //! - `search`: a toolset with a search over hundreds of tools.
+#![doc = include_str!("../docs/limits.md")]
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]

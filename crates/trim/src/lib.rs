@@ -59,10 +59,11 @@
 //! # Prior art
 //!
 //! [`Trim::keep_last`] corresponds to `trim_messages` of LangGraph's ReAct agents (LangChain 1.x), with pins
-//! for selected tools, and runs before the turn. `docs/decisions.md` explains the choices, `docs/compare.md`
+//! for selected tools, and runs before the turn. `docs/decisions/trimming.md` explains the choices, `docs/compare.md`
 //! the differences. Steps are moved whole because of faults in other trimmers:
 //! <https://github.com/langchain-ai/langchain/issues/33245>, <https://github.com/cline/cline/pull/7225>.
 //! Prompt caches need an equal prefix: <https://developers.openai.com/api/docs/guides/prompt-caching>.
+#![doc = include_str!("../docs/limits.md")]
 
 mod pins;
 mod policy;

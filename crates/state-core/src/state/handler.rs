@@ -35,7 +35,7 @@ use crate::json_schema::{Kinds, ValueType};
 /// current ones. `merge_maps` copies the current object.
 ///
 /// `merge_lists` and `replace_values` are those of Haystack 2.31 ("State"); the rules for null and for values
-/// that are not lists are explained in `docs/decisions.md`.
+/// that are not lists are explained in `docs/decisions/state.md`.
 ///
 /// # Examples
 /// ```
