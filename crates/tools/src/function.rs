@@ -4,6 +4,7 @@
 //! part: the parameter, the result, or a value held across an `.await`.
 
 use std::any::Any;
+use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::Formatter;
+use stepfold_state_core::ErrorChain;
 
 use crate::context::ToolContext;
 use crate::error::ToolError;
@@ -67,8 +69,8 @@ pub trait Parameters: Sized {
     fn extract(context: &ToolContext) -> Result<Self, ToolError>;
 }
 
-/// The return type of a tool function: a `Result` of a serialisable value, with an error that converts into a
-/// [`ToolError`].
+/// The return type of a tool function: a `Result` of a serialisable value, with an error that
+/// [converts](IntoToolError) into a [`ToolError`].
 #[diagnostic::on_unimplemented(
     message = "a tool function cannot return `{Self}`",
     label = "this function does not return a `Result`",
@@ -80,20 +82,64 @@ pub trait ToolReturn {
     fn into_value(self) -> Result<Value, ToolError>;
 }
 
-/// The error of a tool function.
+/// Converts the error of a tool function.
+///
+/// Implemented for [`ToolError`] and for each error that can be boxed: those of `std`, `thiserror` and `anyhow`. The model
+/// reads their text and causes. Implement it for a type that is no `std::error::Error` to decide who reads it: see
+/// [`ToolError::permanent`] and [`ToolError::fatal`].
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::{Args, IntoToolError, Tool, ToolError};
+///
+/// # #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// # struct Page { path: String }
+/// async fn read(Args(page): Args<Page>) -> anyhow::Result<String> {
+///     anyhow::ensure!(page.path.ends_with(".md"), "only pages in Markdown can be read");
+///     Ok(std::fs::read_to_string(&page.path)?)
+/// }
+/// Tool::new("read", "Reads a page.", read).build()?;
+///
+/// struct Closed;
+///
+/// impl IntoToolError for Closed {
+///     fn into_tool_error(self) -> ToolError {
+///         ToolError::permanent("the library is closed")
+///     }
+/// }
+///
+/// async fn borrow() -> Result<(), Closed> {
+///     Err(Closed)
+/// }
+/// Tool::new("borrow", "Borrows a book.", borrow).build()?;
+/// # Ok::<(), stepfold_tools::BuildError>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a tool",
-    label = "neither a `ToolError` nor a `std::error::Error`",
-    note = "return `Result<T, ToolError>`, and make the error of a text with `ToolError::new(text)`"
+    label = "neither a `ToolError` nor an error that is `Send`, `Sync` and `'static`",
+    note = "return `Result<T, ToolError>`, or implement `IntoToolError` for this type"
 )]
-pub trait IntoToolError: Into<ToolError> {}
+pub trait IntoToolError {
+    /// The error of the call.
+    fn into_tool_error(self) -> ToolError;
+}
+
+impl IntoToolError for ToolError {
+    fn into_tool_error(self) -> ToolError {
+        self
+    }
+}
 
 #[diagnostic::do_not_recommend]
-impl<E: Into<ToolError>> IntoToolError for E {}
+impl<E: Into<Box<dyn Error + Send + Sync>>> IntoToolError for E {
+    fn into_tool_error(self) -> ToolError {
+        ToolError::new(ErrorChain(&*self.into()).to_string())
+    }
+}
 
 impl<T: Serialize, E: IntoToolError> ToolReturn for Result<T, E> {
     fn into_value(self) -> Result<Value, ToolError> {
-        let value = self.map_err(Into::into)?;
+        let value = self.map_err(IntoToolError::into_tool_error)?;
         let no_form = |error| ToolError::permanent(format!("result cannot be serialised as JSON: {error}"));
         // NOTE: Serialised twice, first to nowhere: endlessly nested values would overflow the stack and abort the
         // process. A serializer with a limit of its own would be 300 lines.

@@ -112,7 +112,7 @@ pub use crate::context::{
 };
 pub use crate::error::{BuildError, ToolError, ToolsetError};
 pub use crate::extract::{Args, Extract, FromState, RawArgs, Requirements, Resource, StateKey};
-pub use crate::function::{Parameters, ToolFunction, ToolReturn};
+pub use crate::function::{IntoToolError, Parameters, ToolFunction, ToolReturn};
 pub use crate::input::{AnsweredRequest, Deadline, InputRequest, InputResponse, LaterRequest};
 pub use crate::invoke::{
     CallEvent, CallFailure, CallOutcome, CallOutcomes, CallStatus, FatalError, Invocation,

@@ -1,5 +1,6 @@
 //! Errors of a state, with the key, the path and advice.
 
+use serde_json::error::Category;
 use thiserror::Error;
 
 use crate::decode::DecodeError;
@@ -155,6 +156,22 @@ impl From<&str> for HandlerError {
 impl From<String> for HandlerError {
     fn from(message: String) -> Self {
         HandlerError(message)
+    }
+}
+
+/// The kind of the error. Its text is left out, since it quotes values; [`decode`](crate::decode()) has errors that do not.
+impl From<serde_json::Error> for HandlerError {
+    fn from(error: serde_json::Error) -> Self {
+        HandlerError::from(match error.classify() {
+            Category::Data => "value does not fit the type",
+            Category::Io | Category::Syntax | Category::Eof => "value cannot be written or read as JSON",
+        })
+    }
+}
+
+impl From<DecodeError> for HandlerError {
+    fn from(error: DecodeError) -> Self {
+        HandlerError(error.to_string())
     }
 }
 

@@ -8,11 +8,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::error::{HandlerError, StateError};
+use crate::decode::decode;
 use crate::faults::Issue;
 use crate::json_schema::{Kinds, ValueType};
 
@@ -203,6 +204,49 @@ impl Handler {
         F: Fn(Option<&Value>, Value) -> Result<Value, HandlerError> + Send + Sync + 'static,
     {
         Handler(MergeRule::Custom(CustomHandler { name: name.into(), merge: Some(Arc::new(merge)) }))
+    }
+
+    /// A custom handler of typed values.
+    ///
+    /// `merge` gets the current value, `None` if the key is unset or null, and the new one. A value that does not fit `T` is
+    /// an error of the handler that quotes no value. The name and `merge` follow the rules of
+    /// [`custom`](Handler::custom).
+    ///
+    /// # Examples
+    /// ```
+    /// use serde::{Deserialize, Serialize};
+    /// use stepfold_state_core::state::{Handler, Schema, State};
+    ///
+    /// #[derive(Deserialize, Serialize, schemars::JsonSchema)]
+    /// struct Ticket {
+    ///     id: u32,
+    ///     open: bool,
+    /// }
+    ///
+    /// // Appends new tickets, and forgets those that are closed.
+    /// let open_only = Handler::of::<Vec<Ticket>>("open_only", |current, new| {
+    ///     let mut tickets = current.unwrap_or_default();
+    ///     tickets.extend(new);
+    ///     tickets.retain(|ticket| ticket.open);
+    ///     Ok(tickets)
+    /// });
+    /// let mut state = State::new(&Schema::builder().key::<Vec<Ticket>>("tickets").handler(open_only).build()?);
+    /// state.set("tickets", vec![Ticket { id: 1, open: true }, Ticket { id: 2, open: false }])?;
+    /// state.set("tickets", vec![Ticket { id: 3, open: true }])?;
+    /// let left = serde_json::json!([{"id": 1, "open": true}, {"id": 3, "open": true}]);
+    /// assert_eq!(state.get("tickets").unwrap(), left);
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    pub fn of<T: DeserializeOwned + Serialize>(
+        name: impl Into<Arc<str>>,
+        merge: impl Fn(Option<T>, T) -> Result<T, HandlerError> + Send + Sync + 'static,
+    ) -> Self {
+        Handler::custom(name, move |current, new| {
+            let current = current.filter(|current| !current.is_null()).map(decode).transpose();
+            let current = current.map_err(|error| format!("invalid current value: {error}"))?;
+            let new = decode(&new).map_err(|error| format!("invalid new value: {error}"))?;
+            Ok(serde_json::to_value(merge(current, new)?)?)
+        })
     }
 
     /// The stored name of the handler, with its parameter: `upsert_by(id)`.

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use stepfold_state_core::state::{Handler, Handlers, Key, Schema, State};
+use stepfold_state_core::state::{Handler, HandlerError, Handlers, Key, Schema, State, StateError};
 
 use super::{report, run};
 
@@ -299,4 +299,45 @@ fn names() {
 
 fn custom(name: &str) -> Handler {
     Handler::custom(name, |_, new| Ok(new))
+}
+
+#[test]
+fn typed() -> Result<(), StateError> {
+    #[derive(serde::Deserialize, serde::Serialize)]
+    struct Ticket {
+        id: u32,
+    }
+    let newest_first = Handler::of::<Vec<Ticket>>("newest_first", |current, mut new| {
+        if new.is_empty() {
+            return Err("no ticket".into());
+        }
+        new.extend(current.unwrap_or_default());
+        Ok(new)
+    });
+    let schema = Schema::builder().key::<Value>("tickets").handler(newest_first).build()?;
+    let mut state = State::new(&schema);
+    // A null that is stored counts as no current value.
+    state.set_with("tickets", Value::Null, &Handler::replace_values())?;
+    for id in [1, 2] {
+        state.set("tickets", json!([{"id": id}]))?;
+    }
+    assert_eq!(state.get("tickets").unwrap(), json!([{"id": 2}, {"id": 1}]));
+    // The errors show no value, and nothing changes.
+    let mut failed = |new| report(&state.set("tickets", new).unwrap_err());
+    expect![[r#"handler newest_first failed for key "tickets": invalid new value: expected u32, found string at $[0].id"#]]
+        .assert_eq(&failed(json!([{"id": "s3cret"}])));
+    expect![[r#"handler newest_first failed for key "tickets": no ticket"#]].assert_eq(&failed(json!([])));
+    assert_eq!(state.get("tickets").unwrap(), json!([{"id": 2}, {"id": 1}]));
+    state.set_with("tickets", json!(["s3cret"]), &Handler::replace_values())?;
+    let error = report(&state.set("tickets", json!([{"id": 3}])).unwrap_err());
+    expect![[r#"handler newest_first failed for key "tickets": invalid current value: expected struct Ticket, found string at $[0]"#]].assert_eq(&error);
+    Ok(())
+}
+
+#[test]
+fn errors_of_serde_json_become_errors_of_a_handler_without_their_values() {
+    let error = serde_json::from_value::<u32>(json!("s3cret")).unwrap_err();
+    assert_eq!(HandlerError::from(error).to_string(), "value does not fit the type");
+    let error = serde_json::from_str::<Value>("{").unwrap_err();
+    assert_eq!(HandlerError::from(error).to_string(), "value cannot be written or read as JSON");
 }

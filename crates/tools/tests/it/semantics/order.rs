@@ -97,31 +97,30 @@ async fn dependent_calls() {
         .tool(add)
         .tool(show)
         .tool(clear);
-    // A reader sees what the other calls of the reply wrote, wherever it stands among them.
+    // A reader sees the writes of the calls before it, and none of those after it.
     let reply = r#"> c1 show() > c2 add(line="a") > c3 add(line="b") > c4 show() > c5 clear() > c6 show() > c7 add(line="c")"#;
     let mut invocation = world.invocation(reply);
     let events = events_of(&mut invocation).await;
     expect![[r#"
-        starting [1, 2]
+        starting [0, 1, 2]
+        finished 0
         finished 1
         finished 2
-        starting [4]
-        finished 4
-        starting [6]
-        finished 6
-        starting [0, 3, 5]
-        finished 0
+        starting [3, 4]
         finished 3
-        finished 5"#]]
+        finished 4
+        starting [5, 6]
+        finished 5
+        finished 6"#]]
     .assert_eq(&events.join("\n"));
     world.check_rest(invocation, reply, expect![[r#"
         assistant: > c1 show()   > c2 add(line="a")   > c3 add(line="b")   > c4 show()   > c5 clear()   > c6 show()   > c7 add(line="c")
-        tool c1:   ["c"]
+        tool c1:   ["old"]
         tool c2:   {"line": "a"}
         tool c3:   {"line": "b"}
-        tool c4:   ["c"]
+        tool c4:   ["old", "a", "b"]
         tool c5:   []
-        tool c6:   ["c"]
+        tool c6:   []
         tool c7:   {"line": "c"}
         state: {"log":["c"]}
         delta c2: [{"key":"log","handler":"merge_lists","value":["a"]}]
