@@ -148,7 +148,7 @@ impl<'a> TrimInput<'a> {
         let (mut pinned, mut end, mut room) = (Vec::new(), window, pins.messages);
         while end > self.lead && room > 0 {
             let start = self.block_start(end, self.lead);
-            if pins.wants(self.messages(start, end)) {
+            if pins.includes(self.messages(start, end)) {
                 match room.checked_sub(end - start) {
                     Some(rest) => room = rest,
                     // NOTE: Not skipped: older results would be shown with a hole where the newest one was.

@@ -50,14 +50,14 @@ impl Pins {
     }
 
     /// Whether the block of these messages is pinned.
-    pub(crate) fn wants<'a>(&self, mut block: impl Iterator<Item = &'a Message>) -> bool {
-        let is_wanted = |message: &Message| match message.role() {
+    pub(crate) fn includes<'a>(&self, mut block: impl Iterator<Item = &'a Message>) -> bool {
+        let is_pinned = |message: &Message| match message.role() {
             Role::User => self.users,
             Role::Tool => (message.tool_result())
                 .is_some_and(|result| self.tools.iter().any(|tool| tool == result.name())),
             _ => false,
         };
-        block.any(is_wanted)
+        block.any(is_pinned)
     }
 }
 

@@ -43,7 +43,7 @@ impl Transcript {
         if faults.is_empty() {
             return Ok(());
         }
-        // An unanswered call is detected late.
+        // NOTE: An unanswered call is only detected at the end of its step.
         faults.sort_by_key(|fault| fault.message);
         Err(TranscriptFaults(faults))
     }

@@ -177,7 +177,7 @@ impl Serialize for Extras {
 }
 
 /// Returns the only one of several fields.
-fn only<T, E: Error>(given: impl IntoIterator<Item = Option<T>>, names: &str) -> Result<T, E> {
+fn exactly_one<T, E: Error>(given: impl IntoIterator<Item = Option<T>>, names: &str) -> Result<T, E> {
     let mut given = given.into_iter().flatten();
     match (given.next(), given.next()) {
         (Some(only), None) => Ok(only),
@@ -207,7 +207,7 @@ impl<'de> Deserialize<'de> for Media {
             file_id.map(|id| MediaSource::FileId(id.into_owned())),
         ];
         Ok(Media {
-            source: only(sources, "`url`, `base64`, `text` or `file_id`")?,
+            source: exactly_one(sources, "`url`, `base64`, `text` or `file_id`")?,
             media_type: media_type.map(Cow::into_owned),
             name: name.map(Cow::into_owned),
             detail,
@@ -225,7 +225,7 @@ impl<'de> Deserialize<'de> for ToolCall {
         Ok(ToolCall {
             id: id.into_owned(),
             name: name.into_owned(),
-            arguments: only([arguments, text], "`arguments` or `arguments_text`")?,
+            arguments: exactly_one([arguments, text], "`arguments` or `arguments_text`")?,
         })
     }
 }
@@ -239,7 +239,7 @@ impl<'de> Deserialize<'de> for ToolResult {
         let value = value.map(|value| ToolContent::Value(value.into_owned()));
         let error = error.map(|text| ToolContent::Error(text.into_owned()));
         let parts = parts.map(|parts| ToolContent::Parts(parts.0.into_owned()));
-        Ok(ToolResult::new(call_id, name, only([value, error, parts], "`value`, `error` or `parts`")?))
+        Ok(ToolResult::new(call_id, name, exactly_one([value, error, parts], "`value`, `error` or `parts`")?))
     }
 }
 
@@ -295,6 +295,7 @@ impl<'de> Deserialize<'de> for Part {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Part, A::Error> {
+                // NOTE: Read by hand: a flattened form would buffer every field first.
                 let (mut part, mut seen) = (IncomingPart::default(), [false; FIELDS.len()]);
                 while let Some(FieldName(name)) = object.next_key()? {
                     if let Some(place) = FIELDS.iter().position(|field| *field == name)

@@ -202,5 +202,6 @@ pub(super) fn join_text(parts: &[Part]) -> Cow<'_, str> {
     let Some(first) = texts.next() else {
         return Cow::Borrowed("");
     };
+    // NOTE: Copies from the second text on; most messages have one.
     texts.fold(Cow::Borrowed(first), |joined, text| joined + text)
 }

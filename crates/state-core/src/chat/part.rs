@@ -73,6 +73,7 @@ impl Content {
             Content::File(_) => "file",
             Content::ToolCall(_) => "tool_call",
             Content::ToolResult(_) => "tool_result",
+            // NOTE: A provider's own part has one field, named after its dialect.
             Content::Unknown(part) => part.0.keys().next().map_or("unknown", String::as_str),
         }
     }

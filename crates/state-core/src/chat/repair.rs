@@ -335,6 +335,7 @@ impl<'a> TranscriptRepairer<'a> {
                 transcript.push(Message::tool(ToolResult::error(id, call.name, INTERRUPTED)));
             }
         }
+        // NOTE: Unanswered calls are reported last.
         self.repairs.sort_by_key(|repair| repair.message);
         Repaired { transcript, repairs: self.repairs }
     }

@@ -340,6 +340,7 @@ impl ModelParams {
     /// ```
     #[must_use]
     pub fn or(self, defaults: &Self) -> Self {
+        // NOTE: By name: a run overrides single parameters of its agent.
         let mut extras = defaults.extras.clone();
         extras.extend(self.extras.iter().map(|(name, value)| (name, value.clone())));
         ModelParams {

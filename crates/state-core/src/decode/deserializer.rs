@@ -91,6 +91,7 @@ fn unexpected(value: &Value) -> Unexpected<'_> {
 fn read_items<'de, V: Visitor<'de>>(items: &'de [Value], visitor: V) -> Result<V::Value, DecodeFault> {
     let mut read = ListAccess { items, next: 0 };
     let value = visitor.visit_seq(&mut read)?;
+    // NOTE: As in `serde_json`, a type must read the whole list.
     match read.next == items.len() {
         true => Ok(value),
         false => Err(DecodeFault::invalid_length(items.len(), &"fewer items")),
@@ -128,6 +129,7 @@ fn read_fields<'de, V: Visitor<'de>>(
 ) -> Result<V::Value, DecodeFault> {
     let mut read = ObjectAccess { fields: fields.iter(), current: None };
     let value = visitor.visit_map(&mut read)?;
+    // NOTE: As in `serde_json`, a type must read the whole object.
     match read.fields.len() {
         0 => Ok(value),
         _ => Err(DecodeFault::invalid_length(fields.len(), &"fewer fields")),

@@ -108,6 +108,7 @@ impl Kinds {
         let is_type = |name: &Value| name.as_str().is_some_and(|name| Kinds::named(name) != Kinds::NONE);
         match names {
             Value::Array(names) => {
+                // NOTE: Duplicate types make a schema invalid.
                 let is_first = |at: usize| !names[..at].contains(&names[at]);
                 !names.is_empty() && names.iter().all(is_type) && (0..names.len()).all(is_first)
             }

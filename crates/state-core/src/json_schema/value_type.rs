@@ -249,6 +249,7 @@ pub(super) fn array_branch(root: &Value) -> Option<&Value> {
     let branches = schema.get(keyword)?.as_array()?;
     let mut arrays = branches.iter().filter(|branch| kinds(branch).meets(Kinds::ARRAY));
     let array = resolve(root, arrays.next()?);
+    // NOTE: Rules next to the alternatives would apply to the array, too.
     (arrays.next().is_none() && has_only_rules(schema, &[keyword])).then_some(array)
 }
 

@@ -328,6 +328,7 @@ impl Handler {
 impl PartialEq for Handler {
     /// Handlers are equal when their stored forms are equal.
     fn eq(&self, other: &Self) -> bool {
+        // NOTE: By rule where possible: comparing stored forms would format both at each comparison.
         match (&self.0, &other.0) {
             (MergeRule::Custom(_), _) | (_, MergeRule::Custom(_)) => self.to_string() == other.to_string(),
             (MergeRule::UpsertBy(mine), MergeRule::UpsertBy(theirs)) => mine == theirs,
@@ -388,6 +389,7 @@ impl FromStr for Handler {
                 } else if let Some(count) = parameter("keep_last(") {
                     MergeRule::KeepLast(count.parse().map_err(|_| unknown())?)
                 } else if is_custom_name(name) {
+                    // NOTE: A text does not know the registered handlers; a schema resolves the name.
                     MergeRule::Custom(CustomHandler { name: name.into(), merge: None })
                 } else {
                     return Err(unknown());

@@ -104,6 +104,7 @@ pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
         None if key.contains(':') => return Some("unknown prefix before ':'; available: app:, user:, temp:"),
         None => key,
     };
+    // NOTE: Printable and trimmed: two keys that look equal could hold different values.
     if key.len() > MAX_KEY_BYTES {
         Some("longer than 256 bytes")
     } else if name.is_empty() {

@@ -750,6 +750,7 @@ fn messages_key() -> &'static KeySchema {
 
 fn undeclared_key() -> KeySchema {
     KeySchema {
+        // NOTE: Never shown: the actual key is passed with each merge.
         name: "".into(),
         value_type: Arc::new(ValueType::anything()),
         handler: Handler::replace_values(),
@@ -785,6 +786,7 @@ fn key_type(mut schema: Value) -> Value {
 
 /// Whether a declaration of `messages` matches the built-in one.
 fn is_message_list(schema: &Value) -> bool {
+    // NOTE: An author's title and description do not change the type.
     let plain = |schema: &Value| {
         let mut schema = schema.clone();
         if let Some(fields) = schema.as_object_mut() {

@@ -69,6 +69,7 @@ const MAX_MEDIA_BYTES: usize = 20 * 1024 * 1024;
 fn bounded_parts(parts: Vec<Part>, limit: usize, overflow: &Overflow, call_id: &str) -> Vec<Part> {
     let parts: Vec<Part> = parts.into_iter().map(representable).collect();
     let text: String = parts.iter().filter_map(|part| text_of(part)).collect();
+    // NOTE: The limit is on all texts together; media have their own.
     let mut text_left = if text.len() > limit { limit } else { usize::MAX };
     let mut media_left = MAX_MEDIA_BYTES;
     let mut bounded = Vec::with_capacity(parts.len());

@@ -111,6 +111,7 @@ impl ReferenceInliner<'_> {
                 "unsupported {keyword}: it cannot be inlined, and providers reject it; write the schema out"
             ));
         }
+        // NOTE: Definitions are inlined where they are used.
         fields.retain(|name, _| !matches!(name.as_str(), "$schema" | "$defs" | "definitions"));
         if fields.get("format").and_then(Value::as_str).is_some_and(|format| NUMBER_FORMATS.contains(&format))
         {
@@ -281,6 +282,7 @@ fn distribute(fields: &mut Map<String, Value>, budget: &mut usize) {
         .collect();
     let Some(merged) = merged else { return };
     let cost: usize = merged.iter().map(count).sum();
+    // NOTE: Each alternative gets a copy of the properties; nested alternatives would multiply them.
     if cost > *budget {
         return;
     }

@@ -36,6 +36,7 @@ impl ToolIndex {
     pub(crate) fn search(&self, query: &str, limit: usize) -> Vec<usize> {
         let mut words = WordTokenizer.tokenize(query);
         let mut seen = std::collections::HashSet::new();
+        // NOTE: A repeated word must not count twice.
         words.retain(|word| seen.insert(word.clone()));
         words.truncate(MAX_QUERY_WORDS);
         let words = words.iter().map(|word| TokenEmbedding { index: u64::embed(word), value: 1.0 }).collect();

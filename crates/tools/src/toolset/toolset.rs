@@ -170,6 +170,7 @@ impl Toolset {
     }
 
     fn changed(&self, change: &PartChange, mut faults: Vec<Issue>) -> Self {
+        // NOTE: In the order of the combinators, so that the first fault is the first cause.
         faults.splice(0..0, self.0.faults.iter().cloned());
         let parts = self.0.parts.iter().map(|part| part.changed(change, &mut faults)).collect();
         Toolset::of_parts(Arc::clone(&self.0.name), parts, faults)

@@ -156,9 +156,9 @@ const EXPECTED_SEGMENT: &str = "expected a call `> id name(..)`, a string, `~\".
 fn header(cursor: &mut TextCursor<'_>) -> Result<MessageHeader, SyntaxFault> {
     let role = [Role::System, Role::User, Role::Assistant, Role::Tool]
         .into_iter()
-        .find(|role| cursor.eat(role.as_str()))
+        .find(|role| cursor.consume(role.as_str()))
         .ok_or_else(|| SyntaxFault::new(0, EXPECTED_MESSAGE))?;
-    if cursor.eat(":") {
+    if cursor.consume(":") {
         return Ok(MessageHeader::Role(role));
     }
     if role != Role::Tool || !cursor.skip_whitespace() {
@@ -167,7 +167,7 @@ fn header(cursor: &mut TextCursor<'_>) -> Result<MessageHeader, SyntaxFault> {
     let call_id = cursor.token()?;
     let has_name = cursor.skip_whitespace() && !cursor.rest().starts_with(['!', ':']);
     let name = if has_name { Some(cursor.token()?) } else { None };
-    let is_error = cursor.eat("!");
+    let is_error = cursor.consume("!");
     cursor.expect(":")?;
     Ok(MessageHeader::Result { call_id, name, is_error })
 }
@@ -212,12 +212,12 @@ fn starts_call(text: &str, at: usize) -> bool {
     // NOTE: Up to the bracket: prose such as `a > b c` stays text.
     let mut cursor = TextCursor { text, at };
     (at == 0 || text[..at].ends_with(char::is_whitespace))
-        && cursor.eat(">")
+        && cursor.consume(">")
         && cursor.skip_whitespace()
         && cursor.token().is_ok()
         && cursor.skip_whitespace()
         && cursor.token().is_ok()
-        && (cursor.eat("(") || cursor.eat("!("))
+        && (cursor.consume("(") || cursor.consume("!("))
 }
 
 /// Appends the segments from `at` on to the message.
@@ -256,7 +256,7 @@ fn call(cursor: &mut TextCursor<'_>) -> Result<ToolCall, SyntaxFault> {
     let id = cursor.token()?;
     cursor.skip_whitespace();
     let name = cursor.token()?;
-    let is_malformed = cursor.eat("!");
+    let is_malformed = cursor.consume("!");
     cursor.expect("(")?;
     cursor.skip_whitespace();
     let arguments = if is_malformed {
@@ -273,7 +273,7 @@ fn call(cursor: &mut TextCursor<'_>) -> Result<ToolCall, SyntaxFault> {
 /// `key=json, key=json)`.
 fn arguments(cursor: &mut TextCursor<'_>) -> Result<Map<String, Value>, SyntaxFault> {
     let mut arguments = Map::new();
-    while !cursor.eat(")") {
+    while !cursor.consume(")") {
         if !arguments.is_empty() {
             cursor.expect(",")?;
             cursor.skip_whitespace();
@@ -311,7 +311,7 @@ impl<'a> TextCursor<'a> {
         &self.text[self.at..]
     }
 
-    fn eat(&mut self, mark: &str) -> bool {
+    fn consume(&mut self, mark: &str) -> bool {
         let is_there = self.rest().starts_with(mark);
         if is_there {
             self.at += mark.len();
@@ -320,7 +320,7 @@ impl<'a> TextCursor<'a> {
     }
 
     fn expect(&mut self, mark: &str) -> Result<(), SyntaxFault> {
-        if self.eat(mark) { Ok(()) } else { Err(SyntaxFault::new(self.at, format!("expected `{mark}`"))) }
+        if self.consume(mark) { Ok(()) } else { Err(SyntaxFault::new(self.at, format!("expected `{mark}`"))) }
     }
 
     /// Returns whether any white space was skipped.
