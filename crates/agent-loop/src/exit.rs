@@ -123,14 +123,14 @@ impl Breakpoint {
         Breakpoint { tool: None, node: Some(name.into()), visit: Some(1) }
     }
 
-    /// At the `visit`-th time instead, from 1.
+    /// Sets the visit at which the run pauses, from 1.
     #[must_use]
     pub const fn visit(mut self, visit: u64) -> Self {
         self.visit = Some(visit);
         self
     }
 
-    /// Each time instead.
+    /// Pauses at every visit.
     #[must_use]
     pub const fn every(mut self) -> Self {
         self.visit = None;

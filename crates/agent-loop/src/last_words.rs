@@ -63,7 +63,7 @@ where
                 }
                 let results = results.iter().rev().filter_map(|message| message.tool_result());
                 let of_exit = results.filter(|result| is_exit(result.name()) && !result.is_error());
-                return of_exit.map(without_notes).find(|text| !is_silent(text)).map(Cow::into_owned);
+                return of_exit.map(without_notes).find(|text| !is_blank_result(text)).map(Cow::into_owned);
             }
             _ => return None,
         }
@@ -91,6 +91,6 @@ fn without_notes(result: &ToolResult) -> Cow<'_, str> {
 }
 
 /// Whether a result says nothing.
-fn is_silent(text: &str) -> bool {
+fn is_blank_result(text: &str) -> bool {
     matches!(text.trim(), "" | "null" | "{}" | "[]")
 }

@@ -284,7 +284,7 @@ fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>
         let need = run.decide().to_string();
         Box::new(Difference::NotNeeded { need })
     })?;
-    let made = match as_decided(run, &recorded.kind) {
+    let made = match with_recorded_prefix(run, &recorded.kind) {
         Some(run) => run.feed(answer, recorded.elapsed),
         None => run.feed(answer, recorded.elapsed),
     };
@@ -297,7 +297,7 @@ fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>
 
 /// The run with the ids of these decisions, if they are those of another run: of the session that this one
 /// was forked from, for example.
-fn as_decided(run: &Run, recorded: &EventKind) -> Option<Run> {
+fn with_recorded_prefix(run: &Run, recorded: &EventKind) -> Option<Run> {
     let EventKind::Decided { key_prefix, .. } = recorded else { return None };
     if run.request_scope() == key_prefix.as_deref() {
         return None;
@@ -348,7 +348,7 @@ fn adopt_beginning(made: &mut Event, recorded: &Event, run: &Run) {
     id.clone_from(known_id);
     if instructions != known
         && let Some(text) = known
-        && (run.lasting_instructions() == *known || is_around_large(text, recorded, run))
+        && (run.lasting_instructions() == *known || fits_around_large_values(text, recorded, run))
     {
         instructions.clone_from(known);
     }
@@ -362,7 +362,7 @@ fn adopt_beginning(made: &mut Event, recorded: &Event, run: &Run) {
 }
 
 /// Whether these can be the instructions, whatever the values are that were too large to be recorded.
-fn is_around_large(instructions: &str, recorded: &Event, run: &Run) -> bool {
+fn fits_around_large_values(instructions: &str, recorded: &Event, run: &Run) -> bool {
     let large = recorded.shared.iter().filter(|(_, value)| **value == SharedValue::Large);
     let large: Vec<&str> = large.map(|(key, _)| key.as_str()).collect();
     let is_large = |name: &str| {

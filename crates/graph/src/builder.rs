@@ -70,15 +70,15 @@ impl GraphBuilder {
         self
     }
 
-    /// Goes from one node to another, or from [`START`](super::START), or to [`END`](super::END). Several edges from one
-    /// node lead to branches side by side.
+    /// Adds an edge from one node to another, or from [`START`](super::START), or to [`END`](super::END). Several edges
+    /// from one node lead to branches side by side.
     #[doc(alias("add_edge"))]
     pub fn edge(mut self, from: impl Into<String>, to: impl Into<String>) -> Self {
         self.edges.push((from.into(), DefinedEdge::To(to.into())));
         self
     }
 
-    /// Goes from each of these to the next.
+    /// Adds an edge from each of these to the next.
     pub fn chain<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         for pair in names.windows(2) {
@@ -87,7 +87,7 @@ impl GraphBuilder {
         self
     }
 
-    /// Goes from a node to the one of `targets` that a function of the state chooses. The function must give the same
+    /// Routes from a node to the one of `targets` that a function of the state chooses. The function must give the same
     /// for the same state.
     #[doc(alias("conditional_edge", "add_conditional_edges"))]
     pub fn route<N, C>(
@@ -125,8 +125,8 @@ impl GraphBuilder {
         self
     }
 
-    /// Goes from a node to `to`, in one branch for each item of the list under `key`, concurrently. When all
-    /// have finished, the graph continues after `to`, once; with an empty list, immediately. A key whose type is not a list
+    /// Fans out from a node to `to`: one branch for each item of the list under `key`, concurrently. When all have
+    /// finished, the graph continues after `to`, once; with an empty list, immediately. A key whose type is not a list
     /// is refused by [`build`](GraphBuilder::build); a value that is not a list is an error of the run.
     #[doc(alias("Send", "map_reduce"))]
     pub fn fan_out(mut self, from: impl Into<String>, to: impl Into<String>, key: impl Into<String>) -> Self {
@@ -158,7 +158,7 @@ impl GraphBuilder {
         self
     }
 
-    /// Goes to `to` when all of these have finished, be it in different supersteps, since it last did.
+    /// Joins branches: runs `to` when all of these have finished, possibly in different supersteps, since it last ran.
     pub fn join<N: Into<String>>(mut self, from: impl IntoIterator<Item = N>, to: impl Into<String>) -> Self {
         self.shape
             .joins

@@ -48,11 +48,11 @@ pub(crate) struct GraphDefinition {
 
 /// A route from a node, to nodes or [`END`].
 pub(crate) enum DefinedEdge {
-    /// Always there.
+    /// An edge that is always followed.
     To(String),
-    /// To the choice of a function of the state.
+    /// A router: the edge to the choice of a function of the state.
     Route { targets: Vec<String>, choose: Box<RouterFunction>, is_single: bool },
-    /// To the node, once for each item: of a key, or those of a function.
+    /// A fan-out: an edge for each item of a key, or of a function.
     Each { node: String, items: Box<ItemsFunction>, key: Option<String> },
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn items_label(key: Option<&str>) -> &str {
     key.unwrap_or("items")
 }
 
-/// Runs its node when all the others have finished, since it last did.
+/// A join: its node runs when all the others have finished since it last ran.
 pub(crate) struct DefinedJoin {
     pub(crate) from: Vec<String>,
     pub(crate) to: String,
@@ -173,13 +173,13 @@ impl GraphDefinition {
                 }
                 (Some(error), OnError::Goto(target)) => {
                     let item = failure_item(ended.node, error, ended.item);
-                    walk.trigger(target, Some(item));
+                    walk.add_branch(target, Some(item));
                 }
                 (Some(_), OnError::GoOn) => walk.leave_node(ended.node)?,
                 (None, _) if ended.goto.is_empty() => walk.leave_node(ended.node)?,
                 (None, _) => {
                     for Planned { node, item, .. } in ended.goto {
-                        walk.trigger(node, item.clone());
+                        walk.add_branch(node, item.clone());
                     }
                 }
             }
@@ -251,7 +251,7 @@ impl<'a> SuperstepBuilder<'a> {
         let mut steps = SuperstepBuilder { shape, position, state, branches, arrived, routes, left };
         // Deferred branches were planned before the new ones.
         for planned in position.deferred {
-            steps.trigger(&planned.node, planned.item.clone());
+            steps.add_branch(&planned.node, planned.item.clone());
         }
         steps
     }
@@ -273,10 +273,10 @@ impl<'a> SuperstepBuilder<'a> {
     fn follow(&mut self, from: &str) -> Result<(), FeedError> {
         for edge in self.shape.edges_from(from) {
             match edge {
-                DefinedEdge::To(target) => self.trigger(target, None),
+                DefinedEdge::To(target) => self.add_branch(target, None),
                 DefinedEdge::Route { targets, choose, is_single } => {
                     for target in self.choice(from, targets, &**choose, *is_single)? {
-                        self.trigger(&target, None);
+                        self.add_branch(&target, None);
                     }
                 }
                 DefinedEdge::Each { node, items, .. } => {
@@ -286,7 +286,7 @@ impl<'a> SuperstepBuilder<'a> {
                         self.leave_node(node)?;
                     }
                     for item in items {
-                        self.trigger(node, Some(item));
+                        self.add_branch(node, Some(item));
                     }
                 }
             }
@@ -331,7 +331,7 @@ impl<'a> SuperstepBuilder<'a> {
 
     /// Adds a branch. Each branch with an item counts; without one, a node runs once however many edges lead to it.
     /// [`END`] is not a node.
-    fn trigger(&mut self, name: &str, item: Option<Value>) {
+    fn add_branch(&mut self, name: &str, item: Option<Value>) {
         let Some(place) = self.shape.place(name) else { return };
         let branches = self.branches.entry(place).or_default();
         if item.is_some() || !branches.contains(&None) {
@@ -360,7 +360,7 @@ impl<'a> SuperstepBuilder<'a> {
             return Ok(next);
         }
         let mut next = Next::default();
-        (next.deferred, next.arrived) = (self.planned(deferred), self.still_waiting());
+        (next.deferred, next.arrived) = (self.planned(deferred), self.incomplete_joins());
         (next.branches, next.routes) = (branches, self.routes);
         Ok(next)
     }
@@ -372,7 +372,7 @@ impl<'a> SuperstepBuilder<'a> {
             };
             if join.from.iter().all(has_arrived) {
                 self.arrived[place].clear();
-                self.trigger(&join.to, None);
+                self.add_branch(&join.to, None);
             }
         }
     }
@@ -401,7 +401,7 @@ impl<'a> SuperstepBuilder<'a> {
                 return Some(Exit::NodeLimit(self.shape.names[place].clone()));
             };
             self.branches.remove(&place);
-            self.trigger(instead, None);
+            self.add_branch(instead, None);
         }
     }
 
@@ -413,7 +413,7 @@ impl<'a> SuperstepBuilder<'a> {
         planned.collect()
     }
 
-    fn still_waiting(&self) -> Vec<Arrived> {
+    fn incomplete_joins(&self) -> Vec<Arrived> {
         let joins = self.shape.joins.iter().zip(&self.arrived).enumerate();
         let waiting = joins.filter(|(_, (_, arrived))| !arrived.is_empty());
         let arrived = waiting.map(|(place, (join, arrived))| {

@@ -55,7 +55,7 @@ pub(super) fn mermaid(shape: &GraphShape) -> String {
     text
 }
 
-/// As Mermaid's own codes: what would end the text, or be taken for one of them, for HTML or for Markdown.
+/// Escapes characters that would end the text, or be taken for codes, HTML or Markdown: as Mermaid's own codes.
 fn escaped_for_mermaid(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

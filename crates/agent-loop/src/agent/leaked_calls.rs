@@ -29,7 +29,7 @@ fn calls_in(text: &str, tools: &Tools) -> Option<Vec<ToolCall>> {
         false => text,
     };
     let values = match text.strip_prefix("<tool_call>") {
-        Some(_) => tagged(text)?,
+        Some(_) => tagged_values(text)?,
         None => match serde_json::from_str(text).ok()? {
             Value::Array(items) => items,
             value => vec![value],
@@ -40,7 +40,7 @@ fn calls_in(text: &str, tools: &Tools) -> Option<Vec<ToolCall>> {
 }
 
 /// The values between `<tool_call>` and `</tool_call>`, with nothing else around them.
-fn tagged(text: &str) -> Option<Vec<Value>> {
+fn tagged_values(text: &str) -> Option<Vec<Value>> {
     let mut values = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {

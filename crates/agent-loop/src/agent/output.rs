@@ -98,7 +98,7 @@ impl Output {
 pub(crate) struct OutputSpec {
     pub(crate) output: Output,
     value_type: Arc<ValueType>,
-    /// In a tool, what is not an object is wrapped into one.
+    /// Whether the value is wrapped: the arguments of a tool must be an object.
     is_wrapped: bool,
 }
 
@@ -182,7 +182,7 @@ impl OutputSpec {
     }
 
     /// The text for the model about an invalid output.
-    pub(crate) fn complaint(&self, faults: &str) -> String {
+    pub(crate) fn fault_message(&self, faults: &str) -> String {
         let how = match self.mode() {
             OutputMode::Tool => format!("Call `{OUTPUT_TOOL}` with valid arguments."),
             _ => "Reply with the corrected JSON and nothing else.".to_owned(),

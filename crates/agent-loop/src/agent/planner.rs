@@ -1,4 +1,5 @@
-//! The port for plans: what plans the steps of a run in place of a model's replies, and the agents inside of its branches.
+//! The port for plans: a planner, which plans the steps of a run in place of a model's replies, and the agents inside
+//! of its branches.
 //!
 //! It stands beside the agent, because a plan is a part of an agent as its model is, and has agents inside. The machine
 //! knows nothing of graphs: it asks a planner for the next branches ([`Planner::next`]) and for the writes of each when

@@ -252,7 +252,7 @@ impl<'a> RunBuilder<'a> {
 
     async fn run(self) -> Result<Outcome, RunError> {
         let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut options } = self;
-        let mut run = begin(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
+        let mut run = begin_run(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
         // NOTE: Also for a run of this process: a driver that was dropped may have left started calls behind.
         run.take_over();
         if let Some(prefix) = key_prefix {
@@ -287,7 +287,7 @@ impl<'a> RunBuilder<'a> {
 }
 
 /// The run, begun or resumed, of the agent as it was adjusted.
-fn begin(
+fn begin_run(
     start: RunOrigin,
     adjusted: Option<AgentBuilder>,
     id: impl FnOnce() -> String,

@@ -106,7 +106,7 @@ impl RunDriver<'_> {
     ) -> Result<(), RunFault> {
         let unread = std::iter::from_fn(|| execution.attempts.try_notice());
         execution.failure.add_unrecorded(unread.flat_map(|notice| notice.outcomes(run)));
-        execution.failure.add_unrecorded(execution.functions.ended(run));
+        execution.failure.add_unrecorded(execution.functions.uncommitted_calls(run));
         std::mem::take(&mut execution.failure).into_result()?;
         if let Some(error) = execution.functions.take_error() {
             return Err(RunFault::Tool(error));

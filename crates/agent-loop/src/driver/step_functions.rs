@@ -136,7 +136,7 @@ impl StepFunctions {
     }
 
     /// The ids of the calls that have ended and are not committed.
-    pub(super) fn ended(&self, run: &Run) -> Vec<String> {
+    pub(super) fn uncommitted_calls(&self, run: &Run) -> Vec<String> {
         let StepFunctions::Calls { invocation, .. } = self else { return Vec::new() };
         let has_ended = |place: usize| invocation.outcome(place).is_some_and(|outcome| outcome.tries > 0);
         let ended = run.open_calls().into_iter().filter(|(place, _)| has_ended(*place));

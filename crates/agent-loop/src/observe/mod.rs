@@ -184,7 +184,7 @@ pub type ObserverError = Box<dyn Error + Send + Sync>;
 pub struct EventRefused(#[source] ObserverError);
 
 impl EventRefused {
-    /// With the recorder's own error.
+    /// Creates an error with the recorder's own error as its source.
     pub fn new(source: impl Into<ObserverError>) -> Self {
         EventRefused(source.into())
     }

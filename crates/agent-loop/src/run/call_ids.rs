@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use rpds::HashTrieSetSync;
 use stepfold_state_core::chat::Transcript;
 
-/// In two parts, so that a step costs no more than in a plain set, and a turn no more than what is new in it.
+/// A set in two parts, so that a step costs no more than in a plain set, and a turn no more than its new calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallIdSet {
     /// The ids of earlier runs: a persistent set, shared with those runs.

@@ -369,10 +369,12 @@ impl Run {
     fn after_work(&mut self, kind: &EventKind, mut step: OpenStep, decided: &[ItemDecision<'_>]) -> RunPhase {
         match kind {
             EventKind::Planned { exit: Some(exit), .. } => return RunPhase::Leaving(exit.clone()),
-            EventKind::Planned { branches, deferred, arrived, .. } => step.plan(branches, deferred, arrived),
-            EventKind::Hooked { verdict, writes, .. } => step.hooked(verdict, writes),
-            EventKind::Decided { .. } => self.approved.extend(step.agree(decided)),
-            EventKind::Edited { results, arguments, .. } => step.edit(results, arguments),
+            EventKind::Planned { branches, deferred, arrived, .. } => {
+                step.begin_superstep(branches, deferred, arrived)
+            }
+            EventKind::Hooked { verdict, writes, .. } => step.apply_hooks(verdict, writes),
+            EventKind::Decided { .. } => self.approved.extend(step.apply_decisions(decided)),
+            EventKind::Edited { results, arguments, .. } => step.apply_edit(results, arguments),
             EventKind::Asked { fates } => step.apply_fates(fates),
             EventKind::Started { places } => {
                 for place in places {
@@ -609,7 +611,7 @@ impl OpenStep {
     }
 
     /// A superstep begins.
-    fn plan(&mut self, branches: &[Planned], deferred: &[Planned], arrived: &[Arrived]) {
+    fn begin_superstep(&mut self, branches: &[Planned], deferred: &[Planned], arrived: &[Arrived]) {
         let items = branches
             .iter()
             .cloned()
@@ -624,7 +626,7 @@ impl OpenStep {
     }
 
     /// The hooks before tools have seen the calls.
-    fn hooked(&mut self, verdict: &HookVerdict, writes: &[(usize, Delta)]) {
+    fn apply_hooks(&mut self, verdict: &HookVerdict, writes: &[(usize, Delta)]) {
         for (place, delta) in writes {
             self.items.change(*place, |item| item.writes.extend(delta.clone()));
         }
@@ -638,14 +640,14 @@ impl OpenStep {
     }
 
     /// Applies decisions to the items that were not rejected. Returns the calls that were approved.
-    fn agree(&mut self, decided: &[ItemDecision<'_>]) -> Vec<ApprovedCall> {
+    fn apply_decisions(&mut self, decided: &[ItemDecision<'_>]) -> Vec<ApprovedCall> {
         let was_hooked = self.was_hooked();
         let mut approved = Vec::new();
         for ItemDecision { place, inside, decision } in decided {
             self.items.change(*place, |item| match inside {
                 Some(id) => item.decisions.push((id.clone(), (*decision).clone())),
                 None if item.is_done() => {}
-                None => item.agree(decision, was_hooked),
+                None => item.allow(decision, was_hooked),
             });
             let item = self.items.get(*place).filter(|item| inside.is_none() && !item.is_done());
             if let Some((item, call)) = item.zip(self.call(*place)) {

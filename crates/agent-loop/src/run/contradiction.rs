@@ -49,7 +49,7 @@ impl Run {
             // Its second answer: what ran then is a hook.
             _ if item.hook_pending().is_some() => None,
             WorkOutcome::Call(outcome) if outcome.tries == 0 => self.refusal_contradiction(place, outcome),
-            WorkOutcome::Node(outcome) if !ran(outcome) => None,
+            WorkOutcome::Node(outcome) if !has_run(outcome) => None,
             _ => self.run_contradiction(place, item.is_started()),
         }
     }
@@ -122,7 +122,7 @@ fn asked_with(inputs: &[StateInput]) -> String {
 }
 
 /// Whether the work of a node was begun.
-fn ran(outcome: &NodeOutcome) -> bool {
+fn has_run(outcome: &NodeOutcome) -> bool {
     let is_end_of_work =
         matches!(outcome.status, NodeStatus::Succeeded | NodeStatus::Failed | NodeStatus::TimedOut);
     is_end_of_work && outcome.tries > 0

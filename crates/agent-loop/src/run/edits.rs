@@ -77,7 +77,7 @@ impl Run {
         if let Some(result) = result {
             return Ok(result.name());
         }
-        let open = self.calls_at_work().find(|(_, _, call)| call.id == id);
+        let open = self.open_calls_with_items().find(|(_, _, call)| call.id == id);
         let Some((_, item, call)) = open else {
             return Err(EditError::UnknownCall { id: id.to_owned(), known: self.answered_ids().collect() });
         };
@@ -108,9 +108,9 @@ impl Run {
 
     /// The call of the open step with an id, if it has not begun.
     pub(super) fn call_not_begun(&self, id: &str) -> Result<&ToolCall, EditError> {
-        let Some((_, item, call)) = self.calls_at_work().find(|(_, _, call)| call.id == id) else {
+        let Some((_, item, call)) = self.open_calls_with_items().find(|(_, _, call)| call.id == id) else {
             let is_ahead = |(_, item, _): &(usize, &StepItem, &ToolCall)| why_begun(item).is_none();
-            let known = self.calls_at_work().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
+            let known = self.open_calls_with_items().filter(is_ahead).map(|(_, _, call)| call.id.as_str());
             return Err(EditError::NoOpenCall { id: id.to_owned(), known: known.collect() });
         };
         // NOTE: A call that has begun had its effect with the arguments of then; a result for other ones would be
@@ -125,7 +125,7 @@ impl Run {
     fn answered_ids(&self) -> impl Iterator<Item = &str> {
         let closed = self.transcript().iter_from(self.tally.turn_start);
         let closed = closed.filter_map(|message| Some(message.tool_result()?.call_id()));
-        let open = self.calls_at_work().filter(|(_, item, _)| item.is_done());
+        let open = self.open_calls_with_items().filter(|(_, item, _)| item.is_done());
         closed.chain(open.map(|(_, _, call)| call.id.as_str()))
     }
 
@@ -274,7 +274,7 @@ fn why_begun(item: &StepItem) -> Option<&'static str> {
 impl OpenStep {
     /// The open step with these results and arguments, as far as they are of its calls. Hooks before tools look again at
     /// what they have seen.
-    pub(super) fn edit(&mut self, results: &[ToolResult], arguments: &[(String, Value)]) {
+    pub(super) fn apply_edit(&mut self, results: &[ToolResult], arguments: &[(String, Value)]) {
         let was_hooked = self.was_hooked();
         for result in results {
             if let Some(place) = self.place_of(result.call_id()) {
@@ -288,7 +288,7 @@ impl OpenStep {
         }
         let StepPlan::Calls(plan) = &mut self.plan else { return };
         if plan.is_hooked {
-            self.items.change_all(|items| items.iter_mut().for_each(StepItem::hook_again));
+            self.items.change_all(|items| items.iter_mut().for_each(StepItem::require_hooks));
             plan.is_hooked = self.items.iter().all(|item| !item.is_unhooked);
         }
     }
@@ -308,7 +308,7 @@ impl StepItem {
     }
 
     /// Has hooks before tools see the call again, if it has not begun.
-    fn hook_again(&mut self) {
+    fn require_hooks(&mut self) {
         let is_ahead =
             !matches!(self.state, ItemState::Started | ItemState::HookPending(_) | ItemState::Done(_));
         if is_ahead && self.child.is_none() {

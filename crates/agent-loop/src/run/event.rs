@@ -90,7 +90,7 @@ pub struct StepEnd {
     /// The number of times in a row that the model has made just these calls, with just these results.
     #[serde(default, skip_serializing_if = "is_default")]
     pub repeats: u32,
-    /// Of a graph: why, for each of the unmerged.
+    /// The error of each unmerged branch, of a graph.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merge_errors: Vec<String>,
 }

@@ -312,12 +312,13 @@ impl Run {
         rendered.is_some_and(|rendered| has_in_order(text, rendered.split(HOLE)))
     }
 
-    /// In place of a value that does not last stands the name of its key, or nothing if it may be absent.
+    /// The instructions with the name of its key in place of each value that does not last, or with nothing if it may
+    /// be absent.
     fn instructions_that_last(&self, state: &State) -> Option<String> {
         self.instructions_without(state, &|_| false)
     }
 
-    /// The same with a hole in place of each value that is unknown.
+    /// The same with a placeholder for each value that is unknown.
     fn instructions_without(&self, state: &State, is_unknown: &dyn Fn(&str) -> bool) -> Option<String> {
         let stand_in = |(name, is_optional): (&str, bool)| {
             let words = match is_unknown(name) {
@@ -389,9 +390,9 @@ impl Run {
         if !message.has_tool_calls() {
             output = self.output_of_text(&message.text(), is_last, cut.is_some());
         }
-        let complaint = match (&output, self.agent.output_spec()) {
+        let fault_message = match (&output, self.agent.output_spec()) {
             (Some(OutputFate::Invalid { faults, again: true }), Some(spec)) if !message.has_tool_calls() => {
-                Some(Message::user(spec.complaint(faults)).into())
+                Some(Message::user(spec.fault_message(faults)).into())
             }
             _ => None,
         };
@@ -418,7 +419,7 @@ impl Run {
             self.close_calls(&mut event, &log, outcomes.collect());
             event.trim_fates();
         }
-        event.messages.extend(complaint);
+        event.messages.extend(fault_message);
         Ok(event)
     }
 
@@ -497,7 +498,7 @@ impl Run {
             }
             Err(faults) => {
                 let status = CallStatus::Failed(CallFailure::InvalidArguments);
-                let outcome = CallOutcome::without_result(call, status, spec.complaint(&faults));
+                let outcome = CallOutcome::without_result(call, status, spec.fault_message(&faults));
                 let again = self.may_repair_output();
                 (outcome, OutputFate::Invalid { faults, again })
             }

@@ -16,7 +16,7 @@ use super::load_error::LoadError;
 use super::machine::{Run, RunPhase};
 use super::step::{InnerRun, InnerRunState, SpentBudget, StepItem, StepPlan};
 use super::step_task::StepTask;
-use super::unknown_calls::{UnknownCall, within};
+use super::unknown_calls::{UnknownCall, under_outer_path};
 use crate::agent::{BranchAgent, EndedAgent, HostedAgent, NotBegun, RunLimits, result_of_call};
 use crate::error::FeedError;
 use crate::exit::Exit;
@@ -218,7 +218,7 @@ impl Run {
         }
         let unknown = run.unknown_calls()[known..].to_vec();
         child.run = InnerRunState::Run(run);
-        Ok(within(&task.label(), unknown).collect())
+        Ok(under_outer_path(&task.label(), unknown).collect())
     }
 
     /// The run inside of an item, before its first event.

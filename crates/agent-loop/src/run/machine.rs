@@ -497,14 +497,14 @@ impl Run {
     }
 
     /// The items of an open step of calls, each with its call.
-    pub(super) fn calls_at_work(&self) -> impl Iterator<Item = (usize, &StepItem, &ToolCall)> {
+    pub(super) fn open_calls_with_items(&self) -> impl Iterator<Item = (usize, &StepItem, &ToolCall)> {
         self.open_step().into_iter().flat_map(OpenStep::with_calls)
     }
 
     /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
     /// [needs](Need::Calls) them.
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
-        let open = self.calls_at_work();
+        let open = self.open_calls_with_items();
         open.filter(|(_, item, _)| !item.is_done() && item.hook_pending().is_none())
             .map(|(place, item, call)| (place, item.as_run(call)))
             .collect()
@@ -521,7 +521,7 @@ impl Run {
     /// The outcomes of the open step that a hook after tools has still to see, because it failed when it was shown them.
     /// They are recorded, so that their calls do not run again; the model is shown them when the hook has run.
     pub fn pending_hooks(&self) -> Vec<PendingHook> {
-        let pending = self.calls_at_work().filter_map(|(place, item, call)| {
+        let pending = self.open_calls_with_items().filter_map(|(place, item, call)| {
             let pending = item.hook_pending()?;
             let outcome = pending.outcome.clone();
             Some(PendingHook { place, call: item.as_run(call), outcome, hook: pending.hook })
@@ -531,7 +531,7 @@ impl Run {
 
     /// The outcomes of the calls of the open step that have one, in call order.
     pub fn finished_calls(&self) -> Vec<Option<CallOutcome>> {
-        self.calls_at_work().map(|(place, ..)| self.finished_call(place)).collect()
+        self.open_calls_with_items().map(|(place, ..)| self.finished_call(place)).collect()
     }
 
     /// Whether a call of the open step has its outcome.
@@ -541,7 +541,7 @@ impl Run {
 
     /// The calls of the open step that asked the user and were answered, by their places.
     pub(crate) fn answered_calls(&self) -> Vec<(usize, Vec<AnsweredRequest>)> {
-        let calls = self.calls_at_work().map(|(place, item, _)| (place, item.answered()));
+        let calls = self.open_calls_with_items().map(|(place, item, _)| (place, item.answered()));
         calls.filter(|(_, answered)| !answered.is_empty()).collect()
     }
 
@@ -638,12 +638,12 @@ impl Run {
 
     /// All calls of the open step, as they run.
     pub(crate) fn calls_as_run(&self) -> Vec<ToolCall> {
-        self.calls_at_work().map(|(_, item, call)| item.as_run(call)).collect()
+        self.open_calls_with_items().map(|(_, item, call)| item.as_run(call)).collect()
     }
 
     /// The places of the calls of the open step whose arguments a person has given.
     pub(crate) fn modified_calls(&self) -> impl Iterator<Item = usize> {
-        self.calls_at_work().filter(|(_, item, _)| item.modified.is_some()).map(|(place, ..)| place)
+        self.open_calls_with_items().filter(|(_, item, _)| item.modified.is_some()).map(|(place, ..)| place)
     }
 
     /// Whether an item that starts must be marked: its tool or its node says that it must not run twice. What is inside of

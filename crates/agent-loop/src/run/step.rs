@@ -378,7 +378,7 @@ pub(crate) enum InnerRunState {
     Run(Box<Run>),
 }
 
-/// As it is when it was loaded and its agent is not known: by the order of the value's keys.
+/// Serialises a run as one whose agent is not known yet: by the order of the value's keys.
 fn as_loaded<S: Serializer>(run: &Run, serializer: S) -> Result<S::Ok, S::Error> {
     serde_json::to_value(run).map_err(S::Error::custom)?.serialize(serializer)
 }
@@ -715,7 +715,7 @@ impl StepItem {
     }
 
     /// Lets the item run as a decision says that does not reject it.
-    pub(crate) fn agree(&mut self, decision: &Decision, is_hooked: bool) {
+    pub(crate) fn allow(&mut self, decision: &Decision, is_hooked: bool) {
         if let Decision::Modify { arguments } = decision {
             self.modify(arguments, is_hooked);
         }

@@ -65,7 +65,7 @@ impl Run {
             // A run inside ends with the one that it is part of.
             if let (EventKind::Cancelled | EventKind::TimedOut, Some(child)) = (event, item.child()) {
                 let inner = child.new_unknown_calls(event, &child.implied_outcomes(event, &[]));
-                unknown.extend(within(&self.shown(*place).id, inner));
+                unknown.extend(under_outer_path(&self.shown(*place).id, inner));
             }
         }
         unknown
@@ -73,6 +73,6 @@ impl Run {
 }
 
 /// Calls of the run inside of an item, by their paths.
-pub(super) fn within(label: &str, calls: Vec<UnknownCall>) -> impl Iterator<Item = UnknownCall> {
+pub(super) fn under_outer_path(label: &str, calls: Vec<UnknownCall>) -> impl Iterator<Item = UnknownCall> {
     calls.into_iter().map(move |call| UnknownCall { id: nested_path(label, &call.id), ..call })
 }

@@ -137,7 +137,7 @@ impl SimulatedRun {
 
     /// Up to the step in which something was interrupted, nothing differs. In that step, the requests of runs inside are
     /// the same, but for those that come behind an interruption in their own run, and for those of calls that [began with
-    /// other values](Self::began_otherwise).
+    /// other values](Self::differing_inner_runs).
     fn agrees_until_interrupted(&self, whole: &SimulatedRun) -> Result<(), String> {
         let Some(step) = self.account.interrupted_at() else { return Ok(()) };
         let until = |ended: &SimulatedRun| {
@@ -150,7 +150,7 @@ impl SimulatedRun {
             (messages, writes.map(json_of).collect::<Vec<_>>())
         };
         same("the conversation and the writes before the interruption", &until(whole), &until(self))?;
-        let others = self.began_otherwise(whole)?;
+        let others = self.differing_inner_runs(whole)?;
         let is_behind = |run: &str, step| {
             self.account.is_behind(run, step) || others.iter().any(|other| is_part_of(run, other))
         };
@@ -166,7 +166,7 @@ impl SimulatedRun {
     /// outcome is unknown has none, and what an agent writes that was told of such a call is its own affair. Values are
     /// all that a call sees of the others: with the same ones it has to do the same. A run that began in one of the two
     /// only is not among them, and differs.
-    fn began_otherwise(&self, whole: &SimulatedRun) -> Result<Vec<String>, String> {
+    fn differing_inner_runs(&self, whole: &SimulatedRun) -> Result<Vec<String>, String> {
         let whole = beginnings(&whole.start, &whole.events)?;
         let began = beginnings(&self.start, &self.events)?.into_iter();
         let others = began.filter(|(run, began)| {

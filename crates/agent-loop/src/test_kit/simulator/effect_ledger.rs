@@ -75,7 +75,7 @@ impl EffectLedger {
             EventKind::Replied { .. } => self.replied(run, event),
             EventKind::Inner { place, event } => {
                 let inner = self.inner(run, *place);
-                self.enter(run, *place, &inner);
+                self.register_inner_run(run, *place, &inner);
                 self.note(&inner, event);
             }
             EventKind::Asks { place, .. } => {
@@ -219,7 +219,7 @@ impl EffectLedger {
     }
 
     /// Registers a run inside.
-    fn enter(&mut self, run: &str, place: usize, inner: &str) {
+    fn register_inner_run(&mut self, run: &str, place: usize, inner: &str) {
         if self.agents.contains_key(inner) {
             return;
         }

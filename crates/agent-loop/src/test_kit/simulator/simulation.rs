@@ -219,7 +219,7 @@ impl<'a> Simulator<'a> {
             self.ended_at(point, &input, &whole).await.map_err(at(point))?;
             simulated.runs += 1;
         }
-        self.stepped(&input, &whole).await.map_err(at(InterruptionPoint::EveryBreakpoint))?;
+        self.check_with_breakpoints(&input, &whole).await.map_err(at(InterruptionPoint::EveryBreakpoint))?;
         simulated.runs += 1;
         Ok(simulated)
     }
@@ -275,7 +275,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// A run that stops before each request and each call, and is stored each time.
-    async fn stepped(&self, input: &Input, whole: &SimulatedRun) -> Result<(), String> {
+    async fn check_with_breakpoints(&self, input: &Input, whole: &SimulatedRun) -> Result<(), String> {
         let start = self.fresh(input)?;
         let tools = self.agent.static_offer().map(|offer| offer.tools.clone()).unwrap_or_default();
         let breakpoints = tools.names().map(|tool| Breakpoint::tool(tool).every());
