@@ -66,6 +66,6 @@ pub(crate) fn initial(
 /// Generates the id of a session: readable, and as unique as the store's number.
 pub(crate) fn made_id(at: Timestamp, number: i64) -> Result<SessionId, SessionError> {
     // NOTE: no randomness below the runner: the time and the store's own number are unique. The id can be guessed, which
-    // opens nothing: a session is reached by app, user and id together (docs/decisions/sessions.md).
+    // opens nothing: a session is reached by app, user and id together.
     SessionId::new(format!("{:x}-{number:x}", at.as_micros() / 1000))
 }

@@ -288,8 +288,8 @@ pub enum SessionError {
         /// The path.
         path: String,
     },
-    /// The file of a store was removed, renamed or replaced while this process had it open: what is written to it is in no
-    /// file that another process finds.
+    /// The file of a store was removed, renamed or replaced while this process had it open: no other process finds what
+    /// this one writes.
     #[error(
         "store file `{path}` was removed or replaced while it was open; restore it, and restart the process: what it \
          wrote since is lost"
@@ -351,7 +351,7 @@ pub enum ErrorKind {
     Incompatible,
     /// Repeat it, with the same ids.
     Transient,
-    /// The store is broken and needs a person.
+    /// The store is broken: an operator has to repair it.
     Broken,
 }
 

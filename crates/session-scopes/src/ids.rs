@@ -161,8 +161,8 @@ ids! {
     Author, "author";
     /// The name that a caller gives an input or a write to a scope, so that a repeated one counts once.
     IdempotencyKey, "idempotency key";
-    /// One life of a session: from when it was made, or forked, until it is deleted. A session that is made again
-    /// under the same key has another one, so that whatever is named after a life is never named twice.
+    /// The incarnation of a session: from its creation, or fork, until its deletion. A session that is created again under
+    /// the same key has another one, so that names derived from an incarnation are unique.
     LifeId, "life";
     /// A worker: a process, or a part of one, that claims sessions to work on them.
     WorkerId, "worker";
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// One of each range: whatever prints nothing would make two ids look the same.
+    /// One of each range: an invisible character would make two ids look the same.
     #[test]
     fn invisible_characters_are_no_part_of_an_id() {
         for character in [

@@ -26,7 +26,7 @@ use crate::time::Timestamp;
 pub struct Session {
     /// Its address.
     pub key: SessionKey,
-    /// Its life: it changes when the session is deleted and created again. A fork has its own.
+    /// Its incarnation: it changes when the session is deleted and created again. A fork has its own.
     pub life: LifeId,
     /// The version that was read: the number of events that were committed to it, by then.
     pub version: u64,
@@ -35,7 +35,7 @@ pub struct Session {
     pub newest: u64,
     /// When it was created.
     pub created: Timestamp,
-    /// When it was written last; the time of the newest event.
+    /// When it was last written: the time of the newest event.
     pub updated: Timestamp,
     /// The claim, if a worker holds one; see [`GetSession::now`](crate::GetSession) about its expiry.
     pub claim: Option<Claim>,
@@ -45,7 +45,7 @@ pub struct Session {
     pub parent: Option<Parent>,
     /// The oldest version that it can go back to. Events up to it were deleted by retention.
     pub oldest: u64,
-    /// The versions that count in the one that was read: all of them, unless the session was rewound.
+    /// The visible versions at the version that was read: all of them, unless the session was rewound.
     pub visible: Visible,
     /// The digest of the history up to the version, in stores that keep digests. Stored elsewhere, it reveals
     /// any later change to the events: forks share the digests of shared events, a rewind adds an event like
@@ -68,9 +68,9 @@ pub struct Claim {
     pub owner: WorkerId,
     /// The fencing token: larger than that of any earlier claim, even if the session was deleted and created again.
     pub token: u64,
-    /// When others may take it without asking. By the clock of the database, where it has one that counts. Before 1970 if its
-    /// holder has [released it with work left](crate::ReleaseClaim::unfinished): others may take it even by a clock that is set
-    /// back.
+    /// When others may take it without asking. By the clock of the database, where it has one that counts. Before 1970 if
+    /// its holder has [released it with work left](crate::ReleaseClaim::unfinished): others may take it even by a clock
+    /// that is set back.
     pub expires: Timestamp,
 }
 
@@ -217,7 +217,7 @@ impl Session {
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     held: BTreeMap<Arc<str>, Held>,
-    /// If they are not all: the requested keys without a value.
+    /// The requested keys without a value; `None` if all values were read.
     removed: Option<BTreeSet<Arc<str>>>,
     /// Lists of which only new items were read.
     appended: BTreeMap<Arc<str>, Appended>,
@@ -227,8 +227,8 @@ pub struct Values {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Appended {
-    /// The length of the list. It may be shorter than before with the new items, if a merge handler (reducer) keeps the last
-    /// ones only.
+    /// The length of the list. It may be shorter than before with the new items, if a merge handler (reducer) keeps the
+    /// last ones only.
     pub length: usize,
     /// The new items, in order: the end of the list.
     pub items: Vec<Arc<Value>>,
@@ -400,7 +400,7 @@ impl FromIterator<(Arc<str>, Held)> for Values {
     }
 }
 
-/// The versions whose events count, after all rewinds: ranges in order, without overlap.
+/// The versions whose events are visible after all rewinds: ranges in order, without overlap.
 ///
 /// # Examples
 /// ```
@@ -418,13 +418,13 @@ pub struct Visible {
     last: RangeInclusive<u64>,
 }
 
-/// A rewind of a session: the version of the rewind itself, and the one it went back to.
+/// A rewind of a session: its own version, and the version that it goes back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rewound {
     /// The version that the rewind made.
     pub version: u64,
-    /// The version whose state it brought back.
+    /// The version whose state it restores.
     pub to: u64,
 }
 
@@ -458,7 +458,7 @@ impl Visible {
         Visible { earlier: ranges, last }
     }
 
-    /// Whether the event of a version counts.
+    /// Whether the event of a version is visible.
     pub fn contains(&self, version: u64) -> bool {
         let next = self.earlier.partition_point(|range| *range.start() <= version);
         let is_earlier = || next.checked_sub(1).is_some_and(|place| self.earlier[place].contains(&version));
@@ -470,7 +470,7 @@ impl Visible {
         self.earlier.iter().chain([&self.last]).map(|range| (*range.start(), *range.end()))
     }
 
-    /// Whether every version up to the newest counts.
+    /// Whether every version up to the newest is visible.
     pub fn is_whole(&self) -> bool {
         self.earlier.is_empty()
     }

@@ -41,8 +41,8 @@ impl<E: std::error::Error + 'static> From<E> for CaseFault {
     }
 }
 
-pub(crate) type CaseResult = Result<(), CaseFault>;
-pub(crate) type CaseFuture = Pin<Box<dyn Future<Output = CaseResult> + Send>>;
+pub(crate) type StoreCaseResult = Result<(), CaseFault>;
+pub(crate) type CaseFuture = Pin<Box<dyn Future<Output = StoreCaseResult> + Send>>;
 
 /// A case: its name and function.
 pub(crate) struct ContractCase {

@@ -118,7 +118,8 @@ impl ListEntry {
         ListEntry { is_unfinished: true, searched: searched_of(&key.id, &[]) }
     }
 
-    /// Checks the stored entry against the events. A first message that retention has deleted may still be in the stored text.
+    /// Checks the stored entry against the events. A first message that retention has deleted may still be in the stored
+    /// text.
     pub(crate) fn check(&self, stored: &ListEntry, key: &SessionKey) -> Result<(), SessionError> {
         let is_searched = stored.searched == self.searched
             || !self.has_message() && stored.searched.starts_with(&self.searched);

@@ -4,21 +4,21 @@
 //! columns; so the body omits them. The *whole* form is self-contained, for a file of events. Format 1 is an
 //! object of these fields, in this order:
 //!
-//! | field | what it is | left out |
+//! | field | content | omitted |
 //! |---|---|---|
 //! | `v` | the number of the format | never |
 //! | `id` | the id | in a body |
 //! | `invocation` | the invocation | if it is the id up to its first full stop |
-//! | `author` | who wrote it | never |
-//! | `at` | when: microseconds since 1970 | in a body |
-//! | `kind` | what it is about | if it is `message` |
-//! | `messages` | what was said: a list of messages | if there are none |
-//! | `delta` | the writes: a list of `key`, `handler`, `value` | if there are none |
-//! | `started` | the ids of calls that are about to start | if there are none |
-//! | `rewound_to` | the version that the session went back to | if it did not |
-//! | `record` | what a runner keeps: a list of its format, the version of that, and the data | if there is none |
-//! | `metadata` | what the application keeps | if there is none |
-//! | `tags` | the names that the event is found by | if there are none |
+//! | `author` | the author | never |
+//! | `at` | the time: microseconds since 1970 | in a body |
+//! | `kind` | the kind | if it is `message` |
+//! | `messages` | a list of messages | if empty |
+//! | `delta` | the writes: a list of `key`, `handler`, `value` | if empty |
+//! | `started` | the ids of calls that are about to start | if empty |
+//! | `rewound_to` | the version that the session was rewound to | without a rewind |
+//! | `record` | the runner's record: a list of its format, the version of that, and the data | if missing |
+//! | `metadata` | the application's metadata | if empty |
+//! | `tags` | the names that the event is found by | if empty |
 //!
 //! A field that this version does not know is ignored; a newer version number is an error. The files under
 //! `tests/golden` hold samples of every version that was ever written.
@@ -225,7 +225,7 @@ impl Event {
         self.to_json(&self.out())
     }
 
-    /// Puts an event together from its id, its time and its body, of any format that was ever written.
+    /// Builds an event from its id, its time and its body, of any format that was ever written.
     ///
     /// # Errors
     /// As [`from_stored`](Event::from_stored).
@@ -233,7 +233,7 @@ impl Event {
         Event::from_body_sharing(&mut RecentTexts::default(), id, at, body)
     }
 
-    /// The same of one of many events: it shares texts with those before.
+    /// As [`from_body`](Event::from_body), for one of many events: shares texts with earlier ones.
     pub(crate) fn from_body_sharing(
         recent: &mut RecentTexts,
         id: EventId,
@@ -244,8 +244,7 @@ impl Event {
     }
 
     fn out(&self) -> EventOut<'_> {
-        // NOTE: runners build event ids from the invocation's id, so that most events need not store it
-        // (docs/decisions/sessions.md).
+        // NOTE: runners build event ids from the invocation's id, so that most events need not store it.
         let is_implied = self.invocation.as_str() == implied_invocation(&self.id);
         EventOut {
             v: EVENT_FORMAT,
@@ -305,13 +304,13 @@ impl EventIn<'_> {
 /// The error of an invalid text: a newer format, or invalid JSON.
 fn fault_of(text: &str, error: Option<serde_json::Error>) -> SessionError {
     #[derive(Deserialize)]
-    struct FormatVersion {
+    struct StoredFormat {
         v: u64,
     }
 
-    let version = serde_json::from_str::<FormatVersion>(text);
+    let version = serde_json::from_str::<StoredFormat>(text);
     match (version, error) {
-        (Ok(FormatVersion { v: found }), _) if found > EVENT_FORMAT => {
+        (Ok(StoredFormat { v: found }), _) if found > EVENT_FORMAT => {
             SessionError::NewerFormat { what: "event", found, supported: EVENT_FORMAT }
         }
         (_, Some(source)) | (Err(source), None) => stored_fault(source),

@@ -80,7 +80,7 @@ enum RunRecordKind {
 
 /// The metadata of an edit between runs.
 #[derive(Deserialize)]
-struct EditMetadata {
+struct StoredEditKey {
     #[serde(default)]
     idempotency_key: Option<String>,
 }
@@ -100,7 +100,7 @@ fn implied_tags(event: &Event) -> Option<Vec<String>> {
             }
         },
         "state" if event.record.is_none() => {
-            let about: EditMetadata = event.metadata.read("edit")?;
+            let about: StoredEditKey = event.metadata.read("edit")?;
             Some(about.idempotency_key.map(edited).into_iter().collect())
         }
         _ => None,

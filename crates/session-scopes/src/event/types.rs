@@ -34,7 +34,7 @@ impl EventKind {
     pub const MESSAGE: EventKind = EventKind(Cow::Borrowed("message"));
     /// Calls are about to start that may run only once.
     pub const STARTED: EventKind = EventKind(Cow::Borrowed("started"));
-    /// The session went back to an earlier version.
+    /// The session was rewound to an earlier version.
     pub const REWIND: EventKind = EventKind(Cow::Borrowed("rewind"));
 
     /// A kind of your own.
@@ -68,19 +68,19 @@ pub struct Actions {
     pub delta: Delta,
     /// The ids of calls that are about to start and may run only once.
     pub started: Vec<String>,
-    /// The version that the session went back to; set by a rewind and by nothing else.
+    /// The version that the session was rewound to; set only by a rewind.
     pub(crate) rewound_to: Option<u64>,
 }
 
 impl Actions {
-    /// The version that the session went back to, if the event is a rewind.
+    /// The version that the session was rewound to, if the event is a rewind.
     pub fn rewound_to(&self) -> Option<u64> {
         self.rewound_to
     }
 }
 
-/// A record that a runner keeps with an event and a store never looks into: JSON, which stays the text that it is stored
-/// as until it is [read](Record::read).
+/// A record that a runner stores with an event and a store never parses: JSON, which stays the stored text until it is
+/// [read](Record::read).
 ///
 /// # Examples
 /// ```
@@ -167,7 +167,7 @@ impl Metadata {
         Metadata(Vec::new())
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -280,7 +280,7 @@ pub struct Event {
     pub invocation: InvocationId,
     /// The author.
     pub author: Author,
-    /// When, by the clock of who wrote it. It orders nothing.
+    /// The time, by the author's clock. Events are not ordered by it.
     pub at: Timestamp,
     /// Its kind.
     pub kind: EventKind,
@@ -377,7 +377,7 @@ impl Event {
         self.with_shared_metadata(name, text_of(&value.into()))
     }
 
-    /// The same of a text that many events share.
+    /// As [`with_metadata`](Event::with_metadata), with a value that many events share.
     #[must_use]
     pub fn with_shared_metadata(mut self, name: impl Into<Cow<'static, str>>, value: Arc<RawValue>) -> Self {
         self.metadata.insert(name, value);
@@ -412,7 +412,7 @@ pub(crate) fn exceeds(value: &Value, limit: usize) -> bool {
     }
 }
 
-/// The same of a JSON text.
+/// As [`exceeds`], for a JSON text.
 fn text_exceeds(text: &str, limit: usize) -> bool {
     // NOTE: a short text has no room for so many brackets.
     if text.len() <= 2 * limit {

@@ -26,7 +26,7 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 
-pub(super) type ValueMap = RedBlackTreeMapSync<Arc<str>, Held>;
+pub(super) type PersistentValues = RedBlackTreeMapSync<Arc<str>, Held>;
 
 /// An app with its users.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl<'a> SessionSlot<'a> {
         id: &SessionId,
         known: KnownEvent,
         event: Arc<Event>,
-        cells: ValueMap,
+        cells: PersistentValues,
     ) -> (Receipt, &'a mut MemoryWork) {
         let scopes = self.scopes();
         let SessionSlot { moved, entry, .. } = self;
@@ -133,8 +133,8 @@ impl UserData {
     pub(super) fn erase(&mut self) -> Vec<String> {
         let erased = std::mem::take(&mut self.user);
         if !self.sessions.is_empty() && erased.version() > 0 {
-            // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
-            // that they do not take later values for changes of the erased ones.
+            // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read
+            // again, so that they do not take later values for changes of the erased ones.
             self.user.changed = ChangeIndex::after(&erased.changed);
         }
         erased.keys()
@@ -164,7 +164,7 @@ impl UserData {
 /// A scope that outlives sessions.
 #[derive(Debug, Default)]
 pub(super) struct SharedScope {
-    pub(super) cells: ValueMap,
+    pub(super) cells: PersistentValues,
     /// Which of them were written when.
     changed: ChangeIndex,
     /// The newest idempotency keys, oldest first, each with its write.
@@ -190,7 +190,7 @@ impl SharedScope {
     }
 
     /// Stores the values after a write.
-    fn put<'a>(&mut self, cells: ValueMap, writes: impl Iterator<Item = &'a Write>) {
+    fn put<'a>(&mut self, cells: PersistentValues, writes: impl Iterator<Item = &'a Write>) {
         self.cells = cells;
         let mut is_first = true;
         for write in writes {
@@ -256,11 +256,11 @@ pub(super) fn write_shared(
     Ok(())
 }
 
-fn values(cells: &ValueMap) -> Values {
+fn values(cells: &PersistentValues) -> Values {
     cells.iter().map(|(key, held)| (Arc::clone(key), held.clone())).collect()
 }
 
-fn values_of(cells: &ValueMap, keys: BTreeSet<Arc<str>>) -> Values {
+fn values_of(cells: &PersistentValues, keys: BTreeSet<Arc<str>>) -> Values {
     let value = |key: Arc<str>| {
         let value = cells.get(&key).cloned();
         (key, value)
@@ -269,11 +269,11 @@ fn values_of(cells: &ValueMap, keys: BTreeSet<Arc<str>>) -> Values {
 }
 
 fn merged<'a>(
-    mut cells: ValueMap,
+    mut cells: PersistentValues,
     writes: impl Iterator<Item = &'a Write>,
     schema: &SessionSchema,
     what: WriteOrigin<'_>,
-) -> Result<ValueMap, SessionError> {
+) -> Result<PersistentValues, SessionError> {
     for write in writes {
         match merge_write(schema, cells.get(write.key()), write, what)? {
             Some(cell) => {
@@ -305,7 +305,7 @@ pub(super) struct SessionEntry {
     /// The events after `oldest`.
     log: List<CommittedEvent>,
     /// The values at each version from `oldest` on.
-    cells: List<ValueMap>,
+    cells: List<PersistentValues>,
     rewinds: Vec<Rewound>,
     versions: EventVersions,
     tags: TagIndex,
@@ -321,8 +321,12 @@ impl SessionEntry {
         schema: &SessionSchema,
         life: Option<LifeId>,
     ) -> Result<Self, SessionError> {
-        let cells =
-            merged(ValueMap::default(), writes_of(delta, Scope::Session), schema, WriteOrigin::NewSession)?;
+        let cells = merged(
+            PersistentValues::default(),
+            writes_of(delta, Scope::Session),
+            schema,
+            WriteOrigin::NewSession,
+        )?;
         Ok(SessionEntry {
             number,
             updated: at,
@@ -371,10 +375,10 @@ impl SessionEntry {
     }
 
     pub(super) fn keys(&self) -> Vec<String> {
-        self.now().into_iter().flat_map(ValueMap::keys).map(ToString::to_string).collect()
+        self.now().into_iter().flat_map(PersistentValues::keys).map(ToString::to_string).collect()
     }
 
-    fn now(&self) -> Option<&ValueMap> {
+    fn now(&self) -> Option<&PersistentValues> {
         self.cells.last()
     }
 
@@ -415,7 +419,7 @@ impl SessionEntry {
         delta: &Delta,
         schema: &SessionSchema,
         what: WriteOrigin<'_>,
-    ) -> Result<ValueMap, SessionError> {
+    ) -> Result<PersistentValues, SessionError> {
         merged(self.now().cloned().unwrap_or_default(), writes_of(delta, Scope::Session), schema, what)
     }
 
@@ -423,7 +427,7 @@ impl SessionEntry {
         &mut self,
         known: KnownEvent,
         event: Arc<Event>,
-        cells: ValueMap,
+        cells: PersistentValues,
         scopes: ScopeVersions,
     ) -> Receipt {
         let version = self.version() + 1;
@@ -437,7 +441,7 @@ impl SessionEntry {
         receipt
     }
 
-    pub(super) fn cells_at(&self, key: &SessionKey, version: u64) -> Result<ValueMap, SessionError> {
+    pub(super) fn cells_at(&self, key: &SessionKey, version: u64) -> Result<PersistentValues, SessionError> {
         let cells = version.checked_sub(self.oldest).and_then(|offset| self.cells.get(index(offset)));
         cells.cloned().ok_or_else(|| SessionError::no_such_version(key, version, self.oldest, self.version()))
     }
@@ -533,7 +537,7 @@ impl SessionEntry {
     }
 
     /// The requested ones of its own values, given all of them.
-    fn asked(&self, request: &GetSession, cells: &ValueMap) -> Values {
+    fn asked(&self, request: &GetSession, cells: &PersistentValues) -> Values {
         let seen = request.since.filter(|_| request.version.is_none());
         let changed = seen.and_then(|seen| self.changed_since(seen.version));
         match request.requested_keys(Scope::Session, changed) {
@@ -639,7 +643,7 @@ mod tests {
         let known = place.entry.known(&event);
         let (invocation, author) = (InvocationId::new("i").unwrap(), Author::new("agent").unwrap());
         let event = Event::new(event, invocation, author, Timestamp::from_micros(at));
-        place.commit(&id, known, Arc::new(event), ValueMap::default());
+        place.commit(&id, known, Arc::new(event), PersistentValues::default());
     }
 
     impl AppData {

@@ -28,7 +28,8 @@ impl MemoryInner {
                 let (claim, inbox) = (entry.work.fence.claim(), entry.work.inbox.newest());
                 let due = entry.work.fence.due;
                 let comes = claim.as_ref().map(|claim| claim.expires).or(due);
-                // NOTE: a released claim with work left has a negative expiry, from which `free_since` gets the time of its release.
+                // NOTE: a released claim with work left has a negative expiry, from which `free_since` gets the time of its
+                // release.
                 let since = comes.map_or(entry.updated, free_since);
                 let is_asked = request.with_claimed && claim.is_some();
                 let is_left = is_asked || comes.map_or(inbox > 0, |comes| comes <= request.now);

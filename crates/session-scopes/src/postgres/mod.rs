@@ -93,7 +93,8 @@ impl Limits {
             ("statement_timeout", statement),
             ("idle_in_transaction_session_timeout", idle_in_transaction),
         ];
-        // NOTE: zero would disable the timeout in PostgreSQL, so it becomes the shortest one, and the longest is its maximum.
+        // NOTE: zero would disable the timeout in PostgreSQL, so it becomes the shortest one, and the longest is its
+        // maximum.
         settings.map(|(name, time)| format!("{name} = {}", time.as_millis().clamp(1, 2_147_483_647)))
     }
 
@@ -160,7 +161,8 @@ impl PostgresOptions {
         self
     }
 
-    /// Limits how long a statement waits for a row that another transaction has locked (`lock_timeout`); 15 seconds by default.
+    /// Limits how long a statement waits for a row that another transaction has locked (`lock_timeout`); 15 seconds by
+    /// default.
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.limits.lock = timeout;
         self
@@ -172,9 +174,9 @@ impl PostgresOptions {
         self
     }
 
-    /// Limits how long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default. Then
-    /// the server rolls it back and gives its locks free. Custom merge handlers run while the transaction waits. Once this
-    /// store has asked for a claim, its transactions wait no longer than a third of the shortest one: a worker that is
+    /// Limits how long a transaction waits for its worker (`idle_in_transaction_session_timeout`); 10 seconds by default.
+    /// Then the server rolls it back and gives its locks free. Custom merge handlers run while the transaction waits. Once
+    /// this store has asked for a claim, its transactions wait no longer than a third of the shortest one: a worker that is
     /// frozen in a transaction does not hold up who takes over.
     pub fn idle_in_transaction_timeout(mut self, timeout: Duration) -> Self {
         self.limits.idle_in_transaction = timeout;
@@ -183,10 +185,11 @@ impl PostgresOptions {
 
     /// Connects, and makes or upgrades the tables. Instances that start together wait for the one that does so, at most a
     /// minute; one that is frozen meanwhile holds them up no longer than a
-    /// [transaction may wait](PostgresOptions::idle_in_transaction_timeout). With existing tables of this version nothing waits.
+    /// [transaction may wait](PostgresOptions::idle_in_transaction_timeout). With existing tables of this version nothing
+    /// waits.
     ///
-    /// The address may be that of a pooler which gives each transaction another connection of the server, such as PgBouncer in
-    /// transaction mode. That is found here: statements are not prepared then, timeouts are set in each transaction, and
+    /// The address may be that of a pooler which gives each transaction another connection of the server, such as PgBouncer
+    /// in transaction mode. That is found here: statements are not prepared then, timeouts are set in each transaction, and
     /// there are no [notices](SessionStore::notices), so that followers and recovery poll.
     ///
     /// # Errors
@@ -237,8 +240,7 @@ impl PostgresOptions {
                     return Ok(());
                 }
                 connection.batch_execute(&settings).await?;
-                // NOTE: all at once: a statement prepared later would be overtaken by the `COMMIT` that is sent behind it
-                // (docs/decisions/sessions.md).
+                // NOTE: all at once: a statement prepared later would be overtaken by the `COMMIT` that is sent behind it.
                 for sql in statements::ALL {
                     connection.prepare_cached(sql.text()).await?;
                 }
@@ -374,8 +376,8 @@ impl SessionStore for PostgresStore {
         // NOTE: notified after the commit: inside the transaction, `NOTIFY` would make all commits of the database wait for
         // each other.
         self.0.notifier.notify(&key, false);
-        // NOTE: a separate read after the commit: other sessions may write to shared scopes meanwhile, and a snapshot shows one
-        // moment of all three.
+        // NOTE: a separate read after the commit: other sessions may write to shared scopes meanwhile, and a snapshot shows
+        // one moment of all three.
         let connection = self.connection().await?;
         let get = GetSession::new(key).events(EventRange::None);
         self.with_timeout(Box::pin(read::get(connection, &self.0.cache, &get))).await

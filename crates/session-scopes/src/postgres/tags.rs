@@ -114,7 +114,8 @@ pub(super) async fn all(
     let rows = query(connection, READ_TAGS, &[&row.number, &to_db(row.oldest)]).await?;
     let tag = |row: &Row| {
         let mut tag = TagDigest::default();
-        // NOTE: a tag of another length is damaged: padded or truncated, it differs from all tags of events, and is reported.
+        // NOTE: a tag of another length is damaged: padded or truncated, it differs from all tags of events, and is
+        // reported.
         let stored = row.get::<_, &[u8]>(1);
         let length = stored.len().min(TAG_BYTES);
         tag[..length].copy_from_slice(&stored[..length]);

@@ -41,7 +41,7 @@ use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::lineage::{HistorySegment, forked, from_db, to_db};
 use crate::rows::rewinds::{RewindChain, RewindRow};
 use crate::rows::seal::{EventSeal, SealedState, SessionRecord};
-use crate::rows::shared::{RECREATED, ScopeRow, SharedWrites};
+use crate::rows::shared::{RECREATED, ScopeRow, ScopeWriteMode};
 use crate::rows::values::{ChangePlanner, check_size};
 use crate::rows::work::WorkState;
 use crate::schema::SessionSchema;
@@ -136,7 +136,7 @@ pub(super) async fn append(
         schema,
         request,
         body,
-        SharedWrites::All
+        ScopeWriteMode::All
     ))
     .await)
 }
@@ -233,11 +233,11 @@ async fn append_inside(
     schema: i64,
     request: &AppendEvent,
     body: &str,
-    shares: SharedWrites,
+    shares: ScopeWriteMode,
 ) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema: opened, .. } = request;
     let mut split = by_scope(&event.actions.delta);
-    if shares == SharedWrites::Nothing {
+    if shares == ScopeWriteMode::Nothing {
         (split.app, split.user) = (Vec::new(), Vec::new());
     }
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
@@ -377,7 +377,7 @@ async fn commit_first(
     let body = check_size(event.to_body()?, &event.id)?;
     let Some(to) = event.actions.rewound_to else {
         let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), opened);
-        let append = append_inside(connection, cache, schema, &request, &body, SharedWrites::Nothing);
+        let append = append_inside(connection, cache, schema, &request, &body, ScopeWriteMode::Nothing);
         return Box::pin(append).await.map(drop);
     };
     let Event { id, invocation, author, at, .. } = &**event;
@@ -548,7 +548,7 @@ async fn fork_inside(
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
-        Box::pin(append_inside(connection, cache, schema, &request, &body, SharedWrites::All)).await?;
+        Box::pin(append_inside(connection, cache, schema, &request, &body, ScopeWriteMode::All)).await?;
     }
     let get = GetSession::new(key).events(EventRange::None).without_state();
     Box::pin(read::session(connection, cache, &get)).await
@@ -749,8 +749,8 @@ async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String
     for sql in [DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_KEYS] {
         execute(connection, sql, &[&scope]).await?;
     }
-    // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
-    // that they do not take later values for changes of the erased ones.
+    // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again,
+    // so that they do not take later values for changes of the erased ones.
     let has_others = others.first().is_some_and(|row| row.get(0));
     row.erase(if has_others { row.version + 1 } else { 0 });
     let (version, seal) = (to_db(row.version), row.seal().to_bytes());

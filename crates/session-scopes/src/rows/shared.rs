@@ -13,7 +13,7 @@ pub(crate) const RECREATED: u64 = 1;
 
 /// Whether writes to the scopes that a session shares are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SharedWrites {
+pub(crate) enum ScopeWriteMode {
     All,
     Nothing,
 }

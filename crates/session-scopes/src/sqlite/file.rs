@@ -38,21 +38,21 @@ pub(super) struct OpenedFile {
     identity: FileIdentity,
 }
 
-#[cfg(unix)]
-type FileIdentity = (u64, u64);
-#[cfg(not(unix))]
-type FileIdentity = ();
+/// The device and the number of a file, where the system has them.
+type FileIdentity = Option<(u64, u64)>;
 
 #[cfg(unix)]
 fn identity(found: &fs::Metadata) -> FileIdentity {
     use std::os::unix::fs::MetadataExt as _;
 
-    (found.dev(), found.ino())
+    Some((found.dev(), found.ino()))
 }
 
 /// Elsewhere only the existence of a file is known.
 #[cfg(not(unix))]
-fn identity(_: &fs::Metadata) -> FileIdentity {}
+fn identity(_: &fs::Metadata) -> FileIdentity {
+    None
+}
 
 impl OpenedFile {
     /// The file that was opened at a path; none of a database without one.
@@ -62,7 +62,7 @@ impl OpenedFile {
     }
 
     /// Whether it still has its name.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn is_in_place(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity)
     }
 

@@ -182,7 +182,7 @@ pub(super) struct OpenedSession {
 }
 
 /// The unary plus removes the column's affinity: with it SQLite would not use the index over the expression, and scan all
-/// events (docs/decisions/sessions.md).
+/// events.
 const OPENED: &str = session_query!(
     ", a.scope, a.version, a.known, a.seal, u.scope, u.version, u.known, u.seal, \
      (SELECT i.number FROM stepfold_events i WHERE i.number >> 32 = +s.number AND i.id = ?4)",
@@ -303,8 +303,8 @@ impl SqliteHistory {
         Some(row_number(segment.stream, version))
     }
 
-    /// The rows of events after a version, of some ranges of versions, newest first: those above the first number of each, up
-    /// to the second.
+    /// The rows of events after a version, of some ranges of versions, newest first: those above the first number of each,
+    /// up to the second.
     fn rows(&self, after: u64, ranges: &[(u64, u64)]) -> impl Iterator<Item = (i64, i64)> {
         let rows = ranges.iter().rev().flat_map(move |(first, last)| {
             let after = after.max(first.saturating_sub(1));
@@ -357,8 +357,8 @@ impl SqliteHistory {
         chain.end(after, self.digest(connection, row, after)?)
     }
 
-    /// The sizes of the oldest events after a version, up to a number, with their versions. A body is read only for its size in
-    /// memory.
+    /// The sizes of the oldest events after a version, up to a number, with their versions. A body is read only for its
+    /// size in memory.
     pub(super) fn sizes(
         &self,
         connection: &Connection,
@@ -391,7 +391,8 @@ impl SqliteHistory {
         Ok(sizes)
     }
 
-    /// Calls `each` with the body of each of the session's own events after a version, in order: each checked, none omitted.
+    /// Calls `each` with the body of each of the session's own events after a version, in order: each checked, none
+    /// omitted.
     pub(super) fn bodies(
         &self,
         connection: &Connection,
@@ -643,8 +644,8 @@ fn read_in_parallel(
             let mut batch = RowBatch::default();
             read = batch.fill(rows);
             let is_last = read.is_err() || !batch.is_full();
-            // NOTE: a full channel means that the other threads are busy; this one opens the batch, which also bounds the memory of
-            // batches in flight.
+            // NOTE: a full channel means that the other threads are busy; this one opens the batch, which also bounds the
+            // memory of batches in flight.
             if let Err(TrySendError::Full((place, batch)) | TrySendError::Disconnected((place, batch))) =
                 sender.try_send((place, batch))
             {

@@ -42,8 +42,8 @@ pub(super) fn unattended(
     let mut query = sqlite
         .connection
         .prepare_cached(
-            // NOTE: the casts let a damaged row not fail the whole list: it is listed if it has a key, and its reader reports the
-            // damage. A released claim with work left has a negative expiry: see `store/claims.rs`.
+            // NOTE: the casts let a damaged row not fail the whole list: it is listed if it has a key, and its reader
+            // reports the damage. A released claim with work left has a negative expiry: see `store/claims.rs`.
             "SELECT user, id, CAST(CASE WHEN claim_expires < 0 THEN ~claim_expires ELSE COALESCE(claim_expires, updated) END \
              AS INTEGER) AS since, CAST(inbox AS INTEGER), number, \
              CASE typeof(claim_owner) WHEN 'blob' THEN hex(claim_owner) ELSE CAST(claim_owner AS TEXT) END, \

@@ -274,7 +274,7 @@ impl SqliteOptions {
         // NOTE: the default cache of 16 statements is smaller than the number that appends and reads alternate between.
         connection.set_prepared_statement_cache_capacity(64);
         // NOTE: otherwise the bundled SQLite prepares some statements again whenever a value is bound, to look for a better
-        // plan: a third of the time of an append (docs/decisions/sessions.md).
+        // plan: a third of the time of an append.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(failed)?;
         Ok(connection)
     }

@@ -35,8 +35,8 @@ impl SqliteNotifier {
         if !*is_watched {
             let guard = PollerGuard(Arc::clone(&self.is_watched));
             let (readers, subscribers) = (readers.downgrade(), self.subscribers.clone());
-            // NOTE: a thread and not a task: dropping the store waits for the readers, and must not wait for a task of the runtime
-            // on which it is dropped.
+            // NOTE: a thread and not a task: dropping the store waits for the readers, and must not wait for a task of the
+            // runtime on which it is dropped.
             spawn("stepfold-sqlite-notices", move || poll_until_unused(&guard, &readers, &subscribers))?;
             *is_watched = true;
         }

@@ -1,7 +1,7 @@
 //! The seals of a file's rows, as SQLite keeps them.
 //!
-//! SQLite checks no page, so each row has a checksum. Beside what [all stores](crate::rows::seal) seal, the list of sessions
-//! has the version that the newest event must have.
+//! SQLite checks no page, so each row has a checksum. Beside what [all stores](crate::rows::seal) seal, the list of
+//! sessions has the version that the newest event must have.
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 

@@ -177,8 +177,8 @@ pub(super) fn shared_values_of(
     for key in keys {
         let found = StoredSharedKey::find(sqlite, row, &key)?;
         if found.is_none() && !is_whole {
-            // NOTE: a key without a row has no value, or its row is lost: only the combined checksums of all rows tell. They are
-            // compared once for all missing keys.
+            // NOTE: a key without a row has no value, or its row is lost: only the combined checksums of all rows tell.
+            // They are compared once for all missing keys.
             row.check_keys(sqlite)?;
             is_whole = true;
         }

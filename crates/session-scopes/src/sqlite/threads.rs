@@ -131,7 +131,7 @@ impl WriterShared {
         match &mut *state {
             Some(WriterState { sqlite, log, opened })
                 if log.is_quiet()
-                    && opened.as_ref().is_none_or(OpenedFile::is_there)
+                    && opened.as_ref().is_none_or(OpenedFile::is_in_place)
                     && sqlite.try_begin() =>
             {
                 log.jobs_left -= 1;
@@ -369,8 +369,8 @@ impl WriteAheadLog {
         self.needs_log && self.mark.is_none() && self.jobs_left > 1
     }
 
-    /// Copies the log to the file if it is due; before the first write in any case, so that the file is marked as needing its
-    /// log from then on.
+    /// Copies the log to the file if it is due; before the first write in any case, so that the file is marked as needing
+    /// its log from then on.
     fn checkpoint_if_due(&mut self, sqlite: &SqliteConnection, jobs: usize) -> Result<(), SessionError> {
         self.jobs_left = self.jobs_left.saturating_sub(jobs);
         if self.jobs_left > 0 {
@@ -449,7 +449,7 @@ impl WriterState {
     fn write(&mut self, group: &mut [Box<dyn SqliteJob>]) -> Result<(), SessionError> {
         let WriterState { sqlite, log, opened } = self;
         if let Some(opened) = opened
-            && !opened.is_there()
+            && !opened.is_in_place()
         {
             return Err(opened.replaced());
         }
@@ -483,7 +483,8 @@ fn write_group(sqlite: &mut SqliteConnection, group: &mut [Box<dyn SqliteJob>]) 
         sqlite.execute("SAVEPOINT job", COMMITTING)?;
         if !job.run(sqlite) {
             if sqlite.connection.is_autocommit() {
-                // NOTE: on a full disk, for example, SQLite itself rolls back the whole transaction, with the other jobs' writes.
+                // NOTE: on a full disk, for example, SQLite itself rolls back the whole transaction, with the other jobs'
+                // writes.
                 return Err(job.failure());
             }
             sqlite.execute("ROLLBACK TO job", COMMITTING)?;
@@ -559,8 +560,8 @@ impl SqliteConnection {
         let SqliteConnection { connection, schemas, .. } = self;
         drop(schemas);
         connection.flush_prepared_statement_cache();
-        // NOTE: a connection that still has the file open elsewhere keeps the mode; only the last owner can change it, so a failure
-        // is not an error.
+        // NOTE: a connection that still has the file open elsewhere keeps the mode; only the last owner can change it, so a
+        // failure is not an error.
         let _ = connection.busy_timeout(Duration::ZERO);
         let _ = connection.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(()));
         if let Err((_, error)) = connection.close() {

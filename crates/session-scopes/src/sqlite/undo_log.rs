@@ -132,7 +132,8 @@ impl ValueRow {
 #[derive(Debug)]
 pub(super) struct ReplacedRow {
     pub(super) row: ValueRow,
-    /// A version that also gave the key a value, long before, or 0: see [`VersionLadder`](super::past_values::VersionLadder).
+    /// A version that also gave the key a value, long before, or 0: see
+    /// [`VersionLadder`](super::past_values::VersionLadder).
     pub(super) far: u32,
 }
 

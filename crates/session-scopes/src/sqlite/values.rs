@@ -290,8 +290,8 @@ pub(super) fn session_values_of(
     for key in keys {
         let stored = find_cell(&sqlite.connection, stream, &key)?;
         if stored.is_none() && !is_whole {
-            // NOTE: a key without a row never had a value, or its row is lost: only the combined checksums of all rows tell. They are
-            // compared once for all missing keys.
+            // NOTE: a key without a row never had a value, or its row is lost: only the combined checksums of all rows
+            // tell. They are compared once for all missing keys.
             check_cells(&sqlite.connection, stream, cells)?;
             is_whole = true;
         }

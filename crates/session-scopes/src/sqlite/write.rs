@@ -29,7 +29,7 @@ use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
 use crate::rows::lineage::{HistorySegment, forked, to_db};
 use crate::rows::rewinds::RewindRow;
 use crate::rows::seal::{SessionRecord, row_number, version_of};
-use crate::rows::shared::{ScopeRow, SharedWrites};
+use crate::rows::shared::{ScopeRow, ScopeWriteMode};
 use crate::rows::values::{ChangePlanner, check_size};
 use crate::rows::work::WorkState;
 use crate::schema::SessionSchema;
@@ -195,7 +195,7 @@ fn commit_first(
     let body = check_size(event.to_body()?, &event.id)?;
     let Some(to) = event.actions.rewound_to else {
         let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), schema);
-        return append_within(sqlite, &request, &body, SharedWrites::Nothing).map(drop);
+        return append_within(sqlite, &request, &body, ScopeWriteMode::Nothing).map(drop);
     };
     let Event { id, invocation, author, at, .. } = &**event;
     let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());
@@ -220,14 +220,14 @@ pub(super) fn append(
     request: &AppendEvent,
     body: &str,
 ) -> Result<Receipt, SessionError> {
-    append_within(sqlite, request, body, SharedWrites::All)
+    append_within(sqlite, request, body, ScopeWriteMode::All)
 }
 
 fn append_within(
     sqlite: &mut SqliteConnection,
     request: &AppendEvent,
     body: &str,
-    shares: SharedWrites,
+    shares: ScopeWriteMode,
 ) -> Result<Receipt, SessionError> {
     let AppendEvent { key, expected, event, schema, .. } = request;
     let opened = OpenedSession::read(&sqlite.connection, key, Some(&event.id))?;
@@ -241,7 +241,7 @@ fn append_within(
     let version = row.version + 1;
     let planner = ChangePlanner { schema, what: WriteOrigin::Event(&event.id), generation: version };
     let written = SessionValueWriter::new(sqlite, row.number, version).write(&planner, &split.session)?;
-    if shares == SharedWrites::All {
+    if shares == ScopeWriteMode::All {
         write_both(sqlite, key, &planner, &split)?;
     }
     let receipt = commit(sqlite, key, &row, (event, body), &written)?;
@@ -513,8 +513,8 @@ fn delete_user(sqlite: &SqliteConnection, key: &SessionKey) -> Result<Vec<String
     ] {
         execute(sqlite, statement, &[&scope])?;
     }
-    // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again, so
-    // that they do not take later values for changes of the erased ones.
+    // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again,
+    // so that they do not take later values for changes of the erased ones.
     row.erase(row.version + 1);
     row.store(connection)?;
     execute(

@@ -8,12 +8,12 @@ use crate::time::Timestamp;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListForks {
-    /// Of which session.
+    /// The session.
     pub key: SessionKey,
 }
 
 impl ListForks {
-    /// All of them.
+    /// All of the session.
     pub fn new(key: SessionKey) -> Self {
         ListForks { key }
     }
@@ -27,7 +27,7 @@ pub struct ForkInfo {
     pub id: SessionId,
     /// The version that it begins with.
     pub version: u64,
-    /// When it was made.
+    /// The time of its creation.
     pub created: Timestamp,
 }
 
@@ -42,12 +42,12 @@ impl ForkInfo {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReadLabels {
-    /// Of which session.
+    /// The session.
     pub key: SessionKey,
 }
 
 impl ReadLabels {
-    /// All of them.
+    /// All of the session.
     pub fn new(key: SessionKey) -> Self {
         ReadLabels { key }
     }
@@ -57,7 +57,7 @@ impl ReadLabels {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LabelVersion {
-    /// Of which session.
+    /// The session.
     pub key: SessionKey,
     /// The label. It names one version of the session; a version may have several.
     pub label: Label,
@@ -93,7 +93,7 @@ impl LabelVersion {
         LabelVersion { key, label, version: Some(version) }
     }
 
-    /// Takes a label away.
+    /// Removes a label.
     pub fn removal(key: SessionKey, label: Label) -> Self {
         LabelVersion { key, label, version: None }
     }

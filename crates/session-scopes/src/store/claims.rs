@@ -65,11 +65,11 @@ impl TakeOver {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClaimSession {
-    /// Which.
+    /// The session.
     pub key: SessionKey,
-    /// By which worker.
+    /// The worker.
     pub owner: WorkerId,
-    /// For how long, unless it is renewed.
+    /// The duration, unless it is renewed.
     pub duration: Duration,
     /// The time of the request. Stores with their own clock (PostgreSQL) use that one.
     pub at: Timestamp,
@@ -91,15 +91,15 @@ impl ClaimSession {
     }
 }
 
-/// A claim to be kept for longer: the heartbeat of a worker.
+/// A claim to be renewed: the heartbeat of a worker.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewClaim {
-    /// On which session.
+    /// The session.
     pub key: SessionKey,
     /// The token of the claim.
     pub token: u64,
-    /// For how long from now on.
+    /// The duration from now on.
     pub duration: Duration,
     /// The time of the request. Stores with their own clock use that one.
     pub at: Timestamp,
@@ -123,19 +123,19 @@ pub struct Renewed {
 }
 
 impl Renewed {
-    /// The answer of a store: the claim, and the position of the newest waiting entry in the inbox.
+    /// The response of a store: the claim, and the position of the newest waiting entry in the inbox.
     pub const fn new(claim: Claim, inbox: u64) -> Self {
         Renewed { claim, inbox }
     }
 }
 
-/// The claims of a worker, to be kept for longer at once: its heartbeat.
+/// The claims of a worker, to be renewed together: its heartbeat.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewClaims {
     /// The sessions with the tokens of the claims on them.
     pub claims: Vec<(SessionKey, u64)>,
-    /// For how long from now on.
+    /// The duration from now on.
     pub duration: Duration,
     /// The time of the request. Stores with their own clock use that one.
     pub at: Timestamp,
@@ -163,7 +163,7 @@ impl RenewClaims {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReleaseClaim {
-    /// On which session.
+    /// The session.
     pub key: SessionKey,
     /// The token of the claim.
     pub token: u64,
@@ -182,14 +182,14 @@ impl ReleaseClaim {
         ReleaseClaim { key, token, unfinished: None, due: None }
     }
 
-    /// Releases it although work is left, at this time.
+    /// Releases the claim with work left, at this time.
     #[must_use]
     pub fn unfinished(mut self, at: Timestamp) -> Self {
         self.unfinished = Some(at);
         self
     }
 
-    /// Releases it until this time.
+    /// Releases the claim until this time.
     #[must_use]
     pub fn due(mut self, at: Timestamp) -> Self {
         self.due = Some(at);
@@ -205,9 +205,9 @@ impl ReleaseClaim {
 pub enum AppendClaim {
     /// Claims the session, as [`ClaimSession`] does.
     Take {
-        /// By which worker.
+        /// The worker.
         owner: WorkerId,
-        /// For how long, unless it is renewed.
+        /// The duration, unless it is renewed.
         duration: Duration,
         /// Whether another worker's unexpired claim is taken over.
         take_over: TakeOver,
@@ -215,7 +215,7 @@ pub enum AppendClaim {
     /// Writes while no worker is running in the session, and claims it for this write only: an unexpired
     /// claim rejects it, unless it is taken over; afterwards there is no claim.
     Once {
-        /// Whether a claim is taken over, although it has not expired.
+        /// Whether an unexpired claim is taken over.
         take_over: TakeOver,
     },
     /// Writes with a claim. It is renewed if less than half of the duration is left, so that most appends do
@@ -223,7 +223,7 @@ pub enum AppendClaim {
     Hold {
         /// The token of the claim.
         token: u64,
-        /// For how long from now on.
+        /// The duration from now on.
         duration: Duration,
     },
     /// Writes with a claim, and releases it.
@@ -282,8 +282,8 @@ pub(crate) struct ClaimFence {
 }
 
 impl ClaimFence {
-    /// The number of tokens that one incarnation of a session may use: its first token follows its number times this. Numbers
-    /// are never reused, so neither are tokens.
+    /// The number of tokens that one incarnation of a session may use: its first token follows its number times this.
+    /// Numbers are never reused, so neither are tokens.
     pub(crate) const TOKENS: u64 = 1 << 24;
 
     /// The claim data of a new session, by its number in the store.
@@ -428,8 +428,8 @@ impl ClaimFence {
         }
     }
 
-    /// The stored data after a renewal. A clock that is slightly behind does not shorten a claim. A claim that lasts more than a
-    /// duration longer was made while the clock was ahead, and would outlive its worker by as much: it is shortened.
+    /// The stored data after a renewal. A clock that is slightly behind does not shorten a claim. A claim that lasts more
+    /// than a duration longer was made while the clock was ahead, and would outlive its worker by as much: it is shortened.
     pub(crate) fn renewed(
         &self,
         key: &SessionKey,

@@ -71,7 +71,7 @@ impl FromStr for InboxKind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EnqueueInput {
-    /// Of which session.
+    /// The session.
     pub key: SessionKey,
     /// Its kind.
     pub kind: InboxKind,
@@ -79,7 +79,7 @@ pub struct EnqueueInput {
     pub idempotency_key: IdempotencyKey,
     /// The content.
     pub body: Value,
-    /// When.
+    /// The time.
     pub at: Timestamp,
 }
 
@@ -164,7 +164,7 @@ pub struct Enqueued {
 }
 
 impl Enqueued {
-    /// The answer of a store to an entry that it accepts for the first time.
+    /// The response of a store to an entry that it accepts for the first time.
     pub const fn new(position: u64, claim: Option<Claim>, version: u64) -> Self {
         Enqueued { position, claim, version, is_repeat: false }
     }
@@ -174,38 +174,38 @@ impl Enqueued {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReadInbox {
-    /// Of which session.
+    /// The session.
     pub key: SessionKey,
-    /// Only entries after this position.
+    /// Restricts the entries to those after this position.
     pub after: u64,
-    /// Only entries at these positions; `None` for all.
+    /// Restricts the entries to these positions; `None` for all.
     pub only: Option<Vec<u64>>,
     /// Bodies of more bytes of JSON are left out; `None` for none.
     pub largest: Option<usize>,
 }
 
 impl ReadInbox {
-    /// All of it.
+    /// The whole inbox.
     pub fn new(key: SessionKey) -> Self {
         ReadInbox { key, after: 0, only: None, largest: None }
     }
 
-    /// Only entries after this position.
+    /// Restricts the entries to those after this position.
     #[must_use]
     pub fn after(mut self, position: u64) -> Self {
         self.after = position;
         self
     }
 
-    /// Only entries at these positions, as far as they wait. A store may return others as well.
+    /// Restricts the entries to these positions, as far as they wait. A store may return others too.
     #[must_use]
     pub fn only(mut self, positions: impl IntoIterator<Item = u64>) -> Self {
         self.only = Some(positions.into_iter().collect());
         self
     }
 
-    /// Leaves out the bodies of entries that have more bytes of JSON: who looks at what waits needs none of them, and an
-    /// inbox may have [`MAX_INBOX`] of [`MAX_INPUT_BYTES`]. A store may return them nevertheless.
+    /// Omits the bodies of entries that have more bytes of JSON: a list of waiting entries needs no bodies, and an inbox
+    /// may have [`MAX_INBOX`] of [`MAX_INPUT_BYTES`]. A store may return them nevertheless.
     ///
     /// # Examples
     /// ```
@@ -286,25 +286,25 @@ impl InboxEntry {
     }
 }
 
-/// Entries to be dropped from an inbox without an event: withdrawn, or obeyed.
+/// Entries to be removed from an inbox without an event: withdrawn inputs, or applied cancellations.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DequeueInput {
-    /// Of which session.
+    /// The session.
     pub key: SessionKey,
-    /// Which.
+    /// The positions of the entries.
     pub positions: Vec<u64>,
-    /// The token of the claim under which it is done, if it is done by a worker.
+    /// The token of the claim, if a worker removes them.
     pub token: Option<u64>,
 }
 
 impl DequeueInput {
-    /// The holder of the claim.
+    /// Removes the entries at these positions.
     pub fn new(key: SessionKey, positions: impl IntoIterator<Item = u64>) -> Self {
         DequeueInput { key, positions: positions.into_iter().collect(), token: None }
     }
 
-    /// Under this claim.
+    /// Sets the token of the claim.
     #[must_use]
     pub fn with_token(mut self, token: u64) -> Self {
         self.token = Some(token);

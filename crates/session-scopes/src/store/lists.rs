@@ -76,8 +76,8 @@ pub struct Unattended {
     pub key: SessionKey,
     /// Since when: the expiry of the claim, the time at which it was due, or the last known write.
     pub since: Timestamp,
-    /// Whether there is a claim, which has expired unless [others](ListUnattended::with_claimed) are listed. If not, no worker
-    /// has claimed the session since entries were added to its inbox.
+    /// Whether there is a claim, which has expired unless [others](ListUnattended::with_claimed) are listed. If not, no
+    /// worker has claimed the session since entries were added to its inbox.
     pub is_claimed: bool,
     /// The worker of the claim, if there is one.
     pub owner: Option<WorkerId>,
@@ -114,7 +114,7 @@ impl ListUnattended {
         ListUnattended { app, now, limit: 100, after: None, with_claimed: false }
     }
 
-    /// Lists sessions as well whose claim has not expired: for who knows which workers are dead.
+    /// Lists sessions whose claim has not expired too: for callers that know which workers are dead.
     #[must_use]
     pub const fn with_claimed(mut self) -> Self {
         self.with_claimed = true;

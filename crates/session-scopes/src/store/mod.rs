@@ -42,7 +42,8 @@ use crate::ids::{Label, UserId};
 pub use crate::session::Claim;
 use crate::session::{Session, Values};
 
-/// The connections of a store to its database: see [`SessionStore::connections`]. A store begins with the default, all zero.
+/// The connections of a store to its database: see [`SessionStore::connections`]. A store begins with the default, all
+/// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreConnections {
@@ -116,8 +117,8 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported("look-ups of events")) }
     }
 
-    /// The sizes of events in bytes as they are stored, each with its version, in order: for readers that bound what they load
-    /// at once. Events hidden by a rewind are included. A store that compresses them returns their uncompressed sizes.
+    /// The sizes of events in bytes as they are stored, each with its version, in order: for readers that bound what they
+    /// load at once. Events hidden by a rewind are included. A store that compresses them returns their uncompressed sizes.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not know them.
@@ -129,8 +130,8 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported("sizes of events")) }
     }
 
-    /// The size in memory of the values of a session once they are read, about, its shared ones included: for readers that bound
-    /// what they load at once.
+    /// The size in memory of the values of a session once they are read, about, its shared ones included: for readers that
+    /// bound what they load at once.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not know it.
@@ -305,11 +306,11 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(CLAIMS)) }
     }
 
-    /// Renews claims of a worker at once, and returns the result of each, in order. Each claim stands alone: one that is lost,
-    /// whose stored row is damaged, or whose row another transaction has locked, neither fails nor delays the others; the
-    /// last gets an error of the kind [`Transient`](crate::ErrorKind::Transient) immediately, and its worker
-    /// [renews](SessionStore::renew) it separately. A store with transactions needs one for all; by default each is renewed by
-    /// itself.
+    /// Renews claims of a worker at once, and returns the result of each, in order. Each claim stands alone: one that is
+    /// lost, whose stored row is damaged, or whose row another transaction has locked, neither fails nor delays the others;
+    /// the last gets an error of the kind [`Transient`](crate::ErrorKind::Transient) immediately, and its worker
+    /// [renews](SessionStore::renew) it separately. A store with transactions needs one for all; by default each is renewed
+    /// by itself.
     ///
     /// # Errors
     /// When the store fails, and nothing is known of any claim; [`SessionError::Unsupported`].
@@ -350,7 +351,8 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(INBOXES)) }
     }
 
-    /// The entries that wait in the inbox of a session, in order. Positions and bodies that are not requested may be omitted.
+    /// The entries that wait in the inbox of a session, in order. Positions and bodies that are not requested may be
+    /// omitted.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Unsupported`].

@@ -13,8 +13,8 @@ use crate::ids::{SessionKey, UserId};
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct WatchStore {
-    /// Whether only notices are wanted that [name sessions](StoreNotice::names), as far as possible. A store that cannot name
-    /// any rejects the request with [`SessionError::Unsupported`](crate::SessionError::Unsupported).
+    /// Whether only notices are wanted that [name sessions](StoreNotice::names), as far as possible. A store that cannot
+    /// name any rejects the request with [`SessionError::Unsupported`](crate::SessionError::Unsupported).
     pub is_named: bool,
 }
 

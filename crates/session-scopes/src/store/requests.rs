@@ -32,9 +32,9 @@ pub struct CreateSession {
     pub user: UserId,
     /// The id; the store generates one if `None`.
     pub id: Option<SessionId>,
-    /// Its life; random if `None`. A caller that sets it must never reuse it.
+    /// Its incarnation; random if `None`. A caller that sets it must never reuse it.
     pub life: Option<LifeId>,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// The schema for validating its values.
     pub schema: SessionSchema,
@@ -43,8 +43,8 @@ pub struct CreateSession {
     /// The events to begin with, such as those of another store: committed in order, with the session, or not at all. Their
     /// writes to shared scopes stay in the events, and are not repeated. Events of rewinds rewind.
     pub events: Vec<Arc<Event>>,
-    /// The labels to begin with, each with its version: set with the session, or not at all. A label that is there twice
-    /// names the last one.
+    /// The labels to begin with, each with its version: set with the session, or not at all. Of a repeated label the last
+    /// one counts.
     pub labels: Vec<(Label, u64)>,
 }
 
@@ -89,7 +89,7 @@ impl CreateSession {
         }
     }
 
-    /// With this life.
+    /// Sets the incarnation.
     #[must_use]
     pub fn with_life(mut self, life: LifeId) -> Self {
         self.life = Some(life);
@@ -112,14 +112,14 @@ impl CreateSession {
 }
 
 impl CreateSession {
-    /// With these events: see [`events`](CreateSession::events).
+    /// Sets the events to begin with: see [`events`](CreateSession::events).
     #[must_use]
     pub fn with_events(mut self, events: impl IntoIterator<Item = Arc<Event>>) -> Self {
         self.events.extend(events);
         self
     }
 
-    /// With these labels on its versions: see [`labels`](CreateSession::labels).
+    /// Sets labels on its versions: see [`labels`](CreateSession::labels).
     ///
     /// # Examples
     /// ```
@@ -165,24 +165,24 @@ pub(crate) fn first_events(events: Vec<Arc<Event>>) -> Result<Vec<Arc<Event>>, S
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GetSession {
-    /// Which.
+    /// The session.
     pub key: SessionKey,
-    /// Which of its events.
+    /// The requested events.
     pub events: EventRange,
-    /// Whether its values are wanted.
+    /// Whether its values are requested.
     pub state: bool,
     /// The time for expiring claims; an expired one is not returned. Without it, a claim is returned until it
     /// is released, except by stores with their own clock.
     pub now: Option<Timestamp>,
-    /// If values are requested: those of these keys only.
+    /// The keys whose values are read, if values are requested; `None` for all.
     pub keys: Option<BTreeSet<Arc<str>>>,
-    /// If its values are wanted: those only that have changed since this was seen.
+    /// Restricts requested values to those that have changed since these versions.
     pub since: Option<Seen>,
-    /// If changes are requested: for a state with this schema, see [`incremental`](GetSession::incremental).
+    /// The schema of the state that requested changes update: see [`incremental`](GetSession::incremental).
     pub incremental: Option<SessionSchema>,
     /// The requested version; the newest if `None`.
     pub version: Option<u64>,
-    /// Whether those events are wanted as well that a rewind has hidden.
+    /// Whether events that a rewind has hidden are included.
     pub hidden: bool,
 }
 
@@ -202,21 +202,21 @@ impl GetSession {
         }
     }
 
-    /// With these events instead.
+    /// Sets the requested events.
     #[must_use]
     pub fn events(mut self, events: EventRange) -> Self {
         self.events = events;
         self
     }
 
-    /// Without the values.
+    /// Omits the values.
     #[must_use]
     pub fn without_state(mut self) -> Self {
         self.state = false;
         self
     }
 
-    /// Without a claim that has expired by this time.
+    /// Omits a claim that has expired by this time.
     #[must_use]
     pub fn now(mut self, now: Timestamp) -> Self {
         self.now = Some(now);
@@ -248,8 +248,8 @@ impl GetSession {
         self
     }
 
-    /// With those values only that have changed since this was seen of the session: a key that was written since,
-    /// or [removed](crate::Values::removed). [`Session::update`] brings an earlier state up to date by them.
+    /// Restricts the values to those that have changed since these versions: of keys that were written since, or
+    /// [removed](crate::Values::removed). [`Session::update`] updates an earlier state with them.
     ///
     /// A store that cannot determine the changes of a scope returns all its values, as
     /// [`Values::is_whole`](crate::Values::is_whole) shows: when the seen version was pruned, when the
@@ -262,9 +262,9 @@ impl GetSession {
         self
     }
 
-    /// With those changes only that [`Session::update`] needs for a state under this schema: of a list under `app:` or
-    /// `user:` that was only appended to since, the [new items](crate::Values::appended); of keys that the schema does not
-    /// know, nothing. Without [`changed_since`](GetSession::changed_since) it changes nothing.
+    /// Restricts the changes to those that [`Session::update`] needs for a state under this schema: of a list under `app:`
+    /// or `user:` that was only appended to since, the [new items](crate::Values::appended); of keys that the schema does
+    /// not declare, nothing. Has no effect without [`changed_since`](GetSession::changed_since).
     ///
     /// A list whose items were changed since, whose stored type is another one, or which is the session's own, is read
     /// whole; so are all lists of a store for which that costs nothing, such as [`MemoryStore`](crate::MemoryStore).
@@ -338,7 +338,7 @@ pub const REMEMBERED_REMOVALS: usize = 1_000;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FindEvent {
-    /// In which session.
+    /// The session.
     pub key: SessionKey,
     /// The id.
     pub id: EventId,
@@ -355,7 +355,7 @@ impl FindEvent {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FindTagged {
-    /// In which session.
+    /// The session.
     pub key: SessionKey,
     /// The tags.
     pub tags: Vec<String>,
@@ -372,13 +372,13 @@ impl FindTagged {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventSizes {
-    /// In which session.
+    /// The session.
     pub key: SessionKey,
     /// The version before the first.
     pub after: u64,
     /// The maximum number.
     pub limit: usize,
-    /// Whether they are those in memory.
+    /// Whether the sizes are those in memory.
     pub in_memory: bool,
 }
 
@@ -389,8 +389,8 @@ impl EventSizes {
         EventSizes { key, after, limit, in_memory: false }
     }
 
-    /// As they are in memory once they are read, about: that of many small values is many times that of their text. The events
-    /// are read for it, one after the other.
+    /// Requests the approximate sizes in memory after reading: many small values take many times the memory of their text.
+    /// The events are read for it, one after the other.
     #[must_use]
     pub const fn in_memory(mut self) -> Self {
         self.in_memory = true;
@@ -402,16 +402,16 @@ impl EventSizes {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StateSize {
-    /// Of which session.
+    /// The session.
     pub key: SessionKey,
-    /// At which version; the newest if `None`.
+    /// The version; the newest if `None`.
     pub version: Option<u64>,
     /// The size beyond which the rest is not counted.
     pub most: u64,
 }
 
 impl StateSize {
-    /// The size at a version, the newest one if `None`; of a state that is larger than the most, any size that is larger.
+    /// The size at a version, the newest one if `None`. For a state above the limit, any size above the limit is valid.
     pub const fn new(key: SessionKey, version: Option<u64>, most: u64) -> Self {
         StateSize { key, version, most }
     }
@@ -423,13 +423,13 @@ impl StateSize {
 pub enum EventRange {
     /// None.
     None,
-    /// All that retention left.
+    /// All events that retention has kept.
     All,
-    /// The newest ones, this many.
+    /// This number of newest events.
     Last(usize),
     /// Events after a version.
     AfterVersion(u64),
-    /// The oldest ones after a version, up to a number: a page. The next one begins after the last of these.
+    /// A page: the oldest events after a version, up to a number. The next page begins after the last of these.
     Page {
         /// The version before the first.
         after: u64,
@@ -467,13 +467,13 @@ pub struct ListSessions {
     pub limit: usize,
     /// The cursor at the end of the previous page.
     pub after: Option<Cursor>,
-    /// Whether the values of each are wanted.
+    /// Whether the values of each session are requested.
     pub state: bool,
-    /// Which events of each.
+    /// The requested events of each session.
     pub events: EventRange,
     /// The time by which a claim has expired, as for [`GetSession::now`].
     pub now: Option<Timestamp>,
-    /// Whether only those are wanted in which a run is [unfinished](ListSessions::unfinished).
+    /// Whether only sessions with an [unfinished](ListSessions::unfinished) run are listed.
     pub unfinished: bool,
     /// The text that ids or first messages must [contain](ListSessions::containing), in lower case.
     pub text: Option<Arc<str>>,
@@ -498,8 +498,8 @@ impl ListSessions {
         })
     }
 
-    /// Only sessions in which a run is unfinished: whose newest event [says so](Event::is_unfinished), without those that a
-    /// rewind has hidden. The run may be running. A store may list others as well, so look at each.
+    /// Restricts the list to sessions with an unfinished run: those whose newest visible event [is of
+    /// one](Event::is_unfinished). The run may be active. A store may list other sessions too, so check each.
     ///
     /// # Examples
     /// ```
@@ -527,8 +527,8 @@ impl ListSessions {
         self
     }
 
-    /// Only sessions with this text, in upper or lower case, in their id or in the beginning of their first message of a user:
-    /// 256 bytes, among the first 16 events. A store may list others as well, so look at each.
+    /// Restricts the list to sessions with this text, in upper or lower case, in their id or in the first 256 bytes of
+    /// their first user message, if that is among the first 16 events. A store may list other sessions too, so check each.
     ///
     /// # Examples
     /// ```
@@ -556,28 +556,28 @@ impl ListSessions {
         self
     }
 
-    /// From where the page before ended.
+    /// Continues after the previous page.
     #[must_use]
     pub fn after(mut self, cursor: Option<Cursor>) -> Self {
         self.after = cursor;
         self
     }
 
-    /// With the values of each.
+    /// Requests the values of each session.
     #[must_use]
     pub fn with_state(mut self) -> Self {
         self.state = true;
         self
     }
 
-    /// With these events of each.
+    /// Requests these events of each session.
     #[must_use]
     pub fn events(mut self, events: EventRange) -> Self {
         self.events = events;
         self
     }
 
-    /// Without claims that have expired by this time.
+    /// Omits claims that have expired by this time.
     #[must_use]
     pub fn now(mut self, now: Timestamp) -> Self {
         self.now = Some(now);
@@ -595,7 +595,7 @@ impl ListSessions {
 pub struct Cursor(String);
 
 impl Cursor {
-    /// A cursor of this text, as a store made it or a caller kept it.
+    /// A cursor with this text, as a store returned it.
     pub fn new(text: impl Into<String>) -> Self {
         Cursor(text.into())
     }
@@ -639,9 +639,9 @@ impl SessionPage {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeleteSession {
-    /// Which.
+    /// The session.
     pub key: SessionKey,
-    /// Whether the values under `user:` go as well. They are shared with the user's other sessions.
+    /// Whether the values under `user:` are deleted too. They are shared with the user's other sessions.
     pub user_state: bool,
     /// The time: an expired claim does not keep the session. Without it, a claim counts until it is released.
     /// Stores with their own clock (PostgreSQL) use that one.
@@ -656,7 +656,7 @@ impl DeleteSession {
         DeleteSession { key, user_state: false, at: None, take_over: TakeOver::Never }
     }
 
-    /// At this time, so that a claim which has expired does not count.
+    /// Sets the time, so that an expired claim does not count.
     #[must_use]
     pub fn now(mut self, at: Timestamp) -> Self {
         self.at = Some(at);
@@ -670,7 +670,7 @@ impl DeleteSession {
         self
     }
 
-    /// The values of its user as well.
+    /// Deletes the values of its user too.
     #[must_use]
     pub fn with_user_state(mut self) -> Self {
         self.user_state = true;
@@ -682,27 +682,27 @@ impl DeleteSession {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deleted {
-    /// The number of events that the session showed.
+    /// The number of the session's events.
     pub events: u64,
     /// The session's own keys.
     pub session_keys: Vec<String>,
-    /// The user's keys, if they went as well.
+    /// The user's keys, if they were deleted too.
     pub user_keys: Vec<String>,
 }
 
 impl Deleted {
-    /// The answer of a store: how many events the session showed, and its own keys.
+    /// The response of a store: the number of the session's events, and its own keys.
     pub const fn new(events: u64, session_keys: Vec<String>) -> Self {
         Deleted { events, session_keys, user_keys: Vec::new() }
     }
 }
 
-/// The version that a writer counts on.
+/// The version that a writer expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// This version: later writers get a conflict.
     Version(u64),
-    /// Whatever it is. For writers to whom the history before does not matter.
+    /// Any version, for writers that do not depend on the earlier history.
     Any,
 }
 
@@ -727,9 +727,9 @@ impl From<u64> for Expected {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AppendEvent {
-    /// To which session.
+    /// The session.
     pub key: SessionKey,
-    /// At which version.
+    /// The expected version.
     pub expected: Expected,
     /// The event. A retry copies only a pointer; a memory store keeps it.
     pub event: Arc<Event>,
@@ -753,7 +753,7 @@ impl AppendEvent {
         AppendEvent { key, expected, event, schema, claim: None, taken: Vec::new() }
     }
 
-    /// Under, with or at the end of a claim.
+    /// Sets its action on the session's claim.
     ///
     /// # Examples
     /// ```
@@ -793,7 +793,7 @@ impl AppendEvent {
         self
     }
 
-    /// Taking these entries from the inbox as well.
+    /// Takes these entries from the inbox with the commit.
     #[must_use]
     pub fn taking(mut self, positions: impl IntoIterator<Item = u64>) -> Self {
         self.taken.extend(positions);
@@ -842,7 +842,7 @@ impl Receipt {
         Receipt { event, version, claim: None, inbox: 0, scopes: ScopeVersions::default() }
     }
 
-    /// With the versions of the shared scopes.
+    /// Sets the versions of the shared scopes.
     #[must_use]
     pub fn with_scopes(mut self, scopes: ScopeVersions) -> Self {
         self.scopes = scopes;
@@ -854,21 +854,21 @@ impl Receipt {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ForkSession {
-    /// From which.
+    /// The origin.
     pub from: SessionKey,
     /// The id of the fork; the store generates one if `None`.
     pub id: Option<SessionId>,
-    /// Its life; random if `None`. A caller that sets it must never reuse it.
+    /// Its incarnation; random if `None`. A caller that sets it must never reuse it.
     pub life: Option<LifeId>,
     /// The version to fork at; the newest if `None`.
     pub version: Option<u64>,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// The first event of the fork, if any.
     pub event: Option<ForkedEvent>,
 }
 
-/// An event that is committed with the fork that it is the first event of: both, or neither.
+/// The first event of a fork, committed with it: both, or neither.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ForkedEvent {
@@ -881,7 +881,7 @@ pub struct ForkedEvent {
 }
 
 impl ForkedEvent {
-    /// As an append to the fork, which begins at its version.
+    /// The append of this event to the fork at its first version.
     pub(crate) fn append(self, key: SessionKey, version: u64) -> AppendEvent {
         let ForkedEvent { event, schema, claim } = self;
         AppendEvent { key, expected: version.into(), event, schema, claim, taken: Vec::new() }
@@ -894,21 +894,21 @@ impl ForkSession {
         ForkSession { from, id: None, life: None, version: None, at, event: None }
     }
 
-    /// At this version.
+    /// Forks at this version.
     #[must_use]
     pub fn at_version(mut self, version: u64) -> Self {
         self.version = Some(version);
         self
     }
 
-    /// With this id.
+    /// Sets the id.
     #[must_use]
     pub fn with_id(mut self, id: SessionId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// With this life.
+    /// Sets the incarnation.
     #[must_use]
     pub fn with_life(mut self, life: LifeId) -> Self {
         self.life = Some(life);
@@ -917,7 +917,7 @@ impl ForkSession {
 }
 
 impl ForkSession {
-    /// With a first event of its own. The fork is at the version after it.
+    /// Sets a first event of its own. The fork is then at the version after it.
     #[must_use]
     pub fn with_event(
         mut self,
@@ -930,15 +930,15 @@ impl ForkSession {
     }
 }
 
-/// A session to be taken back.
+/// A session to be rewound.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RewindSession {
-    /// Which.
+    /// The session.
     pub key: SessionKey,
-    /// At which version it is now.
+    /// The expected version.
     pub expected: Expected,
-    /// To which version.
+    /// The version to go back to.
     pub to: u64,
     /// The id of the event that records it.
     pub event: EventId,
@@ -946,7 +946,7 @@ pub struct RewindSession {
     pub invocation: InvocationId,
     /// The author of the rewind.
     pub author: Author,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// Its action on the session's claim, as for an append.
     pub claim: Option<AppendClaim>,
@@ -1041,7 +1041,7 @@ impl fmt::Display for ScopeKey {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WriteScope {
-    /// To which.
+    /// The scope.
     pub scope: ScopeKey,
     /// The writes.
     pub delta: Delta,
@@ -1087,9 +1087,9 @@ impl WriteScope {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PruneSession {
-    /// Of which session.
+    /// The session.
     pub key: SessionKey,
-    /// Which are old.
+    /// The bound of the deleted events.
     pub before: Before,
 }
 
@@ -1115,17 +1115,17 @@ impl PruneSession {
 pub(crate) enum RetentionBound {
     /// The session can go back to this version, and no further.
     From(u64),
-    /// The events from the first one on that is as new as this, which the store has to find.
+    /// The first event at or after this time, which the store has to find, and all later ones are kept.
     Since(Timestamp),
 }
 
-/// Which events are old. The state is kept in any case.
+/// The bound of the events that are deleted. The state is kept in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Before {
     /// Events up to this version, itself included. The session can still go back to it.
     Version(u64),
-    /// All events before the first one that is as new as this.
+    /// All events before the first one at or after this time.
     Time(Timestamp),
 }
 
@@ -1140,7 +1140,7 @@ pub struct Pruned {
 }
 
 impl Pruned {
-    /// The answer of a store: how many events the session shows less, and the oldest version that is left.
+    /// The response of a store: the number of deleted events, and the oldest version that is left.
     pub const fn new(events: u64, oldest: u64) -> Self {
         Pruned { events, oldest }
     }

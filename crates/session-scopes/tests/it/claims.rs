@@ -17,8 +17,8 @@ use crate::server::server;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// For how long a process holds a session. The clock of a server cannot be set forward, so a claim there has to expire within
-/// the time of a test; it is renewed when half of its time is over.
+/// For how long a process holds a session. The clock of a server cannot be set forward, so a claim there has to expire
+/// within the time of a test; it is renewed when half of its time is over.
 fn held_for(address: &str) -> Duration {
     if address.starts_with("postgres://") { Duration::from_secs(10) } else { HOUR }
 }

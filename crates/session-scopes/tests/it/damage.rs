@@ -880,8 +880,8 @@ async fn damaged_new_items_of_a_database_are_errors() {
     .await;
 }
 
-/// A long history is opened by several threads, a share of 32 KiB at a time: it is whole and in order, and what is damaged is
-/// named as in a short one.
+/// A long history is opened by several threads, a share of 32 KiB at a time: it is whole and in order, and what is damaged
+/// is named as in a short one.
 #[tokio::test]
 async fn a_long_history_is_read_whole_and_its_damage_named() {
     const EVENTS: u64 = 4_500;

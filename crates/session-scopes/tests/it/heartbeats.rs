@@ -124,8 +124,8 @@ async fn a_damaged_row_of_a_database_costs_no_other_claim() {
     assert!(refused > 30, "{refused}");
 }
 
-/// A transaction of another program has locked the row of one session: the heartbeat says so at once, and renews the others,
-/// also if all connections of the pool wait for such rows. A renewal of that claim alone is the first in the line.
+/// A transaction of another program has locked the row of one session: the heartbeat says so at once, and renews the
+/// others, also if all connections of the pool wait for such rows. A renewal of that claim alone is the first in the line.
 #[tokio::test]
 async fn a_locked_row_delays_no_other_claim() {
     let Some(server) = server() else { return };

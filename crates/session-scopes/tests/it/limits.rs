@@ -164,8 +164,8 @@ impl Wire {
     }
 }
 
-/// A worker with a claim of this duration is frozen in its heartbeat, when the server has locked the row and the answer is on
-/// its way. Gives what the others hear who then ask for the claim, for as long as they only hear that it is held.
+/// A worker with a claim of this duration is frozen in its heartbeat, when the server has locked the row and the answer is
+/// on its way. Gives what the others hear who then ask for the claim, for as long as they only hear that it is held.
 async fn claimed_after_frozen_heartbeat(name: &str, duration: Duration) -> Result<Claim, SessionError> {
     let url = server().unwrap().database(name).await;
     let wire = Wire::to(&url);
@@ -205,8 +205,8 @@ async fn a_worker_that_is_frozen_in_its_heartbeat_does_not_hold_up_who_takes_ove
     assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
 }
 
-/// A worker that is frozen while it sets up the tables has the lock of that. The server takes it back, so that the next start
-/// does it; tables that are there already are not waited for.
+/// A worker that is frozen while it sets up the tables has the lock of that. The server takes it back, so that the next
+/// start does it; tables that are there already are not waited for.
 #[tokio::test]
 async fn a_worker_that_is_frozen_in_its_start_does_not_hold_up_others() {
     let Some(server) = server() else { return };

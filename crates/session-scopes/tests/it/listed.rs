@@ -1,5 +1,5 @@
-//! Which sessions a list has that asks for unfinished runs, or for a text: the law over each store, for any order of events,
-//! rewinds, forks and retention; and what `verify` says of a list that tells something else.
+//! Which sessions a list has that asks for unfinished runs, or for a text: the law over each store, for any order of
+//! events, rewinds, forks and retention; and what `verify` says of a list that tells something else.
 
 use proptest::prelude::*;
 use stepfold_session_scopes::{

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, ensure_eq, ensure_error, schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure_eq, ensure_error, schema,
 };
 use crate::error::SessionError;
 use crate::ids::SessionKey;
@@ -15,7 +15,7 @@ cases! {
     ids_are_names_and_nothing_else,
 }
 
-async fn one_id_is_another_session_for_each_user_and_app(context: CaseContext) -> CaseResult {
+async fn one_id_is_another_session_for_each_user_and_app(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let other_app = format!("{}-2", context.app);
     let tenants =
@@ -36,7 +36,7 @@ async fn one_id_is_another_session_for_each_user_and_app(context: CaseContext) -
     Ok(())
 }
 
-async fn a_known_id_opens_nothing_of_another_tenant(context: CaseContext) -> CaseResult {
+async fn a_known_id_opens_nothing_of_another_tenant(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     context.create(&schema, "s1", json!({"text": "alice's", "user:text": "alice's"})).await?;
     let bobs = SessionKey::new(context.app.as_str(), "bob", "s1")?;
@@ -53,7 +53,7 @@ async fn a_known_id_opens_nothing_of_another_tenant(context: CaseContext) -> Cas
     Ok(())
 }
 
-async fn ids_are_names_and_nothing_else(context: CaseContext) -> CaseResult {
+async fn ids_are_names_and_nothing_else(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let ids = [
         "'; DROP TABLE stepfold_sessions; --",

@@ -6,8 +6,8 @@ use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, cases, delta, ensure, ensure_eq, ensure_error, event,
-    schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, delta, ensure, ensure_eq, ensure_error,
+    event, schema,
 };
 use crate::error::SessionError;
 use crate::event::Event;
@@ -35,7 +35,7 @@ cases! {
     an_append_to_nothing_is_an_error,
 }
 
-async fn an_append_writes_all_scopes(context: CaseContext) -> CaseResult {
+async fn an_append_writes_all_scopes(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"text": "a"})).await?.key;
     let writes = [("app:text", json!("A")), ("text", json!("b")), ("user:text", json!("U"))];
@@ -49,7 +49,7 @@ async fn an_append_writes_all_scopes(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn an_append_is_made_whole_or_not_at_all(context: CaseContext) -> CaseResult {
+async fn an_append_is_made_whole_or_not_at_all(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"app:sum": 1, "list": [1], "sum": i64::MAX, "user:sum": 1});
     let key = context.create(&schema, "s1", values.clone()).await?.key;
@@ -66,7 +66,7 @@ async fn an_append_is_made_whole_or_not_at_all(context: CaseContext) -> CaseResu
     Ok(())
 }
 
-async fn temp_is_never_stored(context: CaseContext) -> CaseResult {
+async fn temp_is_never_stored(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"temp:secret": "s3cr3t"})).await?.key;
     let writes = [("temp:secret", json!("s3cr3t")), ("text", json!("x"))];
@@ -79,7 +79,7 @@ async fn temp_is_never_stored(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_stale_writer_gets_a_conflict(context: CaseContext) -> CaseResult {
+async fn a_stale_writer_gets_a_conflict(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     context.write(&key, 0, "e1", &schema, &[("sum", json!(1))]).await?;
@@ -97,7 +97,7 @@ async fn a_stale_writer_gets_a_conflict(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn of_sixteen_stale_appends_one_is_accepted(context: CaseContext) -> CaseResult {
+async fn of_sixteen_stale_appends_one_is_accepted(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let appends = (0..16).map(|writer| {
@@ -114,7 +114,7 @@ async fn of_sixteen_stale_appends_one_is_accepted(context: CaseContext) -> CaseR
     Ok(())
 }
 
-async fn a_repeated_append_gives_the_first_receipt(context: CaseContext) -> CaseResult {
+async fn a_repeated_append_gives_the_first_receipt(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let writes = [("app:sum", json!(1)), ("list", json!([1]))];
@@ -129,7 +129,7 @@ async fn a_repeated_append_gives_the_first_receipt(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn an_event_id_with_other_content_is_an_error(context: CaseContext) -> CaseResult {
+async fn an_event_id_with_other_content_is_an_error(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     context.append(&key, 0, event("e1")?.with_message(Message::user("a")), &schema).await?;
@@ -145,7 +145,7 @@ async fn an_event_id_with_other_content_is_an_error(context: CaseContext) -> Cas
 }
 
 /// A rewind hides nothing from it, retention does, and a fork has its own.
-async fn an_event_is_found_by_its_id(context: CaseContext) -> CaseResult {
+async fn an_event_is_found_by_its_id(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     for number in 0..5 {
@@ -188,8 +188,8 @@ async fn find_tagged(
     context.store.find_tagged(FindTagged::new(key.clone(), tags.iter().copied())).await
 }
 
-/// By whatever stands between, and not once a rewind has hidden it.
-async fn a_tagged_event_is_found_after_ten_thousand_others(context: CaseContext) -> CaseResult {
+/// Found with any number of events after it, and not once a rewind has hidden it.
+async fn a_tagged_event_is_found_after_ten_thousand_others(context: CaseContext) -> StoreCaseResult {
     const LAST: u64 = 10_000;
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
@@ -225,7 +225,9 @@ async fn a_tagged_event_is_found_after_ten_thousand_others(context: CaseContext)
     Ok(())
 }
 
-async fn a_tagged_event_is_found_in_forks_and_until_retention_takes_it(context: CaseContext) -> CaseResult {
+async fn a_tagged_event_is_found_in_forks_and_until_retention_takes_it(
+    context: CaseContext,
+) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     if let Err(SessionError::Unsupported { .. }) = find_tagged(&context, &key, &["a"]).await {
@@ -258,7 +260,7 @@ async fn a_tagged_event_is_found_in_forks_and_until_retention_takes_it(context: 
     Ok(())
 }
 
-async fn of_sixteen_repeats_one_is_made(context: CaseContext) -> CaseResult {
+async fn of_sixteen_repeats_one_is_made(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let appends = (0..16).map(|_| context.write(&key, Expected::Any, "e1", &schema, &[]));
@@ -269,7 +271,7 @@ async fn of_sixteen_repeats_one_is_made(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn keys_are_checked_in_deltas(context: CaseContext) -> CaseResult {
+async fn keys_are_checked_in_deltas(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let long = "x".repeat(257);
@@ -288,7 +290,7 @@ async fn keys_are_checked_in_deltas(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn removals_remove_and_null_is_a_value(context: CaseContext) -> CaseResult {
+async fn removals_remove_and_null_is_a_value(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"any": 1, "app:any": 1, "defaulted": 5, "list": [1], "user:list": [1]});
     let key = context.create(&schema, "s1", values).await?.key;
@@ -311,7 +313,7 @@ async fn removals_remove_and_null_is_a_value(context: CaseContext) -> CaseResult
     Ok(())
 }
 
-async fn an_append_to_nothing_is_an_error(context: CaseContext) -> CaseResult {
+async fn an_append_to_nothing_is_an_error(context: CaseContext) -> StoreCaseResult {
     let key = context.key("nothing")?;
     let result = context.write(&key, Expected::Any, "e1", &schema()?, &[("app:sum", json!(1))]).await;
     ensure_error!(result, SessionError::NotFound { .. });

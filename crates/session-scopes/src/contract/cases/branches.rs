@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::versions::{fork, played, prune};
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, ensure, ensure_eq, ensure_error, schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure, ensure_eq, ensure_error, schema,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey};
@@ -30,7 +30,7 @@ async fn forks(context: &CaseContext, key: &SessionKey) -> Result<Vec<(String, u
     Ok(forks.into_iter().map(|fork| (fork.id.to_string(), fork.version)).collect())
 }
 
-async fn the_forks_of_a_session_are_listed(context: CaseContext) -> CaseResult {
+async fn the_forks_of_a_session_are_listed(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     ensure_eq!(forks(&context, &key).await?, []);
@@ -62,7 +62,7 @@ async fn the_forks_of_a_session_are_listed(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_session_made_again_has_no_forks(context: CaseContext) -> CaseResult {
+async fn a_session_made_again_has_no_forks(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     let kept = fork(&context, &key, "f1", 4).await?;
@@ -93,7 +93,7 @@ async fn labels(context: &CaseContext, key: &SessionKey) -> Result<Vec<(String, 
     Ok(labels.into_iter().map(|(label, version)| (label.to_string(), version)).collect())
 }
 
-async fn a_label_names_a_version(context: CaseContext) -> CaseResult {
+async fn a_label_names_a_version(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     ensure_eq!(labels(&context, &key).await?, []);
@@ -115,7 +115,7 @@ async fn a_label_names_a_version(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_label_of_a_version_that_is_not_kept_is_refused(context: CaseContext) -> CaseResult {
+async fn a_label_of_a_version_that_is_not_kept_is_refused(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     let beyond = label(&context, &key, "beyond", Some(9)).await;
@@ -133,7 +133,7 @@ async fn a_label_of_a_version_that_is_not_kept_is_refused(context: CaseContext) 
     Ok(())
 }
 
-async fn labels_stay_with_their_session(context: CaseContext) -> CaseResult {
+async fn labels_stay_with_their_session(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     label(&context, &key, "here", Some(3)).await?;
@@ -150,7 +150,7 @@ async fn labels_stay_with_their_session(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn as_many_labels_as_there_may_be(context: CaseContext) -> CaseResult {
+async fn as_many_labels_as_there_may_be(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     for number in 0..MAX_LABELS {
@@ -165,7 +165,7 @@ async fn as_many_labels_as_there_may_be(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_session_is_made_with_its_labels_or_not_at_all(context: CaseContext) -> CaseResult {
+async fn a_session_is_made_with_its_labels_or_not_at_all(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     let origin = context.get(&key).await?;

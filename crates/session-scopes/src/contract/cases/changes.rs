@@ -1,11 +1,11 @@
-//! Reading what has changed since, and the values of some keys.
+//! Reading the changes since a version, and the values of some keys.
 
 use serde_json::{Value, json};
 use stepfold_state_core::state::{Handler, Schema};
 
 use crate::changes::Seen;
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, cases, delta, ensure, ensure_eq, schema, values_of,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, delta, ensure, ensure_eq, schema, values_of,
 };
 use crate::error::SessionError;
 use crate::ids::SessionKey;
@@ -50,7 +50,7 @@ fn whole(session: &Session) -> [bool; 3] {
 }
 
 /// A session's values brought up to date are those that it has.
-async fn ensure_updated(context: &CaseContext, schema: &SessionSchema, before: &Session) -> CaseResult {
+async fn ensure_updated(context: &CaseContext, schema: &SessionSchema, before: &Session) -> StoreCaseResult {
     let session = since(context, &before.key, before.seen()).await?;
     let kept = session.update(before.state(schema)?, schema)?;
     let fresh = context.get(&before.key).await?;
@@ -59,7 +59,7 @@ async fn ensure_updated(context: &CaseContext, schema: &SessionSchema, before: &
     Ok(())
 }
 
-async fn the_versions_of_scopes_count_their_writes(context: CaseContext) -> CaseResult {
+async fn the_versions_of_scopes_count_their_writes(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let session = context.create(&schema, "s1", json!({"text": "x"})).await?;
     let first = session.scopes;
@@ -81,7 +81,7 @@ async fn the_versions_of_scopes_count_their_writes(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn a_receipt_tells_the_versions_of_scopes(context: CaseContext) -> CaseResult {
+async fn a_receipt_tells_the_versions_of_scopes(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"app:sum": 1})).await?.key;
     for (version, writes) in
@@ -99,7 +99,7 @@ async fn a_receipt_tells_the_versions_of_scopes(context: CaseContext) -> CaseRes
     Ok(())
 }
 
-async fn what_has_changed_since_is_what_was_written(context: CaseContext) -> CaseResult {
+async fn what_has_changed_since_is_what_was_written(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"text": "x", "list": [1], "app:sum": 1, "user:text": "x", "user:list": [1]});
     let before = context.create(&schema, "s1", values).await?;
@@ -123,7 +123,7 @@ fn changed(session: &Session) -> Vec<String> {
     keys
 }
 
-async fn a_key_that_was_removed_since_is_reported(context: CaseContext) -> CaseResult {
+async fn a_key_that_was_removed_since_is_reported(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"text": "x", "list": [1], "app:sum": 1, "user:text": "x", "defaulted": 1});
     let before = context.create(&schema, "s1", values).await?;
@@ -145,7 +145,7 @@ async fn a_key_that_was_removed_since_is_reported(context: CaseContext) -> CaseR
     Ok(())
 }
 
-async fn where_nothing_has_changed_nothing_is_read(context: CaseContext) -> CaseResult {
+async fn where_nothing_has_changed_nothing_is_read(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"text": "x", "list": [1], "app:sum": 1, "user:text": "x"});
     let session = context.create(&schema, "s1", values).await?;
@@ -158,7 +158,7 @@ async fn where_nothing_has_changed_nothing_is_read(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn what_others_wrote_to_scopes_has_changed(context: CaseContext) -> CaseResult {
+async fn what_others_wrote_to_scopes_has_changed(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let before = context.create(&schema, "s1", json!({"user:list": [1], "app:list": [1]})).await?;
     let other = context.create(&schema, "s2", json!({"user:sum": 1})).await?.key;
@@ -173,7 +173,7 @@ async fn what_others_wrote_to_scopes_has_changed(context: CaseContext) -> CaseRe
     ensure_updated(&context, &schema, &before).await
 }
 
-async fn a_state_kept_over_a_rewind_is_brought_up_to_date(context: CaseContext) -> CaseResult {
+async fn a_state_kept_over_a_rewind_is_brought_up_to_date(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"text": "x", "list": [0]})).await?.key;
     for (version, name) in (0..6_u64).zip(NAMES.into_iter().cycle()) {
@@ -193,7 +193,7 @@ async fn a_state_kept_over_a_rewind_is_brought_up_to_date(context: CaseContext) 
 
 const NAMES: [&str; 3] = ["max", "one", "two"];
 
-async fn a_state_kept_over_a_prune_is_brought_up_to_date(context: CaseContext) -> CaseResult {
+async fn a_state_kept_over_a_prune_is_brought_up_to_date(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let before = context.create(&schema, "s1", json!({"text": "x", "list": [0]})).await?;
     let key = before.key.clone();
@@ -209,7 +209,7 @@ async fn a_state_kept_over_a_prune_is_brought_up_to_date(context: CaseContext) -
     Ok(())
 }
 
-async fn a_fork_is_read_from_where_it_begins(context: CaseContext) -> CaseResult {
+async fn a_fork_is_read_from_where_it_begins(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"text": "x", "list": [0]})).await?.key;
     for version in 0..4_u64 {
@@ -227,7 +227,7 @@ async fn a_fork_is_read_from_where_it_begins(context: CaseContext) -> CaseResult
     ensure_updated(&context, &schema, &before).await
 }
 
-async fn an_erased_user_is_not_taken_for_an_earlier_one(context: CaseContext) -> CaseResult {
+async fn an_erased_user_is_not_taken_for_an_earlier_one(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let before = context.create(&schema, "s1", json!({"user:text": "x", "user:sum": 1})).await?;
     let other = context.create(&schema, "s2", json!({"user:list": [1]})).await?.key;
@@ -246,7 +246,7 @@ async fn an_erased_user_is_not_taken_for_an_earlier_one(context: CaseContext) ->
     Ok(())
 }
 
-async fn only_the_keys_that_are_asked_for_are_read(context: CaseContext) -> CaseResult {
+async fn only_the_keys_that_are_asked_for_are_read(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"text": "x", "list": [1], "app:sum": 1, "user:text": "x", "user:list": [1]});
     let before = context.create(&schema, "s1", values).await?;
@@ -275,14 +275,14 @@ async fn ensure_updated_incrementally(
     context: &CaseContext,
     schema: &SessionSchema,
     before: &Session,
-) -> CaseResult {
+) -> StoreCaseResult {
     let get = GetSession::new(before.key.clone()).changed_since(before.seen()).incremental(schema);
     let kept = context.store.get(get).await?.update(before.state(schema)?, schema)?;
     ensure_eq!(values_of(&kept), values_of(&context.get(&before.key).await?.state(schema)?));
     Ok(())
 }
 
-async fn an_incremental_read_brings_every_earlier_state_up_to_date(context: CaseContext) -> CaseResult {
+async fn an_incremental_read_brings_every_earlier_state_up_to_date(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"user:list": [0, 1], "app:tasks": [{"id": 1}], "user:recent": [1, 2], "list": [1]});
     let key = context.create(&schema, "s1", values).await?.key;
@@ -324,7 +324,7 @@ async fn an_incremental_read_brings_every_earlier_state_up_to_date(context: Case
 
 async fn an_incremental_read_under_another_type_brings_a_state_up_to_date(
     context: CaseContext,
-) -> CaseResult {
+) -> StoreCaseResult {
     let opened = |item: &str| {
         let list = json!({"type": "array", "items": {"type": item}});
         let schema = Schema::builder().key_schema("user:list", list).build()?;
@@ -344,7 +344,9 @@ async fn an_incremental_read_under_another_type_brings_a_state_up_to_date(
     ensure_updated_incrementally(&context, &texts, &before).await
 }
 
-async fn an_incremental_read_leaves_out_what_the_schema_does_not_know(context: CaseContext) -> CaseResult {
+async fn an_incremental_read_leaves_out_what_the_schema_does_not_know(
+    context: CaseContext,
+) -> StoreCaseResult {
     let all = schema()?;
     let one = SessionSchema::new(Schema::builder().key::<String>("user:text").build()?);
     let before = context.create(&all, "s1", json!({"user:text": "x", "text": "x"})).await?;
@@ -356,7 +358,7 @@ async fn an_incremental_read_leaves_out_what_the_schema_does_not_know(context: C
     ensure_updated_incrementally(&context, &one, &before).await
 }
 
-async fn more_removals_than_a_scope_remembers(context: CaseContext) -> CaseResult {
+async fn more_removals_than_a_scope_remembers(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let before = context.create(&schema, "s1", json!({"user:text": "x"})).await?;
     let user = ScopeKey::user(context.app.as_str(), "alice")?;

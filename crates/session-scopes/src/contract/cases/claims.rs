@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, delta, ensure, ensure_eq, ensure_error,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, delta, ensure, ensure_eq, ensure_error,
     event, schema,
 };
 use crate::error::SessionError;
@@ -106,7 +106,7 @@ impl CaseContext {
         self.store.append(append.with_claim(claim)).await
     }
 
-    /// All that an operation might have changed.
+    /// The data that an operation might have changed.
     async fn everything(&self, key: &SessionKey) -> Result<String, SessionError> {
         let session = self.get(key).await?;
         let inbox = self.store.inbox(ReadInbox::new(key.clone())).await?;
@@ -122,7 +122,7 @@ fn if_asked(take_over: bool) -> TakeOver {
     if take_over { TakeOver::Always } else { TakeOver::Never }
 }
 
-async fn a_token_is_larger_than_all_before(context: CaseContext) -> CaseResult {
+async fn a_token_is_larger_than_all_before(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let mut tokens = Vec::new();
     for _ in 0..2 {
@@ -141,7 +141,7 @@ async fn a_token_is_larger_than_all_before(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_claim_is_refused_while_another_worker_holds_one(context: CaseContext) -> CaseResult {
+async fn a_claim_is_refused_while_another_worker_holds_one(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let first = context.claim(&key, "a", MINUTE, false).await?;
     match context.claim(&key, "b", MINUTE, false).await {
@@ -161,7 +161,7 @@ async fn a_claim_is_refused_while_another_worker_holds_one(context: CaseContext)
     Ok(())
 }
 
-async fn an_expired_claim_is_taken_over_at_once(context: CaseContext) -> CaseResult {
+async fn an_expired_claim_is_taken_over_at_once(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let expired = context.claim(&key, "a", Duration::ZERO, false).await?;
     let second = context.claim(&key, "b", Duration::ZERO, false).await?;
@@ -171,7 +171,7 @@ async fn an_expired_claim_is_taken_over_at_once(context: CaseContext) -> CaseRes
     Ok(())
 }
 
-async fn an_expired_claim_that_nobody_took_is_still_its_holders(context: CaseContext) -> CaseResult {
+async fn an_expired_claim_that_nobody_took_is_still_its_holders(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let claim = context.claim(&key, "a", Duration::ZERO, false).await?;
     let renewed = context.plain(&key, "e1", hold(claim.token)).await?.claim;
@@ -185,7 +185,7 @@ async fn an_expired_claim_that_nobody_took_is_still_its_holders(context: CaseCon
     Ok(())
 }
 
-async fn a_stale_token_is_refused_and_changes_nothing(context: CaseContext) -> CaseResult {
+async fn a_stale_token_is_refused_and_changes_nothing(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let first = context.claim(&key, "a", MINUTE, false).await?.token;
     context.count(&key, 0, "e1", hold(first)).await?;
@@ -216,7 +216,7 @@ async fn a_stale_token_is_refused_and_changes_nothing(context: CaseContext) -> C
     Ok(())
 }
 
-async fn releasing_a_lost_claim_changes_nothing(context: CaseContext) -> CaseResult {
+async fn releasing_a_lost_claim_changes_nothing(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let first = context.claim(&key, "a", MINUTE, false).await?.token;
     let second = context.claim(&key, "b", MINUTE, true).await?;
@@ -228,7 +228,7 @@ async fn releasing_a_lost_claim_changes_nothing(context: CaseContext) -> CaseRes
     Ok(())
 }
 
-async fn an_append_takes_holds_and_releases_a_claim(context: CaseContext) -> CaseResult {
+async fn an_append_takes_holds_and_releases_a_claim(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     // With writes and without: stores may go two ways.
     for (turn, owner) in [(0, "a"), (4, "b")] {
@@ -254,7 +254,7 @@ async fn an_append_takes_holds_and_releases_a_claim(context: CaseContext) -> Cas
     Ok(())
 }
 
-async fn an_append_that_fails_takes_no_claim(context: CaseContext) -> CaseResult {
+async fn an_append_that_fails_takes_no_claim(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"sum": i64::MAX})).await?.key;
     let stale = context.count(&key, 7, "e1", take("a", false)?).await;
@@ -273,7 +273,7 @@ async fn an_append_that_fails_takes_no_claim(context: CaseContext) -> CaseResult
     Ok(())
 }
 
-async fn of_sixteen_workers_one_claims(context: CaseContext) -> CaseResult {
+async fn of_sixteen_workers_one_claims(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let owners: Vec<String> = (0..16).map(|number| format!("w{number}")).collect();
     let results = join_all(owners.iter().map(|owner| context.claim(&key, owner, MINUTE, false))).await;
@@ -296,7 +296,7 @@ async fn of_sixteen_workers_one_claims(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn of_sixteen_appends_that_take_a_claim_one_is_made(context: CaseContext) -> CaseResult {
+async fn of_sixteen_appends_that_take_a_claim_one_is_made(context: CaseContext) -> StoreCaseResult {
     for (id, is_plain) in [("plain", true), ("writing", false)] {
         let key = context.create(&schema()?, id, json!({})).await?.key;
         let appends = (0..16).map(|number| {
@@ -324,7 +324,7 @@ async fn of_sixteen_appends_that_take_a_claim_one_is_made(context: CaseContext) 
 
 async fn a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim(
     context: CaseContext,
-) -> CaseResult {
+) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let first = context.count(&key, 0, "e1", take("a", false)?).await?;
     // The answer was lost: the worker learns its token, and gets no second one.
@@ -349,7 +349,7 @@ async fn a_repeated_append_gives_the_first_receipt_whoever_holds_the_claim(
     Ok(())
 }
 
-async fn a_rewind_is_fenced_as_an_append_is(context: CaseContext) -> CaseResult {
+async fn a_rewind_is_fenced_as_an_append_is(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     context.count(&key, 0, "e1", take("a", false)?).await?;
     let refused = context.rewind_under(&key, "r1", 0, take("b", false)?).await;
@@ -367,7 +367,7 @@ async fn a_rewind_is_fenced_as_an_append_is(context: CaseContext) -> CaseResult 
     Ok(())
 }
 
-async fn what_is_done_once_waits_for_no_worker_and_leaves_no_claim(context: CaseContext) -> CaseResult {
+async fn what_is_done_once_waits_for_no_worker_and_leaves_no_claim(context: CaseContext) -> StoreCaseResult {
     let once = |take_over| AppendClaim::Once { take_over };
     for (id, is_plain) in [("plain", true), ("writing", false)] {
         let key = context.create(&schema()?, id, json!({})).await?.key;
@@ -398,7 +398,7 @@ async fn what_is_done_once_waits_for_no_worker_and_leaves_no_claim(context: Case
     Ok(())
 }
 
-async fn a_session_is_not_deleted_while_a_worker_holds_it(context: CaseContext) -> CaseResult {
+async fn a_session_is_not_deleted_while_a_worker_holds_it(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"sum": 1, "user:sum": 1})).await?.key;
     let delete = || DeleteSession::new(key.clone()).with_user_state();
@@ -423,7 +423,9 @@ async fn a_session_is_not_deleted_while_a_worker_holds_it(context: CaseContext) 
     Ok(())
 }
 
-async fn a_claim_is_taken_over_only_while_it_is_the_one_that_is_known(context: CaseContext) -> CaseResult {
+async fn a_claim_is_taken_over_only_while_it_is_the_one_that_is_known(
+    context: CaseContext,
+) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let dead = context.claim(&key, "a", MINUTE, false).await?.token;
     let from_the_dead = |owner| {
@@ -437,7 +439,7 @@ async fn a_claim_is_taken_over_only_while_it_is_the_one_that_is_known(context: C
     Ok(())
 }
 
-async fn an_append_without_a_claim_is_made_under_any(context: CaseContext) -> CaseResult {
+async fn an_append_without_a_claim_is_made_under_any(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let claim = context.claim(&key, "a", MINUTE, false).await?;
     let receipt = context.store.append(counting(&key, 0, "e1")?).await?;
@@ -446,7 +448,7 @@ async fn an_append_without_a_claim_is_made_under_any(context: CaseContext) -> Ca
     Ok(())
 }
 
-async fn a_session_made_again_has_another_life_and_no_claim(context: CaseContext) -> CaseResult {
+async fn a_session_made_again_has_another_life_and_no_claim(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let first = context.create(&schema, "s1", json!({})).await?;
     let key = first.key.clone();
@@ -472,7 +474,7 @@ async fn a_session_made_again_has_another_life_and_no_claim(context: CaseContext
     Ok(())
 }
 
-async fn a_fork_has_a_life_of_its_own_and_no_claim(context: CaseContext) -> CaseResult {
+async fn a_fork_has_a_life_of_its_own_and_no_claim(context: CaseContext) -> StoreCaseResult {
     let session = context.create(&schema()?, "s1", json!({})).await?;
     let key = session.key.clone();
     let taken = context.count(&key, 0, "e1", take("a", false)?).await?;
@@ -495,7 +497,7 @@ async fn a_fork_has_a_life_of_its_own_and_no_claim(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn reading_and_listing_give_the_claim(context: CaseContext) -> CaseResult {
+async fn reading_and_listing_give_the_claim(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (first, second) =
         (context.create(&schema, "s1", json!({})).await?, context.create(&schema, "s2", json!({})).await?);
@@ -516,7 +518,7 @@ async fn reading_and_listing_give_the_claim(context: CaseContext) -> CaseResult 
     Ok(())
 }
 
-async fn there_is_nothing_to_claim_where_there_is_no_session(context: CaseContext) -> CaseResult {
+async fn there_is_nothing_to_claim_where_there_is_no_session(context: CaseContext) -> StoreCaseResult {
     let key = context.key("nothing")?;
     ensure_error!(context.claim(&key, "a", MINUTE, true).await, SessionError::NotFound { .. });
     ensure_error!(context.renew(&key, 1).await, SessionError::NotFound { .. });
@@ -530,7 +532,9 @@ async fn there_is_nothing_to_claim_where_there_is_no_session(context: CaseContex
     Ok(())
 }
 
-async fn claims_are_renewed_together_and_a_lost_one_takes_no_other_along(context: CaseContext) -> CaseResult {
+async fn claims_are_renewed_together_and_a_lost_one_takes_no_other_along(
+    context: CaseContext,
+) -> StoreCaseResult {
     let schema = schema()?;
     let mut held = Vec::new();
     for number in 0..5 {
@@ -582,7 +586,7 @@ async fn claims_are_renewed_together_and_a_lost_one_takes_no_other_along(context
     Ok(())
 }
 
-async fn sessions_without_a_worker_in_which_work_is_left_are_listed(context: CaseContext) -> CaseResult {
+async fn sessions_without_a_worker_in_which_work_is_left_are_listed(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     for id in ["done", "held", "expired", "left", "waits", "due", "later"] {
         context.create(&schema, id, json!({})).await?;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, ensure, ensure_eq, ensure_error, schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure, ensure_eq, ensure_error, schema,
 };
 use crate::error::SessionError;
 use crate::store::{CreateSession, DeleteSession, GetSession, ScopeKey, SessionStore};
@@ -19,7 +19,7 @@ cases! {
     deleted_sessions_can_be_created_again,
 }
 
-async fn create_splits_the_initial_state_by_scope(context: CaseContext) -> CaseResult {
+async fn create_splits_the_initial_state_by_scope(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"app:theme": "dark", "temp:step": 1, "topic": "start", "user:name": "Ada"});
     let session = context.create(&schema, "s1", values).await?;
@@ -34,7 +34,7 @@ async fn create_splits_the_initial_state_by_scope(context: CaseContext) -> CaseR
     Ok(())
 }
 
-async fn create_sends_shared_values_through_their_handlers(context: CaseContext) -> CaseResult {
+async fn create_sends_shared_values_through_their_handlers(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     for id in ["s1", "s2", "s3"] {
         context.create(&schema, id, json!({"app:sum": 1, "sum": 1, "user:list": [id]})).await?;
@@ -45,7 +45,7 @@ async fn create_sends_shared_values_through_their_handlers(context: CaseContext)
     Ok(())
 }
 
-async fn create_makes_an_id_when_there_is_none(context: CaseContext) -> CaseResult {
+async fn create_makes_an_id_when_there_is_none(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let mut ids = Vec::new();
     for _ in 0..3 {
@@ -58,7 +58,7 @@ async fn create_makes_an_id_when_there_is_none(context: CaseContext) -> CaseResu
     Ok(())
 }
 
-async fn create_with_an_id_in_use_changes_nothing(context: CaseContext) -> CaseResult {
+async fn create_with_an_id_in_use_changes_nothing(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let first = context.create(&schema, "s1", json!({"app:sum": 1, "topic": "first"})).await?;
     context.write(&first.key, 0, "e1", &schema, &[("topic", json!("second"))]).await?;
@@ -70,7 +70,7 @@ async fn create_with_an_id_in_use_changes_nothing(context: CaseContext) -> CaseR
     Ok(())
 }
 
-async fn create_stores_the_defaults_of_the_day(context: CaseContext) -> CaseResult {
+async fn create_stores_the_defaults_of_the_day(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let session = context.create(&schema, "s1", json!({})).await?;
     context.write(&session.key, 0, "e1", &schema, &[("defaulted", json!(1))]).await?;
@@ -80,7 +80,7 @@ async fn create_stores_the_defaults_of_the_day(context: CaseContext) -> CaseResu
     Ok(())
 }
 
-async fn delete_removes_one_session_and_says_what(context: CaseContext) -> CaseResult {
+async fn delete_removes_one_session_and_says_what(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let session = context.create(&schema, "s1", json!({"topic": "x", "user:name": "Ada"})).await?;
     context.write(&session.key, 0, "e1", &schema, &[("list", json!([1]))]).await?;
@@ -98,7 +98,7 @@ async fn delete_removes_one_session_and_says_what(context: CaseContext) -> CaseR
     Ok(())
 }
 
-async fn delete_erases_the_user_when_asked(context: CaseContext) -> CaseResult {
+async fn delete_erases_the_user_when_asked(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"app:theme": "dark", "user:list": [1, 2], "user:name": "Ada"});
     let session = context.create(&schema, "s1", values).await?;
@@ -112,7 +112,7 @@ async fn delete_erases_the_user_when_asked(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn deleted_sessions_can_be_created_again(context: CaseContext) -> CaseResult {
+async fn deleted_sessions_can_be_created_again(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let session = context.create(&schema, "s1", json!({"topic": "x"})).await?;
     context.write(&session.key, 0, "e1", &schema, &[("list", json!([1]))]).await?;

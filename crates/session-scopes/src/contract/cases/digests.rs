@@ -1,10 +1,10 @@
-//! Digests of histories, and checking what is stored. A store may do without either.
+//! Digests of histories, and verification of stored data. A store may do without either.
 
 use serde_json::json;
 
 use super::versions::{fork, played, prune};
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, cases, ensure, ensure_eq, event, schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, ensure, ensure_eq, event, schema,
 };
 use crate::error::SessionError;
 use crate::ids::AppId;
@@ -15,7 +15,7 @@ cases! {
     what_was_written_is_whole,
 }
 
-async fn the_head_stands_for_the_history(context: CaseContext) -> CaseResult {
+async fn the_head_stands_for_the_history(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let newest = states.len() as u64 - 1;
@@ -52,7 +52,7 @@ async fn the_head_stands_for_the_history(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn what_was_written_is_whole(context: CaseContext) -> CaseResult {
+async fn what_was_written_is_whole(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     let shared = [("app:list", json!(["a", "b"])), ("user:tasks", json!([{"id": 1}])), ("app:sum", json!(3))];
@@ -72,8 +72,8 @@ async fn what_was_written_is_whole(context: CaseContext) -> CaseResult {
     check(&context).await
 }
 
-/// Everything is whole, under the eyes of all and of those who ask about one session.
-async fn check(context: &CaseContext) -> CaseResult {
+/// Verification finds no fault, of the whole store and of one session.
+async fn check(context: &CaseContext) -> StoreCaseResult {
     let app = AppId::new(context.app.as_str())?;
     let listed = context.store.list(ListSessions::new(context.app.as_str(), "alice")?).await?;
     let requests = listed.sessions.into_iter().map(|session| VerifySessions::session(session.key));

@@ -1,12 +1,12 @@
-//! Merge handlers run in the store, on the values as they are then.
+//! Merge handlers run in the store, on the current values.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use stepfold_state_core::state::{Handler, Schema, State};
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, cases, delta, ensure, ensure_eq, ensure_error, event,
-    schema, values_of,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, delta, ensure, ensure_eq, ensure_error,
+    event, schema, values_of,
 };
 use crate::error::SessionError;
 use crate::schema::SessionSchema;
@@ -57,7 +57,7 @@ fn writes() -> Vec<(&'static str, Value)> {
     ]
 }
 
-async fn every_handler_does_what_it_does_in_a_state(context: CaseContext) -> CaseResult {
+async fn every_handler_does_what_it_does_in_a_state(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let mut state = State::new(schema.schema());
@@ -70,7 +70,7 @@ async fn every_handler_does_what_it_does_in_a_state(context: CaseContext) -> Cas
     Ok(())
 }
 
-async fn several_writes_of_one_event_are_folded_in_order(context: CaseContext) -> CaseResult {
+async fn several_writes_of_one_event_are_folded_in_order(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let all = writes();
     for size in [2, 5, all.len()] {
@@ -88,7 +88,7 @@ async fn several_writes_of_one_event_are_folded_in_order(context: CaseContext) -
     Ok(())
 }
 
-async fn parallel_writers_lose_nothing(context: CaseContext) -> CaseResult {
+async fn parallel_writers_lose_nothing(context: CaseContext) -> StoreCaseResult {
     const WRITERS: usize = 8;
     const WRITES: usize = 5;
     let schema = schema()?;
@@ -124,7 +124,7 @@ async fn parallel_writers_lose_nothing(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-fn check_totals(session: &Session, scope: &str, writers: usize, count: usize) -> CaseResult {
+fn check_totals(session: &Session, scope: &str, writers: usize, count: usize) -> StoreCaseResult {
     let value = |name: &str| {
         session.get(&format!("{scope}:{name}")).map(stepfold_state_core::state::ValueRef::to_json)
     };
@@ -145,7 +145,7 @@ fn check_totals(session: &Session, scope: &str, writers: usize, count: usize) ->
     Ok(())
 }
 
-async fn long_lists_grow_and_shrink(context: CaseContext) -> CaseResult {
+async fn long_lists_grow_and_shrink(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let mut state = State::new(schema.schema());
@@ -161,7 +161,7 @@ async fn long_lists_grow_and_shrink(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn custom_handlers_run_in_the_store(context: CaseContext) -> CaseResult {
+async fn custom_handlers_run_in_the_store(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"longest": "aa"})).await?.key;
     for (version, (text, longest)) in [("b", "aa"), ("cccc", "cccc"), ("ddd", "cccc")].into_iter().enumerate()
@@ -182,7 +182,7 @@ async fn custom_handlers_run_in_the_store(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_panic_in_a_handler_fails_its_append_only(context: CaseContext) -> CaseResult {
+async fn a_panic_in_a_handler_fails_its_append_only(context: CaseContext) -> StoreCaseResult {
     let handler = Handler::custom("fragile", |_, new| {
         if new == "break" {
             // As a panic, but without a word on the console.

@@ -5,7 +5,7 @@ use stepfold_state_core::MAX_DEPTH;
 use stepfold_state_core::chat::Message;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, cases, ensure_eq, ensure_error, event, schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
 use crate::event::Record;
@@ -17,7 +17,7 @@ cases! {
     numbers_survive_exactly,
 }
 
-async fn nul_and_any_unicode_survive(context: CaseContext) -> CaseResult {
+async fn nul_and_any_unicode_survive(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let text = "\u{0}a\u{0}\u{1}\u{7f}\u{fffe}\u{10ffff}\u{202e}\u{feff}'\"\\\\u0000 $1 %s \u{1F980}\r\n\t";
     let object: Map<String, Value> = [(text.to_owned(), json!([text]))].into_iter().collect();
@@ -43,7 +43,7 @@ async fn nul_and_any_unicode_survive(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_value_of_a_mebibyte_survives(context: CaseContext) -> CaseResult {
+async fn a_value_of_a_mebibyte_survives(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let large = "é".repeat(512 * 1024);
     let key = context.create(&schema, "s1", json!({"text": large})).await?.key;
@@ -64,7 +64,7 @@ fn nested(levels: usize) -> Value {
     (0..levels).fold(json!(1), |value, _| json!([value]))
 }
 
-async fn deep_values_survive_up_to_the_limit(context: CaseContext) -> CaseResult {
+async fn deep_values_survive_up_to_the_limit(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let deepest = nested(MAX_DEPTH);
@@ -91,7 +91,7 @@ async fn deep_values_survive_up_to_the_limit(context: CaseContext) -> CaseResult
     Ok(())
 }
 
-async fn numbers_survive_exactly(context: CaseContext) -> CaseResult {
+async fn numbers_survive_exactly(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let numbers =
         json!([1, 1.0, -0.0, 0.1, 1e300, f64::MIN_POSITIVE, u64::MAX, i64::MIN, true, "1", null, [], {}]);

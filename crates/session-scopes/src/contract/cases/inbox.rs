@@ -1,11 +1,11 @@
-//! The inbox: what was accepted stays until it is taken, in order, and is taken once.
+//! The inbox: an accepted entry stays until it is taken, in order, and is taken once.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::claims::{MINUTE, counting, hold};
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, ensure, ensure_eq, ensure_error, schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure, ensure_eq, ensure_error, schema,
 };
 use crate::error::SessionError;
 use crate::ids::{IdempotencyKey, SessionKey};
@@ -50,8 +50,8 @@ impl CaseContext {
         self.store.inbox(ReadInbox::new(key.clone())).await
     }
 
-    /// The idempotency keys of what waits, and that reading the session says the same.
-    async fn waits(&self, key: &SessionKey, names: &[&str]) -> CaseResult {
+    /// The idempotency keys of waiting entries; checks that reading the session agrees.
+    async fn waits(&self, key: &SessionKey, names: &[&str]) -> StoreCaseResult {
         let waiting = self.waiting(key).await?;
         let found: Vec<&str> = waiting.iter().map(|entry| entry.idempotency_key.as_str()).collect();
         ensure_eq!(found, names);
@@ -61,7 +61,7 @@ impl CaseContext {
     }
 }
 
-async fn entries_are_kept_in_the_order_in_which_they_were_accepted(context: CaseContext) -> CaseResult {
+async fn entries_are_kept_in_the_order_in_which_they_were_accepted(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let other = context.create(&schema()?, "s2", json!({})).await?.key;
     context.waits(&key, &[]).await?;
@@ -87,7 +87,7 @@ async fn entries_are_kept_in_the_order_in_which_they_were_accepted(context: Case
     Ok(())
 }
 
-async fn sixteen_entries_at_once_have_a_place_each(context: CaseContext) -> CaseResult {
+async fn sixteen_entries_at_once_have_a_place_each(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let names: Vec<String> = (0..16).map(|number| format!("m{number}")).collect();
     let results = join_all(names.iter().map(|name| context.enqueue(&key, name, json!(name)))).await;
@@ -101,7 +101,7 @@ async fn sixteen_entries_at_once_have_a_place_each(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn an_entry_is_kept_as_it_is(context: CaseContext) -> CaseResult {
+async fn an_entry_is_kept_as_it_is(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let bodies =
         [json!(null), json!({"a": [1, 1.0, {"b": "\u{0}日本"}], "n": u64::MAX}), json!("x".repeat(100_000))];
@@ -115,7 +115,7 @@ async fn an_entry_is_kept_as_it_is(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn entries_and_bodies_that_are_not_asked_for_may_be_left_out(context: CaseContext) -> CaseResult {
+async fn entries_and_bodies_that_are_not_asked_for_may_be_left_out(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     // Of 3, 100, 101, 102 and 100 bytes of JSON.
     let bodies = [
@@ -160,7 +160,7 @@ async fn entries_and_bodies_that_are_not_asked_for_may_be_left_out(context: Case
     Ok(())
 }
 
-async fn a_repeated_entry_is_accepted_once(context: CaseContext) -> CaseResult {
+async fn a_repeated_entry_is_accepted_once(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let body: Value = serde_json::from_str(r#"{"a": 1, "b": 2}"#)?;
     let same: Value = serde_json::from_str(r#"{"b": 2, "a": 1}"#)?;
@@ -180,7 +180,7 @@ async fn a_repeated_entry_is_accepted_once(context: CaseContext) -> CaseResult {
     context.waits(&key, &["m2"]).await
 }
 
-async fn an_idempotency_key_with_other_content_is_an_error(context: CaseContext) -> CaseResult {
+async fn an_idempotency_key_with_other_content_is_an_error(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let position = context.enqueue(&key, "m1", json!("a")).await?.position;
     for _ in 0..2 {
@@ -199,7 +199,7 @@ async fn an_idempotency_key_with_other_content_is_an_error(context: CaseContext)
     Ok(())
 }
 
-async fn entries_are_taken_with_the_event(context: CaseContext) -> CaseResult {
+async fn entries_are_taken_with_the_event(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let mut positions = Vec::new();
     for name in ["m1", "m2", "m3"] {
@@ -222,7 +222,7 @@ async fn entries_are_taken_with_the_event(context: CaseContext) -> CaseResult {
     context.waits(&key, &[]).await
 }
 
-async fn an_append_that_fails_takes_no_entry(context: CaseContext) -> CaseResult {
+async fn an_append_that_fails_takes_no_entry(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let position = context.enqueue(&key, "m1", json!(1)).await?.position;
     let stale = context.store.append(counting(&key, 9, "e1")?.taking([position])).await;
@@ -236,7 +236,7 @@ async fn an_append_that_fails_takes_no_entry(context: CaseContext) -> CaseResult
     Ok(())
 }
 
-async fn an_entry_is_taken_once(context: CaseContext) -> CaseResult {
+async fn an_entry_is_taken_once(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let position = context.enqueue(&key, "m1", json!(1)).await?.position;
     context.store.append(counting(&key, 0, "e1")?.taking([position])).await?;
@@ -247,7 +247,7 @@ async fn an_entry_is_taken_once(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn of_sixteen_takers_of_an_entry_one_is_made(context: CaseContext) -> CaseResult {
+async fn of_sixteen_takers_of_an_entry_one_is_made(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let position = context.enqueue(&key, "m1", json!(1)).await?.position;
     let appends = (0..16).map(|number| {
@@ -265,7 +265,7 @@ async fn of_sixteen_takers_of_an_entry_one_is_made(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn a_rewind_keeps_the_inbox_and_may_take_from_it(context: CaseContext) -> CaseResult {
+async fn a_rewind_keeps_the_inbox_and_may_take_from_it(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     context.store.append(counting(&key, 0, "e1")?).await?;
     let first = context.enqueue(&key, "m1", json!(1)).await?.position;
@@ -279,7 +279,7 @@ async fn a_rewind_keeps_the_inbox_and_may_take_from_it(context: CaseContext) -> 
     context.waits(&key, &["m2"]).await
 }
 
-async fn entries_are_dropped_without_an_event(context: CaseContext) -> CaseResult {
+async fn entries_are_dropped_without_an_event(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let mut positions = Vec::new();
     for name in ["m1", "m2", "m3"] {
@@ -297,7 +297,7 @@ async fn entries_are_dropped_without_an_event(context: CaseContext) -> CaseResul
     Ok(())
 }
 
-async fn an_inbox_is_bounded_and_remembers_what_was_taken(context: CaseContext) -> CaseResult {
+async fn an_inbox_is_bounded_and_remembers_what_was_taken(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let names: Vec<String> = (0..MAX_INBOX).map(|number| format!("m{number:04}")).collect();
     for part in names.chunks(64) {
@@ -324,7 +324,7 @@ async fn an_inbox_is_bounded_and_remembers_what_was_taken(context: CaseContext) 
     context.waits(&key, &["more"]).await
 }
 
-async fn who_enqueues_learns_who_is_at_work(context: CaseContext) -> CaseResult {
+async fn who_enqueues_learns_who_is_at_work(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({})).await?.key;
     let enqueued = context.enqueue(&key, "m1", json!(1)).await?;
     ensure_eq!((enqueued.claim, enqueued.version), (None, 0));

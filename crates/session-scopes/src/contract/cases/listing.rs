@@ -4,7 +4,7 @@ use serde_json::json;
 use stepfold_state_core::chat::Message;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, ensure, ensure_eq, ensure_error, event,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure, ensure_eq, ensure_error, event,
     schema,
 };
 use crate::error::SessionError;
@@ -22,7 +22,7 @@ cases! {
     users_are_listed_in_order,
 }
 
-async fn lists_are_paged_newest_first(context: CaseContext) -> CaseResult {
+async fn lists_are_paged_newest_first(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     for number in 0..7i64 {
         // Two were made at the same time: the later one counts as newer.
@@ -48,7 +48,7 @@ async fn lists_are_paged_newest_first(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn lists_give_metadata_unless_asked_for_more(context: CaseContext) -> CaseResult {
+async fn lists_give_metadata_unless_asked_for_more(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key =
         context.create(&schema, "s1", json!({"app:text": "a", "list": [1], "user:text": "u"})).await?.key;
@@ -67,7 +67,7 @@ async fn lists_give_metadata_unless_asked_for_more(context: CaseContext) -> Case
 }
 
 /// A store may list others as well.
-async fn lists_have_all_that_are_unfinished_or_contain_a_text(context: CaseContext) -> CaseResult {
+async fn lists_have_all_that_are_unfinished_or_contain_a_text(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     for id in ["Ended", "Waiting", "Idle"] {
         context.create(&schema, id, json!({})).await?;
@@ -98,7 +98,7 @@ async fn lists_have_all_that_are_unfinished_or_contain_a_text(context: CaseConte
     Ok(())
 }
 
-async fn a_strange_cursor_is_an_error(context: CaseContext) -> CaseResult {
+async fn a_strange_cursor_is_an_error(context: CaseContext) -> StoreCaseResult {
     for text in ["", "x", "1", "1.x", "'; --"] {
         let list = ListSessions::new(context.app.as_str(), "alice")?.after(Some(Cursor::new(text)));
         ensure_error!(context.store.list(list).await, SessionError::InvalidCursor);
@@ -106,7 +106,7 @@ async fn a_strange_cursor_is_an_error(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn users_are_listed_in_order(context: CaseContext) -> CaseResult {
+async fn users_are_listed_in_order(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     for (user, id) in [("eve", "s1"), ("ada", "s1"), ("ada", "s2"), ("bob", "s1"), ("Zoe", "s1")] {
         let mut request = CreateSession::with_key(context.key(id)?, &schema, at(0));

@@ -1,4 +1,4 @@
-//! The cases, by what they are about. Their names say what holds.
+//! The cases by topic. Their names state the guarantee.
 
 mod addressing;
 mod appending;

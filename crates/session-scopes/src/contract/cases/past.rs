@@ -1,10 +1,10 @@
-//! Reading a session as it was.
+//! Reading a session at an earlier version.
 
 use serde_json::json;
 
 use super::versions::{fork, played, prune};
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, ensure_eq, ensure_error, event, schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure_eq, ensure_error, event, schema,
     values_of,
 };
 use crate::error::SessionError;
@@ -27,7 +27,7 @@ async fn at_version(context: &CaseContext, key: &SessionKey, version: u64) -> Re
     context.store.get(GetSession::new(key.clone()).at_version(version)).await
 }
 
-async fn every_version_is_read_as_it_was(context: CaseContext) -> CaseResult {
+async fn every_version_is_read_as_it_was(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let now = context.get(&key).await?;
@@ -45,7 +45,7 @@ async fn every_version_is_read_as_it_was(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_rewound_session_is_read_as_it_was(context: CaseContext) -> CaseResult {
+async fn a_rewound_session_is_read_as_it_was(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, mut states) = played(&context, &schema, "s1").await?;
     for (number, to) in [3, 0, 8, 5, 10].into_iter().enumerate() {
@@ -66,7 +66,7 @@ async fn a_rewound_session_is_read_as_it_was(context: CaseContext) -> CaseResult
     Ok(())
 }
 
-async fn a_fork_is_read_as_it_was(context: CaseContext) -> CaseResult {
+async fn a_fork_is_read_as_it_was(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let fork = fork(&context, &key, "f1", 5).await?;
@@ -81,7 +81,7 @@ async fn a_fork_is_read_as_it_was(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_version_that_is_not_kept_is_refused(context: CaseContext) -> CaseResult {
+async fn a_version_that_is_not_kept_is_refused(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     ensure_error!(
@@ -107,7 +107,7 @@ async fn a_version_that_is_not_kept_is_refused(context: CaseContext) -> CaseResu
     Ok(())
 }
 
-async fn shared_values_of_a_version_are_those_of_today(context: CaseContext) -> CaseResult {
+async fn shared_values_of_a_version_are_those_of_today(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let values = json!({"app:sum": 1, "sum": 1, "user:list": [1]});
     let key = context.create(&schema, "s1", values).await?.key;
@@ -120,7 +120,7 @@ async fn shared_values_of_a_version_are_those_of_today(context: CaseContext) -> 
     Ok(())
 }
 
-async fn some_values_and_events_of_a_version(context: CaseContext) -> CaseResult {
+async fn some_values_and_events_of_a_version(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"list": [0], "text": "x"})).await?.key;
     for (version, seconds) in [10, 20, 15, 30, 40].into_iter().enumerate() {
@@ -153,7 +153,7 @@ async fn some_values_and_events_of_a_version(context: CaseContext) -> CaseResult
     Ok(())
 }
 
-async fn a_version_is_brought_up_to_date(context: CaseContext) -> CaseResult {
+async fn a_version_is_brought_up_to_date(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     let now = context.get(&key).await?.state(&schema)?;
@@ -171,7 +171,7 @@ async fn a_version_is_brought_up_to_date(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn hidden_events_are_read_only_if_they_are_wanted(context: CaseContext) -> CaseResult {
+async fn hidden_events_are_read_only_if_they_are_wanted(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     for (number, to) in [5, 2, 9].into_iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Reading sessions: what is asked for, of one version.
+//! Reading sessions: the requested parts, of one version.
 
 use futures_util::future::join_all;
 use serde_json::json;
 use stepfold_state_core::chat::Message;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, ensure, ensure_eq, ensure_error, event,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure, ensure_eq, ensure_error, event,
     schema,
 };
 use crate::error::{ErrorKind, SessionError};
@@ -30,7 +30,7 @@ fn versions(session: &Session) -> Vec<u64> {
     session.events.iter().map(|committed| committed.version).collect()
 }
 
-async fn get_gives_the_events_that_are_asked_for(context: CaseContext) -> CaseResult {
+async fn get_gives_the_events_that_are_asked_for(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     // The clock goes back in the middle; the order is that of versions.
@@ -68,7 +68,7 @@ async fn get_gives_the_events_that_are_asked_for(context: CaseContext) -> CaseRe
 
 /// A store gives the sizes of a page's events, in a fork and after a rewind too; they grow with the events. A store may do
 /// without.
-async fn sizes_of_events_are_those_of_a_page(context: CaseContext) -> CaseResult {
+async fn sizes_of_events_are_those_of_a_page(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let long = |length: usize| Message::user("x".repeat(length));
@@ -110,7 +110,7 @@ async fn sizes_of_events_are_those_of_a_page(context: CaseContext) -> CaseResult
 
 /// Sizes in memory count small values, which take many times their text. A store may do
 /// without.
-async fn sizes_in_memory_count_small_values(context: CaseContext) -> CaseResult {
+async fn sizes_in_memory_count_small_values(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"list": vec![json!([]); 1_000]})).await?.key;
     context.write(&key, 0, "e1", &schema, &[("lists", json!(vec![json!([]); 4_000]))]).await?;
@@ -147,19 +147,19 @@ async fn sizes_in_memory_count_small_values(context: CaseContext) -> CaseResult 
     Ok(())
 }
 
-async fn get_without_state_gives_none(context: CaseContext) -> CaseResult {
+async fn get_without_state_gives_none(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&schema()?, "s1", json!({"topic": "x"})).await?.key;
     let session = context.store.get(GetSession::new(key).without_state()).await?;
     ensure!(session.values.is_none(), "the values were read");
     Ok(())
 }
 
-async fn get_of_nothing_is_an_error(context: CaseContext) -> CaseResult {
+async fn get_of_nothing_is_an_error(context: CaseContext) -> StoreCaseResult {
     ensure_error!(context.get(&context.key("nothing")?).await, SessionError::NotFound { .. });
     Ok(())
 }
 
-async fn shared_values_are_always_the_current_ones(context: CaseContext) -> CaseResult {
+async fn shared_values_are_always_the_current_ones(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let first = context.create(&schema, "s1", json!({})).await?.key;
     let second = context.create(&schema, "s2", json!({})).await?.key;
@@ -170,7 +170,7 @@ async fn shared_values_are_always_the_current_ones(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn state_and_events_are_of_one_version(context: CaseContext) -> CaseResult {
+async fn state_and_events_are_of_one_version(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let write = async {
@@ -193,10 +193,10 @@ async fn state_and_events_are_of_one_version(context: CaseContext) -> CaseResult
     };
     let (written, read) = futures_util::future::join(write, join_all([Box::pin(read)])).await;
     written?;
-    read.into_iter().collect::<CaseResult>()
+    read.into_iter().collect::<StoreCaseResult>()
 }
 
-async fn everything_on_an_event_survives(context: CaseContext) -> CaseResult {
+async fn everything_on_an_event_survives(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let data = json!({"float": 1.0, "int": 1, "large": u64::MAX, "nested": [[], {}, null, "\u{0}"], "small": i64::MIN});
@@ -219,7 +219,7 @@ async fn everything_on_an_event_survives(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn the_conversation_is_read_from_the_events(context: CaseContext) -> CaseResult {
+async fn the_conversation_is_read_from_the_events(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     for (id, message) in [("e1", Message::user("hi")), ("e2", Message::assistant("hello"))] {

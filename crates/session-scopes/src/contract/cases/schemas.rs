@@ -4,7 +4,7 @@ use serde_json::json;
 use stepfold_state_core::state::{Handler, Schema, StateError};
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, cases, ensure, ensure_eq, ensure_error,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, ensure, ensure_eq, ensure_error,
 };
 use crate::error::SessionError;
 use crate::schema::SessionSchema;
@@ -24,7 +24,7 @@ fn old() -> Result<SessionSchema, StateError> {
     Ok(builder.key::<i64>("app:count").handler(Handler::sum()).build()?.into())
 }
 
-async fn compatible_changes_load(context: CaseContext) -> CaseResult {
+async fn compatible_changes_load(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&old()?, "s1", json!({"app:count": 1, "count": 1, "tags": ["a"]})).await?.key;
     let builder = Schema::builder().key::<Option<f64>>("count").key::<Vec<String>>("tags");
     let new = builder.key::<String>("title").default("none").key::<i64>("app:count").build()?.into();
@@ -42,7 +42,7 @@ async fn compatible_changes_load(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn incompatible_changes_are_an_error_that_names_both_types(context: CaseContext) -> CaseResult {
+async fn incompatible_changes_are_an_error_that_names_both_types(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&old()?, "s1", json!({"count": 1})).await?.key;
     let new = SessionSchema::new(Schema::builder().key::<String>("count").build()?);
     let Err(SessionError::SchemaMismatch { key: name, stored, opened, .. }) =
@@ -60,7 +60,7 @@ async fn incompatible_changes_are_an_error_that_names_both_types(context: CaseCo
     Ok(())
 }
 
-async fn registered_migrations_run(context: CaseContext) -> CaseResult {
+async fn registered_migrations_run(context: CaseContext) -> StoreCaseResult {
     let values = json!({"app:count": 2, "count": 1, "tags": ["a", "b"]});
     let key = context.create(&old()?, "s1", values).await?.key;
     let builder = Schema::builder().key::<Vec<i64>>("count").key::<String>("tags");
@@ -87,7 +87,7 @@ async fn registered_migrations_run(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_key_that_is_declared_no_more_stays_in_the_store(context: CaseContext) -> CaseResult {
+async fn a_key_that_is_declared_no_more_stays_in_the_store(context: CaseContext) -> StoreCaseResult {
     let key = context.create(&old()?, "s1", json!({"app:count": 1, "count": 1, "tags": ["a"]})).await?.key;
     let new = SessionSchema::new(Schema::builder().key::<Vec<String>>("tags").build()?);
     context.write(&key, 0, "e1", &new, &[("tags", json!("b"))]).await?;
@@ -108,7 +108,7 @@ async fn a_key_that_is_declared_no_more_stays_in_the_store(context: CaseContext)
     Ok(())
 }
 
-async fn shared_values_know_the_schema_they_were_written_under(context: CaseContext) -> CaseResult {
+async fn shared_values_know_the_schema_they_were_written_under(context: CaseContext) -> StoreCaseResult {
     context.create(&old()?, "s1", json!({"app:count": 1})).await?;
     let new = SessionSchema::new(Schema::builder().key::<Vec<String>>("app:count").build()?);
     // The session itself was never stored under the old schema.
@@ -128,7 +128,7 @@ async fn shared_values_know_the_schema_they_were_written_under(context: CaseCont
     Ok(())
 }
 
-async fn a_session_is_read_without_a_schema(context: CaseContext) -> CaseResult {
+async fn a_session_is_read_without_a_schema(context: CaseContext) -> StoreCaseResult {
     let values = json!({"app:count": 2, "count": 1, "tags": ["a", "b"]});
     let before = context.create(&old()?, "s1", values.clone()).await?;
     let key = before.key.clone();

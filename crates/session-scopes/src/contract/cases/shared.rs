@@ -4,7 +4,8 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, cases, delta, ensure, ensure_eq, ensure_error, schema,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, delta, ensure, ensure_eq, ensure_error,
+    schema,
 };
 use crate::error::SessionError;
 use crate::ids::IdempotencyKey;
@@ -34,7 +35,7 @@ fn number(values: &Values, key: &str) -> Option<serde_json::Value> {
     values.get(key).map(stepfold_state_core::state::ValueRef::to_json)
 }
 
-async fn scopes_are_read_and_written_without_a_session(context: CaseContext) -> CaseResult {
+async fn scopes_are_read_and_written_without_a_session(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (app, user) = (ScopeKey::app(context.app.as_str())?, ScopeKey::user(context.app.as_str(), "alice")?);
     ensure!(context.store.read_scope(app.clone()).await?.is_empty(), "a new app has values");
@@ -48,7 +49,7 @@ async fn scopes_are_read_and_written_without_a_session(context: CaseContext) -> 
     Ok(())
 }
 
-async fn a_scope_takes_its_own_keys_only(context: CaseContext) -> CaseResult {
+async fn a_scope_takes_its_own_keys_only(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (app, user) = (ScopeKey::app(context.app.as_str())?, ScopeKey::user(context.app.as_str(), "alice")?);
     for (scope, key) in
@@ -60,7 +61,7 @@ async fn a_scope_takes_its_own_keys_only(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_write_with_an_idempotency_key_is_made_once(context: CaseContext) -> CaseResult {
+async fn a_write_with_an_idempotency_key_is_made_once(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let app = ScopeKey::app(context.app.as_str())?;
     let once = |value: i64| -> Result<WriteScope, SessionError> {
@@ -79,7 +80,7 @@ async fn a_write_with_an_idempotency_key_is_made_once(context: CaseContext) -> C
     Ok(())
 }
 
-async fn a_key_of_a_write_of_nothing_is_remembered(context: CaseContext) -> CaseResult {
+async fn a_key_of_a_write_of_nothing_is_remembered(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let app = ScopeKey::app(context.app.as_str())?;
     let once = |writes: &[(&str, serde_json::Value)]| -> Result<WriteScope, SessionError> {
@@ -95,7 +96,7 @@ async fn a_key_of_a_write_of_nothing_is_remembered(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn a_write_to_a_scope_is_made_whole_or_not_at_all(context: CaseContext) -> CaseResult {
+async fn a_write_to_a_scope_is_made_whole_or_not_at_all(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let app = ScopeKey::app(context.app.as_str())?;
     let writes = [("app:list", json!([1])), ("app:sum", json!(i64::MAX)), ("app:sum", json!(u64::MAX))];
@@ -108,7 +109,7 @@ async fn a_write_to_a_scope_is_made_whole_or_not_at_all(context: CaseContext) ->
     Ok(())
 }
 
-async fn scopes_and_sessions_write_the_same_values(context: CaseContext) -> CaseResult {
+async fn scopes_and_sessions_write_the_same_values(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let app = ScopeKey::app(context.app.as_str())?;
     let key = context.create(&schema, "s1", json!({"app:tasks": [{"id": 1}]})).await?.key;

@@ -1,4 +1,4 @@
-//! Going back, branching off, and letting go of what is old.
+//! Rewinds, forks and retention.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Schema;
 
 use crate::contract::context::{
-    CaseContext, CaseFault, CaseResult, ContractCase, at, cases, delta, ensure, ensure_eq, ensure_error,
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, delta, ensure, ensure_eq, ensure_error,
     event, schema,
 };
 use crate::error::SessionError;
@@ -51,7 +51,7 @@ fn script() -> Vec<Vec<(&'static str, Value)>> {
     ]
 }
 
-/// A session with the script's events, and what its state was at each version.
+/// A session with the script's events, and its state at each version.
 pub(super) async fn played(
     context: &CaseContext,
     schema: &SessionSchema,
@@ -67,7 +67,7 @@ pub(super) async fn played(
     Ok((key, states))
 }
 
-/// Ten more events, to see that what comes after going back is whole as well.
+/// Ten more events, to check that events after a rewind are complete too.
 async fn go_on(
     context: &CaseContext,
     schema: &SessionSchema,
@@ -85,7 +85,7 @@ async fn go_on(
     Ok(stored)
 }
 
-async fn a_rewind_brings_back_every_version(context: CaseContext) -> CaseResult {
+async fn a_rewind_brings_back_every_version(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     for back in 0..=script().len() {
         let (key, states) = played(&context, &schema, &format!("s{back}")).await?;
@@ -104,7 +104,7 @@ async fn a_rewind_brings_back_every_version(context: CaseContext) -> CaseResult 
     Ok(())
 }
 
-async fn a_rewind_leaves_app_and_user_alone(context: CaseContext) -> CaseResult {
+async fn a_rewind_leaves_app_and_user_alone(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({"app:sum": 1, "sum": 1, "user:sum": 1})).await?.key;
     let writes = [("app:sum", json!(1)), ("sum", json!(1)), ("user:sum", json!(1))];
@@ -115,7 +115,7 @@ async fn a_rewind_leaves_app_and_user_alone(context: CaseContext) -> CaseResult 
     Ok(())
 }
 
-async fn a_rewind_hides_what_was_said_and_erases_nothing(context: CaseContext) -> CaseResult {
+async fn a_rewind_hides_what_was_said_and_erases_nothing(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     for text in ["one", "two", "three"] {
@@ -131,7 +131,7 @@ async fn a_rewind_hides_what_was_said_and_erases_nothing(context: CaseContext) -
     Ok(())
 }
 
-async fn a_rewind_can_be_rewound(context: CaseContext) -> CaseResult {
+async fn a_rewind_can_be_rewound(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let newest = script().len();
@@ -146,7 +146,7 @@ async fn a_rewind_can_be_rewound(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_rewind_is_repeated_and_refused_as_an_append(context: CaseContext) -> CaseResult {
+async fn a_rewind_is_repeated_and_refused_as_an_append(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     let receipt = context.rewind(&key, "back", 2).await?;
@@ -167,7 +167,7 @@ pub(super) async fn fork(
     Ok(context.store.fork(request).await?.key)
 }
 
-async fn a_fork_begins_with_every_version(context: CaseContext) -> CaseResult {
+async fn a_fork_begins_with_every_version(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let origin = context.get(&key).await?;
@@ -187,7 +187,7 @@ async fn a_fork_begins_with_every_version(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn forks_and_their_origin_go_their_own_ways(context: CaseContext) -> CaseResult {
+async fn forks_and_their_origin_go_their_own_ways(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let first = fork(&context, &key, "f1", 5).await?;
@@ -207,7 +207,7 @@ async fn forks_and_their_origin_go_their_own_ways(context: CaseContext) -> CaseR
     Ok(())
 }
 
-async fn a_fork_of_a_fork_can_go_back_to_the_beginning(context: CaseContext) -> CaseResult {
+async fn a_fork_of_a_fork_can_go_back_to_the_beginning(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (mut key, states) = played(&context, &schema, "s1").await?;
     for depth in (1..=6).rev() {
@@ -222,7 +222,7 @@ async fn a_fork_of_a_fork_can_go_back_to_the_beginning(context: CaseContext) -> 
     Ok(())
 }
 
-async fn a_fork_outlives_its_origin(context: CaseContext) -> CaseResult {
+async fn a_fork_outlives_its_origin(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let kept = fork(&context, &key, "f1", 4).await?;
@@ -243,7 +243,7 @@ async fn a_fork_outlives_its_origin(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn a_fork_under_an_id_in_use_changes_nothing(context: CaseContext) -> CaseResult {
+async fn a_fork_under_an_id_in_use_changes_nothing(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     let taken = context.create(&schema, "s2", json!({"text": "mine"})).await?;
@@ -254,7 +254,7 @@ async fn a_fork_under_an_id_in_use_changes_nothing(context: CaseContext) -> Case
     Ok(())
 }
 
-async fn a_fork_is_made_with_its_first_event_or_not_at_all(context: CaseContext) -> CaseResult {
+async fn a_fork_is_made_with_its_first_event_or_not_at_all(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let request = |id: &str, event| {
@@ -280,13 +280,13 @@ async fn a_fork_is_made_with_its_first_event_or_not_at_all(context: CaseContext)
     Ok(())
 }
 
-/// A schema that declares nothing, and lets all in.
+/// A schema that declares no keys and accepts all.
 fn loose() -> Result<SessionSchema, CaseFault> {
     let schema = Schema::builder().open().build().map_err(|error| CaseFault::new(error.to_string()))?;
     Ok(SessionSchema::new(schema))
 }
 
-async fn a_session_is_made_with_its_events_or_not_at_all(context: CaseContext) -> CaseResult {
+async fn a_session_is_made_with_its_events_or_not_at_all(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, _) = played(&context, &schema, "s1").await?;
     context.rewind(&key, "back", 3).await?;
@@ -329,7 +329,7 @@ pub(super) async fn prune(
     Ok((pruned.events, pruned.oldest))
 }
 
-async fn retention_deletes_events_and_keeps_the_state(context: CaseContext) -> CaseResult {
+async fn retention_deletes_events_and_keeps_the_state(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     ensure_eq!(prune(&context, &key, Before::Version(5)).await?, (5, 5));
@@ -349,7 +349,7 @@ async fn retention_deletes_events_and_keeps_the_state(context: CaseContext) -> C
     Ok(())
 }
 
-async fn retention_by_time(context: CaseContext) -> CaseResult {
+async fn retention_by_time(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     for (version, seconds) in [10, 20, 15, 30].into_iter().enumerate() {
@@ -366,7 +366,7 @@ async fn retention_by_time(context: CaseContext) -> CaseResult {
     Ok(())
 }
 
-async fn retention_of_one_session_leaves_its_forks_whole(context: CaseContext) -> CaseResult {
+async fn retention_of_one_session_leaves_its_forks_whole(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let kept = fork(&context, &key, "f1", 6).await?;
