@@ -231,6 +231,7 @@ fn transport() -> Result<IngressTransport, RestateError> {
     let client = reqwest::Client::builder()
         .connect_timeout(Duration::from_secs(10))
         .tcp_nodelay(true)
+        // NOTE: a redirect would send the token to another host.
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("stepfold/", env!("CARGO_PKG_VERSION")))
         .tls_backend_preconfigured(tls)

@@ -144,6 +144,8 @@ fn wake_at(ctx: &ObjectContext<'_>, due: SystemTime, is_woken: bool) {
     let delay = due.duration_since(SystemTime::now()).unwrap_or_default() + MARGIN;
     let wake = ctx.request::<(), ()>(resume_target(ctx.key()), ());
     let since = due.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // NOTE: the invocation ends while the session waits: a durable sleep would keep the object, and decisions could not
+    // come.
     let wake = if is_woken { wake } else { wake.idempotency_key(format!("due/{}", since.as_micros())) };
     drop(wake.send_after(delay));
 }
@@ -186,6 +188,7 @@ impl SessionObject {
         let mut blocked = 0;
         loop {
             let slice = || self.slice(session.clone(), task.clone());
+            // NOTE: one small value is journaled for each slice: the record in the store is the only journal of a run.
             let Json(end) = ctx.run(slice).name("slice").await?;
             match end {
                 SliceEnd::Done { report, has_more, due } => {
@@ -239,6 +242,7 @@ impl SessionObject {
             SliceTask::Decide(DecideRequest { run, decisions }) => (run, Input::new(), Some(decisions)),
             SliceTask::Resume => return resume(session, self.options.with_changed_agent).await,
         };
+        // NOTE: a repeated slice is harmless, since `run_as` continues the run of its key or reports it.
         let mut run = session.run_as(key, input).stop_after(self.options.slice);
         if self.options.with_changed_agent {
             run = run.with_changed_agent();

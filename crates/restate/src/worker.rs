@@ -102,6 +102,8 @@ impl Worker {
     fn service_options(&self) -> ServiceOptions {
         let options = &self.options;
         ServiceOptions::new()
+            // NOTE: Restate suspends an invocation that is silent for too long, also inside a journaled call; a slice
+            // ends before that.
             .inactivity_timeout(options.slice + options.linger + MARGIN)
             .abort_timeout(Duration::from_secs(60))
             // The session remembers keys; a stored reply would hide how the run continued.
@@ -109,6 +111,7 @@ impl Worker {
             .retry_policy_initial_interval(Duration::from_millis(100))
             .retry_policy_exponentiation_factor(2.0)
             .retry_policy_max_interval(Duration::from_secs(30))
+            // NOTE: a paused invocation would wait for an operator; a changed agent therefore sleeps, and does not fail.
             .retry_policy_max_attempts(ATTEMPTS)
             .retry_policy_pause_on_max_attempts()
     }

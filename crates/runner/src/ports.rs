@@ -31,6 +31,7 @@ impl WallClock for SystemClock {
 }
 
 /// The digits of ids, without ambiguous letters.
+// NOTE: each event stores the name of its invocation twice, so it is short: 80 random bits are enough within a session.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// Random ids of 16 letters and digits, that is 80 bits: unique within a session, and short, since each event

@@ -23,5 +23,7 @@ pub(crate) fn append_backoff() -> ExponentialBuilder {
 /// The pauses of appends that hold results: never longer than the store's next chance by much, since another worker may
 /// take the session when the claim has expired.
 pub(crate) fn result_backoff() -> ExponentialBuilder {
+    // NOTE: the result of a call that must not run twice cannot be had again; failing after seconds would turn it into
+    // "unknown": docs/decisions/runner.md.
     append_backoff().with_max_delay(LONGEST_PAUSE).without_max_times().with_total_delay(Some(MAX_HOLD_TIME))
 }

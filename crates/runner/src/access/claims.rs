@@ -38,6 +38,7 @@ impl SessionAccess {
     pub(crate) async fn release(&self, is_unfinished: bool) {
         if let Some(token) = self.local.claim.take() {
             let mut request = ReleaseClaim::new(self.local.key.clone(), token);
+            // NOTE: there is no queue of runs: a claim that is left expired is the sign that work is left.
             request.unfinished = is_unfinished.then(|| self.runner.clock.now());
             request.due = self.local.claim.due();
             let release = || self.runner.store.release(request.clone());

@@ -94,6 +94,7 @@ impl SessionAccess {
             return Ok(None);
         }
         let failed = |error| RunnerError::store(&self.local.key, error);
+        // NOTE: a key is not kept in a table: it is the id of the invocation, and stores have an index of event ids.
         let first = event_id(id, 0).map_err(failed)?;
         let found = self.runner.store.find_event(FindEvent::new(self.local.key.clone(), first)).await;
         let first = match found {

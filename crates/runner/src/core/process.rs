@@ -29,6 +29,7 @@ pub(crate) fn worker_name(part: &str) -> String {
 /// Whether the process of the worker with this name is known to be dead.
 pub(crate) fn is_dead(worker: &str) -> bool {
     let Some(process) = WorkerProcess::named(worker) else { return false };
+    // NOTE: a name from another host or namespace says nothing: its process cannot be looked up here.
     WorkerProcess::this().is_some_and(|this| this.place == process.place)
         && process.is_gone(&std::fs::read_to_string(format!("/proc/{}/stat", process.id)))
 }

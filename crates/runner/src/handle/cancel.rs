@@ -96,6 +96,7 @@ impl SessionHandle {
         run: &InvocationId,
         found: &Session,
     ) -> Result<Option<bool>, RunnerError> {
+        // NOTE: the request names its run: when it arrives, that run may have ended and the next one begun.
         let position = self.access().enqueue_cancel(run).await?;
         let (mut at, mut waited, most) =
             (found.version, Duration::ZERO, self.runner.0.claims.heartbeat_interval() * 2);

@@ -165,6 +165,8 @@ impl SessionHandle {
         loop {
             match self.awaits(token).await? {
                 AwaitStatus::By(request) => {
+                    // NOTE: an outcome is a decision and not a message of the inbox: a deadline could come first after
+                    // it was accepted.
                     let decided = self.resume().decide(request.id, decision).idempotency_key(token);
                     let decided = match by {
                         Some(by) => decided.by(by),

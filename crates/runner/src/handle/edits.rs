@@ -120,6 +120,7 @@ impl SessionHandle {
     async fn apply(&self, request: EditSession) -> Result<EditReceipt, RunnerError> {
         let EditSession { edit, expected_version, with_changed_agent, .. } = request;
         self.check_open()?;
+        // NOTE: an edit is not queued behind a run: it is about what a person was shown, which is over by then.
         let mut cache = self.lock_between_runs().await?;
         loop {
             let (session, take_over) = self.wait_until_free().await?;

@@ -100,6 +100,7 @@ impl RunAs {
                 MessageFate::Unknown => session.access().check_decided(&decisions).await?,
             }
         }
+        // NOTE: the message goes through the inbox even if the session is idle: the inbox remembers the key.
         let suspension = CancellationToken::new();
         if stop_after.is_some_and(|time| time.is_zero()) {
             suspension.cancel();

@@ -286,6 +286,8 @@ impl SessionHandle {
         let invocation = ticket.current.invocation.clone();
         let (acceptance, accepted) = AcceptanceReply::new(queued);
         let command = WorkerCommand::Begin { input: Box::new(input), busy: self.busy, acceptance };
+        // NOTE: a message for an idle session does not go through the inbox: the first event of its run stores it,
+        // without a commit of its own.
         let Some(WorkerJob { command, mut ticket }) =
             self.start(WorkerJob { command, ticket }, IfWorkerRuns::GiveBack)
         else {

@@ -134,6 +134,7 @@ pub(crate) fn session_event(
     };
     let id = stamp.event_id()?;
     let tags = tags_of(&event.kind);
+    // NOTE: the record leaves out messages and writes: the event of the store has them, and nothing is stored twice.
     let (messages, delta) = event.take_content();
     let record = Record::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
     let mut stored = Event::new(id, stamp.invocation.clone(), author.clone(), stamp.at)

@@ -253,6 +253,7 @@ impl RecoveryTask {
             if is_end {
                 return Ok(());
             }
+            // NOTE: the expiry of a claim sends no notice, so recovery polls even where the store sends notices.
             let mut next_look = core.clock.sleep(poll);
             loop {
                 tokio::select! {

@@ -40,6 +40,7 @@ pub enum WhenClaimed {
 impl Default for WhenClaimed {
     /// Waits, at most two minutes.
     fn default() -> Self {
+        // NOTE: waiting is the default, since the holder of the claim, or the next one, takes a stored message anyway.
         WhenClaimed::Wait { at_most: Duration::from_secs(120) }
     }
 }

@@ -42,6 +42,7 @@ impl SessionTable {
             entry.insert(Arc::downgrade(&local));
             local
         });
+        // NOTE: a recent session stays in memory, so that its next turn reads only new data.
         self.last.touch(&local);
         if self.sessions.len() >= self.sweep_at {
             self.sessions.retain(|_, local| local.strong_count() > 0);

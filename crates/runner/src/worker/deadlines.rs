@@ -9,6 +9,7 @@ use crate::ports::WallClock;
 
 /// The expiries of requests of a run whose deadlines have passed, as decisions.
 pub(crate) fn expired(run: &Run, now: Timestamp) -> Decisions {
+    // NOTE: timers run by the clock of the worker on every store; that of the database decides about claims only.
     let due = run.pending().into_iter().filter(|request| request.is_later() && request.is_due(now.into()));
     due.map(|request| (request.id, Decision::Expire)).collect::<Vec<_>>().into()
 }

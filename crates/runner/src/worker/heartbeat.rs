@@ -139,6 +139,8 @@ impl HeartbeatTask {
         }
         let requested = claims.iter().map(|(_, key, token)| (key.clone(), *token));
         let request = RenewClaims::new(requested, runner.claims.duration, runner.clock.now());
+        // NOTE: one request renews all claims, since a worker may hold thousands; a claim that fails must not concern
+        // the others.
         let Ok(results) = runner.store.renew_all(request).await else { return };
         for ((number, key, token), result) in claims.into_iter().zip(results) {
             match result {

@@ -51,6 +51,8 @@ pub(crate) struct RunJournal {
 
 impl RunJournal {
     pub(crate) async fn append(&mut self, event: &Event) -> Result<(), SessionError> {
+        // NOTE: the exit is stored in the event that ends the run, so the journal folds a run of its own one event ahead
+        // of the store: docs/decisions/runner.md.
         let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
         // Whether the run ends here is determined by the current agent, and stored with the last event.
         let ended = self.ahead.follow(event).is_ok().then(|| self.ahead.exit()).flatten();

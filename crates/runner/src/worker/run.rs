@@ -176,7 +176,7 @@ impl<'a> InvocationDriver<'a> {
     ) -> RunJournal {
         let core = &self.access.runner;
         let version = self.cache.history.as_ref().map_or(0, |history| history.version);
-        // Several workers may resume one invocation. If they created equal events, the store would treat the
+        // NOTE: several workers may resume one invocation. If they created equal events, the store would treat the
         // second as a retry of the first, and both would start the call.
         let attempt = (place > 0).then(|| core.ids.next());
         RunJournal {

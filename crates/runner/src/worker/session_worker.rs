@@ -51,6 +51,7 @@ impl SessionWorker {
     async fn run_jobs(self, first: WorkerJob, mut worker: WorkerGuard) {
         let mut job = Some(first);
         while let Some(WorkerJob { command, mut ticket }) = job.take() {
+            // NOTE: a panic of a hook or a tool ends the invocation and not the worker, which other messages wait for.
             let taken = AssertUnwindSafe(Box::pin(self.take(command, &mut ticket))).catch_unwind().await;
             let ended = taken.ok();
             // A panic skipped the release of the claim.
