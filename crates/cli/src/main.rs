@@ -63,7 +63,7 @@ fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let ended = runtime.block_on(async {
         let ended = command::run(args).await;
-        tool::mcp::end().await;
+        tool::mcp::stop_servers().await;
         ended
     });
     // NOTE: A thread that waits for a line of standard input cannot be cancelled, and would block the exit.

@@ -77,7 +77,7 @@ pub(super) fn build(
         Ok(agent) => Some(agent),
         Err(error) => {
             for fault in &error.faults {
-                let path = place_of(fault);
+                let path = path_of_fault(fault);
                 faults.add(&path, fault_text(fault));
             }
             None
@@ -153,21 +153,21 @@ fn sound_key(name: &str, key: &StateKeyForm, faults: &mut FaultCollector) -> Val
         ("handler", key.handler.as_ref().map(text)),
         ("default", key.default.clone()),
     ];
-    let mut sound = serde_json::Map::new();
-    sound.insert("type".to_owned(), Value::Bool(true));
+    let mut without_faults = serde_json::Map::new();
+    without_faults.insert("type".to_owned(), Value::Bool(true));
     for (field, value) in fields {
         let Some(value) = value else { continue };
-        let before = sound.insert(field.to_owned(), value);
-        let alone = [(name.to_owned(), Value::Object(sound.clone()))].into_iter().collect();
+        let before = without_faults.insert(field.to_owned(), value);
+        let alone = [(name.to_owned(), Value::Object(without_faults.clone()))].into_iter().collect();
         if let Err(error) = read_schema(false, &alone) {
             faults.add(&["state", name, field], state_fault(&error));
             match before {
-                Some(before) => drop(sound.insert(field.to_owned(), before)),
-                None => drop(sound.shift_remove(field)),
+                Some(before) => drop(without_faults.insert(field.to_owned(), before)),
+                None => drop(without_faults.shift_remove(field)),
             }
         }
     }
-    Value::Object(sound)
+    Value::Object(without_faults)
 }
 
 fn state_fault(error: &StateError) -> String {
@@ -275,7 +275,7 @@ impl From<ApprovalForm> for Approval {
 }
 
 /// The path in the file of a fault from the agent's builder.
-fn place_of(fault: &Issue) -> Vec<String> {
+fn path_of_fault(fault: &Issue) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
     if let Some(tool) = fault.path.strip_prefix("tool ") {
         return path(&["tools", tool]);

@@ -33,44 +33,44 @@ pub(super) fn build(
     form: &GraphForm,
     faults: &mut FaultCollector,
     place: &GraphSource<'_>,
-    around: &EnclosingGraphs,
+    enclosing: &EnclosingGraphs,
 ) -> anyhow::Result<Option<BuiltGraph>> {
     let schema = agent::state_schema(&form.state, form.open_state, faults, keys_of_progress(form));
     check_whole(form, faults, place, &schema);
-    let around = around_agents(form, place, around);
-    let mut builder = limited(Graph::builder(place.name).schema(schema.clone()), form);
-    let mut links = LinkResolver { form, ways: Vec::new(), is_sound: true };
+    let enclosing = enclosing_agents(form, place, enclosing);
+    let mut builder = with_limits(Graph::builder(place.name).schema(schema.clone()), form);
+    let mut resolver = LinkResolver { form, links: Vec::new(), is_sound: true };
     let mut speakers = BTreeSet::new();
     for (name, node_form) in form.nodes.iter() {
-        let workshop = node::NodeBuilder {
+        let node_builder = node::NodeBuilder {
             name,
             form: node_form,
             schema: &schema,
             declared: &form.state,
             place,
             per_run: form.per_run,
-            around: &around,
+            enclosing: &enclosing,
         };
         let node = faults.within(&["nodes", name], |faults| {
-            let work = workshop.work(faults)?;
+            let work = node_builder.work(faults)?;
             if work.as_ref().is_some_and(|work| work.speaks) {
                 speakers.insert(name.to_owned());
             }
             // NOTE: A node whose work has faults gets an empty one, so that the edges to it are checked as well.
-            let work = work.map_or_else(|| Node::new(nothing), |work| work.node);
-            anyhow::Ok(links.node(name, work, node_form, faults))
+            let work = work.map_or_else(|| Node::new(empty_node), |work| work.node);
+            anyhow::Ok(resolver.node(name, work, node_form, faults))
         })?;
         builder = builder.node(name, node);
     }
-    links.edges(faults, &schema);
-    links.routes(faults, &schema);
-    let is_sound = links.is_sound;
-    match links.lead(builder).build() {
+    resolver.edges(faults, &schema);
+    resolver.routes(faults, &schema);
+    let is_sound = resolver.is_sound;
+    match resolver.connect(builder).build() {
         Ok(graph) => return Ok(is_sound.then_some(BuiltGraph { graph, speakers })),
         Err(error) => {
             for fault in &error.faults {
                 let text = format!("{}: {}", words(&fault.path), words(&fault.message));
-                faults.add(&place_of(fault, form), text);
+                faults.add(&path_of_fault(fault, form), text);
             }
         }
     }
@@ -93,16 +93,20 @@ fn check_whole(form: &GraphForm, faults: &mut FaultCollector, place: &GraphSourc
 }
 
 /// The context of the graph's agents.
-fn around_agents(form: &GraphForm, place: &GraphSource<'_>, around: &EnclosingGraphs) -> EnclosingGraphs {
-    let mut around = around.clone();
-    around.files.extend(place.path.canonicalize());
+fn enclosing_agents(
+    form: &GraphForm,
+    place: &GraphSource<'_>,
+    enclosing: &EnclosingGraphs,
+) -> EnclosingGraphs {
+    let mut enclosing = enclosing.clone();
+    enclosing.files.extend(place.path.canonicalize());
     if let Some(model) = &form.model {
-        around.model = Some((model.clone(), place.folder.to_owned()));
+        enclosing.model = Some((model.clone(), place.folder.to_owned()));
     }
-    around
+    enclosing
 }
 
-async fn nothing(_: NodeContext) -> Result<(), NodeError> {
+async fn empty_node(_: NodeContext) -> Result<(), NodeError> {
     Ok(())
 }
 
@@ -118,7 +122,7 @@ fn keys_of_progress(form: &GraphForm) -> Map<String, Value> {
     }
 }
 
-fn limited(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
+fn with_limits(mut builder: GraphBuilder, form: &GraphForm) -> GraphBuilder {
     let mut limits = RunLimits::default();
     // NOTE: Zero steps have their own fault, at their line.
     limits.steps = form.limits.steps.filter(|steps| *steps > 0).unwrap_or(limits.steps);
@@ -151,7 +155,7 @@ enum GraphLink {
 }
 
 impl GraphLink {
-    fn lead(self, builder: GraphBuilder) -> GraphBuilder {
+    fn connect(self, builder: GraphBuilder) -> GraphBuilder {
         match self {
             GraphLink::Edge(from, to) => builder.edge(from, to),
             GraphLink::Each { from, to, key } => builder.fan_out(from, to, key),
@@ -172,7 +176,7 @@ impl GraphLink {
 /// Resolves the names of nodes in edges and routes, and collects the connections.
 struct LinkResolver<'a> {
     form: &'a GraphForm,
-    ways: Vec<GraphLink>,
+    links: Vec<GraphLink>,
     is_sound: bool,
 }
 
@@ -204,11 +208,11 @@ impl LinkResolver<'_> {
     }
 
     /// Adds all connections to the builder.
-    fn lead(self, builder: GraphBuilder) -> GraphBuilder {
+    fn connect(self, builder: GraphBuilder) -> GraphBuilder {
         // NOTE: With a faulty edge left out, the builder would report its target as unreachable: so every node is then
         // reachable, and only further faults are reported.
         match self.is_sound {
-            true => self.ways.into_iter().fold(builder, |builder, way| way.lead(builder)),
+            true => self.links.into_iter().fold(builder, |builder, way| way.connect(builder)),
             false => self.form.nodes.names().fold(builder, |builder, node| builder.edge(START, node)),
         }
     }
@@ -223,14 +227,15 @@ impl LinkResolver<'_> {
         self.require(&[("from", edge.from.is_some()), ("to", edge.to.is_some())], faults);
         // NOTE: A list of one node is a plain edge.
         let is_join = matches!(&edge.from, Some(NodeNames::Many(names)) if names.len() != 1);
-        let from = self.names(faults, "from", edge.from.as_ref(), |links, faults, path, name| match name {
-            "START" if is_join => {
-                links.fault(faults, path, "invalid join: it waits for nodes, and START is not a node");
-                None
-            }
-            "START" => Some(START.to_owned()),
-            name => links.known(faults, path, name),
-        });
+        let from =
+            self.names(faults, "from", edge.from.as_ref(), |resolver, faults, path, name| match name {
+                "START" if is_join => {
+                    resolver.fault(faults, path, "invalid join: it waits for nodes, and START is not a node");
+                    None
+                }
+                "START" => Some(START.to_owned()),
+                name => resolver.known(faults, path, name),
+            });
         let to = self.names(faults, "to", edge.to.as_ref(), LinkResolver::target);
         if let Some(words) = edge.each.as_ref().and_then(|key| unknown_key(key, schema)) {
             self.fault(faults, &["each"], words);
@@ -242,12 +247,12 @@ impl LinkResolver<'_> {
         for to in to {
             match (&edge.each, is_join) {
                 (None, false) => {
-                    self.ways.extend(from.iter().map(|from| GraphLink::Edge(from.clone(), to.clone())));
+                    self.links.extend(from.iter().map(|from| GraphLink::Edge(from.clone(), to.clone())));
                 }
                 (None, true) if to == END => {
                     self.fault(faults, &["to"], "invalid join: its target must be a node, not END");
                 }
-                (None, true) => self.ways.push(GraphLink::Join(from.clone(), to)),
+                (None, true) => self.links.push(GraphLink::Join(from.clone(), to)),
                 (Some(_), _) if to == END => {
                     self.fault(
                         faults,
@@ -255,7 +260,7 @@ impl LinkResolver<'_> {
                         "invalid target: a branch for each item leads to a node, not to END",
                     );
                 }
-                (Some(key), _) => self.ways.extend(from.iter().map(|from| GraphLink::Each {
+                (Some(key), _) => self.links.extend(from.iter().map(|from| GraphLink::Each {
                     from: from.clone(),
                     to: to.clone(),
                     key: key.clone(),
@@ -293,7 +298,7 @@ impl LinkResolver<'_> {
         let otherwise = route.otherwise.as_ref();
         let otherwise = otherwise.and_then(|name| self.target(faults, &["otherwise"], name));
         if let (Some(from), Some(key), Some(otherwise)) = (from, route.key.clone(), otherwise) {
-            self.ways.push(GraphLink::Route { from, key, cases: cases.into(), otherwise });
+            self.links.push(GraphLink::Route { from, key, cases: cases.into(), otherwise });
         }
     }
 
@@ -379,7 +384,7 @@ fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str)
 }
 
 /// The path in the file of a fault from the graph's builder.
-fn place_of(fault: &Issue, form: &GraphForm) -> Vec<String> {
+fn path_of_fault(fault: &Issue, form: &GraphForm) -> Vec<String> {
     let path = |steps: &[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
     let quoted = |before: &str| fault.path.strip_prefix(before)?.strip_suffix('\'');
     if let Some(node) = quoted("node '") {

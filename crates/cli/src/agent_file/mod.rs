@@ -97,35 +97,35 @@ impl AgentFile {
     /// # Errors
     /// When a model is not available.
     pub(crate) fn build(self, models: &ModelSource<'_>) -> anyhow::Result<Result<BuiltFile, FileFaults>> {
-        self.built_within(models, &EnclosingGraphs::default())
+        self.build_within(models, &EnclosingGraphs::default())
     }
 
     /// Builds the agent or graph without a model, and reports all faults.
     pub(crate) fn check(mut self) -> Result<BuiltFile, FileFaults> {
         // Without models, the only errors are faults.
-        let built = self.look(&ModelSource::Checked, &EnclosingGraphs::default()).ok().flatten();
-        self.sound(built)
+        let built = self.try_build(&ModelSource::Checked, &EnclosingGraphs::default()).ok().flatten();
+        self.without_faults(built)
     }
 
-    fn built_within(
+    fn build_within(
         mut self,
         models: &ModelSource<'_>,
-        around: &EnclosingGraphs,
+        enclosing: &EnclosingGraphs,
     ) -> anyhow::Result<Result<BuiltFile, FileFaults>> {
-        let built = self.look(models, around)?;
-        Ok(self.sound(built))
+        let built = self.try_build(models, enclosing)?;
+        Ok(self.without_faults(built))
     }
 
-    fn sound(self, built: Option<BuiltFile>) -> Result<BuiltFile, FileFaults> {
+    fn without_faults(self, built: Option<BuiltFile>) -> Result<BuiltFile, FileFaults> {
         let built = built.filter(|_| self.faults.count() == 0);
         built.ok_or_else(|| FileFaults { path: self.path, faults: self.faults.into_lines() })
     }
 
     /// Builds the agent or graph; none if it has faults.
-    fn look(
+    fn try_build(
         &mut self,
         models: &ModelSource<'_>,
-        around: &EnclosingGraphs,
+        enclosing: &EnclosingGraphs,
     ) -> anyhow::Result<Option<BuiltFile>> {
         let (folder, name) = (self.folder(), self.name());
         let faults = &mut self.faults;
@@ -138,14 +138,14 @@ impl AgentFile {
         match &self.content {
             None => Ok(None),
             Some(FileContent::Agent(form)) => {
-                let model = model(form.model.as_deref(), faults, models, &folder, around)?;
+                let model = model(form.model.as_deref(), faults, models, &folder, enclosing)?;
                 let schema = agent::state_schema(&form.state, form.open_state, faults, Map::new());
-                let schemas = (schema, around.keys.as_ref());
+                let schemas = (schema, enclosing.keys.as_ref());
                 Ok(agent::build(form, faults, &folder, &name, model, schemas).map(BuiltFile::Agent))
             }
             Some(FileContent::Graph(form)) => {
                 let place = GraphSource { folder: &folder, name: &name, path: &self.path, models };
-                Ok(graph::build(form, faults, &place, around)?.map(BuiltFile::Graph))
+                Ok(graph::build(form, faults, &place, enclosing)?.map(BuiltFile::Graph))
             }
         }
     }
@@ -212,11 +212,11 @@ fn model(
     faults: &mut FaultCollector,
     models: &ModelSource<'_>,
     folder: &Path,
-    around: &EnclosingGraphs,
+    enclosing: &EnclosingGraphs,
 ) -> anyhow::Result<Arc<dyn ChatModel>> {
     if let Some(message) = name.and_then(|name| models.fault(name, folder)) {
         faults.add(&["model"], message);
     }
-    let others = || around.model.as_ref().map(|(name, folder)| (name.as_str(), folder.as_path()));
+    let others = || enclosing.model.as_ref().map(|(name, folder)| (name.as_str(), folder.as_path()));
     models.pick(name.map(|name| (name, folder)).or_else(others))
 }

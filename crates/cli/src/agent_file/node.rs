@@ -29,7 +29,7 @@ pub(super) struct NodeBuilder<'a> {
     pub(super) place: &'a GraphSource<'a>,
     /// Whether agents are configured by the state.
     pub(super) per_run: bool,
-    pub(super) around: &'a EnclosingGraphs,
+    pub(super) enclosing: &'a EnclosingGraphs,
 }
 
 /// A node, and whether its agent continues the graph's conversation.
@@ -71,7 +71,7 @@ pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
 impl NodeBuilder<'_> {
     /// Builds the node; none if it has faults.
     pub(super) fn work(&self, faults: &mut FaultCollector) -> anyhow::Result<Option<BuiltNode>> {
-        self.misplaced(faults);
+        self.report_misplaced(faults);
         let form = self.form;
         let answers = self.answers(faults);
         for (field, text) in [("asks", &form.asks), ("says", &form.says)] {
@@ -98,7 +98,7 @@ impl NodeBuilder<'_> {
     }
 
     /// Reports fields that are for nodes of another kind, or contradict each other.
-    fn misplaced(&self, faults: &mut FaultCollector) {
+    fn report_misplaced(&self, faults: &mut FaultCollector) {
         let form = self.form;
         let (agent, program) = (form.agent.is_some(), form.command.is_some());
         let fields = [
@@ -182,11 +182,11 @@ impl NodeBuilder<'_> {
                 return Ok(None);
             }
         };
-        if self.around.files.contains(&full) {
+        if self.enclosing.files.contains(&full) {
             faults.add(&["agent"], format!("recursive graph: {file} contains this one"));
             return Ok(None);
         }
-        match AgentFile::parse(&path, &text).built_within(self.place.models, &self.around_agent())? {
+        match AgentFile::parse(&path, &text).build_within(self.place.models, &self.enclosing_agent())? {
             Ok(built) => Ok(Some(built)),
             Err(others) => {
                 faults.add(&["agent"], format!("invalid file {file}"));
@@ -197,7 +197,7 @@ impl NodeBuilder<'_> {
     }
 
     /// The context of an agent in its own file: it can read the shared keys without declaring them again.
-    fn around_agent(&self) -> EnclosingGraphs {
+    fn enclosing_agent(&self) -> EnclosingGraphs {
         let wants = |name: &&str| {
             let shares = self.form.shares.as_ref();
             shares.is_none_or(|keys| keys.iter().any(|key| key == name))
@@ -205,7 +205,7 @@ impl NodeBuilder<'_> {
         let keys = self.schema.keys().map(KeySchema::name).filter(wants);
         EnclosingGraphs {
             keys: Some(Schema::default().with_keys_of(self.schema, keys)),
-            ..self.around.clone()
+            ..self.enclosing.clone()
         }
     }
 
@@ -218,7 +218,7 @@ impl NodeBuilder<'_> {
             );
         }
         let folder = self.place.folder;
-        let model = model(form.model.as_deref(), faults, self.place.models, folder, self.around)?;
+        let model = model(form.model.as_deref(), faults, self.place.models, folder, self.enclosing)?;
         let name = form.name.as_deref().unwrap_or(self.name);
         let built = agent::build(form, faults, folder, name, model, (self.schema.clone(), None));
         Ok(built.map(BuiltFile::Agent))
@@ -324,7 +324,7 @@ impl ProgramNode {
             self.reads.iter().filter_map(|key| Some((key.clone(), context.get(key.as_str())?.to_json())));
         let state: Map<String, Value> = state.collect();
         let item = match self.asks {
-            true => agreed(context, &state)?,
+            true => approved_item(context, &state)?,
             false => context.item().cloned(),
         };
         let mut input: Map<String, Value> = item.map(|item| ("item".to_owned(), item)).into_iter().collect();
@@ -396,11 +396,13 @@ impl ProgramNode {
 
 /// The item, after its approval, with the approver's changes. The approval includes what the program reads of the
 /// state; a value that has changed since needs a new one.
-fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Value>, NodeError> {
+fn approved_item(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Value>, NodeError> {
     let item = context.item().cloned();
     let mut about: Map<String, Value> = item.iter().map(|item| ("item".to_owned(), item.clone())).collect();
-    let (whole, cut): (Vec<_>, Vec<_>) =
-        state.iter().map(|(key, value)| shown(key, value)).partition(|(_, _, is_whole)| *is_whole);
+    let (whole, cut): (Vec<_>, Vec<_>) = state
+        .iter()
+        .map(|(key, value)| shown_to_approver(key, value))
+        .partition(|(_, _, is_whole)| *is_whole);
     for (name, values) in [("state", whole), ("state_cut", cut)] {
         if !values.is_empty() {
             let values: Map<String, Value> = values.into_iter().map(|(key, value, _)| (key, value)).collect();
@@ -429,7 +431,7 @@ fn agreed(context: &NodeContext, state: &Map<String, Value>) -> Result<Option<Va
 
 /// A value as an approver sees it, and whether it is complete. The digest of a truncated value makes the request one about
 /// the whole value.
-fn shown(key: &str, value: &Value) -> (String, Value, bool) {
+fn shown_to_approver(key: &str, value: &Value) -> (String, Value, bool) {
     match StateValue::of(value) {
         StateValue::Truncated { begins, bytes, sha256 } => {
             (key.to_owned(), json!({"begins": begins, "bytes": bytes, "sha256": sha256}), false)

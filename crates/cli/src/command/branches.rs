@@ -226,11 +226,11 @@ fn show_events(session: &Session, only: &[CommittedEvent], cutter: &LineCutter) 
     };
     show::line(format!("only in {id}, {}:", counted(only.len() as u64, "event")));
     // NOTE: Events name branches by place: the events before them tell which nodes those are.
-    let mut stage = ActiveBranches::default();
+    let mut active = ActiveBranches::default();
     let before = session.visible_events().take_while(|committed| committed.version < first.version);
-    before.filter_map(|committed| recorded(&committed.event)).for_each(|event| stage.commit(&event));
+    before.filter_map(|committed| recorded(&committed.event)).for_each(|event| active.commit(&event));
     for committed in only {
-        for line in event_lines(committed, true, &mut stage) {
+        for line in event_lines(committed, true, &mut active) {
             show::line(cutter.cut(&line));
         }
     }

@@ -13,14 +13,14 @@ use crate::show;
 use crate::tool::mcp::{self, ServerCheck};
 
 /// The hint that tools of MCP servers are unchecked: only the running server can list them.
-const UNASKED: &str = "; `--servers` starts its MCP servers and checks their tools";
+const UNCHECKED_HINT: &str = "; `--servers` starts its MCP servers and checks their tools";
 
 pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> CommandEnding {
     let mut ending = CommandEnding::Done;
     for path in paths {
         let name = path.display().to_string();
         // NOTE: Servers are registered for the whole process: the difference belongs to this file.
-        let servers_before = mcp::known().len();
+        let servers_before = mcp::all_servers().len();
         let checked = match AgentFile::read(path) {
             Ok(read) => read.and_then(AgentFile::check),
             // An unreadable file does not stop the check of the others.
@@ -37,7 +37,7 @@ pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> 
             Err(faults) => (Vec::new(), Some(faults)),
         };
         let servers = match faults {
-            None if with_servers => mcp::checked().await,
+            None if with_servers => mcp::check_servers().await,
             _ => Vec::new(),
         };
         if json {
@@ -51,8 +51,8 @@ pub(super) async fn check(paths: &[PathBuf], with_servers: bool, json: bool) -> 
             }
             show::line(shown.to_string());
         } else {
-            let is_unasked = !with_servers && mcp::known().len() > servers_before;
-            let ok = || format!("{name}: ok{}", if is_unasked { UNASKED } else { "" });
+            let has_unchecked = !with_servers && mcp::all_servers().len() > servers_before;
+            let ok = || format!("{name}: ok{}", if has_unchecked { UNCHECKED_HINT } else { "" });
             show::line(faults.as_ref().map_or_else(ok, ToString::to_string));
             for OmittedToolRow { agent, tool, model, reason } in &omitted {
                 show::line(format!(

@@ -80,8 +80,8 @@ pub(super) async fn rewind(
     };
     let id = session.key().id.as_str();
     if json {
-        let told = json!({"abandoned": given_up, "session": id, "to": to, "version": version});
-        show::line(told.to_string());
+        let object = json!({"abandoned": given_up, "session": id, "to": to, "version": version});
+        show::line(object.to_string());
         return Ok(CommandEnding::Done);
     }
     show::line(format!("session {id} is as it was at version {to}; that is version {version}"));

@@ -45,9 +45,9 @@ fn list(waiting: &[WaitingMessage], json: bool) {
         return show::line(serde_json::Value::Array(messages.collect()).to_string());
     }
     for message in waiting {
-        let (at, said) = (show::moment(message.at), show::said_in(message));
+        let (at, text) = (show::moment(message.at), show::message_text(message));
         let row = show::styled(show::NAME, message.id.as_str()).with(show::DIM, format!("  {at}  "));
-        show::row(&row.and(show::short(&said)), 4);
+        show::row(&row.and(show::short(&text)), 4);
     }
     if waiting.is_empty() {
         show::note("no message waits");

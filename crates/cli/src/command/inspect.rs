@@ -20,7 +20,8 @@ use crate::context::CommandContext;
 use crate::error::{CommandEnding, UsageError};
 use crate::head::HistoryHead;
 use crate::migrate::{ValueFit, fit};
-use crate::show::{self, ActiveBranches, LineCutter, story};
+use crate::show::commit_lines::{commit_lines, message_lines};
+use crate::show::{self, ActiveBranches, LineCutter};
 
 /// Options of `stepfold inspect`.
 pub(super) struct InspectOptions<'a> {
@@ -142,7 +143,7 @@ impl SessionInspection<'_> {
         for (label, version) in &self.labels {
             show::line(format!("label {label}: version {version}"));
         }
-        for message in self.inbox.iter().map(show::said_in) {
+        for message in self.inbox.iter().map(show::message_text) {
             show::line(self.cutter.cut(&format!("stored, not answered yet: {message}")));
         }
         for request in &self.pending {
@@ -225,7 +226,7 @@ impl SessionInspection<'_> {
             "created": self.session.created.to_string(),
             "events": events.collect::<Vec<_>>(),
             "head": HistoryHead::of(self.session).map(|head| head.to_string()),
-            "inbox": self.inbox.iter().map(show::said_in).collect::<Vec<_>>(),
+            "inbox": self.inbox.iter().map(show::message_text).collect::<Vec<_>>(),
             "labels": self.labels.iter().map(|(label, version)| label_json(label, *version)).collect::<Vec<_>>(),
             "session": self.session.key.id.as_str(),
             "state": state.collect::<serde_json::Map<_, _>>(),
@@ -245,7 +246,7 @@ pub(super) fn label_json(label: &Label, version: u64) -> Value {
 /// An event for programs.
 pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
     let event = &committed.event;
-    let mut told = json!({
+    let mut object = json!({
         "at": event.at.to_string(),
         "author": event.author.as_str(),
         "counts": counts,
@@ -257,38 +258,38 @@ pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
         "version": committed.version,
     });
     if let Some(cause) = failure(event) {
-        told["failed"] = json!(cause);
+        object["failed"] = json!(cause);
     }
-    told
+    object
 }
 
 /// The lines of an event: its version, its kind, and its messages in notation.
 pub(super) fn event_lines(
     committed: &CommittedEvent,
     counts: bool,
-    stage: &mut ActiveBranches,
+    active: &mut ActiveBranches,
 ) -> Vec<String> {
     let event = &committed.event;
     let mark = if counts { ' ' } else { '-' };
-    let said = match (&*event.actions.started, event.actions.rewound_to()) {
+    let lines = match (&*event.actions.started, event.actions.rewound_to()) {
         ([], None) => match recorded(event) {
             Some(read) => {
-                let lines = story::of(&read, stage);
-                stage.commit(&read);
+                let lines = commit_lines(&read, active);
+                active.commit(&read);
                 lines
             }
             None => match failure(event) {
                 Some(cause) => vec![show::short(&cause)],
-                None => story::said(&event.messages),
+                None => message_lines(&event.messages),
             },
         },
         ([], Some(to)) => vec![format!("back to version {to}")],
         (started, _) => vec![format!("starts {}", started.join(", "))],
     };
-    let mut said = said.iter();
-    let first = said.next().map(String::as_str).unwrap_or_default();
+    let mut lines = lines.iter();
+    let first = lines.next().map(String::as_str).unwrap_or_default();
     let head = format!("{mark}{:>4}  {:<9} {first}", committed.version, event.kind.as_str());
-    let rest = said.map(|line| format!("{mark}{:>16}{line}", ""));
+    let rest = lines.map(|line| format!("{mark}{:>16}{line}", ""));
     std::iter::once(head.trim_end().to_owned()).chain(rest).collect()
 }
 
@@ -327,8 +328,8 @@ pub(super) async fn at(
 
 /// Makes the messages of a state readable.
 fn readable(mut state: State) -> State {
-    let said = show::said(state.messages().iter().map(|message| &**message));
-    state.replace_messages(said);
+    let messages = show::readable_messages(state.messages().iter().map(|message| &**message));
+    state.replace_messages(messages);
     state
 }
 

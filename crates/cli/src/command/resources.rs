@@ -34,15 +34,15 @@ pub(super) async fn resources(
 }
 
 async fn list(json: bool) -> anyhow::Result<()> {
-    for server in mcp::known() {
-        let (resources, prompts) = (listed(server.resources().await)?, listed(server.prompts().await)?);
+    for server in mcp::all_servers() {
+        let (resources, prompts) = (or_empty(server.resources().await)?, or_empty(server.prompts().await)?);
         if json {
-            let told = json!({
+            let object = json!({
                 "prompts": prompts.iter().map(prompt_json).collect::<Vec<_>>(),
                 "resources": resources.iter().map(resource_json).collect::<Vec<_>>(),
                 "server": server.name(),
             });
-            show::line(told.to_string());
+            show::line(object.to_string());
             continue;
         }
         for resource in &resources {
@@ -56,10 +56,10 @@ async fn list(json: bool) -> anyhow::Result<()> {
 }
 
 /// An empty list for a server that refuses the request: it has no resources, or no prompts.
-fn listed<T>(listed: Result<Vec<T>, McpError>) -> Result<Vec<T>, McpError> {
-    match listed {
+fn or_empty<T>(or_empty: Result<Vec<T>, McpError>) -> Result<Vec<T>, McpError> {
+    match or_empty {
         Err(McpError::Request { .. }) => Ok(Vec::new()),
-        listed => listed,
+        or_empty => or_empty,
     }
 }
 
@@ -95,10 +95,10 @@ fn prompt_json(prompt: &Prompt) -> Value {
 
 /// The messages of the prompt with this name, otherwise of the resource at this URI.
 async fn messages(named: &str, arguments: &[String]) -> anyhow::Result<Vec<Message>> {
-    let (server, name) = mcp::split(named)?;
-    let is_prompt = listed(server.prompts().await)?.iter().any(|prompt| prompt.name == name);
+    let (server, name) = mcp::split_name(named)?;
+    let is_prompt = or_empty(server.prompts().await)?.iter().any(|prompt| prompt.name == name);
     if !is_prompt {
-        return Ok(vec![Message::from_parts(Role::User, mcp::resource(named).await?)]);
+        return Ok(vec![Message::from_parts(Role::User, mcp::read_resource(named).await?)]);
     }
     let mut given = Map::new();
     for pair in arguments {

@@ -45,7 +45,7 @@ pub(super) async fn run(
     }
     let mut parts = vec![Part::text(question)];
     for named in sent.resources {
-        parts.extend(crate::tool::mcp::resource(named).await?);
+        parts.extend(crate::tool::mcp::read_resource(named).await?);
     }
     let mut input = Input::new().with_message(Message::from_parts(Role::User, parts));
     if !sent.set.is_empty() {

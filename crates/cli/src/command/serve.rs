@@ -219,9 +219,9 @@ async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<Co
         let _ = ending.send(ended);
         interrupts
     };
-    let (told, mut interrupts) = tokio::sync::oneshot::channel();
+    let (stopping, mut interrupts) = tokio::sync::oneshot::channel();
     let serving = server.serve_until(listener, async {
-        let _ = told.send(stop.await);
+        let _ = stopping.send(stop.await);
     });
     tokio::pin!(serving);
     let completed = tokio::select! {

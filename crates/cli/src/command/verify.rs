@@ -72,7 +72,7 @@ impl VerifyReport {
             };
             json!({"detail": fault.detail, "kind": kind, "place": fault.place.to_string()})
         });
-        let mut told = json!({
+        let mut object = json!({
             "events": self.verified.events,
             "faults": faults.collect::<Vec<_>>(),
             "is_cut": self.verified.is_cut,
@@ -81,16 +81,16 @@ impl VerifyReport {
             "whole": self.verified.is_whole(),
         });
         if let Some(head) = self.head {
-            told["head"] = json!(head.to_string());
+            object["head"] = json!(head.to_string());
         }
         if let Some((head, found)) = &self.expected {
-            told["expected"] = json!({
+            object["expected"] = json!({
                 "contained": found.is_contained(),
                 "detail": found.words(*head),
                 "head": head.to_string(),
             });
         }
-        told
+        object
     }
 }
 

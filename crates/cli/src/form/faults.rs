@@ -64,12 +64,12 @@ impl FaultCollector {
     }
 
     /// Checks a table: paths are relative to it meanwhile.
-    pub(crate) fn within<T>(&mut self, table: &[&str], look: impl FnOnce(&mut Self) -> T) -> T {
+    pub(crate) fn within<T>(&mut self, table: &[&str], check: impl FnOnce(&mut Self) -> T) -> T {
         let inside = self.path(table);
         let outside = std::mem::replace(&mut self.inside, inside);
-        let looked = look(self);
+        let checked = check(self);
         self.inside = outside;
-        looked
+        checked
     }
 
     /// Adds a fault at a path, or at its nearest ancestor that the file contains.

@@ -28,7 +28,7 @@ pub(crate) fn folded_approval(request: &ApprovalRequest) -> (Text, usize) {
 
 /// A request for programs.
 pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
-    let mut told = json!({
+    let mut object = json!({
         "arguments": arguments(&request.call),
         "call": call(&request.call),
         "id": request.id,
@@ -37,18 +37,18 @@ pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
         "tool": request.call.name,
     });
     if !request.inputs_from_state.is_empty() {
-        told["inputs_from_state"] = json!(request.inputs_from_state);
+        object["inputs_from_state"] = json!(request.inputs_from_state);
     }
     if let Some(message) = &request.message {
-        told["message"] = json!(message);
+        object["message"] = json!(message);
     }
     if let Some(token) = &request.token {
-        told["token"] = json!(token);
+        object["token"] = json!(token);
     }
     if let Some(schema) = request.schema() {
-        told["schema"] = schema.clone();
+        object["schema"] = schema.clone();
     }
-    told
+    object
 }
 
 /// The arguments of a call as JSON; as text if they are not an object.

@@ -4,12 +4,12 @@
 
 mod active_branches;
 mod calls;
+pub(crate) mod commit_lines;
 mod failed_request;
 mod line_cutter;
 mod nodes;
 mod rows;
 mod run_display;
-pub(crate) mod story;
 mod text;
 mod unfinished_run;
 
@@ -54,11 +54,11 @@ pub(crate) fn server_tool(tool: &str, arguments: &str) -> String {
 
 /// Messages in a readable form: a result of several texts becomes one text, since the notation of parts is JSON, which
 /// people do not read well.
-pub(crate) fn said<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Transcript {
-    messages.into_iter().map(readable).collect()
+pub(crate) fn readable_messages<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Transcript {
+    messages.into_iter().map(readable_message).collect()
 }
 
-fn readable(message: &Message) -> Message {
+fn readable_message(message: &Message) -> Message {
     let is_text = |result: &&ToolResult| match result.content() {
         ToolContent::Parts(parts) => parts.iter().all(|part| matches!(part.content, Content::Text(_))),
         _ => false,
@@ -86,10 +86,10 @@ pub(crate) fn decision(id: &str, decision: &Decision) -> String {
 }
 
 /// The text of a message in an inbox.
-pub(crate) fn said_in(waiting: &WaitingMessage) -> String {
+pub(crate) fn message_text(waiting: &WaitingMessage) -> String {
     let messages = waiting.input.only_messages().unwrap_or_default();
-    let said: Vec<_> = messages.iter().map(|message| message.text()).collect();
-    said.join("\n")
+    let readable_messages: Vec<_> = messages.iter().map(|message| message.text()).collect();
+    readable_messages.join("\n")
 }
 
 /// A time, to the second.

@@ -26,11 +26,11 @@ const OF_TASKS: [&str; 3] = ["current_task_id", "overall_progress", "tasks"];
 pub(super) struct NodeFollower {
     /// The nodes that continue the graph's conversation.
     speakers: BTreeSet<String>,
-    stage: ActiveBranches,
+    active: ActiveBranches,
     /// Text that is not a whole line yet, by its branch.
     texts: BTreeMap<Vec<usize>, String>,
     /// The branches of this step whose agents have streamed text: their answers were shown as that text.
-    heard: BTreeSet<Vec<usize>>,
+    streamed: BTreeSet<Vec<usize>>,
     /// The branches that were started and have not ended.
     at_work: BTreeSet<usize>,
     progress: Option<Progress>,
@@ -57,9 +57,9 @@ impl NodeFollower {
     pub(super) fn new(speakers: BTreeSet<String>, at_work: Vec<Planned>, state: Option<&State>) -> Self {
         NodeFollower {
             speakers,
-            stage: ActiveBranches::of(at_work),
+            active: ActiveBranches::of(at_work),
             texts: BTreeMap::new(),
-            heard: BTreeSet::new(),
+            streamed: BTreeSet::new(),
             at_work: BTreeSet::new(),
             progress: state.and_then(|state| Progress::of(state).ok()),
             ended: BTreeMap::new(),
@@ -68,7 +68,7 @@ impl NodeFollower {
 
     /// The labels of the active branches, if there are any.
     pub(super) fn at_work(&self) -> Option<String> {
-        let labels: Vec<String> = self.at_work.iter().map(|place| self.stage.label(*place)).collect();
+        let labels: Vec<String> = self.at_work.iter().map(|place| self.active.label(*place)).collect();
         (!labels.is_empty()).then(|| labels.join(", "))
     }
 
@@ -89,34 +89,34 @@ impl NodeFollower {
                 self.at_work.clear();
                 // A stopped branch may leave an unfinished line.
                 let stopped: Vec<Vec<usize>> = self.texts.keys().cloned().collect();
-                return stopped.iter().flat_map(|path| self.rest_of_text(path)).collect();
+                return stopped.iter().flat_map(|path| self.flush_text(path)).collect();
             }
             _ => {}
         }
-        self.see_in(&mut Vec::new(), event)
+        self.observe_in(&mut Vec::new(), event)
     }
 
-    fn see_in(&mut self, path: &mut Vec<usize>, event: &RunEvent) -> Vec<DisplayItem> {
+    fn observe_in(&mut self, path: &mut Vec<usize>, event: &RunEvent) -> Vec<DisplayItem> {
         match event {
             RunEvent::Inner { place, event, .. } => {
                 path.push(*place);
-                let shown = self.see_in(path, event);
+                let shown = self.observe_in(path, event);
                 path.pop();
                 shown
             }
             RunEvent::NodeStarted { branch, .. } => {
                 let path = [&**path, &[*branch]].concat();
-                let item = self.stage.item_of(&path).map(|item| format!(" with {item}"));
+                let item = self.active.item_of(&path).map(|item| format!(" with {item}"));
                 vec![
                     self.aside(&path, &format!("starts{}", item.unwrap_or_default())),
-                    DisplayItem::Wait(self.stage.label_of(&path)),
+                    DisplayItem::Wait(self.active.label_of(&path)),
                 ]
             }
             RunEvent::Output { branch, kind, value, .. } => {
                 let path = [&**path, &[*branch]].concat();
-                let mut shown = self.rest_of_text(&path);
+                let mut shown = self.flush_text(&path);
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                if kind.is_some() || !self.heard.contains(&path) {
+                if kind.is_some() || !self.streamed.contains(&path) {
                     let kind = kind.as_deref().unwrap_or("result");
                     shown.push(self.note(&path, &format!("{kind}: {}", short(&text))));
                 }
@@ -124,7 +124,7 @@ impl NodeFollower {
             }
             RunEvent::NodeFinished { branch, status, error, .. } => {
                 let path = [&**path, &[*branch]].concat();
-                let mut shown = self.rest_of_text(&path);
+                let mut shown = self.flush_text(&path);
                 let words = match error {
                     None => "done".to_owned(),
                     Some(error) => format!("failed: {}", short(error)),
@@ -141,28 +141,28 @@ impl NodeFollower {
                 debug_assert!(!matches!(event, RunEvent::Committed(_)), "commits are shown by `committed`");
                 Vec::new()
             }
-            event => self.of_agent(path, event),
+            event => self.observe_agent(path, event),
         }
     }
 
     /// Decides what is shown of an event of a branch's agent.
-    fn of_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<DisplayItem> {
+    fn observe_agent(&mut self, path: &[usize], event: &RunEvent) -> Vec<DisplayItem> {
         if let RunEvent::Text(text) = event {
-            self.heard.insert(path.to_vec());
+            self.streamed.insert(path.to_vec());
             return if self.speaks_alone(path) {
                 vec![DisplayItem::Text(text.clone())]
             } else {
                 self.text(path, text)
             };
         }
-        let mut shown = self.rest_of_text(path);
+        let mut shown = self.flush_text(path);
         match event {
             RunEvent::Asking { model, .. } => {
-                shown.push(DisplayItem::Wait(format!("{}: {model}", self.stage.label_of(path))));
+                shown.push(DisplayItem::Wait(format!("{}: {model}", self.active.label_of(path))));
             }
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 shown.push(self.note(path, &call_of(call_id, tool, arguments)));
-                shown.push(DisplayItem::Wait(format!("{}: {tool}", self.stage.label_of(path))));
+                shown.push(DisplayItem::Wait(format!("{}: {tool}", self.active.label_of(path))));
             }
             RunEvent::ToolProgress { call_id, report } => {
                 shown.push(self.aside(path, &format!("  {call_id} ... {}", short(&report.to_string()))));
@@ -182,7 +182,7 @@ impl NodeFollower {
 
     /// Whether this branch continues the graph's conversation, and is the only active one.
     fn speaks_alone(&self, path: &[usize]) -> bool {
-        let mut branches = self.stage.branches();
+        let mut branches = self.active.branches();
         match (path, branches.next(), branches.next()) {
             ([_], Some((_, planned)), None) => {
                 planned.item.is_none() && self.speakers.contains(&planned.node)
@@ -193,7 +193,7 @@ impl NodeFollower {
 
     /// Whether this branch continues the graph's conversation, so that its text is shown when the step ends.
     fn speaks(&self, path: &[usize]) -> bool {
-        let planned = path.first().and_then(|place| self.stage.branches().nth(*place));
+        let planned = path.first().and_then(|place| self.active.branches().nth(*place));
         path.len() == 1
             && planned
                 .is_some_and(|(_, planned)| planned.item.is_none() && self.speakers.contains(&planned.node))
@@ -204,15 +204,15 @@ impl NodeFollower {
         if self.speaks(path) {
             return Vec::new();
         }
-        let said = self.texts.entry(path.to_vec()).or_default();
-        said.push_str(text);
-        let Some(end) = said.rfind('\n') else { return Vec::new() };
-        let rest = said.split_off(end + 1);
-        let whole = std::mem::replace(said, rest);
+        let pending = self.texts.entry(path.to_vec()).or_default();
+        pending.push_str(text);
+        let Some(end) = pending.rfind('\n') else { return Vec::new() };
+        let rest = pending.split_off(end + 1);
+        let whole = std::mem::replace(pending, rest);
         whole.lines().map(|line| self.note(path, line)).collect()
     }
 
-    fn rest_of_text(&mut self, path: &[usize]) -> Vec<DisplayItem> {
+    fn flush_text(&mut self, path: &[usize]) -> Vec<DisplayItem> {
         let rest = self.texts.remove(path).filter(|rest| !rest.is_empty());
         rest.iter().map(|rest| self.note(path, rest)).collect()
     }
@@ -222,7 +222,7 @@ impl NodeFollower {
         let mut shown = Vec::new();
         // NOTE: Asked before the commit, which may replace the branches.
         let speaks_alone = self.speaks_alone(&[0]);
-        self.stage.commit(event);
+        self.active.commit(event);
         shown.extend(self.routes(event, &mut Vec::new()).into_iter().map(DisplayItem::Aside));
         if let EventKind::Interrupted { places, asks: false, .. } = &event.kind {
             let words = "failed: it had started when the process was interrupted, and is not run again";
@@ -236,7 +236,7 @@ impl NodeFollower {
         }
         if event.step_end.is_some() {
             self.ended.clear();
-            self.heard.clear();
+            self.streamed.clear();
         }
         if let Some(progress) = state.and_then(|state| Progress::of(state).ok()) {
             shown.extend(self.progress(progress));
@@ -248,7 +248,7 @@ impl NodeFollower {
     fn routes(&self, event: &Event, path: &mut Vec<usize>) -> Vec<String> {
         match &event.kind {
             EventKind::Planned { routes, .. } => {
-                let label = self.stage.label_of(path);
+                let label = self.active.label_of(path);
                 let before = if path.is_empty() { String::new() } else { format!("{label} | ") };
                 routes.iter().map(|routed| format!("{before}{}", route(routed))).collect()
             }
@@ -265,7 +265,7 @@ impl NodeFollower {
     /// Marks the task of an ended branch: the state changes only at the end of the step, which may take a while.
     fn task_ended(&mut self, path: &[usize], status: NodeStatus) -> Vec<DisplayItem> {
         let branch = path.first().filter(|_| path.len() == 1);
-        let planned = branch.and_then(|place| self.stage.branches().nth(*place));
+        let planned = branch.and_then(|place| self.active.branches().nth(*place));
         let id = planned.and_then(|(_, planned)| planned.item.as_ref()?.get("id")?.as_i64());
         let (Some(id), Some(progress)) = (id, self.progress.clone()) else { return Vec::new() };
         let is_it = |task: &TaskProgress| task.id == id && task.status == TaskStatus::Running;
@@ -305,7 +305,7 @@ impl NodeFollower {
     }
 
     fn line(&self, path: &[usize], words: &str) -> String {
-        let (label, width) = (self.stage.label_of(path), self.stage.width());
+        let (label, width) = (self.active.label_of(path), self.active.width());
         format!("{label:width$} | {words}").trim_end().to_owned()
     }
 }

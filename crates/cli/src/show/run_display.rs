@@ -118,12 +118,12 @@ impl RunDisplay {
         self.has_seen_run |= is_of_run(seen);
         match seen {
             Seen::Event { number, event, is_earlier, .. } if self.json => {
-                let mut told = json!({"event": event, "number": number});
+                let mut object = json!({"event": event, "number": number});
                 let is_earlier = *is_earlier || self.is_aside;
                 if is_earlier {
-                    told["earlier"] = json!(true);
+                    object["earlier"] = json!(true);
                 }
-                line(told.to_string());
+                line(object.to_string());
                 self.tell_progress(event, is_earlier);
             }
             Seen::Event { event, is_earlier, .. } => {
@@ -283,11 +283,11 @@ impl RunDisplay {
         };
         for shown in shown {
             if let DisplayItem::Progress(progress) = shown {
-                let mut told = json!({"progress": progress});
+                let mut object = json!({"progress": progress});
                 if is_earlier {
-                    told["earlier"] = json!(true);
+                    object["earlier"] = json!(true);
                 }
-                line(told.to_string());
+                line(object.to_string());
             }
         }
     }

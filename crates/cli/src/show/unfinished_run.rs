@@ -30,8 +30,8 @@ impl UnfinishedRun {
         let said: Vec<_> = run.transcript().iter().collect();
         let question = said.iter().rev().find(|message| message.role() == Role::User);
         let question = question.map(|question| short(&question.text())).unwrap_or_default();
-        let stage = ActiveBranches::of(run.branches().cloned().collect());
-        let branches = run.open_branches().into_iter().map(|branch| stage.label(branch.place));
+        let active = ActiveBranches::of(run.branches().cloned().collect());
+        let branches = run.open_branches().into_iter().map(|branch| active.label(branch.place));
         let calls =
             run.open_calls().into_iter().map(|(_, open)| call(&open).trim_start_matches("> ").to_owned());
         let open: Vec<String> = calls.chain(branches).collect();

@@ -21,7 +21,7 @@ use crate::form::agent::CommandForm;
 const ERROR_BYTES: usize = 4 * 1024;
 
 /// The variable in which a program finds the idempotency key of its call.
-const KEY: &str = "STEPFOLD_IDEMPOTENCY_KEY";
+const IDEMPOTENCY_KEY_VARIABLE: &str = "STEPFOLD_IDEMPOTENCY_KEY";
 
 /// A program of the agent file, ready to run.
 pub(crate) struct ExternalProgram {
@@ -81,7 +81,7 @@ impl ExternalProgram {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // NOTE: The guard kills the program however this future ends: a timeout drops it.
         let mut child = RunningProgram::new(child);
-        let feed = async {
+        let feed_input = async {
             if let Some(mut stdin) = stdin {
                 // NOTE: A program that does not read its input closes the pipe: that is not a failure.
                 let _ = stdin.write_all(input.as_bytes()).await;
@@ -91,7 +91,7 @@ impl ExternalProgram {
         let errors = async { Ok(read_start(stderr, ERROR_BYTES).await) };
         // NOTE: Too much output fails immediately: waiting for the end of the program could take forever.
         let ((), output, errors) =
-            tokio::try_join!(feed, read_bounded(stdout, self.form.output_bytes), errors)?;
+            tokio::try_join!(feed_input, read_bounded(stdout, self.form.output_bytes), errors)?;
         let status = child.wait().await?;
         if !status.success() {
             return Err(ToolError::new(failure(status, &errors)));
@@ -113,7 +113,7 @@ impl ExternalProgram {
             .args(&self.form.argv[1..])
             .current_dir(&self.folder)
             .env_clear()
-            .env(KEY, key)
+            .env(IDEMPOTENCY_KEY_VARIABLE, key)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

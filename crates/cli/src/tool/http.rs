@@ -18,7 +18,7 @@ use crate::form::agent::{HttpForm, HttpMethod};
 
 /// The maximum number of redirects.
 const REDIRECTS: usize = 5;
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The bytes of an error's body that the model reads.
 const ERROR_BYTES: usize = 2 * 1024;
 
@@ -54,7 +54,7 @@ pub(super) fn builder(
     let server = Arc::new(HttpTool { form: form.clone(), client: OnceLock::new() });
     let call = move |context: ToolContext| {
         let server = Arc::clone(&server);
-        async move { server.ask(&context).await }
+        async move { server.call(&context).await }
     };
     Some(Tool::new(name, description, call))
 }
@@ -110,7 +110,7 @@ fn check_host(url: &Url, hosts: &[String]) -> Result<(), String> {
 }
 
 impl HttpTool {
-    async fn ask(&self, context: &ToolContext) -> Result<Value, ToolError> {
+    async fn call(&self, context: &ToolContext) -> Result<Value, ToolError> {
         let request = self.request(context)?;
         let client = self.client.get_or_init(|| client(self.form.hosts.clone()));
         let client = client.as_ref().map_err(|error| ToolError::permanent(error.clone()))?;
@@ -240,7 +240,7 @@ fn client(hosts: Vec<String>) -> Result<Client, String> {
         .with_no_client_auth();
     Client::builder()
         .redirect(policy)
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         // NOTE: A proxy of the environment would be a host that the file does not name.
         .no_proxy()
         .tls_backend_preconfigured(tls)

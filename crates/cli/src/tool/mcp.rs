@@ -206,7 +206,7 @@ fn read_approved(file: &Path, faults: &mut FaultCollector) -> Option<Approved> {
 }
 
 /// The servers of the agent.
-pub(crate) fn known() -> Vec<Server> {
+pub(crate) fn all_servers() -> Vec<Server> {
     servers().iter().map(|known| known.server.clone()).collect()
 }
 
@@ -219,8 +219,8 @@ pub(crate) struct ServerCheck {
 
 /// Starts the servers of the files that were read since the last call, and checks their tools. The servers are stopped, and
 /// their definitions do not count as approved.
-pub(crate) async fn checked() -> Vec<ServerCheck> {
-    // NOTE: Taken out of the list, so that `end` does not store their definitions as approved.
+pub(crate) async fn check_servers() -> Vec<ServerCheck> {
+    // NOTE: Taken out of the list, so that `stop_servers` does not store their definitions as approved.
     let known = std::mem::take(&mut *servers());
     let mut checked = Vec::with_capacity(known.len());
     for KnownServer { server, .. } in known {
@@ -254,8 +254,8 @@ pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)
 }
 
 /// Splits `SERVER:NAME` into the server and the name.
-pub(crate) fn split(named: &str) -> Result<(Server, &str), UsageError> {
-    let known = known();
+pub(crate) fn split_name(named: &str) -> Result<(Server, &str), UsageError> {
+    let known = all_servers();
     let found = named.split_once(':').and_then(|(name, rest)| {
         let server = known.iter().find(|server| server.name() == name)?;
         Some((server.clone(), rest))
@@ -270,8 +270,8 @@ pub(crate) fn split(named: &str) -> Result<(Server, &str), UsageError> {
 }
 
 /// Reads the resource `SERVER:URI` into parts of a message.
-pub(crate) async fn resource(named: &str) -> anyhow::Result<Vec<Part>> {
-    let (server, uri) = split(named)?;
+pub(crate) async fn read_resource(named: &str) -> anyhow::Result<Vec<Part>> {
+    let (server, uri) = split_name(named)?;
     Ok(Box::pin(server.read_resource(uri)).await?)
 }
 
@@ -288,7 +288,7 @@ pub(crate) async fn change_of(tool: &str) -> Option<String> {
 }
 
 /// Stops the servers of this process, and stores the approved definitions.
-pub(crate) async fn end() {
+pub(crate) async fn stop_servers() {
     let known = std::mem::take(&mut *servers());
     for KnownServer { server, approved, .. } in known {
         if let (Some(file), Some(approved)) = (approved, server.approved()) {

@@ -164,7 +164,7 @@ impl TurnRunner<'_> {
                 break;
             };
             if !self.json {
-                let said = show::short(&show::said_in(first));
+                let said = show::short(&show::message_text(first));
                 show::aside(&format!("continues with a message that was stored: \"{said}\""));
             }
             let other = OtherProcess::in_session(self.context, session).await;
