@@ -191,16 +191,19 @@ fn opens_with_a_clause(paragraph: &str) -> bool {
     CLAUSES.contains(&word)
 }
 
-/// The names in backquotes of each table row that begins with a crate's folder.
+/// The names in backquotes in each row below the heading of a crate, `### crates/NAME`.
 fn named_rooms(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for row in page.lines().filter_map(|line| line.strip_prefix("| `crates/")) {
-        let name = row.split(['`', '/']).next().unwrap_or_default();
-        let words = row
-            .split('`')
-            .flat_map(|text| text.split('/'))
-            .map(|word| word.trim_end_matches(".rs").to_owned());
-        named.entry(name.to_owned()).or_default().extend(words);
+    let mut name = None;
+    for line in page.lines() {
+        if line.starts_with('#') {
+            name = line.strip_prefix("### crates/");
+        }
+        if let (Some(name), true) = (name, line.starts_with("| `")) {
+            let quoted = line.split('`').skip(1).step_by(2).flat_map(|text| text.split('/'));
+            let rooms = quoted.map(|word| word.trim_end_matches(".rs").to_owned());
+            named.entry(name.to_owned()).or_default().extend(rooms);
+        }
     }
     named
 }
@@ -294,7 +297,7 @@ mod tests {
 
     #[test]
     fn rooms_are_named_by_rows_of_their_crate() {
-        let page = "| `crates/a/src/run` | the run: `feed.rs` |\n| `crates/b` | `other` |\n";
+        let page = "### crates/a\n| `run` | the run: `feed.rs` |\n### crates/b\n| `other` | another |\n";
         let sources = ["run/mod.rs", "run/commit.rs", "feed.rs", "other.rs", "lib.rs"];
         let mut figures = figures(&[("ARCHITECTURE.md", page)]);
         let mut add = |room: &str| figures.add(&file(&format!("crates/a/src/{room}"), "//! A.\n"));
