@@ -12,9 +12,9 @@ pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
     expected: &'static str,
 ) -> Result<T, D::Error> {
-    struct ObjectVisitor<T>(&'static str, PhantomData<T>);
+    struct ObjectOnlyVisitor<T>(&'static str, PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectOnlyVisitor<T> {
         type Value = T;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,5 +26,5 @@ pub(crate) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         }
     }
 
-    deserializer.deserialize_map(ObjectVisitor(expected, PhantomData))
+    deserializer.deserialize_map(ObjectOnlyVisitor(expected, PhantomData))
 }

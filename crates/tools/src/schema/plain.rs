@@ -38,7 +38,7 @@ pub(crate) enum UnlistedProperties {
 pub(crate) fn for_model(schema: Value, unlisted: UnlistedProperties) -> Result<Map<String, Value>, String> {
     let root = schema.clone();
     let mut inliner =
-        ReferenceInliner { root: &root, open_references: vec!["#".to_owned()], schemas: 0, depth: 0 };
+        SchemaInliner { root: &root, open_references: vec!["#".to_owned()], schemas: 0, depth: 0 };
     let Value::Object(mut fields) = inliner.inlined(schema)? else {
         return Err("invalid parameters: expected a JSON Schema object".to_owned());
     };
@@ -73,7 +73,7 @@ fn check_top(fields: &Map<String, Value>) -> Result<(), String> {
 }
 
 /// Inlines the references of a schema, within limits.
-struct ReferenceInliner<'a> {
+struct SchemaInliner<'a> {
     root: &'a Value,
     /// The references that are being inlined.
     open_references: Vec<String>,
@@ -81,7 +81,7 @@ struct ReferenceInliner<'a> {
     depth: usize,
 }
 
-impl ReferenceInliner<'_> {
+impl SchemaInliner<'_> {
     fn inlined(&mut self, schema: Value) -> Result<Value, String> {
         self.schemas += 1;
         if self.schemas > MAX_SCHEMAS {
