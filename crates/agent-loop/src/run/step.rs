@@ -1,5 +1,39 @@
 //! The work of a step: its items, until all of them have their outcome. The items are the calls of the last reply, or the
 //! branches that a plan gives; what is inside of one, if anything is, is a run of its own.
+//!
+//! # Transitions
+//!
+//! The states of an item: each row is an answer that changes the state, with the states that follow. Items begin as
+//! `Ready`, or as the reply's fates say, and end as `Done`.
+//!
+//! | state | answer | next state |
+//! |---|---|---|
+//! | `Asking` | `Decisions` | `Ready`, `Done` |
+//! | `Asking` | `Asks` | `Ready` |
+//! | `Asking` | `Cancelled` | `Done` |
+//! | `Asking` | `TimedOut` | `Done` |
+//! | `Same` | `Decisions` | `Ready`, `Done` |
+//! | `Same` | `Cancelled` | `Done` |
+//! | `Same` | `TimedOut` | `Done` |
+//! | `Ready` | `Ask` | `Asking`, `Same` |
+//! | `Ready` | `Hooked` | `Done` |
+//! | `Ready` | `Started` | `Started` |
+//! | `Ready` | `Outcomes` | `HookPending`, `Done` |
+//! | `Ready` | `Cancelled` | `Done` |
+//! | `Ready` | `TimedOut` | `Done` |
+//! | `Started` | `Hooked` | `Done` |
+//! | `Started` | `Asks` | `Ready` |
+//! | `Started` | `Outcomes` | `HookPending`, `Done` |
+//! | `Started` | `Interrupted` | `Asking`, `Done` |
+//! | `Started` | `Cancelled` | `Done` |
+//! | `Started` | `TimedOut` | `Done` |
+//! | `HookPending` | `Asks` | `Ready` |
+//! | `HookPending` | `Outcomes` | `Done` |
+//! | `HookPending` | `Cancelled` | `Done` |
+//! | `HookPending` | `TimedOut` | `Done` |
+//!
+//! An item with a run inside is `Ready` until it is `Done`: that run has its own phase. The machine takes `Asks` of every
+//! item that is not done; the driver gives it of `Ready` and `Started` ones only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;

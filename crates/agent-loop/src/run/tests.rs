@@ -27,15 +27,23 @@ use crate::test_kit::Script;
 /// The next phases, by phase and answer.
 type Transitions = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// The rows of the table at the head of the module, without phases that take nothing.
-fn documented() -> Transitions {
-    let lines = include_str!("mod.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
-    let rows = lines.map(|line| {
+/// The rows of a table at the head of a file, without those that take nothing: its first column, the column of answers,
+/// and the last one.
+fn documented(source: &str, answer: usize) -> Transitions {
+    let lines = source.lines().filter_map(|line| line.strip_prefix("//! | `")?.strip_suffix(" |"));
+    let rows = lines.filter_map(|line| {
         let cells: Vec<String> = line.split('|').map(|cell| cell.replace(['`', ' '], "")).collect();
-        let next = cells[3].split(',').map(str::to_owned).collect();
-        ((cells[0].clone(), cells[2].clone()), next)
+        let next = cells.last()?.split(',').map(str::to_owned).collect();
+        Some(((cells[0].clone(), cells[answer].clone()), next))
     });
     rows.filter(|((_, answer), _)| !answer.is_empty()).collect()
+}
+
+fn as_text(transitions: &Transitions) -> String {
+    let rows = transitions.iter().map(|((before, answer), next)| {
+        format!("{before} | {answer} | {}", next.iter().cloned().collect::<Vec<_>>().join(", "))
+    });
+    rows.collect::<Vec<_>>().join("\n")
 }
 
 /// The needs of each phase, as the table has them.
@@ -304,12 +312,63 @@ fn the_table_is_what_the_machine_does() {
             }
         }
     }
-    let text = |transitions: &Transitions| {
-        let rows = transitions.iter().map(|((phase, answer), next)| {
-            format!("{phase} | {answer} | {}", next.iter().cloned().collect::<Vec<_>>().join(", "))
-        });
-        rows.collect::<Vec<_>>().join("\n")
-    };
-    assert_eq!(text(&documented()), text(&found));
+    assert_eq!(as_text(&documented(include_str!("mod.rs"), 2)), as_text(&found));
     assert_eq!(documented_needs(), needs);
+}
+
+/// Runs at a step of two equal calls, with its items in each state.
+fn runs_of_items() -> Vec<Run> {
+    let strict = agent(None);
+    let asking = strict.to_builder().approval(Approval::Once).ask_when_uncertain().build().unwrap();
+    let mut runs = Vec::new();
+    for agent in [strict, asking] {
+        let reply = Arc::new(calls(&["work", "work"]));
+        let rule = ItemState::Asking(AskReason::Rule);
+        let states = [
+            (ItemState::Ready, ItemState::Ready),
+            (ItemState::Started, ItemState::Ready),
+            (rule, ItemState::Same(0)),
+        ];
+        for (first, second) in states {
+            for is_hooked in [false, true] {
+                let mut step = OpenStep::of_calls(Arc::clone(&reply), None, SpentBudget::default());
+                step.items.change(0, |item| item.state = first.clone());
+                step.items.change(1, |item| item.state = second.clone());
+                if let StepPlan::Calls(calls) = &mut step.plan {
+                    calls.is_hooked = is_hooked;
+                }
+                let mut run = at(&agent, 1, RunPhase::Working(step));
+                run.state.push_message(Arc::clone(&reply));
+                let mut lost = run.clone();
+                lost.take_over();
+                runs.extend([run, lost]);
+            }
+        }
+    }
+    let unseen = |run: &Run| {
+        let next = answers(run).into_iter().filter_map(|answer| committed(run, answer));
+        next.filter(|next| next.item(0).is_some_and(|item| item.hook_pending().is_some())).collect::<Vec<_>>()
+    };
+    let pending: Vec<Run> = runs.iter().flat_map(unseen).collect();
+    runs.into_iter().chain(pending).collect()
+}
+
+#[test]
+fn the_table_of_items_is_what_the_machine_does() {
+    let mut found = Transitions::new();
+    for run in runs_of_items() {
+        for answer in answers(&run) {
+            let name = variant(&answer);
+            let Some(next) = committed(&run, answer) else { continue };
+            for place in 0..2 {
+                let state =
+                    |run: &Run| run.item(place).map_or("Done".to_owned(), |item| variant(&item.state));
+                let (before, after) = (state(&run), state(&next));
+                if before != after {
+                    found.entry((before, name.clone())).or_default().insert(after);
+                }
+            }
+        }
+    }
+    assert_eq!(as_text(&documented(include_str!("step.rs"), 1)), as_text(&found));
 }
