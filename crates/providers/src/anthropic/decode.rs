@@ -223,7 +223,7 @@ impl AnthropicDecoder {
             ("text_delta", _) => out.push(Chunk::Text(text("text"))),
             ("thinking_delta", _) => out.push(Chunk::Reasoning(text("thinking"))),
             ("citations_delta", Some(PartialBlock::Text { citations })) => {
-                citations.push(delta["citation"].clone())
+                citations.push(delta["citation"].clone());
             }
             ("signature_delta", Some(PartialBlock::Thinking { signature })) => {
                 signature.push_str(&text("signature"));
@@ -234,7 +234,7 @@ impl AnthropicDecoder {
                 out.push(Chunk::ToolCall(ToolCallChunk::new(*number, arguments)));
             }
             ("input_json_delta", Some(PartialBlock::Unknown { input, .. })) => {
-                input.push_str(&text("partial_json"))
+                input.push_str(&text("partial_json"));
             }
             ("input_json_delta", _) => {
                 return Err(ReplyFault::malformed("arguments of an unknown call"));
