@@ -39,19 +39,25 @@ pub(super) struct OpenedFile {
 }
 
 /// The device and the number of a file, where the system has them.
-type FileIdentity = Option<(u64, u64)>;
+#[derive(PartialEq, Eq)]
+struct FileIdentity {
+    #[cfg(unix)]
+    device: u64,
+    #[cfg(unix)]
+    number: u64,
+}
 
 #[cfg(unix)]
 fn identity(found: &fs::Metadata) -> FileIdentity {
     use std::os::unix::fs::MetadataExt as _;
 
-    Some((found.dev(), found.ino()))
+    FileIdentity { device: found.dev(), number: found.ino() }
 }
 
 /// Elsewhere only the existence of a file is known.
 #[cfg(not(unix))]
 fn identity(_: &fs::Metadata) -> FileIdentity {
-    None
+    FileIdentity {}
 }
 
 impl OpenedFile {

@@ -506,6 +506,7 @@ mod tests {
         AppendEvent, CreateSession, DeleteSession, Expected, GetSession, ListUnattended, SessionStore,
     };
     use futures_util::FutureExt as _;
+    use stepfold_state_core::state::Schema;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_micros(seconds * 1_000_000)
@@ -621,7 +622,7 @@ mod tests {
         /// A session whose claim is in this state, with the token of the newest claim.
         fn in_state(state: &str) -> (Self, u64) {
             let store = TableStore(MemoryStore::new());
-            let schema = SessionSchema::new(Default::default());
+            let schema = SessionSchema::new(Schema::default());
             ready(store.0.create(CreateSession::with_key(key(), &schema, at(0)))).unwrap();
             let token =
                 ready(store.0.claim(ClaimSession::new(key(), worker("a"), MINUTE, at(0)))).unwrap().token;
@@ -639,7 +640,7 @@ mod tests {
         }
 
         fn append(&self, claim: Option<AppendClaim>, now: Timestamp) -> Result<(), SessionError> {
-            let schema = SessionSchema::new(Default::default());
+            let schema = SessionSchema::new(Schema::default());
             let (id, invocation) = (EventId::new("e1").unwrap(), InvocationId::new("i1").unwrap());
             let event = Event::new(id, invocation, Author::new("user").unwrap(), now);
             let append = AppendEvent::new(key(), Expected::Any, event, &schema);
