@@ -1,4 +1,4 @@
-//! The sizes of what goes through Restate, far below the limit of a message (32 MiB).
+//! The limits of requests and reports that go through Restate, far below the limit of a message (32 MiB).
 //!
 //! A message above that limit is retried for ever, so a size is refused or cut here, and said.
 

@@ -283,7 +283,7 @@ fn invalid(message: String) -> TerminalError {
     TerminalError::new_with_code(400, message)
 }
 
-/// An error as Restate takes it: repeated, or told to the caller.
+/// Converts an error for Restate: repeated, or reported to the caller.
 fn handler_error(error: RunnerError) -> HandlerError {
     match reaction(&error) {
         ErrorReaction::Refuse(code) => TerminalError::new_with_code(code, error.to_string()).into(),

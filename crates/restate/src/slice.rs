@@ -17,7 +17,7 @@ pub(crate) enum SliceEnd {
         report: Box<RemoteReport>,
         /// Whether messages wait that nothing blocks any more.
         has_more: bool,
-        /// When the session is due without anybody deciding: the first deadline of what it waits for.
+        /// The time at which the session is due without a decision: its first deadline.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         due: Option<SystemTime>,
     },
@@ -62,7 +62,7 @@ pub(crate) enum ErrorReaction {
     Repeat,
     /// The object sleeps, and repeats the slice.
     Sleep,
-    /// The caller is told, with this status.
+    /// The caller gets the error, with this status.
     Refuse(u16),
 }
 

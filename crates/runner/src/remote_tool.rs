@@ -23,7 +23,7 @@ const KEY: &str = "call";
 impl Runner {
     /// The agent of this runner as a tool of other agents: each call is a run in a session of its own, of the same
     /// user, begun under the idempotency key of the call. The run of the caller is suspended meanwhile and holds
-    /// nothing; it looks whether the other one has ended after 1 second, 2, 4, and so on up to a minute, by durable
+    /// nothing; it checks whether the other one has ended after 1 second, 2, 4, and so on up to a minute, by durable
     /// timers, in whatever process [recovers](Runner::recover) it.
     ///
     /// The other run continues in this process, or by `recover` in another one of its runners. It may wait for
@@ -108,7 +108,7 @@ impl Runner {
             _ => {
                 let looked = u32::try_from(context.answered().len()).unwrap_or(u32::MAX);
                 let pause = FIRST.saturating_mul(1 << looked.min(10)).min(LONGEST);
-                // Each look waits under a label of its own.
+                // Each check waits under a label of its own.
                 let again = context.later(format!("look-{looked}")).message("the agent is at work");
                 again.within(pause).outcome()
             }

@@ -12,7 +12,7 @@ use crate::record::history::SessionHistory;
 use crate::session::cache::SessionCache;
 
 impl SessionAccess {
-    /// The session: only changes if it is cached and no worker runs in it; otherwise all of it.
+    /// Reads the session: only changes if it is cached and no worker runs in it; otherwise all of it.
     pub(crate) async fn read(&self) -> Result<ReadSession, RunnerError> {
         let Ok(mut cache) = self.local.cache.try_lock() else { return self.read_since(None, None).await };
         let (history, newer) = (cache.history.take(), cache.run_values());
@@ -25,14 +25,14 @@ impl SessionAccess {
     pub(crate) async fn read_cached(&self, cache: &mut SessionCache) -> Result<ReadSession, RunnerError> {
         let (history, newer) = (cache.history.take(), cache.run_values());
         let read = self.read_since(history, newer).await?;
-        // Another worker continued it, or created it again.
+        // Another worker has continued the session, or created it again.
         cache.stopped.take_if(|stopped| !stopped.is_current(&read.0));
         cache.history = Some(Arc::clone(&read.0));
         Ok(read)
     }
 
-    /// The session with changes since `known`, and its history. `left` are values newer than those of the
-    /// history.
+    /// The session with the changes since the cached history, and its new history. `newer` are values that are newer
+    /// than those of the cached history.
     pub(crate) async fn read_since(
         &self,
         cached: Option<Arc<SessionHistory>>,
@@ -51,7 +51,7 @@ impl SessionAccess {
         Ok((Arc::new(history), session))
     }
 
-    /// The session with changes since `known`; `None` if it has to be read from its beginning.
+    /// The session with the changes since the cached history; `None` if it has to be read from its beginning.
     async fn read_changes(
         &self,
         cached: Arc<SessionHistory>,
@@ -81,14 +81,14 @@ impl SessionAccess {
         session.map_err(|error| RunnerError::store(&self.local.key, error))
     }
 
-    /// Whether the newest event is of no unfinished run: then none is unfinished, whatever stands before it.
+    /// Whether the newest event belongs to no unfinished run: then no run is unfinished, whatever precedes it.
     pub(crate) async fn has_ended(&self) -> Result<bool, RunnerError> {
         let session = self.get_end(1).await?;
         Ok(session.visible_events().next_back().is_some_and(|newest| !is_unfinished(&newest.event)))
     }
 
-    /// Whether something may wait with a deadline. It reads no more than the last step, and of a run that has ended one
-    /// event.
+    /// Whether a request with a deadline may be pending. It reads no more than the last step, and of a run that has
+    /// ended one event.
     pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
         let mut events = 1;
         loop {

@@ -8,7 +8,7 @@ use crate::core::runner_core::RunnerCore;
 use crate::record::history::SessionHistory;
 use crate::session::local_session::LocalSession;
 
-/// A runner and one of its sessions.
+/// Accesses one session in the store, with the data of this process about it.
 #[derive(Clone)]
 pub(crate) struct SessionAccess {
     pub(crate) runner: Arc<RunnerCore>,

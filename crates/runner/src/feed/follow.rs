@@ -19,7 +19,7 @@ const PAGE: usize = 256;
 impl Runner {
     /// Follows a session: each commit after a version, in order and once, whichever process makes it; those that a
     /// rewind hid as well, and the rewind. It waits for more until it is dropped, and ends after an error: for example
-    /// when the session is deleted, also if it is created again. Commits of this runner are told at once, and those of
+    /// when the session is deleted, also if it is created again. Commits of this runner are reported at once, and those of
     /// others when the store [notifies](SessionStore::notices), within some 50 milliseconds (over SQLite within a
     /// second, while this runner commits itself); without notices within a second. It is woken by what happens in this
     /// session only.
@@ -51,7 +51,7 @@ impl Runner {
     }
 
     /// Follows a session as [`follow`](Runner::follow) does, if it is still the one with this life: if it was deleted and
-    /// created again since, no commit of the other one is told, and the stream ends with an error of the kind
+    /// created again since, no commit of the other one is reported, and the stream ends with an error of the kind
     /// [`NotFound`](stepfold_session_scopes::ErrorKind::NotFound).
     pub fn follow_life(
         &self,
@@ -86,11 +86,11 @@ struct SessionFollower {
     key: SessionKey,
     /// The life of the session; that of its first read, if none was given.
     life: Option<LifeId>,
-    /// The version of the last commit that was told.
+    /// The version of the last reported commit.
     after: u64,
     read: VecDeque<CommittedEvent>,
     watch: SessionWatch,
-    /// The next pause between looks; none before the first.
+    /// The next pause between polls; none before the first.
     pause: Option<Duration>,
 }
 
@@ -101,7 +101,7 @@ impl SessionFollower {
                 self.after = commit.version;
                 return Ok(commit);
             }
-            // What changes from now on is not missed, whatever is read.
+            // NOTE: the number of wake-ups is taken before the read, so that a change during the read is not missed.
             let polls = self.watch.newest.borrow_and_update().polls;
             let page = EventRange::Page { after: self.after, limit: PAGE };
             let get = GetSession::new(self.key.clone()).events(page).without_state();

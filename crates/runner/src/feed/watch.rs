@@ -37,8 +37,8 @@ impl Runner {
 
     /// Watches the sessions of one user, as [`watch`](Runner::watch) does: changes of other users are not reported.
     /// Other processes may have changed some when [`SessionChange::Missed`] says so: when the store
-    /// [tells](stepfold_session_scopes::SessionStore::notices) of it, and every 15 seconds; each second, if it does not
-    /// tell.
+    /// [notifies](stepfold_session_scopes::SessionStore::notices) of it, and every 15 seconds; each second, if it does not
+    /// notify.
     ///
     /// # Examples
     /// ```

@@ -132,7 +132,7 @@ impl SessionHandle {
         self.runner.0.store.dequeue(request).await.map_err(|error| self.failed(error))
     }
 
-    /// Cancels the run that was at work when a message was accepted, here or by another worker.
+    /// Cancels the run that was current when a message was accepted, here or by another worker.
     pub(crate) async fn interrupt(&self, at_work: Option<ActiveRun>) {
         if let Some(run) = at_work {
             return run.cancel();

@@ -72,7 +72,7 @@ impl Runner {
         CompleteCall { runner: self.clone(), token: token.to_owned(), outcome, by: None }
     }
 
-    /// The session of a token of a later outcome, whether it still waits for it or not: for a program that looks who may
+    /// The session of a token of a later outcome, whether it still waits for it or not: for a program that checks who may
     /// [`complete`](Runner::complete) it.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl SessionHandle {
                 AwaitStatus::Perhaps if waited.pause(&self.core().claims, &*self.core().clock).await => {}
                 AwaitStatus::OnceRecovered if !has_recovered => {
                     has_recovered = true;
-                    // Whether the call waits then is looked at next; another worker may do it as well.
+                    // The next round finds out whether the call waits; another worker may recover the run as well.
                     let _ = self.start_command(WorkerCommand::Recover)?.outcome().await;
                 }
                 // The call may be about to wait.

@@ -322,7 +322,7 @@ impl SessionHandle {
         core.changes.notify(key, version, false);
         let Some((event, stopped)) = of_run else { return };
         let UnfinishedRun { mut run, .. } = *stopped;
-        // A run that was restored from the record lacks its `temp:` values, which is told when it is restored again.
+        // A run that was restored from the record lacks its `temp:` values, which is reported when it is restored again.
         let is_kept = cache.stopped.take().is_some();
         if is_kept && run.follow(&event).is_ok() {
             let life = cache.history.as_ref().and_then(|history| history.life.clone());

@@ -108,7 +108,7 @@ impl SessionHandle {
 
     /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again with the same
     /// key and content, even from another process and after it was processed, it returns the same invocation, which
-    /// tells the outcome of the run that took the message from the record; [`Busy`] says how long a key is known. A
+    /// reports the outcome of the run that took the message, from the record; [`Busy`] says how long a key is known. A
     /// repeat is never new: nothing runs, is queued, interrupted or refused because of it.
     ///
     /// It costs one more commit than `send`.
@@ -135,7 +135,7 @@ impl SessionHandle {
             Err(full) => return Err(full),
         };
         let _queued = self.local.senders.enter().await;
-        // The one at work when the message is accepted, not the one that takes it.
+        // The run that is current when the message is accepted, not the one that takes it.
         let at_work = self.local.queue().run();
         let kind = MessageKind::of(&input, self.busy);
         let is_repeat = self.access().enqueue_stored(kind, id.clone(), input).await?;
@@ -360,7 +360,7 @@ impl SessionHandle {
     }
 
     /// The invocation that drives a run in this process, if any: of those that [run](SessionHandle::running), not one
-    /// that still waits or looks.
+    /// that still waits or reads.
     pub fn driving(&self) -> Option<Invocation> {
         self.local.queue().driving().cloned()
     }
@@ -443,7 +443,7 @@ impl SessionHandle {
             let Some(claim) = &session.claim else { return Ok((session, TakeOver::Never)) };
             let take_over = TakeOver::Token(claim.token);
             match self.holder(&session) {
-                ClaimHolder::Nobody | ClaimHolder::Us | ClaimHolder::Dead(_) => {
+                ClaimHolder::Free | ClaimHolder::Us | ClaimHolder::Dead(_) => {
                     return Ok((session, take_over));
                 }
                 ClaimHolder::Other if core.claims.when_claimed == WhenClaimed::TakeOver => {

@@ -65,14 +65,14 @@ impl RecoverOptions {
 
     /// Sets in how many sessions of one user work is done at once; three quarters of
     /// [`parallel`](RecoverOptions::parallel) by default, and one less than it at most, so that others have a place.
-    /// Users take turns: the sessions of those with the fewest at work come first.
+    /// Users take turns: the sessions of those with the fewest running ones come first.
     pub fn per_user(mut self, sessions: usize) -> Self {
         self.per_user = Some(sessions.max(1));
         self
     }
 
     /// Sets how often the store is asked; a tenth of the [duration of a claim](crate::RunnerBuilder::claim_for) by
-    /// default. A look costs one statement, however many sessions are idle.
+    /// default. A poll costs one statement, however many sessions are idle.
     pub fn poll(mut self, interval: Duration) -> Self {
         self.poll = Some(interval);
         self
@@ -194,7 +194,7 @@ struct SessionMark {
     /// The end of the attempt, and the inbox before it.
     at: Timestamp,
     inbox: u64,
-    /// Since when it was listed at the first look after the attempt: the clock may have been set since.
+    /// The time since which it was listed at the first poll after the attempt: the clock may have been set since.
     since: Option<Timestamp>,
 }
 
@@ -274,8 +274,8 @@ impl RecoveryTask {
         }
     }
 
-    /// Lists what is due, until enough is. The next look continues from there: what many sessions of others come before is
-    /// reached as well.
+    /// Lists due sessions until there are enough. The next poll continues from there, so that sessions after many others in
+    /// the list are reached as well.
     async fn list(&mut self) -> Result<(), RunnerError> {
         self.list_due().await?;
         let blocked = self.attempts.values().filter(|attempt| attempt.failures > 0).count();
@@ -342,7 +342,7 @@ impl RecoveryTask {
                 self.attempts.retain(|key, _| self.listed.contains(key) || self.running_in.contains(key));
                 return Ok(());
             }
-            // One that recovers once ends when a look from the beginning finds nothing.
+            // One that recovers once ends when a poll from the beginning finds nothing.
             if self.options.is_once && self.due.len() < enough {
                 continue;
             }
@@ -385,8 +385,8 @@ impl RecoveryTask {
         self.running_in.iter().filter(|key| key.user == *user).count()
     }
 
-    /// The session that comes next: the one that waits longest, of the user with the fewest at work whose turn is
-    /// longest ago.
+    /// The session that comes next: the one that waits longest, of the user with the fewest running sessions whose last
+    /// start is longest ago.
     fn next(&mut self) -> Option<Unattended> {
         let place = |session: &Unattended| {
             let user = &session.key.user;

@@ -17,7 +17,7 @@ impl SenderQueue {
     }
 }
 
-/// Tells the sender of a message that it is stored, and admits the next one.
+/// The reply to the sender of a message, once it is stored; then the next sender is admitted.
 #[derive(Clone)]
 pub(crate) struct AcceptanceReply(Arc<Mutex<Option<WaitingSender>>>);
 
@@ -32,12 +32,12 @@ impl AcceptanceReply {
         (AcceptanceReply(Arc::new(Mutex::new(Some(WaitingSender { reply, _queue: queue })))), accepted)
     }
 
-    /// Whether the sender was told.
+    /// Whether the sender has the reply.
     pub(crate) fn is_sent(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Only the first result counts. The sender is told before the next one is admitted.
+    /// Only the first result counts. The sender has it before the next one is admitted.
     pub(crate) fn send(&self, accepted: Result<(), RunnerError>) {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(WaitingSender { reply, _queue }) = open {

@@ -1,4 +1,4 @@
-//! The cached data of a session, so that a turn reads only new data.
+//! The cache of a session: its history, and the last run of this process.
 
 use std::sync::Arc;
 

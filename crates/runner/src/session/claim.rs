@@ -83,10 +83,10 @@ impl ClaimSettings {
     pub(crate) fn holder(&self, stored: Option<&Claim>, held: &HeldClaim) -> ClaimHolder {
         match stored {
             Some(claim) if Some(claim.token) == held.token() => ClaimHolder::Us,
-            Some(claim) if claim.owner == self.worker => ClaimHolder::Nobody,
+            Some(claim) if claim.owner == self.worker => ClaimHolder::Free,
             Some(claim) if self.is_dead.is_dead(&claim.owner) => ClaimHolder::Dead(claim.token),
             Some(_) => ClaimHolder::Other,
-            None => ClaimHolder::Nobody,
+            None => ClaimHolder::Free,
         }
     }
 }
@@ -95,7 +95,7 @@ impl ClaimSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimHolder {
     /// No worker, or this worker before its restart.
-    Nobody,
+    Free,
     /// This process.
     Us,
     /// Another worker that is known to be dead, with its token.

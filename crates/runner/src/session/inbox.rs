@@ -118,7 +118,7 @@ fn is_small(body: &Value) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CancelRequest {
     pub(crate) position: u64,
-    /// The invocation of the run; unknown in requests that earlier versions made, which are about the one at work.
+    /// The invocation of the run; unknown in requests that earlier versions made, which are about the current one.
     run: Option<InvocationId>,
 }
 

@@ -17,7 +17,7 @@ use crate::session::invocation::{Ended, Invocation};
 pub(crate) struct SessionQueue {
     /// The running invocation.
     pub(crate) current: Option<CurrentInvocation>,
-    /// The run that it drives, or is about to; made when it is first asked for.
+    /// The run that it drives or is about to drive; created on first use.
     run: Option<ActiveRun>,
     /// Whether another worker runs in the session: the running invocation waits for it.
     is_elsewhere: bool,
@@ -31,7 +31,7 @@ pub(crate) struct SessionQueue {
     joined: Vec<InvocationTicket>,
 }
 
-/// A worker's next action, and its invocation.
+/// A command to the worker, and its invocation.
 pub(crate) struct WorkerJob {
     pub(crate) command: WorkerCommand,
     pub(crate) ticket: InvocationTicket,
@@ -101,7 +101,7 @@ impl SessionQueue {
         self.current.as_ref().filter(|_| is_driven).map(|current| &current.invocation)
     }
 
-    /// The worker has seen who runs in the session.
+    /// Sets whether another worker runs in the session.
     pub(crate) fn set_elsewhere(&mut self, is_elsewhere: bool) {
         self.is_elsewhere = is_elsewhere;
     }
@@ -113,7 +113,7 @@ impl SessionQueue {
         std::mem::take(&mut self.joined)
     }
 
-    /// Tells those who wait for the end of the run, also of one that was never driven.
+    /// Notifies callers that wait for the end of the run, also of one that was never driven.
     fn end_run(&mut self, is_cancelled: bool) {
         if let Some(run) = self.run.take() {
             run.ended.send_replace(Some(is_cancelled));
@@ -205,7 +205,7 @@ impl InvocationTicket {
         self.waiting = Some(waiting);
     }
 
-    /// It no longer waits.
+    /// Gives up its place among the waiting messages.
     pub(crate) fn leave_queue(&mut self) {
         self.waiting = None;
     }
@@ -218,7 +218,7 @@ impl InvocationTicket {
     }
 }
 
-/// Tells the subscribers that no more events follow.
+/// Ends the streams of the subscribers.
 impl Drop for InvocationTicket {
     fn drop(&mut self) {
         self.hub.end();
@@ -230,7 +230,7 @@ impl ActiveRun {
         self.cancellation.cancel();
     }
 
-    /// Is cancelled with the run; and with the invocation, if the run is its own.
+    /// A token that is cancelled with the run; and with the invocation, if the run is its own.
     pub(crate) fn token(&self, is_of: Option<&Invocation>) -> CancellationToken {
         if let Some(invocation) = is_of {
             invocation.join_run(&self.cancellation);

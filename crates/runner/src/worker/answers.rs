@@ -73,7 +73,7 @@ impl<'a> InvocationDriver<'a> {
         Ok(receipt.map(|receipt| receipt.version))
     }
 
-    /// The outcome of the run that decisions are about which are stored already. The receipt is told, whatever that run
+    /// The outcome of the run whose decisions are stored already. The caller gets the receipt, whatever that run
     /// does now; `None` if they are not stored, or their run has not ended.
     pub(super) async fn answer_decided(
         &mut self,

@@ -26,7 +26,7 @@ use crate::session::invocation::Ended;
 use crate::session::queue::InvocationTicket;
 use crate::worker::next_action::{InvocationGoal, LastRunStatus, NextAction, SessionStatus, next_action};
 
-/// A working invocation.
+/// Drives an invocation to its end.
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing of the invocation")]
 pub(crate) struct InvocationDriver<'a> {
     pub(super) access: SessionAccess,
@@ -43,14 +43,14 @@ pub(crate) struct InvocationDriver<'a> {
     pub(super) decisions: Decisions,
     pub(crate) decision_reply: DecisionReply,
     pub(super) with_changed_agent: bool,
-    /// No caller has asked for it.
+    /// Whether recovery has started it, and no caller.
     pub(super) is_recovery: bool,
     /// Asks for a pause between two steps.
     pub(super) suspension: CancellationToken,
     pub(super) when_claimed: WhenClaimed,
     /// The time waited for another worker.
     pub(super) waited: ClaimWait,
-    /// Whether the message did not wait at the last look, and no run was seen to have taken it. It may be taken between the
+    /// Whether the message did not wait at the last read, and no run was seen to have taken it. It may be taken between the
     /// read of the session and that of the inbox, so it must be missing twice in a row.
     pub(super) is_missed: bool,
     /// Whether the last run has stored an event.
@@ -204,7 +204,7 @@ impl<'a> InvocationDriver<'a> {
             }
             (NextAction::Recover, Some(stopped)) => {
                 self.goal = goal;
-                // So that what is known is followed in place.
+                // NOTE: dropped, so that the cached history has one owner and is changed in place.
                 drop(read);
                 self.recover(stopped).await
             }
@@ -266,7 +266,7 @@ impl<'a> InvocationDriver<'a> {
         }
     }
 
-    /// The status of the session.
+    /// Determines the status of the session.
     pub(super) async fn inspect(
         &mut self,
         read: &ReadSession,
@@ -276,10 +276,10 @@ impl<'a> InvocationDriver<'a> {
         let (stopped, last) = match holder {
             // Only this worker checks what another worker does.
             ClaimHolder::Other | ClaimHolder::Dead(_) => (None, LastRunStatus::Ended),
-            ClaimHolder::Nobody | ClaimHolder::Us => self.inspect_last_run(read)?,
+            ClaimHolder::Free | ClaimHolder::Us => self.inspect_last_run(read)?,
         };
-        if last == LastRunStatus::Ended && matches!(holder, ClaimHolder::Nobody | ClaimHolder::Us) {
-            // They came too late.
+        if last == LastRunStatus::Ended && matches!(holder, ClaimHolder::Free | ClaimHolder::Us) {
+            // Requests to cancel that are left came too late.
             self.access.apply_cancellations(None).await;
         }
         Ok((stopped, SessionStatus { last, first: self.first(), holder }))
@@ -350,7 +350,7 @@ impl<'a> InvocationDriver<'a> {
         }
     }
 
-    /// Waits a while for the worker that holds the claim.
+    /// Pauses for the worker that holds the claim.
     pub(super) async fn wait(&mut self, session: &Session) -> Result<(), RunnerError> {
         let runner = Arc::clone(&self.access.runner);
         let cancellation = self.ticket.current.cancellation.clone();
@@ -406,7 +406,7 @@ impl<'a> InvocationDriver<'a> {
         InvocationId::new(self.access.runner.ids.next()).map_err(|error| self.failed(error))
     }
 
-    /// Tells the sender of the message, if not done before.
+    /// Replies to the sender of the message, if not done before.
     pub(crate) fn accept(&mut self, accepted: Result<(), RunnerError>) {
         if let Some(acceptance) = self.acceptance.take() {
             acceptance.send(accepted);

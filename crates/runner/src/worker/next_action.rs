@@ -7,7 +7,7 @@
 //!
 //! | holder of the claim | when claimed | goal | action |
 //! |---|---|---|---|
-//! | `Nobody`, `Us` | any | any | by the next table |
+//! | `Free`, `Us` | any | any | by the next table |
 //! | `Dead` | any | any | `Claim` |
 //! | `Other` | `TakeOver` | any | `Claim` |
 //! | `Other` | `Refuse` | any | `RefuseClaimed` |
@@ -15,7 +15,7 @@
 //! | `Other` | `Wait` | any other | `Wait` |
 //!
 //! The status of the last run decides, and whether messages are in the inbox. In place of `Recover`, `Resume` and
-//! `Abandon` the action is `Claim` as long as nobody holds the claim.
+//! `Abandon` the action is `Claim` as long as no worker holds the claim.
 //!
 //! | goal | `Ended`, inbox empty | `Ended`, messages in the inbox | `Interrupted` | `Waits` | `Unreadable` |
 //! |---|---|---|---|---|---|
@@ -88,12 +88,12 @@ pub(crate) enum NextAction {
     Store,
     /// Begin a turn with the first message of the inbox.
     Take,
-    /// Claim the session, and look again.
+    /// Claim the session, and decide again.
     Claim {
         /// Whether to take over another worker's claim.
         take_over: TakeOver,
     },
-    /// Wait for the worker that holds the claim, and look again.
+    /// Wait for the worker that holds the claim, and decide again.
     Wait,
     /// Complete the interrupted run, before anything new begins.
     Recover,
@@ -103,7 +103,7 @@ pub(crate) enum NextAction {
     Abandon,
     /// Repair the conversation after a run whose record is unreadable.
     Repair,
-    /// Look again: the message does not wait, and no run was seen to take it.
+    /// Decide again: the message does not wait, and no run was seen to take it.
     LookAgain,
     /// Refuse: these requests need decisions first.
     Refuse(Vec<String>),
@@ -133,7 +133,7 @@ pub(crate) fn next_action(
     when_claimed: WhenClaimed,
 ) -> NextAction {
     let next = match (goal, status.holder, when_claimed) {
-        (_, ClaimHolder::Nobody | ClaimHolder::Us, _) => of_run(goal, status.last, status.first),
+        (_, ClaimHolder::Free | ClaimHolder::Us, _) => of_run(goal, status.last, status.first),
         (_, ClaimHolder::Dead(token), _) => NextAction::Claim { take_over: TakeOver::Token(token) },
         (_, ClaimHolder::Other, WhenClaimed::TakeOver) => NextAction::Claim { take_over: TakeOver::Always },
         (_, ClaimHolder::Other, WhenClaimed::Refuse) => NextAction::RefuseClaimed,
@@ -143,7 +143,7 @@ pub(crate) fn next_action(
     match next {
         // A turn that begins claims the session with its first commit; a resumed run has earlier commits.
         NextAction::Recover | NextAction::Resume | NextAction::Abandon
-            if status.holder == ClaimHolder::Nobody =>
+            if status.holder == ClaimHolder::Free =>
         {
             NextAction::Claim { take_over: TakeOver::Never }
         }
@@ -362,13 +362,13 @@ mod tests {
     fn a_run_continues_only_under_a_claim() {
         for goal in [InvocationGoal::TakeInbox, InvocationGoal::Resume, InvocationGoal::Abandon] {
             let status =
-                SessionStatus { last: LastRunStatus::Interrupted, first: None, holder: ClaimHolder::Nobody };
+                SessionStatus { last: LastRunStatus::Interrupted, first: None, holder: ClaimHolder::Free };
             assert_eq!(
                 super::next_action(goal, status, WAIT),
                 NextAction::Claim { take_over: TakeOver::Never }
             );
         }
-        let status = SessionStatus { last: LastRunStatus::Ended, first: None, holder: ClaimHolder::Nobody };
+        let status = SessionStatus { last: LastRunStatus::Ended, first: None, holder: ClaimHolder::Free };
         assert_eq!(super::next_action(InvocationGoal::Begin, status, WAIT), NextAction::Begin);
     }
 }

@@ -65,8 +65,8 @@ impl<'a> InvocationDriver<'a> {
         self.access.runner.abandon_after.is_some_and(|limit| failed.any(|failed| failed.times >= limit))
     }
 
-    /// Runs, with every commit stored before anything else happens, as long as the claim is held. On the heap: its future
-    /// would otherwise be part of each caller's.
+    /// Drives a run as long as the claim is held; every commit is stored before anything else happens. The future is on the
+    /// heap, since it would otherwise be part of each caller's.
     pub(super) fn drive(
         &mut self,
         from: Box<UnfinishedRun>,
@@ -94,7 +94,7 @@ impl<'a> InvocationDriver<'a> {
             cancellation.cancel();
         }
         if place > 0 {
-            // It continues, and its next event may be long in coming.
+            // NOTE: watchers are notified now, since the next event of a resumed run may take long.
             let version = self.cache.history.as_ref().map_or(0, |history| history.version);
             core.changes.notify(&local.key, version, true);
         }
@@ -196,7 +196,7 @@ impl<'a> InvocationDriver<'a> {
         }
     }
 
-    /// Tells the invocations whose messages the run has taken: its outcome is theirs.
+    /// Ends the invocations whose messages the run has taken, with its outcome.
     pub(super) fn end_joined(&self, ended: &Ended, version: u64) {
         let is_cancelled = ended.as_ref().is_ok_and(|outcome| *outcome.exit() == Exit::Cancelled);
         for joined in self.access.local.queue().run_has_ended(is_cancelled) {
@@ -270,7 +270,7 @@ impl<'a> InvocationDriver<'a> {
         }
     }
 
-    /// A commit is rejected by the store.
+    /// Converts the error of a run; a rejected commit becomes the error of the store.
     pub(super) fn run_failed(&self, error: RunError) -> RunnerError {
         let key = &self.access.local.key;
         match error.fault() {
@@ -307,7 +307,7 @@ impl<'a> InvocationDriver<'a> {
     }
 }
 
-/// The next message that was read, or that is read then.
+/// The next message that was read; without one, more are read.
 fn next_message(
     messages: &mut std::vec::IntoIter<Message>,
     mut read: impl FnMut() -> Option<Vec<Message>>,

@@ -97,7 +97,7 @@ impl SessionWorker {
     /// Removes requests to cancel a run that has ended meanwhile.
     async fn drop_late_cancels(&self, ended: &Ended) {
         let has_ended = ended.as_ref().is_ok_and(|outcome| !outcome.exit().is_resumable());
-        // One that could not be removed goes with the next look.
+        // A request that could not be removed is removed at the next read of the inbox.
         if has_ended && self.access.local.inbox.is_stale() && self.access.read_inbox().await.is_ok() {
             self.access.apply_cancellations(None).await;
         }

@@ -85,7 +85,7 @@ impl<'a> InvocationDriver<'a> {
     }
 
     /// A message that cannot begin must not block later ones. Its own sender gets the error, and it is
-    /// removed from the inbox; other callers are told which message it is.
+    /// removed from the inbox; other callers get an error that names the message.
     pub(super) async fn cannot_begin(
         &self,
         error: RunnerError,
@@ -95,7 +95,7 @@ impl<'a> InvocationDriver<'a> {
         let own = entries.iter().find(|entry| entry.id == *self.ticket.current.invocation.id());
         match (own, entries.first()) {
             (Some(own), _) => {
-                // The next caller meets one that could not be removed, and gets the error.
+                // If it could not be removed, the next caller finds it, and gets the error.
                 let _ = self.access.dequeue(own).await;
                 error
             }
@@ -154,7 +154,7 @@ impl<'a> InvocationDriver<'a> {
     ) -> Ended {
         let (history, session) = read;
         let state = history.state(&session, &self.access.runner.schema)?;
-        // The run that left the conversation in its current state, if it was one of this process.
+        // The run that produced the current conversation, if this process ran it.
         let from_run = self.cache.stopped.as_ref().map(StoppedRun::run);
         let input = input.on_state(state, from_run).with_summary(history.summary.clone());
         let key = &self.access.local.key;
