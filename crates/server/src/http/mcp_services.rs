@@ -1,6 +1,6 @@
 //! A service of the Model Context Protocol for each principal of an app.
 //!
-//! Each principal has a service of its own, so that no session of another principal exists for it, whatever id it sends.
+//! Each principal has a service of its own, so that it cannot see other principals' sessions, whatever id it sends.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -271,6 +271,7 @@ impl Metrics {
             let of = ConnectionLabels { app: app.clone(), db_client_connection_state: state };
             self.0.connections.get_or_create(&of).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
+        // NOTE: A counter only grows, and the load has the total.
         let lost = self.0.lost_claims.get_or_create(&app);
         lost.inc_by(load.lost_claims.saturating_sub(lost.get()));
     }
@@ -288,7 +289,7 @@ impl Metrics {
         self.0.requests.get_or_create(&labels).inc();
     }
 
-    /// Counts a stream until its place is dropped.
+    /// Counts a stream until its permit is dropped.
     pub(super) fn stream(&self, permit: LimitPermit) -> CountedStream {
         self.0.streams.inc();
         CountedStream { metrics: self.clone(), _permit: permit }

@@ -34,7 +34,7 @@
 //!
 //! # Guarantees
 //!
-//! - A session of another user does not exist, whatever a request says: users come from the [`Principal`], never from a
+//! - A request cannot see other users' sessions, whatever it says: users come from the [`Principal`], never from a
 //!   path or a body.
 //! - A live stream that is resumed with `Last-Event-ID` has each commit once, in order: after a restart, from another
 //!   process, and after a gap that was too long to be kept in memory. Unfinished text is not stored; where some is lost,

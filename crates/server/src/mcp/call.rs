@@ -129,6 +129,7 @@ impl AgentServer {
         let mut seen = invocation.subscribe(0);
         let mut done = 0.0;
         let takes_tasks = context.client_capabilities().is_some_and(|client| client.supports_tasks());
+        // NOTE: At once, also if the run ends faster than its first event is seen.
         if takes_tasks && self.task_after.is_zero() {
             return FollowOutcome::Long;
         }
@@ -149,7 +150,7 @@ impl AgentServer {
                     let (Some(token), Some(message)) = (&token, progress_message(&event)) else { continue };
                     done += 1.0;
                     let progress = wire::ProgressNotificationParam::new(token.clone(), done).with_message(message);
-                    // A client that is gone ends the connection, and that the call.
+                    // A failure means that the client is gone: the end of its connection cancels the call.
                     let _ = context.peer.notify_progress(progress).await;
                 }
                 () = &mut long, if takes_tasks => return FollowOutcome::Long,
@@ -170,7 +171,7 @@ async fn still_waiting(
     Ok(waiting_result(session, "the session waits for decisions about earlier calls", &pending).into())
 }
 
-/// Keeps what the request holds (its place among the runs of a user) until the run ends.
+/// Holds the permit of the request until the run ends.
 fn hold_until_end(invocation: &Invocation, context: &RequestContext<RoleServer>) {
     let (invocation, held) = (invocation.clone(), context.extensions.clone());
     tokio::spawn(async move {

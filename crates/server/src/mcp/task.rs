@@ -38,7 +38,7 @@ impl TaskFailures {
         failures.iter().find(|(failed, _)| failed == task).map(|(_, why)| why.clone())
     }
 
-    /// Waits for the end of a run in the background, keeps its error, and drops what is held until then.
+    /// Waits for the end of a run in the background, keeps its error, and drops the held value then.
     fn watch(&self, task: String, invocation: Invocation, held: impl Send + 'static) {
         let failures = self.clone();
         tokio::spawn(async move {
@@ -82,7 +82,7 @@ impl fmt::Display for McpTaskId<'_> {
     }
 }
 
-/// Takes places for runs that a request may start, of a user whose runs are limited.
+/// Takes permits for runs that a request may start, of a user whose runs are limited.
 #[derive(Clone)]
 #[cfg(feature = "http")]
 pub(crate) struct RunPermits(Arc<dyn Fn() -> Option<RunPermit> + Send + Sync>);
@@ -96,7 +96,7 @@ impl RunPermits {
     }
 }
 
-/// A place for a run that the request starts, if one is free. Where runs are not limited, there is always one.
+/// A permit for a run that the request starts, if one is free. Where runs are not limited, there is always one.
 fn permit_for(context: &RequestContext<RoleServer>) -> Option<RunPermit> {
     #[cfg(feature = "http")]
     if let Some(parts) = context.extensions.get::<http::request::Parts>()

@@ -104,6 +104,7 @@ pub(in crate::http) async fn logged(log: AccessLog, request: Request, next: Next
     entry.access.status = response.status().as_u16();
     entry.access.principal = response.extensions_mut().remove().map(|CallerName(name)| name);
     if let Some(bytes) = response.body().size_hint().exact() {
+        // NOTE: A body that counts its frames has no known length; without this header, the answer would be chunked.
         response.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(bytes));
         if bytes == 0 {
             return response;

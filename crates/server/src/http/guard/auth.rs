@@ -58,7 +58,7 @@ impl FromStr for Role {
 
 /// An authenticated sender of requests.
 ///
-/// Its user is the tenant: sessions of other users do not exist for it. Its name is recorded as the author of decisions.
+/// Its user is the tenant: it cannot see other users' sessions. Its name is recorded as the author of decisions.
 ///
 /// # Examples
 /// ```

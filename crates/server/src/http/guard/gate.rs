@@ -50,7 +50,8 @@ impl OriginRules {
         headers: &HeaderMap,
     ) -> Result<RequestOrigin, GateRefusal> {
         let host = text(headers, &HOST);
-        // Of two names, both must be ours; a request without any is from no browser, and HTTP/1.1 forbids it.
+        // NOTE: Of two host names, both must be names of the server. A request without any is not from a browser, and
+        // HTTP/1.1 forbids it.
         let named = [host, uri.authority().map(http::uri::Authority::as_str)];
         if named.iter().flatten().next().is_none() || !named.iter().flatten().all(|host| self.is_ours(host)) {
             return Err(GateRefusal::Host);
@@ -84,7 +85,7 @@ impl OriginRules {
     }
 
     fn origin(&self, host: &str, headers: &HeaderMap) -> Result<RequestOrigin, GateRefusal> {
-        // What cannot be read is not ours.
+        // NOTE: A header that is not text counts as foreign.
         let origin = headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or("null"));
         let site = headers.get("sec-fetch-site").map(|site| site.to_str().unwrap_or("cross-site"));
         // NOTE: An allowed origin comes before `Sec-Fetch-Site`, which says `cross-site` for it.
@@ -103,14 +104,14 @@ impl OriginRules {
         }
         match site {
             None | Some("none" | "same-origin") => Ok(RequestOrigin::Own),
-            // Another port of this host counts as the same site.
+            // NOTE: A page on another port of this host counts as the same site, and is foreign.
             Some(_) => Err(GateRefusal::Origin),
         }
     }
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
-    // What cannot be read is not a name of ours.
+    // NOTE: A header that is not text is no name of the server.
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 

@@ -100,7 +100,7 @@ struct UsageCounts {
     by_user: HashMap<UserId, CountsByKind>,
 }
 
-/// The places that are taken, by kind.
+/// The number of permits that are taken, by kind.
 type CountsByKind = [usize; 4];
 
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +112,7 @@ enum LimitKind {
     Memory,
 }
 
-/// A place that is taken until it is dropped.
+/// A permit: a share of a limit, which is released when this is dropped.
 #[derive(Debug)]
 pub(in crate::http) struct LimitPermit {
     usage: LimitUsage,
@@ -122,7 +122,7 @@ pub(in crate::http) struct LimitPermit {
     amount: usize,
 }
 
-/// The bytes that a request or a stream holds, until it is dropped. Cloning it shares them.
+/// The memory that a request or a stream reserves, until this is dropped. Clones share it.
 #[derive(Clone, Debug)]
 pub(in crate::http) struct MemoryReservation {
     permit: Arc<Mutex<LimitPermit>>,
@@ -131,7 +131,7 @@ pub(in crate::http) struct MemoryReservation {
 }
 
 impl MemoryReservation {
-    /// Another one of the same user, with no bytes yet.
+    /// An empty reservation of the same user.
     pub(in crate::http) fn new_empty(&self) -> MemoryReservation {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         MemoryReservation {
@@ -140,28 +140,28 @@ impl MemoryReservation {
         }
     }
 
-    /// Takes more bytes, before they are used.
+    /// Reserves more bytes, before they are used.
     pub(in crate::http) fn grow(&self, bytes: usize) -> Result<(), Problem> {
         self.change(|held| held.saturating_add(bytes))
     }
 
-    /// Holds this number of bytes instead.
+    /// Reserves this number of bytes instead.
     pub(in crate::http) fn resize(&self, bytes: usize) -> Result<(), Problem> {
         self.change(|_| bytes)
     }
 
-    /// The bytes that it holds.
+    /// The number of reserved bytes.
     pub(in crate::http) fn size(&self) -> usize {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).amount
     }
 
-    /// Holds nothing any more.
+    /// Releases all bytes.
     pub(in crate::http) fn free(&self) {
         // Fewer bytes are never refused.
         let _ = self.resize(0);
     }
 
-    /// As many bytes as this user may hold.
+    /// The number of bytes that this user may hold.
     pub(in crate::http) fn limit(&self) -> usize {
         self.limits.0.min(self.limits.1)
     }
@@ -202,6 +202,7 @@ impl UsageCounts {
     fn set(&mut self, user: &UserId, kind: usize, count: usize) {
         let of_user = self.by_user.entry(user.clone()).or_default();
         of_user[kind] = count;
+        // NOTE: Users without permits are removed, so that the map does not grow with each user who ever came.
         if *of_user == CountsByKind::default() {
             self.by_user.remove(user);
         }
@@ -209,7 +210,7 @@ impl UsageCounts {
 }
 
 impl LimitUsage {
-    /// The bytes of a request or a stream: none yet.
+    /// An empty reservation, for a request or a stream.
     pub(in crate::http) fn memory(&self, user: &UserId, limits: &Limits) -> MemoryReservation {
         let permit = Arc::new(Mutex::new(self.empty(user)));
         MemoryReservation { permit, limits: (limits.memory_per_user, limits.memory) }
@@ -219,7 +220,7 @@ impl LimitUsage {
         LimitPermit { usage: self.clone(), user: user.clone(), kind: LimitKind::Memory, amount: 0 }
     }
 
-    /// Takes a place for a live stream.
+    /// Takes a permit for a live stream.
     pub(in crate::http) fn stream_permit(
         &self,
         user: &UserId,
@@ -228,12 +229,12 @@ impl LimitUsage {
         self.permit(user, LimitKind::Stream, "live streams", limits.streams_per_user, limits.streams)
     }
 
-    /// Takes a place for a run.
+    /// Takes a permit for a run.
     pub(in crate::http) fn run_permit(&self, user: &UserId, limits: &Limits) -> Result<LimitPermit, Problem> {
         self.permit(user, LimitKind::Run, "runs", limits.runs_per_user, usize::MAX)
     }
 
-    /// Takes a place for a request that reads or makes a whole session.
+    /// Takes a permit for a request that reads or makes a whole session.
     // NOTE: These requests hold a whole session in memory. Its size is not known before it is read, so that their number is
     // limited (docs/decisions/server.md).
     pub(in crate::http) fn heavy_permit(
@@ -244,7 +245,7 @@ impl LimitUsage {
         self.permit(user, LimitKind::Heavy, HEAVY, limits.heavy_per_user, limits.heavy)
     }
 
-    /// Takes a place of a kind, of which a user has at most so many, and all users together.
+    /// Takes a permit of a kind, of which one user and all users together have a limited number.
     fn permit(
         &self,
         user: &UserId,

@@ -28,7 +28,7 @@ const UNKNOWN_PAGE: (usize, usize) = (16, 1 << 20);
 /// A page of commits, before it is loaded.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) struct PagePlan {
-    /// With the commits before it that name what its first ones mention.
+    /// The range of the page, with the commits before it whose items its first commits mention.
     pub(in crate::http) range: EventRange,
     /// The number of its commits.
     pub(in crate::http) limit: usize,
@@ -64,7 +64,7 @@ impl PagePlan {
         hold(page.weight).map(|()| page)
     }
 
-    /// The same without those before them, of few stored bytes.
+    /// The same without the commits before the page, and of few stored bytes.
     pub(in crate::http) async fn just_after(
         runner: &Runner,
         key: &SessionKey,
@@ -84,6 +84,7 @@ impl PagePlan {
         let (limit, of_page) = fitting_prefix(page.iter(), bytes);
         // One at least.
         let (limit, of_page) = match (limit, page.first()) {
+            // NOTE: A page without commits would be the end for a client, and a large commit could never be read.
             (0, Some((_, size))) => (1, *size),
             _ => (limit, of_page),
         };
@@ -97,7 +98,7 @@ impl PagePlan {
     }
 }
 
-/// The newest commits up to a version: at most a number, and of few stored bytes. What names others is rarely large.
+/// The newest commits up to a version: at most a number, and of few stored bytes, which suffice to name items.
 pub(in crate::http) async fn newest(
     runner: &Runner,
     key: &SessionKey,

@@ -104,7 +104,7 @@ pub(in crate::http) struct WriteIndex {
     upto: u64,
     keys: HashMap<Arc<str>, Vec<AtVersion<IndexedWrite>>>,
     reply_usage: Vec<AtVersion<ReplyUsage>>,
-    /// Words that many writes have.
+    /// Interned words: kinds, keys and handlers that many writes share.
     words: HashSet<Arc<str>>,
 }
 
@@ -161,7 +161,7 @@ impl WriteIndex {
                     }
                 }
                 let row = rows.row(committed, true);
-                // The request may be cancelled at any await: what was added is not added again.
+                // NOTE: The request may be cancelled at any await, and the next one continues: no entry is added twice.
                 if row.version > self.upto {
                     self.upto = row.version;
                     self.add(row, rows.take_reply_usage());
@@ -171,7 +171,7 @@ impl WriteIndex {
                 // Retention has deleted them.
                 self.upto = head.version;
             }
-            // Others are served between pages, whatever the store.
+            // NOTE: Other requests are served between pages, also with a store that never waits.
             tokio::task::yield_now().await;
         }
         Ok(())
@@ -226,7 +226,7 @@ impl<'a, T> VisibleEntries<'a, T> {
     }
 }
 
-/// Of these, those that count in a session as it was read. The cost depends on its rewinds only.
+/// The entries that are visible in a session as it was read. The cost depends on its rewinds only.
 fn counted<'a, T>(all: &'a [AtVersion<T>], head: &Session) -> VisibleEntries<'a, T> {
     let part = |(first, last): (u64, u64)| {
         let first = first.max(head.oldest + 1);

@@ -18,6 +18,7 @@ pub(in crate::http) const SLICE: usize = 64 << 10;
 /// A response whose body is sent piece by piece: a connection takes no more of it than its client reads.
 pub(in crate::http) fn in_slices(mut response: Response<Body>) -> Response<Body> {
     if let Some(bytes) = response.body().size_hint().exact() {
+        // NOTE: A body of slices has no known length.
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
     }
     response.map(|body| {
@@ -59,6 +60,7 @@ pub(in crate::http) fn with_headers(mut response: Response<Body>) -> Response<Bo
         ("referrer-policy", "no-referrer"),
         ("x-content-type-options", "nosniff"),
     ] {
+        // NOTE: A page has a policy of its own, which stays.
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
     response

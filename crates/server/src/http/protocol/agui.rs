@@ -193,12 +193,12 @@ pub(super) async fn run(
     let (app, JsonBody(mut input)) = (&request.target.0, request.body);
     let (runner, order) = (app.runner(), input.order()?);
     let permit = run_permit(&request.shared, &request.principal)?;
-    let opening = request.shared.stream_permit(&request.principal)?;
+    let stream_permit = request.shared.stream_permit(&request.principal)?;
     let session = session_of(app, &request.principal, &input.thread_id, &order).await?;
     let order = without_known(order, runner, &session).await?;
     let reader = accept::<Problem>(permit, &request.principal, runner, session, order).await?;
     let events = AguiEncoder::new(input.thread_id, input.run_id, input.protocol_version);
-    Ok(RawResponse(stream(opening, reader, events)))
+    Ok(RawResponse(stream(stream_permit, reader, events)))
 }
 
 /// A message that is open.
@@ -385,8 +385,8 @@ impl AguiEncoder {
 }
 
 impl UpdateEncoder for AguiEncoder {
-    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
-        let events = match happening {
+    fn push(&mut self, update: &RunUpdate) -> Vec<ProtocolFrame> {
+        let events = match update {
             RunUpdate::Began { invocation, state, .. } => self.began(invocation, state),
             RunUpdate::Step(step) => self.step(*step),
             RunUpdate::Reasoning(delta) => self.delta(OpenMessage::Reasoning, delta),
@@ -399,7 +399,7 @@ impl UpdateEncoder for AguiEncoder {
                 vec![json!({"type": "CUSTOM", "name": "stepfold.progress", "value": value})]
             }
             RunUpdate::State { before, after } => {
-                // NOTE: clients apply patches (RFC 6902) by libraries, whose escapes and indexes must be met exactly
+                // NOTE: Clients apply patches (RFC 6902) by libraries, whose escapes and indexes must be met exactly
                 // (docs/decisions/server.md).
                 let delta = json_patch::diff(before, after);
                 vec![json!({"type": "STATE_DELTA", "delta": delta})]

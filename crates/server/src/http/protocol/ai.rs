@@ -83,7 +83,7 @@ pub(super) async fn chat(
     let last = chat.messages.last().ok_or_else(|| Problem::invalid("messages", "expected at least one"))?;
     let (user, id) = (request.principal.user().as_str(), chat.id.as_str());
     let permit = run_permit(&request.shared, &request.principal)?;
-    let opening = request.shared.stream_permit(&request.principal)?;
+    let stream_permit = request.shared.stream_permit(&request.principal)?;
     let (session, order, message) = if last.role == "user" {
         let order = ClientRequest::Send(Box::new(last.input()?), Some(key_of(&["ai", id, &last.id])));
         (runner.session(user, id).await?, order, None)
@@ -95,7 +95,7 @@ pub(super) async fn chat(
         (session, ClientRequest::Decide(decisions, Some(key)), Some(last.id.clone()))
     };
     let reader = accept::<Problem>(permit, &request.principal, runner, session, order).await?;
-    Ok(RawResponse(with_protocol_header(stream(opening, reader, UiPartEncoder::new(message)))))
+    Ok(RawResponse(with_protocol_header(stream(stream_permit, reader, UiPartEncoder::new(message)))))
 }
 
 /// The decisions of a message about what waits. A client that sends its message again decides nothing that does: then these
@@ -130,11 +130,11 @@ pub(super) async fn resume(request: ApiRequest<SessionTarget>) -> Result<RawResp
         return Ok(RawResponse(response));
     };
     let parts = UiPartEncoder::of_message(Some(reader.run().to_owned()));
-    let opening = request.shared.stream_permit(&request.principal)?;
-    Ok(RawResponse(with_protocol_header(stream(opening, reader, parts))))
+    let stream_permit = request.shared.stream_permit(&request.principal)?;
+    Ok(RawResponse(with_protocol_header(stream(stream_permit, reader, parts))))
 }
 
-/// With the header by which clients know the protocol.
+/// Adds the header by which clients recognise the protocol.
 fn with_protocol_header<T>(mut response: Response<T>) -> Response<T> {
     response.headers_mut().insert("x-vercel-ai-ui-message-stream", HeaderValue::from_static("v1"));
     response
@@ -169,7 +169,7 @@ impl UiPartEncoder {
         UiPartEncoder { continues, ..UiPartEncoder::of_message(message) }
     }
 
-    /// Of a client that may know nothing of the message.
+    /// An encoder for a client that may not know the message.
     fn of_message(message: Option<String>) -> Self {
         UiPartEncoder {
             message,
@@ -308,8 +308,8 @@ impl UiPartEncoder {
 }
 
 impl UpdateEncoder for UiPartEncoder {
-    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
-        let parts = match happening {
+    fn push(&mut self, update: &RunUpdate) -> Vec<ProtocolFrame> {
+        let parts = match update {
             RunUpdate::Began { invocation, open, .. } => {
                 self.earlier.clone_from(open);
                 let message = self.message.take().unwrap_or_else(|| invocation.clone());
@@ -341,7 +341,7 @@ impl UpdateEncoder for UiPartEncoder {
             RunUpdate::Ended { end, version, .. } => self.end(end, *version),
         };
         let mut frames: Vec<ProtocolFrame> = parts.into_iter().map(ProtocolFrame::Json).collect();
-        if matches!(happening, RunUpdate::Ended { .. }) {
+        if matches!(update, RunUpdate::Ended { .. }) {
             frames.push(ProtocolFrame::Done);
         }
         frames

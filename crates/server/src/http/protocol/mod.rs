@@ -104,7 +104,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
 // NOTE: Encoders get updates, not events of a run: missed, repeated and restarted text is handled once, below them
 // (docs/decisions/server.md).
 trait UpdateEncoder: Send + 'static {
-    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame>;
+    fn push(&mut self, update: &RunUpdate) -> Vec<ProtocolFrame>;
 }
 
 /// An event of a stream.
@@ -171,7 +171,7 @@ async fn session_of(
     }
 }
 
-/// A place for a run, before anything is stored for it: a client beyond its limit leaves nothing behind.
+/// Takes a permit for a run, before anything is stored for it: a client beyond its limit leaves nothing behind.
 fn run_permit(shared: &ServerState, principal: &Principal) -> Result<LimitPermit, Problem> {
     shared.usage.run_permit(principal.user(), &shared.limits)
 }
@@ -208,7 +208,7 @@ async fn accept<E: From<Problem> + From<RunnerError>>(
     Ok(RunReader::new(runner, session, invocation, before))
 }
 
-/// The place of a run is taken until it ends or waits.
+/// Holds the permit of a run until it ends or waits.
 fn hold_permit(invocation: Invocation, permit: LimitPermit) {
     tokio::spawn(async move {
         if let Err(error) = invocation.outcome().await {
@@ -238,19 +238,19 @@ fn key_of(parts: &[&str]) -> String {
 }
 
 /// A response that streams the updates of a run. It ends with its client, and stops nothing else.
-fn stream(opening: StreamPermit, reader: RunReader, mut encoder: impl UpdateEncoder) -> Response<Body> {
+fn stream(stream_permit: StreamPermit, reader: RunReader, mut encoder: impl UpdateEncoder) -> Response<Body> {
     let frames = reader
         .into_stream()
-        .map(move |happening| encoder.push(&happening).iter().map(ProtocolFrame::text).collect::<String>());
-    event_stream(opening, frames.filter(|text| std::future::ready(!text.is_empty())))
+        .map(move |update| encoder.push(&update).iter().map(ProtocolFrame::text).collect::<String>());
+    event_stream(stream_permit, frames.filter(|text| std::future::ready(!text.is_empty())))
 }
 
 /// A response of server-sent events.
 fn event_stream(
-    opening: StreamPermit,
+    stream_permit: StreamPermit,
     events: impl Stream<Item = String> + Send + 'static,
 ) -> Response<Body> {
-    let StreamPermit { keep_alive, phase, permit, .. } = opening;
+    let StreamPermit { keep_alive, phase, permit, .. } = stream_permit;
     let events = events.take_until(stopped(phase)).boxed();
     let chunks = futures_util::stream::unfold((events, permit), move |(mut events, permit)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;

@@ -261,7 +261,7 @@ pub(super) async fn chat(
     }
     let runner = app.runner();
     let permit = run_permit(&request.shared, &request.principal)?;
-    let opening = match completion.stream {
+    let stream_permit = match completion.stream {
         Some(true) => Some(request.shared.stream_permit(&request.principal)?),
         _ => None,
     };
@@ -276,8 +276,8 @@ pub(super) async fn chat(
     let reader = reader.without_state().signal_when_dropped(reading);
     let with_usage = completion.stream_options.as_ref().is_some_and(|options| options.include_usage);
     let encoder = ChunkEncoder::new(app.name(), &id, created, with_usage);
-    let mut response = match opening {
-        Some(opening) => stream(opening, reader, encoder),
+    let mut response = match stream_permit {
+        Some(stream_permit) => stream(stream_permit, reader, encoder),
         None => complete(reader, encoder).await?,
     };
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -319,6 +319,8 @@ fn delete_after(session: SessionHandle, invocation: stepfold_runner::Invocation)
 async fn is_only_of(session: &SessionHandle, id: &InvocationId) -> Result<bool, RunnerError> {
     let stored = session.read_events(EventRange::All).await?;
     let is_of_run = |event: &Event| {
+        // NOTE: Decisions, edits and messages that joined are of persons: what these did is deleted by administrators only
+        // (docs/decisions/server.md).
         event.invocation == *id && !["decided", "edited", "steered"].contains(&event.kind.as_str())
     };
     let is_alone = stored.events.iter().all(|committed| is_of_run(&committed.event));
@@ -327,13 +329,13 @@ async fn is_only_of(session: &SessionHandle, id: &InvocationId) -> Result<bool, 
 
 /// The completion of a request without a stream.
 async fn complete(reader: RunReader, encoder: ChunkEncoder) -> Result<Response<Body>, Problem> {
-    let mut happenings = reader.into_stream().boxed();
+    let mut updates = reader.into_stream().boxed();
     let mut whole = CompletionBuilder::new(encoder);
-    while let Some(happening) = happenings.next().await {
-        if let RunUpdate::Ended { end: StreamEnd::Failed(problem), .. } = happening {
+    while let Some(update) = updates.next().await {
+        if let RunUpdate::Ended { end: StreamEnd::Failed(problem), .. } = update {
             return Err(problem);
         }
-        if let Some(completion) = whole.push(&happening) {
+        if let Some(completion) = whole.push(&update) {
             return Ok(json_response(StatusCode::OK, &completion));
         }
     }
@@ -442,8 +444,8 @@ impl ChunkEncoder {
 }
 
 impl UpdateEncoder for ChunkEncoder {
-    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
-        match happening {
+    fn push(&mut self, update: &RunUpdate) -> Vec<ProtocolFrame> {
+        match update {
             RunUpdate::Began { invocation, .. } => {
                 self.id = format!("chatcmpl-{invocation}");
                 vec![self.delta(&json!({"role": "assistant", "content": ""}))]
@@ -479,9 +481,9 @@ impl CompletionBuilder {
         CompletionBuilder { chunks, text: String::new(), reply: 0 }
     }
 
-    pub(super) fn push(&mut self, happening: &RunUpdate) -> Option<Value> {
-        let RunUpdate::Ended { end, usage, version } = happening else {
-            match happening {
+    pub(super) fn push(&mut self, update: &RunUpdate) -> Option<Value> {
+        let RunUpdate::Ended { end, usage, version } = update else {
+            match update {
                 RunUpdate::Began { invocation, .. } => self.chunks.id = format!("chatcmpl-{invocation}"),
                 RunUpdate::Step(_) => {
                     self.reply = self.text.len();
@@ -494,7 +496,7 @@ impl CompletionBuilder {
                     self.chunks.begin_reply();
                 }
                 RunUpdate::Text(text) | RunUpdate::Repeated(text) | RunUpdate::LastWords(text) => {
-                    if let RunUpdate::LastWords(_) = happening {
+                    if let RunUpdate::LastWords(_) = update {
                         self.chunks.begin_reply();
                     }
                     self.text.push_str(&self.chunks.as_paragraph(text).unwrap_or_default());

@@ -63,7 +63,7 @@ pub(super) enum RunUpdate {
     LastWords(String),
     /// The answer of a request that was sent again: it was streamed to another reader.
     Repeated(String),
-    /// Nothing follows.
+    /// The end: no update follows.
     Ended {
         end: StreamEnd,
         usage: Usage,
@@ -161,7 +161,7 @@ pub(super) struct RunReader {
     step: u64,
     /// The version of the newest commit that was told, or from which the stream began.
     version: u64,
-    /// The version of the newest commit that was heard of.
+    /// The version of the newest known commit.
     newest: u64,
     /// Whether only commits of the invocation itself are told: others may be of runs before this one.
     only_own: bool,
@@ -313,7 +313,7 @@ fn rejects(event: &Event, call: &str) -> bool {
 }
 
 impl RunReader {
-    /// Of an invocation in this process.
+    /// A reader of an invocation in this process.
     pub(super) fn new(
         runner: &Runner,
         session: SessionHandle,
@@ -324,8 +324,8 @@ impl RunReader {
         RunReader::from(runner, session, id, RunSource::Local { invocation, seen }, before)
     }
 
-    /// Of the run that continues now, in this process or another one, from the beginning of its invocation. `None` if none
-    /// does: what waits for decisions does not.
+    /// A reader of the run that is active now, in this process or another one, from the beginning of its invocation. `None`
+    /// if none does: what waits for decisions does not.
     pub(super) async fn attach(
         runner: &Runner,
         session: &SessionHandle,
@@ -399,13 +399,13 @@ impl RunReader {
         &self.run
     }
 
-    /// With something that is told when there is no reader any more.
+    /// Sends a signal when the reader is dropped.
     pub(super) fn signal_when_dropped(mut self, drop_signal: Option<oneshot::Sender<()>>) -> Self {
         self.drop_signal = drop_signal;
         self
     }
 
-    /// Without values of the state, which are read for each commit that writes.
+    /// Leaves out values of the state, which are read for each commit that writes.
     pub(super) fn without_state(mut self) -> Self {
         self.state = None;
         self
@@ -413,15 +413,15 @@ impl RunReader {
 
     pub(super) fn into_stream(self) -> impl Stream<Item = RunUpdate> + Send {
         futures_util::stream::unfold(self, |mut reader| async move {
-            let happening = reader.next().await?;
-            Some((happening, reader))
+            let update = reader.next().await?;
+            Some((update, reader))
         })
     }
 
     async fn next(&mut self) -> Option<RunUpdate> {
         loop {
-            if let Some(happening) = self.queue.pop_front() {
-                return Some(happening);
+            if let Some(update) = self.queue.pop_front() {
+                return Some(update);
             }
             if self.is_over {
                 return None;
@@ -461,7 +461,7 @@ impl RunReader {
             RunEvent::ToolProgress { call_id, report } => {
                 self.queue.push_back(RunUpdate::Progress { call: call_id, report });
             }
-            // What was written before a commit that was told is part of it.
+            // NOTE: Text that was written before a commit that was sent is part of that commit.
             _ if version < self.version => {}
             RunEvent::Asking { step, .. } => self.begin_step(step),
             RunEvent::Text(text) if !self.draft.has_gap => {
@@ -494,7 +494,7 @@ impl RunReader {
         self.draft.has_gap = true;
     }
 
-    /// Tells the commits that were not told, up to a version.
+    /// Sends the commits that were not sent, up to a version.
     async fn read_commits(&mut self, until: u64) {
         while self.version < until {
             let key = self.session.key().clone();
@@ -532,7 +532,7 @@ impl RunReader {
         self.queue.push_back(RunUpdate::Committed(commit));
     }
 
-    /// Tells the outcomes of calls: those of the event; and those that only the messages which end the step have, as that
+    /// Sends the outcomes of calls: those of the event; and those that only the messages which end the step have, as that
     /// of a call which was rejected.
     fn report_outcomes(&mut self, event: &Event) {
         let mut ends = ends_of(event);
@@ -551,7 +551,7 @@ impl RunReader {
         self.queue.extend(ends.into_iter().map(RunUpdate::Outcome));
     }
 
-    /// Tells what a reply has that was not streamed.
+    /// Sends the part of a reply that was not streamed.
     fn report_reply(&mut self, event: &Event) {
         let Some(message) = event.messages.iter().find(|message| message.role() == Role::Assistant) else {
             return;
@@ -567,7 +567,7 @@ impl RunReader {
         if rest.is_none() {
             self.queue.push_back(RunUpdate::Restarted);
         }
-        // What was thought before the text is told before it, or not at all.
+        // NOTE: Reasoning comes before the text in all protocols; after text was sent, it is left out.
         if draft.text.is_empty()
             && let Some(rest) =
                 reasoning.strip_prefix(draft.reasoning.as_str()).filter(|rest| !rest.is_empty())
@@ -600,7 +600,7 @@ impl RunReader {
         }
     }
 
-    /// Tells a commit of another process, and the end of the run if that is one.
+    /// Sends a commit of another process, and the end of the run if it is the last.
     async fn report_remote_commit(&mut self, commit: CommittedEvent) {
         let exit = commit.event.metadata.read::<Exit>("exit");
         let cause = failure(&commit.event);
@@ -634,7 +634,7 @@ impl RunReader {
             Err(error) => return self.end(StreamEnd::Failed(Problem::from(error)), Usage::default()),
         };
         if !self.has_seen {
-            // Another process has run it; or it is a repetition, and nothing is new.
+            // NOTE: Another process has run it, or the request is a repetition and nothing is new.
             self.only_own = true;
             self.read_commits(u64::MAX).await;
             if self.queue.is_empty() {

@@ -1,4 +1,4 @@
-//! Each encoder over the same happenings, with a golden file.
+//! Each encoder over the same updates, with a golden file.
 
 use expect_test::{ExpectFile, expect_file};
 use serde_json::json;
@@ -39,14 +39,13 @@ async fn a_slow_reader_has_it_all() {
         let session = runner.session("ada", format!("s{read}")).await.unwrap();
         let before = RunStart::read(&runner, &session).await.unwrap();
         let invocation = session.send("go").await.unwrap();
-        let mut happenings =
-            RunReader::new(&runner, session, invocation.clone(), before).into_stream().boxed();
-        let mut told: Vec<RunUpdate> = happenings.by_ref().take(read).collect().await;
+        let mut updates = RunReader::new(&runner, session, invocation.clone(), before).into_stream().boxed();
+        let mut told: Vec<RunUpdate> = updates.by_ref().take(read).collect().await;
         invocation.outcome().await.unwrap();
-        told.extend(happenings.collect::<Vec<_>>().await);
+        told.extend(updates.collect::<Vec<_>>().await);
         let (mut text, mut versions) = (String::new(), Vec::new());
-        for happening in &told {
-            match happening {
+        for update in &told {
+            match update {
                 RunUpdate::Restarted => text.clear(),
                 RunUpdate::Text(delta) => text.push_str(delta),
                 RunUpdate::Committed(commit) => versions.push(commit.version),
@@ -201,16 +200,16 @@ fn check(new: impl Fn() -> Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>, gol
         ("failed", StreamEnd::Failed(Problem::unavailable("the store is unavailable"))),
     ];
     for (place, (name, end)) in ends.into_iter().enumerate() {
-        let (mut push, mut happenings) = (new(), all());
-        happenings.push(ended(end));
-        let frames: Vec<ProtocolFrame> = happenings.iter().flat_map(&mut push).collect();
+        let (mut push, mut updates) = (new(), all());
+        updates.push(ended(end));
+        let frames: Vec<ProtocolFrame> = updates.iter().flat_map(&mut push).collect();
         assert!(
             frames.iter().all(|frame| frame.text().matches('\n').count() == 2),
             "a frame is one line of data"
         );
         let told = frames.iter().map(ProtocolFrame::text);
         // What comes before the end is the same each time.
-        let before = happenings.iter().rev().skip(1).rev();
+        let before = updates.iter().rev().skip(1).rev();
         let mut push = new();
         let skipped = if place == 0 { 0 } else { before.flat_map(&mut push).count() };
         text.extend(["== ", name, "\n"]);
@@ -223,7 +222,7 @@ fn check(new: impl Fn() -> Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>, gol
 fn openai() {
     let new = || {
         let mut encoder = openai::ChunkEncoder::new("counter", "s1", 1_795_307_351, true);
-        Box::new(move |happening: &RunUpdate| encoder.push(happening))
+        Box::new(move |update: &RunUpdate| encoder.push(update))
             as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
     };
     check(new, &expect_file!["golden/openai.txt"]);
@@ -234,7 +233,7 @@ fn agui() {
     let new = || {
         let mut encoder =
             agui::AguiEncoder::new("monday".to_owned(), "r1".to_owned(), Some("1.0".to_owned()));
-        Box::new(move |happening: &RunUpdate| encoder.push(happening))
+        Box::new(move |update: &RunUpdate| encoder.push(update))
             as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
     };
     check(new, &expect_file!["golden/agui.txt"]);
@@ -244,7 +243,7 @@ fn agui() {
 fn ai() {
     let new = || {
         let mut encoder = ai::UiPartEncoder::new(None);
-        Box::new(move |happening: &RunUpdate| encoder.push(happening))
+        Box::new(move |update: &RunUpdate| encoder.push(update))
             as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
     };
     check(new, &expect_file!["golden/ai.txt"]);
@@ -257,7 +256,7 @@ fn adk() {
     {
         let new = || {
             let mut encoder = adk::AdkEncoder::new("counter".to_owned(), is_streaming);
-            Box::new(move |happening: &RunUpdate| encoder.push(happening))
+            Box::new(move |update: &RunUpdate| encoder.push(update))
                 as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
         };
         check(new, &golden);
@@ -271,7 +270,7 @@ fn a2a() {
             json!(7),
             a2a::A2aTaskId { invocation: "i1".to_owned(), session: "monday".to_owned() },
         );
-        Box::new(move |happening: &RunUpdate| encoder.push(happening))
+        Box::new(move |update: &RunUpdate| encoder.push(update))
             as Box<dyn FnMut(&RunUpdate) -> Vec<ProtocolFrame>>
     };
     check(new, &expect_file!["golden/a2a.txt"]);
@@ -279,7 +278,7 @@ fn a2a() {
 
 /// A run whose replies are cut anywhere, and the texts of its replies.
 struct Cut {
-    happenings: Vec<RunUpdate>,
+    updates: Vec<RunUpdate>,
     /// All of the text of each reply.
     replies: Vec<String>,
     /// The texts that a client has had which cannot take any back: also those that are void.
@@ -342,33 +341,33 @@ fn cut(random: &mut fastrand::Rng) -> Cut {
         state: json!({}),
         open: Vec::new(),
     };
-    let mut run = Cut { happenings: vec![began], replies: Vec::new(), with_void: Vec::new() };
+    let mut run = Cut { updates: vec![began], replies: Vec::new(), with_void: Vec::new() };
     let steps = random.u64(1..5);
     for step in 1..=steps {
-        run.happenings.push(RunUpdate::Step(step));
+        run.updates.push(RunUpdate::Step(step));
         while random.u8(0..4) == 0 {
             let (streamed, _, whole) = reply(random);
-            run.happenings.extend(streamed);
-            run.happenings.push(RunUpdate::Restarted);
+            run.updates.extend(streamed);
+            run.updates.push(RunUpdate::Restarted);
             run.with_void.push(whole);
         }
         let (streamed, mut message, whole) = reply(random);
-        run.happenings.extend(streamed);
+        run.updates.extend(streamed);
         let calls = if step < steps { random.usize(0..3) } else { 0 };
         for place in 0..calls {
             let id = format!("c{step}{place}");
             message = message.with_part(ToolCall::new(&id, "count", json!({})));
-            run.happenings.push(RunUpdate::Call(StreamedCall {
+            run.updates.push(RunUpdate::Call(StreamedCall {
                 id,
                 name: "count".to_owned(),
                 arguments: json!({}),
             }));
         }
-        run.happenings.push(commit(2 * step, vec![message], Delta::new()));
+        run.updates.push(commit(2 * step, vec![message], Delta::new()));
         let results =
             (0..calls).map(|place| ToolResult::value(format!("c{step}{place}"), "count", json!("done")));
         let results: Vec<_> = results.collect();
-        run.happenings.extend(results.iter().map(|result| {
+        run.updates.extend(results.iter().map(|result| {
             RunUpdate::Outcome(CallEnd {
                 id: result.call_id().to_owned(),
                 name: "count".to_owned(),
@@ -378,7 +377,7 @@ fn cut(random: &mut fastrand::Rng) -> Cut {
                 is_rejected: false,
             })
         }));
-        run.happenings.push(commit(
+        run.updates.push(commit(
             2 * step + 1,
             results.into_iter().map(Message::tool).collect(),
             Delta::new(),
@@ -386,17 +385,13 @@ fn cut(random: &mut fastrand::Rng) -> Cut {
         run.replies.push(whole.clone());
         run.with_void.push(whole);
     }
-    run.happenings.push(ended(StreamEnd::Finished(Exit::Text)));
+    run.updates.push(ended(StreamEnd::Finished(Exit::Text)));
     run
 }
 
 /// The frames of an encoder.
 fn encoded(mut encoder: impl UpdateEncoder, run: &Cut) -> Vec<Value> {
-    run.happenings
-        .iter()
-        .flat_map(|happening| encoder.push(happening))
-        .filter_map(ProtocolFrame::into_json)
-        .collect()
+    run.updates.iter().flat_map(|update| encoder.push(update)).filter_map(ProtocolFrame::into_json).collect()
 }
 
 /// Texts by the ids of their messages or parts, in order, without those that are void; one text for each step.
@@ -444,7 +439,7 @@ fn clients_put_together_what_was_said() {
         let told: String = encoded(chunks(), &run).iter().filter_map(content).collect();
         assert_eq!(told, paragraphs(&run.with_void), "OpenAI, stream, seed {seed}");
         let mut completion = openai::CompletionBuilder::new(chunks());
-        let told = run.happenings.iter().find_map(|happening| completion.push(happening)).unwrap();
+        let told = run.updates.iter().find_map(|update| completion.push(update)).unwrap();
         assert_eq!(told["choices"][0]["message"]["content"], paragraphs(&run.replies), "OpenAI, seed {seed}");
 
         let events = encoded(agui::AguiEncoder::new("s1".to_owned(), "r1".to_owned(), None), &run);

@@ -78,7 +78,7 @@ pub(super) async fn events(
     if let (None, Some(around)) = (request.query.after, request.query.around)
         && after + (page.limit as u64) < around
     {
-        // The commits before it are large: it is the first one then.
+        // The commits before it are large: the page begins with it.
         after = around.saturating_sub(1);
         request.memory.resize(held)?;
         page = self::page(&request.target, &request.memory, after, limit).await?;
@@ -380,7 +380,7 @@ pub(super) async fn diff(
 fn first_new(before: &Session, after: &Session) -> Option<u64> {
     after.visible.ranges().find_map(|(first, last)| {
         let mut first = first;
-        // From one end of what counted before to the next.
+        // From the end of one visible range to the next.
         while before.visible.contains(first) {
             let (_, end) = before.visible.ranges().find(|(_, end)| *end >= first)?;
             first = end + 1;
@@ -464,7 +464,7 @@ pub(super) async fn compare(
     }
     let (left, right) = (session.read(EventRange::All).await?, other.read(EventRange::All).await?);
     let comparison = stepfold_runner::compare(&left, &right, app.runner().schema())?;
-    // What both have names what the commits of an open step mention.
+    // NOTE: Commits of an open step mention items of the shared commits.
     let shared: Vec<_> =
         left.visible_events().take_while(|committed| committed.version <= comparison.common).collect();
     let (of_left, said_left) = compared(&app, &shared, &comparison.left).await;
@@ -501,7 +501,7 @@ async fn compared(
             says.push(comparison_key(&row));
             shown.push(row);
         }
-        // The client may be gone.
+        // NOTE: A handler is cancelled at an await only, if its client has left.
         tokio::task::yield_now().await;
     }
     (shown, says)

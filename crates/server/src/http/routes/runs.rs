@@ -170,7 +170,7 @@ pub(super) async fn send(
     Ok(AcceptedReply(hold_permit(invocation, permit)))
 }
 
-/// The place of a run is taken until it ends or waits.
+/// Holds the permit of a run until it ends or waits.
 pub(super) fn hold_permit(invocation: Invocation, permit: LimitPermit) -> Accepted {
     let accepted = Accepted { invocation: invocation.id().to_string() };
     tokio::spawn(async move {
@@ -315,7 +315,7 @@ pub(super) async fn resume(
     let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
     let session = &request.target.session;
     let changes = request.target.runner().watch_session(session.key());
-    // What is asked for is being done, by recovery or for another message.
+    // The run is active already: resumed by recovery, or for another message.
     if let Some(invocation) = session.driving() {
         return Ok(AcceptedReply(hold_permit(invocation, permit)));
     }
@@ -383,10 +383,10 @@ pub(super) async fn live(request: ApiRequest<SessionTarget, LiveQuery>) -> Resul
     let last = last_event_id(&request.headers, StreamPosition::parse)?;
     let after = request.query.after.as_deref().map_or(Ok(StreamStart::Newest), StreamStart::parse)?;
     let (last, after) = after.or(last);
-    let opening = request.shared.stream_permit(&request.principal)?;
+    let stream_permit = request.shared.stream_permit(&request.principal)?;
     let SessionTarget { app, session } = request.target;
     let followed = FollowRequest { runner: app.runner().clone(), session, last, after };
-    Ok(EventStream(live_stream::open(&request.shared.channels, followed, opening).await?))
+    Ok(EventStream(live_stream::open(&request.shared.channels, followed, stream_permit).await?))
 }
 
 fn last_event_id<T>(headers: &HeaderMap, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
@@ -449,8 +449,8 @@ pub(super) async fn live_all(
 ) -> Result<EventStream, Problem> {
     let (shared, principal) = (&request.shared, &request.principal);
     let Some(sessions) = &request.query.sessions else {
-        let opening = shared.stream_permit(principal)?;
-        let body = user_feed::open(&shared.feeds, &shared.apps, principal.user(), opening).await?;
+        let stream_permit = shared.stream_permit(principal)?;
+        let body = user_feed::open(&shared.feeds, &shared.apps, principal.user(), stream_permit).await?;
         return Ok(EventStream(body));
     };
     let names: Vec<&str> = sessions.split(',').collect();
@@ -479,7 +479,6 @@ pub(super) async fn live_all(
             name.split_once('/').ok_or_else(|| Problem::invalid("sessions", "expected APP/SESSION"))?;
         let app = shared.apps.get(app).ok_or_else(|| Problem::unknown_app(app))?;
         let (last, after) = after.or(last);
-        // A session that is gone leaves the others.
         match find_session(app, principal, id).await {
             Ok(session) => {
                 followed.push(Ok(FollowRequest { runner: app.runner().clone(), session, last, after }));

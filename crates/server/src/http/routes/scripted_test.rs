@@ -188,7 +188,6 @@ async fn replays_the_recorded_session() -> Result<(), Box<dyn std::error::Error>
     }}
     Ok(())
 }}
-
 ",
         id = key.id.as_str().escape_default(),
         app = key.app.as_str().escape_default(),
@@ -211,7 +210,6 @@ async fn resume_with(
     decisions: &[(&str, &str)],
 ) -> Result<std::sync::Arc<stepfold::agent_loop::Outcome>, Box<dyn std::error::Error>> {
     let mut resume = session.resume();
-
     for request in session.pending().await? {
         if let Some((_, decision)) = decisions.iter().find(|(call, _)| *call == request.call.id) {
             resume = resume.decide(request.id, serde_json::from_str(decision)?);
@@ -219,7 +217,6 @@ async fn resume_with(
     }
     Ok(resume.await?)
 }
-
 ";
 
 /// A string of Rust: raw where that is needed, and no more than that.

@@ -165,6 +165,7 @@ impl RowBuilder {
         self.kept.retain(|committed| committed.version <= to);
         self.bytes = self.kept.iter().map(bytes_of).sum();
         (self.items, self.elapsed_us) = (StepItems::default(), None);
+        // NOTE: The items of a step are those of its first commit: earlier commits name none of it.
         let begins_step = |committed: &&CommittedEvent| {
             matches!(committed.event.kind.as_str(), "began" | "replied" | "planned")
         };

@@ -49,6 +49,7 @@ impl Status {
     pub(in crate::http) fn decide(session: &SessionHandle, stored: &Session, run: &LastRun) -> Status {
         let has_failed = stored.events.last().is_some_and(|newest| failure(&newest.event).is_some());
         match run {
+            // NOTE: Running comes first: a run in progress is unfinished as well.
             _ if is_running(session, stored) => Status::Running,
             LastRun::Ended => Status::Idle,
             LastRun::Unfinished(pending) if !pending.is_empty() => Status::Waiting,

@@ -85,11 +85,11 @@ async fn serve(
     };
     admit_message(shared, principal, &service, &mut parts, &body).await?;
     let Ok(response) = service.call(Request::from_parts(parts, Full::new(body))).await;
-    // The place of a stream is free again with its end.
+    // The permit of a stream is released with its end.
     Ok(holding(response, stream))
 }
 
-/// Takes the place of a run for what may start one; and bounds the sessions of the protocol.
+/// Takes the permit of a run for a message that may start one, and limits the sessions of the protocol.
 async fn admit_message(
     shared: &ServerState,
     principal: &Principal,
@@ -105,7 +105,7 @@ async fn admit_message(
             // It is held by the request, which the call keeps until its run ends.
             parts.extensions.insert(Arc::new(permit));
         }
-        // It continues with a run whose process died.
+        // NOTE: A poll continues a run whose process died, so that it may need a permit.
         "tasks/get" => {
             let (usage, user, limits) =
                 (shared.usage.clone(), principal.user().clone(), shared.limits.clone());

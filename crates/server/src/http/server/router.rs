@@ -178,6 +178,7 @@ async fn execute(
     principal: Principal,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
+    // NOTE: A replay changes nothing, although it is a POST.
     let is_read = operation.method == Method::GET || operation.id == "replay";
     let timeout = shared.limits.heavy_timeout;
     // Before the body is read.
@@ -189,7 +190,7 @@ async fn execute(
     let answered = (operation.handler)(shared, principal, memory.clone(), request);
     let answered = async move {
         let response = answered.await?;
-        // Of a stream nothing is told here: it has an account of its own.
+        // NOTE: The length of a stream is unknown here; its memory has a reservation of its own.
         let bytes = response.body().size_hint().exact().unwrap_or(0);
         memory.resize(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         match usize::try_from(bytes) {

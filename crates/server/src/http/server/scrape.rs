@@ -61,12 +61,12 @@ impl Metrics {
                 Ok((stream, _)) => {
                     let answered = answer(stream, self.clone(), Arc::clone(&app));
                     tokio::spawn(async move {
-                        // A reader that is too slow comes again.
+                        // NOTE: A reader that is too slow connects again.
                         let _ = tokio::time::timeout(PATIENCE, answered).await;
                         drop(permit);
                     });
                 }
-                // Of one client; or no file is left, which takes a while.
+                // NOTE: One client failed, or no file descriptor is left, which takes a while.
                 Err(error) => {
                     tracing::warn!(%error, "a connection for metrics could not be accepted");
                     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -146,6 +146,7 @@ impl LiveChannels {
         let before = session.read_events(range).await?;
         let before = if before.life == stored.life { before.events } else { Vec::new() };
         let mut open = self.open();
+        // NOTE: Another request may have opened a channel during the reads.
         if let Some(found) = open.get(&key).filter(|channel| channel.life == stored.life) {
             return Ok(subscribe(found));
         }

@@ -71,25 +71,25 @@ pub(in crate::http) struct FollowRequest {
 pub(in crate::http) async fn open(
     channels: &LiveChannels,
     followed: FollowRequest,
-    opening: StreamPermit,
+    permit: StreamPermit,
 ) -> Result<Body, Problem> {
-    let following = FollowedSession::begin(channels, followed, opening.memory.new_empty()).await?;
+    let following = FollowedSession::begin(channels, followed, permit.memory.new_empty()).await?;
     let sessions = vec![StreamMember::Followed(Box::new(following))];
-    Ok(LiveReader::new(sessions, false, opening).into_body())
+    Ok(LiveReader::new(sessions, false, permit).into_body())
 }
 
 /// Opens a stream of several sessions, whose events name the session. A session that does not exist is reported as `gone`.
 pub(in crate::http) async fn open_many(
     channels: &LiveChannels,
     all: Vec<Result<FollowRequest, (SessionKey, Option<StreamPosition>)>>,
-    opening: StreamPermit,
+    permit: StreamPermit,
 ) -> Result<Body, Problem> {
     let mut sessions = Vec::with_capacity(all.len());
     for followed in all {
         sessions.push(match followed {
             Ok(followed) => {
                 let (key, last) = (followed.session.key().clone(), followed.last.clone());
-                match FollowedSession::begin(channels, followed, opening.memory.new_empty()).await {
+                match FollowedSession::begin(channels, followed, permit.memory.new_empty()).await {
                     Ok(following) => StreamMember::Followed(Box::new(following)),
                     // It was deleted in this moment.
                     Err(problem) if problem.status() == http::StatusCode::NOT_FOUND => {
@@ -101,7 +101,7 @@ pub(in crate::http) async fn open_many(
             Err((key, last)) => StreamMember::gone(key, last),
         });
     }
-    Ok(LiveReader::new(sessions, true, opening).into_body())
+    Ok(LiveReader::new(sessions, true, permit).into_body())
 }
 
 /// A session of a reader.
@@ -243,6 +243,7 @@ impl FollowedSession {
             (Some(_), None) if is_other => Some(following.reset("the session was deleted and created again")),
             (Some(_), None) => Some(following.reset("connected again: unfinished text before this is gone")),
             (None, _) => {
+                // NOTE: The pending requests are read from the newest commit, which may be large.
                 reserve_newest(&following.memory, &following.runner, &session).await?;
                 Some(following.hello(&session).await?)
             }
@@ -319,7 +320,7 @@ impl FollowedSession {
     /// The next event of the channel; `None` for one that the client has.
     fn live_event(&mut self) -> Option<NextEvent> {
         self.memory.free();
-        // NOTE: before the lookup, so that an event that comes after it wakes the stream again.
+        // NOTE: Before the lookup, so that an event that comes after it wakes the stream again.
         self.changes.mark_unchanged();
         match self.channel.lookup(self.number) {
             BufferLookup::Event(frame) => {
@@ -327,7 +328,7 @@ impl FollowedSession {
                 let is_new = if frame.is_commit {
                     frame.version > self.version
                 } else {
-                    // NOTE: text that was written before a commit that was sent is part of that commit.
+                    // NOTE: Text that was written before a commit that was sent is part of that commit.
                     frame.version >= self.version
                 };
                 if !is_new || (frame.is_end && frame.version == self.ended_version) {
@@ -404,13 +405,13 @@ struct LiveReader {
     next_index: usize,
     queue: VecDeque<Bytes>,
     is_over: bool,
-    opening: StreamPermit,
+    permit: StreamPermit,
 }
 
 impl LiveReader {
-    fn new(sessions: Vec<StreamMember>, is_of_many: bool, opening: StreamPermit) -> Self {
+    fn new(sessions: Vec<StreamMember>, is_of_many: bool, permit: StreamPermit) -> Self {
         let queue = VecDeque::from([RETRY]);
-        LiveReader { sessions, is_of_many, next_index: 0, queue, is_over: false, opening }
+        LiveReader { sessions, is_of_many, next_index: 0, queue, is_over: false, permit }
     }
 
     fn into_body(self) -> Body {
@@ -486,7 +487,7 @@ impl LiveReader {
 
     /// Waits for what comes next.
     async fn wait(&mut self) {
-        let keep_alive = self.opening.keep_alive;
+        let keep_alive = self.permit.keep_alive;
         let open = self.sessions.iter_mut().filter_map(StreamMember::followed);
         let pauses = open.map(|session| match () {
             () if session.is_starved => MEMORY_PAUSE,
@@ -504,7 +505,7 @@ impl LiveReader {
         };
         let over = tokio::select! {
             biased;
-            () = reaches(&mut self.opening.phase, ServerPhase::Stopping) => Some("shutdown"),
+            () = reaches(&mut self.permit.phase, ServerPhase::Stopping) => Some("shutdown"),
             next = next => next.is_err().then_some("failed"),
             () = tokio::time::sleep(pause) => return self.queue.push_back(KEEP_ALIVE),
         };

@@ -167,13 +167,13 @@ pub(in crate::http) async fn open(
     feeds: &Arc<UserFeeds>,
     apps: &BTreeMap<String, Arc<App>>,
     user: &UserId,
-    opening: StreamPermit,
+    permit: StreamPermit,
 ) -> Result<Body, Problem> {
     let mut reader = feeds.reader_of(apps, user).await;
     let hello = encode(None, "hello", &json!({"apps": apps.keys().collect::<Vec<_>>()}));
     let mut queue = VecDeque::from([RETRY, hello]);
     queue.extend(reader.begin());
-    Ok(Body::from_stream(UserStream { reader, queue, is_over: false, opening }.into_stream()))
+    Ok(Body::from_stream(UserStream { reader, queue, is_over: false, permit }.into_stream()))
 }
 
 /// A stream.
@@ -181,7 +181,7 @@ struct UserStream {
     reader: FeedReader,
     queue: VecDeque<Bytes>,
     is_over: bool,
-    opening: StreamPermit,
+    permit: StreamPermit,
 }
 
 impl UserStream {
@@ -203,9 +203,9 @@ impl UserStream {
     async fn wait(&mut self) {
         let next = tokio::select! {
             biased;
-            () = reaches(&mut self.opening.phase, ServerPhase::Stopping) => None,
+            () = reaches(&mut self.permit.phase, ServerPhase::Stopping) => None,
             next = self.reader.next() => next,
-            () = tokio::time::sleep(self.opening.keep_alive) => Some(vec![KEEP_ALIVE]),
+            () = tokio::time::sleep(self.permit.keep_alive) => Some(vec![KEEP_ALIVE]),
         };
         if let Some(next) = next {
             self.queue.extend(next);
@@ -345,6 +345,7 @@ impl FeedSource {
                 self.sent.insert(key.clone(), ListedState::of(&stored));
             }
             Ok(None) => self.send_deleted(key),
+            // NOTE: It was deleted between the two reads.
             Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 self.send_deleted(key);
             }

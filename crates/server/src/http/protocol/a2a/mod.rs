@@ -143,6 +143,7 @@ impl RpcCall {
 
     fn params(&self) -> Result<Value, RpcError> {
         let text = self.params.as_ref().map_or("null", |params| params.get());
+        // NOTE: A method that only reads has short parameters; those with a message have the limit of all bodies.
         if self.needs() == Role::Read && text.len() > READ_PARAMS {
             return Err(RpcError::invalid(format!(
                 "`params` of a question have at most {READ_PARAMS} bytes"
@@ -388,7 +389,7 @@ async fn send_streaming(
     id: Value,
     params: &Value,
 ) -> Result<Response<Body>, MethodError> {
-    let opening = call.shared.stream_permit(&call.principal)?;
+    let stream_permit = call.shared.stream_permit(&call.principal)?;
     let (task, session, reader) = begin(call, app, params).await?;
     // What the task had before: after a decision, or when the message was sent again.
     let mut stored = whole_session(call, &session).await?;
@@ -397,7 +398,7 @@ async fn send_streaming(
     if let Some(found) = tasks(&stored).iter().find(|found| found.id == task) {
         updates = updates.after(found.artifacts());
     }
-    Ok(stream(opening, reader, updates))
+    Ok(stream(stream_permit, reader, updates))
 }
 
 async fn subscribe(
@@ -406,7 +407,7 @@ async fn subscribe(
     id: Value,
     params: &Value,
 ) -> Result<Response<Body>, MethodError> {
-    let opening = call.shared.stream_permit(&call.principal)?;
+    let stream_permit = call.shared.stream_permit(&call.principal)?;
     let (task, session) = find_task(call, app, params).await?;
     let reader = RunReader::attach(app.runner(), &session).await?;
     let stored: Session = whole_session(call, &session).await?;
@@ -424,14 +425,14 @@ async fn subscribe(
         // It waits, or was interrupted: the client gets it again later.
         let told = updates::response(&id, &json!({"task": found.to_json(&run, history(params))}));
         let told = futures_util::stream::once(async move { ProtocolFrame::Json(told).text() });
-        return Ok(event_stream(opening, told));
+        return Ok(event_stream(stream_permit, told));
     };
     let mut before = stored.clone();
     before.events.retain(|commit| commit.version <= reader.version());
     let of_task = |found: &&task::A2aTask<'_>| found.id == task;
     let replies = task::tasks(&before).iter().find(of_task).map(task::A2aTask::artifacts);
     let updates = A2aEncoder::new(id, task.clone()).after(replies.unwrap_or_default());
-    Ok(stream(opening, reader, updates))
+    Ok(stream(stream_permit, reader, updates))
 }
 
 async fn list(call: &A2aRequest, app: &App, params: &Value) -> Result<Value, MethodError> {

@@ -43,7 +43,7 @@ impl A2aEncoder {
         }
     }
 
-    /// With the replies that the task has before the first happening.
+    /// Adds the replies that the task has before the first update.
     pub(super) fn after(mut self, artifacts: Vec<Value>) -> Self {
         let last = artifacts.last().and_then(|last| last.pointer("/parts/0/text")?.as_str());
         self.last = last.map(str::to_owned);
@@ -99,14 +99,14 @@ impl A2aEncoder {
 }
 
 impl UpdateEncoder for A2aEncoder {
-    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
-        let results = match happening {
+    fn push(&mut self, update: &RunUpdate) -> Vec<ProtocolFrame> {
+        let results = match update {
             RunUpdate::Began { at, .. } => {
                 self.at = *at;
                 vec![self.began()]
             }
             RunUpdate::Text(text) if !text.is_empty() => vec![self.text(text)],
-            // The next reply may have no text that would take the place of what was told.
+            // NOTE: The next reply may have no text to replace the part that was sent.
             RunUpdate::Restarted if std::mem::take(&mut self.has_part) => {
                 vec![self.artifact(self.replies + 1, "", false, false)]
             }
@@ -119,7 +119,7 @@ impl UpdateEncoder for A2aEncoder {
             RunUpdate::LastWords(text) => vec![self.reply(text)],
             RunUpdate::Repeated(text) if self.last.as_ref() != Some(text) => vec![self.reply(text)],
             RunUpdate::Ended { end, .. } => vec![self.end(end)],
-            // Tools, state and steps are not told.
+            // The protocol has no updates for tools, state and steps.
             _ => Vec::new(),
         };
         results.iter().map(|result| ProtocolFrame::Json(response(&self.id, result))).collect()

@@ -140,8 +140,8 @@ impl AdkEncoder {
 }
 
 impl UpdateEncoder for AdkEncoder {
-    fn push(&mut self, happening: &RunUpdate) -> Vec<ProtocolFrame> {
-        let events = match happening {
+    fn push(&mut self, update: &RunUpdate) -> Vec<ProtocolFrame> {
+        let events = match update {
             RunUpdate::Began { invocation, at, state, .. } => {
                 invocation.clone_into(&mut self.invocation);
                 self.at = *at;

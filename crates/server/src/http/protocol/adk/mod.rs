@@ -349,12 +349,12 @@ struct AdkAnswer {
 
 async fn run(request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<RawResponse, Problem> {
     let (reader, mut encoder) = begin(&request.shared, &request.principal, request.body.0).await?;
-    let (mut happenings, mut events) = (reader.into_stream().boxed(), Vec::new());
-    while let Some(happening) = happenings.next().await {
-        if let RunUpdate::Ended { end: StreamEnd::Failed(problem), .. } = happening {
+    let (mut updates, mut events) = (reader.into_stream().boxed(), Vec::new());
+    while let Some(update) = updates.next().await {
+        if let RunUpdate::Ended { end: StreamEnd::Failed(problem), .. } = update {
             return Err(problem);
         }
-        events.extend(encoder.push(&happening).into_iter().filter_map(ProtocolFrame::into_json));
+        events.extend(encoder.push(&update).into_iter().filter_map(ProtocolFrame::into_json));
     }
     Ok(RawResponse(json_response(StatusCode::OK, &events)))
 }
@@ -362,9 +362,9 @@ async fn run(request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Re
 async fn run_sse(
     request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>,
 ) -> Result<RawResponse, Problem> {
-    let opening = request.shared.stream_permit(&request.principal)?;
+    let stream_permit = request.shared.stream_permit(&request.principal)?;
     let (reader, encoder) = begin(&request.shared, &request.principal, request.body.0).await?;
-    Ok(RawResponse(stream(opening, reader, encoder)))
+    Ok(RawResponse(stream(stream_permit, reader, encoder)))
 }
 
 /// Accepts a message or decisions.
