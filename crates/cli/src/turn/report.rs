@@ -1,4 +1,6 @@
 //! Reports about a turn: its result, the state of its message, and the next command.
+//!
+//! NOTE: Methods of `TurnRunner`, in a file of their own since they decide nothing.
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
