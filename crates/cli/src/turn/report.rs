@@ -219,7 +219,7 @@ impl TurnRunner<'_> {
     pub(super) fn report_recovered_runs(&self, ended: &Ended) {
         match ended {
             Ok(outcome) => {
-                outcome.recovered().iter().for_each(|recovered| self.report_unknown_calls(recovered))
+                outcome.recovered().iter().for_each(|recovered| self.report_unknown_calls(recovered));
             }
             Err(RunnerError::Pending { outcome: Some(recovered), .. })
                 if !recovered.exit().is_resumable() =>
