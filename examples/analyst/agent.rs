@@ -59,7 +59,7 @@ pub(crate) fn analyst(
         .schema(schema)
         .tools(tools)
         .resources(Resources::new().with(database))
-        // Short, to be seen at work. What the user asked and what run_sql gave stays in view for longer.
+        // Short, so that trimming is visible here. User messages and results of run_sql stay in view for longer.
         .trim(Trim::keep_last(8).with_pins(Pins::up_to(12).results_of(["run_sql"])))
         .max_steps(12))
 }

@@ -52,7 +52,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         Some(name) => live(name)?,
         None => Arc::new(recording.clone()),
     };
-    // Killed, it continues at once where it was; a second one in the same folder waits while the first is at work.
+    // NOTE: A killed process can be followed immediately by another one; a second one in the same folder waits for the
+    // first.
     let agent = analyst(model, Database::new(&database))?.build()?;
     let runner = Runner::builder(agent, store).app(APP)?.process_worker().build();
     if arguments.options.list {

@@ -16,7 +16,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Shows an invocation as it goes, and waits for its end.
+    /// Shows an invocation to its end.
     pub(crate) async fn follow(&mut self, invocation: Invocation) -> Result<(), Failure> {
         let (recording, is_picture) = (self.recording.clone(), self.is_picture);
         let each = async |printer: &mut Printer, event: &RunEvent| {

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use stepfold::prelude::*;
 
-/// Rows that a query gives at most.
+/// The maximum rows of a result.
 const MAX_ROWS: usize = 30;
 /// Bytes of one value.
 const MAX_BYTES: i32 = 100_000;
@@ -122,7 +122,7 @@ impl Database {
     }
 }
 
-/// Compiles one statement that gives rows.
+/// Compiles one statement that returns rows.
 fn prepare<'c>(connection: &'c Connection, sql: &str) -> Result<rusqlite::Statement<'c>, ToolError> {
     let mut statements = rusqlite::Batch::new(connection, sql);
     let Some(statement) = statements.next().map_err(|error| refuse(&error))? else {

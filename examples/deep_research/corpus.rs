@@ -1,6 +1,7 @@
 //! The documents: read from folders, cut into sections at their headings, and searched by BM25.
 //!
-//! A section is the unit of search, reading and citation. Its id is its document and an anchor, as on web pages of Markdown: `docs/status.md#what-is-weak-in-tools`.
+//! A section is the unit of search, reading and citation. Its id is its document and an anchor, as on web pages of
+//! Markdown: `docs/status.md#what-is-weak-in-tools`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -11,11 +12,11 @@ use std::sync::Arc;
 use bm25::{Document, SearchEngine, SearchEngineBuilder, Tokenizer};
 use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 
-/// Files beyond this size are no documents for people.
+/// The maximum bytes of a document: larger files are not written for people.
 const MAX_BYTES: u64 = 2_000_000;
-/// A folder with more files was not meant.
+/// The maximum files: a larger folder was probably not intended.
 const MAX_FILES: usize = 5_000;
-/// Words of a query beyond these are not looked at.
+/// The maximum words of a query; the others are ignored.
 const MAX_QUERY_WORDS: usize = 32;
 const EXTENSIONS: &[&str] = &["md", "markdown", "txt"];
 

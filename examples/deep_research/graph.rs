@@ -76,8 +76,8 @@ const CITE: &str = "\
 Cite every statement by the id of the section that says so, in double brackets, as in [[docs/status.md#status]]. Cite \
 only sections that you have read.";
 
-/// The graph over these documents. `models` knows the models by the state's `model_id`; `model` is asked where the
-/// state names none.
+/// Builds the graph over these documents. `models` finds a model by the state's `model_id`; `model` is used if the state
+/// names none.
 pub(crate) fn deep_research<M>(
     model: &Arc<dyn ChatModel>,
     models: M,
@@ -326,7 +326,7 @@ async fn check(node: NodeContext) -> Result<Update, NodeError> {
     Ok(update.output("faults", json!(faults)).goto(writer))
 }
 
-/// The report, with numbers in place of ids and the sources behind it.
+/// Publishes the report, with numbers instead of ids, and the list of sources after it.
 async fn publish(node: NodeContext) -> Result<Update, NodeError> {
     let (query, draft) = (query(&node)?, node.get(DRAFT)?.unwrap_or_default());
     let (corpus, sources) = (corpus(&node)?, node.get(SOURCES)?.unwrap_or_default());

@@ -71,7 +71,8 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         fs::create_dir_all(folder)?;
     }
     let store = SqliteStore::open(&arguments.store)?;
-    // Killed, it continues at once where it was; a second one in the same folder waits while the first is at work.
+    // NOTE: A killed process can be followed immediately by another one; a second one in the same folder waits for the
+    // first.
     let runner = Runner::builder(graph, store).app(APP)?.process_worker().build();
     let options = &arguments.options;
     if options.list {
@@ -83,7 +84,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     research(&runner, &arguments, &corpus).await
 }
 
-/// Begins a research, or continues with the one that the session has, and writes its report.
+/// Starts a research, or continues that of the session, and writes its report.
 async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Result<(), Failure> {
     let session = match &arguments.options.session {
         Some(id) => runner.session(arguments.options.user.as_str(), id.as_str()).await?,
@@ -134,7 +135,7 @@ async fn follow(
     Ok(())
 }
 
-/// Continues with a run that waits or was interrupted; with none if its questions were left open.
+/// Resumes a run that waits or was interrupted; returns none if its questions stay open.
 async fn go_on(session: &SessionHandle, person: &mut Person) -> Result<Option<Invocation>, Failure> {
     let pending = session.pending().await?;
     let decisions = person.decide(&pending)?;

@@ -335,7 +335,7 @@ impl Layout {
     }
 }
 
-/// The words of runs, each with the blanks behind it.
+/// The words of runs, each with the blanks after it.
 fn words(runs: &[(Font, String)]) -> Vec<(Font, String)> {
     let words = runs.iter().flat_map(|(font, text)| {
         text.split_inclusive(' ').map(|word| (*font, word.replace(['\n', '\t', '\r'], " ")))

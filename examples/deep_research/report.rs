@@ -1,4 +1,4 @@
-//! The report: citations found and checked, sources behind it, and its form as a page of HTML or a PDF.
+//! The report: finds and checks citations, adds the list of sources, and renders it as a page of HTML or a PDF.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -138,7 +138,7 @@ pub(crate) const MARKDOWN: Options = Options::ENABLE_FOOTNOTES.union(Options::EN
 const STYLE: &str = "body { font: 1rem/1.5 Georgia, serif; max-width: 42rem; margin: 2rem auto; padding: 0 1rem } \
 pre { overflow-x: auto; background: #f4f4f4; padding: .5rem } .footnote-definition p { display: inline }";
 
-/// A page of HTML. A model wrote the text: none of it becomes markup by itself.
+/// Renders a page of HTML. A model wrote the text, so none of it may become markup.
 fn page(report: &str) -> String {
     let mut body = String::new();
     html::push_html(&mut body, Parser::new_ext(report, MARKDOWN).map(harmless));

@@ -72,7 +72,7 @@ impl Screen {
         }
     }
 
-    /// Shows an invocation as it goes, and waits for its end.
+    /// Shows an invocation to its end.
     pub(crate) async fn follow(&mut self, invocation: &Invocation) -> Result<(), Failure> {
         let mut events = invocation.subscribe(0);
         while let Some(seen) = events.next().await {
@@ -264,7 +264,7 @@ fn task_of(node: &str, item: Option<&Value>) -> Option<i64> {
     item.filter(|_| node == RESEARCH)?.get("id")?.as_i64()
 }
 
-/// The bars of a terminal: one for all tasks, and one for each that is at work.
+/// The bars at a terminal: one for all tasks, and one for each running task.
 struct Bars {
     all: MultiProgress,
     overall: Option<ProgressBar>,

@@ -1,4 +1,4 @@
-//! A payment that waits for an approver, while the process that asked is long gone.
+//! A payment that waits for an approver after the process that requested it has ended.
 //!
 //! The program starts itself twice: the first process ends at the question, the second one decides.
 //!

@@ -2,8 +2,9 @@
 //!
 //! `cargo run -p stepfold-examples --features restate --example many_machines`
 //!
-//! With the argument `restate`, it needs a server (`npx @restatedev/restate-server`, under the Business Source License 1.1), with
-//! which it is registered while it runs: `curl localhost:9070/deployments --json '{"uri": "http://localhost:9080"}'`.
+//! With the argument `restate`, it needs a server (`npx @restatedev/restate-server`, under the Business Source License
+//! 1.1), with which it is registered while it runs: `curl localhost:9070/deployments --json '{"uri":
+//! "http://localhost:9080"}'`.
 #![allow(clippy::unwrap_used, reason = "an example fails where it is wrong")]
 
 use std::error::Error;

@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let first = runner.create("alice", "s1", values).await?;
     first.run("Where was I?").await?;
 
-    // The same user in another session: the app's and the user's keys are there, the session's are not.
+    // The same user in another session: it has the app's and the user's keys, not those of the first session.
     let second = runner.session("alice", "s2").await?;
     let outcome = second.run("And now?").await?;
     say(outcome.text());

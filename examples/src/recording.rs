@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 ///
 /// let recording = Recording::new("user: which area?\nassistant: area 3", Duration::ZERO)?;
 /// let agent = Agent::builder(recording).build()?;
-/// // Of what it is asked, the first line counts.
+/// // Only the first line of a question is compared.
 /// assert_eq!(agent.run("which area?\nThere are 9 of them.").await?.text(), "area 3");
 /// assert!(agent.run("which one?").await.is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())

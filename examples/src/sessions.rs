@@ -41,8 +41,8 @@ pub struct Options {
     /// Play the written conversation, whatever keys there are.
     #[arg(long, conflicts_with = "model")]
     pub replay: bool,
-    /// The session to continue with; it is made if it is not there. By default the one that is not at its end, or to look at
-    /// the one that was written last.
+    /// The session to continue; it is created if it does not exist. By default the unfinished one; for reading, the one
+    /// with the newest write.
     #[arg(long, value_name = "NAME")]
     pub session: Option<String>,
     /// The user: all sessions of a user share the user's values.

@@ -1,8 +1,9 @@
-//! The studio over the analyst and the deep research: sessions that ran, one that waits for an approval, one that was killed.
+//! The studio over the analyst and the deep research: sessions that ran, one that waits for an approval, one that was
+//! killed.
 //!
 //! `cargo run -p stepfold-examples --bin studio --features server` prints an address. No key is needed: the models say what
-//! was written beforehand. The tools, the database, the documents and the sessions are real; they are created again each time.
-//! The analyst has a model for summaries here, so that a long conversation is shown to it in short.
+//! was written beforehand. The tools, the database, the documents and the sessions are real; they are created again
+//! each time. The analyst has a model for summaries here, so that a long conversation is shown to it in short.
 
 #[path = "../analyst/agent.rs"]
 mod agent;

@@ -181,7 +181,7 @@ fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Returns whether this is a CI machine, where nobody watches a progress bar.
+/// Returns whether this is a CI machine, whose progress bars no person watches.
 #[expect(clippy::disallowed_methods, reason = "the environment variable `CI` is how CI machines say so")]
 pub(crate) fn is_ci() -> bool {
     std::env::var_os("CI").is_some()

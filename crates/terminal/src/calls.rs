@@ -29,7 +29,7 @@ const RESULT_COLUMNS: usize = 200;
 /// let lines = calls.finished("c1", "count", CallStatus::Succeeded, "12", Duration::from_millis(40));
 /// assert_eq!(lines[0].to_plain(), "  ✓ count(area=3) → 12 · 40 ms");
 ///
-/// // In a pipe, where lines are all there is, a call that begins is told at once.
+/// // In a log the start of a call has a line, since there is no live line.
 /// let mut calls = Calls::new(Form::Log);
 /// assert_eq!(calls.started("c1", "count", r#"{"area": 3}"#, Duration::ZERO)[0].to_plain(), "> c1 count(area=3)");
 /// ```

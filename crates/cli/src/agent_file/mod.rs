@@ -1,4 +1,6 @@
 //! Builds an agent or a graph from its file.
+//!
+//! NOTE: The files of this folder import each other: a node of a graph may be an agent or a graph in another file.
 
 mod agent;
 mod graph;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use stepfold::providers::layer::FailedAttempt;
 
-/// A request that failed and is sent again. Why is said once, by the error, if all attempts fail.
+/// A request that failed and is sent again. Only its kind is shown: if all attempts fail, the error shows the cause.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FailedRequest {
     attempt: usize,

@@ -282,7 +282,7 @@ impl NodeFollower {
         for task in &mut now.tasks {
             task.status = *self.ended.get(&task.id).unwrap_or(&task.status);
         }
-        // NOTE: Computed anew: ended tasks count here before the state counts them.
+        // NOTE: Computed again: ended tasks count here before the state counts them.
         let done = now.tasks.iter().filter(|task| task.status == TaskStatus::Completed).count();
         now.completed = done;
         now.percentage = u8::try_from(100 * done / now.tasks.len().max(1)).unwrap_or(100);

@@ -12,7 +12,7 @@ use stepfold::terminal::{Form, Look, stderr_form};
 pub(crate) const DIM: Look = Look::DIM;
 pub(crate) const NAME: Look = Look::STRONG;
 
-/// The columns that lines after a wrap are moved in.
+/// The indentation of lines after a wrap.
 const INDENT: usize = 4;
 
 /// Whether calls are shown in full.

@@ -360,7 +360,7 @@ impl TurnRunner<'_> {
     async fn new_display(&self, session: &SessionHandle, subject: TurnSubject) -> RunDisplay {
         // Values that do not fit the schema are reported by the run, which needs them.
         let state = session.state().await.ok();
-        // NOTE: Only a graph has branches that go on from the run before; an agent starts with nothing.
+        // NOTE: Only a graph has branches that continue from the run before; an agent begins without any.
         let run = match self.context.speakers {
             Some(_) => unfinished_run(session).await,
             None => None,
@@ -380,7 +380,7 @@ impl TurnRunner<'_> {
         }
     }
 
-    /// Creates the display anew after the claim of another process has ended: from the state that it left, and the run that
+    /// Creates the display again after the claim of another process has ended: from the state that it left, and the run that
     /// the invocation resumes, which is reported.
     async fn take_over(
         &self,

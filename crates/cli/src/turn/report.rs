@@ -1,4 +1,6 @@
 //! Reports about a turn: its result, the state of its message, and the next command.
+//!
+//! NOTE: Methods of `TurnRunner`, in a file of their own since they decide nothing.
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
@@ -217,7 +219,7 @@ impl TurnRunner<'_> {
     pub(super) fn report_recovered_runs(&self, ended: &Ended) {
         match ended {
             Ok(outcome) => {
-                outcome.recovered().iter().for_each(|recovered| self.report_unknown_calls(recovered))
+                outcome.recovered().iter().for_each(|recovered| self.report_unknown_calls(recovered));
             }
             Err(RunnerError::Pending { outcome: Some(recovered), .. })
                 if !recovered.exit().is_resumable() =>
