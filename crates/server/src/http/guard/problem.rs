@@ -25,11 +25,11 @@ pub(in crate::http) struct ProblemDocument {
     title: &'static str,
     /// The status of the response.
     status: u16,
-    /// What failed, and what to do.
+    /// The failure, and the remedy.
     detail: String,
     /// The kind of problem: what programs branch on.
     kind: &'static str,
-    /// What helps: `retry` the same request soon, `wait` until someone has acted, or `never`.
+    /// The remedy: `retry` the same request soon, `wait` until someone has acted, or `never`.
     remedy: &'static str,
     /// The version that the request expected, of a conflict.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,9 +53,9 @@ pub(in crate::http) struct ProblemDocument {
 /// An error in the form of OpenAI.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct OpenAiError {
-    /// What failed, and what to do.
+    /// The failure, and the remedy.
     message: String,
-    /// Whose fault it is.
+    /// The type of the error: of the client, of its rights, of a limit, or of the server.
     r#type: &'static str,
     /// The kind of problem.
     code: &'static str,

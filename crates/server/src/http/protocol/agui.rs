@@ -24,7 +24,7 @@ use crate::http::rows::exit;
 
 pub(super) const RUN: &str = "Runs an app in the thread of an AG-UI client, and streams its events.";
 
-/// What an AG-UI client sends.
+/// A run request of an AG-UI client.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RunAgentInput {

@@ -22,7 +22,7 @@ pub(super) const CHAT: &str =
 pub(super) const RESUME: &str =
     "Streams the run of an AI SDK chat from its beginning, if one is running: 204 if not.";
 
-/// What the transport of a chat sends.
+/// A request of the transport of an AI SDK chat.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct UiChat {

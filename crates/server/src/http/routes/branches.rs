@@ -39,7 +39,7 @@ pub(super) async fn labels(request: ApiRequest<SessionTarget>) -> Result<JsonRep
     Ok(JsonReply(LabelRows { labels: labels.into_iter().map(row).collect() }))
 }
 
-/// What a label names.
+/// The version that a label names.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Labelled {
@@ -78,7 +78,7 @@ pub(super) async fn remove_label(request: ApiRequest<SessionPart<Label>>) -> Res
 /// The forks of a session.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ForkRows {
-    /// Those that are there, in the order in which they were made; not the forks of these.
+    /// The existing forks, in the order in which they were made; not the forks of these.
     forks: Vec<ForkRow>,
 }
 

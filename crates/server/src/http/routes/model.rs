@@ -39,7 +39,7 @@ pub(super) struct StepQuery {
     wire: bool,
 }
 
-/// What a model was shown.
+/// The request that a model was sent.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ModelRow {
     /// The version that was asked for.
@@ -58,7 +58,7 @@ pub(super) struct ModelRow {
     /// The instructions, rendered.
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<String>,
-    /// What it was sent, in order.
+    /// The messages of the request, in order.
     messages: Vec<ShownRow>,
     /// The number of messages of the whole conversation.
     conversation: usize,
@@ -83,9 +83,9 @@ pub(super) struct ModelRow {
     /// Their cost in US dollars, exactly, in decimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<String>,
-    /// What of this is not in the record, and why.
+    /// The parts that are not in the record, each with the reason.
     unknown: Vec<UnknownRow>,
-    /// What of the conversation the model's server does not take, and what it gets instead.
+    /// The changes of the conversation that the model's server requires.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     changes: Vec<WireChangeRow>,
     /// The body of the request, as the model's server reads it; only on request, and only of a model with a server.
@@ -114,7 +114,7 @@ struct ShownRow {
     tokens: usize,
 }
 
-/// Where a message comes from.
+/// The source of a message.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum ShownSource {

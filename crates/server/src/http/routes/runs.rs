@@ -40,12 +40,12 @@ pub(super) struct NewMessage {
     /// Values to write to the state first, by key, merged by their handlers (reducers).
     #[serde(default)]
     values: Map<String, Value>,
-    /// What happens to it while a run is at work in the session; the app decides if it is absent.
+    /// The treatment of the message while a run is active in the session; by default that of the app.
     #[serde(default)]
     when_busy: Option<WhenBusy>,
 }
 
-/// What happens to a message while a run is at work in its session.
+/// The treatment of a message while a run is active in its session.
 #[derive(Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum WhenBusy {
@@ -53,7 +53,7 @@ enum WhenBusy {
     Wait,
     /// It joins that run, before the next request to the model.
     Steer,
-    /// That run is cancelled first.
+    /// The active run is cancelled first.
     Interrupt,
     /// It is refused: 409.
     Refuse,

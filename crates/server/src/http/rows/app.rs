@@ -12,7 +12,7 @@ pub(in crate::http) struct AppRow {
     pub(in crate::http) app: String,
     /// The name of the agent.
     pub(in crate::http) agent: String,
-    /// What it is for.
+    /// Its purpose.
     pub(in crate::http) description: Option<String>,
     /// The model.
     pub(in crate::http) model: String,
@@ -41,7 +41,7 @@ pub(in crate::http) struct AppDetail {
     pub(in crate::http) graph: Option<Value>,
 }
 
-/// What an agent is made of.
+/// The parts of an agent.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct AgentRow {
     /// The template of its instructions.
@@ -108,7 +108,7 @@ pub(in crate::http) struct RefusedToolRow {
 /// A requested output.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct OutputRow {
-    /// How it is requested: `schema` (by the response format), `tool`, or `prompt`.
+    /// The way it is requested: `schema` (by the response format), `tool`, or `prompt`.
     pub(in crate::http) mode: &'static str,
     /// Its JSON Schema.
     pub(in crate::http) schema: Value,
@@ -140,7 +140,7 @@ pub(in crate::http) struct Apps {
     pub(in crate::http) apps: Vec<AppRow>,
 }
 
-/// Who asks.
+/// The caller.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct MeRow {
     pub(in crate::http) user: String,

@@ -79,7 +79,7 @@ pub(in crate::http) struct EventRow {
     /// Why the run failed, of a commit that says so: the run can be resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) failure: Option<String>,
-    /// What the hooks of a point did.
+    /// The effects of the hooks of a point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) hook: Option<HookRow>,
     /// Microseconds since the commit before it in the same run.
@@ -122,7 +122,7 @@ impl From<ItemRow> for WriterRow {
     }
 }
 
-/// What an edit has changed beside values, which are its writes.
+/// The changes of an edit beside values, which are its writes.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(in crate::http) struct EditedRow {
     /// The new results, by call.
@@ -132,7 +132,7 @@ pub(in crate::http) struct EditedRow {
     pub(in crate::http) arguments: BTreeMap<String, Value>,
 }
 
-/// What the hooks of a point did: the messages and the writes are those of the commit.
+/// The effects of the hooks of a point: the messages and the writes are those of the commit.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct HookRow {
     /// The point, as in `before tool`.
@@ -152,7 +152,7 @@ pub(in crate::http) struct HookRow {
 pub(in crate::http) struct HookAnswerRow {
     #[serde(flatten)]
     pub(in crate::http) item: ItemRow,
-    /// What the model is told.
+    /// The result for the model.
     pub(in crate::http) result: String,
 }
 
@@ -203,7 +203,7 @@ pub(in crate::http) struct OutcomeRow {
     pub(in crate::http) wrote: Vec<String>,
 }
 
-/// How a call or a branch ended.
+/// The status of the outcome of a call or a branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum OutcomeStatus {
@@ -224,7 +224,7 @@ pub(in crate::http) struct WriteRow {
     /// The merge handler (reducer); absent for a removal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) handler: Option<String>,
-    /// What is merged into the value; absent for a removal.
+    /// The value that is merged; absent for a removal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) value: Option<Value>,
     #[serde(flatten)]

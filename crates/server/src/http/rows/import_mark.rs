@@ -15,7 +15,7 @@ use crate::http::guard::problem::Problem;
 /// The metadata of commits that came with a file.
 const IMPORTED: &str = "imported";
 
-/// Who imported a session. Its first commits say what the file said, also of authors and decisions.
+/// The mark of an imported session. Its first commits are those of the file, with the authors and decisions that it names.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(in crate::http) struct ImportedRow {
     /// The name of the principal.

@@ -16,7 +16,7 @@ pub(in crate::http) struct RequestRow {
     pub(in crate::http) id: String,
     /// The call.
     pub(in crate::http) call: CallRow,
-    /// What is asked, as text for a person: all of the arguments, what the state adds, and warnings. Nothing in it is
+    /// The request as text for a person: all of the arguments, what the state adds, and warnings. Nothing in it is
     /// invisible.
     pub(in crate::http) text: String,
     /// Why it is asked: `rule`, `may_have_happened`, `node`, `input`, or `later` (for no person: an outcome comes).
@@ -27,10 +27,10 @@ pub(in crate::http) struct RequestRow {
     /// The values that the state adds to the arguments, by parameter.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub(in crate::http) inputs_from_state: Value,
-    /// How many equal calls of the reply it is about, if more than one.
+    /// The number of equal calls of the reply that it is about, if more than one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) times: Option<usize>,
-    /// What an approver should know: field names that look like other names, characters that hide or reorder text.
+    /// Warnings for the approver: field names that look like other names, characters that hide or reorder text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) warnings: Option<Vec<String>>,
     /// The JSON Schema that modified arguments must fit, if it is known.

@@ -25,7 +25,7 @@ pub(in crate::http) struct SessionRow {
     pub(in crate::http) claimed: bool,
     /// The session that it was forked from.
     pub(in crate::http) parent: Option<ParentRow>,
-    /// What it does: absent in answers about changes.
+    /// Its status; absent in answers about changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) status: Option<Status>,
     /// The beginning of its first message, in lists.
@@ -34,7 +34,7 @@ pub(in crate::http) struct SessionRow {
     /// The number of sessions that were forked from it, and are there: absent in answers about changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) forks: Option<usize>,
-    /// Who imported it, or the session that it was forked from: absent for other sessions, and in answers about changes.
+    /// The import of it, or of the session that it was forked from: absent for other sessions, and in answers about changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) imported: Option<ImportedRow>,
 }

@@ -6,7 +6,7 @@ use stepfold_agent_loop::ApprovalRequest;
 use stepfold_runner::{RunnerError, SessionHandle, failure};
 use stepfold_session_scopes::{EventRange, Session};
 
-/// What a session does, in a word.
+/// The status of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum Status {

@@ -19,7 +19,7 @@ pub(in crate::http) struct StateRow {
     pub(in crate::http) origin: Option<BTreeMap<String, OriginRow>>,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct OriginRow {
     /// The version of the last write.
@@ -38,7 +38,7 @@ pub(in crate::http) struct OriginRow {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct BlameRow {
     pub(in crate::http) key: String,
-    /// Those that count, in the versions that are kept, up to the version that was asked for.
+    /// The visible writes, in the versions that are kept, up to the version that was asked for.
     pub(in crate::http) writes: Vec<BlamedWrite>,
     /// The number of all that do.
     pub(in crate::http) count: usize,
