@@ -17,7 +17,7 @@ use clap::Parser;
 use stepfold::prelude::*;
 use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold::state_core::chat::Role;
-use stepfold::terminal::{Look, Text, restart};
+use stepfold::terminal::{StyledText, TextStyle, describe_unfinished};
 use stepfold_examples::{
     Failure, Recording, USER, ask as ask_for, command, ended, fork, inspect, is_unfinished, list, live,
     newest, say, write,
@@ -142,8 +142,8 @@ async fn go_on(session: &SessionHandle, screen: &mut Screen) -> Result<(), Failu
         return Ok(());
     }
     let sign = if screen.printer.form().is_terminal() { "↻ " } else { "" };
-    let words = format!("The session {} {}.", session.key().id, restart(&run));
-    screen.printer.line(Text::new(Look::ASK, sign).with(Look::DIM, words));
+    let words = format!("The session {} {}.", session.key().id, describe_unfinished(&run));
+    screen.printer.line(StyledText::new(TextStyle::ASK, sign).with(TextStyle::DIM, words));
     screen.printer.set_state(session.state().await.ok());
     // A person has stopped here already.
     screen.recording.go_on();

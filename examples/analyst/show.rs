@@ -4,7 +4,7 @@ use std::io;
 
 use stepfold::prelude::*;
 use stepfold::runner::Invocation;
-use stepfold::terminal::{Look, Printer, Text};
+use stepfold::terminal::{Printer, StyledText, TextStyle};
 use stepfold_examples::{Failure, Recording};
 
 /// The screen, and the conversation that stops once.
@@ -37,7 +37,7 @@ impl Screen {
 async fn stop(printer: &mut Printer, is_picture: bool) {
     let words = "A good moment to stop: press Ctrl-C, or `kill -9` this process, and run the same command again. What was \
                  done is stored, and the next process continues in the middle of this answer. Enter continues at once.";
-    printer.line(Text::new(Look::ASK, "‖ ").and(words));
+    printer.line(StyledText::new(TextStyle::ASK, "‖ ").and(words));
     if is_picture {
         #[expect(clippy::exit, reason = "a process that stops anywhere is what the picture shows")]
         std::process::exit(0);

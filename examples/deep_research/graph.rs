@@ -10,7 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use stepfold::graph::progress::{Mode, ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, keys};
-use stepfold::graph::{AgentNode, Choice, END, Graph, Node, NodeContext, NodeError, START, Update, per_run};
+use stepfold::graph::{
+    AgentNode, END, Graph, Node, NodeContext, NodeError, RouteChoice, START, Update, per_run,
+};
 use stepfold::prelude::*;
 use stepfold::tools::Resources;
 
@@ -205,10 +207,10 @@ async fn begin(node: NodeContext) -> Result<Update, NodeError> {
         .set(keys::OVERALL_PROGRESS, 0))
 }
 
-fn by_mode(state: &State) -> Choice {
+fn by_mode(state: &State) -> RouteChoice {
     match state.get(keys::MODE) {
-        Ok(Some(Mode::React)) => Choice::of("answer").because("the mode is react"),
-        _ => Choice::of("plan").because("the mode is deep"),
+        Ok(Some(Mode::React)) => RouteChoice::of("answer").because("the mode is react"),
+        _ => RouteChoice::of("plan").because("the mode is deep"),
     }
 }
 

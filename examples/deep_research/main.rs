@@ -26,7 +26,7 @@ use stepfold::graph::progress::{Mode, OutputFormat, ResearchDepth, ResearchState
 use stepfold::prelude::*;
 use stepfold::runner::Invocation;
 use stepfold::session_scopes::{EventRange, SqliteStore};
-use stepfold::terminal::{Look, Text, stdout_form};
+use stepfold::terminal::{StyledText, TextStyle, stdout_form};
 use stepfold_examples::{
     Failure, Recording, USER, command, ended, fork, inspect, is_unfinished, list, live, newest, say,
     write as write_text,
@@ -101,7 +101,7 @@ async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Re
         let why = if waits { "waits for you" } else { "was interrupted; it continues where it stopped" };
         let sign = if stdout_form().is_terminal() { "↻ " } else { "" };
         let words = format!("The research {id} {why}.");
-        screen.line(Text::new(Look::ASK, sign).with(Look::DIM, words));
+        screen.line(StyledText::new(TextStyle::ASK, sign).with(TextStyle::DIM, words));
         let first = go_on(&session, &mut person).await?;
         follow(&session, first, &mut screen, &mut person).await?;
     } else if is_asked {

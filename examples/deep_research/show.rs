@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{Event, EventKind};
 use stepfold::graph::progress::{Progress, Task, TaskStatus, keys};
 use stepfold::prelude::*;
-use stepfold::runner::{Invocation, Seen};
+use stepfold::runner::{Invocation, InvocationEvent};
 use stepfold::state_core::escape_all_invisible;
-use stepfold::terminal::{Calls, Look, Printer, Text, stdout_form};
+use stepfold::terminal::{CallLines, Printer, StyledText, TextStyle, stdout_form};
 use stepfold_examples::{Failure, cut, say};
 
 use crate::graph::{QUESTION, RESEARCH};
@@ -29,7 +29,7 @@ pub(crate) struct Screen {
     at_work: BTreeMap<usize, i64>,
     bars: Option<Bars>,
     printer: Printer,
-    calls: Calls,
+    calls: CallLines,
     began: Instant,
 }
 
@@ -45,7 +45,7 @@ impl Screen {
             at_work: BTreeMap::new(),
             bars,
             printer: Printer::in_form(form),
-            calls: Calls::new(form),
+            calls: CallLines::new(form),
             began: Instant::now(),
         };
         if let Some(run) = run {
@@ -77,11 +77,13 @@ impl Screen {
         let mut events = invocation.subscribe(0);
         while let Some(seen) = events.next().await {
             match seen {
-                Seen::Event { number, event, .. } if self.is_json => {
+                InvocationEvent::Event { number, event, .. } if self.is_json => {
                     say(json!({"event": event, "number": number}).to_string());
                 }
-                Seen::Event { event, .. } => self.event(&event),
-                Seen::Missed { events } => self.aside(format!("  ({events} events went by unseen)")),
+                InvocationEvent::Event { event, .. } => self.event(&event),
+                InvocationEvent::Missed { events } => {
+                    self.aside(format!("  ({events} events went by unseen)"))
+                }
                 _ => {}
             }
         }
@@ -90,7 +92,7 @@ impl Screen {
     }
 
     /// A line above the bars.
-    pub(crate) fn line(&mut self, text: impl Into<Text>) {
+    pub(crate) fn line(&mut self, text: impl Into<StyledText>) {
         let printer = &mut self.printer;
         match &mut self.bars {
             _ if self.is_json => {}
@@ -101,7 +103,7 @@ impl Screen {
 
     /// A line in the background.
     pub(crate) fn aside(&mut self, text: impl AsRef<str>) {
-        self.line(Text::new(Look::DIM, text));
+        self.line(StyledText::new(TextStyle::DIM, text));
     }
 
     /// Shows the question.
@@ -131,7 +133,9 @@ impl Screen {
                     None => self.update(),
                 }
                 if let Some(error) = error {
-                    self.line(Text::from("  ").with(Look::BAD, format!("✗ {node}: ")).and(cut(error)));
+                    self.line(
+                        StyledText::from("  ").with(TextStyle::BAD, format!("✗ {node}: ")).and(cut(error)),
+                    );
                 }
             }
             // What was asked is known.
@@ -139,7 +143,9 @@ impl Screen {
             RunEvent::Output { node, branch, kind, value } => {
                 let whose = self.whose(node, *branch);
                 let kind = kind.as_deref().unwrap_or("output");
-                self.line(Text::new(Look::DIM, format!("  * {kind} of {whose}: ")).and(words_of(value)));
+                self.line(
+                    StyledText::new(TextStyle::DIM, format!("  * {kind} of {whose}: ")).and(words_of(value)),
+                );
             }
             RunEvent::Inner { name, place, event, .. } => self.inner(name, *place, event),
             RunEvent::Committed(event) => self.committed(event),
@@ -214,7 +220,7 @@ impl Screen {
             bars.end(id);
         }
         let title = self.title(id);
-        let look = if is_success { Look::GOOD } else { Look::BAD };
+        let look = if is_success { TextStyle::GOOD } else { TextStyle::BAD };
         self.line(self.progress(id).with(look, format!(" {status}")).and(format!(": {title}")));
         self.update();
     }
@@ -238,9 +244,10 @@ impl Screen {
     }
 
     /// The percentage of all tasks, and which one a line is about.
-    fn progress(&self, id: i64) -> Text {
+    fn progress(&self, id: i64) -> StyledText {
         let percentage = Progress::of_tasks(&self.tasks).percentage;
-        Text::new(Look::KEY, format!("{percentage:>3} %")).with(Look::STRONG, format!(" task {id}"))
+        StyledText::new(TextStyle::KEY, format!("{percentage:>3} %"))
+            .with(TextStyle::STRONG, format!(" task {id}"))
     }
 
     fn update(&mut self) {

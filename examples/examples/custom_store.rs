@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
-use stepfold::session_scopes::contract::Exam;
+use stepfold::session_scopes::contract::StoreExam;
 use stepfold::session_scopes::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, EventSizes, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion, ListForks,
     ListSessions, ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, ReadLabels,
-    Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionKey,
-    SessionPage, SessionStore, Unattended, UserId, Values, Verified, VerifySessions, WriteScope,
+    Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError,
+    SessionKey, SessionPage, SessionStore, Unattended, UserId, Verified, VerifySessions, WriteScope,
 };
 use stepfold_examples::say;
 
@@ -77,11 +77,11 @@ impl<S: SessionStore> SessionStore for Audited<S> {
         Ok(receipt)
     }
 
-    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+    async fn read_scope(&self, scope: ScopeKey) -> Result<ScopeValues, SessionError> {
         self.inner.read_scope(scope).await
     }
 
-    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
+    async fn write_scope(&self, request: WriteScope) -> Result<ScopeValues, SessionError> {
         self.inner.write_scope(request).await
     }
 
@@ -151,8 +151,9 @@ async fn visit(state: StateWriter) -> Result<&'static str, ToolError> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let exam =
-        Exam::new("audited", async || Ok(Audited { inner: MemoryStore::new(), trail: Trail::default() }));
+    let exam = StoreExam::new("audited", async || {
+        Ok(Audited { inner: MemoryStore::new(), trail: Trail::default() })
+    });
     let passed = exam.run().await.passed().map_err(|report| report.to_string())?;
     say(format_args!("the store passes all {} cases", passed.len()));
 

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
-use stepfold::restate::{Client, Worker};
+use stepfold::restate::{RestateClient, RestateWorker};
 use stepfold::session_scopes::SqliteStore;
 use stepfold_examples::say;
 use tokio::net::TcpListener;
@@ -40,8 +40,8 @@ async fn over_restate(file: &Path) -> Result<(), Box<dyn Error>> {
     let store = SqliteStore::open(file)?;
     let runner = Runner::builder(agent()?, store).build();
     let listener = TcpListener::bind("127.0.0.1:9080").await?;
-    tokio::spawn(Worker::new(runner).serve(listener, std::future::pending::<()>()));
-    let session = Client::connect("http://127.0.0.1:8080", "analyst")?.session("ada", "monday")?;
+    tokio::spawn(RestateWorker::new(runner).serve(listener, std::future::pending::<()>()));
+    let session = RestateClient::connect("http://127.0.0.1:8080", "analyst")?.session("ada", "monday")?;
     let report = session.run_as("request-7", "which area has most stalls?").await?;
     say(format_args!("{}", report.text));
     // end

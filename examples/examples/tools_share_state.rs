@@ -33,14 +33,14 @@ fn keep(max_results: usize, #[from_state("documents")] documents: Vec<Value>) ->
 }
 
 /// The factorial of a small number.
-#[tool(effect(Effect::Pure), output_to_state("results", Source::Whole))]
+#[tool(effect(Effect::Pure), output_to_state("results", ResultSource::Whole))]
 fn factorial(n: u64) -> Result<Vec<u64>, ToolError> {
     let result = (1..=n).try_fold(1_u64, u64::checked_mul);
     Ok(vec![result.ok_or_else(|| ToolError::permanent("this is too large"))?])
 }
 
 /// Multiplies two numbers.
-#[tool(effect(Effect::Pure), output_to_state("results", Source::Whole))]
+#[tool(effect(Effect::Pure), output_to_state("results", ResultSource::Whole))]
 fn multiply(a: u64, b: u64) -> Result<Vec<u64>, ToolError> {
     Ok(vec![a.checked_mul(b).ok_or_else(|| ToolError::permanent("this is too large"))?])
 }

@@ -11,7 +11,7 @@ use stepfold::prelude::*;
 use stepfold::session_scopes::{EventRange, ListSessions, SessionStore as _};
 use stepfold::state_core::ErrorChain;
 use stepfold::state_core::chat::Transcript;
-use stepfold::terminal::{Color, Form, Look, Printer, Text, brief, stdout_form};
+use stepfold::terminal::{Color, DisplayForm, Printer, StyledText, TextStyle, brief, stdout_form};
 
 use crate::model::named_by_environment;
 use crate::show::{cut, say, tell};
@@ -101,7 +101,7 @@ impl Options {
         }
         .choose();
         let printer = match self.picture {
-            Some(width) => Printer::in_form(Form::Terminal { width }).steady(Duration::from_millis(7)),
+            Some(width) => Printer::in_form(DisplayForm::Terminal { width }).steady(Duration::from_millis(7)),
             None => Printer::new(),
         };
         printer.name(name).verbose(self.verbose)
@@ -230,9 +230,9 @@ pub async fn farewell(
     let width = things.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
     let is_wide = things.iter().all(|(_, what)| width + what.len() + 6 <= printer.form().width());
     for (line, what) in things {
-        let comment = Text::new(Look::DIM, format!("  # {what}"));
+        let comment = StyledText::new(TextStyle::DIM, format!("  # {what}"));
         if is_wide {
-            let mut row = Text::from(format!("  {line:width$}"));
+            let mut row = StyledText::from(format!("  {line:width$}"));
             row.append(&comment);
             printer.line(row);
         } else {

@@ -36,7 +36,7 @@ use serde_json::json;
 use stepfold::agent_loop::RunEvent;
 use stepfold::graph::progress::ResearchDepth;
 use stepfold::prelude::*;
-use stepfold::runner::Seen;
+use stepfold::runner::InvocationEvent;
 use stepfold::server::http::{App, Principal, Role, Server, Token, Tokens};
 use stepfold::session_scopes::{AnyStore, EventRange, MemoryStore};
 use stepfold::state_core::chat::{
@@ -151,7 +151,7 @@ async fn kill_the_analyst(runner: &Runner) -> Result<(), Failure> {
     let session = runner.create(USER, "killed-in-an-answer", json!({})).await?;
     let run = session.send(KILLED.0).await?;
     let replies = run.subscribe(0).filter(|seen| {
-        std::future::ready(matches!(seen, Seen::Event { event: RunEvent::Asking { .. }, .. }))
+        std::future::ready(matches!(seen, InvocationEvent::Event { event: RunEvent::Asking { .. }, .. }))
     });
     std::pin::pin!(replies.skip(KILLED.1)).next().await;
     runner.shutdown(Duration::ZERO).await;

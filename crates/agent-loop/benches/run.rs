@@ -16,7 +16,7 @@ use stepfold_agent_loop::state_core::chat::{
 };
 use stepfold_agent_loop::tools::{Effect, Tool, ToolError};
 use stepfold_agent_loop::{
-    Agent, Answer, Breakpoint, Exit, Input, Observer, ObserverError, Run, RunEvent, RunLimits,
+    Agent, Breakpoint, Exit, Input, Observer, ObserverError, Run, RunAnswer, RunEvent, RunLimits,
 };
 use tokio::runtime::Runtime;
 
@@ -247,7 +247,7 @@ fn thousand() -> Run {
     let log: Transcript =
         (0..500).flat_map(|_| [Message::user(text.as_str()), Message::assistant(text.as_str())]).collect();
     let mut run = Run::new(&agent(5), Input::from(log).say("go"), "bench").unwrap();
-    let event = run.feed(Answer::Begin, std::time::Duration::ZERO).unwrap();
+    let event = run.feed(RunAnswer::Begin, std::time::Duration::ZERO).unwrap();
     run.commit(event).unwrap();
     assert_eq!(run.transcript().len(), 1_001);
     run

@@ -166,22 +166,22 @@ impl AskReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "StoredQuestion", into = "StoredQuestion")]
 #[non_exhaustive]
-pub struct Question {
+pub struct ApprovalQuestion {
     /// The reason.
     pub reason: AskReason,
     /// The parameters that the state fills.
     pub inputs_from_state: Vec<StateInput>,
 }
 
-impl Question {
+impl ApprovalQuestion {
     pub(crate) const fn new(reason: AskReason, inputs_from_state: Vec<StateInput>) -> Self {
-        Question { reason, inputs_from_state }
+        ApprovalQuestion { reason, inputs_from_state }
     }
 }
 
-impl From<AskReason> for Question {
+impl From<AskReason> for ApprovalQuestion {
     fn from(reason: AskReason) -> Self {
-        Question::new(reason, Vec::new())
+        ApprovalQuestion::new(reason, Vec::new())
     }
 }
 
@@ -193,9 +193,9 @@ enum StoredQuestion {
     WithInputs { reason: AskReason, inputs_from_state: Vec<StateInput> },
 }
 
-impl From<Question> for StoredQuestion {
-    fn from(question: Question) -> Self {
-        let Question { reason, inputs_from_state } = question;
+impl From<ApprovalQuestion> for StoredQuestion {
+    fn from(question: ApprovalQuestion) -> Self {
+        let ApprovalQuestion { reason, inputs_from_state } = question;
         match inputs_from_state.is_empty() {
             true => StoredQuestion::Reason(reason),
             false => StoredQuestion::WithInputs { reason, inputs_from_state },
@@ -203,12 +203,12 @@ impl From<Question> for StoredQuestion {
     }
 }
 
-impl From<StoredQuestion> for Question {
+impl From<StoredQuestion> for ApprovalQuestion {
     fn from(stored: StoredQuestion) -> Self {
         match stored {
             StoredQuestion::Reason(reason) => reason.into(),
             StoredQuestion::WithInputs { reason, inputs_from_state } => {
-                Question { reason, inputs_from_state }
+                ApprovalQuestion { reason, inputs_from_state }
             }
         }
     }

@@ -143,7 +143,9 @@ pub mod plan {
     #![doc = include_str!("plan.md")]
 
     pub use crate::agent::{BranchAgent, BranchEnd, Emitter, EndedAgent, NotBegun, Planner};
-    pub use crate::planned::{Attempts, Ended, Next, OpenBranch, PlanError, Planned, Position};
+    pub use crate::planned::{
+        AttemptPolicy, EndedBranch, NextSuperstep, OpenBranch, PlanError, PlanPosition,
+    };
 }
 
 pub use stepfold_state_core as state_core;
@@ -154,7 +156,7 @@ pub use crate::agent::{
     Agent, AgentBuilder, AgentTool, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult,
     HookVerdict, OUTPUT_TOOL, Output, OutputMode, RepeatGuard, RunLimits,
 };
-pub use crate::approval::{ApprovalRequest, Approver, AskReason, Decision, Question};
+pub use crate::approval::{ApprovalQuestion, ApprovalRequest, Approver, AskReason, Decision};
 pub use crate::decisions::{DecisionError, Decisions};
 pub use crate::driver::{RunBuilder, RunStream};
 pub use crate::edit::{Edit, EditError, ValueEdit};
@@ -162,13 +164,13 @@ pub use crate::error::{AgentError, FeedError, StartError};
 pub use crate::exit::{Breakpoint, Exit, Pause};
 pub use crate::observe::{DynObserver, EventRefused, Observer, ObserverError, RunEvent, Traces};
 pub use crate::outcome::{Outcome, OutputError};
-pub use crate::planned::{Arrived, NodeOutcome, NodeStatus, OpenBranch, Planned, Routed};
+pub use crate::planned::{JoinArrivals, NodeOutcome, NodeStatus, PlannedBranch, RecordedRoute};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
-    Answer, AnsweredItem, Event, EventKind, FORMAT_VERSION, Fate, HookReport, Input, ItemOutcome, LoadError,
-    Need, OutputFate, PendingHook, RecordedCall, RecordedOutcome, Run, SharedValue, StepEnd, UnknownCall,
-    WorkOutcome,
+    AnsweredItem, CallDisposition, Event, EventKind, FORMAT_VERSION, HookReport, Input, ItemOutcome,
+    LoadError, OutputDisposition, PendingHook, RecordedCall, RecordedOutcome, Run, RunAnswer, RunNeed,
+    SharedValue, StepEnd, UnknownCall, WorkOutcome,
 };
 pub use crate::run_error::{RunError, RunFault};
 pub use crate::state_input::{StateInput, StateValue};

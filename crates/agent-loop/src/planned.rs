@@ -18,7 +18,7 @@ use crate::stored_form::{is_once, once};
 /// A branch of a superstep: a node, with an item if it is one of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Planned {
+pub struct PlannedBranch {
     /// The node.
     pub node: String,
     /// The item of this branch, if it is one of a fan-out. Null is an item as well.
@@ -31,10 +31,10 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
     Value::deserialize(deserializer).map(Some)
 }
 
-impl Planned {
+impl PlannedBranch {
     /// A branch of this node, with an item if it is one of several.
     pub const fn new(node: String, item: Option<Value>) -> Self {
-        Planned { node, item }
+        PlannedBranch { node, item }
     }
 
     /// The name of the branch within its superstep.
@@ -49,7 +49,7 @@ impl Planned {
 /// A router's choice, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Routed {
+pub struct RecordedRoute {
     /// The node before the router.
     pub from: String,
     /// The chosen nodes.
@@ -59,17 +59,17 @@ pub struct Routed {
     pub reason: Option<String>,
 }
 
-impl Routed {
+impl RecordedRoute {
     /// A choice of nodes after a node.
     pub const fn new(from: String, to: Vec<String>, reason: Option<String>) -> Self {
-        Routed { from, to, reason }
+        RecordedRoute { from, to, reason }
     }
 }
 
 /// The nodes that have arrived at a join which is not complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Arrived {
+pub struct JoinArrivals {
     /// The node that waits.
     pub at: String,
     /// The index of the join, in the order of declaration, from 0: a node may have several.
@@ -79,10 +79,10 @@ pub struct Arrived {
     pub from: Vec<String>,
 }
 
-impl Arrived {
+impl JoinArrivals {
     /// A join of a node that has not been reached from everywhere.
     pub const fn new(at: String, join: usize, from: Vec<String>) -> Self {
-        Arrived { at, join, from }
+        JoinArrivals { at, join, from }
     }
 }
 
@@ -107,7 +107,7 @@ pub struct NodeOutcome {
     pub outputs: Vec<Value>,
     /// The branches that it chose as the next ones, in place of the edges of its node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub goto: Vec<Planned>,
+    pub goto: Vec<PlannedBranch>,
     /// The number of attempts.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub tries: u32,
@@ -159,7 +159,7 @@ pub struct OpenBranch {
     /// Its place in the superstep, from 0.
     pub place: usize,
     /// The node, and the item.
-    pub planned: Planned,
+    pub planned: PlannedBranch,
     /// The number of this superstep, among those in which the node has branches, from 1.
     pub execution: u64,
     /// Its idempotency key: the same when the branch runs again after a crash, different in a fork.
@@ -216,7 +216,7 @@ impl OpenBranch {
 /// A branch of the last superstep that has ended, as far as the next superstep depends on it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Ended<'a> {
+pub struct EndedBranch<'a> {
     /// The node.
     pub node: &'a str,
     /// The item, if it had one.
@@ -224,19 +224,19 @@ pub struct Ended<'a> {
     /// Why it failed, if it did.
     pub error: Option<&'a str>,
     /// The branches that it chose as the next ones.
-    pub goto: &'a [Planned],
+    pub goto: &'a [PlannedBranch],
 }
 
 /// The position of a plan between two supersteps.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Position<'a> {
+pub struct PlanPosition<'a> {
     /// Whether there was a superstep before.
     pub has_begun: bool,
     /// The branches that are deferred until nothing else is left to run.
-    pub deferred: &'a [Planned],
+    pub deferred: &'a [PlannedBranch],
     /// The joins that are not complete.
-    pub arrived: &'a [Arrived],
+    pub arrived: &'a [JoinArrivals],
     /// The number of supersteps in which each node had branches.
     pub executions: &'a BTreeMap<String, u64>,
 }
@@ -244,28 +244,28 @@ pub struct Position<'a> {
 /// The next superstep, or the end.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Next {
+pub struct NextSuperstep {
     /// The branches, in the order in which their outcomes are merged. Branches of one node stand together.
-    pub branches: Vec<Planned>,
+    pub branches: Vec<PlannedBranch>,
     /// Branches to defer until nothing else is left to run.
-    pub deferred: Vec<Planned>,
+    pub deferred: Vec<PlannedBranch>,
     /// The joins that are not complete.
-    pub arrived: Vec<Arrived>,
+    pub arrived: Vec<JoinArrivals>,
     /// The choices of routers, for the record.
-    pub routes: Vec<Routed>,
+    pub routes: Vec<RecordedRoute>,
     /// The exit, if the plan ends here.
     pub exit: Option<Exit>,
 }
 
-impl Next {
+impl NextSuperstep {
     /// A superstep of these branches.
-    pub fn of(branches: impl IntoIterator<Item = Planned>) -> Self {
-        Next { branches: branches.into_iter().collect(), ..Next::default() }
+    pub fn of(branches: impl IntoIterator<Item = PlannedBranch>) -> Self {
+        NextSuperstep { branches: branches.into_iter().collect(), ..NextSuperstep::default() }
     }
 
     /// The end of the plan, with this exit.
     pub fn exit(exit: Exit) -> Self {
-        Next { exit: Some(exit), ..Next::default() }
+        NextSuperstep { exit: Some(exit), ..NextSuperstep::default() }
     }
 }
 
@@ -275,21 +275,21 @@ pub type PlanError = Box<dyn Error + Send + Sync>;
 /// The limits of attempts of a branch: their number and their time.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
-pub struct Attempts {
+pub struct AttemptPolicy {
     /// The timeout of one attempt.
     pub timeout: Option<Duration>,
     /// Further attempts after a failure.
     pub retry: Option<Retry>,
 }
 
-impl Attempts {
+impl AttemptPolicy {
     /// Attempts with this timeout each, and this rule for further ones.
     pub const fn new(timeout: Option<Duration>, retry: Option<Retry>) -> Self {
-        Attempts { timeout, retry }
+        AttemptPolicy { timeout, retry }
     }
 }
 
-impl Attempts {
+impl AttemptPolicy {
     /// The pauses before each further attempt.
     pub fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
         self.retry.into_iter().flat_map(|retry| retry.pauses())

@@ -21,8 +21,8 @@ use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::observe::{Observer, ObserverError, RunEvent};
 use crate::run::{
-    Answer, CallContradiction, Event, EventKind, FORMAT_VERSION, Fate, HookReport, ItemOutcome, LoadError,
-    Need, Run, SharedValue, StepItem, check_version,
+    CallContradiction, CallDisposition, Event, EventKind, FORMAT_VERSION, HookReport, ItemOutcome, LoadError,
+    Run, RunAnswer, RunNeed, SharedValue, StepItem, check_version,
 };
 use crate::state_input::{StateInput, TEMPORARY, are_recorded, are_recorded_alike};
 
@@ -276,7 +276,7 @@ fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>
             let Some(mut child) = run.child_of(*place).map_err(refused)? else { return Ok(recorded.clone()) };
             child.restore_shared(event);
             let event = Box::new(recompute_event(&child, event)?);
-            Some(Answer::Inner { place: *place, event })
+            Some(RunAnswer::Inner { place: *place, event })
         }
         _ => recorded_answer(recorded, run),
     };
@@ -561,15 +561,15 @@ fn adopt_requests(made: &mut Event, recorded: &Event, run: &Run) {
     let calls: Vec<_> = made.messages.first().into_iter().flat_map(|reply| reply.tool_calls()).collect();
     let is_unrecorded = |place: &usize| {
         let tool = calls.get(*place).map(|call| run.tools().and_then(|tools| tools.get(&call.name)));
-        let is_unrecorded =
-            |fate: &Fate| matches!(fate, Fate::Ask(question) if !are_recorded(&question.inputs_from_state));
+        let is_unrecorded = |fate: &CallDisposition| matches!(fate, CallDisposition::Ask(question) if !are_recorded(&question.inputs_from_state));
         let mut asked = fates.iter().chain(known).filter(|(at, _)| at == place);
         run.tools().is_none()
             || tool.flatten().is_some_and(|tool| tool.input_keys().any(|key| key.starts_with(TEMPORARY)))
             || asked.any(|(_, fate)| is_unrecorded(fate))
     };
-    let is_asking = |fate: &Fate| matches!(fate, Fate::Ask(_) | Fate::Same(_));
-    let is_taken = |(place, fate): &(usize, Fate)| is_asking(fate) && is_unrecorded(place);
+    let is_asking =
+        |fate: &CallDisposition| matches!(fate, CallDisposition::Ask(_) | CallDisposition::Same(_));
+    let is_taken = |(place, fate): &(usize, CallDisposition)| is_asking(fate) && is_unrecorded(place);
     let taken: Vec<_> = known.iter().filter(|fate| is_taken(fate)).cloned().collect();
     let left: Vec<_> = fates.iter().filter(|fate| !is_taken(fate)).cloned().collect();
     *fates = left.into_iter().chain(taken).collect();
@@ -595,15 +595,17 @@ fn adopt_inputs(made: &mut EventKind, recorded: &EventKind) {
 }
 
 /// The recorded requests, with the values that the state now adds to calls that were approved before.
-fn requests_now(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
+fn requests_now(fates: &[(usize, CallDisposition)], run: &Run) -> Vec<(usize, CallDisposition)> {
     let again = fates.iter().map(|(place, fate)| match fate {
-        Fate::Ask(known) if run.tools().is_some() && run.item(*place).is_some_and(StepItem::is_approved) => {
+        CallDisposition::Ask(known)
+            if run.tools().is_some() && run.item(*place).is_some_and(StepItem::is_approved) =>
+        {
             let inputs = run.inputs_at(&[*place]).pop().map(|(_, inputs)| inputs).unwrap_or_default();
             let mut question = known.clone();
             if !are_recorded_alike(&inputs, &known.inputs_from_state) {
                 question.inputs_from_state = inputs;
             }
-            (*place, Fate::Ask(question))
+            (*place, CallDisposition::Ask(question))
         }
         fate => (*place, fate.clone()),
     });
@@ -611,11 +613,11 @@ fn requests_now(fates: &[(usize, Fate)], run: &Run) -> Vec<(usize, Fate)> {
 }
 
 /// The input from outside that the event was made of; `None` if the run needs something else now.
-fn recorded_answer(event: &Event, run: &Run) -> Option<Answer> {
+fn recorded_answer(event: &Event, run: &Run) -> Option<RunAnswer> {
     let need = run.decide();
     Some(match (&event.kind, need) {
-        (EventKind::Began { .. }, Need::Begin) => Answer::Begin,
-        (EventKind::Hooked { point, verdict, answers, writes }, Need::Hook(needed)) if needed == *point => {
+        (EventKind::Began { .. }, RunNeed::Begin) => RunAnswer::Begin,
+        (EventKind::Hooked { point, verdict, answers, writes }, RunNeed::Hook(needed)) if needed == *point => {
             let is_open = event.step_end.is_some();
             let mut report = HookReport::new(*point);
             report.delta = if is_open { Delta::default() } else { event.delta.clone() };
@@ -624,36 +626,36 @@ fn recorded_answer(event: &Event, run: &Run) -> Option<Answer> {
             report.verdict = verdict.clone();
             report.answers.clone_from(answers);
             report.writes.clone_from(writes);
-            Answer::Hooked(report)
+            RunAnswer::Hooked(report)
         }
-        (EventKind::Summarized { summary, error, usage }, Need::Summary(_)) => {
-            Answer::Summary(match (summary, error) {
+        (EventKind::Summarized { summary, error, usage }, RunNeed::Summary(_)) => {
+            RunAnswer::Summary(match (summary, error) {
                 (Some(summary), _) => Ok((summary.text().to_owned(), *usage)),
                 (None, error) => Err((error.clone().unwrap_or_default(), *usage)),
             })
         }
-        (EventKind::Steered, Need::Model | Need::Hook(_)) => {
-            Answer::Steer(event.messages.iter().map(|message| (**message).clone()).collect())
+        (EventKind::Steered, RunNeed::Model | RunNeed::Hook(_)) => {
+            RunAnswer::Steer(event.messages.iter().map(|message| (**message).clone()).collect())
         }
-        (EventKind::Replied { .. }, Need::Model) => Answer::Reply(recorded_reply(event)?),
+        (EventKind::Replied { .. }, RunNeed::Model) => RunAnswer::Reply(recorded_reply(event)?),
         // They are taken at once, whatever else there is to do.
         (EventKind::Decided { decisions, by, idempotency_key, .. }, _) => {
             let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
-            Answer::Decisions(Decisions { decisions: decisions.clone(), by, idempotency_key })
+            RunAnswer::Decisions(Decisions { decisions: decisions.clone(), by, idempotency_key })
         }
-        (EventKind::Edited { .. }, _) => Answer::Edit(Edit::of(event)?),
-        (EventKind::Cancelled, _) => Answer::Cancelled,
-        (EventKind::TimedOut, _) => Answer::TimedOut,
-        (EventKind::Planned { .. }, Need::Superstep) => Answer::Plan,
+        (EventKind::Edited { .. }, _) => RunAnswer::Edit(Edit::of(event)?),
+        (EventKind::Cancelled, _) => RunAnswer::Cancelled,
+        (EventKind::TimedOut, _) => RunAnswer::TimedOut,
+        (EventKind::Planned { .. }, RunNeed::Superstep) => RunAnswer::Plan,
         // Where items run side by side, one may be under way or wait while another gets on.
         (
             _,
-            Need::Calls
-            | Need::Nodes
-            | Need::Interrupted
-            | Need::Approval
+            RunNeed::Calls
+            | RunNeed::Nodes
+            | RunNeed::Interrupted
+            | RunNeed::Approval
             // After an edit, hooks look again at calls while others are under way.
-            | Need::Hook(HookPoint::AfterTool | HookPoint::BeforeTool),
+            | RunNeed::Hook(HookPoint::AfterTool | HookPoint::BeforeTool),
         ) => {
             return answer_of_item(event, run);
         }
@@ -662,12 +664,12 @@ fn recorded_answer(event: &Event, run: &Run) -> Option<Answer> {
 }
 
 /// The same of an event that is about items of the open step.
-fn answer_of_item(event: &Event, run: &Run) -> Option<Answer> {
+fn answer_of_item(event: &Event, run: &Run) -> Option<RunAnswer> {
     Some(match &event.kind {
-        EventKind::Asked { fates } => Answer::Ask(requests_now(fates, run)),
-        EventKind::Started { places } => Answer::Started(places.clone()),
-        EventKind::Asks { place, requests } => Answer::Asks { place: *place, requests: requests.clone() },
-        EventKind::Interrupted { .. } => Answer::Interrupted,
+        EventKind::Asked { fates } => RunAnswer::Ask(requests_now(fates, run)),
+        EventKind::Started { places } => RunAnswer::Started(places.clone()),
+        EventKind::Asks { place, requests } => RunAnswer::Asks { place: *place, requests: requests.clone() },
+        EventKind::Interrupted { .. } => RunAnswer::Interrupted,
         EventKind::Answered(_) => {
             let mut outcomes = event.outcomes();
             for ItemOutcome { place, outcome, .. } in &mut outcomes {
@@ -677,7 +679,7 @@ fn answer_of_item(event: &Event, run: &Run) -> Option<Answer> {
                     *outcome = again.into();
                 }
             }
-            Answer::Outcomes(outcomes)
+            RunAnswer::Outcomes(outcomes)
         }
         _ => return None,
     })

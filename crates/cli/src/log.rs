@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-use stepfold::otel::{Exporter, Guard, OtelError};
+use stepfold::otel::{Exporter, ExporterGuard, OtelError};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
@@ -10,7 +10,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt};
 /// Starts the log. `RUST_LOG` overrides `-vv`; without both only warnings are shown.
 ///
 /// The returned guard sends the remaining spans when it is shut down.
-pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<Guard>, OtelError> {
+pub(crate) fn start(verbose: u8, collector: Option<&str>) -> Result<Option<ExporterGuard>, OtelError> {
     let rust_log = crate::environment::variable("RUST_LOG").and_then(|filter| filter.into_string().ok());
     let filter = rust_log.filter(|filter| !filter.trim().is_empty()).unwrap_or_else(|| {
         match verbose {

@@ -26,7 +26,7 @@ mod turn;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use stepfold::otel::Guard;
+use stepfold::otel::ExporterGuard;
 
 use crate::args::CommandLine;
 use crate::error::{CommandEnding, SilentExit, UsageError};
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     };
     let ending = run(&args).unwrap_or_else(|error| report_error(&args, &error));
     // NOTE: Failures of output do not change the ending before this point: the work is stored, printed or not.
-    if let Some(Err(error)) = spans.map(Guard::shutdown) {
+    if let Some(Err(error)) = spans.map(ExporterGuard::shutdown) {
         show::bad("warning", &error::chain(&error));
     }
     if let Some(error) = show::end_of_output() {

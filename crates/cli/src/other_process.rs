@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepfold::agent_loop::{EventKind, RunEvent};
 use stepfold::prelude::*;
-use stepfold::runner::{Seen, SystemClock, WallClock as _};
+use stepfold::runner::{InvocationEvent, SystemClock, WallClock as _};
 use stepfold::session_scopes::{
     Claim, EventRange, GetSession, InvocationId, Session, SessionError, SessionStore as _,
 };
@@ -66,9 +66,9 @@ impl OtherProcess {
     }
 
     /// The run that the process left unfinished, if the invocation with this first event resumes it.
-    pub(crate) fn into_run(self, first: &Seen) -> Option<Run> {
+    pub(crate) fn into_run(self, first: &InvocationEvent) -> Option<Run> {
         match first {
-            Seen::Event { event: RunEvent::Committed(event), .. }
+            InvocationEvent::Event { event: RunEvent::Committed(event), .. }
                 if matches!(event.kind, EventKind::Began { .. }) =>
             {
                 None

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stepfold_agent_loop::plan::{BranchAgent, NotBegun, OpenBranch};
-use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, Planned};
+use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, PlannedBranch};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{Delta, Handler, KeySchema, Schema, State, StateError, Template, Write};
 use stepfold_tools::{CancellationToken, panic_message};
@@ -361,7 +361,7 @@ impl BranchAgent for AgentNode {
         self.is_shared(graph, write.key())
     }
 
-    fn shares_messages(&self, planned: &Planned) -> bool {
+    fn shares_messages(&self, planned: &PlannedBranch) -> bool {
         self.is_in_conversation(planned.item.as_ref())
     }
 }

@@ -10,7 +10,7 @@ use stepfold_state_core::state::{Schema, State, ValueRef};
 use stepfold_tools::Resources;
 
 use super::check;
-use super::definition::{Choice, DefinedEdge, DefinedJoin, GraphDefinition, RouterFunction};
+use super::definition::{DefinedEdge, DefinedJoin, GraphDefinition, RouteChoice, RouterFunction};
 use super::graph::{Graph, NoModel};
 use super::node::IntoNode;
 
@@ -98,7 +98,7 @@ impl GraphBuilder {
     ) -> Self
     where
         N: Into<String>,
-        C: Into<Choice>,
+        C: Into<RouteChoice>,
     {
         self.router(from.into(), targets, Box::new(move |state| choose(state).into()), true)
     }
@@ -108,7 +108,7 @@ impl GraphBuilder {
         self,
         from: impl Into<String>,
         targets: impl IntoIterator<Item = N>,
-        choose: impl Fn(&State) -> Choice + Send + Sync + 'static,
+        choose: impl Fn(&State) -> RouteChoice + Send + Sync + 'static,
     ) -> Self {
         self.router(from.into(), targets, Box::new(choose), false)
     }

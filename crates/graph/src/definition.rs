@@ -5,8 +5,8 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 
 use serde_json::{Value, json};
-use stepfold_agent_loop::plan::{Ended, Next, Position};
-use stepfold_agent_loop::{Arrived, Exit, FeedError, Planned, Routed};
+use stepfold_agent_loop::plan::{EndedBranch, NextSuperstep, PlanPosition};
+use stepfold_agent_loop::{Exit, FeedError, JoinArrivals, PlannedBranch, RecordedRoute};
 use stepfold_state_core::state::State;
 use stepfold_tools::panic_message;
 
@@ -76,7 +76,7 @@ pub(crate) struct DefinedJoin {
     pub(crate) to: String,
 }
 
-pub(crate) type RouterFunction = dyn Fn(&State) -> Choice + Send + Sync;
+pub(crate) type RouterFunction = dyn Fn(&State) -> RouteChoice + Send + Sync;
 pub(crate) type ItemsFunction = dyn Fn(&State) -> Result<Vec<Value>, String> + Send + Sync;
 
 /// The choice of a router: the nodes, or [`END`], and the reason.
@@ -89,20 +89,20 @@ pub(crate) type ItemsFunction = dyn Fn(&State) -> Result<Vec<Value>, String> + S
 /// assert_eq!(choice, Choice::all(["report"]).because("enough was found"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct RouteChoice {
     pub(crate) nodes: Vec<String>,
     pub(crate) reason: Option<String>,
 }
 
-impl Choice {
+impl RouteChoice {
     /// This node.
     pub fn of(node: impl Into<String>) -> Self {
-        Choice { nodes: vec![node.into()], reason: None }
+        RouteChoice { nodes: vec![node.into()], reason: None }
     }
 
     /// These nodes, side by side. Only for [`route_to_many`](super::GraphBuilder::route_to_many).
     pub fn all<N: Into<String>>(nodes: impl IntoIterator<Item = N>) -> Self {
-        Choice { nodes: nodes.into_iter().map(Into::into).collect(), reason: None }
+        RouteChoice { nodes: nodes.into_iter().map(Into::into).collect(), reason: None }
     }
 
     /// For this reason, which is recorded.
@@ -113,15 +113,15 @@ impl Choice {
     }
 }
 
-impl From<&str> for Choice {
+impl From<&str> for RouteChoice {
     fn from(node: &str) -> Self {
-        Choice::of(node)
+        RouteChoice::of(node)
     }
 }
 
-impl From<String> for Choice {
+impl From<String> for RouteChoice {
     fn from(node: String) -> Self {
-        Choice::of(node)
+        RouteChoice::of(node)
     }
 }
 
@@ -154,10 +154,10 @@ impl GraphDefinition {
     /// If a router panics or chooses an invalid target, and if there are too many branches.
     pub(crate) fn next(
         &self,
-        position: Position<'_>,
-        ended: &[Ended<'_>],
+        position: PlanPosition<'_>,
+        ended: &[EndedBranch<'_>],
         state: &State,
-    ) -> Result<Next, FeedError> {
+    ) -> Result<NextSuperstep, FeedError> {
         let mut walk = SuperstepBuilder::new(self, position, state);
         if !position.has_begun {
             walk.follow(START)?;
@@ -169,7 +169,7 @@ impl GraphDefinition {
                     // agent that ended unfinished. To continue would give the same. Any other failure is the error of
                     // the run, which can be resumed.
                     let (node, error) = (ended.node.to_owned(), error.to_owned());
-                    return Ok(Next::exit(Exit::NodeFailed { node, error }));
+                    return Ok(NextSuperstep::exit(Exit::NodeFailed { node, error }));
                 }
                 (Some(error), OnError::Goto(target)) => {
                     let item = failure_item(ended.node, error, ended.item);
@@ -178,7 +178,7 @@ impl GraphDefinition {
                 (Some(_), OnError::GoOn) => walk.leave_node(ended.node)?,
                 (None, _) if ended.goto.is_empty() => walk.leave_node(ended.node)?,
                 (None, _) => {
-                    for Planned { node, item, .. } in ended.goto {
+                    for PlannedBranch { node, item, .. } in ended.goto {
                         walk.add_branch(node, item.clone());
                     }
                 }
@@ -210,7 +210,7 @@ impl GraphDefinition {
     }
 
     /// Whether the node may run once more: by the limit in the state, else by the node's own.
-    fn may_run(&self, place: usize, position: Position<'_>, state: &State) -> bool {
+    fn may_run(&self, place: usize, position: PlanPosition<'_>, state: &State) -> bool {
         let name = &self.names[place];
         // NOTE: Supersteps are counted, not branches: a fan-out over fifty tasks is one round of work.
         let ran = position.executions.get(name).copied().unwrap_or(0);
@@ -226,19 +226,19 @@ fn limit_in_state(state: &State, node: &str) -> Option<u64> {
 /// The next superstep while it is built.
 struct SuperstepBuilder<'a> {
     shape: &'a GraphDefinition,
-    position: Position<'a>,
+    position: PlanPosition<'a>,
     state: &'a State,
     /// By node, so that they come in the order in which these were declared.
     branches: BTreeMap<usize, Vec<Option<Value>>>,
     /// By the place of the join.
     arrived: Vec<BTreeSet<usize>>,
-    routes: Vec<Routed>,
+    routes: Vec<RecordedRoute>,
     /// Nodes whose edges were followed already.
     left: BTreeSet<usize>,
 }
 
 impl<'a> SuperstepBuilder<'a> {
-    fn new(shape: &'a GraphDefinition, position: Position<'a>, state: &'a State) -> Self {
+    fn new(shape: &'a GraphDefinition, position: PlanPosition<'a>, state: &'a State) -> Self {
         let mut arrived = vec![BTreeSet::new(); shape.joins.len()];
         for known in position.arrived {
             // A changed graph may have other joins: what does not fit any more is forgotten.
@@ -318,7 +318,7 @@ impl<'a> SuperstepBuilder<'a> {
         }
         // NOTE: Recorded before a node starts, so that a resumed run follows the same route without asking the router
         // again.
-        self.routes.push(Routed::new(from.to_owned(), chosen.nodes.clone(), chosen.reason));
+        self.routes.push(RecordedRoute::new(from.to_owned(), chosen.nodes.clone(), chosen.reason));
         Ok(chosen.nodes)
     }
 
@@ -339,7 +339,7 @@ impl<'a> SuperstepBuilder<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<Next, FeedError> {
+    fn finish(mut self) -> Result<NextSuperstep, FeedError> {
         self.complete_joins();
         let deferred = self.hold_back_deferred();
         let exit = self.apply_limits();
@@ -355,11 +355,11 @@ impl<'a> SuperstepBuilder<'a> {
         }
         let exit = exit.or_else(|| branches.is_empty().then_some(Exit::End));
         if let Some(exit) = exit {
-            let mut next = Next::exit(exit);
+            let mut next = NextSuperstep::exit(exit);
             next.routes = self.routes;
             return Ok(next);
         }
-        let mut next = Next::default();
+        let mut next = NextSuperstep::default();
         (next.deferred, next.arrived) = (self.planned(deferred), self.incomplete_joins());
         (next.branches, next.routes) = (branches, self.routes);
         Ok(next)
@@ -405,20 +405,20 @@ impl<'a> SuperstepBuilder<'a> {
         }
     }
 
-    fn planned(&self, branches: BTreeMap<usize, Vec<Option<Value>>>) -> Vec<Planned> {
+    fn planned(&self, branches: BTreeMap<usize, Vec<Option<Value>>>) -> Vec<PlannedBranch> {
         let planned = branches.into_iter().flat_map(|(place, items)| {
             let node = &self.shape.names[place];
-            items.into_iter().map(move |item| Planned::new(node.clone(), item))
+            items.into_iter().map(move |item| PlannedBranch::new(node.clone(), item))
         });
         planned.collect()
     }
 
-    fn incomplete_joins(&self) -> Vec<Arrived> {
+    fn incomplete_joins(&self) -> Vec<JoinArrivals> {
         let joins = self.shape.joins.iter().zip(&self.arrived).enumerate();
         let waiting = joins.filter(|(_, (_, arrived))| !arrived.is_empty());
         let arrived = waiting.map(|(place, (join, arrived))| {
             let from = arrived.iter().map(|place| self.shape.names[*place].clone()).collect();
-            Arrived::new(join.to.clone(), place, from)
+            JoinArrivals::new(join.to.clone(), place, from)
         });
         arrived.collect()
     }

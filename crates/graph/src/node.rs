@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use stepfold_agent_loop::plan::Attempts;
+use stepfold_agent_loop::plan::AttemptPolicy;
 use stepfold_tools::{Effect, Retry};
 
 use super::agent_node::AgentNode;
@@ -113,8 +113,8 @@ impl Node {
         Node::of(NodeWork::Agent(Box::new(agent.into())), Effect::Idempotent)
     }
 
-    pub(super) const fn attempts(&self) -> Attempts {
-        Attempts::new(self.timeout, self.retry)
+    pub(super) const fn attempts(&self) -> AttemptPolicy {
+        AttemptPolicy::new(self.timeout, self.retry)
     }
 
     fn of(work: NodeWork, effect: Effect) -> Self {
@@ -178,7 +178,7 @@ impl Node {
 
     /// Continues along the node's edges also when it has failed: the failure is in the record, and under `errors`
     /// if the node is [tracked](Node::tracked).
-    pub fn go_on_after_error(mut self) -> Self {
+    pub fn continue_after_error(mut self) -> Self {
         self.on_error = OnError::GoOn;
         self
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use stepfold_agent_loop::plan::{
-    Attempts, BranchAgent, BranchEnd, Emitter, Ended, EndedAgent, Next, OpenBranch, PlanError, Planner,
-    Position,
+    AttemptPolicy, BranchAgent, BranchEnd, Emitter, EndedAgent, EndedBranch, NextSuperstep, OpenBranch,
+    PlanError, PlanPosition, Planner,
 };
-use stepfold_agent_loop::{FeedError, NodeOutcome, NodeStatus, Planned};
+use stepfold_agent_loop::{FeedError, NodeOutcome, NodeStatus, PlannedBranch};
 use stepfold_state_core::state::{Delta, Handler, Issue, Schema, State, StateError, Write};
 use stepfold_tools::{CancellationToken, Effect};
 
@@ -33,12 +33,22 @@ impl Planner for GraphDefinition {
         own_keys(schema)
     }
 
-    fn next(&self, position: Position<'_>, ended: &[Ended<'_>], state: &State) -> Result<Next, FeedError> {
+    fn next(
+        &self,
+        position: PlanPosition<'_>,
+        ended: &[EndedBranch<'_>],
+        state: &State,
+    ) -> Result<NextSuperstep, FeedError> {
         GraphDefinition::next(self, position, ended, state)
     }
 
     /// Writes to those of the keys that the schema has.
-    fn writes(&self, position: Position<'_>, next: &Next, state: &State) -> Result<Delta, PlanError> {
+    fn writes(
+        &self,
+        position: PlanPosition<'_>,
+        next: &NextSuperstep,
+        state: &State,
+    ) -> Result<Delta, PlanError> {
         let schema = state.schema();
         let has = |key: &str| schema.key(key).is_some();
         let mut delta = Delta::new();
@@ -89,7 +99,7 @@ impl Planner for GraphDefinition {
         &self,
         before: &State,
         state: &mut State,
-        planned: &Planned,
+        planned: &PlannedBranch,
         outcome: &NodeOutcome,
     ) -> Result<Delta, PlanError> {
         let mut delta = outcome.delta.clone();
@@ -112,7 +122,7 @@ impl Planner for GraphDefinition {
         Ok(delta)
     }
 
-    fn closed(&self, state: &State, branches: &[&Planned]) -> Result<Delta, PlanError> {
+    fn closed(&self, state: &State, branches: &[&PlannedBranch]) -> Result<Delta, PlanError> {
         // NOTE: From the merged state: each of two branches side by side would write 50 where both are completed.
         match branches.iter().any(|planned| self.is_tracked(&planned.node)) {
             true => Ok(writes::overall_progress(state)?.into_iter().collect()),
@@ -132,11 +142,11 @@ impl Planner for GraphDefinition {
         }
     }
 
-    fn attempts(&self, node: &str) -> Attempts {
+    fn attempts(&self, node: &str) -> AttemptPolicy {
         self.node(node).map(Node::attempts).unwrap_or_default()
     }
 
-    fn outcome(&self, before: &State, planned: &Planned, ended: &EndedAgent<'_>) -> NodeOutcome {
+    fn outcome(&self, before: &State, planned: &PlannedBranch, ended: &EndedAgent<'_>) -> NodeOutcome {
         let Some(Node { work: NodeWork::Agent(node), is_tracked, .. }) = self.node(&planned.node) else {
             let error = format!("missing agent of node '{}': the graph has changed", planned.node);
             return NodeOutcome::failed(NodeStatus::Failed, error, 1);
@@ -190,8 +200,8 @@ impl GraphDefinition {
 /// The counts of the nodes of a superstep. Those of the others stay, so that the write is no larger in a large
 /// graph; only the first superstep replaces what an earlier run has left.
 fn write_of_counts(
-    position: Position<'_>,
-    branches: &[Planned],
+    position: PlanPosition<'_>,
+    branches: &[PlannedBranch],
     schema: &Schema,
 ) -> Result<Write, StateError> {
     let mut counts = BTreeMap::new();
@@ -207,7 +217,7 @@ fn write_of_counts(
 }
 
 /// Which task a branch works at: the id of its item, or the current one.
-pub(super) fn tracked_run(state: &State, planned: &Planned) -> NodeRun {
+pub(super) fn tracked_run(state: &State, planned: &PlannedBranch) -> NodeRun {
     let own = planned.item.as_ref().and_then(|item| item.get("id")?.as_i64());
     let current = || state.get(keys::CURRENT_TASK_ID).ok().flatten();
     let task = if planned.item.is_some() { own } else { own.or_else(current) };
@@ -258,13 +268,14 @@ fn checked_outcome(
         };
         return Err(format!("undeclared target \"{target}\"; declared: {known}; see `goes_to`"));
     }
-    let run = tracked_run(context.state(), &Planned::new(context.node().to_owned(), context.item().cloned()));
+    let run =
+        tracked_run(context.state(), &PlannedBranch::new(context.node().to_owned(), context.item().cloned()));
     let outputs =
         update.outputs.into_iter().map(|(kind, content)| NodeOutput { kind, ..run.output(content) });
     let mut outcome = NodeOutcome::succeeded();
     outcome.delta = delta;
     outcome.messages = update.messages;
     outcome.outputs = as_values(outputs);
-    outcome.goto = update.goto.into_iter().map(|(node, item)| Planned::new(node, item)).collect();
+    outcome.goto = update.goto.into_iter().map(|(node, item)| PlannedBranch::new(node, item)).collect();
     Ok(outcome)
 }

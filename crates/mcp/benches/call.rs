@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use divan::Bencher;
 use serde_json::{Value, json};
-use stepfold_mcp::Server;
+use stepfold_mcp::McpServer;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Schema, State};
 use stepfold_tools::{Invocation, InvokeOptions, RawArgs, Tool, ToolError, Tools};
@@ -88,7 +88,7 @@ fn plain(bencher: Bencher<'_, '_>, bytes: usize) {
 #[divan::bench(args = [16, 65_536])]
 fn stdio(bencher: Bencher<'_, '_>, bytes: usize) {
     let (runtime, state, arguments) = (runtime(), state(), text(bytes));
-    let server = Server::command("bench", [argv()])
+    let server = McpServer::command("bench", [argv()])
         .env(SERVES, "1")
         .prefix("")
         .initialize_only()

@@ -31,7 +31,7 @@ use stepfold_state_core::ErrorChain;
 use stepfold_tools::{ToolContext, ToolError};
 use tokio::sync::Mutex;
 
-use crate::definition::{self, Definition, Refused};
+use crate::definition::{self, RefusedDefinition, ServerToolDefinition};
 use crate::error::McpError;
 use crate::http;
 use crate::listing;
@@ -191,7 +191,7 @@ impl ServerConnection {
         &self,
         limit: usize,
         timeout: Duration,
-    ) -> Result<Vec<Result<Definition, Refused>>, McpError> {
+    ) -> Result<Vec<Result<ServerToolDefinition, RefusedDefinition>>, McpError> {
         let has_tools = self.peer.peer_info().is_some_and(|info| info.capabilities.tools.is_some());
         if !has_tools {
             return Ok(Vec::new());

@@ -73,10 +73,10 @@ mod repair;
 mod schema;
 mod server;
 
-pub use crate::definition::{Approved, Change, Definition, Refused};
+pub use crate::definition::{ApprovedTools, RefusedDefinition, ServerToolDefinition, ToolChange};
 pub use crate::error::McpError;
-pub use crate::listing::{Prompt, Resource};
+pub use crate::listing::{ServerPrompt, ServerResource};
 #[cfg(feature = "oauth")]
-pub use crate::oauth::{CredentialFile, CredentialStore, Credentials, OAuth, SignIn};
-pub use crate::question::{Answer, Question, Wants};
-pub use crate::server::{Server, ServerBuilder, ServerLimits};
+pub use crate::oauth::{CredentialFile, CredentialStore, OAuth, OAuthCredentials, SignIn};
+pub use crate::question::{Elicitation, ElicitationAnswer, ElicitationRequest};
+pub use crate::server::{McpServer, McpServerBuilder, ServerLimits};

@@ -27,7 +27,7 @@ pub(crate) fn entries<T: DeserializeOwned>(mut page: Value, field: &str) -> Opti
 /// A resource of a server: something that can be [read](crate::Server::read_resource).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Resource {
+pub struct ServerResource {
     /// The address, in the server's own scheme.
     pub uri: String,
     /// The name.
@@ -40,17 +40,17 @@ pub struct Resource {
     pub size: Option<u64>,
 }
 
-impl From<wire::Resource> for Resource {
+impl From<wire::Resource> for ServerResource {
     fn from(resource: wire::Resource) -> Self {
         let wire::Resource { uri, name, description, mime_type, size, .. } = resource;
-        Resource { uri, name, description, media_type: mime_type, size }
+        ServerResource { uri, name, description, media_type: mime_type, size }
     }
 }
 
 /// A prompt of a server: messages with places to be filled, for people to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Prompt {
+pub struct ServerPrompt {
     /// The name, which is used to [get](crate::Server::prompt) it.
     pub name: String,
     /// The description, if there is one.
@@ -59,11 +59,11 @@ pub struct Prompt {
     pub arguments: Vec<(String, bool)>,
 }
 
-impl From<wire::Prompt> for Prompt {
+impl From<wire::Prompt> for ServerPrompt {
     fn from(prompt: wire::Prompt) -> Self {
         let arguments = prompt.arguments.unwrap_or_default();
         let arguments =
             arguments.into_iter().map(|argument| (argument.name, argument.required == Some(true)));
-        Prompt { name: prompt.name, description: prompt.description, arguments: arguments.collect() }
+        ServerPrompt { name: prompt.name, description: prompt.description, arguments: arguments.collect() }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stepfold_tools::{Approval, Effect};
 
-use crate::definition::{Definition, Refused};
+use crate::definition::{RefusedDefinition, ServerToolDefinition};
 use crate::name::{NamePattern, mapped};
 
 /// The rules of the user for the tools of a server.
@@ -29,7 +29,7 @@ impl OfferRules {
     }
 
     /// The effect of a tool: by the rules, then by the claims of a trusted server, else at most once.
-    pub(crate) fn effect(&self, definition: &Definition) -> Effect {
+    pub(crate) fn effect(&self, definition: &ServerToolDefinition) -> Effect {
         match last(&self.effects, &definition.name) {
             Some(effect) => *effect,
             None if self.trusts_hints && definition.claims("readOnlyHint") => Effect::Pure,
@@ -54,19 +54,22 @@ fn last<'a, T>(rules: &'a [(NamePattern, T)], name: &str) -> Option<&'a T> {
 #[derive(Debug, Default)]
 pub(crate) struct ServerOffer {
     /// In the server's order, each with the name that the model calls it by.
-    pub(crate) tools: Vec<(String, Arc<Definition>)>,
+    pub(crate) tools: Vec<(String, Arc<ServerToolDefinition>)>,
     /// The tools that the rules allow, and that cannot be offered.
-    pub(crate) refused: Vec<Refused>,
+    pub(crate) refused: Vec<RefusedDefinition>,
 }
 
 impl ServerOffer {
-    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Definition>> {
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<ServerToolDefinition>> {
         self.tools.iter().map(|(_, known)| known).find(|known| known.name == name)
     }
 }
 
 /// Selects the tools to offer.
-pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &OfferRules) -> ServerOffer {
+pub(crate) fn offer(
+    listed: Vec<Result<ServerToolDefinition, RefusedDefinition>>,
+    rules: &OfferRules,
+) -> ServerOffer {
     let mut offer = ServerOffer::default();
     let mut valid = Vec::with_capacity(listed.len());
     for entry in listed {
@@ -76,7 +79,7 @@ pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &OfferRules
         }
     }
     offer.refused.retain(|refused| rules.is_offered(&refused.tool));
-    let mut same_name: BTreeMap<String, Vec<Arc<Definition>>> = BTreeMap::new();
+    let mut same_name: BTreeMap<String, Vec<Arc<ServerToolDefinition>>> = BTreeMap::new();
     let mut order = Vec::new();
     for definition in valid.into_iter().filter(|listed| rules.is_offered(&listed.name)) {
         let same = same_name.entry(definition.name.clone()).or_default();
@@ -95,13 +98,13 @@ pub(crate) fn offer(listed: Vec<Result<Definition, Refused>>, rules: &OfferRules
         // docs/decisions/mcp.md.
         let [definition] = same.as_slice() else {
             let reason = format!("the server offers {} different tools of this name", same.len());
-            offer.refused.push(Refused { tool: name, reason });
+            offer.refused.push(RefusedDefinition { tool: name, reason });
             continue;
         };
         let model_name = mapped(&rules.prefix, &name);
         if let Some(other) = taken.insert(model_name.clone(), name.clone()) {
             let reason = format!("the model would call it `{model_name}`, as it does the tool `{other}`");
-            offer.refused.push(Refused { tool: name, reason });
+            offer.refused.push(RefusedDefinition { tool: name, reason });
             continue;
         }
         offer.tools.push((model_name, Arc::clone(definition)));
@@ -127,13 +130,13 @@ mod tests {
         }
     }
 
-    fn tool(name: &str, description: &str) -> Definition {
+    fn tool(name: &str, description: &str) -> ServerToolDefinition {
         let fields = json!({"name": name, "description": description, "inputSchema": {"type": "object"}});
         serde_json::from_value(fields).unwrap()
     }
 
     #[track_caller]
-    fn check(listed: Vec<Definition>, rules: &OfferRules, offered: &[&str], refused: &[&str]) {
+    fn check(listed: Vec<ServerToolDefinition>, rules: &OfferRules, offered: &[&str], refused: &[&str]) {
         let offer = offer(listed.into_iter().map(Ok).collect(), rules);
         assert_eq!(offer.tools.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), offered);
         let lines: Vec<String> =

@@ -13,19 +13,19 @@ use stepfold_tools::{AnsweredRequest, InputRequest, InputResponse};
 /// A question of a server to the user during a call (elicitation).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Question {
+pub struct Elicitation {
     /// The server that asks.
     pub server: String,
     /// The question, for the user.
     pub message: String,
     /// The kind of the answer.
-    pub wants: Wants,
+    pub wants: ElicitationRequest,
 }
 
 /// The kind of answer that a question requests.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Wants {
+pub enum ElicitationRequest {
     /// An object that fits this JSON Schema.
     Form(Value),
     /// A visit to this address. The server learns the result by itself.
@@ -35,7 +35,7 @@ pub enum Wants {
 /// The answer to a [`Question`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Answer {
+pub enum ElicitationAnswer {
     /// The user agrees, with the content of the form; null for a visit.
     Accept(Value),
     /// The user refuses to answer. The server may continue without.
@@ -44,17 +44,17 @@ pub enum Answer {
     Cancel,
 }
 
-type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type AnswerFuture = Pin<Box<dyn Future<Output = ElicitationAnswer> + Send>>;
 
 /// Answers questions while a call waits.
 #[derive(Clone)]
-pub(crate) struct QuestionHandler(Arc<dyn Fn(Question) -> AnswerFuture + Send + Sync>);
+pub(crate) struct QuestionHandler(Arc<dyn Fn(Elicitation) -> AnswerFuture + Send + Sync>);
 
 impl QuestionHandler {
     pub(crate) fn new<F, Fut>(answer: F) -> Self
     where
-        F: Fn(Question) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Answer> + Send + 'static,
+        F: Fn(Elicitation) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ElicitationAnswer> + Send + 'static,
     {
         QuestionHandler(Arc::new(move |question| Box::pin(answer(question))))
     }
@@ -64,8 +64,10 @@ impl QuestionHandler {
         let Some(question) = question(server, params) else { return decline() };
         let wants = question.wants.clone();
         match (self.0(question).await, wants) {
-            (Answer::Accept(_), Wants::Visit(_)) => wire::ElicitResult::new(wire::ElicitationAction::Accept),
-            (Answer::Accept(content), Wants::Form(schema)) => {
+            (ElicitationAnswer::Accept(_), ElicitationRequest::Visit(_)) => {
+                wire::ElicitResult::new(wire::ElicitationAction::Accept)
+            }
+            (ElicitationAnswer::Accept(content), ElicitationRequest::Form(schema)) => {
                 let checked = ValueType::of_schema(schema).map(|form| form.check(&content));
                 if let Ok(Err(faults)) = checked {
                     // NOTE: Servers may not check the form themselves, so the answer must not reach them.
@@ -74,8 +76,8 @@ impl QuestionHandler {
                 }
                 wire::ElicitResult::new(wire::ElicitationAction::Accept).with_content(content)
             }
-            (Answer::Decline, _) => decline(),
-            (Answer::Cancel, _) => wire::ElicitResult::new(wire::ElicitationAction::Cancel),
+            (ElicitationAnswer::Decline, _) => decline(),
+            (ElicitationAnswer::Cancel, _) => wire::ElicitResult::new(wire::ElicitationAction::Cancel),
         }
     }
 }
@@ -91,15 +93,17 @@ pub(crate) fn questions(
     requests: ElicitationRequests,
 ) -> Vec<InputRequest> {
     let ask = |(key, params): (String, wire::ElicitRequestParams)| {
-        let Question { message, wants, .. } = question(server, params)?;
+        let Elicitation { message, wants, .. } = question(server, params)?;
         // NOTE: A server may reuse its keys in a later round.
         let label = if round == 1 { key.clone() } else { format!("{key}.{round}") };
         // NOTE: Stored with the question, so that any process can continue the call with the answer.
         let state = json!({"key": key, "round": round, "requestState": request_state});
         let request = InputRequest::new(label, message).state(state);
         Some(match wants {
-            Wants::Form(schema) => request.details(json!({"server": server})).schema(schema),
-            Wants::Visit(url) => request.details(json!({"server": server, "url": url})).schema(false),
+            ElicitationRequest::Form(schema) => request.details(json!({"server": server})).schema(schema),
+            ElicitationRequest::Visit(url) => {
+                request.details(json!({"server": server, "url": url})).schema(false)
+            }
         })
     };
     requests.into_iter().filter_map(ask).collect()
@@ -173,13 +177,15 @@ pub(crate) fn decline() -> wire::ElicitResult {
     wire::ElicitResult::new(wire::ElicitationAction::Decline)
 }
 
-fn question(server: &str, params: wire::ElicitRequestParams) -> Option<Question> {
+fn question(server: &str, params: wire::ElicitRequestParams) -> Option<Elicitation> {
     let (message, wants) = match params {
         wire::ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
-            (message, Wants::Form(serde_json::to_value(requested_schema).ok()?))
+            (message, ElicitationRequest::Form(serde_json::to_value(requested_schema).ok()?))
         }
-        wire::ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, Wants::Visit(url)),
+        wire::ElicitRequestParams::UrlElicitationParams { message, url, .. } => {
+            (message, ElicitationRequest::Visit(url))
+        }
         _ => return None,
     };
-    Some(Question { server: server.to_owned(), message, wants })
+    Some(Elicitation { server: server.to_owned(), message, wants })
 }

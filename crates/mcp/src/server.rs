@@ -28,23 +28,23 @@ use stepfold_state_core::chat::{Message, Part, Role};
 use stepfold_state_core::json_schema::{ValueType, check_bounded};
 use stepfold_state_core::state::State;
 use stepfold_tools::{
-    Approval, Effect, RawArgs, RefusedTool, ResultText, Source, Tool, ToolContext, ToolError, ToolSource,
-    Toolset,
+    Approval, Effect, RawArgs, RefusedTool, ResultSource, ResultText, Tool, ToolContext, ToolError,
+    ToolSource, Toolset,
 };
 
 use crate::connection::{CallError, ConnectionPlan, ServerConnection, ServerLocation};
 use crate::content::{self, ProtocolDeviations};
-use crate::definition::{Approved, Change, Definition, Refused};
+use crate::definition::{ApprovedTools, RefusedDefinition, ServerToolDefinition, ToolChange};
 use crate::error::McpError;
 use crate::http::{AuthorizationDenied, without_oauth};
-use crate::listing::{Prompt, Resource};
+use crate::listing::{ServerPrompt, ServerResource};
 use crate::name::{NamePattern, is_identifier};
 use crate::oauth::ServerAuthorization;
 #[cfg(feature = "oauth")]
 use crate::oauth::{OAuth, SignIn};
 use crate::offer::{OfferRules, ServerOffer, offer};
 use crate::process::ServerProgram;
-use crate::question::{self, Answer, Question, QuestionHandler};
+use crate::question::{self, Elicitation, ElicitationAnswer, QuestionHandler};
 use crate::remote::RemoteServer;
 use crate::schema::{self, OfferedParameters};
 
@@ -113,7 +113,7 @@ impl ServerLimits {
 /// pause, when it has died. When the last clone is dropped, and the last tool of it, it is ended with all that it has
 /// started; [`stop`](Server::stop) ends it politely.
 #[derive(Clone)]
-pub struct Server(Arc<McpServerInner>);
+pub struct McpServer(Arc<McpServerInner>);
 
 struct McpServerInner {
     name: String,
@@ -141,28 +141,28 @@ struct ConnectionSlot {
 struct KnownTools {
     offer: Option<Arc<ServerOffer>>,
     /// None before the first list, which is taken as approved.
-    approved: Option<Approved>,
+    approved: Option<ApprovedTools>,
     /// Incremented with each change of the fields above.
     version: u64,
 }
 
-impl Server {
+impl McpServer {
     /// Describes a server that is started by a command and uses its standard input and output. The first item of
     /// `argv` is searched in `PATH`.
     pub fn command<S: Into<OsString>>(
         name: impl Into<String>,
         argv: impl IntoIterator<Item = S>,
-    ) -> ServerBuilder {
+    ) -> McpServerBuilder {
         let argv = argv.into_iter().map(Into::into).collect();
-        ServerBuilder::new(
+        McpServerBuilder::new(
             name.into(),
             ServerLocation::Program(ServerProgram { argv, env: Vec::new(), folder: None }),
         )
     }
 
     /// Describes a server at a URL, which speaks streamable HTTP.
-    pub fn http(name: impl Into<String>, url: impl Into<String>) -> ServerBuilder {
-        ServerBuilder::new(name.into(), ServerLocation::Remote(RemoteServer::new(url.into())))
+    pub fn http(name: impl Into<String>, url: impl Into<String>) -> McpServerBuilder {
+        McpServerBuilder::new(name.into(), ServerLocation::Remote(RemoteServer::new(url.into())))
     }
 
     /// The name, which errors mention.
@@ -237,7 +237,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`start`](Server::start).
-    pub async fn offered(&self) -> Result<Vec<(String, Definition)>, McpError> {
+    pub async fn offered(&self) -> Result<Vec<(String, ServerToolDefinition)>, McpError> {
         let offer = self.offer().await?;
         Ok(offer.tools.iter().map(|(name, definition)| (name.clone(), (**definition).clone())).collect())
     }
@@ -247,7 +247,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`start`](Server::start).
-    pub async fn refused(&self) -> Result<Vec<Refused>, McpError> {
+    pub async fn refused(&self) -> Result<Vec<RefusedDefinition>, McpError> {
         Ok(self.offer().await?.refused.clone())
     }
 
@@ -256,7 +256,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`start`](Server::start).
-    pub async fn changes(&self) -> Result<Vec<Change>, McpError> {
+    pub async fn changes(&self) -> Result<Vec<ToolChange>, McpError> {
         let offer = self.offer().await?;
         let known = self.known();
         let approved = known.approved.as_ref();
@@ -268,7 +268,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`start`](Server::start).
-    pub async fn change_of(&self, tool: &str) -> Result<Option<Change>, McpError> {
+    pub async fn change_of(&self, tool: &str) -> Result<Option<ToolChange>, McpError> {
         let listed = self.known().offer.clone();
         let offer = match listed {
             Some(offer) => offer,
@@ -281,12 +281,12 @@ impl Server {
 
     /// The definitions that count as approved: those of the first list, or those that the builder was
     /// [given](ServerBuilder::approved), and those that were approved since. None before the first list.
-    pub fn approved(&self) -> Option<Approved> {
+    pub fn approved(&self) -> Option<ApprovedTools> {
         self.known().approved.clone()
     }
 
     /// Approves the current definition of a tool. An approved call does so, too.
-    pub fn approve(&self, change: &Change) {
+    pub fn approve(&self, change: &ToolChange) {
         self.approve_definition(&change.now);
     }
 
@@ -303,7 +303,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`start`](Server::start); or the server has no resources.
-    pub async fn resources(&self) -> Result<Vec<Resource>, McpError> {
+    pub async fn resources(&self) -> Result<Vec<ServerResource>, McpError> {
         let limits = &self.0.limits;
         let list = |connection: Arc<ServerConnection>| async move {
             connection.resources(limits.listed, limits.start_timeout).await
@@ -334,7 +334,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`start`](Server::start); or the server has no prompts.
-    pub async fn prompts(&self) -> Result<Vec<Prompt>, McpError> {
+    pub async fn prompts(&self) -> Result<Vec<ServerPrompt>, McpError> {
         let limits = &self.0.limits;
         let list = |connection: Arc<ServerConnection>| async move {
             connection.prompts(limits.listed, limits.start_timeout).await
@@ -503,19 +503,21 @@ impl Server {
             let built = self.tool(name, definition, Approval::Never);
             let tool = &definition.name;
             built
-                .inspect_err(|reason| refused.push(Refused { tool: tool.clone(), reason: reason.clone() }))
+                .inspect_err(|reason| {
+                    refused.push(RefusedDefinition { tool: tool.clone(), reason: reason.clone() })
+                })
                 .is_ok()
         });
         for refused in &offer.refused {
             let (tool, reason) = (&refused.tool, &refused.reason);
             tracing::warn!(server = self.0.name, tool, reason, "a tool of an MCP server is not offered");
         }
-        let definitions: Vec<Definition> =
+        let definitions: Vec<ServerToolDefinition> =
             offer.tools.iter().map(|(_, definition)| (**definition).clone()).collect();
         let mut known = self.known();
         // NOTE: The first list counts as approved: what matters is that nothing changes unnoticed afterwards. See
         // docs/decisions/mcp.md.
-        let approved = known.approved.get_or_insert_with(|| Approved::all(&definitions));
+        let approved = known.approved.get_or_insert_with(|| ApprovedTools::all(&definitions));
         for change in definitions.iter().filter_map(|now| approved.change(now)) {
             let tool = &change.now.name;
             tracing::info!(server = self.0.name, tool, "a tool is not as it was approved");
@@ -527,7 +529,7 @@ impl Server {
     }
 
     /// Logs the parts of a schema that are not offered to the model.
-    fn trace_omissions(&self, name: &str, definition: &Definition) {
+    fn trace_omissions(&self, name: &str, definition: &ServerToolDefinition) {
         let Ok(OfferedParameters { omissions, .. }) = schema::parameters(&definition.input_schema) else {
             return;
         };
@@ -543,7 +545,7 @@ impl Server {
         }
     }
 
-    fn approve_definition(&self, definition: &Definition) {
+    fn approve_definition(&self, definition: &ServerToolDefinition) {
         let mut known = self.known();
         let approved = known.approved.get_or_insert_default();
         if approved.change(definition).is_some() {
@@ -567,7 +569,12 @@ impl Server {
         built.collect()
     }
 
-    fn tool(&self, name: &str, definition: &Arc<Definition>, approval: Approval) -> Result<Tool, String> {
+    fn tool(
+        &self,
+        name: &str,
+        definition: &Arc<ServerToolDefinition>,
+        approval: Approval,
+    ) -> Result<Tool, String> {
         let parameters = schema::parameters(&definition.input_schema)?;
         let about =
             definition.description.as_deref().or(definition.title.as_deref()).unwrap_or_default().trim();
@@ -594,7 +601,7 @@ impl Server {
             .effect(self.0.rules.effect(definition))
             .approval(approval)
             .timeout(self.0.rules.call_timeout)
-            .output_to_string(ResultText::content(Source::Whole, content::to_tool_content))
+            .output_to_string(ResultText::content(ResultSource::Whole, content::to_tool_content))
             .build()
             .map_err(|error| error.to_string())
     }
@@ -602,7 +609,7 @@ impl Server {
     /// Calls a tool as it was offered. A tool that changed since is not called.
     async fn call(
         &self,
-        offered: &Definition,
+        offered: &ServerToolDefinition,
         arguments: Value,
         output: Option<&ValueType>,
         context: &ToolContext,
@@ -732,7 +739,7 @@ fn pause_after(failures: usize) -> Duration {
 
 /// A server as the source of a toolset. Tools are built once for each list.
 struct ServerToolSource {
-    server: Server,
+    server: McpServer,
     built: Mutex<Option<(u64, Vec<Tool>)>>,
 }
 
@@ -758,13 +765,13 @@ impl ToolSource for ServerToolSource {
     }
 }
 
-impl From<&Server> for Toolset {
-    fn from(server: &Server) -> Self {
+impl From<&McpServer> for Toolset {
+    fn from(server: &McpServer) -> Self {
         server.toolset()
     }
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for McpServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("name", &self.0.name).finish_non_exhaustive()
     }
@@ -772,19 +779,19 @@ impl fmt::Debug for Server {
 
 /// Describes a [`Server`]; nothing is started before its tools are requested.
 #[must_use = "a builder does nothing until it is built"]
-pub struct ServerBuilder {
+pub struct McpServerBuilder {
     name: String,
     launch: ServerLocation,
     rules: OfferRules,
     headers: Vec<(String, String)>,
     limits: ServerLimits,
-    approved: Option<Approved>,
+    approved: Option<ApprovedTools>,
     answerer: Option<QuestionHandler>,
     initialize_only: bool,
     faults: Vec<String>,
 }
 
-impl ServerBuilder {
+impl McpServerBuilder {
     fn new(name: String, launch: ServerLocation) -> Self {
         let rules = OfferRules {
             prefix: format!("{name}_"),
@@ -795,7 +802,7 @@ impl ServerBuilder {
             trusts_hints: false,
             call_timeout: Duration::from_secs(60),
         };
-        ServerBuilder {
+        McpServerBuilder {
             name,
             launch,
             rules,
@@ -924,7 +931,7 @@ impl ServerBuilder {
 
     /// Sets the definitions that were approved before, in another process for instance. By default those of the first list
     /// count as approved.
-    pub fn approved(mut self, approved: Approved) -> Self {
+    pub fn approved(mut self, approved: ApprovedTools) -> Self {
         self.approved = Some(approved);
         self
     }
@@ -935,8 +942,8 @@ impl ServerBuilder {
     /// question of an older revision cannot outlive its process, and is declined by default.
     pub fn on_question<F, Fut>(mut self, answer: F) -> Self
     where
-        F: Fn(Question) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Answer> + Send + 'static,
+        F: Fn(Elicitation) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ElicitationAnswer> + Send + 'static,
     {
         self.answerer = Some(QuestionHandler::new(answer));
         self
@@ -954,12 +961,12 @@ impl ServerBuilder {
     /// # Errors
     /// [`McpError::Invalid`] for a name or a prefix that cannot stand before a tool's name, an empty command, an
     /// invalid URL, header or token, a timeout of zero.
-    pub fn build(mut self) -> Result<Server, McpError> {
+    pub fn build(mut self) -> Result<McpServer, McpError> {
         let fault = self.faults.pop().or_else(|| self.fault());
         if let Some(reason) = fault {
             return Err(McpError::Invalid { server: self.name, reason });
         }
-        Ok(Server(Arc::new(McpServerInner {
+        Ok(McpServer(Arc::new(McpServerInner {
             name: self.name,
             launch: self.launch,
             rules: self.rules,
@@ -1015,7 +1022,7 @@ impl ServerBuilder {
     }
 }
 
-impl fmt::Debug for ServerBuilder {
+impl fmt::Debug for McpServerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerBuilder").field("name", &self.name).finish_non_exhaustive()
     }

@@ -108,7 +108,7 @@ impl Exporter {
     ///
     /// # Errors
     /// As [`layer`](Self::layer), and [`OtelError::Subscriber`] if a subscriber is installed already.
-    pub fn install(self) -> Result<Guard, OtelError> {
+    pub fn install(self) -> Result<ExporterGuard, OtelError> {
         let (layer, guard) = self.layer::<Registry>()?;
         tracing::subscriber::set_global_default(Registry::default().with(layer))
             .map_err(|source| OtelError::Subscriber { source: Box::new(source) })?;
@@ -132,7 +132,7 @@ impl Exporter {
     /// # Errors
     /// [`OtelError::Address`], [`OtelError::Header`], or [`OtelError::Setup`] if TLS or the thread is not
     /// available. An unreachable collector shows only when spans are sent.
-    pub fn layer<S>(self) -> Result<(impl Layer<S> + Send + Sync + 'static, Guard), OtelError>
+    pub fn layer<S>(self) -> Result<(impl Layer<S> + Send + Sync + 'static, ExporterGuard), OtelError>
     where
         S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync + 'static,
     {
@@ -145,7 +145,7 @@ impl Exporter {
             // Spans of runs are not entered, so they would all be idle.
             .with_tracked_inactivity(false)
             .with_filter(LevelFilter::INFO);
-        Ok((layer, Guard { provider: Some(provider), timeout: self.timeout }))
+        Ok((layer, ExporterGuard { provider: Some(provider), timeout: self.timeout }))
     }
 
     fn provider(&self) -> Result<SdkTracerProvider, OtelError> {
@@ -221,13 +221,13 @@ fn client(timeout: Duration) -> Result<reqwest::blocking::Client, OtelError> {
 /// Both block the thread: at most five seconds for the flush, then at most the exporter's
 /// [timeout](Exporter::timeout).
 #[must_use = "dropping the guard flushes the exporter and stops it"]
-pub struct Guard {
+pub struct ExporterGuard {
     /// `None` after shutdown.
     provider: Option<SdkTracerProvider>,
     timeout: Duration,
 }
 
-impl Guard {
+impl ExporterGuard {
     /// Sends all finished spans; the exporter keeps running.
     ///
     /// # Errors
@@ -253,14 +253,14 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for ExporterGuard {
     fn drop(&mut self) {
         // A caller that needs the result calls `shutdown`.
         let _ = self.end();
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for ExporterGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").field("timeout", &self.timeout).finish_non_exhaustive()
     }

@@ -15,7 +15,7 @@ use crate::dialect::Dialect;
 use crate::http::without_password;
 use crate::model::HttpModelBuilder;
 #[cfg(feature = "openai")]
-use crate::openai::{Api, OpenAi, OpenAiResponses, PRESETS, Preset};
+use crate::openai::{OpenAi, OpenAiApi, OpenAiResponses, PRESETS, Preset};
 
 /// The variable that names the model to use, for [`model_from_env`].
 pub const MODEL_VARIABLE: &str = "STEPFOLD_MODEL";
@@ -224,17 +224,19 @@ fn built<D: Dialect>(builder: HttpModelBuilder<D>) -> ModelResult {
 
 /// The preset of `NAME`, `NAME-chat` or `NAME-responses`, and the API in the name.
 #[cfg(feature = "openai")]
-fn preset_and_api(provider: &str) -> Option<(&'static Preset, Option<Api>)> {
+fn preset_and_api(provider: &str) -> Option<(&'static Preset, Option<OpenAiApi>)> {
     let with = |ending: &str, api| Some((Preset::named(provider.strip_suffix(ending)?)?, Some(api)));
     let plain = Preset::named(provider).map(|preset| (preset, None));
-    plain.or_else(|| with("-chat", Api::ChatCompletions)).or_else(|| with("-responses", Api::Responses))
+    plain
+        .or_else(|| with("-chat", OpenAiApi::ChatCompletions))
+        .or_else(|| with("-responses", OpenAiApi::Responses))
 }
 
 #[cfg(feature = "openai")]
 fn of_preset(
     name: &str,
     preset: &Preset,
-    api: Option<Api>,
+    api: Option<OpenAiApi>,
     model: &str,
     look_up: impl Fn(&str) -> Option<String>,
 ) -> Result<ModelResult, NameError> {
@@ -248,19 +250,19 @@ fn of_preset(
     };
     // A custom address usually belongs to a server with chat completions.
     let by_default =
-        if url.is_some() && preset.base_url.is_some() { Api::ChatCompletions } else { preset.api };
+        if url.is_some() && preset.base_url.is_some() { OpenAiApi::ChatCompletions } else { preset.api };
     // NOTE: People write `OLLAMA_HOST` and the like without a scheme.
     let url = url.map(|url| base_url(&url, preset));
     let version = preset.api_version_variables.iter().find_map(|variable| look_up(variable));
     Ok(match api.unwrap_or(by_default) {
-        Api::ChatCompletions => {
+        OpenAiApi::ChatCompletions => {
             let builder = with_settings(OpenAi::preset(preset, model), url, key);
             built(match version {
                 Some(version) => builder.api_version(version),
                 None => builder,
             })
         }
-        Api::Responses => built(with_settings(OpenAiResponses::preset(preset, model), url, key)),
+        OpenAiApi::Responses => built(with_settings(OpenAiResponses::preset(preset, model), url, key)),
     })
 }
 

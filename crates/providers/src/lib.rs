@@ -102,7 +102,7 @@ pub use crate::by_name::{
 #[doc(inline)]
 pub use crate::cassette::Cassette;
 #[cfg(feature = "http")]
-pub use crate::http::{RealRequests, forbid_real_requests};
+pub use crate::http::{OfflineGuard, forbid_real_requests};
 #[doc(inline)]
 #[cfg(feature = "http")]
 pub use crate::model::{HttpModel, HttpModelBuilder};

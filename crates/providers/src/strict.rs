@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::ToolSpec;
 use stepfold_state_core::json_schema::{
-    Kinds, allows_null, exclude_each_other, is_annotation, is_required, literals, subschemas_mut,
+    ValueKinds, allows_null, exclude_each_other, is_annotation, is_required, literals, subschemas_mut,
 };
 use stepfold_state_core::state::{Issue, Issues};
 
@@ -251,10 +251,10 @@ impl StrictConverter {
         if !["type", "anyOf", "oneOf"].into_iter().any(|name| fields.contains_key(name)) {
             self.fault(path, "any value is allowed here");
         }
-        if is_kind(fields, Kinds::OBJECT) || fields.contains_key("properties") {
+        if is_kind(fields, ValueKinds::OBJECT) || fields.contains_key("properties") {
             self.convert_object(fields, path, level);
         }
-        if is_kind(fields, Kinds::ARRAY) {
+        if is_kind(fields, ValueKinds::ARRAY) {
             let is_tuple = fields.contains_key("prefixItems");
             match fields.get_mut("items") {
                 Some(items) => self.convert(items, &format!("{path}[]"), level),
@@ -294,7 +294,7 @@ impl StrictConverter {
         if values.iter().any(|value| value.is_array() || value.is_object()) {
             return self.fault(path, "lists and objects are not allowed as listed values");
         }
-        let kinds = values.iter().map(Kinds::of_value).fold(Kinds::NONE, Kinds::union);
+        let kinds = values.iter().map(ValueKinds::of_value).fold(ValueKinds::NONE, ValueKinds::union);
         let kind = match *kinds.type_names() {
             [kind] => json!(kind),
             ref several => json!(several),
@@ -426,7 +426,7 @@ fn merge_into_enum(fields: &mut Map<String, Value>) {
 
 /// Splits a nullable object into alternatives, which strict mode is known to accept.
 fn split_nullable_object(fields: &mut Map<String, Value>) {
-    if kinds(fields) != Some(Kinds::OBJECT.union(Kinds::NULL)) {
+    if kinds(fields) != Some(ValueKinds::OBJECT.union(ValueKinds::NULL)) {
         return;
     }
     let mut object = std::mem::take(fields);
@@ -445,7 +445,7 @@ fn make_nullable(schema: &mut Value) {
     if let Some(Value::Array(branches)) = fields.get_mut("anyOf") {
         return branches.push(json!({"type": "null"}));
     }
-    if is_kind(fields, Kinds::OBJECT) {
+    if is_kind(fields, ValueKinds::OBJECT) {
         fields.insert("type".to_owned(), json!(["object", "null"]));
         return split_nullable_object(fields);
     }
@@ -465,11 +465,11 @@ fn make_nullable(schema: &mut Value) {
 }
 
 /// The kinds that a schema names, if any.
-fn kinds(fields: &Map<String, Value>) -> Option<Kinds> {
-    fields.contains_key("type").then(|| Kinds::of_type(fields))
+fn kinds(fields: &Map<String, Value>) -> Option<ValueKinds> {
+    fields.contains_key("type").then(|| ValueKinds::of_type(fields))
 }
 
-fn is_kind(fields: &Map<String, Value>, kind: Kinds) -> bool {
+fn is_kind(fields: &Map<String, Value>, kind: ValueKinds) -> bool {
     kinds(fields).is_some_and(|kinds| kinds.contains(kind))
 }
 

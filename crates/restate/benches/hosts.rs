@@ -24,7 +24,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stepfold_agent_loop::Agent;
-use stepfold_restate::Worker as Serving;
+use stepfold_restate::RestateWorker as Serving;
 use stepfold_runner::{Runner, RunnerBuilder};
 use stepfold_session_scopes::{
     AnyStore, Durability, EventRange, GetSession, PostgresStore, SessionKey, SessionStore, SqliteOptions,

@@ -24,12 +24,12 @@ use crate::wire::{DecideRequest, OBJECT, PendingRequests, TurnRequest, check_siz
 ///
 /// Any client of HTTP can do the same: see the crate's first page.
 #[derive(Clone)]
-pub struct Client {
+pub struct RestateClient {
     http: ingress::Client<IngressTransport>,
     app: AppId,
 }
 
-impl Client {
+impl RestateClient {
     /// A client of the server at a URL, for the sessions of an application: that of the workers'
     /// [runner](stepfold_runner::RunnerBuilder::app), by default the name of its agent. Nothing is sent yet.
     ///
@@ -54,7 +54,7 @@ impl Client {
             return Err(invalid("must begin with http:// or https://".to_owned()));
         }
         let http = ingress::Client::new(uri, transport()?).map_err(|error| invalid(error.to_string()))?;
-        Ok(Client { http, app })
+        Ok(RestateClient { http, app })
     }
 
     /// Sends a token with each request, as Restate Cloud wants it.
@@ -80,7 +80,7 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for RestateClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("app", &self.app).finish_non_exhaustive()
     }
@@ -89,7 +89,7 @@ impl fmt::Debug for Client {
 /// A session that workers serve. See [`Client::session`].
 #[derive(Clone, Debug)]
 pub struct RemoteSession {
-    client: Client,
+    client: RestateClient,
     key: SessionKey,
 }
 

@@ -84,8 +84,8 @@ mod slice;
 mod wire;
 mod worker;
 
-pub use crate::client::{Client, RemoteSession};
+pub use crate::client::{RemoteSession, RestateClient};
 pub use crate::error::RestateError;
 pub use crate::limits::{MAX_PART_BYTES, MAX_REQUEST_BYTES, RemoteReport};
 pub use crate::wire::PendingRequests;
-pub use crate::worker::Worker;
+pub use crate::worker::RestateWorker;

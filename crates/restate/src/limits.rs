@@ -5,7 +5,7 @@
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
-use stepfold_runner::{Report, RunStatus};
+use stepfold_runner::{RunReport, RunStatus};
 
 /// The maximum size of a request, in bytes of JSON: 1 MiB.
 pub const MAX_REQUEST_BYTES: usize = 1 << 20;
@@ -22,7 +22,7 @@ pub const MAX_PART_BYTES: usize = 64 << 10;
 pub struct RemoteReport {
     /// The report.
     #[serde(flatten)]
-    pub report: Report,
+    pub report: RunReport,
     /// The names of the parts that are larger than [`MAX_PART_BYTES`]: of `text`, only the beginning is there; of `output`
     /// and of the requests in `status`, nothing is. The session has them, at the version of the report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -30,15 +30,15 @@ pub struct RemoteReport {
 }
 
 impl Deref for RemoteReport {
-    type Target = Report;
+    type Target = RunReport;
 
-    fn deref(&self) -> &Report {
+    fn deref(&self) -> &RunReport {
         &self.report
     }
 }
 
-impl From<Report> for RemoteReport {
-    fn from(mut report: Report) -> Self {
+impl From<RunReport> for RemoteReport {
+    fn from(mut report: RunReport) -> Self {
         let mut truncated = Vec::new();
         if report.text.len() > MAX_PART_BYTES {
             let end = (0..=MAX_PART_BYTES).rfind(|place| report.text.is_char_boundary(*place));

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::ApprovalRequest;
-use stepfold_runner::{Remedy, Report, RunStatus, RunnerError};
+use stepfold_runner::{Remedy, RunReport, RunStatus, RunnerError};
 
 use crate::limits::RemoteReport;
 
@@ -33,7 +33,7 @@ pub(crate) enum SliceEnd {
 
 impl SliceEnd {
     /// The end of a slice with this report.
-    pub(crate) fn of_report(report: Report, has_more: bool) -> Self {
+    pub(crate) fn of_report(report: RunReport, has_more: bool) -> Self {
         if matches!(report.status, RunStatus::Suspended) {
             return SliceEnd::GoesOn;
         }

@@ -46,12 +46,12 @@ const ATTEMPTS: u64 = 1_000_000;
 /// ```
 #[must_use = "a worker does nothing until it serves"]
 #[derive(Clone, Debug)]
-pub struct Worker {
+pub struct RestateWorker {
     runners: Vec<Runner>,
     options: WorkerOptions,
 }
 
-impl Worker {
+impl RestateWorker {
     /// A worker with the usual options.
     pub fn new(runner: Runner) -> Self {
         let options = WorkerOptions {
@@ -60,7 +60,7 @@ impl Worker {
             pauses: (Duration::from_secs(1), Duration::from_secs(600)),
             with_changed_agent: false,
         };
-        Worker { runners: vec![runner], options }
+        RestateWorker { runners: vec![runner], options }
     }
 
     /// Adds the sessions of another application, with another agent: a server has one deployment of the virtual object,
@@ -118,10 +118,10 @@ impl Worker {
 }
 
 /// For an endpoint that has services of its own as well.
-impl IntoServiceDefinition for Worker {
+impl IntoServiceDefinition for RestateWorker {
     fn into_service_definition(self) -> ServiceDefinition {
         let service_options = self.service_options();
-        let Worker { runners, options } = self;
+        let RestateWorker { runners, options } = self;
         SessionObject { runners, options }.into_service_definition().options(service_options)
     }
 }

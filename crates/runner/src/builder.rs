@@ -18,7 +18,7 @@ use crate::core::shutdown::RunnerShutdown;
 use crate::core::watchers::ChangeFeed;
 use crate::ports::{ShortIds, SystemClock, WallClock};
 use crate::record::events::AgentAuthor;
-use crate::session::busy::Busy;
+use crate::session::busy::WhenBusy;
 use crate::session::claim::{ClaimSettings, DeathCheck, WhenClaimed};
 use crate::session::table::SessionTable;
 
@@ -29,7 +29,7 @@ pub struct RunnerBuilder {
     store: AnyStore,
     app: AppId,
     schema: SessionSchema,
-    busy: Busy,
+    busy: WhenBusy,
     max_waiting: usize,
     ids: Arc<dyn Ids>,
     clock: Arc<dyn WallClock>,
@@ -51,7 +51,7 @@ impl Runner {
             store: AnyStore::new(store),
             app: app.unwrap_or_else(|_| unreachable!("\"app\" is a valid id")),
             schema,
-            busy: Busy::default(),
+            busy: WhenBusy::default(),
             max_waiting: 16,
             ids: Arc::new(ShortIds),
             clock: Arc::new(SystemClock),
@@ -88,7 +88,7 @@ impl RunnerBuilder {
     }
 
     /// Sets the handling of a message for a busy session.
-    pub fn when_busy(mut self, busy: Busy) -> Self {
+    pub fn when_busy(mut self, busy: WhenBusy) -> Self {
         self.busy = busy;
         self
     }

@@ -9,7 +9,7 @@ use stepfold_tools::{BuildError, Effect, RawArgs, Tool, ToolContext, ToolError};
 
 use crate::core::runner_core::Runner;
 use crate::record::history::session_of;
-use crate::record::report::{Report, RunStatus};
+use crate::record::report::{RunReport, RunStatus};
 use crate::remedy::Remedy;
 
 /// The first pause before the run is looked at, and the longest.
@@ -91,7 +91,7 @@ impl Runner {
             () = session.sleep(FIRST) => None,
         };
         match ended {
-            Some(Ok(Report { status: RunStatus::Finished(exit), text, output, .. })) => {
+            Some(Ok(RunReport { status: RunStatus::Finished(exit), text, output, .. })) => {
                 let has_failed = exit.is_limit() || exit == Exit::Cancelled;
                 match (output, has_failed) {
                     (_, true) => {

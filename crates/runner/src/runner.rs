@@ -10,7 +10,7 @@ use stepfold_session_scopes::{
     SessionId, SessionKey, SessionSchema, SessionStore, Timestamp, UserId,
 };
 
-use crate::core::load::Load;
+use crate::core::load::RunnerLoad;
 use crate::core::runner_core::Runner;
 use crate::error::RunnerError;
 use crate::handle::session_handle::SessionHandle;
@@ -169,7 +169,7 @@ impl Runner {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub fn load(&self) -> Load {
+    pub fn load(&self) -> RunnerLoad {
         let mut load = self.0.backlog.load(self.0.clock.now());
         load.connections = self.0.store.connections();
         for local in self.0.sessions().all() {

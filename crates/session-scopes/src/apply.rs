@@ -7,14 +7,14 @@ use stepfold_state_core::state::{Handler, StoredValue, Write};
 use crate::error::SessionError;
 use crate::ids::SessionId;
 use crate::schema::{Adopted, SessionSchema};
-use crate::session::Held;
+use crate::session::TypedValue;
 use crate::store::WriteOrigin;
 use crate::time::Timestamp;
 
 /// Merges a write with the stored value of its key. Returns `None` if the key is removed.
 pub(crate) fn merge_write(
     schema: &SessionSchema,
-    held: Option<&Held>,
+    held: Option<&TypedValue>,
     write: &Write,
     what: WriteOrigin<'_>,
 ) -> Result<Option<StoredValue>, SessionError> {
@@ -40,7 +40,11 @@ pub(crate) fn is_blind(write: &Write) -> bool {
 }
 
 /// The stored value, converted to the schema.
-fn adopted(schema: &SessionSchema, key: &str, held: &Held) -> Result<Option<StoredValue>, SessionError> {
+fn adopted(
+    schema: &SessionSchema,
+    key: &str,
+    held: &TypedValue,
+) -> Result<Option<StoredValue>, SessionError> {
     Ok(match schema.adopt(key, &held.cell, &held.schema)? {
         Adopted::Same => Some(held.cell.clone()),
         Adopted::Converted(cell) => Some(cell),

@@ -10,24 +10,24 @@ use crate::session::{Session, is_known};
 /// The versions known to a reader: of the session, and of its shared scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct Seen {
+pub struct SeenVersions {
     /// The session's own version.
     pub version: u64,
     /// The versions of `app:` and `user:`.
     pub scopes: ScopeVersions,
 }
 
-impl Seen {
+impl SeenVersions {
     /// These versions.
     pub const fn new(version: u64, scopes: ScopeVersions) -> Self {
-        Seen { version, scopes }
+        SeenVersions { version, scopes }
     }
 }
 
 impl Session {
     /// The versions of this read, for [`GetSession::changed_since`](crate::GetSession::changed_since).
-    pub fn seen(&self) -> Seen {
-        Seen { version: self.version, scopes: self.scopes }
+    pub fn seen(&self) -> SeenVersions {
+        SeenVersions { version: self.version, scopes: self.scopes }
     }
 
     /// Updates an earlier state of this session with the values of this read. For sessions that were read

@@ -1,7 +1,7 @@
 //! Errors of sessions, with the key, the versions and advice.
 
 use stepfold_state_core::ErrorChain;
-use stepfold_state_core::state::{HandlerError, Issues, StateError, is_invisible};
+use stepfold_state_core::state::{HandlerError, Issues, StateError, is_ignorable};
 use thiserror::Error;
 
 use crate::ids::{EventId, IdempotencyKey, SessionKey, WorkerId};
@@ -319,7 +319,7 @@ pub enum SessionError {
 fn shown(id: &str) -> String {
     let mut shown = String::new();
     for character in id.chars() {
-        match is_invisible(character) {
+        match is_ignorable(character) {
             true => shown.extend(character.escape_unicode()),
             false => shown.extend(character.escape_debug()),
         }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stepfold_state_core::state::is_invisible;
+use stepfold_state_core::state::is_ignorable;
 
 use crate::error::SessionError;
 
@@ -30,7 +30,7 @@ fn fault_of(id: &str) -> Option<&'static str> {
         None
     } else if id.trim() != id {
         Some("begins or ends with white space")
-    } else if id.chars().any(|character| character.is_control() || is_invisible(character)) {
+    } else if id.chars().any(|character| character.is_control() || is_ignorable(character)) {
         Some("contains characters that do not print")
     } else {
         None

@@ -198,10 +198,10 @@ mod time;
 
 pub use stepfold_state_core as state_core;
 
-pub use crate::changes::Seen;
+pub use crate::changes::SeenVersions;
 pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
-pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Metadata, Record};
+pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Metadata, RunRecord};
 pub use crate::ids::{
     AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES, SessionId, SessionKey,
     UserId, WorkerId, bounded_id,
@@ -213,17 +213,19 @@ pub use crate::schema::{Adopted, SessionSchema};
 pub use crate::scope::{
     ByScope, KEY_PREFIX_APP, KEY_PREFIX_TEMP, KEY_PREFIX_USER, Scope, ScopeVersions, merged, split,
 };
-pub use crate::session::{Appended, Held, Parent, Rewound, Session, Values, Visible};
+pub use crate::session::{
+    AppendedItems, ForkOrigin, RewindMark, ScopeValues, Session, TypedValue, VisibleVersions,
+};
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
-    AnyStore, AppendClaim, AppendEvent, Before, Claim, ClaimSession, CreateSession, Cursor, DeleteSession,
-    Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, EventSizes, Expected, FaultKind, FaultPlace,
-    FindEvent, FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind,
-    LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES,
-    MAX_LABELS, Notices, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS,
+    AnyStore, AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
+    DequeueInput, EnqueueInput, Enqueued, EventRange, EventSizes, Expected, FaultPlace, FindEvent,
+    FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind, LabelVersion,
+    ListForks, ListSessions, ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS,
+    NoticeSource, PruneBound, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS,
     ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionPage, SessionStore, StateSize, StoreConnections, StoreFault, StoreNotice, StoreNotices, TakeOver,
-    Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    SessionCursor, SessionPage, SessionStore, StateSize, StoreConnections, StoreFault, StoreFaultKind,
+    StoreNotice, StoreNotices, TakeOver, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
-use stepfold_state_core::json_schema::{Kinds, ValueType};
+use stepfold_state_core::json_schema::{ValueKinds, ValueType};
 use stepfold_state_core::state::{Handler, HandlerError, Issues, Schema, StateError, StoredValue, Write};
 
 use crate::error::SessionError;
@@ -231,7 +231,7 @@ fn mismatch(key: &str, value: &Value, stored: Option<&Value>, misfit: StateError
     let stored = match stored.map(|schema| ValueType::of_schema(schema.clone())) {
         Some(Ok(stored)) => stored.to_string(),
         // NOTE: an open schema accepted the key without a type, so the type of the value is named.
-        _ => Kinds::of_value(value).to_string(),
+        _ => ValueKinds::of_value(value).to_string(),
     };
     SessionError::SchemaMismatch { key: key.to_owned(), stored, opened, faults }
 }

@@ -42,11 +42,11 @@ pub struct Session {
     /// The position of the newest waiting entry in its inbox; 0 if there is none.
     pub inbox: u64,
     /// The origin, if it is a fork.
-    pub parent: Option<Parent>,
+    pub parent: Option<ForkOrigin>,
     /// The oldest version that it can go back to. Events up to it were deleted by retention.
     pub oldest: u64,
     /// The visible versions at the version that was read: all of them, unless the session was rewound.
-    pub visible: Visible,
+    pub visible: VisibleVersions,
     /// The digest of the history up to the version, in stores that keep digests. Stored elsewhere, it reveals
     /// any later change to the events: forks share the digests of shared events, a rewind adds an event like
     /// any other, and retention keeps the digest of the newest event that it deletes.
@@ -54,7 +54,7 @@ pub struct Session {
     /// The number of writes to each scope that it shares with other sessions.
     pub scopes: ScopeVersions,
     /// The stored values of all scopes, if they were requested: all of them, or [some](Values::is_whole).
-    pub values: Option<ByScope<Values>>,
+    pub values: Option<ByScope<ScopeValues>>,
     /// The requested events, in order; including those hidden by a rewind, unless [only visible
     /// ones](crate::GetSession::visible) were requested.
     pub events: Vec<CommittedEvent>,
@@ -84,17 +84,17 @@ impl Claim {
 /// The origin of a fork.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Parent {
+pub struct ForkOrigin {
     /// The session, of the same app and user. It may have been deleted since.
     pub id: SessionId,
     /// The version that the fork begins with.
     pub version: u64,
 }
 
-impl Parent {
+impl ForkOrigin {
     /// The origin of a fork that begins with this version.
     pub const fn new(id: SessionId, version: u64) -> Self {
-        Parent { id, version }
+        ForkOrigin { id, version }
     }
 }
 
@@ -112,7 +112,7 @@ impl Session {
             inbox: 0,
             parent: None,
             oldest: 0,
-            visible: Visible::at(0, &[]),
+            visible: VisibleVersions::at(0, &[]),
             head: None,
             scopes: ScopeVersions::default(),
             values: None,
@@ -157,7 +157,7 @@ impl Session {
     /// As [`state`](Session::state).
     pub fn state_with(&self, schema: &SessionSchema, messages: Transcript) -> Result<State, SessionError> {
         let values = self.values.clone().unwrap_or_default();
-        let adopted = |values: Values| values.adopted(schema);
+        let adopted = |values: ScopeValues| values.adopted(schema);
         let scopes = ByScope {
             app: adopted(values.app)?,
             user: adopted(values.user)?,
@@ -197,7 +197,7 @@ impl Session {
     /// All stored values of all scopes as one JSON object, independent of any schema.
     pub fn to_json(&self) -> Value {
         let values = self.values.clone().unwrap_or_default();
-        let entries = |values: Values| {
+        let entries = |values: ScopeValues| {
             values
                 .held
                 .into_iter()
@@ -215,18 +215,18 @@ impl Session {
 
 /// The stored values of one scope, by key: all of them, or some.
 #[derive(Clone, Debug, Default)]
-pub struct Values {
-    held: BTreeMap<Arc<str>, Held>,
+pub struct ScopeValues {
+    held: BTreeMap<Arc<str>, TypedValue>,
     /// The requested keys without a value; `None` if all values were read.
     removed: Option<BTreeSet<Arc<str>>>,
     /// Lists of which only new items were read.
-    appended: BTreeMap<Arc<str>, Appended>,
+    appended: BTreeMap<Arc<str>, AppendedItems>,
 }
 
 /// The new items of a list that was only appended to: see [`Values::appended`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Appended {
+pub struct AppendedItems {
     /// The length of the list. It may be shorter than before with the new items, if a merge handler (reducer) keeps the
     /// last ones only.
     pub length: usize,
@@ -234,10 +234,10 @@ pub struct Appended {
     pub items: Vec<Arc<Value>>,
 }
 
-impl Appended {
+impl AppendedItems {
     /// The new items of a list that has this length now.
     pub const fn new(length: usize, items: Vec<Arc<Value>>) -> Self {
-        Appended { length, items }
+        AppendedItems { length, items }
     }
 
     /// Extends the earlier list; `None` if its length does not match.
@@ -254,23 +254,23 @@ impl Appended {
 /// A value, and the schema that it was written under (its JSON).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Held {
+pub struct TypedValue {
     /// The value.
     pub cell: StoredValue,
     /// The [`SessionSchema::text`] when it was written.
     pub schema: Arc<str>,
 }
 
-impl Held {
+impl TypedValue {
     /// A value, and the [`SessionSchema::text`] under which it was written.
     pub const fn new(cell: StoredValue, schema: Arc<str>) -> Self {
-        Held { cell, schema }
+        TypedValue { cell, schema }
     }
 }
 
-impl Values {
+impl ScopeValues {
     /// Some values of a scope: those of these keys.
-    pub fn of_keys<K: Into<Arc<str>>>(entries: impl IntoIterator<Item = (K, Option<Held>)>) -> Self {
+    pub fn of_keys<K: Into<Arc<str>>>(entries: impl IntoIterator<Item = (K, Option<TypedValue>)>) -> Self {
         let (mut held, mut removed) = (BTreeMap::new(), BTreeSet::new());
         for (key, value) in entries {
             match value {
@@ -278,12 +278,12 @@ impl Values {
                 None => drop(removed.insert(key.into())),
             }
         }
-        Values { held, removed: Some(removed), appended: BTreeMap::new() }
+        ScopeValues { held, removed: Some(removed), appended: BTreeMap::new() }
     }
 
     /// Adds the new items of a list, instead of the whole list.
     #[must_use]
-    pub fn with_appended(mut self, key: impl Into<Arc<str>>, appended: Appended) -> Self {
+    pub fn with_appended(mut self, key: impl Into<Arc<str>>, appended: AppendedItems) -> Self {
         self.appended.insert(key.into(), appended);
         self
     }
@@ -294,7 +294,7 @@ impl Values {
     }
 
     /// The value of a key with the schema that it was written under; [`SessionSchema::adopt`] takes both.
-    pub fn held(&self, key: &str) -> Option<&Held> {
+    pub fn held(&self, key: &str) -> Option<&TypedValue> {
         self.held.get(key)
     }
 
@@ -327,7 +327,7 @@ impl Values {
     /// The lists that were only appended to, by key, if an [incremental](crate::GetSession::incremental) read
     /// was requested. Their keys have no value here; [`Session::update`] appends the items to the lists of a
     /// state.
-    pub fn appended(&self) -> impl Iterator<Item = (&str, &Appended)> {
+    pub fn appended(&self) -> impl Iterator<Item = (&str, &AppendedItems)> {
         self.appended.iter().map(|(key, appended)| (&**key, appended))
     }
 
@@ -338,7 +338,7 @@ impl Values {
         schema: &SessionSchema,
     ) -> Result<Vec<(Box<str>, StoredValue)>, SessionError> {
         let known = self.appended().filter(|(key, _)| is_known(schema, key));
-        let list = |(key, appended): (&str, &Appended)| {
+        let list = |(key, appended): (&str, &AppendedItems)| {
             let empty = List::new();
             let before = match state.get(key) {
                 Some(ValueRef::List(before)) => before,
@@ -359,11 +359,11 @@ impl Values {
     pub(crate) fn restricted_to(mut self, keys: BTreeSet<Arc<str>>) -> Self {
         let appended = mem::take(&mut self.appended);
         let keys = keys.into_iter().filter(|key| !appended.contains_key(key));
-        let values = Values::of_keys(keys.map(|key| {
+        let values = ScopeValues::of_keys(keys.map(|key| {
             let held = self.held.remove(&key);
             (key, held)
         }));
-        Values { appended, ..values }
+        ScopeValues { appended, ..values }
     }
 
     /// The keys whose values were read, or the new items of their lists.
@@ -394,9 +394,9 @@ pub(crate) fn is_known(schema: &SessionSchema, key: &str) -> bool {
     schema.schema().is_open() || schema.schema().key(key).is_some()
 }
 
-impl FromIterator<(Arc<str>, Held)> for Values {
-    fn from_iter<I: IntoIterator<Item = (Arc<str>, Held)>>(entries: I) -> Self {
-        Values { held: entries.into_iter().collect(), removed: None, appended: BTreeMap::new() }
+impl FromIterator<(Arc<str>, TypedValue)> for ScopeValues {
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, TypedValue)>>(entries: I) -> Self {
+        ScopeValues { held: entries.into_iter().collect(), removed: None, appended: BTreeMap::new() }
     }
 }
 
@@ -412,7 +412,7 @@ impl FromIterator<(Arc<str>, Held)> for Values {
 /// assert_eq!(versions, [1, 2, 6, 7, 8]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Visible {
+pub struct VisibleVersions {
     earlier: Vec<RangeInclusive<u64>>,
     /// The range with the newest version: the only one of a session that was never rewound.
     last: RangeInclusive<u64>,
@@ -421,23 +421,23 @@ pub struct Visible {
 /// A rewind of a session: its own version, and the version that it goes back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Rewound {
+pub struct RewindMark {
     /// The version that the rewind made.
     pub version: u64,
     /// The version whose state it restores.
     pub to: u64,
 }
 
-impl Rewound {
+impl RewindMark {
     /// A rewind that made this version, and went back to another one.
     pub const fn new(version: u64, to: u64) -> Self {
-        Rewound { version, to }
+        RewindMark { version, to }
     }
 }
 
-impl Visible {
+impl VisibleVersions {
     /// The visible versions at a version, given all rewinds of the session in order.
-    pub fn at(version: u64, rewinds: &[Rewound]) -> Self {
+    pub fn at(version: u64, rewinds: &[RewindMark]) -> Self {
         let mut ranges = Vec::new();
         let mut end = version;
         let mut left = rewinds;
@@ -450,12 +450,12 @@ impl Visible {
             end = last.to;
         }
         if ranges.is_empty() {
-            return Visible { earlier: ranges, last: 0..=end };
+            return VisibleVersions { earlier: ranges, last: 0..=end };
         }
         ranges.push(0..=end);
         let last = ranges.remove(0);
         ranges.reverse();
-        Visible { earlier: ranges, last }
+        VisibleVersions { earlier: ranges, last }
     }
 
     /// Whether the event of a version is visible.
@@ -482,7 +482,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The reference implementation: the list of events, truncated at each rewind.
-    fn simulated(rewinds: &[Rewound], version: u64) -> Vec<u64> {
+    fn simulated(rewinds: &[RewindMark], version: u64) -> Vec<u64> {
         let mut at: Vec<Vec<u64>> = vec![vec![]];
         for next in 1..=version {
             let before = match rewinds.iter().find(|rewound| rewound.version == next) {
@@ -497,11 +497,11 @@ mod tests {
     proptest! {
         #[test]
         fn visible_is_what_a_list_that_is_cut_says(targets in proptest::collection::vec(proptest::option::of(0u64..40), 0..40)) {
-            let rewinds: Vec<Rewound> = targets.iter().zip(1u64..)
-                .filter_map(|(target, version)| Some(Rewound { version, to: (*target)? % version }))
+            let rewinds: Vec<RewindMark> = targets.iter().zip(1u64..)
+                .filter_map(|(target, version)| Some(RewindMark { version, to: (*target)? % version }))
                 .collect();
             let version = targets.len() as u64;
-            let visible = Visible::at(version, &rewinds);
+            let visible = VisibleVersions::at(version, &rewinds);
             let versions: Vec<u64> = (1..=version).filter(|version| visible.contains(*version)).collect();
             prop_assert_eq!(versions, simulated(&rewinds, version));
         }

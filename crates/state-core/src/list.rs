@@ -125,14 +125,14 @@ impl<T> List<T> {
     }
 
     /// All items, in order. The iterator is double-ended and knows its length.
-    pub fn iter(&self) -> Iter<'_, T> {
-        Iter { list: self, front: self.start, back: self.end, chunk: &[] }
+    pub fn iter(&self) -> ListIter<'_, T> {
+        ListIter { list: self, front: self.start, back: self.end, chunk: &[] }
     }
 
     /// The items from `index` on; empty at or after the end. Skipping costs nothing.
-    pub fn iter_from(&self, index: usize) -> Iter<'_, T> {
+    pub fn iter_from(&self, index: usize) -> ListIter<'_, T> {
         let front = self.start.saturating_add(index).min(self.end);
-        Iter { list: self, front, back: self.end, chunk: &[] }
+        ListIter { list: self, front, back: self.end, chunk: &[] }
     }
 
     /// Whether both are the same version of the same list, by pointer. `false` is inconclusive: the items may
@@ -352,7 +352,7 @@ fn capacity_for(index: usize, is_first: bool) -> usize {
 }
 
 /// Borrows the items of a [`List`] in order; see [`List::iter`].
-pub struct Iter<'a, T> {
+pub struct ListIter<'a, T> {
     list: &'a List<T>,
     front: usize,
     back: usize,
@@ -360,7 +360,7 @@ pub struct Iter<'a, T> {
     chunk: &'a [OnceLock<T>],
 }
 
-impl<'a, T> Iterator for Iter<'a, T> {
+impl<'a, T> Iterator for ListIter<'a, T> {
     type Item = &'a T;
 
     fn next(&mut self) -> Option<&'a T> {
@@ -388,7 +388,7 @@ impl<'a, T> Iterator for Iter<'a, T> {
     }
 }
 
-impl<'a, T> DoubleEndedIterator for Iter<'a, T> {
+impl<'a, T> DoubleEndedIterator for ListIter<'a, T> {
     fn next_back(&mut self) -> Option<&'a T> {
         if self.front == self.back {
             return None;
@@ -398,16 +398,16 @@ impl<'a, T> DoubleEndedIterator for Iter<'a, T> {
     }
 }
 
-impl<T> ExactSizeIterator for Iter<'_, T> {}
-impl<T> FusedIterator for Iter<'_, T> {}
+impl<T> ExactSizeIterator for ListIter<'_, T> {}
+impl<T> FusedIterator for ListIter<'_, T> {}
 
-impl<T> Clone for Iter<'_, T> {
+impl<T> Clone for ListIter<'_, T> {
     fn clone(&self) -> Self {
-        Iter { ..*self }
+        ListIter { ..*self }
     }
 }
 
-impl<T> fmt::Debug for Iter<'_, T> {
+impl<T> fmt::Debug for ListIter<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Iter").field("left", &self.len()).finish_non_exhaustive()
     }
@@ -488,9 +488,9 @@ impl<T: Clone> FromIterator<T> for List<T> {
 
 impl<'a, T> IntoIterator for &'a List<T> {
     type Item = &'a T;
-    type IntoIter = Iter<'a, T>;
+    type IntoIter = ListIter<'a, T>;
 
-    fn into_iter(self) -> Iter<'a, T> {
+    fn into_iter(self) -> ListIter<'a, T> {
         self.iter()
     }
 }

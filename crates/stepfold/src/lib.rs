@@ -146,13 +146,13 @@ pub mod prelude {
         Pause, Run, RunEvent, RunLimits,
     };
     pub use stepfold_graph::Graph;
-    pub use stepfold_runner::{Busy, Runner, SessionHandle};
+    pub use stepfold_runner::{Runner, SessionHandle, WhenBusy};
     pub use stepfold_state_core::chat::{ChatModel, Message, Transcript};
     pub use stepfold_state_core::state::{Handler, Key, Schema, State};
     #[cfg(feature = "macros")]
     pub use stepfold_tools::tool;
     pub use stepfold_tools::{
-        Approval, Args, Effect, FromState, Resource, Source, StateWriter, Tool, ToolContext, ToolError,
+        Approval, Args, Effect, FromState, Resource, ResultSource, StateWriter, Tool, ToolContext, ToolError,
         Toolset, state_key,
     };
 }

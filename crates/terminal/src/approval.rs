@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::{ApprovalRequest, AskReason, StateInput};
 use stepfold_state_core::escape_all_invisible;
 
-use crate::form::Form;
-use crate::text::{Look, Text};
+use crate::form::DisplayForm;
+use crate::text::{StyledText, TextStyle};
 
 /// The characters of arguments that fit in the line of the question.
 const IN_LINE: usize = 80;
@@ -42,19 +42,19 @@ const FIRST_ITEMS: usize = 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
-pub fn approval(request: &ApprovalRequest, form: Form) -> Text {
+pub fn approval(request: &ApprovalRequest, form: DisplayForm) -> StyledText {
     layout_request(request, form, &mut JsonLayout::default())
 }
 
 /// A request for an approver at a terminal: long texts and lists are folded, so that all fields are in sight. Also returns
 /// the number of folded parts: if there are any, show the complete [`approval`] before the call is approved.
-pub fn folded_approval(request: &ApprovalRequest, form: Form) -> (Text, usize) {
+pub fn folded_approval(request: &ApprovalRequest, form: DisplayForm) -> (StyledText, usize) {
     let mut layout = JsonLayout { is_folded: true, ..JsonLayout::default() };
     let text = layout_request(request, form, &mut layout);
     (text, layout.folds)
 }
 
-fn layout_request(request: &ApprovalRequest, form: Form, layout: &mut JsonLayout) -> Text {
+fn layout_request(request: &ApprovalRequest, form: DisplayForm, layout: &mut JsonLayout) -> StyledText {
     let mut why = Vec::new();
     if matches!(request.reason, AskReason::MayHaveHappened) {
         why.push("it had started before a crash, and may have had its effect".to_owned());
@@ -67,16 +67,16 @@ fn layout_request(request: &ApprovalRequest, form: Form, layout: &mut JsonLayout
     // NOTE: An invisible character could hide a part of the request from its approver.
     let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
     let question = match form {
-        Form::Log => Text::from(format!("decide about {id}: ")),
-        Form::Terminal { .. } => {
-            Text::new(Look::ASK, "? ").and("decide about ").with(Look::DIM, &id).and(": ")
+        DisplayForm::Log => StyledText::from(format!("decide about {id}: ")),
+        DisplayForm::Terminal { .. } => {
+            StyledText::new(TextStyle::ASK, "? ").and("decide about ").with(TextStyle::DIM, &id).and(": ")
         }
     };
-    let warned = |text: Text| {
+    let warned = |text: StyledText| {
         request
             .warnings()
             .iter()
-            .fold(text, |text, warning| text.and("\n  ").with(Look::BAD, format!("warning: {warning}")))
+            .fold(text, |text, warning| text.and("\n  ").with(TextStyle::BAD, format!("warning: {warning}")))
     };
     if let Some(message) = &request.message {
         let asked = format!(" asks: {}", escape_all_invisible(message));
@@ -84,11 +84,11 @@ fn layout_request(request: &ApprovalRequest, form: Form, layout: &mut JsonLayout
         let schema = request
             .schema()
             .map(|schema| format!("\n  answer: {}", escape_all_invisible(&schema.to_string())));
-        let question = question.with(Look::STRONG, &tool).and(&asked).and(&details);
+        let question = question.with(TextStyle::STRONG, &tool).and(&asked).and(&details);
         return warned(question.and(schema.as_deref().unwrap_or_default()));
     }
     let inputs: String = request.inputs_from_state.iter().map(input).collect();
-    warned(question.with(Look::STRONG, &tool).and(&arguments).and(inputs).and(&why))
+    warned(question.with(TextStyle::STRONG, &tool).and(&arguments).and(inputs).and(&why))
 }
 
 /// The line of a parameter whose value comes from the state.

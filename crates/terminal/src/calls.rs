@@ -8,9 +8,9 @@ use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall, Transcript};
 use stepfold_tools::CallStatus;
 
 use crate::brief::{brief_arguments, brief_result, brief_text};
-use crate::form::Form;
+use crate::form::DisplayForm;
 use crate::quantities::seconds;
-use crate::text::{Look, Text};
+use crate::text::{StyledText, TextStyle};
 
 /// The columns of a result in a log.
 const RESULT_COLUMNS: usize = 200;
@@ -34,8 +34,8 @@ const RESULT_COLUMNS: usize = 200;
 /// assert_eq!(calls.started("c1", "count", r#"{"area": 3}"#, Duration::ZERO)[0].to_plain(), "> c1 count(area=3)");
 /// ```
 #[derive(Clone, Debug)]
-pub struct Calls {
-    form: Form,
+pub struct CallLines {
+    form: DisplayForm,
     is_verbose: bool,
     open: BTreeMap<String, StartedCall>,
     /// The ids of calls that must not run twice.
@@ -49,10 +49,10 @@ struct StartedCall {
     since: Duration,
 }
 
-impl Calls {
+impl CallLines {
     /// No calls yet.
-    pub fn new(form: Form) -> Self {
-        Calls { form, is_verbose: false, open: BTreeMap::new(), at_most_once_ids: BTreeSet::new() }
+    pub fn new(form: DisplayForm) -> Self {
+        CallLines { form, is_verbose: false, open: BTreeMap::new(), at_most_once_ids: BTreeSet::new() }
     }
 
     /// With all arguments and results in full.
@@ -76,18 +76,18 @@ impl Calls {
     }
 
     /// Records the start of a call. In a log, returns its line.
-    pub fn started(&mut self, id: &str, tool: &str, arguments: &str, now: Duration) -> Vec<Text> {
+    pub fn started(&mut self, id: &str, tool: &str, arguments: &str, now: Duration) -> Vec<StyledText> {
         let open = StartedCall { tool: tool.to_owned(), arguments: arguments.to_owned(), since: now };
         self.open.insert(id.to_owned(), open);
         match self.form {
             // NOTE: Programs read logs later: the start of a call is a line, since there is no live line to show it.
-            Form::Log => {
+            DisplayForm::Log => {
                 let call = ToolCall::new(id, tool, Arguments::parse(arguments));
                 let message = Message::new(Role::Assistant).with_part(call);
                 let notation = Transcript::new().with(message).to_string();
-                vec![Text::from(notation.trim_start_matches("assistant:").trim())]
+                vec![StyledText::from(notation.trim_start_matches("assistant:").trim())]
             }
-            Form::Terminal { .. } => Vec::new(),
+            DisplayForm::Terminal { .. } => Vec::new(),
         }
     }
 
@@ -99,14 +99,14 @@ impl Calls {
         status: CallStatus,
         text: &str,
         now: Duration,
-    ) -> Vec<Text> {
+    ) -> Vec<StyledText> {
         let (arguments, about) = self.end(id, now);
         let width = match self.form {
-            Form::Terminal { width } => width,
+            DisplayForm::Terminal { width } => width,
             // NOTE: Without the time: the same run gives the same log.
-            Form::Log => {
+            DisplayForm::Log => {
                 let mark = if status == CallStatus::Succeeded { "" } else { "!" };
-                return vec![Text::from(format!("  {id}{mark}: {}", brief_text(text, RESULT_COLUMNS)))];
+                return vec![StyledText::from(format!("  {id}{mark}: {}", brief_text(text, RESULT_COLUMNS)))];
             }
         };
         let call = EndedCall { tool, arguments: Some(&arguments), status, text };
@@ -123,7 +123,7 @@ impl Calls {
         id: &str,
         (tool, status, text): (&str, CallStatus, &str),
         now: Duration,
-    ) -> Text {
+    ) -> StyledText {
         let (arguments, about) = self.end(id, now);
         // NOTE: Without the time in a log, as in `finished`.
         let about = if self.form.is_terminal() { about } else { Vec::new() };
@@ -152,20 +152,20 @@ pub(crate) struct EndedCall<'a> {
 }
 
 impl EndedCall<'_> {
-    fn mark(&self) -> (Look, &'static str) {
+    fn mark(&self) -> (TextStyle, &'static str) {
         match self.status {
-            CallStatus::Succeeded => (Look::GOOD, "✓"),
-            CallStatus::Cancelled | CallStatus::NotStarted => (Look::DIM, "-"),
-            CallStatus::Unknown => (Look::BAD, "?"),
-            CallStatus::Failed(_) => (Look::BAD, "✗"),
-            _ => (Look::BAD, "!"),
+            CallStatus::Succeeded => (TextStyle::GOOD, "✓"),
+            CallStatus::Cancelled | CallStatus::NotStarted => (TextStyle::DIM, "-"),
+            CallStatus::Unknown => (TextStyle::BAD, "?"),
+            CallStatus::Failed(_) => (TextStyle::BAD, "✗"),
+            _ => (TextStyle::BAD, "!"),
         }
     }
 
     /// The call in a line after `before`. The result takes up to a third of the line, an error two thirds, and the
     /// arguments share the rest with the remarks that fit.
-    pub(crate) fn in_a_line(&self, before: &str, about: &[String], width: usize) -> Text {
-        let columns = |text: &str| Text::from(text).width();
+    pub(crate) fn in_a_line(&self, before: &str, about: &[String], width: usize) -> StyledText {
+        let columns = |text: &str| StyledText::from(text).width();
         let parens = if self.arguments.is_some() { "()" } else { "" };
         // NOTE: Never less than 16 columns: a narrow terminal wraps the line rather than losing the result.
         let room = width.saturating_sub(columns(&format!("{before}✓ {}{parens} → ", self.tool))).max(16);
@@ -179,34 +179,36 @@ impl EndedCall<'_> {
         let fits = |count: &usize| columns(&beside(&about[..*count])) + least <= left;
         let about = beside(&about[..(0..=about.len()).rev().find(fits).unwrap_or(0)]);
         let (look, mark) = self.mark();
-        let of_result = if self.status == CallStatus::Succeeded { Look::PLAIN } else { Look::BAD };
-        Text::new(Look::DIM, before)
+        let of_result = if self.status == CallStatus::Succeeded { TextStyle::PLAIN } else { TextStyle::BAD };
+        StyledText::new(TextStyle::DIM, before)
             .with(look, mark)
-            .with(Look::STRONG, format!(" {}", self.tool))
-            .with(Look::DIM, arguments.map(|arguments| format!("({arguments})")).unwrap_or_default())
-            .with(Look::DIM, " → ")
+            .with(TextStyle::STRONG, format!(" {}", self.tool))
+            .with(TextStyle::DIM, arguments.map(|arguments| format!("({arguments})")).unwrap_or_default())
+            .with(TextStyle::DIM, " → ")
             .with(of_result, brief_result(self.text, left.saturating_sub(columns(&about))))
-            .with(Look::DIM, &about)
+            .with(TextStyle::DIM, &about)
             .wrapped(width, 0, 6)
     }
 
     /// The complete call, in several lines.
-    fn in_full(&self, about: &[String], width: usize) -> Vec<Text> {
+    fn in_full(&self, about: &[String], width: usize) -> Vec<StyledText> {
         let (look, mark) = self.mark();
         let about = about.iter().fold(String::new(), |about, part| about + " · " + part);
-        let head = Text::from("  ").with(look, mark).with(Look::STRONG, format!(" {}", self.tool));
-        let mut lines = vec![head.with(Look::DIM, &about)];
+        let head = StyledText::from("  ").with(look, mark).with(TextStyle::STRONG, format!(" {}", self.tool));
+        let mut lines = vec![head.with(TextStyle::DIM, &about)];
         let arguments = self.arguments.unwrap_or("{}");
         let arguments = match serde_json::from_str(arguments) {
             Ok(Value::Object(fields)) => fields
                 .iter()
-                .map(|(key, value)| Text::new(Look::DIM, format!("    {key} = ")).and(value.to_string()))
+                .map(|(key, value)| {
+                    StyledText::new(TextStyle::DIM, format!("    {key} = ")).and(value.to_string())
+                })
                 .collect(),
-            _ => vec![Text::from(format!("    {arguments}"))],
+            _ => vec![StyledText::from(format!("    {arguments}"))],
         };
         lines.extend(arguments.iter().map(|line| line.wrapped(width, 0, 6)));
         for line in self.text.lines() {
-            lines.push(Text::new(Look::DIM, "    → ").and(line).wrapped(width, 0, 6));
+            lines.push(StyledText::new(TextStyle::DIM, "    → ").and(line).wrapped(width, 0, 6));
         }
         lines
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use stepfold_state_core::state::{KeyChange, State, ValueChange};
 
 use crate::brief::brief;
-use crate::text::{Look, Text};
+use crate::text::{StyledText, TextStyle};
 
 /// The characters before the first difference of two texts.
 const CONTEXT: usize = 10;
@@ -27,7 +27,7 @@ const CONTEXT: usize = 10;
 /// assert_eq!(lines[0].to_plain(), "  ~ app:queries 3 -> 4");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn changes(now: &State, before: &State, width: usize) -> Vec<Text> {
+pub fn changes(now: &State, before: &State, width: usize) -> Vec<StyledText> {
     let mut now = now.clone();
     // Messages are shown by the view, not as changes.
     now.replace_messages(before.messages().clone());
@@ -35,11 +35,12 @@ pub fn changes(now: &State, before: &State, width: usize) -> Vec<Text> {
 }
 
 /// One change in a line of at most `width` columns.
-pub fn change_line(KeyChange { key, change, .. }: &KeyChange, width: usize) -> Text {
-    let line = Text::new(Look::DIM, "  ~ ").with(Look::KEY, key);
+pub fn change_line(KeyChange { key, change, .. }: &KeyChange, width: usize) -> StyledText {
+    let line = StyledText::new(TextStyle::DIM, "  ~ ").with(TextStyle::KEY, key);
     let room = width.saturating_sub(line.width() + 1);
-    let pair =
-        |before: String, after: String| line.clone().with(Look::DIM, format!(" {before} -> ")).and(&after);
+    let pair = |before: String, after: String| {
+        line.clone().with(TextStyle::DIM, format!(" {before} -> ")).and(&after)
+    };
     let half = room.saturating_sub(4) / 2;
     match change {
         ValueChange::Added { after } => pair("unset".to_owned(), brief(after, room.saturating_sub(9))),
@@ -47,14 +48,14 @@ pub fn change_line(KeyChange { key, change, .. }: &KeyChange, width: usize) -> T
         ValueChange::Replaced { before, after } => {
             let (before, after) = from_difference(before, after, half);
             let before = brief(&before, half);
-            let left = room.saturating_sub(4 + Text::from(&before).width());
+            let left = room.saturating_sub(4 + StyledText::from(&before).width());
             pair(before, brief(&after, left))
         }
         ValueChange::Appended { from, items } => {
             let total = format!(" ({} items)", from + items.len());
             let items = Value::from(items.clone());
             let items = brief(&items, room.saturating_sub(2 + total.len()));
-            line.with(Look::DIM, " + ").and(&items).with(Look::DIM, &total)
+            line.with(TextStyle::DIM, " + ").and(&items).with(TextStyle::DIM, &total)
         }
         _ => line,
     }

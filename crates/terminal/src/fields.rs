@@ -2,24 +2,25 @@
 
 use serde_json::{Map, Value};
 
-use crate::text::{Look, Text};
+use crate::text::{StyledText, TextStyle};
 
 /// Values below this depth are shown as JSON.
 const DEEPEST: usize = 4;
 
 /// Shows a complete object, a line for each field, nested fields indented, in lines of at most `width` columns after a sign
 /// of two columns.
-pub(crate) fn fields(object: &Map<String, Value>, sign: &Text, width: usize) -> Text {
+pub(crate) fn fields(object: &Map<String, Value>, sign: &StyledText, width: usize) -> StyledText {
     let mut lines = Vec::new();
     of_object(object, 1, &mut lines);
-    let mut shown = Text::default();
+    let mut shown = StyledText::default();
     for (number, FieldLine { depth, head, value }) in lines.into_iter().enumerate() {
         let margin = "  ".repeat(depth);
         match number {
             0 => shown.append(sign),
-            _ => shown.push(Look::PLAIN, &format!("\n{margin}")),
+            _ => shown.push(TextStyle::PLAIN, &format!("\n{margin}")),
         }
-        let line = Text::from(&margin).with(Look::DIM, head).and(&value).wrapped(width, 0, 2 * depth + 2);
+        let line =
+            StyledText::from(&margin).with(TextStyle::DIM, head).and(&value).wrapped(width, 0, 2 * depth + 2);
         // Lines of a text are indented like the lines after a wrap.
         shown.append(&line.slice(margin.len()..line.len()));
     }

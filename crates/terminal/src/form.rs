@@ -5,7 +5,7 @@ pub(crate) const LOG_WIDTH: usize = 200;
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum DisplayForm {
     /// Lines of a log, in a pipe or a file: not wrapped, without times, the same for the same run.
     Log,
     /// Lines of a terminal of so many columns.
@@ -15,17 +15,17 @@ pub enum Form {
     },
 }
 
-impl Form {
+impl DisplayForm {
     /// The columns of a line.
     pub const fn width(self) -> usize {
         match self {
-            Form::Log => LOG_WIDTH,
-            Form::Terminal { width } => width,
+            DisplayForm::Log => LOG_WIDTH,
+            DisplayForm::Terminal { width } => width,
         }
     }
 
     /// Whether the output is a terminal, with a person who reads it as it comes.
     pub const fn is_terminal(self) -> bool {
-        matches!(self, Form::Terminal { .. })
+        matches!(self, DisplayForm::Terminal { .. })
     }
 }

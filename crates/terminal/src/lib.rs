@@ -47,10 +47,10 @@ mod view;
 
 pub use self::approval::{approval, folded_approval};
 pub use self::brief::brief;
-pub use self::calls::Calls;
+pub use self::calls::CallLines;
 pub use self::changes::{change_line, changes};
-pub use self::form::Form;
+pub use self::form::DisplayForm;
 pub use self::markdown::Markdown;
 pub use self::print::{Color, Printer, on_this_line, stderr_form, stdout_form};
-pub use self::text::{Look, Text};
-pub use self::view::{Shown, View, restart};
+pub use self::text::{StyledText, TextStyle};
+pub use self::view::{RunView, ViewItem, describe_unfinished};

@@ -8,7 +8,7 @@ use std::mem::discriminant;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::text::{Look, Text};
+use crate::text::{StyledText, TextStyle};
 
 /// The columns before each line of an answer. In the first line they contain its sign.
 const MARGIN: usize = 2;
@@ -33,7 +33,7 @@ const PREFIX: &str = ". ";
 #[derive(Clone, Debug)]
 pub struct Markdown {
     width: usize,
-    sign: Text,
+    sign: StyledText,
     /// The incomplete line.
     line: String,
     /// The bytes of its rendering that were shown.
@@ -47,7 +47,7 @@ pub struct Markdown {
 
 impl Markdown {
     /// Creates a renderer for lines of up to `width` columns; the answer begins with this sign of two columns.
-    pub fn new(width: usize, sign: Text) -> Self {
+    pub fn new(width: usize, sign: StyledText) -> Self {
         Markdown {
             // NOTE: Below 20 columns wrapping would split nearly every word.
             width: width.max(20),
@@ -62,8 +62,8 @@ impl Markdown {
     }
 
     /// Adds more of the answer, and returns the text that can be shown now.
-    pub fn push(&mut self, text: &str) -> Text {
-        let mut shown = Text::default();
+    pub fn push(&mut self, text: &str) -> StyledText {
+        let mut shown = StyledText::default();
         self.line.push_str(text);
         while let Some(end) = self.line.find('\n') {
             let rest = self.line.split_off(end + 1);
@@ -75,15 +75,15 @@ impl Markdown {
     }
 
     /// Ends the answer, and returns its rest with the end of its last line. Another answer may follow.
-    pub fn end(&mut self) -> Text {
-        let mut shown = Text::default();
+    pub fn end(&mut self) -> StyledText {
+        let mut shown = StyledText::default();
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
             self.complete_line(&line, &mut shown);
         }
         self.end_table(&mut shown);
         if std::mem::take(&mut self.has_begun) {
-            shown.push(Look::PLAIN, "\n");
+            shown.push(TextStyle::PLAIN, "\n");
         }
         // NOTE: A code block that the model left open ends with its answer.
         (self.fence, self.is_blank_before) = (None, false);
@@ -91,7 +91,7 @@ impl Markdown {
     }
 
     /// Shows a complete line.
-    fn complete_line(&mut self, line: &str, to: &mut Text) {
+    fn complete_line(&mut self, line: &str, to: &mut StyledText) {
         if let Some(fence) = &self.fence {
             match line.trim_start().starts_with(fence) {
                 true => self.fence = None,
@@ -115,7 +115,7 @@ impl Markdown {
     }
 
     /// Shows the stable part of the incomplete line.
-    fn incomplete_line(&mut self, to: &mut Text) {
+    fn incomplete_line(&mut self, to: &mut StyledText) {
         if self.fence.is_some() || !self.table.is_empty() || !is_decided(&self.line) {
             return;
         }
@@ -129,12 +129,12 @@ impl Markdown {
     }
 
     /// Shows the rest of a line that was shown in part.
-    fn show(&mut self, line: &Text, to: &mut Text) {
+    fn show(&mut self, line: &StyledText, to: &mut StyledText) {
         if self.shown == 0 {
-            let margin = Text::from(" ".repeat(MARGIN));
+            let margin = StyledText::from(" ".repeat(MARGIN));
             if std::mem::replace(&mut self.has_begun, true) {
                 let blank = if std::mem::take(&mut self.is_blank_before) { "\n" } else { "" };
-                to.push(Look::PLAIN, &format!("{blank}\n"));
+                to.push(TextStyle::PLAIN, &format!("{blank}\n"));
                 to.append(&margin);
             } else {
                 to.append(&self.sign);
@@ -146,26 +146,26 @@ impl Markdown {
     }
 
     /// Renders and wraps a line.
-    fn rendered(&self, line: &str) -> Text {
+    fn rendered(&self, line: &str) -> StyledText {
         let line = MarkdownLine::of(line);
         let base = match line.kind {
-            LineKind::Heading => Look::STRONG.underline(),
-            LineKind::Quote => Look::DIM,
-            _ => Look::PLAIN,
+            LineKind::Heading => TextStyle::STRONG.underline(),
+            LineKind::Quote => TextStyle::DIM,
+            _ => TextStyle::PLAIN,
         };
-        let mut text = Text::from(" ".repeat(line.indent));
+        let mut text = StyledText::from(" ".repeat(line.indent));
         let hang = match line.kind {
             LineKind::Rule => {
-                text.push(Look::DIM, &"─".repeat(self.width.saturating_sub(MARGIN).min(40)));
+                text.push(TextStyle::DIM, &"─".repeat(self.width.saturating_sub(MARGIN).min(40)));
                 return text;
             }
             LineKind::Item(marker) => {
-                text.push(Look::DIM, marker);
-                text.push(Look::PLAIN, " ");
+                text.push(TextStyle::DIM, marker);
+                text.push(TextStyle::PLAIN, " ");
                 text.width()
             }
             LineKind::Quote => {
-                text.push(Look::DIM, "│ ");
+                text.push(TextStyle::DIM, "│ ");
                 text.width()
             }
             LineKind::Heading | LineKind::Text => text.width(),
@@ -174,7 +174,7 @@ impl Markdown {
         text.wrapped(self.width, MARGIN, MARGIN + hang)
     }
 
-    fn end_table(&mut self, to: &mut Text) {
+    fn end_table(&mut self, to: &mut StyledText) {
         let rows = std::mem::take(&mut self.table);
         if rows.is_empty() {
             return;
@@ -337,7 +337,7 @@ fn options() -> Options {
 }
 
 /// Renders emphasis, code and links.
-fn inline(content: &str, base: Look) -> Text {
+fn inline(content: &str, base: TextStyle) -> StyledText {
     let source = format!("{PREFIX}{content}");
     let mut text = InlineText::new(base);
     for event in Parser::new_ext(&source, options()) {
@@ -351,18 +351,18 @@ fn inline(content: &str, base: Look) -> Text {
 
 /// Collects styled text from the events of a parser.
 struct InlineText {
-    text: Text,
-    looks: Vec<Look>,
+    text: StyledText,
+    looks: Vec<TextStyle>,
     /// The target of the link that is open, and where its text begins.
     link: Option<(String, usize)>,
 }
 
 impl InlineText {
-    fn new(base: Look) -> Self {
-        InlineText { text: Text::default(), looks: vec![base], link: None }
+    fn new(base: TextStyle) -> Self {
+        InlineText { text: StyledText::default(), looks: vec![base], link: None }
     }
 
-    fn look(&self) -> Look {
+    fn look(&self) -> TextStyle {
         self.looks.last().copied().unwrap_or_default()
     }
 
@@ -382,10 +382,10 @@ impl InlineText {
                 if let Some((url, begin)) = self.link.take()
                     && self.text.as_str()[begin..] != url
                 {
-                    self.text.push(Look::DIM, &format!(" ({url})"));
+                    self.text.push(TextStyle::DIM, &format!(" ({url})"));
                 }
             }
-            Event::Code(code) => self.text.push(Look::CODE, &code),
+            Event::Code(code) => self.text.push(TextStyle::CODE, &code),
             Event::Text(text) | Event::InlineHtml(text) | Event::Html(text) => self.text.push(look, &text),
             Event::SoftBreak | Event::HardBreak => self.text.push(look, " "),
             _ => {}
@@ -394,21 +394,21 @@ impl InlineText {
 }
 
 /// Renders a line of a code block, split if it is too long.
-fn code(line: &str, width: usize) -> Text {
-    let mut text = Text::from("  ");
-    text.push(Look::CODE, &line.replace('\t', "    "));
+fn code(line: &str, width: usize) -> StyledText {
+    let mut text = StyledText::from("  ");
+    text.push(TextStyle::CODE, &line.replace('\t', "    "));
     text.wrapped(width, MARGIN, MARGIN + 2)
 }
 
 /// Renders a table in columns; if they do not fit, a line for each cell with the head of its column.
-fn table(rows: &[String], width: usize) -> Vec<Text> {
+fn table(rows: &[String], width: usize) -> Vec<StyledText> {
     let source = rows.iter().map(|row| row.trim()).collect::<Vec<_>>().join("\n");
     let rows = cells(&source);
     let Some(head) = rows.first().filter(|_| rows.len() > 1) else {
-        return source.lines().map(Text::from).collect();
+        return source.lines().map(StyledText::from).collect();
     };
     let widths: Vec<usize> = (0..head.len())
-        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(Text::width).max().unwrap_or(0))
+        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(StyledText::width).max().unwrap_or(0))
         .collect();
     let total = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
     if total <= width {
@@ -417,9 +417,9 @@ fn table(rows: &[String], width: usize) -> Vec<Text> {
     let mut lines = Vec::new();
     for row in &rows[1..] {
         for (number, (name, cell)) in head.iter().zip(row).enumerate() {
-            let mut line = Text::new(Look::DIM, if number == 0 { "• " } else { "  " });
+            let mut line = StyledText::new(TextStyle::DIM, if number == 0 { "• " } else { "  " });
             line.append(name);
-            line.push(Look::PLAIN, ": ");
+            line.push(TextStyle::PLAIN, ": ");
             line.append(cell);
             lines.push(line);
         }
@@ -428,8 +428,8 @@ fn table(rows: &[String], width: usize) -> Vec<Text> {
 }
 
 /// The cells of a table, by rows; empty if the text is not a table.
-fn cells(source: &str) -> Vec<Vec<Text>> {
-    let (mut rows, mut is_head) = (Vec::<Vec<Text>>::new(), false);
+fn cells(source: &str) -> Vec<Vec<StyledText>> {
+    let (mut rows, mut is_head) = (Vec::<Vec<StyledText>>::new(), false);
     let mut cell: Option<InlineText> = None;
     for event in Parser::new_ext(source, options() | Options::ENABLE_TABLES) {
         match event {
@@ -440,7 +440,7 @@ fn cells(source: &str) -> Vec<Vec<Text>> {
             Event::End(TagEnd::TableHead) => is_head = false,
             Event::Start(Tag::TableRow) => rows.push(Vec::new()),
             Event::Start(Tag::TableCell) => {
-                cell = Some(InlineText::new(if is_head { Look::STRONG } else { Look::PLAIN }));
+                cell = Some(InlineText::new(if is_head { TextStyle::STRONG } else { TextStyle::PLAIN }));
             }
             Event::End(TagEnd::TableCell) => {
                 if let (Some(cell), Some(row)) = (cell.take(), rows.last_mut()) {
@@ -457,12 +457,12 @@ fn cells(source: &str) -> Vec<Vec<Text>> {
     rows
 }
 
-fn in_columns(row: &[Text], widths: &[usize]) -> Text {
-    let mut line = Text::default();
+fn in_columns(row: &[StyledText], widths: &[usize]) -> StyledText {
+    let mut line = StyledText::default();
     for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
         line.append(cell);
         if column + 1 < row.len() {
-            line.push(Look::PLAIN, &" ".repeat(width.saturating_sub(cell.width()) + 2));
+            line.push(TextStyle::PLAIN, &" ".repeat(width.saturating_sub(cell.width()) + 2));
         }
     }
     line

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use stepfold_agent_loop::{Exit, Outcome, RunEvent};
-use stepfold_runner::{Invocation, RunnerError, Seen};
+use stepfold_runner::{Invocation, InvocationEvent, RunnerError};
 use stepfold_state_core::state::State;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::form::Form;
+use crate::form::DisplayForm;
 use crate::markdown::Markdown;
-use crate::text::{Look, Text};
-use crate::view::{Shown, View};
+use crate::text::{StyledText, TextStyle};
+use crate::view::{RunView, ViewItem};
 
 /// The interval between two frames of the spinner.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
@@ -50,21 +50,21 @@ impl Color {
 }
 
 /// The form of standard output: that of a terminal if it is one.
-pub fn stdout_form() -> Form {
+pub fn stdout_form() -> DisplayForm {
     form(io::stdout().is_terminal(), terminal_size::terminal_size_of(io::stdout()))
 }
 
 /// The form of standard error: that of a terminal if it is one.
-pub fn stderr_form() -> Form {
+pub fn stderr_form() -> DisplayForm {
     form(io::stderr().is_terminal(), terminal_size::terminal_size_of(io::stderr()))
 }
 
-fn form(is_terminal: bool, size: Option<(terminal_size::Width, terminal_size::Height)>) -> Form {
+fn form(is_terminal: bool, size: Option<(terminal_size::Width, terminal_size::Height)>) -> DisplayForm {
     let columns = size.map(|(width, _)| usize::from(width.0)).filter(|columns| *columns > 0);
     match is_terminal {
-        false => Form::Log,
+        false => DisplayForm::Log,
         // NOTE: The last column stays free: some terminals wrap when it is written.
-        true => Form::Terminal { width: columns.unwrap_or(COLUMNS).saturating_sub(1).min(WIDEST) },
+        true => DisplayForm::Terminal { width: columns.unwrap_or(COLUMNS).saturating_sub(1).min(WIDEST) },
     }
 }
 
@@ -89,7 +89,7 @@ fn form(is_terminal: bool, size: Option<(terminal_size::Width, terminal_size::He
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about what was printed")]
 pub struct Printer {
-    view: View,
+    view: RunView,
     name: String,
     reply: Option<Markdown>,
     is_in_log_reply: bool,
@@ -116,7 +116,7 @@ impl Printer {
     }
 
     /// Shows runs in this form on standard output, without a live line.
-    pub fn in_form(form: Form) -> Self {
+    pub fn in_form(form: DisplayForm) -> Self {
         Printer::on(form, PrinterOutput::Stdout)
     }
 
@@ -129,13 +129,13 @@ impl Printer {
     /// let mut printer = Printer::to_writer(Form::Log, std::io::stderr());
     /// printer.line("ready");
     /// ```
-    pub fn to_writer(form: Form, writer: impl Write + Send + 'static) -> Self {
+    pub fn to_writer(form: DisplayForm, writer: impl Write + Send + 'static) -> Self {
         Printer::on(form, PrinterOutput::Writer(Box::new(writer))).with_live_line(form.is_terminal())
     }
 
-    fn on(form: Form, to: PrinterOutput) -> Self {
+    fn on(form: DisplayForm, to: PrinterOutput) -> Self {
         Printer {
-            view: View::new(form),
+            view: RunView::new(form),
             name: "assistant".to_owned(),
             reply: None,
             is_in_log_reply: false,
@@ -175,7 +175,7 @@ impl Printer {
     }
 
     /// The form of the output.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> DisplayForm {
         self.view.form()
     }
 
@@ -185,27 +185,29 @@ impl Printer {
     }
 
     /// Shows a line, wrapped.
-    pub fn line(&mut self, text: impl Into<Text>) {
+    pub fn line(&mut self, text: impl Into<StyledText>) {
         self.end_reply();
         let text = text.into();
         let text = match self.form() {
-            Form::Log => text,
-            Form::Terminal { width } => text.wrapped(width, 0, hang(text.as_str())),
+            DisplayForm::Log => text,
+            DisplayForm::Terminal { width } => text.wrapped(width, 0, hang(text.as_str())),
         };
         self.write(&text, "\n");
     }
 
     /// Shows a dimmed line.
     pub fn aside(&mut self, text: &str) {
-        self.line(Text::new(Look::DIM, text));
+        self.line(StyledText::new(TextStyle::DIM, text));
     }
 
     /// Shows a message of the user.
     pub fn user(&mut self, text: &str) {
-        let above = Text::from(if self.is_first { "" } else { "\n" });
+        let above = StyledText::from(if self.is_first { "" } else { "\n" });
         match self.form() {
-            Form::Log => self.line(above.and(format!("you: {text}"))),
-            Form::Terminal { .. } => self.line(above.with(Look::USER, "❯ ").with(Look::STRONG, text)),
+            DisplayForm::Log => self.line(above.and(format!("you: {text}"))),
+            DisplayForm::Terminal { .. } => {
+                self.line(above.with(TextStyle::USER, "❯ ").with(TextStyle::STRONG, text))
+            }
         }
     }
 
@@ -238,7 +240,7 @@ impl Printer {
                 seen = events.next() => match seen {
                     Some(seen) => {
                         self.see(&seen);
-                        if let Seen::Event { event, .. } = &seen {
+                        if let InvocationEvent::Event { event, .. } = &seen {
                             each(self, event).await;
                         }
                     }
@@ -253,38 +255,41 @@ impl Printer {
         let outcome = match invocation.outcome().await {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.line(Text::new(Look::BAD, "  ✗ ").and(error.to_string()));
+                self.line(StyledText::new(TextStyle::BAD, "  ✗ ").and(error.to_string()));
                 return Err(error);
             }
         };
         let unknown = self.view.unknown(&outcome.unknown_calls());
-        self.show(unknown.into_iter().map(Shown::Line).collect());
+        self.show(unknown.into_iter().map(ViewItem::Line).collect());
         if !matches!(outcome.exit(), Exit::Text | Exit::Output | Exit::End) {
             self.aside(&format!("  ({})", outcome.exit()));
         }
         Ok(outcome)
     }
 
-    fn see(&mut self, seen: &Seen) {
+    fn see(&mut self, seen: &InvocationEvent) {
         let shown = match seen {
-            Seen::Event { event, .. } => {
+            InvocationEvent::Event { event, .. } => {
                 let now = self.now();
                 self.view.see(event, now)
             }
-            Seen::Missed { events } => {
-                vec![Shown::Line(Text::new(Look::DIM, format!("  ({events} events went by unseen)")))]
+            InvocationEvent::Missed { events } => {
+                vec![ViewItem::Line(StyledText::new(
+                    TextStyle::DIM,
+                    format!("  ({events} events went by unseen)"),
+                ))]
             }
             _ => Vec::new(),
         };
         self.show(shown);
     }
 
-    fn show(&mut self, shown: Vec<Shown>) {
+    fn show(&mut self, shown: Vec<ViewItem>) {
         for shown in shown {
             match shown {
-                Shown::Reply(text) => self.reply(&text),
-                Shown::ReplyEnd => self.end_reply(),
-                Shown::Line(line) => {
+                ViewItem::Reply(text) => self.reply(&text),
+                ViewItem::ReplyEnd => self.end_reply(),
+                ViewItem::Line(line) => {
                     self.end_reply();
                     self.write(&line, "\n");
                 }
@@ -326,15 +331,16 @@ impl Printer {
     pub fn reply(&mut self, text: &str) {
         self.end_live();
         match self.form() {
-            Form::Log => {
+            DisplayForm::Log => {
                 if !std::mem::replace(&mut self.is_in_log_reply, true) {
-                    self.write(&Text::from(format!("{}: ", self.name)), "");
+                    self.write(&StyledText::from(format!("{}: ", self.name)), "");
                 }
-                self.write(&Text::from(text), "");
+                self.write(&StyledText::from(text), "");
             }
-            Form::Terminal { width } => {
-                let reply =
-                    self.reply.get_or_insert_with(|| Markdown::new(width, Text::new(Look::GOOD, "● ")));
+            DisplayForm::Terminal { width } => {
+                let reply = self
+                    .reply
+                    .get_or_insert_with(|| Markdown::new(width, StyledText::new(TextStyle::GOOD, "● ")));
                 let shown = reply.push(text);
                 self.write(&shown, "");
             }
@@ -348,11 +354,11 @@ impl Printer {
             self.write(&reply.end(), "");
         }
         if std::mem::take(&mut self.is_in_log_reply) {
-            self.write(&Text::from("\n"), "");
+            self.write(&StyledText::from("\n"), "");
         }
     }
 
-    fn write(&mut self, text: &Text, end: &str) {
+    fn write(&mut self, text: &StyledText, end: &str) {
         self.is_first = false;
         let form = self.form();
         self.to.write(text, end, form);
@@ -360,7 +366,7 @@ impl Printer {
 
     fn end_live(&mut self) {
         if std::mem::take(&mut self.is_live) {
-            self.to.on_this_line(&Text::default());
+            self.to.on_this_line(&StyledText::default());
         }
     }
 }
@@ -376,7 +382,7 @@ fn hang(text: &str) -> usize {
 }
 
 /// Replaces the line of the cursor with a text.
-pub fn on_this_line(terminal: &mut impl Write, text: &Text) {
+pub fn on_this_line(terminal: &mut impl Write, text: &StyledText) {
     // NOTE: The cursor moves even where colors are left out. A closed terminal is not a failure.
     let _ = write!(terminal, "\r{}\x1b[K", text.to_ansi()).and_then(|()| terminal.flush());
 }
@@ -388,7 +394,7 @@ enum PrinterOutput {
 }
 
 impl PrinterOutput {
-    fn write(&mut self, text: &Text, end: &str, form: Form) {
+    fn write(&mut self, text: &StyledText, end: &str, form: DisplayForm) {
         // A reader that has closed the output is not a failure.
         let _ = match (self, form) {
             // NOTE: anstream drops the colors that standard output does not show; a writer gets those of its form.
@@ -396,16 +402,16 @@ impl PrinterOutput {
                 let mut out = anstream::stdout().lock();
                 write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())
             }
-            (PrinterOutput::Writer(out), Form::Log) => {
+            (PrinterOutput::Writer(out), DisplayForm::Log) => {
                 write!(out, "{}{end}", text.to_plain()).and_then(|()| out.flush())
             }
-            (PrinterOutput::Writer(out), Form::Terminal { .. }) => {
+            (PrinterOutput::Writer(out), DisplayForm::Terminal { .. }) => {
                 write!(out, "{}{end}", text.to_ansi()).and_then(|()| out.flush())
             }
         };
     }
 
-    fn on_this_line(&mut self, text: &Text) {
+    fn on_this_line(&mut self, text: &StyledText) {
         match self {
             PrinterOutput::Stdout => on_this_line(&mut anstream::stdout().lock(), text),
             PrinterOutput::Writer(out) => on_this_line(out, text),

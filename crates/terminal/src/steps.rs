@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stepfold_agent_loop::Planned;
+use stepfold_agent_loop::PlannedBranch;
 use stepfold_state_core::chat::{Message, Role, ToolCall, Transcript};
 
 use crate::brief::brief;
@@ -39,8 +39,8 @@ impl OpenSteps {
     }
 
     /// Begins a superstep of a graph.
-    pub(crate) fn branches(&mut self, path: &[usize], branches: &[Planned]) {
-        let item = |(place, planned): (usize, &Planned)| {
+    pub(crate) fn branches(&mut self, path: &[usize], branches: &[PlannedBranch]) {
+        let item = |(place, planned): (usize, &PlannedBranch)| {
             let is_alone = branches.iter().filter(|other| other.node == planned.node).count() == 1;
             let (id, label) = match &planned.item {
                 Some(item) => {

@@ -22,50 +22,50 @@ use textwrap::wrap_algorithms::wrap_first_fit;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 // NOTE: The 16 colors are those of the reader's own theme; a sign repeats each meaning (`docs/decisions/facade.md`).
-pub struct Look(Style);
+pub struct TextStyle(Style);
 
-impl Look {
+impl TextStyle {
     /// Text without style.
-    pub const PLAIN: Look = Look(Style::new());
+    pub const PLAIN: TextStyle = TextStyle(Style::new());
     /// Bold text.
-    pub const STRONG: Look = Look(Style::new().bold());
+    pub const STRONG: TextStyle = TextStyle(Style::new().bold());
     /// Dimmed text, for secondary information.
-    pub const DIM: Look = Look(Style::new().dimmed());
+    pub const DIM: TextStyle = TextStyle(Style::new().dimmed());
     /// Messages of the user.
-    pub const USER: Look = Look(AnsiColor::Cyan.on_default().effects(Effects::BOLD));
+    pub const USER: TextStyle = TextStyle(AnsiColor::Cyan.on_default().effects(Effects::BOLD));
     /// The sign of an assistant's answer, and of success.
-    pub const GOOD: Look = Look(AnsiColor::Green.on_default());
+    pub const GOOD: TextStyle = TextStyle(AnsiColor::Green.on_default());
     /// Failures.
-    pub const BAD: Look = Look(AnsiColor::Red.on_default().effects(Effects::BOLD));
+    pub const BAD: TextStyle = TextStyle(AnsiColor::Red.on_default().effects(Effects::BOLD));
     /// Requests that wait for a decision.
-    pub const ASK: Look = Look(AnsiColor::Magenta.on_default().effects(Effects::BOLD));
+    pub const ASK: TextStyle = TextStyle(AnsiColor::Magenta.on_default().effects(Effects::BOLD));
     /// A key of the state.
-    pub const KEY: Look = Look(AnsiColor::Blue.on_default());
+    pub const KEY: TextStyle = TextStyle(AnsiColor::Blue.on_default());
     /// Code.
-    pub const CODE: Look = Look(AnsiColor::Cyan.on_default());
+    pub const CODE: TextStyle = TextStyle(AnsiColor::Cyan.on_default());
 
     /// Adds bold.
     #[must_use]
     pub const fn bold(self) -> Self {
-        Look(self.0.bold())
+        TextStyle(self.0.bold())
     }
 
     /// Adds italics.
     #[must_use]
     pub const fn italic(self) -> Self {
-        Look(self.0.italic())
+        TextStyle(self.0.italic())
     }
 
     /// Adds an underline.
     #[must_use]
     pub const fn underline(self) -> Self {
-        Look(self.0.underline())
+        TextStyle(self.0.underline())
     }
 
     /// Adds a strikethrough.
     #[must_use]
     pub const fn strike(self) -> Self {
-        Look(self.0.strikethrough())
+        TextStyle(self.0.strikethrough())
     }
 }
 
@@ -79,37 +79,37 @@ impl Look {
 /// assert_eq!(Text::from("rm \u{1b}[8m-rf").to_plain(), "rm \\u001b[8m-rf");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Text {
+pub struct StyledText {
     text: String,
     /// The end of each piece, and its style.
-    pieces: Vec<(usize, Look)>,
+    pieces: Vec<(usize, TextStyle)>,
 }
 
-impl Text {
+impl StyledText {
     /// Creates a text in one style.
-    pub fn new(look: Look, text: impl AsRef<str>) -> Self {
-        Text::default().with(look, text)
+    pub fn new(look: TextStyle, text: impl AsRef<str>) -> Self {
+        StyledText::default().with(look, text)
     }
 
     /// Appends text.
     #[must_use]
     pub fn and(self, text: impl AsRef<str>) -> Self {
-        self.with(Look::PLAIN, text)
+        self.with(TextStyle::PLAIN, text)
     }
 
     /// Appends text in a style.
     #[must_use]
-    pub fn with(mut self, look: Look, text: impl AsRef<str>) -> Self {
+    pub fn with(mut self, look: TextStyle, text: impl AsRef<str>) -> Self {
         self.push(look, text.as_ref());
         self
     }
 
     /// Appends text in a style.
-    pub fn push(&mut self, look: Look, text: &str) {
+    pub fn push(&mut self, look: TextStyle, text: &str) {
         self.push_escaped(look, &escape_invisible(text));
     }
 
-    fn push_escaped(&mut self, look: Look, text: &str) {
+    fn push_escaped(&mut self, look: TextStyle, text: &str) {
         if text.is_empty() {
             return;
         }
@@ -121,7 +121,7 @@ impl Text {
     }
 
     /// Appends another text.
-    pub fn append(&mut self, other: &Text) {
+    pub fn append(&mut self, other: &StyledText) {
         for (look, piece) in other.pieces() {
             self.push_escaped(look, piece);
         }
@@ -144,7 +144,7 @@ impl Text {
 
     /// The text with the ANSI escape sequences of its styles.
     pub fn to_ansi(&self) -> String {
-        self.pieces().fold(String::new(), |mut ansi, (Look(style), piece)| {
+        self.pieces().fold(String::new(), |mut ansi, (TextStyle(style), piece)| {
             // Writing to a string cannot fail.
             let _ = write!(ansi, "{style}{piece}{style:#}");
             ansi
@@ -155,11 +155,11 @@ impl Text {
     /// wrap begin with `indent` spaces. A word that is longer than a line is split.
     #[must_use]
     pub fn wrapped(&self, width: usize, used: usize, indent: usize) -> Self {
-        let mut wrapped = Text::default();
+        let mut wrapped = StyledText::default();
         let (mut begin, mut used) = (0, used);
         for line in self.text.split('\n') {
             if begin > 0 {
-                wrapped.push_escaped(Look::PLAIN, "\n");
+                wrapped.push_escaped(TextStyle::PLAIN, "\n");
             }
             self.wrap_line(begin..begin + line.len(), width, used, indent, &mut wrapped);
             begin += line.len() + 1;
@@ -168,7 +168,7 @@ impl Text {
         wrapped
     }
 
-    fn wrap_line(&self, line: Range<usize>, width: usize, used: usize, indent: usize, to: &mut Text) {
+    fn wrap_line(&self, line: Range<usize>, width: usize, used: usize, indent: usize, to: &mut StyledText) {
         let text = &self.text[line];
         let at = |part: &str| part.as_ptr().addr() - self.text.as_ptr().addr();
         let (first, rest) = (width.saturating_sub(used).max(1), width.saturating_sub(indent).max(1));
@@ -180,7 +180,7 @@ impl Text {
         let lines = wrap_first_fit(&words, &[first as f64, rest as f64]);
         for (number, words) in lines.iter().enumerate() {
             if number > 0 {
-                to.push_escaped(Look::PLAIN, &format!("\n{}", " ".repeat(indent)));
+                to.push_escaped(TextStyle::PLAIN, &format!("\n{}", " ".repeat(indent)));
             }
             if let (Some(begin), Some(end)) = (words.first(), words.last()) {
                 to.append(&self.slice(at(begin.word)..at(end.word) + end.word.len()));
@@ -191,7 +191,7 @@ impl Text {
     /// A part of the text, by bytes.
     #[must_use]
     pub(crate) fn slice(&self, range: Range<usize>) -> Self {
-        let (mut slice, mut begin) = (Text::default(), 0);
+        let (mut slice, mut begin) = (StyledText::default(), 0);
         for (end, look) in &self.pieces {
             let (from, to) = (begin.max(range.start), (*end).min(range.end));
             if from < to {
@@ -210,7 +210,7 @@ impl Text {
         &self.text
     }
 
-    fn pieces(&self) -> impl Iterator<Item = (Look, &str)> {
+    fn pieces(&self) -> impl Iterator<Item = (TextStyle, &str)> {
         let mut begin = 0;
         self.pieces.iter().map(move |(end, look)| {
             let piece = &self.text[begin..*end];
@@ -225,20 +225,20 @@ fn split(word: Word<'_>, width: usize) -> Vec<Word<'_>> {
     if display_width(&word) <= width { vec![word] } else { word.break_apart(width).collect() }
 }
 
-impl From<&str> for Text {
+impl From<&str> for StyledText {
     fn from(text: &str) -> Self {
-        Text::new(Look::PLAIN, text)
+        StyledText::new(TextStyle::PLAIN, text)
     }
 }
 
-impl From<String> for Text {
+impl From<String> for StyledText {
     fn from(text: String) -> Self {
-        Text::from(text.as_str())
+        StyledText::from(text.as_str())
     }
 }
 
-impl From<&String> for Text {
+impl From<&String> for StyledText {
     fn from(text: &String) -> Self {
-        Text::from(text.as_str())
+        StyledText::from(text.as_str())
     }
 }

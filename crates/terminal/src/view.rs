@@ -11,13 +11,13 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{CallFailure, CallStatus};
 
 use crate::brief::{brief, brief_text};
-use crate::calls::{Calls, EndedCall};
+use crate::calls::{CallLines, EndedCall};
 use crate::changes::changes;
 use crate::fields::fields;
-use crate::form::{Form, LOG_WIDTH};
+use crate::form::{DisplayForm, LOG_WIDTH};
 use crate::quantities::{counted, grouped, seconds};
 use crate::steps::{OpenSteps, StepEntry};
-use crate::text::{Look, Text};
+use crate::text::{StyledText, TextStyle};
 
 /// The frames of the spinner in the live line.
 const SPINNER_FRAMES: [&str; 8] = ["⠁", "⠉", "⠙", "⠚", "⠒", "⠂", "⠂", "⠒"];
@@ -27,13 +27,13 @@ const WAIT_CHARACTERS: usize = 40;
 
 /// An item to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum ViewItem {
     /// More of the answer, in Markdown.
     Reply(String),
     /// The end of the answer.
     ReplyEnd,
     /// A line, wrapped already.
-    Line(Text),
+    Line(StyledText),
 }
 
 /// Decides what is shown of a run.
@@ -52,13 +52,13 @@ pub enum Shown {
 /// assert!(view.live(Duration::ZERO).is_none());
 /// ```
 #[derive(Clone, Debug)]
-pub struct View {
-    form: Form,
+pub struct RunView {
+    form: DisplayForm,
     /// The state before the next commit, if it is known; its changes are shown.
     state: Option<State>,
-    calls: Calls,
+    calls: CallLines,
     /// The calls of inner runs, by their paths and ids.
-    inner: Calls,
+    inner: CallLines,
     steps: OpenSteps,
     /// Places of calls with an unknown outcome that are shown when the end of the step names them.
     unnamed_places: Vec<usize>,
@@ -89,14 +89,14 @@ struct TurnFigures {
     usage: Usage,
 }
 
-impl View {
+impl RunView {
     /// Creates a view in this form.
-    pub fn new(form: Form) -> Self {
-        View {
+    pub fn new(form: DisplayForm) -> Self {
+        RunView {
             form,
             state: None,
-            calls: Calls::new(form),
-            inner: Calls::new(form),
+            calls: CallLines::new(form),
+            inner: CallLines::new(form),
             steps: OpenSteps::default(),
             unnamed_places: Vec::new(),
             unknown: BTreeSet::new(),
@@ -122,12 +122,12 @@ impl View {
     }
 
     /// The form of the output.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> DisplayForm {
         self.form
     }
 
     /// Decides what is shown of an event. `now` is the time since any fixed moment.
-    pub fn see(&mut self, event: &RunEvent, now: Duration) -> Vec<Shown> {
+    pub fn see(&mut self, event: &RunEvent, now: Duration) -> Vec<ViewItem> {
         self.figures.began.get_or_insert(now);
         match event {
             RunEvent::Asking { model, .. } => {
@@ -147,22 +147,22 @@ impl View {
                 }
                 let ended = if has_news || ends_reply(event) { self.end() } else { Vec::new() };
                 let answers = answers.iter().flat_map(|answer| self.whole(answer));
-                ended.into_iter().chain(answers).chain(lines.into_iter().map(Shown::Line)).collect()
+                ended.into_iter().chain(answers).chain(lines.into_iter().map(ViewItem::Line)).collect()
             }
         }
     }
 
     /// Ends the answer, and returns its rest.
-    pub fn end(&mut self) -> Vec<Shown> {
+    pub fn end(&mut self) -> Vec<ViewItem> {
         let object = std::mem::take(&mut self.reply.object);
         match std::mem::take(&mut self.reply.is_open) {
-            true => vec![Shown::ReplyEnd],
+            true => vec![ViewItem::ReplyEnd],
             false => self.whole(&object),
         }
     }
 
     /// The lines of calls with an unknown outcome that were not shown yet.
-    pub fn unknown(&mut self, calls: &[&UnknownCall]) -> Vec<Text> {
+    pub fn unknown(&mut self, calls: &[&UnknownCall]) -> Vec<StyledText> {
         let new: Vec<_> = calls.iter().filter(|call| self.unknown.insert(call.id.clone())).collect();
         let line = |call: &&&UnknownCall| {
             let arguments = call.arguments.to_text();
@@ -172,7 +172,7 @@ impl View {
     }
 
     /// Adds more of the answer.
-    fn text(&mut self, text: &str) -> Vec<Shown> {
+    fn text(&mut self, text: &str) -> Vec<ViewItem> {
         // NOTE: Streamed text must not be shown again with the commit of the reply.
         self.reply.has_text = true;
         // NOTE: A structured answer is held back: half an object cannot be shown field by field.
@@ -183,17 +183,17 @@ impl View {
         }
         self.waiting_for = None;
         self.reply.is_open = true;
-        vec![Shown::Reply(text.to_owned())]
+        vec![ViewItem::Reply(text.to_owned())]
     }
 
     /// Shows a complete answer: an object field by field, anything else as text.
-    fn whole(&self, answer: &str) -> Vec<Shown> {
+    fn whole(&self, answer: &str) -> Vec<ViewItem> {
         match (serde_json::from_str(answer), self.form) {
             _ if answer.trim().is_empty() => Vec::new(),
-            (Ok(Value::Object(object)), Form::Terminal { width }) if !object.is_empty() => {
-                vec![Shown::Line(fields(&object, &Text::new(Look::GOOD, "● "), width))]
+            (Ok(Value::Object(object)), DisplayForm::Terminal { width }) if !object.is_empty() => {
+                vec![ViewItem::Line(fields(&object, &StyledText::new(TextStyle::GOOD, "● "), width))]
             }
-            _ => vec![Shown::Reply(answer.to_owned()), Shown::ReplyEnd],
+            _ => vec![ViewItem::Reply(answer.to_owned()), ViewItem::ReplyEnd],
         }
     }
 
@@ -219,12 +219,13 @@ impl View {
 
     /// The live line: its subject, and the time since it started. None while the line of an answer is open, which it would
     /// overwrite.
-    pub fn live(&self, now: Duration) -> Option<Text> {
+    pub fn live(&self, now: Duration) -> Option<StyledText> {
         let (what, since) = self.waiting_for.as_ref().filter(|_| !self.reply.is_open)?;
         let waited = now.saturating_sub(*since);
         let turn = usize::try_from(waited.as_millis() / 120).unwrap_or_default() % SPINNER_FRAMES.len();
-        let line = Text::new(Look::GOOD, SPINNER_FRAMES[turn]).with(Look::DIM, format!(" {what} "));
-        Some(line.with(Look::DIM, format!("{}s", waited.as_secs())))
+        let line =
+            StyledText::new(TextStyle::GOOD, SPINNER_FRAMES[turn]).with(TextStyle::DIM, format!(" {what} "));
+        Some(line.with(TextStyle::DIM, format!("{}s", waited.as_secs())))
     }
 
     fn wait(&mut self, what: &str, now: Duration) {
@@ -232,7 +233,7 @@ impl View {
         self.waiting_for = Some((brief_text(&escape_all_invisible(what), room), now));
     }
 
-    fn lines(&mut self, event: &RunEvent, now: Duration) -> Vec<Text> {
+    fn lines(&mut self, event: &RunEvent, now: Duration) -> Vec<StyledText> {
         match event {
             RunEvent::ToolStarted { call_id, tool, arguments } => {
                 self.figures.calls += 1;
@@ -260,7 +261,7 @@ impl View {
                 let node = self.label(&[], *branch, node);
                 let room = self.form.width().saturating_sub(node.len() + 6);
                 let text = value.as_str().map_or_else(|| brief(value, room), |text| brief_text(text, room));
-                vec![Text::new(Look::DIM, format!("  {node}: ")).and(&text)]
+                vec![StyledText::new(TextStyle::DIM, format!("  {node}: ")).and(&text)]
             }
             RunEvent::Ended(exit) => self.ended(exit, now),
             _ => Vec::new(),
@@ -272,10 +273,18 @@ impl View {
     }
 
     /// The line of an ended branch. A branch that was alone needs none: the next one shows its end.
-    fn node_finished(&self, node: &str, branch: usize, error: Option<&str>, now: Duration) -> Vec<Text> {
+    fn node_finished(
+        &self,
+        node: &str,
+        branch: usize,
+        error: Option<&str>,
+        now: Duration,
+    ) -> Vec<StyledText> {
         let label = self.label(&[], branch, node);
         if let Some(error) = error {
-            return vec![Text::new(Look::BAD, format!("  ✗ {label}: ")).and(brief_text(error, LOG_WIDTH))];
+            return vec![
+                StyledText::new(TextStyle::BAD, format!("  ✗ {label}: ")).and(brief_text(error, LOG_WIDTH)),
+            ];
         }
         let since = self.steps.since(&[], branch).filter(|_| self.form.is_terminal());
         let took =
@@ -285,7 +294,7 @@ impl View {
     }
 
     /// The lines of an event in the inner run at this path: of an agent that is a tool or a node.
-    fn inner(&mut self, path: &[usize], name: &str, event: &RunEvent, now: Duration) -> Vec<Text> {
+    fn inner(&mut self, path: &[usize], name: &str, event: &RunEvent, now: Duration) -> Vec<StyledText> {
         let Some((place, outer)) = path.split_last() else { return Vec::new() };
         let label = self.label(outer, *place, name);
         let key = |call_id: &str| format!("{path:?} {call_id}");
@@ -308,7 +317,7 @@ impl View {
         Vec::new()
     }
 
-    fn committed(&mut self, event: &Event) -> Vec<Text> {
+    fn committed(&mut self, event: &Event) -> Vec<StyledText> {
         self.figures.add(event);
         let mut lines = self.commit_lines(&[], event);
         let Some(state) = &mut self.state else { return lines };
@@ -323,7 +332,7 @@ impl View {
     }
 
     /// The lines of a commit about calls and branches, in this run or an inner one.
-    fn commit_lines(&mut self, path: &[usize], event: &Event) -> Vec<Text> {
+    fn commit_lines(&mut self, path: &[usize], event: &Event) -> Vec<StyledText> {
         let mut lines = Vec::new();
         match &event.kind {
             EventKind::Replied { .. } => {
@@ -354,11 +363,11 @@ impl View {
     }
 
     /// The text of an inner agent beside its calls.
-    fn inner_text(&self, path: &[usize], text: &str) -> Option<Text> {
+    fn inner_text(&self, path: &[usize], text: &str) -> Option<StyledText> {
         let (place, outer) = path.split_last()?;
         let before = format!("    {} | ", self.steps.label(outer, *place).unwrap_or_default());
-        let room = self.form.width().saturating_sub(Text::from(&before).width());
-        (!text.trim().is_empty()).then(|| Text::new(Look::DIM, before).and(brief_text(text, room)))
+        let room = self.form.width().saturating_sub(StyledText::from(&before).width());
+        (!text.trim().is_empty()).then(|| StyledText::new(TextStyle::DIM, before).and(brief_text(text, room)))
     }
 
     fn at_most_once(&mut self, path: &[usize], place: usize) {
@@ -370,7 +379,7 @@ impl View {
     }
 
     /// The line of a decision, with its approver and reason.
-    fn decided(&self, id: &str, decision: &Decision, by: Option<&str>) -> Text {
+    fn decided(&self, id: &str, decision: &Decision, by: Option<&str>) -> StyledText {
         let (id, item) = self.steps.requested(id);
         let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
         let (is_rejected, text) = match decision {
@@ -382,9 +391,9 @@ impl View {
             Decision::Expire => (true, "expired: its deadline has passed".to_owned()),
             _ => (false, format!("decided{by}")),
         };
-        let Form::Terminal { width } = self.form else {
+        let DisplayForm::Terminal { width } = self.form else {
             let mark = if is_rejected { "!" } else { "" };
-            return Text::from(format!("  {id}{mark}: {}", brief_text(&text, LOG_WIDTH)));
+            return StyledText::from(format!("  {id}{mark}: {}", brief_text(&text, LOG_WIDTH)));
         };
         let (tool, arguments) = item.map_or((id, None), StepEntry::name_and_arguments);
         let arguments = arguments.as_deref();
@@ -394,7 +403,7 @@ impl View {
     }
 
     /// The line of a call with an unknown outcome; none if the call is not known yet.
-    fn unknown_call(&mut self, path: &[usize], place: usize) -> Option<Text> {
+    fn unknown_call(&mut self, path: &[usize], place: usize) -> Option<StyledText> {
         let (Some(call), Some(id)) = (self.steps.call(path, place), self.steps.id(path, place)) else {
             // NOTE: The view may have started after the reply of this step: then the end of the step names the call.
             self.unnamed_places.extend(path.is_empty().then_some(place));
@@ -410,7 +419,7 @@ impl View {
     }
 
     /// The lines of calls with an unknown outcome that were unnamed until the end of the step.
-    fn named_calls(&mut self, event: &Event) -> Vec<Text> {
+    fn named_calls(&mut self, event: &Event) -> Vec<StyledText> {
         let unnamed_places = std::mem::take(&mut self.unnamed_places);
         let results: Vec<_> = event.messages.iter().filter_map(|message| message.tool_result()).collect();
         let mut lines = Vec::new();
@@ -421,17 +430,17 @@ impl View {
         lines
     }
 
-    fn unknown_line(&self, before: &str, id: &str, tool: &str, arguments: Option<&str>) -> Text {
+    fn unknown_line(&self, before: &str, id: &str, tool: &str, arguments: Option<&str>) -> StyledText {
         let text = "outcome unknown: it ran when the process ended, and does not run again";
         match self.form {
-            Form::Log => Text::from(format!("  {id}?: {tool}: {text}")),
-            Form::Terminal { width } => {
+            DisplayForm::Log => StyledText::from(format!("  {id}?: {tool}: {text}")),
+            DisplayForm::Terminal { width } => {
                 EndedCall { tool, arguments, status: CallStatus::Unknown, text }.in_a_line(before, &[], width)
             }
         }
     }
 
-    fn ended(&mut self, exit: &Exit, now: Duration) -> Vec<Text> {
+    fn ended(&mut self, exit: &Exit, now: Duration) -> Vec<StyledText> {
         self.waiting_for = None;
         // NOTE: A paused turn has not ended: its figures continue when it is resumed.
         if matches!(exit, Exit::Paused(_)) {
@@ -442,11 +451,11 @@ impl View {
         if is_shown { vec![figures.line(now)] } else { Vec::new() }
     }
 
-    fn aside(&self, text: &str) -> Text {
-        let text = Text::new(Look::DIM, text);
+    fn aside(&self, text: &str) -> StyledText {
+        let text = StyledText::new(TextStyle::DIM, text);
         match self.form {
-            Form::Log => text,
-            Form::Terminal { width } => text.wrapped(width, 0, 4),
+            DisplayForm::Log => text,
+            DisplayForm::Terminal { width } => text.wrapped(width, 0, 4),
         }
     }
 }
@@ -473,7 +482,7 @@ impl TurnFigures {
         }
     }
 
-    fn line(&self, now: Duration) -> Text {
+    fn line(&self, now: Duration) -> StyledText {
         let mut parts = vec![counted(self.steps, "step")];
         if self.calls > 0 {
             parts.push(counted(self.calls, "call"));
@@ -483,12 +492,12 @@ impl TurnFigures {
             parts.push(format!("{} tokens in, {} out", grouped(input_tokens), grouped(output_tokens)));
         }
         parts.push(seconds(now.saturating_sub(self.began.unwrap_or(now))));
-        Text::new(Look::DIM, format!("  {}", parts.join(" · ")))
+        StyledText::new(TextStyle::DIM, format!("  {}", parts.join(" · ")))
     }
 }
 
 /// Describes an interrupted run: its question, its step, its open calls.
-pub fn restart(run: &Run) -> String {
+pub fn describe_unfinished(run: &Run) -> String {
     let said: Vec<_> = run.transcript().iter().collect();
     let question = said.iter().rev().find(|message| message.role() == Role::User);
     let question = question.map(|question| brief_text(&question.text(), 60)).unwrap_or_default();

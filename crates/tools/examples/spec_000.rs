@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use stepfold_tools::state_core::chat::{Message, Transcript, with_unique_call_ids};
 use stepfold_tools::state_core::state::{Schema, State};
 use stepfold_tools::{
-    Args, CallOutcome, Effect, Invocation, InvokeOptions, RawArgs, Resources, Source, Tool, ToolError, Tools,
-    settle,
+    Args, CallOutcome, Effect, Invocation, InvokeOptions, RawArgs, Resources, ResultSource, Tool, ToolError,
+    Tools, settle,
 };
 
 #[tokio::main(flavor = "current_thread")]
@@ -157,7 +157,7 @@ async fn whole_result() -> Result<(), Box<dyn Error>> {
     let get_info = move || async move { Ok::<_, ToolError>(user()) };
     let tool = Tool::new("get_info", "Get user information", get_info)
         .effect(Effect::Pure)
-        .output_to_state("user_info", Source::Whole)
+        .output_to_state("user_info", ResultSource::Whole)
         .build()?;
     let schema = Schema::builder().key_schema("user_info", json!("object")).build()?;
     let mut agent = Agent::new("Get the user information", [tool], State::new(&schema))?;

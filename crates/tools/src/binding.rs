@@ -35,7 +35,7 @@ pub struct InputFromState<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct OutputBinding {
     pub(crate) key: Arc<str>,
-    pub(crate) source: Source,
+    pub(crate) source: ResultSource,
     pub(crate) handler: Option<Handler>,
 }
 
@@ -67,40 +67,40 @@ impl KeyAccess {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Source {
+pub enum ResultSource {
     /// A field of the result, if the result is an object that has it.
     Field(String),
     /// The whole result, whatever its type.
     Whole,
 }
 
-impl Source {
+impl ResultSource {
     /// The selected part of a result, if it exists.
     pub fn of<'a>(&self, result: &'a Value) -> Option<&'a Value> {
         match self {
-            Source::Field(name) => result.as_object()?.get(name),
-            Source::Whole => Some(result),
+            ResultSource::Field(name) => result.as_object()?.get(name),
+            ResultSource::Whole => Some(result),
         }
     }
 
     /// The source as JSON.
     pub(crate) fn to_json(&self) -> Value {
         match self {
-            Source::Field(name) => json!({ "field": name }),
-            Source::Whole => json!("whole"),
+            ResultSource::Field(name) => json!({ "field": name }),
+            ResultSource::Whole => json!("whole"),
         }
     }
 }
 
-impl From<&str> for Source {
+impl From<&str> for ResultSource {
     fn from(field: &str) -> Self {
-        Source::Field(field.to_owned())
+        ResultSource::Field(field.to_owned())
     }
 }
 
-impl From<String> for Source {
+impl From<String> for ResultSource {
     fn from(field: String) -> Self {
-        Source::Field(field)
+        ResultSource::Field(field)
     }
 }
 
@@ -132,14 +132,14 @@ pub struct ResultText(TextRule);
 
 #[derive(Clone)]
 enum TextRule {
-    One { source: Source, format: Option<Arc<TextFormatter>> },
+    One { source: ResultSource, format: Option<Arc<TextFormatter>> },
     Several { texts: Vec<(String, ResultText)>, format: Option<Arc<TextFormatter>> },
-    Content { source: Source, format: Arc<ContentFormatter> },
+    Content { source: ResultSource, format: Arc<ContentFormatter> },
 }
 
 impl ResultText {
     /// The text of one source.
-    pub fn of(source: impl Into<Source>) -> Self {
+    pub fn of(source: impl Into<ResultSource>) -> Self {
         ResultText(TextRule::One { source: source.into(), format: None })
     }
 
@@ -167,7 +167,7 @@ impl ResultText {
     }
 
     /// Content parts, such as images, in place of text.
-    pub fn parts<F>(source: impl Into<Source>, format: F) -> Self
+    pub fn parts<F>(source: impl Into<ResultSource>, format: F) -> Self
     where
         F: Fn(&Value) -> Result<Vec<Part>, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
@@ -191,7 +191,7 @@ impl ResultText {
     /// let fetch = Tool::new("fetch", "Fetches a page or an image.", fetch).output_to_string(shown).build()?;
     /// # Ok::<(), stepfold_tools::BuildError>(())
     /// ```
-    pub fn content<F>(source: impl Into<Source>, format: F) -> Self
+    pub fn content<F>(source: impl Into<ResultSource>, format: F) -> Self
     where
         F: Fn(&Value) -> Result<ToolContent, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     {
@@ -255,7 +255,7 @@ impl ResultText {
 }
 
 /// The value of a text: null if an object lacks the field, and the whole of a non-object.
-fn selected<'a>(source: &Source, result: &'a Value) -> &'a Value {
+fn selected<'a>(source: &ResultSource, result: &'a Value) -> &'a Value {
     match source.of(result) {
         Some(value) => value,
         None if result.is_object() => &Value::Null,
@@ -310,7 +310,7 @@ mod tests {
         check(&ResultText::of("nothing"), &result, "null");
         check(&ResultText::of("nested"), &result, r#"{"a":[1]}"#);
         check(&ResultText::of("gone"), &result, "null");
-        check(&ResultText::of(Source::Whole), &json!([1, "x"]), r#"[1,"x"]"#);
+        check(&ResultText::of(ResultSource::Whole), &json!([1, "x"]), r#"[1,"x"]"#);
         check(&ResultText::of("name"), &json!("no object"), "no object");
 
         let loud = |value: &Value| Ok::<_, FormatterError>(format!("{value}!"));

@@ -106,7 +106,7 @@ mod toolset;
 pub use stepfold_state_core as state_core;
 pub use tokio_util::sync::CancellationToken;
 
-pub use crate::binding::{InputFromState, ResultText, Source};
+pub use crate::binding::{InputFromState, ResultSource, ResultText};
 pub use crate::context::{
     StateWriter, ToolContext, WriteError, decode_key_part, encode_key_part, key_of_call,
 };

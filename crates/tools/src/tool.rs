@@ -14,7 +14,7 @@ use stepfold_state_core::chat::{Extras, ToolSpec};
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_state_core::state::{Handler, Issue, Issues, MESSAGES, Schema, State, ValueRef, check_key};
 
-use crate::binding::{InputBinding, InputFromState, KeyAccess, OutputBinding, ResultText, Source};
+use crate::binding::{InputBinding, InputFromState, KeyAccess, OutputBinding, ResultSource, ResultText};
 use crate::error::BuildError;
 use crate::extract::Requirements;
 use crate::function::{ErasedFunction, Parameters, ThreadKind, ToolFunction, ToolReturn};
@@ -708,7 +708,7 @@ impl ToolBuilder {
 
     /// Writes a field of the result, or [the whole result](Source::Whole), to a key of the state, with the
     /// key's own handler. A result without the field writes nothing.
-    pub fn output_to_state(mut self, key: impl Into<Arc<str>>, source: impl Into<Source>) -> Self {
+    pub fn output_to_state(mut self, key: impl Into<Arc<str>>, source: impl Into<ResultSource>) -> Self {
         self.outputs.push(OutputBinding { key: key.into(), source: source.into(), handler: None });
         self
     }
@@ -717,7 +717,7 @@ impl ToolBuilder {
     pub fn output_to_state_with(
         mut self,
         key: impl Into<Arc<str>>,
-        source: impl Into<Source>,
+        source: impl Into<ResultSource>,
         handler: Handler,
     ) -> Self {
         self.outputs.push(OutputBinding { key: key.into(), source: source.into(), handler: Some(handler) });

@@ -9,15 +9,15 @@ use std::ops::Range;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use crate::kept::Kept;
+use crate::kept::MessageRanges;
 use crate::pins::Pins;
 use crate::tokens::TokenCounter;
-use crate::view::{Why, leading_systems};
+use crate::view::{TrimRule, leading_systems};
 
 /// The part of a view that one policy would keep: less than all of it.
 pub(crate) struct PolicyCut {
-    pub(crate) kept: Kept,
-    pub(crate) why: Why,
+    pub(crate) kept: MessageRanges,
+    pub(crate) why: TrimRule,
 }
 
 /// The unit in which a conversation is measured.
@@ -68,12 +68,12 @@ impl<'a> TrimInput<'a> {
         }
         let earliest = self.len() - count;
         let (window, why) = match self.transcript.turn_start(earliest) {
-            Some(user) if user == earliest => (user, Why::OpensWithUser),
+            Some(user) if user == earliest => (user, TrimRule::OpensWithUser),
             // NOTE: Back to the start of the turn: a model must not read a reply to nothing.
-            Some(user) => (user, Why::BackToUser),
+            Some(user) => (user, TrimRule::BackToUser),
             None => match self.first_user(earliest) {
-                Some(user) => (user, Why::ForwardToUser),
-                None => (self.last_blocks(count, SizeUnit::Messages), Why::WholeSteps),
+                Some(user) => (user, TrimRule::ForwardToUser),
+                None => (self.last_blocks(count, SizeUnit::Messages), TrimRule::WholeSteps),
             },
         };
         let pinned = pins.map_or_else(Vec::new, |pins| self.pinned(window, pins));
@@ -91,18 +91,18 @@ impl<'a> TrimInput<'a> {
         let fixed = measure.of_all(self.messages(0, self.lead).chain(self.summary));
         let room = limit.saturating_sub(fixed);
         if let Some(start) = self.last_turns(room, measure) {
-            return self.cut(None, start, Why::WholeTurns);
+            return self.cut(None, start, TrimRule::WholeTurns);
         }
         match self.transcript.turn_start(self.len()) {
-            None => self.cut(None, self.last_blocks(room, measure), Why::WholeSteps),
+            None => self.cut(None, self.last_blocks(room, measure), TrimRule::WholeSteps),
             Some(user) if is_hard => {
                 let room = room.saturating_sub(measure.of_all(self.messages(user, user + 1)));
                 let steps = self.fitting_blocks(user + 1, room, measure);
-                self.cut(Some(user..user + 1), steps, Why::InsideTurn)
+                self.cut(Some(user..user + 1), steps, TrimRule::InsideTurn)
             }
             // NOTE: A turn larger than the limit can be whole or bounded, so there are two policies
             // (docs/decisions/trimming.md).
-            Some(user) => self.cut(None, user, Why::LastTurn),
+            Some(user) => self.cut(None, user, TrimRule::LastTurn),
         }
     }
 
@@ -209,9 +209,9 @@ impl<'a> TrimInput<'a> {
         self,
         ranges: impl IntoIterator<Item = Range<usize>>,
         start: usize,
-        why: Why,
+        why: TrimRule,
     ) -> Option<PolicyCut> {
-        let mut kept = Kept::first(self.lead);
+        let mut kept = MessageRanges::first(self.lead);
         for range in ranges {
             kept.push(range);
         }

@@ -27,12 +27,12 @@ use crate::error::TrimError;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(usize, usize)>", into = "Vec<(usize, usize)>")]
-pub struct Kept(Vec<Range<usize>>);
+pub struct MessageRanges(Vec<Range<usize>>);
 
-impl Kept {
+impl MessageRanges {
     /// The first `length` messages.
     pub(crate) fn first(length: usize) -> Self {
-        let mut kept = Kept::default();
+        let mut kept = MessageRanges::default();
         kept.push(0..length);
         kept
     }
@@ -93,8 +93,8 @@ impl Kept {
     }
 
     /// Applies `inner`, whose indexes count the messages kept here.
-    pub(crate) fn compose(&self, inner: &Kept) -> Self {
-        let mut composed = Kept::default();
+    pub(crate) fn compose(&self, inner: &MessageRanges) -> Self {
+        let mut composed = MessageRanges::default();
         let mut outer = self.0.iter();
         let mut current = 0..0;
         // How many kept messages are before `current`.
@@ -118,8 +118,8 @@ impl Kept {
     }
 
     /// The indexes kept here and not in `other`, which is a subset.
-    pub(crate) fn without(&self, other: &Kept) -> Self {
-        let mut left = Kept::default();
+    pub(crate) fn without(&self, other: &MessageRanges) -> Self {
+        let mut left = MessageRanges::default();
         let mut others = other.0.iter().peekable();
         for range in &self.0 {
             let mut start = range.start;
@@ -145,11 +145,11 @@ impl Kept {
     }
 }
 
-impl FromIterator<Range<usize>> for Kept {
+impl FromIterator<Range<usize>> for MessageRanges {
     /// Collects ranges in order; a range that touches or overlaps the previous one is joined to it. Ranges
     /// out of order are skipped.
     fn from_iter<I: IntoIterator<Item = Range<usize>>>(ranges: I) -> Self {
-        let mut kept = Kept::default();
+        let mut kept = MessageRanges::default();
         for range in ranges {
             let end = kept.0.last().map_or(0, |last| last.end);
             kept.push(range.start.max(end)..range.end);
@@ -158,7 +158,7 @@ impl FromIterator<Range<usize>> for Kept {
     }
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for MessageRanges {
     /// `0..1, 18..120`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, range) in self.0.iter().enumerate() {
@@ -169,13 +169,13 @@ impl fmt::Display for Kept {
     }
 }
 
-impl From<Kept> for Vec<(usize, usize)> {
-    fn from(kept: Kept) -> Self {
+impl From<MessageRanges> for Vec<(usize, usize)> {
+    fn from(kept: MessageRanges) -> Self {
         kept.0.into_iter().map(|range| (range.start, range.end)).collect()
     }
 }
 
-impl TryFrom<Vec<(usize, usize)>> for Kept {
+impl TryFrom<Vec<(usize, usize)>> for MessageRanges {
     type Error = TrimError;
 
     /// # Errors
@@ -189,6 +189,6 @@ impl TryFrom<Vec<(usize, usize)>> for Kept {
             }
             end = Some(*next_end);
         }
-        Ok(Kept(pairs.into_iter().map(|(start, end)| start..end).collect()))
+        Ok(MessageRanges(pairs.into_iter().map(|(start, end)| start..end).collect()))
     }
 }

@@ -84,10 +84,10 @@ pub use stepfold_state_core as state_core;
 
 pub use crate::approximate::ApproximateTokens;
 pub use crate::error::TrimError;
-pub use crate::kept::Kept;
+pub use crate::kept::MessageRanges;
 pub use crate::pins::Pins;
 pub use crate::policy::Trim;
 pub use crate::summarize::{SUMMARY_INSTRUCTIONS, Summarize, Summary, SummaryPlan, SummaryRole};
 pub use crate::tokens::{TokenCounter, token_counter};
-pub use crate::view::{Reason, View, Why};
+pub use crate::view::{TrimReason, TrimRule, View};
 pub use crate::window::{TurnView, Window};

@@ -9,7 +9,7 @@ use crate::approximate::ApproximateTokens;
 use crate::cut::{PolicyCut, SizeUnit, TrimInput};
 use crate::pins::Pins;
 use crate::tokens::TokenCounter;
-use crate::view::{Reason, View, leading_kept};
+use crate::view::{TrimReason, View, leading_kept};
 
 /// A trimming policy, applied when a turn begins; see the [crate](crate) for a table.
 ///
@@ -278,7 +278,7 @@ impl Trim {
                 continue;
             };
             let dropped = shown.len() - cut.kept.len();
-            reasons.push(Reason { policy: policy.to_string().into(), dropped, why: cut.why });
+            reasons.push(TrimReason { policy: policy.to_string().into(), dropped, why: cut.why });
             kept = kept.compose(&cut.kept);
             shown = kept.of(log);
             // NOTE: A policy is idempotent on its own result.

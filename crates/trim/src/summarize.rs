@@ -15,7 +15,7 @@ use stepfold_state_core::chat::{
 use crate::approximate::ApproximateTokens;
 use crate::cut::SizeUnit;
 use crate::error::TrimError;
-use crate::kept::Kept;
+use crate::kept::MessageRanges;
 use crate::policy::Trim;
 use crate::tokens::TokenCounter;
 use crate::view::View;
@@ -182,9 +182,9 @@ impl Summarize {
     }
 
     /// The oldest dropped messages that fit into a request, and their text in the request.
-    fn request_material(&self, log: &Transcript, dropped: &Kept) -> (Kept, Transcript) {
+    fn request_material(&self, log: &Transcript, dropped: &MessageRanges) -> (MessageRanges, Transcript) {
         let measure = SizeUnit::Tokens(&self.counter);
-        let (mut replaced, mut conversation) = (Kept::default(), Transcript::new());
+        let (mut replaced, mut conversation) = (MessageRanges::default(), Transcript::new());
         let (mut used, mut turn) = (0_usize, None);
         for index in dropped.indexes() {
             let Some(message) = log.get(index) else { break };
@@ -255,10 +255,14 @@ fn cut(text: &str, characters: usize) -> String {
 
 /// The messages before the turn that would be split; all of them if there is no such turn or nothing before
 /// it.
-fn cut_to_turn(replaced: Kept, conversation: Transcript, turn: Option<usize>) -> (Kept, Transcript) {
+fn cut_to_turn(
+    replaced: MessageRanges,
+    conversation: Transcript,
+    turn: Option<usize>,
+) -> (MessageRanges, Transcript) {
     match turn {
         Some(turn) if turn > 0 => {
-            (replaced.compose(&Kept::first(turn)), conversation.iter().take(turn).cloned().collect())
+            (replaced.compose(&MessageRanges::first(turn)), conversation.iter().take(turn).cloned().collect())
         }
         _ => (replaced, conversation),
     }
@@ -296,8 +300,8 @@ fn request_text(conversation: &Transcript, last: Option<String>) -> String {
 /// ```
 #[derive(Clone, Debug)]
 pub struct SummaryPlan {
-    replaced: Kept,
-    kept: Kept,
+    replaced: MessageRanges,
+    kept: MessageRanges,
     log_length: usize,
     request: Transcript,
     role: SummaryRole,
@@ -307,7 +311,7 @@ pub struct SummaryPlan {
 
 impl SummaryPlan {
     /// The messages of the log to replace, except those that an earlier summary replaced.
-    pub const fn replaced(&self) -> &Kept {
+    pub const fn replaced(&self) -> &MessageRanges {
         &self.replaced
     }
 
@@ -419,7 +423,7 @@ fn is_refusal(text: &str) -> bool {
 pub struct Summary {
     text: String,
     /// The shown messages of the log at that time.
-    kept: Kept,
+    kept: MessageRanges,
     /// The length of the log at that time.
     log_length: usize,
     role: SummaryRole,

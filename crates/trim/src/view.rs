@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
-use crate::kept::Kept;
+use crate::kept::MessageRanges;
 
 /// The part of a log that is sent to a model.
 ///
@@ -42,23 +42,23 @@ use crate::kept::Kept;
 #[derive(Clone, Debug)]
 pub struct View {
     transcript: Transcript,
-    kept: Kept,
+    kept: MessageRanges,
     /// The length of the log when it was last examined.
     log_length: usize,
     /// The summary of dropped messages, after the leading system messages.
     summary: Option<Arc<Message>>,
-    reasons: Vec<Reason>,
+    reasons: Vec<TrimReason>,
 }
 
 impl View {
     /// The whole log, shared.
     pub fn whole(log: &Transcript) -> Self {
-        View::assemble(log, Kept::first(log.len()), None, Vec::new())
+        View::assemble(log, MessageRanges::first(log.len()), None, Vec::new())
     }
 
     /// The messages of `log` that an earlier view kept, as far as they exist. It has no
     /// [reasons](View::reasons): those are not stored.
-    pub fn of(log: &Transcript, kept: Kept) -> Self {
+    pub fn of(log: &Transcript, kept: MessageRanges) -> Self {
         View::assemble(log, kept, None, Vec::new())
     }
 
@@ -66,9 +66,9 @@ impl View {
     /// others are dropped. For a host that stored these parts of a view.
     pub fn assemble(
         log: &Transcript,
-        kept: Kept,
+        kept: MessageRanges,
         summary: Option<Arc<Message>>,
-        reasons: Vec<Reason>,
+        reasons: Vec<TrimReason>,
     ) -> Self {
         let reaches_past_log = kept.ranges().last().is_some_and(|last| last.end > log.len());
         let kept = if reaches_past_log { kept.cut_to(log.len()) } else { kept };
@@ -80,9 +80,9 @@ impl View {
     fn showing(
         shown: Transcript,
         log: &Transcript,
-        kept: Kept,
+        kept: MessageRanges,
         summary: Option<Arc<Message>>,
-        reasons: Vec<Reason>,
+        reasons: Vec<TrimReason>,
     ) -> Self {
         let transcript = match &summary {
             None => shown,
@@ -106,7 +106,7 @@ impl View {
     }
 
     /// The indexes of the messages in the log. A summary is not among them.
-    pub const fn kept(&self) -> &Kept {
+    pub const fn kept(&self) -> &MessageRanges {
         &self.kept
     }
 
@@ -126,7 +126,7 @@ impl View {
     }
 
     /// The policies that dropped something, and their rules, in order.
-    pub fn reasons(&self) -> &[Reason] {
+    pub fn reasons(&self) -> &[TrimReason] {
         &self.reasons
     }
 
@@ -180,8 +180,8 @@ impl View {
         &self,
         shown: Transcript,
         log: &Transcript,
-        kept: Kept,
-        more: Vec<Reason>,
+        kept: MessageRanges,
+        more: Vec<TrimReason>,
     ) -> Self {
         let mut reasons = self.reasons.clone();
         for reason in more {
@@ -203,7 +203,7 @@ pub(crate) fn leading_systems(transcript: &Transcript) -> usize {
 }
 
 /// The number of kept leading system messages.
-pub(crate) fn leading_kept(log: &Transcript, kept: &Kept) -> usize {
+pub(crate) fn leading_kept(log: &Transcript, kept: &MessageRanges) -> usize {
     let lead = leading_systems(log);
     kept.indexes().take_while(|index| *index < lead).count()
 }
@@ -234,16 +234,16 @@ impl fmt::Display for View {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Reason {
+pub struct TrimReason {
     /// The policy, in its printed form.
     pub policy: Arc<str>,
     /// The number of messages it dropped.
     pub dropped: usize,
     /// The rule that applied.
-    pub why: Why,
+    pub why: TrimRule,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for TrimReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} left out {}: {}", self.policy, self.dropped, self.why)
     }
@@ -252,7 +252,7 @@ impl fmt::Display for Reason {
 /// The rule by which a view was trimmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum TrimRule {
     /// The last n messages open with a user message.
     OpensWithUser,
     /// The last n messages do not; the window is extended back to the user message that opens the turn.
@@ -271,17 +271,21 @@ pub enum Why {
     Overflow,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for TrimRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Why::OpensWithUser => "the window opens with a user message",
-            Why::BackToUser => "the window is extended back to the user message that opens its turn",
-            Why::ForwardToUser => "no user message precedes the window, so it begins at the first one in it",
-            Why::WholeSteps => "without a user message, the window is the last whole steps",
-            Why::WholeTurns => "the last turns that fit are shown",
-            Why::LastTurn => "the last turn does not fit and is shown whole",
-            Why::InsideTurn => "the last turn does not fit, so its user message and its last steps are shown",
-            Why::Overflow => "the model's context window would have overflowed within the turn",
+            TrimRule::OpensWithUser => "the window opens with a user message",
+            TrimRule::BackToUser => "the window is extended back to the user message that opens its turn",
+            TrimRule::ForwardToUser => {
+                "no user message precedes the window, so it begins at the first one in it"
+            }
+            TrimRule::WholeSteps => "without a user message, the window is the last whole steps",
+            TrimRule::WholeTurns => "the last turns that fit are shown",
+            TrimRule::LastTurn => "the last turn does not fit and is shown whole",
+            TrimRule::InsideTurn => {
+                "the last turn does not fit, so its user message and its last steps are shown"
+            }
+            TrimRule::Overflow => "the model's context window would have overflowed within the turn",
         })
     }
 }

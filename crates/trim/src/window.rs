@@ -14,9 +14,9 @@ use stepfold_state_core::chat::{Role, Transcript};
 
 use crate::approximate::ApproximateTokens;
 use crate::cut::SizeUnit;
-use crate::kept::Kept;
+use crate::kept::MessageRanges;
 use crate::tokens::TokenCounter;
-use crate::view::{Reason, View, Why, leading_systems};
+use crate::view::{TrimReason, TrimRule, View, leading_systems};
 
 /// The token limit of a conversation within a turn, and the target size after an overflow.
 ///
@@ -221,17 +221,20 @@ impl TurnView {
         if dropped.is_empty() {
             return;
         }
-        let reason =
-            Reason { policy: self.window.to_string().into(), dropped: dropped.len(), why: Why::Overflow };
+        let reason = TrimReason {
+            policy: self.window.to_string().into(),
+            dropped: dropped.len(),
+            why: TrimRule::Overflow,
+        };
         let kept = self.view.kept().without(&dropped);
         self.view = self.view.narrowed(kept.of(log), log, kept, vec![reason]);
         self.tokens = tokens;
     }
 
     /// The oldest droppable messages, as many as needed to reach the target; and the tokens of the rest.
-    fn dropped(&self, log: &Transcript) -> (Kept, usize) {
+    fn dropped(&self, log: &Transcript) -> (MessageRanges, usize) {
         let (target, measure) = (self.window.target(), self.window.measure());
-        let mut dropped = Kept::default();
+        let mut dropped = MessageRanges::default();
         let mut tokens = self.tokens;
         for DroppableBlock { range, is_boundary } in self.droppable(log) {
             if is_boundary && tokens <= target {
@@ -276,7 +279,7 @@ struct DroppableBlock {
 }
 
 /// The blocks of the kept messages.
-fn blocks(kept: &Kept, log: &Transcript) -> Vec<DroppableBlock> {
+fn blocks(kept: &MessageRanges, log: &Transcript) -> Vec<DroppableBlock> {
     let mut blocks: Vec<DroppableBlock> = Vec::new();
     for index in kept.indexes() {
         match blocks.last_mut() {

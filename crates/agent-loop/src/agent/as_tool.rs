@@ -5,7 +5,7 @@ use stepfold_state_core::state::{Delta, Handler, Schema, State, StateError, Writ
 use stepfold_tools::{BuildError, IntoTool, Tool, ToolError};
 
 use super::{Agent, BranchAgent, EndedAgent, NotBegun};
-use crate::planned::{OpenBranch, Planned};
+use crate::planned::{OpenBranch, PlannedBranch};
 
 /// An agent that another agent can call.
 ///
@@ -148,7 +148,7 @@ impl BranchAgent for HostedAgent {
         self.shared.iter().any(|key| key == write.key())
     }
 
-    fn shares_messages(&self, _: &Planned) -> bool {
+    fn shares_messages(&self, _: &PlannedBranch) -> bool {
         false
     }
 }

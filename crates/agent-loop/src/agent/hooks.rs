@@ -126,7 +126,7 @@ impl HookAction {
     }
 
     /// Continues the run with another request; on exit only. A limit or a cancellation cannot be overruled.
-    pub fn go_on() -> Self {
+    pub fn continue_run() -> Self {
         HookAction { verdict: HookVerdict::GoOn, ..HookAction::default() }
     }
 

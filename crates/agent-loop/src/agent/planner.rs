@@ -20,7 +20,8 @@ use crate::approval::ApprovalRequest;
 use crate::error::FeedError;
 use crate::exit::Exit;
 use crate::planned::{
-    Attempts, Ended, Next, NodeOutcome, NodeStatus, OpenBranch, PlanError, Planned, Position,
+    AttemptPolicy, EndedBranch, NextSuperstep, NodeOutcome, NodeStatus, OpenBranch, PlanError, PlanPosition,
+    PlannedBranch,
 };
 
 /// Plans the supersteps of a run, in place of a model's replies. Implemented by the shape of a graph; see the
@@ -45,13 +46,18 @@ pub trait Planner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When the plan cannot continue, such as [`FeedError::Route`]. The run fails, and can be resumed.
-    fn next(&self, position: Position<'_>, ended: &[Ended<'_>], state: &State) -> Result<Next, FeedError>;
+    fn next(
+        &self,
+        position: PlanPosition<'_>,
+        ended: &[EndedBranch<'_>],
+        state: &State,
+    ) -> Result<NextSuperstep, FeedError>;
 
     /// The writes of the plan itself where these branches begin.
     ///
     /// # Errors
     /// When a write does not fit the state.
-    fn writes(&self, _: Position<'_>, _: &Next, _: &State) -> Result<Delta, PlanError> {
+    fn writes(&self, _: PlanPosition<'_>, _: &NextSuperstep, _: &State) -> Result<Delta, PlanError> {
         Ok(Delta::new())
     }
 
@@ -74,7 +80,7 @@ pub trait Planner: fmt::Debug + Send + Sync {
         &self,
         _before: &State,
         state: &mut State,
-        _planned: &Planned,
+        _planned: &PlannedBranch,
         outcome: &NodeOutcome,
     ) -> Result<Delta, PlanError> {
         state.apply(&outcome.delta)?;
@@ -85,7 +91,7 @@ pub trait Planner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When a write does not fit the state.
-    fn closed(&self, _: &State, _: &[&Planned]) -> Result<Delta, PlanError> {
+    fn closed(&self, _: &State, _: &[&PlannedBranch]) -> Result<Delta, PlanError> {
         Ok(Delta::new())
     }
 
@@ -98,13 +104,13 @@ pub trait Planner: fmt::Debug + Send + Sync {
     }
 
     /// The limits of attempts of a node: their number and their time.
-    fn attempts(&self, _node: &str) -> Attempts {
-        Attempts::default()
+    fn attempts(&self, _node: &str) -> AttemptPolicy {
+        AttemptPolicy::default()
     }
 
     /// The outcome of a branch whose agent has ended: by default what it wrote and said. `before` is the state on which
     /// the superstep began.
-    fn outcome(&self, _before: &State, _planned: &Planned, ended: &EndedAgent<'_>) -> NodeOutcome {
+    fn outcome(&self, _before: &State, _planned: &PlannedBranch, ended: &EndedAgent<'_>) -> NodeOutcome {
         match &ended.answer {
             Err(error) => NodeOutcome::failed(NodeStatus::Failed, error, 1),
             Ok(_) => NodeOutcome {
@@ -204,7 +210,7 @@ pub trait BranchAgent: Send + Sync {
     fn shares_write(&self, outer: &Schema, write: &Write) -> bool;
 
     /// Whether its messages are messages of the run around it as well.
-    fn shares_messages(&self, planned: &Planned) -> bool;
+    fn shares_messages(&self, planned: &PlannedBranch) -> bool;
 }
 
 /// Why the run inside of a branch cannot begin.

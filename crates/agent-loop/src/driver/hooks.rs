@@ -12,7 +12,7 @@ use super::RunDriver;
 use crate::agent::HookVerdict;
 use crate::agent::{HookAction, HookContext, HookError, HookPoint};
 use crate::error::FeedError;
-use crate::run::{Answer, HookReport, ItemOutcome, Run};
+use crate::run::{HookReport, ItemOutcome, Run, RunAnswer};
 use crate::run_error::RunFault;
 
 impl RunDriver<'_> {
@@ -32,7 +32,7 @@ impl RunDriver<'_> {
             () = cancellation.cancelled(), if point != HookPoint::AfterRun => return Ok(()),
             report = asking => report?,
         };
-        self.commit(run, Answer::Hooked(report)).await
+        self.commit(run, RunAnswer::Hooked(report)).await
     }
 }
 

@@ -27,7 +27,7 @@ use crate::decisions::Decisions;
 use crate::exit::{Breakpoint, Exit, Pause};
 use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
-use crate::run::{Answer, Event, Need, Run};
+use crate::run::{Event, Run, RunAnswer, RunNeed};
 use crate::run_error::RunFault;
 use stepfold_state_core::chat::Message;
 
@@ -38,7 +38,7 @@ async fn drive(run: &mut Run, driver: &mut RunDriver<'_>) -> Result<Exit, RunFau
     }
     loop {
         if driver.is_cancelled() && run.events() > 0 && run.exit().is_none() {
-            boxed(|| driver.end_early(run, Answer::Cancelled)).await?;
+            boxed(|| driver.end_early(run, RunAnswer::Cancelled)).await?;
         }
         if let Some(breakpoint) = run.breakpoint(&driver.options.breakpoints) {
             let breakpoint = breakpoint.clone();
@@ -49,9 +49,9 @@ async fn drive(run: &mut Run, driver: &mut RunDriver<'_>) -> Result<Exit, RunFau
             return Ok(Exit::Paused(Pause::Suspended));
         }
         match run.decide() {
-            Need::Nothing(exit) => return Ok(exit),
-            Need::Model => boxed(|| driver.ask_model(run)).await?,
-            Need::Calls | Need::Nodes => boxed(|| driver.run_step(run)).await?,
+            RunNeed::Nothing(exit) => return Ok(exit),
+            RunNeed::Model => boxed(|| driver.ask_model(run)).await?,
+            RunNeed::Calls | RunNeed::Nodes => boxed(|| driver.run_step(run)).await?,
             need => {
                 if let Some(pause) = boxed(|| driver.answer_need(run, need)).await? {
                     return Ok(Exit::Paused(pause));
@@ -130,37 +130,40 @@ impl<'a> RunDriver<'a> {
         let is_boundary = |need| {
             matches!(
                 need,
-                Need::Hook(HookPoint::BeforeModel) | Need::Summary(_) | Need::Model | Need::Superstep
+                RunNeed::Hook(HookPoint::BeforeModel)
+                    | RunNeed::Summary(_)
+                    | RunNeed::Model
+                    | RunNeed::Superstep
             )
         };
         self.options.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
     }
 
     /// Answers a need that is neither the model nor the work of a step. Returns the reason if the run waits.
-    async fn answer_need(&mut self, run: &mut Run, need: Need) -> Result<Option<Pause>, RunFault> {
+    async fn answer_need(&mut self, run: &mut Run, need: RunNeed) -> Result<Option<Pause>, RunFault> {
         let answer = match need {
-            Need::Begin => Answer::Begin,
-            Need::Interrupted => Answer::Interrupted,
-            Need::Superstep => Answer::Plan,
+            RunNeed::Begin => RunAnswer::Begin,
+            RunNeed::Interrupted => RunAnswer::Interrupted,
+            RunNeed::Superstep => RunAnswer::Plan,
             // Decisions are checked against the tools of the step.
-            Need::Approval if run.lacks_tools() => return self.offer_all_tools(run).await.map(|()| None),
-            Need::Approval => match self.decisions(run).await {
-                Some(decisions) => Answer::Decisions(decisions),
+            RunNeed::Approval if run.lacks_tools() => return self.offer_all_tools(run).await.map(|()| None),
+            RunNeed::Approval => match self.decisions(run).await {
+                Some(decisions) => RunAnswer::Decisions(decisions),
                 None if self.is_cancelled() => return Ok(None),
                 None => return Ok(Some(Pause::Approval)),
             },
-            Need::Hook(HookPoint::BeforeModel) if self.commit_steering(run).await? => return Ok(None),
-            Need::Hook(HookPoint::AfterTool) => return self.run_pending_hook(run).await.map(|()| None),
-            Need::Hook(point) => return self.ask_hooks(run, point).await.map(|()| None),
-            Need::Summary(plan) => return self.summarize(run, &plan).await.map(|()| None),
+            RunNeed::Hook(HookPoint::BeforeModel) if self.commit_steering(run).await? => return Ok(None),
+            RunNeed::Hook(HookPoint::AfterTool) => return self.run_pending_hook(run).await.map(|()| None),
+            RunNeed::Hook(point) => return self.ask_hooks(run, point).await.map(|()| None),
+            RunNeed::Summary(plan) => return self.summarize(run, &plan).await.map(|()| None),
             // They are done by `drive`.
-            Need::Model | Need::Calls | Need::Nodes | Need::Nothing(_) => return Ok(None),
+            RunNeed::Model | RunNeed::Calls | RunNeed::Nodes | RunNeed::Nothing(_) => return Ok(None),
         };
         self.commit(run, answer).await.map(|()| None)
     }
 
     /// Commits the event of an answer, after the observers.
-    async fn commit(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
+    async fn commit(&mut self, run: &mut Run, answer: RunAnswer) -> Result<(), RunFault> {
         let event = Box::new(run.feed(answer, self.elapsed()).map_err(RunFault::from)?);
         self.commit_event(run, event).await
     }
@@ -199,12 +202,12 @@ impl<'a> RunDriver<'a> {
     }
 
     /// Ends the run early, if it is where it can be ended.
-    async fn end_early(&mut self, run: &mut Run, answer: Answer) -> Result<(), RunFault> {
+    async fn end_early(&mut self, run: &mut Run, answer: RunAnswer) -> Result<(), RunFault> {
         match run.decide() {
             // All that is left is to say good-bye.
-            Need::Hook(HookPoint::AfterRun) | Need::Nothing(_) | Need::Begin => Ok(()),
+            RunNeed::Hook(HookPoint::AfterRun) | RunNeed::Nothing(_) | RunNeed::Begin => Ok(()),
             // What has happened is heard of first. If a hook fails again, the result that it has not seen is withheld.
-            Need::Hook(HookPoint::AfterTool) => match self.run_pending_hook(run).await {
+            RunNeed::Hook(HookPoint::AfterTool) => match self.run_pending_hook(run).await {
                 Err(RunFault::Hook { .. } | RunFault::Feed(_)) => self.commit(run, answer).await,
                 result => result,
             },
@@ -228,7 +231,7 @@ impl<'a> RunDriver<'a> {
         }
         // Modified arguments are checked against the tools of the step.
         self.offer_all_tools(run).await?;
-        self.commit(run, Answer::Decisions(decisions)).await
+        self.commit(run, RunAnswer::Decisions(decisions)).await
     }
 
     /// The approver's decisions about pending requests; `None` if there is nothing new.

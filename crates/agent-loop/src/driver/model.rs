@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{
 use super::RunDriver;
 use crate::error::StartError;
 use crate::observe::RunEvent;
-use crate::run::{Answer, Run};
+use crate::run::{Run, RunAnswer};
 use crate::run_error::RunFault;
 use stepfold_trim::SummaryPlan;
 
@@ -44,13 +44,13 @@ impl RunDriver<'_> {
         }
         match self.reply(run, request).await {
             Ok(reply) => {
-                self.commit(run, Answer::Reply(reply)).await?;
+                self.commit(run, RunAnswer::Reply(reply)).await?;
                 self.replied = Some(run.steps());
                 Ok(())
             }
             // The driver looks at the token before anything else.
             Err(NoReply::Cancelled) => Ok(()),
-            Err(NoReply::TimeIsUp) => self.commit(run, Answer::TimedOut).await,
+            Err(NoReply::TimeIsUp) => self.commit(run, RunAnswer::TimedOut).await,
             Err(NoReply::Failed(fault)) => Err(fault),
         }
     }
@@ -65,7 +65,7 @@ impl RunDriver<'_> {
         if messages.is_empty() {
             return Ok(false);
         }
-        self.commit(run, Answer::Steer(messages)).await?;
+        self.commit(run, RunAnswer::Steer(messages)).await?;
         Ok(true)
     }
 
@@ -204,7 +204,7 @@ impl RunDriver<'_> {
             Err(NoReply::Failed(RunFault::Model(error))) => Err(failed_summary(&error)),
             Err(NoReply::Failed(fault)) => return Err(fault),
         };
-        self.commit(run, Answer::Summary(summary)).await
+        self.commit(run, RunAnswer::Summary(summary)).await
     }
 }
 

@@ -18,7 +18,7 @@ use crate::agent::HookPoint;
 use crate::exit::Exit;
 use crate::observe::{EventRefused, ObserverError, RunEvent};
 use crate::planned::NodeOutcome;
-use crate::run::{Answer, Fate, ItemOutcome, PendingHook, Run};
+use crate::run::{CallDisposition, ItemOutcome, PendingHook, Run, RunAnswer};
 use crate::run_error::RunFault;
 
 /// A step whose items are under way.
@@ -27,7 +27,7 @@ struct StepExecution<'a> {
     attempts: AttemptPool<'a>,
     failure: StepFailure,
     /// Calls that were about to start and need an approval, requested when the running ones have ended.
-    to_ask: Vec<(usize, Fate)>,
+    to_ask: Vec<(usize, CallDisposition)>,
     /// The first branch, by its place, whose failure is the error of the run.
     failed: Option<(usize, RunFault)>,
 }
@@ -35,7 +35,7 @@ struct StepExecution<'a> {
 impl RunDriver<'_> {
     pub(super) async fn run_step(&mut self, run: &mut Run) -> Result<(), RunFault> {
         if run.is_cancelled_inside() {
-            let answer = if self.is_time_up(run) { Answer::TimedOut } else { Answer::Cancelled };
+            let answer = if self.is_time_up(run) { RunAnswer::TimedOut } else { RunAnswer::Cancelled };
             return self.end_early(run, answer).await;
         }
         if run.walk().is_none() && !self.are_calls_ready(run).await? {
@@ -92,7 +92,7 @@ impl RunDriver<'_> {
             false => run.calls_to_ask(),
         };
         if !asked.is_empty() {
-            self.commit(run, Answer::Ask(asked)).await?;
+            self.commit(run, RunAnswer::Ask(asked)).await?;
             return Ok(false);
         }
         Ok(true)
@@ -112,12 +112,12 @@ impl RunDriver<'_> {
             return Err(RunFault::Tool(error));
         }
         if !execution.to_ask.is_empty() && !is_timed_out && !self.is_cancelled() {
-            return self.commit(run, Answer::Ask(std::mem::take(&mut execution.to_ask))).await;
+            return self.commit(run, RunAnswer::Ask(std::mem::take(&mut execution.to_ask))).await;
         }
         match execution.failed.take() {
             // NOTE: Calls were stopped and have outcomes that say so; branches have none, so the event of the timeout
             // gives them.
-            _ if is_timed_out && run.walk().is_some() => self.end_early(run, Answer::TimedOut).await,
+            _ if is_timed_out && run.walk().is_some() => self.end_early(run, RunAnswer::TimedOut).await,
             Some((_, fault)) if !self.is_cancelled() => Err(fault),
             _ => Ok(()),
         }
@@ -146,7 +146,7 @@ impl RunDriver<'_> {
             StepEvent::Asks { place, requests } => {
                 let now = self.clock.time_of_day();
                 let requests = run.task(place).map(|task| task.requests(requests, now)).unwrap_or_default();
-                execution.failure.record(self.commit(run, Answer::Asks { place, requests }).await);
+                execution.failure.record(self.commit(run, RunAnswer::Asks { place, requests }).await);
             }
             StepEvent::CallsFinished(ended) => self.commit_ended_calls(run, execution, ended).await,
             StepEvent::Notice(notice) => self.handle_notice(run, notice, &mut execution.failure).await,
@@ -167,7 +167,7 @@ impl RunDriver<'_> {
         // runs twice.
         let marked: Vec<usize> = places.iter().copied().filter(|place| run.must_mark(*place)).collect();
         if !marked.is_empty() {
-            failure.record(self.commit(run, Answer::Started(marked)).await);
+            failure.record(self.commit(run, RunAnswer::Started(marked)).await);
         }
         !failure.is_refusal()
     }
@@ -187,7 +187,7 @@ impl RunDriver<'_> {
         };
         let may_proceed = match event {
             RunEvent::Committed(event) => {
-                failure.record(self.commit(run, Answer::Inner { place, event }).await);
+                failure.record(self.commit(run, RunAnswer::Inner { place, event }).await);
                 if failure.is_refusal() {
                     return;
                 }
@@ -275,8 +275,8 @@ impl RunDriver<'_> {
         }
         // NOTE: One event for all that ended in one poll: a commit costs a flush, and nothing happened between them
         // that a record would have to tell apart. See docs/decisions/runner.md.
-        let outcomes = (!outcomes.is_empty()).then_some(Answer::Outcomes(outcomes));
-        let asked = asked.into_iter().map(|(place, requests)| Answer::Asks { place, requests });
+        let outcomes = (!outcomes.is_empty()).then_some(RunAnswer::Outcomes(outcomes));
+        let asked = asked.into_iter().map(|(place, requests)| RunAnswer::Asks { place, requests });
         for answer in outcomes.into_iter().chain(asked) {
             if !execution.failure.is_refusal() {
                 execution.failure.record(self.commit(run, answer).await);
@@ -415,7 +415,8 @@ impl RunDriver<'_> {
 
     /// Commits outcomes of calls. The error of a write that cannot be merged is for the caller, if failures are.
     async fn commit_calls(&mut self, run: &mut Run, outcomes: Vec<ItemOutcome>) -> Result<(), RunFault> {
-        let event = Box::new(run.feed(Answer::Outcomes(outcomes), self.elapsed()).map_err(RunFault::from)?);
+        let event =
+            Box::new(run.feed(RunAnswer::Outcomes(outcomes), self.elapsed()).map_err(RunFault::from)?);
         let unmerged = event.step_end.as_ref().and_then(|end| end.unmerged.first().copied());
         let raised = unmerged.filter(|_| run.agent().config().raise_on_failure).and_then(|place| {
             let result = event.messages.get(place)?.tool_result()?;

@@ -11,7 +11,7 @@ use stepfold_tools::{CallEvent, CancellationToken, FatalError, Invocation, Invok
 
 use super::step_event::StepEvent;
 use crate::agent::HookPoint;
-use crate::run::{Fate, Run};
+use crate::run::{CallDisposition, Run};
 
 /// The functions of a step. Inner work counts among those that run side by side, until it is
 /// [held](StepFunctions::hold) or [complete](StepFunctions::complete).
@@ -76,7 +76,7 @@ impl StepFunctions {
     }
 
     /// The calls, of these that are about to start, that would take other values from the state than those approved.
-    pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, Fate)> {
+    pub(super) fn to_ask(&self, run: &Run, places: &[usize]) -> Vec<(usize, CallDisposition)> {
         let StepFunctions::Calls { invocation, .. } = self else { return Vec::new() };
         run.starting_to_ask(places, |place| invocation.state_seen_by(place))
     }

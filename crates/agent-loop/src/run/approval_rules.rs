@@ -11,9 +11,9 @@ use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::State;
 use stepfold_tools::{Approval, Tool};
 
-use super::event::Fate;
-use super::machine::{ApprovedCall, Need, Run, RunPhase};
-use crate::approval::{AskReason, Question};
+use super::event::CallDisposition;
+use super::machine::{ApprovedCall, Run, RunNeed, RunPhase};
+use crate::approval::{ApprovalQuestion, AskReason};
 use crate::state_input::{StateInput, state_inputs};
 
 /// Whether a call needs an approval, from the mildest rule to the strictest.
@@ -40,16 +40,16 @@ impl ReplyQuestions {
         call: ApprovedCall,
         asks: ApprovalNeed,
         inputs: Vec<StateInput>,
-    ) -> Option<Fate> {
+    ) -> Option<CallDisposition> {
         match asks {
             ApprovalNeed::No => return None,
             ApprovalNeed::Always => {}
             ApprovalNeed::Once => match self.once.entry(call) {
-                Entry::Occupied(first) => return Some(Fate::Same(*first.get())),
+                Entry::Occupied(first) => return Some(CallDisposition::Same(*first.get())),
                 Entry::Vacant(first) => drop(first.insert(place)),
             },
         }
-        Some(Fate::Ask(Question::new(AskReason::Rule, inputs)))
+        Some(CallDisposition::Ask(ApprovalQuestion::new(AskReason::Rule, inputs)))
     }
 }
 
@@ -62,7 +62,7 @@ impl Run {
         place: usize,
         call: &ToolCall,
         seen: impl FnOnce() -> State,
-    ) -> Option<Fate> {
+    ) -> Option<CallDisposition> {
         let tool = self.tools()?.get(&call.name)?;
         let rules = [tool.approval(), &self.agent.config().approval];
         if rules.iter().all(|rule| matches!(rule, Approval::Never)) {
@@ -124,8 +124,10 @@ impl Run {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub fn calls_to_ask(&self) -> Vec<(usize, Fate)> {
-        let (RunPhase::Working(step), Need::Calls) = (&self.phase, self.decide()) else { return Vec::new() };
+    pub fn calls_to_ask(&self) -> Vec<(usize, CallDisposition)> {
+        let (RunPhase::Working(step), RunNeed::Calls) = (&self.phase, self.decide()) else {
+            return Vec::new();
+        };
         self.to_ask(0..step.items.len(), self.seen_by())
     }
 
@@ -134,7 +136,7 @@ impl Run {
         &self,
         places: &[usize],
         seen_by: impl Fn(usize) -> State,
-    ) -> Vec<(usize, Fate)> {
+    ) -> Vec<(usize, CallDisposition)> {
         let has_inputs = |place: &usize| {
             let (item, tool) =
                 (self.item(*place), self.call_at(*place).and_then(|call| self.tool(&call.name)));
@@ -147,7 +149,7 @@ impl Run {
         &self,
         places: impl Iterator<Item = usize>,
         seen_by: impl Fn(usize) -> State,
-    ) -> Vec<(usize, Fate)> {
+    ) -> Vec<(usize, CallDisposition)> {
         let mut asking = ReplyQuestions::default();
         let fates = places.filter_map(|place| {
             let (item, call) = (self.item(place)?, self.call_at(place)?);
@@ -158,7 +160,7 @@ impl Run {
                 // NOTE: The values are known for certain only when the call starts: another call of the reply, or
                 // another session, may write the key after the question.
                 let others = inputs.filter(|inputs| *inputs != item.inputs);
-                others.map(|inputs| Fate::Ask(Question::new(item.reason_to_ask(), inputs)))
+                others.map(|inputs| CallDisposition::Ask(ApprovalQuestion::new(item.reason_to_ask(), inputs)))
             };
             Some((place, fate?))
         });

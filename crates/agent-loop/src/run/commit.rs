@@ -10,8 +10,8 @@ use stepfold_tools::{CallFailure, CallStatus};
 
 use super::call_ids::CallIdSet;
 use super::edits::after_edit;
-use super::event::{Event, EventKind, Fate, FoldMode, OutputFate};
-use super::machine::{ApprovedCall, Need, Run, RunPhase};
+use super::event::{CallDisposition, Event, EventKind, FoldMode, OutputDisposition};
+use super::machine::{ApprovedCall, Run, RunNeed, RunPhase};
 use super::prompt::{ModelPrompt, view_of};
 use super::recorded_outcomes::AnsweredItem;
 use super::requests::ItemDecision;
@@ -20,10 +20,10 @@ use super::step::{
     UnseenOutcome, WorkOutcome, is_asked,
 };
 use crate::agent::{HookPoint, HookVerdict};
-use crate::approval::{AskReason, Question};
+use crate::approval::{ApprovalQuestion, AskReason};
 use crate::error::FeedError;
 use crate::exit::Exit;
-use crate::planned::{Arrived, Planned};
+use crate::planned::{JoinArrivals, PlannedBranch};
 
 impl Run {
     /// Folds an event into the run: one that [`feed`](Run::feed) made, or one of a record.
@@ -161,8 +161,8 @@ impl Run {
             EventKind::Replied { finish_reason, output, .. } => {
                 tally.finish_reason = Some(finish_reason.clone());
                 tally.output = match output {
-                    Some(OutputFate::Valid(value)) => Some(value.clone()),
-                    Some(OutputFate::Invalid { .. }) | None => None,
+                    Some(OutputDisposition::Valid(value)) => Some(value.clone()),
+                    Some(OutputDisposition::Invalid { .. }) | None => None,
                 };
             }
             EventKind::Answered(_) => {
@@ -190,7 +190,7 @@ impl Run {
             }
             (EventKind::Hooked { point, .. }, _) => {
                 *point != HookPoint::AfterTool
-                    && matches!(self.decide(), Need::Hook(needed) if needed == *point)
+                    && matches!(self.decide(), RunNeed::Hook(needed) if needed == *point)
             }
             (EventKind::Replied { fates, .. }, RunPhase::Asking { is_hooked: true, .. }) => {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
@@ -313,15 +313,15 @@ impl Run {
     fn after_reply(
         &mut self,
         event: &Event,
-        (fates, answered): (&[(usize, Fate)], Vec<ItemOutcome>),
-        output: Option<&OutputFate>,
+        (fates, answered): (&[(usize, CallDisposition)], Vec<ItemOutcome>),
+        output: Option<&OutputDisposition>,
         last: Option<Exit>,
     ) -> RunPhase {
         // An output that was there and did not end the run, because a hook continued, no longer counts.
         self.tally.output = None;
         match output {
-            Some(OutputFate::Valid(value)) => self.tally.output = Some(value.clone()),
-            Some(OutputFate::Invalid { .. }) => self.tally.output_faults += 1,
+            Some(OutputDisposition::Valid(value)) => self.tally.output = Some(value.clone()),
+            Some(OutputDisposition::Invalid { .. }) => self.tally.output_faults += 1,
             None => {}
         }
         let reply = event.messages.first();
@@ -342,11 +342,11 @@ impl Run {
     }
 
     /// The phase after a reply without calls.
-    fn after_text(&self, has_text: bool, output: Option<&OutputFate>, last: Option<Exit>) -> RunPhase {
+    fn after_text(&self, has_text: bool, output: Option<&OutputDisposition>, last: Option<Exit>) -> RunPhase {
         let wants_output = self.agent.output_spec().is_some();
         let exit = last.or_else(|| self.truncation_exit()).or_else(|| match output {
-            Some(OutputFate::Valid(_)) => Some(Exit::Output),
-            Some(OutputFate::Invalid { again, .. }) => (!again).then_some(Exit::InvalidOutput),
+            Some(OutputDisposition::Valid(_)) => Some(Exit::Output),
+            Some(OutputDisposition::Invalid { again, .. }) => (!again).then_some(Exit::InvalidOutput),
             // If an output is due, blank text does not count as an answer.
             None if wants_output => None,
             None if has_text => Some(Exit::Text),
@@ -388,7 +388,7 @@ impl Run {
                 for place in places {
                     let inputs = inputs_from_state.iter().find(|(at, _)| at == place);
                     let inputs = inputs.map(|(_, inputs)| inputs.clone()).unwrap_or_default();
-                    let question = Question::new(AskReason::MayHaveHappened, inputs);
+                    let question = ApprovalQuestion::new(AskReason::MayHaveHappened, inputs);
                     step.items.change(*place, |item| item.ask(question));
                 }
             }
@@ -611,7 +611,12 @@ impl OpenStep {
     }
 
     /// A superstep begins.
-    fn begin_superstep(&mut self, branches: &[Planned], deferred: &[Planned], arrived: &[Arrived]) {
+    fn begin_superstep(
+        &mut self,
+        branches: &[PlannedBranch],
+        deferred: &[PlannedBranch],
+        arrived: &[JoinArrivals],
+    ) {
         let items = branches
             .iter()
             .cloned()

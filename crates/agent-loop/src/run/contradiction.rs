@@ -3,10 +3,10 @@
 use stepfold_state_core::chat::ToolCall;
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
-use super::event::{Event, EventKind, Fate};
+use super::event::{CallDisposition, Event, EventKind};
 use super::machine::Run;
 use super::step::WorkOutcome;
-use crate::approval::Question;
+use crate::approval::ApprovalQuestion;
 use crate::planned::{NodeOutcome, NodeStatus};
 use crate::state_input::{StateInput, are_recorded_alike, canonical_inputs};
 
@@ -83,8 +83,8 @@ impl Run {
     }
 
     /// An approved call: recorded with a new request for other values from the state, replayed with the approved ones.
-    fn request_contradiction(&self, place: usize, fate: &Fate) -> Option<CallContradiction> {
-        let Fate::Ask(Question { inputs_from_state, .. }) = fate else { return None };
+    fn request_contradiction(&self, place: usize, fate: &CallDisposition) -> Option<CallContradiction> {
+        let CallDisposition::Ask(ApprovalQuestion { inputs_from_state, .. }) = fate else { return None };
         let (item, inputs) = (self.item(place)?, self.inputs_of_approved(place, || self.seen_by()(place))?);
         let is_other = !are_recorded_alike(&item.inputs, inputs_from_state);
         (is_other && are_recorded_alike(&item.inputs, &inputs)).then(|| CallContradiction {

@@ -16,11 +16,11 @@ use stepfold_state_core::state::{Delta, State, StateError};
 use super::recorded_outcomes::{AnsweredItem, RecordedCall};
 use super::shared_values::SharedValue;
 use crate::agent::{HookPoint, HookVerdict};
-use crate::approval::{ApprovalRequest, Decision, Question};
+use crate::approval::{ApprovalQuestion, ApprovalRequest, Decision};
 use crate::exit::Exit;
-use crate::planned::{Arrived, Planned, Routed};
+use crate::planned::{JoinArrivals, PlannedBranch, RecordedRoute};
 use crate::state_input::StateInput;
-use stepfold_trim::{Kept, Summary};
+use stepfold_trim::{MessageRanges, Summary};
 
 /// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
 /// [`Recording`](crate::Recording).
@@ -113,7 +113,7 @@ pub enum EventKind {
         repairs: Vec<String>,
         /// The messages that the model is shown, if not all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        shown: Option<Kept>,
+        shown: Option<MessageRanges>,
         /// A digest of the tools on offer, and of their bindings to the state.
         /// None where they are asked for at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,13 +166,13 @@ pub enum EventKind {
         model: Option<String>,
         /// The fates of its calls, by their places; those that are not here run.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        fates: Vec<(usize, Fate)>,
+        fates: Vec<(usize, CallDisposition)>,
         /// A digest of the tools on offer, as of a beginning, where tools are listed at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
         /// The fate of the output, if one was requested and the reply gives one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        output: Option<OutputFate>,
+        output: Option<OutputDisposition>,
         /// Whether the run ends because this reply, and those before it, are empty.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         gives_up: bool,
@@ -216,7 +216,7 @@ pub enum EventKind {
     /// state than they would run with.
     Asked {
         /// Their fates, by their places.
-        fates: Vec<(usize, Fate)>,
+        fates: Vec<(usize, CallDisposition)>,
     },
     /// Calls or branches that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
     ///
@@ -258,16 +258,16 @@ pub enum EventKind {
     Planned {
         /// Its branches, in the order in which they are merged.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        branches: Vec<Planned>,
+        branches: Vec<PlannedBranch>,
         /// Branches that are put off until nothing else is left.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        deferred: Vec<Planned>,
+        deferred: Vec<PlannedBranch>,
         /// The nodes that wait at joins that are not complete.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        arrived: Vec<Arrived>,
+        arrived: Vec<JoinArrivals>,
         /// The choices of routers.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        routes: Vec<Routed>,
+        routes: Vec<RecordedRoute>,
         /// Why the graph ends here, if it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit: Option<Exit>,
@@ -282,9 +282,9 @@ pub enum EventKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Fate {
+pub enum CallDisposition {
     /// A decision is required.
-    Ask(Question),
+    Ask(ApprovalQuestion),
     /// It is decided with the call at this place, an equal one that comes before it: one question for both.
     Same(usize),
     /// It is answered without running.
@@ -295,7 +295,7 @@ pub enum Fate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum OutputFate {
+pub enum OutputDisposition {
     /// It is valid: this value.
     Valid(Value),
     /// It is not; the model was told, or, with no repair left, the run ends.

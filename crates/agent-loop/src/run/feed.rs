@@ -7,14 +7,14 @@ use std::time::Duration;
 use serde_json::Value;
 use stepfold_state_core::ErrorChain;
 use stepfold_state_core::chat::{
-    Message, Repaired, Reply, Role, ToolCall, Transcript, Usage, with_unique_call_ids,
+    Message, RepairedTranscript, Reply, Role, ToolCall, Transcript, Usage, with_unique_call_ids,
 };
 use stepfold_state_core::state::{Delta, Schema, State, Template, ValueRef};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::approval_rules::ReplyQuestions;
-use super::event::{Event, EventKind, Fate, OutputFate, StepEnd};
-use super::machine::{Need, Run, RunPhase};
+use super::event::{CallDisposition, Event, EventKind, OutputDisposition, StepEnd};
+use super::machine::{Run, RunNeed, RunPhase};
 use super::step::{ItemCondition, ItemOutcome, OpenStep, StepItem, WorkOutcome};
 use super::step_end::not_run;
 use super::taken_ids::TakenIds;
@@ -24,7 +24,7 @@ use crate::decisions::Decisions;
 use crate::edit::Edit;
 use crate::error::{FeedError, StartError};
 use crate::exit::Exit;
-use crate::planned::{Next, NodeOutcome, NodeStatus, Planned};
+use crate::planned::{NextSuperstep, NodeOutcome, NodeStatus, PlannedBranch};
 use crate::state_input::TEMPORARY;
 
 /// A placeholder for an unknown value. No text that people write contains it.
@@ -33,7 +33,7 @@ const HOLE: &str = "\u{0}unknown\u{0}";
 /// An answer of a host to a run that [needs](Need) something.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Answer {
+pub enum RunAnswer {
     /// Begin.
     Begin,
     /// The combined actions of the hooks of a point.
@@ -49,7 +49,7 @@ pub enum Answer {
     /// Values or results are changed from outside. Taken after the beginning and before the end, whatever the run needs.
     Edit(Edit),
     /// Calls that [need an approval](Run::calls_to_ask) now.
-    Ask(Vec<(usize, Fate)>),
+    Ask(Vec<(usize, CallDisposition)>),
     /// Calls or branches that must not run twice are about to start; by their places.
     Started(Vec<usize>),
     /// A run inside of a call or a branch has made a commit of its own.
@@ -78,10 +78,10 @@ pub enum Answer {
     TimedOut,
 }
 
-impl Answer {
+impl RunAnswer {
     /// The outcome of a call or a branch, which all hooks have seen.
     pub fn outcome(place: usize, outcome: impl Into<WorkOutcome>) -> Self {
-        Answer::Outcomes(vec![ItemOutcome::new(place, outcome)])
+        RunAnswer::Outcomes(vec![ItemOutcome::new(place, outcome)])
     }
 }
 
@@ -151,7 +151,7 @@ impl Run {
     /// # Errors
     /// [`FeedError`] when the run does not need this answer, or the answer does not fit: an unknown request, a
     /// second decision, modified arguments that the tool does not accept.
-    pub fn feed(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
+    pub fn feed(&self, answer: RunAnswer, elapsed: Duration) -> Result<Event, FeedError> {
         // NOTE: An answer becomes an event first, and only its commit changes the run: a store that fails leaves the
         // run as it was, and a replay is nothing but commits. See docs/decisions/loop.md.
         let mut event = self.event_of(answer, elapsed)?;
@@ -169,30 +169,30 @@ impl Run {
     }
 
     /// The event, without the end of a step that it may bring about. Whether it may happen now is checked afterwards.
-    fn event_of(&self, answer: Answer, elapsed: Duration) -> Result<Event, FeedError> {
+    fn event_of(&self, answer: RunAnswer, elapsed: Duration) -> Result<Event, FeedError> {
         let kind = match answer {
-            Answer::Begin => return self.begun(elapsed),
-            Answer::Hooked(report) => return self.hooked(report, elapsed),
-            Answer::Reply(reply) => return self.replied(reply, elapsed),
-            Answer::Edit(edit) => return self.edited(&edit, elapsed),
-            Answer::Plan => return self.planned(elapsed),
-            Answer::Outcomes(outcomes) => return self.answered(outcomes, elapsed),
-            Answer::Steer(messages) => {
+            RunAnswer::Begin => return self.begun(elapsed),
+            RunAnswer::Hooked(report) => return self.hooked(report, elapsed),
+            RunAnswer::Reply(reply) => return self.replied(reply, elapsed),
+            RunAnswer::Edit(edit) => return self.edited(&edit, elapsed),
+            RunAnswer::Plan => return self.planned(elapsed),
+            RunAnswer::Outcomes(outcomes) => return self.answered(outcomes, elapsed),
+            RunAnswer::Steer(messages) => {
                 let messages = well_formed(messages.into_iter().map(Arc::new).collect());
                 return Ok(Event { messages, ..Event::new(self.tally.steps, elapsed, EventKind::Steered) });
             }
-            Answer::Summary(text) => self.summarized(text)?,
-            Answer::Decisions(decisions) => self.decisions(decisions)?,
-            Answer::Interrupted => self.interrupted(),
-            Answer::Ask(fates) => EventKind::Asked { fates },
+            RunAnswer::Summary(text) => self.summarized(text)?,
+            RunAnswer::Decisions(decisions) => self.decisions(decisions)?,
+            RunAnswer::Interrupted => self.interrupted(),
+            RunAnswer::Ask(fates) => EventKind::Asked { fates },
             // NOTE: A hook before tools can refuse a call, so none may be marked as started before all hooks have seen
             // it.
-            Answer::Started(places) if self.are_hooked() => EventKind::Started { places },
-            Answer::Started(_) => return Err(self.not_needed("started")),
-            Answer::Inner { place, event } => EventKind::Inner { place, event },
-            Answer::Asks { place, requests } => EventKind::Asks { place, requests },
-            Answer::Cancelled => EventKind::Cancelled,
-            Answer::TimedOut => EventKind::TimedOut,
+            RunAnswer::Started(places) if self.are_hooked() => EventKind::Started { places },
+            RunAnswer::Started(_) => return Err(self.not_needed("started")),
+            RunAnswer::Inner { place, event } => EventKind::Inner { place, event },
+            RunAnswer::Asks { place, requests } => EventKind::Asks { place, requests },
+            RunAnswer::Cancelled => EventKind::Cancelled,
+            RunAnswer::TimedOut => EventKind::TimedOut,
         };
         Ok(Event::new(self.tally.steps, elapsed, kind))
     }
@@ -246,12 +246,12 @@ impl Run {
 
     /// The log with the new messages, repaired if necessary. The part that is known to be well-formed is not checked
     /// again.
-    fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> Repaired {
+    fn repaired(&self, log: Transcript, new: &[Arc<Message>]) -> RepairedTranscript {
         // NOTE: To look at the new messages only keeps the cost of a turn independent of the length of the
         // conversation.
         let is_known = self.cache.messages > 0 && self.cache.messages + new.len() == log.len();
         if is_known && new.iter().cloned().collect::<Transcript>().check().is_ok() {
-            return Repaired::unchanged(log);
+            return RepairedTranscript::unchanged(log);
         }
         log.repair()
     }
@@ -342,7 +342,7 @@ impl Run {
 
     fn hooked(&self, report: HookReport, elapsed: Duration) -> Result<Event, FeedError> {
         let HookReport { point, delta, rewrite, messages, verdict, answers, writes } = report;
-        if !matches!(self.decide(), Need::Hook(needed) if needed == point) {
+        if !matches!(self.decide(), RunNeed::Hook(needed) if needed == point) {
             return Err(self.not_needed("hooked"));
         }
         let is_open = self.open_step().is_some();
@@ -391,7 +391,9 @@ impl Run {
             output = self.output_of_text(&message.text(), is_last, cut.is_some());
         }
         let fault_message = match (&output, self.agent.output_spec()) {
-            (Some(OutputFate::Invalid { faults, again: true }), Some(spec)) if !message.has_tool_calls() => {
+            (Some(OutputDisposition::Invalid { faults, again: true }), Some(spec))
+                if !message.has_tool_calls() =>
+            {
                 Some(Message::user(spec.fault_message(faults)).into())
             }
             _ => None,
@@ -443,7 +445,7 @@ impl Run {
         reply: &Message,
         cut: Option<&Exit>,
         is_last: bool,
-    ) -> (Vec<(usize, Fate)>, Option<OutputFate>) {
+    ) -> (Vec<(usize, CallDisposition)>, Option<OutputDisposition>) {
         let limits = self.limits();
         let ran = self.spent().calls;
         let left = limits.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(ran));
@@ -468,10 +470,10 @@ impl Run {
                 None
             };
             if let Some(why) = why {
-                fates.push((place, Fate::Answer(not_run(call, &why).into())));
+                fates.push((place, CallDisposition::Answer(not_run(call, &why).into())));
             } else if let Some((outcome, fate)) = self.output_of_call(call) {
-                fates.push((place, Fate::Answer(outcome.into())));
-                output = output.filter(|known| matches!(known, OutputFate::Valid(_))).or(Some(fate));
+                fates.push((place, CallDisposition::Answer(outcome.into())));
+                output = output.filter(|known| matches!(known, OutputDisposition::Valid(_))).or(Some(fate));
             } else {
                 running += 1;
                 let fate = self.fate(&mut asking, place, call, || self.state.clone());
@@ -482,7 +484,7 @@ impl Run {
     }
 
     /// If the call gives the output: its outcome, and the fate of the output.
-    fn output_of_call(&self, call: &ToolCall) -> Option<(CallOutcome, OutputFate)> {
+    fn output_of_call(&self, call: &ToolCall) -> Option<(CallOutcome, OutputDisposition)> {
         let spec = self.agent.output_spec()?;
         if call.name != OUTPUT_TOOL || spec.mode() != OutputMode::Tool {
             return None;
@@ -494,25 +496,25 @@ impl Run {
         Some(match checked {
             Ok(value) => {
                 let result = stepfold_state_core::chat::ToolResult::value(&*call.id, &*call.name, "accepted");
-                (CallOutcome::new(CallStatus::Succeeded, result), OutputFate::Valid(value))
+                (CallOutcome::new(CallStatus::Succeeded, result), OutputDisposition::Valid(value))
             }
             Err(faults) => {
                 let status = CallStatus::Failed(CallFailure::InvalidArguments);
                 let outcome = CallOutcome::without_result(call, status, spec.fault_message(&faults));
                 let again = self.may_repair_output();
-                (outcome, OutputFate::Invalid { faults, again })
+                (outcome, OutputDisposition::Invalid { faults, again })
             }
         })
     }
 
-    fn output_of_text(&self, text: &str, is_last: bool, is_cut: bool) -> Option<OutputFate> {
+    fn output_of_text(&self, text: &str, is_last: bool, is_cut: bool) -> Option<OutputDisposition> {
         let spec = self.agent.output_spec()?;
         if text.trim().is_empty() || is_cut {
             return None;
         }
         Some(match spec.of_text(text) {
-            Ok(value) => OutputFate::Valid(value),
-            Err(faults) => OutputFate::Invalid { faults, again: !is_last && self.may_repair_output() },
+            Ok(value) => OutputDisposition::Valid(value),
+            Err(faults) => OutputDisposition::Invalid { faults, again: !is_last && self.may_repair_output() },
         })
     }
 
@@ -532,11 +534,11 @@ impl Run {
         if next.exit.is_none()
             && let Some(limit) = self.limit()
         {
-            next = Next { routes: next.routes, ..Next::exit(limit) };
+            next = NextSuperstep { routes: next.routes, ..NextSuperstep::exit(limit) };
         }
         let step = self.tally.steps + u64::from(next.exit.is_none());
         let delta = planner.writes(walk.position(), &next, &self.state).map_err(FeedError::Plan)?;
-        let Next { branches, deferred, arrived, routes, exit } = next;
+        let NextSuperstep { branches, deferred, arrived, routes, exit } = next;
         let kind = EventKind::Planned { branches, deferred, arrived, routes, exit };
         Ok(Event { delta, ..Event::new(step, elapsed, kind) })
     }
@@ -615,7 +617,8 @@ impl Run {
         let mut state = self.state.clone();
         let mut end = StepEnd::default();
         let mut ids = TakenIds::new(&self.cache.call_ids);
-        let branches: Vec<&Planned> = step.items.iter().filter_map(|item| item.planned.as_ref()).collect();
+        let branches: Vec<&PlannedBranch> =
+            step.items.iter().filter_map(|item| item.planned.as_ref()).collect();
         let outcomes = outcomes.iter().filter_map(|outcome| outcome.node());
         for (place, (planned, outcome)) in branches.iter().zip(outcomes).enumerate() {
             let first = event.delta.len();

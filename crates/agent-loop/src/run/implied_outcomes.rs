@@ -6,7 +6,7 @@ use stepfold_state_core::chat::{ToolCall, ToolResult};
 use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 
 use super::event::EventKind;
-use super::feed::Answer;
+use super::feed::RunAnswer;
 use super::machine::Run;
 use super::requests::ItemDecision;
 use super::step::{ItemOutcome, ItemState, OpenStep, StepItem, WorkOutcome};
@@ -81,7 +81,7 @@ impl Run {
         // What an agent has said and written until now is kept, with its open calls answered.
         let (mut messages, mut delta) = (child.messages.clone(), child.writes.clone());
         // NOTE: Its messages become messages of the graph, where every call needs a result.
-        if let Ok(last) = run.feed(Answer::Cancelled, run.elapsed()) {
+        if let Ok(last) = run.feed(RunAnswer::Cancelled, run.elapsed()) {
             let schema = self.state.schema();
             delta.extend(last.delta.iter().filter(|write| inside.shares_write(schema, write)).cloned());
             messages.extend(last.messages);

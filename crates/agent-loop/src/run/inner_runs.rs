@@ -20,7 +20,7 @@ use super::unknown_calls::{UnknownCall, under_outer_path};
 use crate::agent::{BranchAgent, EndedAgent, HostedAgent, NotBegun, RunLimits, result_of_call};
 use crate::error::FeedError;
 use crate::exit::Exit;
-use crate::planned::{Attempts, NodeOutcome};
+use crate::planned::{AttemptPolicy, NodeOutcome};
 
 /// Agents inside agents inside agents: no deeper than this.
 const MAX_NESTING: usize = 16;
@@ -317,7 +317,7 @@ impl Run {
     }
 
     /// The limits of attempts of the work inside of an item. A call is attempted once, within the limits of its agent.
-    pub(crate) fn attempts(&self, place: usize) -> Attempts {
+    pub(crate) fn attempts(&self, place: usize) -> AttemptPolicy {
         let planned = self.item(place).and_then(|item| item.planned.as_ref());
         let attempts = planned.zip(self.planner()).map(|(planned, planner)| planner.attempts(&planned.node));
         attempts.unwrap_or_default()

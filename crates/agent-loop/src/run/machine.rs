@@ -25,7 +25,7 @@ use crate::approval::nested_path;
 use crate::decisions::SettledDecision;
 use crate::error::StartError;
 use crate::exit::{Breakpoint, Exit};
-use crate::planned::{OpenBranch, Planned};
+use crate::planned::{OpenBranch, PlannedBranch};
 use crate::state_input::{StateInput, canonical_inputs};
 use stepfold_trim::{Summary, SummaryPlan, View};
 
@@ -200,7 +200,7 @@ impl ApprovedCall {
 /// The need of a run: the input with which it continues.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Need {
+pub enum RunNeed {
     /// The start: [`Answer::Begin`](crate::Answer::Begin).
     Begin,
     /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked). After a tool, those that failed before:
@@ -227,19 +227,19 @@ pub enum Need {
     Nothing(Exit),
 }
 
-impl fmt::Display for Need {
+impl fmt::Display for RunNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Need::Begin => f.write_str("its beginning"),
-            Need::Hook(point) => write!(f, "its hooks {point}"),
-            Need::Summary(_) => f.write_str("a summary"),
-            Need::Model => f.write_str("a reply of the model"),
-            Need::Interrupted => f.write_str("the report of interrupted calls"),
-            Need::Approval => f.write_str("decisions about approvals"),
-            Need::Calls => f.write_str("outcomes of calls"),
-            Need::Superstep => f.write_str("the next superstep"),
-            Need::Nodes => f.write_str("outcomes of nodes"),
-            Need::Nothing(exit) => write!(f, "nothing more, since {exit}"),
+            RunNeed::Begin => f.write_str("its beginning"),
+            RunNeed::Hook(point) => write!(f, "its hooks {point}"),
+            RunNeed::Summary(_) => f.write_str("a summary"),
+            RunNeed::Model => f.write_str("a reply of the model"),
+            RunNeed::Interrupted => f.write_str("the report of interrupted calls"),
+            RunNeed::Approval => f.write_str("decisions about approvals"),
+            RunNeed::Calls => f.write_str("outcomes of calls"),
+            RunNeed::Superstep => f.write_str("the next superstep"),
+            RunNeed::Nodes => f.write_str("outcomes of nodes"),
+            RunNeed::Nothing(exit) => write!(f, "nothing more, since {exit}"),
         }
     }
 }
@@ -377,47 +377,47 @@ impl Run {
     }
 
     /// The next need of the run. Pure: it is the same until an event is committed.
-    pub fn decide(&self) -> Need {
+    pub fn decide(&self) -> RunNeed {
         match &self.phase {
-            RunPhase::Fresh(_) => Need::Begin,
-            RunPhase::Opening => Need::Hook(HookPoint::BeforeRun),
+            RunPhase::Fresh(_) => RunNeed::Begin,
+            RunPhase::Opening => RunNeed::Hook(HookPoint::BeforeRun),
             RunPhase::Condensing { .. } => match self.summary_plan() {
-                Some(plan) => Need::Summary(Box::new(plan)),
-                None => Need::Model,
+                Some(plan) => RunNeed::Summary(Box::new(plan)),
+                None => RunNeed::Model,
             },
-            RunPhase::Asking { is_hooked: false, .. } => Need::Hook(HookPoint::BeforeModel),
-            RunPhase::Asking { .. } => Need::Model,
+            RunPhase::Asking { is_hooked: false, .. } => RunNeed::Hook(HookPoint::BeforeModel),
+            RunPhase::Asking { .. } => RunNeed::Model,
             RunPhase::Working(step) => self.needed_by(step),
-            RunPhase::Leaving(_) => Need::Hook(HookPoint::OnExit),
-            RunPhase::Closing(_) => Need::Hook(HookPoint::AfterRun),
-            RunPhase::Done(exit) => Need::Nothing(exit.clone()),
+            RunPhase::Leaving(_) => RunNeed::Hook(HookPoint::OnExit),
+            RunPhase::Closing(_) => RunNeed::Hook(HookPoint::AfterRun),
+            RunPhase::Done(exit) => RunNeed::Nothing(exit.clone()),
         }
     }
 
-    fn needed_by(&self, step: &OpenStep) -> Need {
+    fn needed_by(&self, step: &OpenStep) -> RunNeed {
         let items = &step.items;
         if items.any(ItemCondition::HookPending) {
             // Before anything else can end the step.
-            return Need::Hook(HookPoint::AfterTool);
+            return RunNeed::Hook(HookPoint::AfterTool);
         }
         // NOTE: Only of a run that was loaded or taken over: items that this host has started itself are under way.
         if items.any(ItemCondition::Started) && self.is_lost {
-            return Need::Interrupted;
+            return RunNeed::Interrupted;
         }
         match &step.plan {
             // No call of a reply runs before all decisions about that reply are there.
-            StepPlan::Calls(_) if items.any(ItemCondition::Waiting) => Need::Approval,
+            StepPlan::Calls(_) if items.any(ItemCondition::Waiting) => RunNeed::Approval,
             StepPlan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
-                Need::Hook(HookPoint::BeforeTool)
+                RunNeed::Hook(HookPoint::BeforeTool)
             }
-            StepPlan::Calls(_) => Need::Calls,
-            StepPlan::Branches(_) if !items.any(ItemCondition::Open) => Need::Superstep,
+            StepPlan::Calls(_) => RunNeed::Calls,
+            StepPlan::Branches(_) if !items.any(ItemCondition::Open) => RunNeed::Superstep,
             StepPlan::Branches(_)
                 if items.any(ItemCondition::Runnable) || items.any(ItemCondition::Started) =>
             {
-                Need::Nodes
+                RunNeed::Nodes
             }
-            StepPlan::Branches(_) => Need::Approval,
+            StepPlan::Branches(_) => RunNeed::Approval,
         }
     }
 
@@ -565,7 +565,7 @@ impl Run {
 
     /// All branches of the superstep, in the order in which they are merged: a branch is known by its place. Empty
     /// unless the run is that of a graph, within a superstep.
-    pub fn branches(&self) -> impl Iterator<Item = &Planned> {
+    pub fn branches(&self) -> impl Iterator<Item = &PlannedBranch> {
         let items = self.open_step().map(|step| &*step.items).unwrap_or_default();
         items.iter().filter_map(|item| item.planned.as_ref())
     }
@@ -673,15 +673,15 @@ impl Run {
         }
         // NOTE: Visits count over the whole run, so a run that is resumed elsewhere stops at the same places.
         let is_here = |breakpoint: &&Breakpoint| match (&self.decide(), &breakpoint.tool) {
-            (Need::Nodes, _) if !self.is_superstep_untouched() => false,
-            (Need::Nodes, _) => self.open_tasks().any(|task| {
+            (RunNeed::Nodes, _) if !self.is_superstep_untouched() => false,
+            (RunNeed::Nodes, _) => self.open_tasks().any(|task| {
                 let execution = task.execution();
                 breakpoint.node.as_deref() == Some(task.name()) && breakpoint.is_visit(execution..=execution)
             }),
-            (Need::Model, None) if breakpoint.node.is_none() => {
+            (RunNeed::Model, None) if breakpoint.node.is_none() => {
                 breakpoint.is_visit(self.tally.steps + 1..=self.tally.steps + 1)
             }
-            (Need::Calls, Some(tool)) => {
+            (RunNeed::Calls, Some(tool)) => {
                 let open = self.open_calls().iter().filter(|(_, call)| call.name == *tool).count() as u64;
                 let before = self.tally.calls.get(tool).copied().unwrap_or(0);
                 open > 0 && breakpoint.is_visit(before + 1..=before + open)

@@ -75,11 +75,11 @@ mod taken_ids;
 mod tests;
 mod unknown_calls;
 
-pub use self::event::{Event, EventKind, FORMAT_VERSION, Fate, OutputFate, StepEnd};
-pub use self::feed::{Answer, HookReport};
+pub use self::event::{CallDisposition, Event, EventKind, FORMAT_VERSION, OutputDisposition, StepEnd};
+pub use self::feed::{HookReport, RunAnswer};
 pub use self::input::Input;
 pub use self::load_error::LoadError;
-pub use self::machine::{Need, PendingHook, Run};
+pub use self::machine::{PendingHook, Run, RunNeed};
 pub use self::recorded_outcomes::{AnsweredItem, RecordedCall, RecordedOutcome};
 pub use self::shared_values::SharedValue;
 pub use self::step::{ItemOutcome, WorkOutcome};

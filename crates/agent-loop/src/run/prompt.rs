@@ -5,7 +5,7 @@
 
 use stepfold_state_core::chat::{Message, Transcript};
 
-use stepfold_trim::{Kept, Summary, TurnView, View, Window};
+use stepfold_trim::{MessageRanges, Summary, TurnView, View, Window};
 
 #[derive(Clone, Debug)]
 pub(crate) struct ModelPrompt {
@@ -120,7 +120,7 @@ impl ModelPrompt {
 }
 
 /// The view of a log, with its kept messages and its summary.
-pub(crate) fn view_of(log: &Transcript, kept: Option<&Kept>, summary: Option<&Summary>) -> View {
+pub(crate) fn view_of(log: &Transcript, kept: Option<&MessageRanges>, summary: Option<&Summary>) -> View {
     match (kept, summary) {
         (_, Some(summary)) => summary.view(log),
         (Some(kept), None) => View::of(log, kept.clone()),

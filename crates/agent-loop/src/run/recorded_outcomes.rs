@@ -7,7 +7,7 @@ use stepfold_state_core::chat::{Message, ToolResult};
 use stepfold_state_core::state::{Delta, Write};
 use stepfold_tools::{CallOutcome, CallStatus};
 
-use super::event::{Event, EventKind, Fate, is_default};
+use super::event::{CallDisposition, Event, EventKind, is_default};
 use super::step::{ItemOutcome, WorkOutcome};
 use crate::error::FeedError;
 use crate::planned::NodeOutcome;
@@ -146,8 +146,8 @@ impl Event {
             EventKind::Answered(items) => items.iter().map(|item| self.outcome_of(item)).collect(),
             EventKind::Replied { fates, .. } => {
                 let answered = fates.iter().filter_map(|(place, fate)| match fate {
-                    Fate::Answer(outcome) => Some((*place, outcome)),
-                    Fate::Ask(_) | Fate::Same(_) => None,
+                    CallDisposition::Answer(outcome) => Some((*place, outcome)),
+                    CallDisposition::Ask(_) | CallDisposition::Same(_) => None,
                 });
                 let whole = |(place, outcome): (usize, &RecordedCall)| {
                     Some(ItemOutcome::new(place, self.call_outcome(place, outcome, None)?))
@@ -222,7 +222,7 @@ impl Event {
     pub(super) fn trim_fates(&mut self) {
         let EventKind::Replied { fates, .. } = &mut self.kind else { return };
         for (place, fate) in fates {
-            if let Fate::Answer(outcome) = fate {
+            if let CallDisposition::Answer(outcome) = fate {
                 let in_message = result_in(&self.messages, *place + 1);
                 outcome.result = outcome.result.take().filter(|result| Some(result) != in_message);
             }
@@ -265,7 +265,7 @@ impl Event {
             }
             EventKind::Replied { fates, .. } => {
                 for (_, fate) in fates {
-                    if let Fate::Answer(outcome) = fate {
+                    if let CallDisposition::Answer(outcome) = fate {
                         picked(&mut outcome.delta);
                     }
                 }

@@ -48,11 +48,11 @@ use stepfold_state_core::chat::{Arguments, Content, Message, ToolCall};
 use stepfold_state_core::state::Delta;
 use stepfold_tools::{AnsweredRequest, CallFailure, CallOutcome, CallStatus};
 
-use super::event::{Event, Fate, StepEnd, is_default};
+use super::event::{CallDisposition, Event, StepEnd, is_default};
 use super::machine::Run;
-use crate::approval::{ApprovalRequest, AskReason, Decision, Question, modification_note};
+use crate::approval::{ApprovalQuestion, ApprovalRequest, AskReason, Decision, modification_note};
 use crate::exit::Exit;
-use crate::planned::{Arrived, Ended, NodeOutcome, NodeStatus, Planned, Position};
+use crate::planned::{EndedBranch, JoinArrivals, NodeOutcome, NodeStatus, PlanPosition, PlannedBranch};
 use crate::state_input::{StateInput, retain_open};
 
 /// The open step.
@@ -109,9 +109,9 @@ pub(crate) struct SpentBudget {
 pub(crate) struct SuperstepWalk {
     pub(crate) has_begun: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) deferred: Vec<Planned>,
+    pub(crate) deferred: Vec<PlannedBranch>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) arrived: Vec<Arrived>,
+    pub(crate) arrived: Vec<JoinArrivals>,
     /// The number of supersteps in which each node had branches.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) executions: BTreeMap<String, u64>,
@@ -230,7 +230,7 @@ impl ItemList {
 pub(crate) struct StepItem {
     /// The branch. A call stands in the reply.
     #[serde(flatten)]
-    pub(crate) planned: Option<Planned>,
+    pub(crate) planned: Option<PlannedBranch>,
     /// The modified arguments, in place of the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) modified: Option<Value>,
@@ -509,21 +509,21 @@ impl OpenStep {
     }
 
     /// Applies the fates of calls that do not simply run. Answered ones have their outcomes from the event.
-    pub(crate) fn apply_fates(&mut self, fates: &[(usize, Fate)]) {
+    pub(crate) fn apply_fates(&mut self, fates: &[(usize, CallDisposition)]) {
         for (place, fate) in fates {
             let first = match fate {
-                Fate::Same(first) => self.items.get(*first).map(|item| item.inputs.clone()),
+                CallDisposition::Same(first) => self.items.get(*first).map(|item| item.inputs.clone()),
                 _ => None,
             };
             self.items.change(*place, |item| match fate {
-                Fate::Ask(question) => item.ask(question.clone()),
-                Fate::Same(first_place) => {
+                CallDisposition::Ask(question) => item.ask(question.clone()),
+                CallDisposition::Same(first_place) => {
                     // NOTE: One decision covers both calls, so both were approved with the values that the first
                     // request showed.
                     item.inputs = first.unwrap_or_default();
                     item.state = ItemState::Same(*first_place);
                 }
-                Fate::Answer(_) => {}
+                CallDisposition::Answer(_) => {}
             });
         }
     }
@@ -535,11 +535,13 @@ impl OpenStep {
 
     /// Whether these calls may be put up for approval now: none was requested before, or it was granted for other values
     /// from the state.
-    pub(crate) fn may_ask(&self, fates: &[(usize, Fate)]) -> bool {
-        let is_open = |(place, fate): &(usize, Fate)| match fate {
-            Fate::Ask(question) => self.items.get(*place).is_some_and(|item| item.may_be_asked(question)),
-            Fate::Same(_) => self.items.get(*place).is_some_and(StepItem::is_unasked),
-            Fate::Answer(_) => false,
+    pub(crate) fn may_ask(&self, fates: &[(usize, CallDisposition)]) -> bool {
+        let is_open = |(place, fate): &(usize, CallDisposition)| match fate {
+            CallDisposition::Ask(question) => {
+                self.items.get(*place).is_some_and(|item| item.may_be_asked(question))
+            }
+            CallDisposition::Same(_) => self.items.get(*place).is_some_and(StepItem::is_unasked),
+            CallDisposition::Answer(_) => false,
         };
         self.calls().is_some() && !fates.is_empty() && fates.iter().all(is_open) && is_asked(fates)
     }
@@ -551,7 +553,7 @@ impl OpenStep {
     }
 
     /// The superstep that has ended.
-    pub(crate) fn ended(&self) -> Vec<Ended<'_>> {
+    pub(crate) fn ended(&self) -> Vec<EndedBranch<'_>> {
         self.items.iter().filter_map(StepItem::ended).collect()
     }
 
@@ -573,8 +575,8 @@ impl OpenStep {
 }
 
 impl SuperstepWalk {
-    pub(crate) fn position(&self) -> Position<'_> {
-        Position {
+    pub(crate) fn position(&self) -> PlanPosition<'_> {
+        PlanPosition {
             has_begun: self.has_begun,
             deferred: &self.deferred,
             arrived: &self.arrived,
@@ -583,7 +585,7 @@ impl SuperstepWalk {
     }
 
     /// One more superstep of each of these nodes.
-    pub(crate) fn count(&mut self, branches: &[Planned]) {
+    pub(crate) fn count(&mut self, branches: &[PlannedBranch]) {
         let mut last: Option<&str> = None;
         for planned in branches {
             // NOTE: Executions count supersteps, not branches: the limit is there to end loops, and a fan-out over
@@ -601,12 +603,12 @@ impl SuperstepWalk {
 }
 
 /// Whether each call that is decided with another one has that one before it, which is asked about.
-pub(crate) fn is_asked(fates: &[(usize, Fate)]) -> bool {
+pub(crate) fn is_asked(fates: &[(usize, CallDisposition)]) -> bool {
     let mut asked = BTreeSet::new();
     fates.iter().all(|(place, fate)| match fate {
-        Fate::Ask(_) => asked.insert(*place),
-        Fate::Same(first) => first < place && asked.contains(first),
-        Fate::Answer(_) => true,
+        CallDisposition::Ask(_) => asked.insert(*place),
+        CallDisposition::Same(first) => first < place && asked.contains(first),
+        CallDisposition::Answer(_) => true,
     })
 }
 
@@ -627,7 +629,7 @@ impl StepItem {
     }
 
     /// Requests a decision about the item itself.
-    pub(crate) fn ask(&mut self, question: Question) {
+    pub(crate) fn ask(&mut self, question: ApprovalQuestion) {
         self.may_have_happened |= question.reason == AskReason::MayHaveHappened;
         self.state = ItemState::Asking(question.reason);
         self.inputs = question.inputs_from_state;
@@ -648,7 +650,7 @@ impl StepItem {
         self.is_ahead() && self.round > 0
     }
 
-    fn may_be_asked(&self, question: &Question) -> bool {
+    fn may_be_asked(&self, question: &ApprovalQuestion) -> bool {
         let is_other = self.is_approved() && question.inputs_from_state != self.inputs;
         (self.is_unasked() || is_other) && question.reason == self.reason_to_ask()
     }
@@ -781,9 +783,9 @@ impl StepItem {
         outcome
     }
 
-    fn ended(&self) -> Option<Ended<'_>> {
+    fn ended(&self) -> Option<EndedBranch<'_>> {
         let (outcome, planned) = (self.outcome()?.node()?, self.planned.as_ref()?);
-        Some(Ended {
+        Some(EndedBranch {
             node: &planned.node,
             item: planned.item.as_ref(),
             error: outcome.error.as_deref(),

@@ -11,7 +11,7 @@ use stepfold_tools::{InputRequest, Invocation, InvokeOptions, key_of_call};
 use super::machine::Run;
 use super::step::StepItem;
 use crate::approval::{ApprovalRequest, AskReason, Decision, RequestSubject, path_of_call, whole_micros};
-use crate::planned::{OpenBranch, Planned};
+use crate::planned::{OpenBranch, PlannedBranch};
 
 /// An item of the open step of a run: a call, or a branch.
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ impl<'a> StepTask<'a> {
     }
 
     /// The branch, if it is one.
-    pub(crate) fn planned(&self) -> Option<&'a Planned> {
+    pub(crate) fn planned(&self) -> Option<&'a PlannedBranch> {
         self.item.planned.as_ref()
     }
 
@@ -119,7 +119,7 @@ impl<'a> StepTask<'a> {
     pub(crate) fn branch(&self) -> OpenBranch {
         let planned = self.planned().cloned().unwrap_or_else(|| {
             let ToolCall { name, arguments, .. } = self.call();
-            Planned::new(name, arguments.as_object().cloned().map(Value::Object))
+            PlannedBranch::new(name, arguments.as_object().cloned().map(Value::Object))
         });
         OpenBranch {
             place: self.place,
@@ -145,7 +145,7 @@ impl Run {
     }
 }
 
-impl Planned {
+impl PlannedBranch {
     /// The branch as a call of its node about its item.
     pub(super) fn as_call(&self, place: usize) -> ToolCall {
         let about = match &self.item {

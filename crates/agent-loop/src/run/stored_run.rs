@@ -22,7 +22,7 @@ use super::step::{OpenStep, StepPlan};
 use super::unknown_calls::UnknownCall;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::SettledDecision;
-use stepfold_trim::{Kept, Summary, View};
+use stepfold_trim::{MessageRanges, Summary, View};
 
 /// The stored form of a run, as it is written.
 #[derive(Serialize)]
@@ -51,7 +51,7 @@ struct WrittenRun<'a> {
 struct WrittenView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<&'a str>,
-    kept: &'a Kept,
+    kept: &'a MessageRanges,
     of: usize,
 }
 
@@ -81,7 +81,7 @@ struct LoadedRun {
 struct LoadedView {
     #[serde(default)]
     instructions: Option<String>,
-    kept: Kept,
+    kept: MessageRanges,
     of: usize,
 }
 

@@ -14,14 +14,14 @@ use stepfold_trim::{Summarize, Trim};
 
 use super::machine::RunPhase;
 use super::step::{ItemState, OpenStep, SpentBudget, StepPlan};
-use super::{Answer, Event, HookReport, Input, ItemOutcome, Need, Run};
+use super::{Event, HookReport, Input, ItemOutcome, Run, RunAnswer, RunNeed};
 use crate::agent::{Agent, BranchEnd, Emitter, HookAction, HookContext, HookPoint, HookVerdict, Planner};
 use crate::approval::{AskReason, Decision};
 use crate::decisions::Decisions;
 use crate::edit::Edit;
 use crate::error::FeedError;
 use crate::exit::Exit;
-use crate::planned::{Ended, Next, NodeOutcome, OpenBranch, Planned, Position};
+use crate::planned::{EndedBranch, NextSuperstep, NodeOutcome, OpenBranch, PlanPosition, PlannedBranch};
 use crate::test_kit::Script;
 
 /// The next phases, by phase and answer.
@@ -106,10 +106,15 @@ impl Planner for OneNode {
         Vec::new()
     }
 
-    fn next(&self, _: Position<'_>, ended: &[Ended<'_>], _: &State) -> Result<Next, FeedError> {
+    fn next(
+        &self,
+        _: PlanPosition<'_>,
+        ended: &[EndedBranch<'_>],
+        _: &State,
+    ) -> Result<NextSuperstep, FeedError> {
         Ok(match ended.is_empty() {
-            true => Next::of([Planned::new(self.0[0].clone(), None)]),
-            false => Next::exit(Exit::End),
+            true => NextSuperstep::of([PlannedBranch::new(self.0[0].clone(), None)]),
+            false => NextSuperstep::exit(Exit::End),
         })
     }
 
@@ -198,7 +203,7 @@ fn runs() -> Vec<Run> {
     }
     // An edit of a result that a summary replaces drops the summary.
     let condensing = at(agent, 5, RunPhase::Condensing { gave_up: false });
-    let summary = Answer::Summary(Ok(("short".to_owned(), Usage::default())));
+    let summary = RunAnswer::Summary(Ok(("short".to_owned(), Usage::default())));
     runs.extend(committed(&condensing, summary));
     runs.push(condensing);
     // An edit may make a long conversation short enough to need no summary.
@@ -212,11 +217,11 @@ fn runs() -> Vec<Run> {
     runs.push(long);
     runs.extend(open_calls(agent));
     let walk = at(&plans, 1, RunPhase::Working(OpenStep::of_walk()));
-    let planned = committed(&walk, Answer::Plan).unwrap();
-    let started = committed(&planned, Answer::Started(vec![0])).unwrap();
+    let planned = committed(&walk, RunAnswer::Plan).unwrap();
+    let started = committed(&planned, RunAnswer::Started(vec![0])).unwrap();
     let mut lost = started.clone();
     lost.take_over();
-    let ended = committed(&planned, Answer::outcome(0, NodeOutcome::succeeded())).unwrap();
+    let ended = committed(&planned, RunAnswer::outcome(0, NodeOutcome::succeeded())).unwrap();
     runs.extend([walk, planned, started, lost, ended]);
     for exit in [Exit::Text, Exit::MaxSteps] {
         runs.extend(
@@ -228,45 +233,48 @@ fn runs() -> Vec<Run> {
     runs.into_iter().chain(limited).collect()
 }
 
-fn reply(message: Message, reason: FinishReason) -> Answer {
+fn reply(message: Message, reason: FinishReason) -> RunAnswer {
     let mut reply = ReplyBuilder::new();
     reply.push(Chunk::Finished(reason));
     let mut reply: Reply = reply.finish().unwrap();
     reply.message = message;
-    Answer::Reply(reply)
+    RunAnswer::Reply(reply)
 }
 
 /// Answers of all kinds that a run may be given where it is.
-fn answers(run: &Run) -> Vec<Answer> {
+fn answers(run: &Run) -> Vec<RunAnswer> {
     let mut answers = vec![
-        Answer::Begin,
-        Answer::Summary(Ok(("short".to_owned(), Usage::default()))),
-        Answer::Summary(Err(("failed".to_owned(), Usage::default()))),
-        Answer::Steer(vec![Message::user("and now?")]),
+        RunAnswer::Begin,
+        RunAnswer::Summary(Ok(("short".to_owned(), Usage::default()))),
+        RunAnswer::Summary(Err(("failed".to_owned(), Usage::default()))),
+        RunAnswer::Steer(vec![Message::user("and now?")]),
         reply(calls(&["work"]), FinishReason::ToolCalls),
         reply(calls(&["work"]), FinishReason::Length),
         reply(Message::assistant("done"), FinishReason::Stop),
         reply(Message::assistant(""), FinishReason::Stop),
-        Answer::Edit(Edit::new().set("note", 1)),
-        Answer::Edit(Edit::new().result("x1", 2)),
-        Answer::Ask(run.calls_to_ask()),
-        Answer::Started(vec![0]),
-        Answer::Asks { place: 0, requests: Vec::new() },
-        Answer::Inner { place: 0, event: Box::new(Event::new(0, Duration::ZERO, super::EventKind::Steered)) },
-        Answer::Plan,
-        Answer::Interrupted,
-        Answer::Cancelled,
-        Answer::TimedOut,
+        RunAnswer::Edit(Edit::new().set("note", 1)),
+        RunAnswer::Edit(Edit::new().result("x1", 2)),
+        RunAnswer::Ask(run.calls_to_ask()),
+        RunAnswer::Started(vec![0]),
+        RunAnswer::Asks { place: 0, requests: Vec::new() },
+        RunAnswer::Inner {
+            place: 0,
+            event: Box::new(Event::new(0, Duration::ZERO, super::EventKind::Steered)),
+        },
+        RunAnswer::Plan,
+        RunAnswer::Interrupted,
+        RunAnswer::Cancelled,
+        RunAnswer::TimedOut,
     ];
     for decision in [Decision::Approve, Decision::reject("no")] {
         let decisions = run.pending().into_iter().map(|request| (request.id, decision.clone()));
-        answers.push(Answer::Decisions(Decisions::from(decisions.collect::<Vec<_>>())));
+        answers.push(RunAnswer::Decisions(Decisions::from(decisions.collect::<Vec<_>>())));
     }
     for point in HOOKS {
         for verdict in [HookVerdict::Proceed, HookVerdict::GoOn, HookVerdict::Stop("enough".to_owned())] {
-            answers.push(Answer::Hooked(HookReport { verdict, ..HookReport::new(point) }));
+            answers.push(RunAnswer::Hooked(HookReport { verdict, ..HookReport::new(point) }));
         }
-        answers.push(Answer::Hooked(HookReport {
+        answers.push(RunAnswer::Hooked(HookReport {
             answers: vec![(0, "no".to_owned())],
             ..HookReport::new(point)
         }));
@@ -276,17 +284,19 @@ fn answers(run: &Run) -> Vec<Answer> {
         let done = super::step_end::not_run(&call, "done");
         let done = stepfold_tools::CallOutcome::new(stepfold_tools::CallStatus::Succeeded, done.result);
         let pending_hook = Some(0);
-        answers
-            .push(Answer::Outcomes(vec![ItemOutcome { pending_hook, ..ItemOutcome::new(0, done.clone()) }]));
+        answers.push(RunAnswer::Outcomes(vec![ItemOutcome {
+            pending_hook,
+            ..ItemOutcome::new(0, done.clone())
+        }]));
         let stop = Some("enough".to_owned());
-        answers.push(Answer::Outcomes(vec![ItemOutcome { stop, ..ItemOutcome::new(0, done.clone()) }]));
-        answers.push(Answer::outcome(0, done));
+        answers.push(RunAnswer::Outcomes(vec![ItemOutcome { stop, ..ItemOutcome::new(0, done.clone()) }]));
+        answers.push(RunAnswer::outcome(0, done));
     }
-    answers.push(Answer::outcome(0, NodeOutcome::succeeded()));
+    answers.push(RunAnswer::outcome(0, NodeOutcome::succeeded()));
     answers
 }
 
-fn committed(run: &Run, answer: Answer) -> Option<Run> {
+fn committed(run: &Run, answer: RunAnswer) -> Option<Run> {
     let event = run.feed(answer, Duration::ZERO).ok()?;
     let mut run = run.clone();
     run.commit(event).ok()?;
@@ -306,7 +316,7 @@ fn the_table_is_what_the_machine_does() {
             if let Some(next) = committed(&run, answer) {
                 let next_phase = variant(&next.phase);
                 found.entry((phase.clone(), name)).or_default().insert(next_phase);
-                let is_end = matches!(next.decide(), Need::Nothing(_));
+                let is_end = matches!(next.decide(), RunNeed::Nothing(_));
                 assert_eq!(is_end, matches!(next.phase, RunPhase::Done(_)));
                 needs.entry(variant(&next.phase)).or_default().insert(variant(&next.decide()));
             }

@@ -6,4 +6,4 @@ mod simulator;
 
 pub use self::executions::Executions;
 pub use self::script::Script;
-pub use self::simulator::{Simulated, SimulationError, Simulator};
+pub use self::simulator::{SimulationError, SimulationReport, Simulator};

@@ -7,8 +7,8 @@ use stepfold_agent_loop::state_core::chat::{ModelError, ModelErrorKind};
 use stepfold_agent_loop::state_core::state::{Issue, StateError};
 use stepfold_agent_loop::tools::{FatalError, ToolsetError};
 use stepfold_agent_loop::{
-    AgentError, Breakpoint, Decision, DecisionError, Divergence, Exit, FeedError, HookPoint, LoadError, Need,
-    OutputError, Pause, RunFault, StartError,
+    AgentError, Breakpoint, Decision, DecisionError, Divergence, Exit, FeedError, HookPoint, LoadError,
+    OutputError, Pause, RunFault, RunNeed, StartError,
 };
 
 /// A list of messages under headings.
@@ -57,7 +57,7 @@ fn start_errors() -> Vec<StartError> {
 fn feed_errors() -> Vec<FeedError> {
     let text = str::to_owned;
     vec![
-        FeedError::NotNeeded { event: "replied", need: Need::Calls.to_string() },
+        FeedError::NotNeeded { event: "replied", need: RunNeed::Calls.to_string() },
         FeedError::NoSuchItem { place: 3 },
         FeedError::NoReply { role: "user" },
         FeedError::Route { node: text("'plan'"), words: text("unknown node 'x'") },
@@ -125,7 +125,7 @@ fn divergences() -> Vec<Divergence> {
             step: 1,
             source: ToolsetError::List { toolset: "remote".to_owned(), source: "no network".into() },
         },
-        Divergence::End { recorded: Exit::Text, need: Need::Calls.to_string() },
+        Divergence::End { recorded: Exit::Text, need: RunNeed::Calls.to_string() },
     ]
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, Decision, Exit, Output, Recording, Run};
 use stepfold_state_core::state::Schema;
-use stepfold_tools::{Approval, CallLimits, RawArgs, Source, Tool, ToolBuilder, ToolError};
+use stepfold_tools::{Approval, CallLimits, RawArgs, ResultSource, Tool, ToolBuilder, ToolError};
 use tokio::sync::Notify;
 
 fn script(text: &str) -> Script {
@@ -45,7 +45,7 @@ async fn calls_start_in_waves() {
     });
     let tools = [
         slow.parameters(parameters.clone()).build().unwrap(),
-        constant("write", json!(1)).output_to_state("n", Source::Whole).build().unwrap(),
+        constant("write", json!(1)).output_to_state("n", ResultSource::Whole).build().unwrap(),
         read.parameters(parameters).reads(["n"]).build().unwrap(),
     ];
     let agent = Agent::builder(script("assistant: > c1 slow() > c2 write() > c3 read()\nassistant: done"))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stepfold::graph::progress::tracking_keys;
-use stepfold::graph::{Choice, END, GraphBuilder, Node, NodeContext, NodeError, START};
+use stepfold::graph::{END, GraphBuilder, Node, NodeContext, NodeError, RouteChoice, START};
 use stepfold::prelude::*;
 use stepfold::state_core::state::{Issue, ValueRef};
 
@@ -363,7 +363,7 @@ impl LinkResolver<'_> {
 }
 
 /// Chooses the target for the value of a key.
-fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str) -> Choice {
+fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str) -> RouteChoice {
     let value = state.get(key).map(ValueRef::to_json).filter(|value| !value.is_null());
     // NOTE: Values choose, not expressions, which would need types and a manual; models pad words with spaces
     // (`docs/decisions/command.md`).
@@ -380,7 +380,7 @@ fn choose(state: &State, key: &str, cases: &[(String, String)], otherwise: &str)
         }
         Some(text) => format!("{key} is {text}"),
     };
-    Choice::of(target).because(reason)
+    RouteChoice::of(target).because(reason)
 }
 
 /// The path in the file of a fault from the graph's builder.

@@ -63,7 +63,7 @@ pub(super) fn with_rules(mut node: Node, form: &NodeForm) -> Node {
         node = node.tracked();
     }
     if form.go_on_after_error {
-        node = node.go_on_after_error();
+        node = node.continue_after_error();
     }
     node
 }

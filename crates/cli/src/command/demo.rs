@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 use stepfold::agent_loop::RunEvent;
 use stepfold::prelude::*;
-use stepfold::runner::Seen;
+use stepfold::runner::InvocationEvent;
 use stepfold::server::http::App;
 use stepfold::session_scopes::{AnyStore, EventRange, Label, LabelVersion, ListSessions, SessionStore as _};
 use tempfile::TempDir;
@@ -68,7 +68,7 @@ async fn stalls(runner: &Runner) -> anyhow::Result<()> {
     let surveying = killed.send("Survey the whole market.").await?;
     // NOTE: The shutdown interrupts this run in the middle of its call: the page shows how to resume it.
     let begun = surveying.subscribe(0).filter(|seen| {
-        std::future::ready(matches!(seen, Seen::Event { event: RunEvent::ToolStarted { .. }, .. }))
+        std::future::ready(matches!(seen, InvocationEvent::Event { event: RunEvent::ToolStarted { .. }, .. }))
     });
     std::pin::pin!(begun).next().await;
     Ok(())

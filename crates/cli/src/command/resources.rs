@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use stepfold::mcp::{McpError, Prompt, Resource, Server};
+use stepfold::mcp::{McpError, McpServer, ServerPrompt, ServerResource};
 use stepfold::state_core::chat::{Message, Role, Transcript};
 
 use crate::agent_file::AgentFile;
@@ -63,13 +63,13 @@ fn or_empty<T>(or_empty: Result<Vec<T>, McpError>) -> Result<Vec<T>, McpError> {
     }
 }
 
-fn resource_line(server: &Server, resource: &Resource) -> String {
+fn resource_line(server: &McpServer, resource: &ServerResource) -> String {
     let about = resource.description.as_deref().map(|about| format!(": {about}")).unwrap_or_default();
     let kind = resource.media_type.as_deref().map(|kind| format!(" ({kind})")).unwrap_or_default();
     show::short(&format!("{}:{} {}{kind}{about}", server.name(), resource.uri, resource.name))
 }
 
-fn prompt_line(server: &Server, prompt: &Prompt) -> String {
+fn prompt_line(server: &McpServer, prompt: &ServerPrompt) -> String {
     let about = prompt.description.as_deref().map(|about| format!(": {about}")).unwrap_or_default();
     let arguments =
         prompt.arguments.iter().map(|(name, required)| format!("{name}{}", if *required { "" } else { "?" }));
@@ -77,7 +77,7 @@ fn prompt_line(server: &Server, prompt: &Prompt) -> String {
     show::short(&format!("{}:{} prompt({arguments}){about}", server.name(), prompt.name))
 }
 
-fn resource_json(resource: &Resource) -> Value {
+fn resource_json(resource: &ServerResource) -> Value {
     json!({
         "description": resource.description,
         "media_type": resource.media_type,
@@ -87,7 +87,7 @@ fn resource_json(resource: &Resource) -> Value {
     })
 }
 
-fn prompt_json(prompt: &Prompt) -> Value {
+fn prompt_json(prompt: &ServerPrompt) -> Value {
     let arguments =
         prompt.arguments.iter().map(|(name, required)| json!({"name": name, "required": required}));
     json!({"arguments": arguments.collect::<Vec<_>>(), "description": prompt.description, "name": prompt.name})

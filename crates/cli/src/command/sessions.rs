@@ -4,7 +4,7 @@ use serde_json::json;
 use stepfold::prelude::*;
 use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
 use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _, WorkerId};
-use stepfold::terminal::Look;
+use stepfold::terminal::TextStyle;
 
 use crate::args::{BusyPolicy, SessionArgs};
 use crate::context::CommandContext;
@@ -74,12 +74,12 @@ enum SessionActivity {
 }
 
 impl SessionSummary {
-    fn look(&self) -> Look {
+    fn look(&self) -> TextStyle {
         match (&self.activity, self.messages) {
-            (SessionActivity::Interrupted, _) => Look::BAD,
-            (SessionActivity::Running(_), _) => Look::GOOD,
-            (SessionActivity::Idle, 0) => Look::PLAIN,
-            _ => Look::ASK,
+            (SessionActivity::Interrupted, _) => TextStyle::BAD,
+            (SessionActivity::Running(_), _) => TextStyle::GOOD,
+            (SessionActivity::Idle, 0) => TextStyle::PLAIN,
+            _ => TextStyle::ASK,
         }
     }
 

@@ -2,9 +2,10 @@
 
 use serde_json::json;
 use stepfold::session_scopes::{
-    EventRange, FaultKind, GetSession, SessionError, SessionKey, SessionStore as _, Verified, VerifySessions,
+    EventRange, GetSession, SessionError, SessionKey, SessionStore as _, StoreFaultKind, Verified,
+    VerifySessions,
 };
-use stepfold::terminal::Look;
+use stepfold::terminal::TextStyle;
 
 use crate::args::SessionArgs;
 use crate::context::CommandContext;
@@ -54,7 +55,10 @@ impl VerifyReport {
     }
 
     fn show(&self) {
-        self.verified.faults.iter().for_each(|fault| show::line(show::styled(Look::BAD, fault.to_string())));
+        self.verified
+            .faults
+            .iter()
+            .for_each(|fault| show::line(show::styled(TextStyle::BAD, fault.to_string())));
         if let Some((head, found)) = &self.expected {
             show::line(found.words(*head));
         }
@@ -67,7 +71,7 @@ impl VerifyReport {
     fn json(&self) -> serde_json::Value {
         let faults = self.verified.faults.iter().map(|fault| {
             let kind = match fault.kind {
-                FaultKind::Missing => "missing",
+                StoreFaultKind::Missing => "missing",
                 _ => "damaged",
             };
             json!({"detail": fault.detail, "kind": kind, "place": fault.place.to_string()})

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::json;
-use stepfold::runner::{RecoverOptions, SessionChange, UnattendedSession};
+use stepfold::runner::{RecoverOptions, SessionChange, UnattendedSession, WatchScope};
 use stepfold::server::http::Metrics;
-use stepfold::terminal::Look;
+use stepfold::terminal::TextStyle;
 use tokio::net::TcpListener;
 
 use crate::args::{RunArgs, SessionArgs};
@@ -34,7 +34,7 @@ pub(super) async fn work(
                 }
                 None => std::future::pending().right_future(),
             };
-            let mut changes = context.runner.watch();
+            let mut changes = context.runner.watch(WatchScope::All).await;
             let recovery = context.runner.recover(recover_options);
             tokio::pin!(recovery, scraped);
             loop {
@@ -112,7 +112,7 @@ fn show_unattended(session: &UnattendedSession, json: bool) {
     let row = show::styled(show::NAME, format!("{user}/{id}"));
     let row = row.with(show::DIM, format!("  since {}", show::moment(session.since)));
     show::row(
-        &row.with(Look::BAD, session.blocked.as_ref().map(|why| format!("  {why}")).unwrap_or_default()),
+        &row.with(TextStyle::BAD, session.blocked.as_ref().map(|why| format!("  {why}")).unwrap_or_default()),
         2,
     );
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stepfold::agent_loop::{Event, EventKind};
-use stepfold::graph::Planned;
+use stepfold::graph::PlannedBranch;
 
 use super::short;
 
@@ -13,7 +13,7 @@ const ITEM: usize = 60;
 /// The branches of a superstep, and those of nested graphs.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveBranches {
-    branches: Vec<Planned>,
+    branches: Vec<PlannedBranch>,
     /// The tools of the last reply's calls.
     calls: Vec<String>,
     inner: BTreeMap<usize, ActiveBranches>,
@@ -21,7 +21,7 @@ pub(crate) struct ActiveBranches {
 
 impl ActiveBranches {
     /// These branches are active.
-    pub(crate) fn of(branches: Vec<Planned>) -> Self {
+    pub(crate) fn of(branches: Vec<PlannedBranch>) -> Self {
         ActiveBranches { branches, ..ActiveBranches::default() }
     }
 
@@ -72,7 +72,7 @@ impl ActiveBranches {
     }
 
     /// The branches with their labels.
-    pub(crate) fn branches(&self) -> impl ExactSizeIterator<Item = (String, &Planned)> {
+    pub(crate) fn branches(&self) -> impl ExactSizeIterator<Item = (String, &PlannedBranch)> {
         self.branches.iter().enumerate().map(|(place, planned)| (self.label(place), planned))
     }
 

@@ -8,21 +8,21 @@ use stepfold::state_core::chat::ToolCall;
 use stepfold::state_core::escape_all_invisible;
 use stepfold::terminal::stderr_form;
 
-use super::{Text, call};
+use super::{StyledText, call};
 
 /// The changes of a tool's definition since its approval, line by line, with invisible characters escaped.
-pub(crate) fn change(diff: &str) -> Text {
+pub(crate) fn change(diff: &str) -> StyledText {
     let lines = diff.lines().map(|line| format!("\n  {}", escape_all_invisible(line)));
-    Text::from(format!("this tool is not as it was approved:{}", lines.collect::<String>()))
+    StyledText::from(format!("this tool is not as it was approved:{}", lines.collect::<String>()))
 }
 
 /// A request for a decision, for standard error.
-pub(crate) fn approval(request: &ApprovalRequest) -> Text {
+pub(crate) fn approval(request: &ApprovalRequest) -> StyledText {
     stepfold::terminal::approval(request, stderr_form())
 }
 
 /// A request for an approver at a prompt, with long parts folded, and the number of them.
-pub(crate) fn folded_approval(request: &ApprovalRequest) -> (Text, usize) {
+pub(crate) fn folded_approval(request: &ApprovalRequest) -> (StyledText, usize) {
     stepfold::terminal::folded_approval(request, stderr_form())
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfold::agent_loop::{Event, EventKind, ItemOutcome, WorkOutcome};
-use stepfold::graph::{Arrived, Planned};
+use stepfold::graph::{JoinArrivals, PlannedBranch};
 use stepfold::prelude::*;
 
 use super::{ActiveBranches, call, decision, route, short};
@@ -103,7 +103,7 @@ fn labels(active: &ActiveBranches, places: &[usize]) -> String {
 }
 
 /// The branches of a superstep; those with an item have a line each.
-fn planned(branches: &[Planned]) -> Vec<String> {
+fn planned(branches: &[PlannedBranch]) -> Vec<String> {
     let active = ActiveBranches::of(branches.to_vec());
     let mut alone = Vec::new();
     let mut lines = Vec::new();
@@ -124,6 +124,6 @@ fn planned(branches: &[Planned]) -> Vec<String> {
     lines
 }
 
-fn waiting(arrived: &Arrived) -> String {
+fn waiting(arrived: &JoinArrivals) -> String {
     format!("{} has waited for {}", arrived.at, arrived.from.join(", "))
 }

@@ -27,8 +27,8 @@ pub(crate) use self::nodes::{is_own, progress_lines};
 pub(crate) use self::rows::{CONTENT, event, key_and_value, row};
 pub(crate) use self::run_display::{RunDisplay, changes};
 pub(crate) use self::text::{
-    DIM, NAME, Text, TraceWriter, aside, bad, choose_verbose, end_of_output, is_at_terminal, is_verbose,
-    line, note, note_exactly, on_this_line, print, reply, styled,
+    DIM, NAME, StyledText, TraceWriter, aside, bad, choose_verbose, end_of_output, is_at_terminal,
+    is_verbose, line, note, note_exactly, on_this_line, print, reply, styled,
 };
 pub(crate) use self::unfinished_run::UnfinishedRun;
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stepfold::agent_loop::{Event, EventKind, NodeStatus};
 use stepfold::graph::progress::{Progress, TaskProgress, TaskStatus};
-use stepfold::graph::{END, Planned, Routed};
+use stepfold::graph::{END, PlannedBranch, RecordedRoute};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
 use stepfold::tools::CallStatus;
@@ -54,7 +54,11 @@ pub(super) enum DisplayItem {
 }
 
 impl NodeFollower {
-    pub(super) fn new(speakers: BTreeSet<String>, at_work: Vec<Planned>, state: Option<&State>) -> Self {
+    pub(super) fn new(
+        speakers: BTreeSet<String>,
+        at_work: Vec<PlannedBranch>,
+        state: Option<&State>,
+    ) -> Self {
         NodeFollower {
             speakers,
             active: ActiveBranches::of(at_work),
@@ -341,7 +345,7 @@ pub(crate) fn progress_lines(before: Option<&Progress>, now: &Progress) -> Vec<S
 }
 
 /// The choice of a router, as text.
-pub(crate) fn route(routed: &Routed) -> String {
+pub(crate) fn route(routed: &RecordedRoute) -> String {
     let to: Vec<&str> = routed.to.iter().map(|to| place_name(to)).collect();
     let reason = routed.reason.as_ref().map(|reason| format!(": {}", short(reason)));
     format!("{} -> {}{}", place_name(&routed.from), to.join(", "), reason.unwrap_or_default())

@@ -1,7 +1,7 @@
 //! Rows of commands that list stored data. A row has the same text at a terminal and in a pipe; at a terminal it is styled,
 //! and wrapped between words.
 
-use stepfold::terminal::{Form, Look, Text, stdout_form};
+use stepfold::terminal::{DisplayForm, StyledText, TextStyle, stdout_form};
 
 use super::text::line;
 
@@ -9,24 +9,26 @@ use super::text::line;
 pub(crate) const CONTENT: usize = 17;
 
 /// Prints a row. Lines after a wrap begin at this column, or where an indented row begins.
-pub(crate) fn row(text: &Text, column: usize) {
+pub(crate) fn row(text: &StyledText, column: usize) {
     match stdout_form() {
         // On a narrow terminal the content needs the room.
-        Form::Terminal { width } => line(text.wrapped(width, 0, column.max(indent(text)).min(width / 3))),
-        Form::Log => line(text.clone()),
+        DisplayForm::Terminal { width } => {
+            line(text.wrapped(width, 0, column.max(indent(text)).min(width / 3)))
+        }
+        DisplayForm::Log => line(text.clone()),
     }
 }
 
 /// The column at which the text of a row begins.
-fn indent(text: &Text) -> usize {
+fn indent(text: &StyledText) -> usize {
     text.to_plain().chars().take_while(|character| *character == ' ').count()
 }
 
 /// Styles a line of an event: its version, its kind, and its content. An event that does not count is dimmed.
-pub(crate) fn event(line: &str) -> Text {
+pub(crate) fn event(line: &str) -> StyledText {
     // NOTE: The mark of an event that a rewind has hidden.
     if line.starts_with('-') {
-        return Text::new(Look::DIM, line);
+        return StyledText::new(TextStyle::DIM, line);
     }
     if line.chars().take(CONTENT).all(|character| character == ' ') {
         return line.into();
@@ -34,22 +36,22 @@ pub(crate) fn event(line: &str) -> Text {
     let from_kind = line.trim_start_matches(|character: char| character == ' ' || character.is_ascii_digit());
     let (version, rest) = line.split_at(line.len() - from_kind.len());
     let (kind, content) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
-    Text::new(Look::DIM, version).with(of_kind(kind), kind).and(content)
+    StyledText::new(TextStyle::DIM, version).with(of_kind(kind), kind).and(content)
 }
 
 /// The style of a kind of event.
-fn of_kind(kind: &str) -> Look {
+fn of_kind(kind: &str) -> TextStyle {
     match kind {
-        "failed" | "interrupted" | "cancelled" | "timed_out" => Look::BAD,
-        "asked" | "asks" | "decided" => Look::ASK,
-        _ => Look::STRONG,
+        "failed" | "interrupted" | "cancelled" | "timed_out" => TextStyle::BAD,
+        "asked" | "asks" | "decided" => TextStyle::ASK,
+        _ => TextStyle::STRONG,
     }
 }
 
 /// Styles a key with its value or change, such as `count 3 -> 4`, after a dimmed prefix.
-pub(crate) fn key_and_value(before: &str, text: &str) -> Text {
+pub(crate) fn key_and_value(before: &str, text: &str) -> StyledText {
     let (key, value) = text.split_at(text.find(' ').unwrap_or(text.len()));
-    Text::new(Look::DIM, before).with(Look::KEY, key).and(value)
+    StyledText::new(TextStyle::DIM, before).with(TextStyle::KEY, key).and(value)
 }
 
 #[cfg(test)]

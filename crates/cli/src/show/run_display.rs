@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use serde_json::json;
 use stepfold::agent_loop::{Event, EventKind};
-use stepfold::graph::Planned;
+use stepfold::graph::PlannedBranch;
 use stepfold::graph::progress::Progress;
 use stepfold::prelude::*;
-use stepfold::runner::Seen;
+use stepfold::runner::InvocationEvent;
 use stepfold::state_core::chat::Role;
 use stepfold::state_core::escape_all_invisible;
 use stepfold::state_core::state::MESSAGES;
-use stepfold::terminal::{Form, Look, Markdown, Text, View, change_line, stderr_form, stdout_form};
+use stepfold::terminal::{
+    DisplayForm, Markdown, RunView, StyledText, TextStyle, change_line, stderr_form, stdout_form,
+};
 use stepfold::tools::CallStatus;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -50,7 +52,7 @@ pub(crate) struct RunDisplay {
     /// For a graph: its nodes.
     nodes: Option<NodeFollower>,
     /// At a terminal: the view of calls and figures.
-    view: Option<View>,
+    view: Option<RunView>,
     /// The reply, where standard output is a terminal.
     reply: Option<Markdown>,
     began: Instant,
@@ -78,7 +80,7 @@ impl RunDisplay {
             has_spinner,
             has_seen_run: false,
             nodes: None,
-            view: has_spinner.then(|| View::new(stderr_form()).verbose(is_verbose())),
+            view: has_spinner.then(|| RunView::new(stderr_form()).verbose(is_verbose())),
             reply: None,
             began: Instant::now(),
         }
@@ -91,7 +93,7 @@ impl RunDisplay {
     }
 
     /// Adds the nodes of a graph: the speakers continue its conversation, and these branches are active.
-    pub(crate) fn with_nodes(mut self, speakers: BTreeSet<String>, at_work: Vec<Planned>) -> Self {
+    pub(crate) fn with_nodes(mut self, speakers: BTreeSet<String>, at_work: Vec<PlannedBranch>) -> Self {
         self.nodes = Some(NodeFollower::new(speakers, at_work, self.state.as_ref()));
         self
     }
@@ -114,10 +116,10 @@ impl RunDisplay {
         on_this_line(&format!("{wheel} {done}{what} {seconds}s"));
     }
 
-    pub(crate) fn observe(&mut self, seen: &Seen) {
+    pub(crate) fn observe(&mut self, seen: &InvocationEvent) {
         self.has_seen_run |= is_of_run(seen);
         match seen {
-            Seen::Event { number, event, is_earlier, .. } if self.json => {
+            InvocationEvent::Event { number, event, is_earlier, .. } if self.json => {
                 let mut object = json!({"event": event, "number": number});
                 let is_earlier = *is_earlier || self.is_aside;
                 if is_earlier {
@@ -126,7 +128,7 @@ impl RunDisplay {
                 line(object.to_string());
                 self.tell_progress(event, is_earlier);
             }
-            Seen::Event { event, is_earlier, .. } => {
+            InvocationEvent::Event { event, is_earlier, .. } => {
                 let is_earlier = *is_earlier || self.is_aside;
                 if is_earlier != self.is_earlier {
                     self.end();
@@ -134,7 +136,7 @@ impl RunDisplay {
                 }
                 self.show(event);
             }
-            Seen::Missed { events } => note(format!("{events} events were too fast to be shown")),
+            InvocationEvent::Missed { events } => note(format!("{events} events were too fast to be shown")),
             _ => {}
         }
     }
@@ -183,7 +185,7 @@ impl RunDisplay {
                 show_lines(shown);
             }
             (RunEvent::ToolStarted { tool, .. }, Some(shown)) if shown.is_empty() => {
-                let tools = self.view.as_ref().and_then(View::at_work);
+                let tools = self.view.as_ref().and_then(RunView::at_work);
                 self.wait(&tools.unwrap_or_else(|| tool.clone()));
             }
             (
@@ -196,7 +198,7 @@ impl RunDisplay {
             ) => {
                 self.end();
                 show_lines(shown);
-                if let Some(tools) = self.view.as_ref().and_then(View::at_work) {
+                if let Some(tools) = self.view.as_ref().and_then(RunView::at_work) {
                     self.wait(&tools);
                 }
             }
@@ -314,14 +316,14 @@ impl RunDisplay {
         {
             let (is_graph, has_tasks) = (self.nodes.is_some(), Progress::of(&state).is_ok());
             match stderr_form() {
-                Form::Log => {
+                DisplayForm::Log => {
                     for change in &changes(&state, &before) {
                         if !(is_graph && is_shown(change, has_tasks)) {
                             self.aside(&format!("  ~ {change}"));
                         }
                     }
                 }
-                Form::Terminal { width } => {
+                DisplayForm::Terminal { width } => {
                     for change in state.diff(&before).iter().filter(|change| change.key != MESSAGES) {
                         if !(is_graph && is_shown(&format!("{}:", change.key), has_tasks)) {
                             self.end();
@@ -353,12 +355,12 @@ impl RunDisplay {
             self.earlier.push_str(text);
         } else {
             match stdout_form() {
-                Form::Log => {
+                DisplayForm::Log => {
                     self.is_in_text = !text.ends_with('\n');
                     reply(text);
                 }
-                Form::Terminal { width } => {
-                    let sign = || Markdown::new(width, Text::new(Look::GOOD, "● "));
+                DisplayForm::Terminal { width } => {
+                    let sign = || Markdown::new(width, StyledText::new(TextStyle::GOOD, "● "));
                     let shown = self.reply.get_or_insert_with(sign).push(text);
                     self.is_in_text = true;
                     print(shown);
@@ -412,16 +414,18 @@ pub(crate) fn changes(now: &State, before: &State) -> Vec<String> {
 }
 
 /// Whether this is an event of the requested run.
-fn is_of_run(seen: &Seen) -> bool {
+fn is_of_run(seen: &InvocationEvent) -> bool {
     match seen {
-        Seen::Event { event, is_earlier, .. } => !is_earlier && !matches!(event, RunEvent::Ended(_)),
+        InvocationEvent::Event { event, is_earlier, .. } => {
+            !is_earlier && !matches!(event, RunEvent::Ended(_))
+        }
         _ => true,
     }
 }
 
-fn show_lines(shown: Vec<stepfold::terminal::Shown>) {
+fn show_lines(shown: Vec<stepfold::terminal::ViewItem>) {
     for shown in shown {
-        if let stepfold::terminal::Shown::Line(line) = shown {
+        if let stepfold::terminal::ViewItem::Line(line) = shown {
             note(line);
         }
     }

@@ -6,11 +6,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use stepfold::state_core::escape_invisible;
-pub(crate) use stepfold::terminal::Text;
-use stepfold::terminal::{Form, Look, stderr_form};
+pub(crate) use stepfold::terminal::StyledText;
+use stepfold::terminal::{DisplayForm, TextStyle, stderr_form};
 
-pub(crate) const DIM: Look = Look::DIM;
-pub(crate) const NAME: Look = Look::STRONG;
+pub(crate) const DIM: TextStyle = TextStyle::DIM;
+pub(crate) const NAME: TextStyle = TextStyle::STRONG;
 
 /// The indentation of lines after a wrap.
 const INDENT: usize = 4;
@@ -37,22 +37,22 @@ pub(crate) fn is_at_terminal() -> bool {
 }
 
 /// Text in a style.
-pub(crate) fn styled(look: Look, text: impl AsRef<str>) -> Text {
-    Text::new(look, text)
+pub(crate) fn styled(look: TextStyle, text: impl AsRef<str>) -> StyledText {
+    StyledText::new(look, text)
 }
 
-fn write(text: &Text, out: &mut impl Write, end: &str) -> io::Result<()> {
+fn write(text: &StyledText, out: &mut impl Write, end: &str) -> io::Result<()> {
     write!(out, "{}{end}", text.to_ansi())?;
     out.flush()
 }
 
 /// Prints a line on standard output.
-pub(crate) fn line(text: impl Into<Text>) {
+pub(crate) fn line(text: impl Into<StyledText>) {
     to_output(|| write(&text.into(), &mut anstream::stdout().lock(), "\n"));
 }
 
 /// Prints a text on standard output; the text ends its last line itself.
-pub(crate) fn print(text: impl Into<Text>) {
+pub(crate) fn print(text: impl Into<StyledText>) {
     to_output(|| write(&text.into(), &mut anstream::stdout().lock(), ""));
 }
 
@@ -86,18 +86,18 @@ pub(crate) fn end_of_output() -> Option<&'static io::Error> {
 }
 
 /// Prints a line on standard error.
-pub(crate) fn note(text: impl Into<Text>) {
+pub(crate) fn note(text: impl Into<StyledText>) {
     // A failure of standard error has no place to be reported.
     let text = text.into();
     let text = match stderr_form() {
-        Form::Terminal { width } => text.wrapped(width, 0, INDENT),
-        Form::Log => text,
+        DisplayForm::Terminal { width } => text.wrapped(width, 0, INDENT),
+        DisplayForm::Log => text,
     };
     let _ = write(&text, &mut anstream::stderr().lock(), "\n");
 }
 
 /// Prints a text on standard error without wrapping, which would drop spaces.
-pub(crate) fn note_exactly(text: &Text) {
+pub(crate) fn note_exactly(text: &StyledText) {
     // A reader that has closed standard error is not a failure.
     let _ = write(text, &mut anstream::stderr().lock(), "\n");
 }
@@ -109,7 +109,7 @@ pub(crate) fn aside(text: &str) {
 
 /// Prints an error or a warning on standard error.
 pub(crate) fn bad(what: &str, text: &str) {
-    note(styled(Look::BAD, what).and(format!(": {text}")));
+    note(styled(TextStyle::BAD, what).and(format!(": {text}")));
 }
 
 /// Replaces the line of the cursor, on standard error.

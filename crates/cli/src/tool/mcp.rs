@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stepfold::mcp::{
-    Approved, CredentialFile, McpError, OAuth, Refused, Server, ServerBuilder, ServerLimits,
+    ApprovedTools, CredentialFile, McpError, McpServer, McpServerBuilder, OAuth, RefusedDefinition,
+    ServerLimits,
 };
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Part;
@@ -18,7 +19,7 @@ use crate::show;
 /// A server of this process, and the file of its approved tool definitions.
 #[derive(Clone)]
 struct KnownServer {
-    server: Server,
+    server: McpServer,
     approved: Option<PathBuf>,
     oauth: Option<OAuthForm>,
 }
@@ -112,7 +113,7 @@ fn command_of(
     command: &McpCommandForm,
     folder: &Path,
     faults: &mut FaultCollector,
-) -> ServerBuilder {
+) -> McpServerBuilder {
     let mut argv = command.argv.clone();
     // A bare name is searched in PATH; a path is relative to the folder of the file.
     if let Some(first) = argv.first_mut().filter(|first| Path::new(first.as_str()).components().count() > 1) {
@@ -133,14 +134,14 @@ fn command_of(
         .filter_map(|name| Some((name.into(), crate::environment::variable(name)?)));
     let named = command.env.iter().map(|(name, value)| (name.into(), value.into()));
     inherited.chain(named).fold(
-        Server::command(name, argv).folder(inside),
+        McpServer::command(name, argv).folder(inside),
         |builder, (name, value): (std::ffi::OsString, std::ffi::OsString)| builder.env(name, value),
     )
 }
 
 /// Describes a server at a URL. A header whose variable is not set is left out: the server reports what it misses.
-fn remote(name: &str, url: &str, form: &McpForm, faults: &mut FaultCollector) -> ServerBuilder {
-    let mut builder = Server::http(name, url);
+fn remote(name: &str, url: &str, form: &McpForm, faults: &mut FaultCollector) -> McpServerBuilder {
+    let mut builder = McpServer::http(name, url);
     for (header, value) in &form.headers {
         builder = builder.header(header, value);
     }
@@ -186,7 +187,7 @@ fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut FaultColl
     }
 }
 
-fn read_approved(file: &Path, faults: &mut FaultCollector) -> Option<Approved> {
+fn read_approved(file: &Path, faults: &mut FaultCollector) -> Option<ApprovedTools> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         // The first command that lists the tools writes the file at its end.
@@ -206,7 +207,7 @@ fn read_approved(file: &Path, faults: &mut FaultCollector) -> Option<Approved> {
 }
 
 /// The servers of the agent.
-pub(crate) fn all_servers() -> Vec<Server> {
+pub(crate) fn all_servers() -> Vec<McpServer> {
     servers().iter().map(|known| known.server.clone()).collect()
 }
 
@@ -214,7 +215,7 @@ pub(crate) fn all_servers() -> Vec<Server> {
 pub(crate) struct ServerCheck {
     pub(crate) server: String,
     /// The number of offered tools, and the refused ones; or the error of the server.
-    pub(crate) tools: Result<(usize, Vec<Refused>), String>,
+    pub(crate) tools: Result<(usize, Vec<RefusedDefinition>), String>,
 }
 
 /// Starts the servers of the files that were read since the last call, and checks their tools. The servers are stopped, and
@@ -236,7 +237,7 @@ pub(crate) async fn check_servers() -> Vec<ServerCheck> {
 }
 
 /// The servers of the agent that require a sign-in, or the one of this name, each with the port for the redirect.
-pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)>, UsageError> {
+pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(McpServer, Option<u16>)>, UsageError> {
     let known = servers();
     let with_sign_in: Vec<_> =
         known.iter().filter_map(|known| Some((known.server.clone(), known.oauth.as_ref()?.port))).collect();
@@ -254,14 +255,14 @@ pub(crate) fn with_oauth(name: Option<&str>) -> Result<Vec<(Server, Option<u16>)
 }
 
 /// Splits `SERVER:NAME` into the server and the name.
-pub(crate) fn split_name(named: &str) -> Result<(Server, &str), UsageError> {
+pub(crate) fn split_name(named: &str) -> Result<(McpServer, &str), UsageError> {
     let known = all_servers();
     let found = named.split_once(':').and_then(|(name, rest)| {
         let server = known.iter().find(|server| server.name() == name)?;
         Some((server.clone(), rest))
     });
     found.ok_or_else(|| {
-        let servers: Vec<&str> = known.iter().map(Server::name).collect();
+        let servers: Vec<&str> = known.iter().map(McpServer::name).collect();
         UsageError(format!(
             "unknown server in `{named}`: must be SERVER:NAME; servers: {}",
             servers.join(", ")

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use stepfold::prelude::*;
 use stepfold::state_core::state::Handlers;
-use stepfold::tools::{BuildError, ResultText, Retry, Source};
+use stepfold::tools::{BuildError, ResultSource, ResultText, Retry};
 
 pub(crate) use self::command::ExternalProgram;
 use crate::form::agent::{OutputBindingForm, ToolForm, ToolOutputFormat};
@@ -120,7 +120,7 @@ fn bind(
             let words = "a field requires JSON output: add `output = \"json\"` to the command or the server";
             faults.add(&["outputs_to_state"], words);
         }
-        let source = source.clone().map_or(Source::Whole, Source::Field);
+        let source = source.clone().map_or(ResultSource::Whole, ResultSource::Field);
         let Some(handler) = handler else {
             builder = builder.output_to_state(key.as_str(), source);
             continue;

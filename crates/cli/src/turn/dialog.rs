@@ -4,7 +4,7 @@ use serde_json::Value;
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
 use stepfold::state_core::{ExactError, read_exact};
-use stepfold::terminal::Text;
+use stepfold::terminal::StyledText;
 
 use crate::prompt::{InputLine, LinePrompt};
 use crate::show::{self, counted};
@@ -60,7 +60,7 @@ impl ApprovalReading<'_> {
 }
 
 /// Shows a request, and the changes of its tool since its definition was approved.
-pub(super) async fn show_request(request: &ApprovalRequest, text: &Text) {
+pub(super) async fn show_request(request: &ApprovalRequest, text: &StyledText) {
     show::note_exactly(text);
     if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
         show::note_exactly(&show::change(&change));

@@ -19,7 +19,7 @@ mod report;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use stepfold::prelude::*;
-use stepfold::runner::{Ended, Invocation, Resume, RunnerError, Seen};
+use stepfold::runner::{Invocation, InvocationEvent, InvocationResult, ResumeRun, RunnerError};
 use stepfold::session_scopes::{Claim, InvocationId};
 
 use self::dialog::ask;
@@ -56,7 +56,7 @@ struct EndedInvocation {
     id: Option<InvocationId>,
     /// Whether its answer was shown while it came.
     is_shown: bool,
-    ended: Ended,
+    ended: InvocationResult,
 }
 
 impl TurnRunner<'_> {
@@ -127,7 +127,7 @@ impl TurnRunner<'_> {
     pub(crate) async fn resume(
         &mut self,
         session: &SessionHandle,
-        resume: Resume,
+        resume: ResumeRun,
     ) -> anyhow::Result<CommandEnding> {
         let other = OtherProcess::in_session(self.context, session).await;
         // NOTE: While another process runs, the stored messages are its own to answer.
@@ -387,7 +387,7 @@ impl TurnRunner<'_> {
         session: &SessionHandle,
         other: OtherProcess,
         invocation: &Invocation,
-        first: &Seen,
+        first: &InvocationEvent,
         subject: TurnSubject,
     ) -> anyhow::Result<RunDisplay> {
         let left = other.session_left(self.context, session, invocation.id()).await?;

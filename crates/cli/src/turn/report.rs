@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
-use stepfold::runner::{DecisionReceipt, Ended, RunnerError};
+use stepfold::runner::{DecisionReceipt, InvocationResult, RunnerError};
 
 use super::dialog::show_request;
 use super::{EndedInvocation, TurnRunner, TurnSubject};
@@ -216,7 +216,7 @@ impl TurnRunner<'_> {
     }
 
     /// Reports the unknown calls of runs that were recovered before this one: no other report has them.
-    pub(super) fn report_recovered_runs(&self, ended: &Ended) {
+    pub(super) fn report_recovered_runs(&self, ended: &InvocationResult) {
         match ended {
             Ok(outcome) => {
                 outcome.recovered().iter().for_each(|recovered| self.report_unknown_calls(recovered));

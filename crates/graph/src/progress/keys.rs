@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Handler, Key, SchemaBuilder};
 
-use super::research::{Mode, NodeError, NodeOutput, OutputFormat, ResearchDepth, RouterDecision, Task};
+use super::research::{Mode, NodeErrorRecord, NodeOutput, OutputFormat, ResearchDepth, RouterDecision, Task};
 
 /// The name of the agent.
 pub const GRAPH_TYPE: Key<String> = Key::new("graph_type");
@@ -55,7 +55,7 @@ pub const AUTO: Key<bool> = Key::new("auto");
 /// The node that was started last.
 pub const CURRENT_NODE: Key<String> = Key::new("current_node");
 /// The errors of the nodes. Writes append.
-pub const ERRORS: Key<Vec<NodeError>> = Key::new("errors");
+pub const ERRORS: Key<Vec<NodeErrorRecord>> = Key::new("errors");
 
 /// The number of executions of each node.
 pub const EXECUTION_COUNTS: Key<BTreeMap<String, u64>> = Key::new("execution_counts");

@@ -22,7 +22,8 @@ pub use self::keys::tracking_keys;
 pub use self::node_run::NodeRun;
 pub use self::outputs::node_output;
 pub use self::research::{
-    Mode, NodeError, NodeOutput, OutputFormat, ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus,
+    Mode, NodeErrorRecord, NodeOutput, OutputFormat, ResearchDepth, ResearchState, RouterDecision, Task,
+    TaskStatus,
 };
 pub use self::tasks::{progress, update_task};
 pub use self::track::{TrackError, TrackTarget, track};

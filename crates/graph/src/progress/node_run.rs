@@ -7,7 +7,7 @@ use serde_json::Value;
 use stepfold_state_core::state::{Delta, Handler, Schema, State};
 
 use super::error::{ProgressError, require};
-use super::research::{NodeError, NodeOutput, TaskStatus};
+use super::research::{NodeErrorRecord, NodeOutput, TaskStatus};
 use super::tasks::{id_of, tasks_in};
 use super::{keys, writes};
 
@@ -64,8 +64,8 @@ impl NodeRun {
     }
 
     /// An error of this run.
-    pub fn error(&self, message: impl fmt::Display) -> NodeError {
-        NodeError { task_id: self.task, ..NodeError::new(&self.node, message.to_string()) }
+    pub fn error(&self, message: impl fmt::Display) -> NodeErrorRecord {
+        NodeErrorRecord { task_id: self.task, ..NodeErrorRecord::new(&self.node, message.to_string()) }
     }
 
     /// Checks that a schema has all keys that tracking this run may write.
@@ -138,7 +138,7 @@ impl NodeRun {
     ///
     /// # Errors
     /// [`ProgressError::MissingKey`]; [`ProgressError::State`] for an error that does not fit the key.
-    pub fn failed(&self, state: &State, error: NodeError) -> Result<Delta, ProgressError> {
+    pub fn failed(&self, state: &State, error: NodeErrorRecord) -> Result<Delta, ProgressError> {
         require(state.schema(), keys::ERRORS.name(), TRACKING)?;
         let mut delta = self.status(state, TaskStatus::Failed)?;
         delta.push(writes::appended(state.schema(), keys::ERRORS, vec![error])?);
@@ -171,7 +171,7 @@ impl NodeRun {
     ///
     /// # Errors
     /// As [`NodeRun::failed`] and [`writes::overall_progress`]. Nothing is changed then.
-    pub fn fail(&self, state: &mut State, error: NodeError) -> Result<(), ProgressError> {
+    pub fn fail(&self, state: &mut State, error: NodeErrorRecord) -> Result<(), ProgressError> {
         let delta = self.failed(state, error)?;
         self.fold(state, &delta)
     }

@@ -100,7 +100,7 @@ pub struct ResearchState {
     pub current_node: Option<String>,
     /// The errors of the nodes, in order.
     #[serde(default)]
-    pub errors: Vec<NodeError>,
+    pub errors: Vec<NodeErrorRecord>,
 
     // ========== Limits ==========
     /// The number of executions of each node.
@@ -297,7 +297,8 @@ impl NodeOutput {
 /// An error of a node. Any object is valid; fields that are unknown or of another type are kept as further fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "FieldMap")]
-pub struct NodeError {
+#[schemars(rename = "NodeError")]
+pub struct NodeErrorRecord {
     /// The node; empty if the object names none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
@@ -312,10 +313,10 @@ pub struct NodeError {
     pub extras: FieldMap,
 }
 
-impl NodeError {
+impl NodeErrorRecord {
     /// The error of a node.
     pub fn new(node: impl Into<String>, message: impl Into<String>) -> Self {
-        NodeError { node: node.into(), message: message.into(), ..NodeError::default() }
+        NodeErrorRecord { node: node.into(), message: message.into(), ..NodeErrorRecord::default() }
     }
 }
 
@@ -422,9 +423,9 @@ impl From<FieldMap> for NodeOutput {
     }
 }
 
-impl From<FieldMap> for NodeError {
+impl From<FieldMap> for NodeErrorRecord {
     fn from(mut object: FieldMap) -> Self {
-        NodeError {
+        NodeErrorRecord {
             node: take_filled(&mut object, "node"),
             message: take_filled(&mut object, "message"),
             task_id: take(&mut object, "task_id"),

@@ -9,10 +9,10 @@ use futures_util::FutureExt;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use stepfold_graph::progress::{
-    DEFAULT_MAX_EXECUTIONS, Mode, NodeError, NodeOutput, NodeRun, OutputFormat, Progress, ProgressError,
-    ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, TrackError, TrackTarget, can_execute,
-    executions, increment_execution_count, keys, max_executions, node_output, progress, track, tracking_keys,
-    update_task, writes,
+    DEFAULT_MAX_EXECUTIONS, Mode, NodeErrorRecord, NodeOutput, NodeRun, OutputFormat, Progress,
+    ProgressError, ResearchDepth, ResearchState, RouterDecision, Task, TaskStatus, TrackError, TrackTarget,
+    can_execute, executions, increment_execution_count, keys, max_executions, node_output, progress, track,
+    tracking_keys, update_task, writes,
 };
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::{Delta, Handler, Handlers, Key, KeySchema, Schema, State, StateError};
@@ -1041,7 +1041,7 @@ fn research() -> impl Strategy<Value = ResearchState> {
         |(words, lists, figures, choices, objects, talk)| {
             let messages =
                 |texts: Vec<String>| texts.iter().map(|text| Message::user(text.as_str())).collect();
-            let error = |(node, message, extras)| NodeError { node, message, task_id: None, extras };
+            let error = |(node, message, extras)| NodeErrorRecord { node, message, task_id: None, extras };
             ResearchState {
                 graph_type: "research".to_owned(),
                 query: words.0,

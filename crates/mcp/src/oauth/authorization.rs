@@ -13,7 +13,7 @@ use rmcp::transport::auth::{
 };
 use stepfold_state_core::ErrorChain;
 
-use super::credentials::{Credentials, SdkCredentialStore};
+use super::credentials::{OAuthCredentials, SdkCredentialStore};
 use super::sign_in::query;
 use super::{OAuth, SignIn};
 use crate::http::{self, AuthorizationDenied};
@@ -108,7 +108,7 @@ impl ServerAuthorization {
         let known = self.oauth.credentials.load().ok().flatten();
         let mut redact = text.to_owned();
         let configured = self.oauth.client.iter().filter_map(|(_, secret)| secret.as_deref());
-        for secret in known.iter().flat_map(Credentials::secrets).chain(configured) {
+        for secret in known.iter().flat_map(OAuthCredentials::secrets).chain(configured) {
             if !secret.is_empty() {
                 redact = redact.replace(secret, "[secret]");
             }

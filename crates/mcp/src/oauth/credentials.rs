@@ -21,7 +21,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The tokens of a user at a server, and the client that they were given to. Secrets: the serialised form has all of them.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Credentials {
+pub struct OAuthCredentials {
     version: u32,
     client_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub struct Credentials {
     pub(super) scopes: Vec<String>,
 }
 
-impl Credentials {
+impl OAuthCredentials {
     /// The scopes that were granted.
     pub fn scopes(&self) -> impl Iterator<Item = &str> {
         self.scopes.iter().map(String::as_str)
@@ -54,7 +54,7 @@ impl Credentials {
         // NOTE: The fields of a token response are private in the SDK; its JSON form is that of RFC 6749.
         let token = serde_json::to_value(stored.token_response.as_ref()?).ok()?;
         let text = |name: &str| token[name].as_str().map(str::to_owned);
-        Some(Credentials {
+        Some(OAuthCredentials {
             version: VERSION,
             client_id: stored.client_id.clone(),
             client_secret,
@@ -98,7 +98,7 @@ impl Credentials {
     }
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for OAuthCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
             .field("client_id", &self.client_id)
@@ -115,13 +115,13 @@ pub trait CredentialStore: Send + Sync {
     ///
     /// # Errors
     /// The credentials cannot be read.
-    fn load(&self) -> Result<Option<Credentials>, Box<dyn Error + Send + Sync>>;
+    fn load(&self) -> Result<Option<OAuthCredentials>, Box<dyn Error + Send + Sync>>;
 
     /// Replaces the stored credentials; `None` deletes them.
     ///
     /// # Errors
     /// The credentials cannot be saved.
-    fn save(&self, credentials: Option<&Credentials>) -> Result<(), Box<dyn Error + Send + Sync>>;
+    fn save(&self, credentials: Option<&OAuthCredentials>) -> Result<(), Box<dyn Error + Send + Sync>>;
 
     /// Locks the credentials against refreshes by other processes until the result is dropped: most authorization servers
     /// accept a refresh token once. By default there is no lock.
@@ -135,14 +135,14 @@ pub trait CredentialStore: Send + Sync {
 
 /// Credentials for as long as the process runs.
 #[derive(Default)]
-pub(super) struct MemoryCredentials(Mutex<Option<Credentials>>);
+pub(super) struct MemoryCredentials(Mutex<Option<OAuthCredentials>>);
 
 impl CredentialStore for MemoryCredentials {
-    fn load(&self) -> Result<Option<Credentials>, BoxError> {
+    fn load(&self) -> Result<Option<OAuthCredentials>, BoxError> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    fn save(&self, credentials: Option<&Credentials>) -> Result<(), BoxError> {
+    fn save(&self, credentials: Option<&OAuthCredentials>) -> Result<(), BoxError> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = credentials.cloned();
         Ok(())
     }
@@ -200,7 +200,7 @@ impl CredentialFile {
 }
 
 impl CredentialStore for CredentialFile {
-    fn load(&self) -> Result<Option<Credentials>, BoxError> {
+    fn load(&self) -> Result<Option<OAuthCredentials>, BoxError> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -211,7 +211,7 @@ impl CredentialStore for CredentialFile {
         read.map_err(|_| self.failed("read", &"invalid JSON; delete the file and sign in again"))
     }
 
-    fn save(&self, credentials: Option<&Credentials>) -> Result<(), BoxError> {
+    fn save(&self, credentials: Option<&OAuthCredentials>) -> Result<(), BoxError> {
         let Some(credentials) = credentials else {
             return match fs::remove_file(&self.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("deleted", &error)),
@@ -257,7 +257,7 @@ impl RmcpCredentialStore for SdkCredentialStore {
     }
 
     async fn save(&self, credentials: StoredCredentials) -> Result<(), AuthError> {
-        let credentials = Credentials::of(&credentials, self.client_secret.clone());
+        let credentials = OAuthCredentials::of(&credentials, self.client_secret.clone());
         self.store.save(credentials.as_ref()).map_err(|error| unusable(&error))
     }
 
@@ -281,8 +281,8 @@ mod tests {
     /// What is on the disks of users: a change of it is a new version.
     const GOLDEN: &str = include_str!("credentials_v1.json");
 
-    fn credentials() -> Credentials {
-        Credentials {
+    fn credentials() -> OAuthCredentials {
+        OAuthCredentials {
             version: VERSION,
             client_id: "client-7".to_owned(),
             client_secret: Some("hush".to_owned()),
@@ -307,14 +307,14 @@ mod tests {
         let read = file.load().unwrap().unwrap();
         assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(credentials()).unwrap());
         let stored = read.stored().unwrap();
-        let again = Credentials::of(&stored, read.client_secret.clone()).unwrap();
+        let again = OAuthCredentials::of(&stored, read.client_secret.clone()).unwrap();
         assert_eq!(serde_json::to_string(&again).unwrap(), GOLDEN.trim_end());
     }
 
     #[test]
     fn a_file_with_the_least_that_was_ever_written_is_read() {
         let least = r#"{"version":1,"client_id":"c","access_token":"a"}"#;
-        let read: Credentials = serde_json::from_str(least).unwrap();
+        let read: OAuthCredentials = serde_json::from_str(least).unwrap();
         assert!(read.stored().is_ok());
         assert_eq!(serde_json::to_string(&read).unwrap(), least);
     }
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn a_file_of_a_newer_version_is_refused_with_advice() {
         let newer = GOLDEN.replace("\"version\":1", "\"version\":2");
-        let read: Credentials = serde_json::from_str(&newer).unwrap();
+        let read: OAuthCredentials = serde_json::from_str(&newer).unwrap();
         let error = read.stored().unwrap_err().to_string();
         assert_eq!(error, "unknown version 2 of stored credentials: sign in again");
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub(crate) use self::authorization::{ServerAuthorization, not_sent};
 use self::credentials::MemoryCredentials;
-pub use self::credentials::{CredentialFile, CredentialStore, Credentials};
+pub use self::credentials::{CredentialFile, CredentialStore, OAuthCredentials};
 pub use self::sign_in::SignIn;
 
 /// The OAuth 2.1 client of a server.

@@ -1,7 +1,7 @@
 //! The keywords whose values are not schemas, and their valid values. A keyword with another value is omitted.
 
 use serde_json::{Map, Value};
-use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation};
+use stepfold_state_core::json_schema::{ValueKinds, ValueType, is_annotation};
 
 /// Whether the value of a keyword is valid.
 pub(super) fn is_valid(keyword: &str, value: &Value) -> bool {
@@ -51,7 +51,7 @@ pub(super) fn is_usable_pattern(pattern: &str) -> bool {
 pub(super) fn types(value: &Value) -> Option<Value> {
     let named = |name: &Value| {
         let name = name.as_str()?.to_lowercase();
-        let is_known = Kinds::of_type_keyword(&Value::String(name.clone())) != Kinds::NONE;
+        let is_known = ValueKinds::of_type_keyword(&Value::String(name.clone())) != ValueKinds::NONE;
         is_known.then_some(Value::String(name))
     };
     match value {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::json_schema::Kinds;
+use stepfold_state_core::json_schema::ValueKinds;
 
 type SchemaFields = Map<String, Value>;
 
@@ -17,7 +17,10 @@ pub(super) fn merged(schema: Value, omissions: &mut BTreeSet<String>) -> Option<
         Value::Bool(true) => Map::new(),
         _ => return None,
     };
-    if fields.remove("type").is_some_and(|kinds| !Kinds::of_type_keyword(&kinds).contains(Kinds::OBJECT)) {
+    if fields
+        .remove("type")
+        .is_some_and(|kinds| !ValueKinds::of_type_keyword(&kinds).contains(ValueKinds::OBJECT))
+    {
         return None;
     }
     let mut left = |keyword: &str| omissions.insert(format!("{keyword} at the top, which providers refuse"));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepfold_mcp::{Server, ServerLimits};
+use stepfold_mcp::{McpServer, ServerLimits};
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::chat::{Content, MediaSource, Part, ToolContent};
 use stepfold_tools::{CancellationToken, Effect, Invocation, InvokeOptions};
@@ -237,7 +237,7 @@ async fn a_call_that_takes_too_long_is_cancelled_at_the_server() {
 }
 
 /// The server is told at some time, behind or before the next call.
-async fn told_of_cancellation(server: &Server) {
+async fn told_of_cancellation(server: &McpServer) {
     let told = async {
         while line(server, "cancelled", json!({})).await != "Succeeded: 1" {
             tokio::task::yield_now().await;
@@ -275,7 +275,7 @@ async fn clones_and_toolsets_share_one_process() {
 
 #[tokio::test]
 async fn effects_are_declared_by_the_user_or_a_trusted_server() {
-    let effect = async |server: Server, tool: &str| offered(&server).await.get(tool).unwrap().effect();
+    let effect = async |server: McpServer, tool: &str| offered(&server).await.get(tool).unwrap().effect();
     assert_eq!(effect(peer("plain").build().unwrap(), "echo").await, Effect::AtMostOnce);
     assert_eq!(effect(peer("plain").trust_hints().build().unwrap(), "echo").await, Effect::Pure);
     let declared = peer("plain").effect(Effect::Idempotent).effect_of("o*", Effect::Pure);
@@ -320,33 +320,33 @@ async fn resources_and_prompts_in_odd_shapes_are_read() {
 
 #[test]
 fn what_cannot_work_is_refused_before_anything_starts() {
-    let fault = |builder: stepfold_mcp::ServerBuilder| builder.build().unwrap_err().to_string();
+    let fault = |builder: stepfold_mcp::McpServerBuilder| builder.build().unwrap_err().to_string();
     check(
-        &fault(Server::command("a b", ["x"])),
+        &fault(McpServer::command("a b", ["x"])),
         "invalid MCP server `a b`: the name must be 1 to 32 letters, digits, `_` or `-`",
     );
     check(
-        &fault(Server::command("a", Vec::<String>::new())),
+        &fault(McpServer::command("a", Vec::<String>::new())),
         "invalid MCP server `a`: the command names no program",
     );
     check(
-        &fault(Server::http("a", "ftp://x")),
+        &fault(McpServer::http("a", "ftp://x")),
         "invalid MCP server `a`: invalid URL `ftp://x`: must begin with http:// or https://",
     );
     check(
-        &fault(Server::http("a", "http://x").env("A", "b")),
+        &fault(McpServer::http("a", "http://x").env("A", "b")),
         "invalid MCP server `a`: `env` is for a command, and the server is at a URL",
     );
     check(
-        &fault(Server::http("a", "http://x").header("a b", "c")),
+        &fault(McpServer::http("a", "http://x").header("a b", "c")),
         "invalid MCP server `a`: invalid header `a b`",
     );
     let limits = ServerLimits::default().with_start_timeout(Duration::ZERO);
     check(
-        &fault(Server::command("a", ["x"]).limits(limits)),
+        &fault(McpServer::command("a", ["x"]).limits(limits)),
         "invalid MCP server `a`: a timeout must be more than zero",
     );
     // Secrets are not printed.
-    let remote = Server::http("a", "http://x").bearer_token("s3cret").build().unwrap();
+    let remote = McpServer::http("a", "http://x").bearer_token("s3cret").build().unwrap();
     assert!(!format!("{remote:?}").contains("s3cret"));
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use stepfold_mcp::Server;
+use stepfold_mcp::McpServer;
 use stepfold_state_core::chat::{Content, ToolContent};
 use stepfold_tools::{CallEvent, CallOutcome, Effect};
 
@@ -11,11 +11,11 @@ use crate::installed::installed;
 use crate::kit::{call, invocation, line, offered};
 
 /// A reference server from npm.
-fn npm(name: &str, arguments: &[&Path]) -> Option<Server> {
+fn npm(name: &str, arguments: &[&Path]) -> Option<McpServer> {
     let everything = installed("STEPFOLD_INTEROP_MCP")?;
     let program = Path::new(&everything).with_file_name(format!("mcp-server-{name}"));
     let argv = std::iter::once(program.as_path()).chain(arguments.iter().copied());
-    Some(Server::command(name, argv.map(Path::as_os_str)).prefix("").build().unwrap())
+    Some(McpServer::command(name, argv.map(Path::as_os_str)).prefix("").build().unwrap())
 }
 
 fn value(outcome: &CallOutcome) -> &Value {
@@ -83,7 +83,7 @@ async fn server_memory() {
     let Some(everything) = installed("STEPFOLD_INTEROP_MCP") else { return };
     let program = Path::new(&everything).with_file_name("mcp-server-memory");
     let file = folder.path().join("memory.jsonl");
-    let server = Server::command("memory", [program]).env("MEMORY_FILE_PATH", &file).build().unwrap();
+    let server = McpServer::command("memory", [program]).env("MEMORY_FILE_PATH", &file).build().unwrap();
     let entity = json!({"name": "Ada", "entityType": "person", "observations": ["likes tea"]});
     let created = call(&server, "memory_create_entities", json!({"entities": [entity]})).await;
     assert!(created.succeeded(), "{created:?}");
@@ -128,7 +128,8 @@ server.run("stdio")
 #[tokio::test]
 async fn python_sdk() {
     let Some(python) = installed("STEPFOLD_INTEROP_MCP_PYTHON") else { return };
-    let server = Server::command("py", [python.as_os_str(), "-c".as_ref(), PYTHON.as_ref()]).build().unwrap();
+    let server =
+        McpServer::command("py", [python.as_os_str(), "-c".as_ref(), PYTHON.as_ref()]).build().unwrap();
     let sum = call(&server, "py_add", json!({"a": 2, "b": 3})).await;
     assert_eq!(value(&sum)["result"], 5, "{sum:?}");
     let tools = offered(&server).await;

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
-use stepfold_mcp::{Answer, OAuth, Question, Server, SignIn, Wants};
+use stepfold_mcp::{Elicitation, ElicitationAnswer, ElicitationRequest, McpServer, OAuth, SignIn};
 
 use crate::authority::browse;
 use crate::conformance::{Scenarios, Suite};
@@ -120,7 +120,7 @@ const NEXT: Scenarios = &[
 async fn client() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };
     let url = std::env::args().next_back().unwrap();
-    let server = Server::http("conformance", url)
+    let server = McpServer::http("conformance", url)
         .prefix("")
         .on_question(|question| async move { answer(&question) })
         .oauth(authorization());
@@ -187,8 +187,8 @@ fn arguments(schema: &Value) -> Value {
 }
 
 /// The defaults of a form.
-fn answer(question: &Question) -> Answer {
-    let Wants::Form(schema) = &question.wants else { return Answer::Decline };
+fn answer(question: &Elicitation) -> ElicitationAnswer {
+    let ElicitationRequest::Form(schema) = &question.wants else { return ElicitationAnswer::Decline };
     let properties = schema["properties"].as_object().cloned().unwrap_or_default();
     let given = |schema: &Value| {
         schema
@@ -196,7 +196,7 @@ fn answer(question: &Question) -> Answer {
             .cloned()
             .unwrap_or_else(|| arguments(&json!({"properties": {"x": schema}}))["x"].clone())
     };
-    Answer::Accept(Value::Object(
+    ElicitationAnswer::Accept(Value::Object(
         properties.iter().map(|(name, schema)| (name.clone(), given(schema))).collect(),
     ))
 }

@@ -1,7 +1,7 @@
 //! What the tests share: servers, and calls as a run makes them.
 
 use serde_json::Value;
-use stepfold_mcp::{Server, ServerBuilder};
+use stepfold_mcp::{McpServer, McpServerBuilder};
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{Schema, State};
 use stepfold_tools::{CallEvent, CallOutcome, Invocation, InvokeOptions, Tools};
@@ -9,15 +9,15 @@ use stepfold_tools::{CallEvent, CallOutcome, Invocation, InvokeOptions, Tools};
 use crate::peer::MODE;
 
 /// The hand-written server as a child process.
-pub(crate) fn peer(mode: &str) -> ServerBuilder {
+pub(crate) fn peer(mode: &str) -> McpServerBuilder {
     let this = std::env::current_exe().unwrap();
     // What the test harness writes first is not of the protocol, and has to be overlooked.
     let argv = [this.as_os_str(), "--exact".as_ref(), "peer::serves".as_ref(), "--nocapture".as_ref()];
-    Server::command("peer", argv).prefix("").env(MODE, mode)
+    McpServer::command("peer", argv).prefix("").env(MODE, mode)
 }
 
 /// What a model is offered at a step that begins now.
-pub(crate) async fn offered(server: &Server) -> Tools {
+pub(crate) async fn offered(server: &McpServer) -> Tools {
     server.toolset().resolve(&state()).await.unwrap()
 }
 
@@ -36,12 +36,12 @@ pub(crate) async fn call_with(tools: &Tools, tool: &str, arguments: Value) -> Ca
 }
 
 /// One call with what the server offers now.
-pub(crate) async fn call(server: &Server, tool: &str, arguments: Value) -> CallOutcome {
+pub(crate) async fn call(server: &McpServer, tool: &str, arguments: Value) -> CallOutcome {
     call_with(&offered(server).await, tool, arguments).await
 }
 
 /// What the model reads of a call, after how it ended.
-pub(crate) async fn line(server: &Server, tool: &str, arguments: Value) -> String {
+pub(crate) async fn line(server: &McpServer, tool: &str, arguments: Value) -> String {
     line_of(&call(server, tool, arguments).await)
 }
 

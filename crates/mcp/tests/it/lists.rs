@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use stepfold_mcp::{Approved, McpError, Server, ServerLimits};
+use stepfold_mcp::{ApprovedTools, McpError, McpServer, ServerLimits};
 use stepfold_tools::{Approval, CallFailure, CallStatus, Tools};
 
 use crate::kit::{call_with, line, line_of, offered, peer, state};
@@ -126,7 +126,7 @@ fn asks(tools: &Tools, tool: &str) -> bool {
 }
 
 /// The server with a tool that has changed its description after it was offered, and the list from before.
-async fn changed(server: &Server) -> Tools {
+async fn changed(server: &McpServer) -> Tools {
     let before = offered(server).await;
     assert!(!asks(&before, "echo"));
     assert_eq!(server.changes().await.unwrap(), []);
@@ -175,7 +175,7 @@ async fn what_was_approved_counts_in_another_process() {
     let mut stored: serde_json::Value = serde_json::from_str(&stored).unwrap();
     stored["other"]["description"] = json!("Does something else.");
     stored.as_object_mut().unwrap().remove("fail");
-    let approved: Approved = serde_json::from_value(stored).unwrap();
+    let approved: ApprovedTools = serde_json::from_value(stored).unwrap();
     let second = peer("plain").approved(approved).build().unwrap();
     let tools = offered(&second).await;
     // Neither what has changed since, nor what is new.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use stepfold_mcp::{CredentialFile, CredentialStore, Credentials, McpError, OAuth, Server, SignIn};
+use stepfold_mcp::{CredentialFile, CredentialStore, McpError, McpServer, OAuth, OAuthCredentials, SignIn};
 use stepfold_tools::{AnsweredRequest, InputResponse};
 
 use crate::authority::{Authority, browse};
@@ -13,14 +13,14 @@ use crate::questions::{accepted, asking, until_question};
 
 /// Credentials that the test can look at and change.
 #[derive(Clone, Default)]
-struct Known(Arc<Mutex<Option<Credentials>>>);
+struct Known(Arc<Mutex<Option<OAuthCredentials>>>);
 
 impl CredentialStore for Known {
-    fn load(&self) -> Result<Option<Credentials>, Box<dyn std::error::Error + Send + Sync>> {
+    fn load(&self) -> Result<Option<OAuthCredentials>, Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.0.lock().unwrap().clone())
     }
 
-    fn save(&self, now: Option<&Credentials>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn save(&self, now: Option<&OAuthCredentials>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         *self.0.lock().unwrap() = now.cloned();
         Ok(())
     }
@@ -50,11 +50,11 @@ fn agrees() -> SignIn {
     })
 }
 
-fn server(authority: &Authority, oauth: OAuth) -> Server {
-    Server::http("shop", authority.url()).prefix("").oauth(oauth).build().unwrap()
+fn server(authority: &Authority, oauth: OAuth) -> McpServer {
+    McpServer::http("shop", authority.url()).prefix("").oauth(oauth).build().unwrap()
 }
 
-async fn fault(server: &Server) -> String {
+async fn fault(server: &McpServer) -> String {
     let error = server.start().await.unwrap_err();
     assert!(matches!(error, McpError::Unauthorized { .. }), "{error:?}");
     assert!(!format!("{error:?}").contains("acc3ss"), "{error:?}");
@@ -96,7 +96,7 @@ async fn a_missing_user_is_an_error_that_says_what_to_do() {
     lonely.sign_in(&agrees()).await.unwrap();
     lonely.start().await.unwrap();
 
-    let without = Server::http("shop", authority.url()).build().unwrap();
+    let without = McpServer::http("shop", authority.url()).build().unwrap();
     let error = fault(&without).await;
     assert!(error.contains("set a valid bearer token, or OAuth"), "{error}");
     let error = without.sign_in(&agrees()).await.unwrap_err().to_string();
@@ -340,7 +340,7 @@ fn a_file_of_credentials_is_its_owners() {
     file.save(None).unwrap();
 
     let stored = json!({"version": 1, "client_id": "c", "access_token": "acc3ss"});
-    let credentials: Credentials = serde_json::from_value(stored.clone()).unwrap();
+    let credentials: OAuthCredentials = serde_json::from_value(stored.clone()).unwrap();
     file.save(Some(&credentials)).unwrap();
     assert_eq!(serde_json::to_value(file.load().unwrap().unwrap()).unwrap(), stored);
     #[cfg(unix)]
@@ -364,12 +364,12 @@ fn a_file_of_credentials_is_its_owners() {
 
 #[test]
 fn oauth_is_for_a_url_without_a_token() {
-    let fault = |builder: stepfold_mcp::ServerBuilder| builder.build().unwrap_err().to_string();
-    let program = Server::command("shop", ["x"]).oauth(OAuth::new());
+    let fault = |builder: stepfold_mcp::McpServerBuilder| builder.build().unwrap_err().to_string();
+    let program = McpServer::command("shop", ["x"]).oauth(OAuth::new());
     assert_eq!(
         fault(program),
         "invalid MCP server `shop`: OAuth is for a server at a URL, and this is a command"
     );
-    let both = Server::http("shop", "https://example.com").bearer_token("t").oauth(OAuth::new());
+    let both = McpServer::http("shop", "https://example.com").bearer_token("t").oauth(OAuth::new());
     assert_eq!(fault(both), "invalid MCP server `shop`: a bearer token and OAuth exclude each other");
 }

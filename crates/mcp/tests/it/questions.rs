@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use stepfold_mcp::{Answer, Question, Wants};
+use stepfold_mcp::{Elicitation, ElicitationAnswer, ElicitationRequest};
 use stepfold_tools::{
     AnsweredRequest, CallEvent, InputRequest, InputResponse, Invocation, InvokeOptions, Tools,
 };
@@ -23,26 +23,29 @@ async fn a_question_is_answered_by_the_program_in_both_revisions() {
         ("plain", r#"Succeeded: {"action":"accept","content":{"name":"Ada"}}"#),
         ("modern", r#"Succeeded: {"action":"accept","content":{"name":"Ada"}} under "opaque""#),
     ] {
-        let asked: Arc<Mutex<Vec<Question>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<Elicitation>>> = Arc::default();
         let heard = Arc::clone(&asked);
-        let answer = move |question: Question| {
+        let answer = move |question: Elicitation| {
             heard.lock().unwrap().push(question);
-            async { Answer::Accept(json!({"name": "Ada"})) }
+            async { ElicitationAnswer::Accept(json!({"name": "Ada"})) }
         };
         let server = peer(mode).on_question(answer).build().unwrap();
         assert_eq!(line(&server, "ask", json!({})).await, expected, "{mode}");
         let asked = asked.lock().unwrap();
         assert_eq!((asked.len(), asked[0].message.as_str()), (1, "What is your name?"));
-        let Wants::Form(form) = &asked[0].wants else { panic!("{asked:?}") };
+        let ElicitationRequest::Form(form) = &asked[0].wants else { panic!("{asked:?}") };
         assert_eq!(form["required"], json!(["name"]));
     }
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_fit_the_form_cancels() {
-    let server = peer("plain").on_question(|_| async { Answer::Accept(json!({"name": 7})) }).build().unwrap();
+    let server = peer("plain")
+        .on_question(|_| async { ElicitationAnswer::Accept(json!({"name": 7})) })
+        .build()
+        .unwrap();
     assert_eq!(line(&server, "ask", json!({})).await, r#"Succeeded: {"action":"cancel"}"#);
-    let server = peer("plain").on_question(|_| async { Answer::Decline }).build().unwrap();
+    let server = peer("plain").on_question(|_| async { ElicitationAnswer::Decline }).build().unwrap();
     assert_eq!(line(&server, "ask", json!({})).await, r#"Succeeded: {"action":"decline"}"#);
 }
 

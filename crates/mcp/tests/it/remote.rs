@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use stepfold_mcp::{Server, ServerBuilder, ServerLimits};
+use stepfold_mcp::{McpServer, McpServerBuilder, ServerLimits};
 use stepfold_tools::CallStatus;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ pub(crate) enum Form {
 }
 
 /// A server at an address of this machine, which wants a token.
-async fn remote(form: Form) -> ServerBuilder {
+async fn remote(form: Form) -> McpServerBuilder {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let peer = Arc::new(Mutex::new(Peer::new("plain")));
@@ -29,7 +29,7 @@ async fn remote(form: Form) -> ServerBuilder {
             tokio::spawn(serve(stream, Arc::clone(&peer), form));
         }
     });
-    Server::http("remote", url).prefix("").bearer_token("s3cret").header("x-tenant", "t1")
+    McpServer::http("remote", url).prefix("").bearer_token("s3cret").header("x-tenant", "t1")
 }
 
 pub(crate) async fn serve(stream: TcpStream, peer: Arc<Mutex<Peer>>, form: Form) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use stepfold_mcp::{Server, ServerBuilder};
+use stepfold_mcp::{McpServer, McpServerBuilder};
 use stepfold_tools::CallStatus;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -32,9 +32,9 @@ impl Place {
         calls.lines().map(|line| line.trim_matches('"').to_owned()).collect()
     }
 
-    fn server(&self) -> ServerBuilder {
+    fn server(&self) -> McpServerBuilder {
         let url = format!("http://{}/mcp", self.address().expect("a server has started"));
-        Server::http("remote", url).prefix("").bearer_token("s3cret").header("x-tenant", "t1")
+        McpServer::http("remote", url).prefix("").bearer_token("s3cret").header("x-tenant", "t1")
     }
 
     async fn start(&self) -> Process {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use stepfold_mcp::{McpError, Server, ServerLimits};
+use stepfold_mcp::{McpError, McpServer, ServerLimits};
 use stepfold_tools::{CallStatus, Effect};
 use tokio::io::AsyncReadExt as _;
 
@@ -21,7 +21,7 @@ async fn a_server_that_dies_at_start_says_why() {
 
 #[tokio::test]
 async fn a_program_that_is_not_there_is_an_error() {
-    let error = Server::command("gone", ["/no/such/program"]).build().unwrap().start().await.unwrap_err();
+    let error = McpServer::command("gone", ["/no/such/program"]).build().unwrap().start().await.unwrap_err();
     let expected = "MCP server `gone` could not be started: No such file or directory (os error 2)";
     assert_eq!(error.to_string(), expected);
 }
@@ -152,7 +152,7 @@ async fn a_server_that_cannot_be_restarted_is_a_failed_call_that_was_not_made() 
     let program = folder.path().join("server");
     std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &program).unwrap();
     let argv = [program.as_os_str(), "--exact".as_ref(), "peer::serves".as_ref(), "--nocapture".as_ref()];
-    let server = Server::command("peer", argv).prefix("").env(crate::peer::MODE, "plain").build().unwrap();
+    let server = McpServer::command("peer", argv).prefix("").env(crate::peer::MODE, "plain").build().unwrap();
     let tools = offered(&server).await;
     assert_eq!(call(&server, "die", json!({})).await.status, CallStatus::Unknown);
     std::fs::remove_file(&program).unwrap();

@@ -14,7 +14,7 @@ use crate::{strict, wire};
 
 /// Anthropic's Messages API, the dialect of an [`Anthropic`].
 #[derive(Clone, Copy, Debug)]
-pub struct Messages {
+pub struct MessagesApi {
     max_output_tokens: u64,
     marks_cache: bool,
     keeps_system: bool,
@@ -35,21 +35,21 @@ pub struct Messages {
 /// assert_eq!(model.id(), "anthropic/claude-sonnet-4-5");
 /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
 /// ```
-pub type Anthropic = HttpModel<Messages>;
+pub type Anthropic = HttpModel<MessagesApi>;
 
 /// Builds an [`Anthropic`] model.
-pub type AnthropicBuilder = HttpModelBuilder<Messages>;
+pub type AnthropicBuilder = HttpModelBuilder<MessagesApi>;
 
-impl HttpModel<Messages> {
+impl HttpModel<MessagesApi> {
     /// Begins a model with its name and a key.
     #[expect(clippy::new_ret_no_self, reason = "there is more to say before it is built")]
     pub fn new(model: impl Into<String>, key: impl Into<Secret>) -> AnthropicBuilder {
-        let dialect = Messages { max_output_tokens: 8_192, marks_cache: false, keeps_system: false };
+        let dialect = MessagesApi { max_output_tokens: 8_192, marks_cache: false, keeps_system: false };
         HttpModelBuilder::new(dialect, model).key(key)
     }
 }
 
-impl HttpModelBuilder<Messages> {
+impl HttpModelBuilder<MessagesApi> {
     /// Sets the maximum number of tokens of a reply, which this API requires, for requests without one: 8,192
     /// by default.
     pub fn max_output_tokens(mut self, tokens: u64) -> Self {
@@ -73,7 +73,7 @@ impl HttpModelBuilder<Messages> {
     }
 }
 
-impl Dialect for Messages {
+impl Dialect for MessagesApi {
     type Decoder = AnthropicDecoder;
     type WriteState = AnthropicWriteState;
 
@@ -175,7 +175,7 @@ fn tool(spec: &ToolSpec) -> Value {
     if strict.is_some() {
         tool["strict"] = true.into();
     }
-    wire::add_extras(&mut tool, Messages::NAME, spec);
+    wire::add_extras(&mut tool, MessagesApi::NAME, spec);
     tool
 }
 

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::tools::is_tool_name;
-use super::{RuleFaults, Server, is_blank, items, text};
+use super::{KnownServer, RuleFaults, is_blank, items, text};
 
-pub(super) fn check(server: Server, body: &Value, faults: &mut RuleFaults) {
+pub(super) fn check(server: KnownServer, body: &Value, faults: &mut RuleFaults) {
     let messages = items(&body["messages"]);
     order(server, messages, faults);
     calls(server, messages, faults);
@@ -43,7 +43,7 @@ fn input_message(at: usize, message: &Value, faults: &mut RuleFaults) {
     }
 }
 
-fn reply(server: Server, at: usize, message: &Value, faults: &mut RuleFaults) {
+fn reply(server: KnownServer, at: usize, message: &Value, faults: &mut RuleFaults) {
     let has_calls = !items(&message["tool_calls"]).is_empty();
     let (words, has_media) = content(message);
     faults.require(!has_media, "text", || format!("messages[{at}]: media of the assistant"));
@@ -52,7 +52,7 @@ fn reply(server: Server, at: usize, message: &Value, faults: &mut RuleFaults) {
     faults.require(words.is_empty() || !is_blank(&words), "text", || {
         format!("messages[{at}]: blank text beside calls")
     });
-    if matches!(server, Server::Kimi | Server::DeepSeek) {
+    if matches!(server, KnownServer::Kimi | KnownServer::DeepSeek) {
         faults.require(message["reasoning_content"].is_string(), "reasoning", || {
             format!("messages[{at}]: missing `reasoning_content`")
         });
@@ -62,25 +62,25 @@ fn reply(server: Server, at: usize, message: &Value, faults: &mut RuleFaults) {
         let (name, arguments) = (text(&call["function"], "name"), text(&call["function"], "arguments"));
         faults.require(is_tool_name(server, name), "tool-name", || format!("{}: `{name}`", place()));
         let is_object = serde_json::from_str::<Value>(arguments).is_ok_and(|value| value.is_object());
-        faults.require(is_object || server == Server::OpenAiChat, "arguments", || {
+        faults.require(is_object || server == KnownServer::OpenAiChat, "arguments", || {
             format!("{}: `{arguments}`", place())
         });
     }
 }
 
-fn result(server: Server, at: usize, message: &Value, faults: &mut RuleFaults) {
+fn result(server: KnownServer, at: usize, message: &Value, faults: &mut RuleFaults) {
     let (words, has_media) = content(message);
     faults.require(!has_media, "text", || format!("messages[{at}]: media in the result of a call"));
     // OpenAI takes an empty result.
-    faults.require(server == Server::OpenAiChat || !is_blank(&words), "text", || {
+    faults.require(server == KnownServer::OpenAiChat || !is_blank(&words), "text", || {
         format!("messages[{at}]: the message is empty")
     });
 }
 
-fn order(server: Server, messages: &[Value], faults: &mut RuleFaults) {
+fn order(server: KnownServer, messages: &[Value], faults: &mut RuleFaults) {
     let role = |at: usize| messages.get(at).map_or("", |message: &Value| text(message, "role"));
     let is_system = |role: &str| matches!(role, "system" | "developer");
-    if server == Server::OpenAiChat {
+    if server == KnownServer::OpenAiChat {
         return;
     }
     for at in 0..messages.len() {
@@ -94,14 +94,15 @@ fn order(server: Server, messages: &[Value], faults: &mut RuleFaults) {
     });
     for at in 1..messages.len() {
         let after_result = role(at) == "user" && role(at - 1) == "tool";
-        let strict = matches!(server, Server::Mistral | Server::QwenTemplate);
+        let strict = matches!(server, KnownServer::Mistral | KnownServer::QwenTemplate);
         faults.require(!after_result || !strict, "after-result", || format!("messages[{at}]"));
         let repeats = role(at) == role(at - 1) && matches!(role(at), "user" | "assistant");
-        faults.require(!repeats || server != Server::QwenTemplate, "turns", || format!("messages[{at}]"));
+        faults
+            .require(!repeats || server != KnownServer::QwenTemplate, "turns", || format!("messages[{at}]"));
     }
 }
 
-fn calls(server: Server, messages: &[Value], faults: &mut RuleFaults) {
+fn calls(server: KnownServer, messages: &[Value], faults: &mut RuleFaults) {
     let mut open: Vec<String> = Vec::new();
     let mut seen = HashSet::new();
     for (at, message) in messages.iter().enumerate() {
@@ -119,8 +120,8 @@ fn calls(server: Server, messages: &[Value], faults: &mut RuleFaults) {
         for call in items(&message["tool_calls"]) {
             let id = text(call, "id");
             let is_legal = match server {
-                Server::Mistral => id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric()),
-                Server::OpenAiChat => !id.is_empty() && id.chars().count() <= 40,
+                KnownServer::Mistral => id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric()),
+                KnownServer::OpenAiChat => !id.is_empty() && id.chars().count() <= 40,
                 _ => !id.is_empty(),
             };
             faults.require(is_legal, "call-id", || format!("messages[{at}]: `{id}`"));

@@ -28,7 +28,7 @@ use serde_json::Value;
 /// A server whose rules are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Server {
+pub enum KnownServer {
     /// OpenAI's chat completions.
     OpenAiChat,
     /// OpenAI's Responses.
@@ -47,30 +47,30 @@ pub enum Server {
     QwenTemplate,
 }
 
-impl Server {
+impl KnownServer {
     /// All of them.
-    pub const ALL: &'static [Server] = &[
-        Server::OpenAiChat,
-        Server::OpenAiResponses,
-        Server::Anthropic,
-        Server::Gemini,
-        Server::Mistral,
-        Server::Kimi,
-        Server::DeepSeek,
-        Server::QwenTemplate,
+    pub const ALL: &'static [KnownServer] = &[
+        KnownServer::OpenAiChat,
+        KnownServer::OpenAiResponses,
+        KnownServer::Anthropic,
+        KnownServer::Gemini,
+        KnownServer::Mistral,
+        KnownServer::Kimi,
+        KnownServer::DeepSeek,
+        KnownServer::QwenTemplate,
     ];
 
     /// The name, for people.
     pub const fn name(self) -> &'static str {
         match self {
-            Server::OpenAiChat => "OpenAI chat completions",
-            Server::OpenAiResponses => "OpenAI Responses",
-            Server::Anthropic => "Anthropic",
-            Server::Gemini => "Gemini",
-            Server::Mistral => "Mistral",
-            Server::Kimi => "Kimi",
-            Server::DeepSeek => "DeepSeek",
-            Server::QwenTemplate => "Qwen by vLLM",
+            KnownServer::OpenAiChat => "OpenAI chat completions",
+            KnownServer::OpenAiResponses => "OpenAI Responses",
+            KnownServer::Anthropic => "Anthropic",
+            KnownServer::Gemini => "Gemini",
+            KnownServer::Mistral => "Mistral",
+            KnownServer::Kimi => "Kimi",
+            KnownServer::DeepSeek => "DeepSeek",
+            KnownServer::QwenTemplate => "Qwen by vLLM",
         }
     }
 }
@@ -78,11 +78,11 @@ impl Server {
 /// A rule of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Rule {
+pub struct ServerRule {
     /// Its name, unique.
     pub name: &'static str,
     /// The servers that have it.
-    pub servers: &'static [Server],
+    pub servers: &'static [KnownServer],
     /// The requirement.
     pub requires: &'static str,
     /// The substitute in requests of this crate for a conversation that breaks the rule.
@@ -94,26 +94,26 @@ pub struct Rule {
 /// A rule that a request breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Fault {
+pub struct RuleViolation {
     /// The name of the [rule](Rule::name).
     pub rule: &'static str,
     /// The place and the reason.
     pub reason: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RuleViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.rule, self.reason)
     }
 }
 
 /// The rules of a server that the body of a request breaks.
-pub fn faults(server: Server, body: &Value) -> Vec<Fault> {
+pub fn faults(server: KnownServer, body: &Value) -> Vec<RuleViolation> {
     let mut faults = RuleFaults(Vec::new());
     match server {
-        Server::OpenAiResponses => responses::check(body, &mut faults),
-        Server::Anthropic => anthropic::check(body, &mut faults),
-        Server::Gemini => gemini::check(body, &mut faults),
+        KnownServer::OpenAiResponses => responses::check(body, &mut faults),
+        KnownServer::Anthropic => anthropic::check(body, &mut faults),
+        KnownServer::Gemini => gemini::check(body, &mut faults),
         server => chat::check(server, body, &mut faults),
     }
     tools::check(server, body, &mut faults);
@@ -122,16 +122,16 @@ pub fn faults(server: Server, body: &Value) -> Vec<Fault> {
 
 /// The first reply whose first call has no signature, which Gemini refuses from version 3 on: the body does not name its
 /// model.
-pub fn unsigned_call(body: &Value) -> Option<Fault> {
-    gemini::unsigned(body).map(|reason| Fault { rule: "signature", reason })
+pub fn unsigned_call(body: &Value) -> Option<RuleViolation> {
+    gemini::unsigned(body).map(|reason| RuleViolation { rule: "signature", reason })
 }
 
 /// Collects faults.
-struct RuleFaults(Vec<Fault>);
+struct RuleFaults(Vec<RuleViolation>);
 
 impl RuleFaults {
     fn add(&mut self, rule: &'static str, reason: impl Into<String>) {
-        self.0.push(Fault { rule, reason: reason.into() });
+        self.0.push(RuleViolation { rule, reason: reason.into() });
     }
 
     /// Adds a fault unless `holds`.
@@ -164,152 +164,152 @@ fn is_name(text: &str, more: &str, most: usize) -> bool {
 
 /// All rules.
 // NOTE: Written from documentation and reports, independent of `rules`: a fault in one must not be a fault in both.
-pub const RULES: &[Rule] = &[
-    Rule {
+pub const RULES: &[ServerRule] = &[
+    ServerRule {
         name: "text",
-        servers: Server::ALL,
+        servers: KnownServer::ALL,
         requires: "a text is more than white space, and a message has content",
         instead: "a blank text is left out, and a reply with nothing else as well; where a text must stand, a stand-in",
         source: "Anthropic: github.com/home-assistant/core/issues/175637; Kimi, Mistral: reports of empty assistant messages",
     },
-    Rule {
+    ServerRule {
         name: "failure",
-        servers: &[Server::Anthropic],
+        servers: &[KnownServer::Anthropic],
         requires: "the result of a failed call has content",
         instead: "a stand-in",
         source: "Anthropic: \"content cannot be empty if is_error is true\"",
     },
-    Rule {
+    ServerRule {
         name: "first",
         servers: &[
-            Server::Anthropic,
-            Server::Gemini,
-            Server::Mistral,
-            Server::Kimi,
-            Server::DeepSeek,
-            Server::QwenTemplate,
+            KnownServer::Anthropic,
+            KnownServer::Gemini,
+            KnownServer::Mistral,
+            KnownServer::Kimi,
+            KnownServer::DeepSeek,
+            KnownServer::QwenTemplate,
         ],
         requires: "the first message is one of the user, and there is one",
         instead: "a stand-in before it",
         source: "Anthropic, Gemini: API references; Qwen: github.com/verl-project/verl/issues/7725",
     },
-    Rule {
+    ServerRule {
         name: "turns",
-        servers: &[Server::QwenTemplate],
+        servers: &[KnownServer::QwenTemplate],
         requires: "messages of the user and the assistant take turns",
         instead: "a message of the other role between them",
         source: "templates of vLLM: github.com/charmbracelet/crush/issues/279",
     },
-    Rule {
+    ServerRule {
         name: "after-result",
-        servers: &[Server::Mistral, Server::QwenTemplate],
+        servers: &[KnownServer::Mistral, KnownServer::QwenTemplate],
         requires: "no message of the user follows the result of a call",
         instead: "a message of the assistant between them",
         source: "Mistral: github.com/NousResearch/hermes-agent/issues/20154",
     },
-    Rule {
+    ServerRule {
         name: "system",
-        servers: &[Server::Mistral, Server::Kimi, Server::DeepSeek, Server::QwenTemplate],
+        servers: &[KnownServer::Mistral, KnownServer::Kimi, KnownServer::DeepSeek, KnownServer::QwenTemplate],
         requires: "one system message, at the beginning",
         instead: "leading ones are joined, later ones are texts of the user in tags",
         source: "Qwen: github.com/vllm-project/vllm/issues/41114",
     },
-    Rule {
+    ServerRule {
         name: "answered",
-        servers: Server::ALL,
+        servers: KnownServer::ALL,
         requires: "each call is answered once, after it and before anything else, and each answer has a call",
         instead: "the loop keeps the conversation so",
         source: "API references of all",
     },
-    Rule {
+    ServerRule {
         name: "call-id",
-        servers: Server::ALL,
+        servers: KnownServer::ALL,
         requires: "ids of calls have the form that the server knows, and are unique",
         instead: "another id that stands for it",
         source: "Mistral: 9 letters and digits; Anthropic: ^[a-zA-Z0-9_-]+$; OpenAI: at most 40, Responses 64",
     },
-    Rule {
+    ServerRule {
         name: "tool-name",
-        servers: Server::ALL,
+        servers: KnownServer::ALL,
         requires: "names of tools have the form that the server knows",
         instead: "a legal name that stands for it, mapped back in the reply",
         source: "API references; Kimi: github.com/MoonshotAI/kimi-cli/issues/1773",
     },
-    Rule {
+    ServerRule {
         name: "tools",
-        servers: Server::ALL,
+        servers: KnownServer::ALL,
         requires: "no more tools than the server takes, and the choice among them names one",
         instead: "the tools above the limit are left out, with the reason",
         source: "OpenAI, DeepSeek: API references, 128; Kimi: platform.kimi.ai/docs/api/tool-use, 128",
     },
-    Rule {
+    ServerRule {
         name: "parameters",
-        servers: Server::ALL,
+        servers: KnownServer::ALL,
         requires: "the parameters of a tool are a schema that the server takes, whose root is a plain object",
         instead: "an equal schema, or a wider one with the rest in words; a tool without any is left out alone",
         source: "OpenAI: github.com/langchain-ai/langchainjs/issues/9804, github.com/sigoden/aichat/pull/1049; Anthropic: \
             github.com/anthropics/claude-code/issues/5319 and 63673; Gemini: `responseJsonSchema` of its API reference; Kimi: \
             github.com/vercel/ai/pull/18921",
     },
-    Rule {
+    ServerRule {
         name: "property-name",
-        servers: &[Server::Anthropic],
+        servers: &[KnownServer::Anthropic],
         requires: "names of properties have at most 64 letters, digits, `_`, `.` and `-`",
         instead: "a legal name that stands for it, mapped back in the reply",
         source: "Anthropic: github.com/ComposioHQ/composio/issues/3500",
     },
-    Rule {
+    ServerRule {
         name: "reply-schema",
-        servers: Server::ALL,
+        servers: KnownServer::ALL,
         requires: "the schema of a reply is one that the server takes; OpenAI: of an object",
         instead: "an object with the value in it, which is unwrapped in the reply",
         source: "OpenAI: guide of structured outputs; DeepSeek: api-docs.deepseek.com/guides/json_mode",
     },
-    Rule {
+    ServerRule {
         name: "arguments",
         servers: &[
-            Server::Anthropic,
-            Server::Gemini,
-            Server::Mistral,
-            Server::Kimi,
-            Server::DeepSeek,
-            Server::QwenTemplate,
+            KnownServer::Anthropic,
+            KnownServer::Gemini,
+            KnownServer::Mistral,
+            KnownServer::Kimi,
+            KnownServer::DeepSeek,
+            KnownServer::QwenTemplate,
         ],
         requires: "arguments are a JSON object",
         instead: "an object with the malformed text in it",
         source: "vLLM parses arguments before it renders its template (entrypoints/chat_utils.py)",
     },
-    Rule {
+    ServerRule {
         name: "reasoning",
-        servers: &[Server::Kimi, Server::DeepSeek],
+        servers: &[KnownServer::Kimi, KnownServer::DeepSeek],
         requires: "messages of the assistant have `reasoning_content`",
         instead: "an empty one",
         source: "Kimi: github.com/continuedev/continue/pull/11806; DeepSeek: api-docs.deepseek.com/guides/thinking_mode",
     },
-    Rule {
+    ServerRule {
         name: "reasoning-order",
-        servers: &[Server::OpenAiResponses, Server::Anthropic],
+        servers: &[KnownServer::OpenAiResponses, KnownServer::Anthropic],
         requires: "reasoning is followed by the text or the call that it was for",
         instead: "reasoning that nothing follows is left out",
         source: "Responses: github.com/vercel/ai/issues/7099, github.com/openai/codex/issues/1235",
     },
-    Rule {
+    ServerRule {
         name: "thinking",
-        servers: &[Server::Anthropic],
+        servers: &[KnownServer::Anthropic],
         requires: "with thinking on, a turn with calls begins with signed thinking",
         instead: "no thinking in a turn that another model began",
         source: "Anthropic: github.com/pydantic/pydantic-ai/issues/2075",
     },
-    Rule {
+    ServerRule {
         name: "signature",
-        servers: &[Server::Gemini],
+        servers: &[KnownServer::Gemini],
         requires: "from Gemini 3 on, the first call of a reply has a signature",
         instead: "the documented stand-in of one",
         source: "Gemini: ai.google.dev/gemini-api/docs/thought-signatures",
     },
-    Rule {
+    ServerRule {
         name: "foreign",
-        servers: Server::ALL,
+        servers: KnownServer::ALL,
         requires: "signatures and encrypted reasoning are the server's own",
         instead: "those of other servers are left out",
         source: "Azure and OpenAI: github.com/openai/codex/issues/3573",

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::{RuleFaults, Server, is_name, items, text};
+use super::{KnownServer, RuleFaults, is_name, items, text};
 
-pub(super) fn check(server: Server, body: &Value, faults: &mut RuleFaults) {
+pub(super) fn check(server: KnownServer, body: &Value, faults: &mut RuleFaults) {
     let tools = offered(server, body);
     let mut names = HashSet::new();
     for tool in &tools {
@@ -23,7 +23,10 @@ pub(super) fn check(server: Server, body: &Value, faults: &mut RuleFaults) {
     // The API references of OpenAI and DeepSeek: "A max of 128 functions are supported.";
     // platform.kimi.ai/docs/api/tool-use says the same.
     let most = match server {
-        Server::OpenAiChat | Server::OpenAiResponses | Server::DeepSeek | Server::Kimi => 128,
+        KnownServer::OpenAiChat
+        | KnownServer::OpenAiResponses
+        | KnownServer::DeepSeek
+        | KnownServer::Kimi => 128,
         _ => usize::MAX,
     };
     faults
@@ -44,12 +47,12 @@ struct OfferedTool<'v> {
     is_strict: bool,
 }
 
-fn offered(server: Server, body: &Value) -> Vec<OfferedTool<'_>> {
+fn offered(server: KnownServer, body: &Value) -> Vec<OfferedTool<'_>> {
     let mut found = Vec::new();
     for (at, wired) in items(&body["tools"]).iter().enumerate() {
         let place = format!("tools[{at}]");
         match server {
-            Server::Gemini => {
+            KnownServer::Gemini => {
                 for (inner, function) in items(&wired["functionDeclarations"]).iter().enumerate() {
                     found.push(OfferedTool {
                         place: format!("{place}.functionDeclarations[{inner}]"),
@@ -59,7 +62,7 @@ fn offered(server: Server, body: &Value) -> Vec<OfferedTool<'_>> {
                     });
                 }
             }
-            Server::Anthropic if wired.get("input_schema").is_some() => {
+            KnownServer::Anthropic if wired.get("input_schema").is_some() => {
                 let is_strict = wired["strict"] == true;
                 found.push(OfferedTool {
                     place,
@@ -68,7 +71,7 @@ fn offered(server: Server, body: &Value) -> Vec<OfferedTool<'_>> {
                     is_strict,
                 });
             }
-            Server::OpenAiResponses if wired["type"] == "function" => {
+            KnownServer::OpenAiResponses if wired["type"] == "function" => {
                 // Here a tool is strict unless it says otherwise.
                 let is_strict = wired["strict"] != false;
                 found.push(OfferedTool {
@@ -95,23 +98,25 @@ fn offered(server: Server, body: &Value) -> Vec<OfferedTool<'_>> {
 }
 
 /// The name that a choice of tools demands.
-fn chosen(server: Server, body: &Value) -> Option<&str> {
+fn chosen(server: KnownServer, body: &Value) -> Option<&str> {
     match server {
-        Server::Gemini => body.pointer("/toolConfig/functionCallingConfig/allowedFunctionNames/0")?.as_str(),
-        Server::Anthropic | Server::OpenAiResponses => body["tool_choice"]["name"].as_str(),
+        KnownServer::Gemini => {
+            body.pointer("/toolConfig/functionCallingConfig/allowedFunctionNames/0")?.as_str()
+        }
+        KnownServer::Anthropic | KnownServer::OpenAiResponses => body["tool_choice"]["name"].as_str(),
         _ => body.pointer("/tool_choice/function/name")?.as_str(),
     }
 }
 
-pub(super) fn is_tool_name(server: Server, name: &str) -> bool {
+pub(super) fn is_tool_name(server: KnownServer, name: &str) -> bool {
     let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     match server {
         // platform.kimi.ai/docs/api/tool-use: ^[a-zA-Z_][a-zA-Z0-9-_]{2,63}$
-        Server::Kimi => begins && name.len() > 2 && is_name(name, "_-", 64),
+        KnownServer::Kimi => begins && name.len() > 2 && is_name(name, "_-", 64),
         // github.com/cline/cline/issues/7339
-        Server::Gemini => begins && is_name(name, "_.:-", 64),
+        KnownServer::Gemini => begins && is_name(name, "_.:-", 64),
         // github.com/home-assistant/core/issues/147760
-        Server::Anthropic => is_name(name, "_-", 128),
+        KnownServer::Anthropic => is_name(name, "_-", 128),
         _ => is_name(name, "_-", 64),
     }
 }
@@ -120,19 +125,19 @@ pub(super) fn is_tool_name(server: Server, name: &str) -> bool {
 const UNIONS: &[&str] = &["anyOf", "oneOf", "allOf", "not", "enum", "const"];
 
 /// The root of parameters.
-fn root(server: Server, schema: &Value, place: &str, faults: &mut RuleFaults) {
+fn root(server: KnownServer, schema: &Value, place: &str, faults: &mut RuleFaults) {
     faults.require(schema["type"] == "object", "parameters", || format!("{place}: its root is no object"));
     let refused: &[&str] = match server {
         // github.com/langchain-ai/langchainjs/issues/9804, github.com/goruck/home-generative-agent/pull/545
-        Server::OpenAiChat | Server::OpenAiResponses => UNIONS,
+        KnownServer::OpenAiChat | KnownServer::OpenAiResponses => UNIONS,
         // github.com/anthropics/claude-code/issues/5319
-        Server::Anthropic => &["anyOf", "oneOf", "allOf"],
+        KnownServer::Anthropic => &["anyOf", "oneOf", "allOf"],
         _ => &[],
     };
     for keyword in refused.iter().filter(|keyword| schema.get(**keyword).is_some()) {
         faults.add("parameters", format!("{place}: {keyword} at the root"));
     }
-    if matches!(server, Server::OpenAiChat | Server::OpenAiResponses) {
+    if matches!(server, KnownServer::OpenAiChat | KnownServer::OpenAiResponses) {
         faults.require(schema["properties"].is_object(), "parameters", || {
             format!("{place}: object schema missing properties")
         });
@@ -140,30 +145,33 @@ fn root(server: Server, schema: &Value, place: &str, faults: &mut RuleFaults) {
 }
 
 /// The schema of a reply.
-fn reply(server: Server, body: &Value, faults: &mut RuleFaults) {
+fn reply(server: KnownServer, body: &Value, faults: &mut RuleFaults) {
     let (format, place) = match server {
-        Server::OpenAiResponses => (&body["text"]["format"], "text.format"),
-        Server::Anthropic => (&body["output_config"]["format"], "output_config.format"),
-        Server::Gemini => (&body["generationConfig"], "generationConfig"),
+        KnownServer::OpenAiResponses => (&body["text"]["format"], "text.format"),
+        KnownServer::Anthropic => (&body["output_config"]["format"], "output_config.format"),
+        KnownServer::Gemini => (&body["generationConfig"], "generationConfig"),
         _ => (&body["response_format"], "response_format"),
     };
     let (named, is_strict) = match server {
-        Server::OpenAiResponses | Server::Anthropic => {
-            (format, server == Server::Anthropic || format["strict"] == true)
+        KnownServer::OpenAiResponses | KnownServer::Anthropic => {
+            (format, server == KnownServer::Anthropic || format["strict"] == true)
         }
-        Server::Gemini => (format, false),
+        KnownServer::Gemini => (format, false),
         _ => (&format["json_schema"], format["json_schema"]["strict"] == true),
     };
-    let schema = if server == Server::Gemini { named.get("responseJsonSchema") } else { named.get("schema") };
+    let schema =
+        if server == KnownServer::Gemini { named.get("responseJsonSchema") } else { named.get("schema") };
     let Some(schema) = schema else { return };
     // api-docs.deepseek.com/guides/json_mode: JSON objects only.
-    faults.require(server != Server::DeepSeek, "reply-schema", || format!("{place}: no schemas of replies"));
-    if !matches!(server, Server::Anthropic | Server::Gemini) {
+    faults.require(server != KnownServer::DeepSeek, "reply-schema", || {
+        format!("{place}: no schemas of replies")
+    });
+    if !matches!(server, KnownServer::Anthropic | KnownServer::Gemini) {
         let name = text(named, "name");
         faults.require(is_name(name, "_-", 64), "reply-schema", || format!("{place}: name `{name}`"));
     }
     // OpenAI's guide of structured outputs: "the root level object of a schema must be an object, and not use anyOf".
-    if matches!(server, Server::OpenAiChat | Server::OpenAiResponses) {
+    if matches!(server, KnownServer::OpenAiChat | KnownServer::OpenAiResponses) {
         let is_plain =
             schema["type"] == "object" && UNIONS.iter().all(|keyword| schema.get(*keyword).is_none());
         faults.require(is_plain, "reply-schema", || format!("{place}: the root is no object"));
@@ -208,7 +216,7 @@ const NOT_STRICT: &[&str] =
     &["allOf", "not", "dependentRequired", "dependentSchemas", "if", "then", "else", "patternProperties"];
 
 struct SchemaChecker<'f> {
-    server: Server,
+    server: KnownServer,
     is_strict: bool,
     is_reply: bool,
     faults: &'f mut RuleFaults,
@@ -223,7 +231,9 @@ impl SchemaChecker<'_> {
     fn schema(&mut self, schema: &Value, place: &str) {
         let Value::Object(fields) = schema else {
             // OpenAI: "True is not of type 'object'"; the draft takes booleans.
-            if !schema.is_boolean() || matches!(self.server, Server::OpenAiChat | Server::OpenAiResponses) {
+            if !schema.is_boolean()
+                || matches!(self.server, KnownServer::OpenAiChat | KnownServer::OpenAiResponses)
+            {
                 self.fault(place, format!("expected a schema, found {schema}"));
             }
             return;
@@ -234,8 +244,8 @@ impl SchemaChecker<'_> {
         self.list(fields, place);
         self.object(fields, place);
         match self.server {
-            Server::Gemini => self.gemini(fields, place),
-            Server::Kimi => self.kimi(fields, place),
+            KnownServer::Gemini => self.gemini(fields, place),
+            KnownServer::Kimi => self.kimi(fields, place),
             _ => {}
         }
         if self.is_strict {
@@ -302,8 +312,10 @@ impl SchemaChecker<'_> {
         let is_list = fields
             .get("type")
             .is_some_and(|kind| kind == "array" || items(kind).iter().any(|kind| kind == "array"));
-        let is_strict_server =
-            matches!(self.server, Server::OpenAiChat | Server::OpenAiResponses | Server::Gemini);
+        let is_strict_server = matches!(
+            self.server,
+            KnownServer::OpenAiChat | KnownServer::OpenAiResponses | KnownServer::Gemini
+        );
         if is_list && is_strict_server && !fields.get("items").is_some_and(Value::is_object) {
             self.fault(place, "array schema missing items");
         }
@@ -312,7 +324,7 @@ impl SchemaChecker<'_> {
     /// Anthropic: "Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'"
     /// (github.com/ComposioHQ/composio/issues/3500).
     fn object(&mut self, fields: &Map<String, Value>, place: &str) {
-        if self.server == Server::Anthropic {
+        if self.server == KnownServer::Anthropic {
             let properties = fields.get("properties").and_then(Value::as_object);
             for name in properties.into_iter().flat_map(Map::keys).filter(|name| !is_name(name, "_.-", 64)) {
                 self.faults.add("property-name", format!("{place}: property `{name}`"));
@@ -373,11 +385,11 @@ impl SchemaChecker<'_> {
             return;
         }
         // A map cannot be closed: Anthropic's error says so, and there is no other form of it.
-        let is_map = self.server == Server::Anthropic && !fields.contains_key("properties");
+        let is_map = self.server == KnownServer::Anthropic && !fields.contains_key("properties");
         if !is_map && fields.get("additionalProperties") != Some(&Value::Bool(false)) {
             self.fault(place, "additionalProperties is required to be false");
         }
-        if self.server == Server::Anthropic {
+        if self.server == KnownServer::Anthropic {
             return;
         }
         let required: HashSet<&str> =

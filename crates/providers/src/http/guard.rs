@@ -19,16 +19,16 @@ static FORBIDDEN: AtomicUsize = AtomicUsize::new(0);
 /// let _offline = stepfold_providers::forbid_real_requests();
 /// ```
 #[must_use = "requests are forbidden only as long as the guard lives"]
-pub fn forbid_real_requests() -> RealRequests {
+pub fn forbid_real_requests() -> OfflineGuard {
     FORBIDDEN.fetch_add(1, Ordering::SeqCst);
-    RealRequests(())
+    OfflineGuard(())
 }
 
 /// Blocks real requests until dropped; see [`forbid_real_requests`].
 #[derive(Debug)]
-pub struct RealRequests(());
+pub struct OfflineGuard(());
 
-impl Drop for RealRequests {
+impl Drop for OfflineGuard {
     fn drop(&mut self) {
         FORBIDDEN.fetch_sub(1, Ordering::SeqCst);
     }

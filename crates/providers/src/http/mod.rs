@@ -13,5 +13,5 @@ pub(crate) use self::sse::SseEvent;
 pub(crate) use self::sse::SseParser;
 
 pub(crate) use self::exchange::{PieceStream, ReplyPiece, ReplyProgress, pieces, send};
-pub use self::guard::{RealRequests, forbid_real_requests};
+pub use self::guard::{OfflineGuard, forbid_real_requests};
 pub(crate) use self::server_error::{ErrorContext, classify};

@@ -13,8 +13,8 @@ mod preset;
 mod responses;
 
 pub use self::dialect::{ChatCompletions, OpenAi, OpenAiBuilder};
-pub use self::preset::{Api, Auth, PRESETS, Preset, ReasoningBack};
-pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, Responses};
+pub use self::preset::{KeyHeader, OpenAiApi, PRESETS, Preset, ReasoningBack};
+pub use self::responses::{OpenAiResponses, OpenAiResponsesBuilder, ResponsesApi};
 
 /// Converts the parameters of a tool to the form that OpenAI's strict mode accepts. A tool whose parameters have no such
 /// form is sent unchanged, without `strict`; the error says why. The schema is closed and without references, as a tool's

@@ -41,7 +41,7 @@ pub struct Preset {
     /// Whether requests need a key.
     pub needs_key: bool,
     /// The header of the key.
-    pub auth: Auth,
+    pub auth: KeyHeader,
     /// The name of the field that limits the tokens of a reply.
     pub max_tokens_field: &'static str,
     /// The name of the field for a seed.
@@ -69,7 +69,7 @@ pub struct Preset {
     /// Whether it ends streams with `[DONE]` alone, without a finish reason.
     pub ends_without_reason: bool,
     /// The API of a model that is found by name, by default.
-    pub api: Api,
+    pub api: OpenAiApi,
 }
 
 /// The form in which a server accepts reasoning back.
@@ -85,7 +85,7 @@ pub enum ReasoningBack {
 /// An API of OpenAI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Api {
+pub enum OpenAiApi {
     /// Chat completions, supported by most servers.
     ChatCompletions,
     /// Responses.
@@ -95,7 +95,7 @@ pub enum Api {
 /// The header of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Auth {
+pub enum KeyHeader {
     /// As `Authorization: Bearer KEY`.
     Bearer,
     /// In a header of this name.
@@ -125,7 +125,7 @@ impl Preset {
         base_url_suffix: "",
         key_variables: &[],
         needs_key: false,
-        auth: Auth::Bearer,
+        auth: KeyHeader::Bearer,
         max_tokens_field: "max_tokens",
         seed_field: "seed",
         asks_for_usage: true,
@@ -140,7 +140,7 @@ impl Preset {
         file_urls: false,
         api_version_variables: &[],
         ends_without_reason: false,
-        api: Api::ChatCompletions,
+        api: OpenAiApi::ChatCompletions,
     };
 
     /// OpenAI.
@@ -153,7 +153,7 @@ impl Preset {
         max_tokens_field: "max_completion_tokens",
         strict_tools: true,
         rules: RequestRules::OPENAI_CHAT,
-        api: Api::Responses,
+        api: OpenAiApi::Responses,
         ..Preset::COMPATIBLE
     };
 
@@ -165,9 +165,9 @@ impl Preset {
         base_url_variables: &["AZURE_OPENAI_ENDPOINT"],
         base_url_suffix: "/openai/v1",
         key_variables: &["AZURE_OPENAI_API_KEY"],
-        auth: Auth::Header("api-key"),
+        auth: KeyHeader::Header("api-key"),
         api_version_variables: &["OPENAI_API_VERSION"],
-        api: Api::ChatCompletions,
+        api: OpenAiApi::ChatCompletions,
         ..Preset::OPENAI
     };
 
@@ -429,8 +429,8 @@ impl Preset {
 
     pub(crate) fn headers(&self, key: Option<&Secret>) -> Vec<(&'static str, String)> {
         let header = |key: &Secret| match self.auth {
-            Auth::Bearer => ("authorization", format!("Bearer {}", key.expose())),
-            Auth::Header(name) => (name, key.expose().to_owned()),
+            KeyHeader::Bearer => ("authorization", format!("Bearer {}", key.expose())),
+            KeyHeader::Header(name) => (name, key.expose().to_owned()),
         };
         key.map(header).into_iter().collect()
     }

@@ -5,7 +5,7 @@
 //! repaired, the root becomes one plain object, and keywords that the server refuses become words.
 
 use serde_json::{Map, Value, json};
-use stepfold_state_core::json_schema::{Kinds, ValueType, is_annotation, literals, subschemas_mut};
+use stepfold_state_core::json_schema::{ValueKinds, ValueType, is_annotation, literals, subschemas_mut};
 
 use super::inline::without_references;
 use crate::rules::schemas::SchemaRules;
@@ -22,7 +22,7 @@ pub(super) fn parameters(rules: &SchemaRules, schema: &Value) -> Result<Value, S
         return Err("its schema allows no arguments".to_owned());
     };
     flatten(&mut fields);
-    if fields.contains_key("type") && !Kinds::of_type(&fields).contains(Kinds::OBJECT) {
+    if fields.contains_key("type") && !ValueKinds::of_type(&fields).contains(ValueKinds::OBJECT) {
         return Err("its arguments are no object".to_owned());
     }
     fields.insert("type".to_owned(), json!("object"));
@@ -53,7 +53,7 @@ fn plain(rules: &SchemaRules, schema: &Value) -> Result<Value, String> {
     if !schema.is_object() && !schema.is_boolean() {
         return Err(format!(
             "its schema is no JSON Schema: expected an object, found {}",
-            Kinds::of_value(schema)
+            ValueKinds::of_value(schema)
         ));
     }
     let mut plain = without_references(schema).ok_or_else(|| "its schema is too large".to_owned())?;
@@ -78,7 +78,7 @@ fn repair(rules: &SchemaRules, schema: &mut Value, level: usize) {
         repair(rules, inside, level + 1);
     }
     replace_false(fields);
-    if Kinds::of_type(fields).contains(Kinds::ARRAY) && fields.contains_key("type") {
+    if ValueKinds::of_type(fields).contains(ValueKinds::ARRAY) && fields.contains_key("type") {
         fields.entry("items").or_insert_with(|| json!({}));
     }
 }
@@ -304,8 +304,8 @@ fn flatten(fields: &mut Map<String, Value>) {
             let branches = branches.into_iter().filter_map(|branch| match branch {
                 Value::Object(mut branch) => {
                     flatten(&mut branch);
-                    let kinds = Kinds::of_type(&branch);
-                    (!branch.contains_key("type") || kinds.contains(Kinds::OBJECT)).then_some(branch)
+                    let kinds = ValueKinds::of_type(&branch);
+                    (!branch.contains_key("type") || kinds.contains(ValueKinds::OBJECT)).then_some(branch)
                 }
                 _ => None,
             });
@@ -485,7 +485,7 @@ fn list_values(fields: &mut Map<String, Value>) {
     let Some(Value::Array(values)) = fields.get("enum") else { return };
     let is_word = |value: &Value| value.is_number() || value.as_str().is_some_and(|text| !text.is_empty());
     if values.iter().all(is_word) {
-        let kinds = values.iter().map(Kinds::of_value).fold(Kinds::NONE, Kinds::union);
+        let kinds = values.iter().map(ValueKinds::of_value).fold(ValueKinds::NONE, ValueKinds::union);
         if let ([kind], None) = (&*kinds.type_names(), fields.get("type")) {
             fields.insert("type".to_owned(), json!(kind));
         }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use stepfold_providers::anthropic::Anthropic;
-use stepfold_providers::check::{Server, faults, unsigned_call};
+use stepfold_providers::check::{KnownServer, faults, unsigned_call};
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
 use stepfold_state_core::chat::{
@@ -16,7 +16,7 @@ use stepfold_state_core::chat::{
 /// The servers that replies came from, as messages name them. The last one is unknown.
 const SERVERS: [&str; 6] = ["openai", "anthropic", "gemini", "openrouter", "https://gateway.test", ""];
 
-type Model = (Server, &'static str, Box<dyn ChatModel>);
+type Model = (KnownServer, &'static str, Box<dyn ChatModel>);
 
 /// A model of each server that is checked, and the name of that server in messages.
 static MODELS: LazyLock<Vec<Model>> = LazyLock::new(models);
@@ -27,14 +27,14 @@ fn models() -> Vec<Model> {
         Box::new(model.build().unwrap())
     };
     vec![
-        (Server::OpenAiChat, "openai", chat(Preset::OPENAI)),
-        (Server::OpenAiResponses, "openai", Box::new(OpenAiResponses::new("m", "k").unwrap())),
-        (Server::Anthropic, "anthropic", Box::new(Anthropic::new("m", "k").build().unwrap())),
-        (Server::Gemini, "gemini", Box::new(Gemini::new("gemini-3-flash", "k").build().unwrap())),
-        (Server::Mistral, "mistral", chat(Preset::MISTRAL)),
-        (Server::Kimi, "moonshot", chat(Preset::MOONSHOT)),
-        (Server::DeepSeek, "deepseek", chat(Preset::DEEPSEEK)),
-        (Server::QwenTemplate, "vllm", chat(Preset::VLLM)),
+        (KnownServer::OpenAiChat, "openai", chat(Preset::OPENAI)),
+        (KnownServer::OpenAiResponses, "openai", Box::new(OpenAiResponses::new("m", "k").unwrap())),
+        (KnownServer::Anthropic, "anthropic", Box::new(Anthropic::new("m", "k").build().unwrap())),
+        (KnownServer::Gemini, "gemini", Box::new(Gemini::new("gemini-3-flash", "k").build().unwrap())),
+        (KnownServer::Mistral, "mistral", chat(Preset::MISTRAL)),
+        (KnownServer::Kimi, "moonshot", chat(Preset::MOONSHOT)),
+        (KnownServer::DeepSeek, "deepseek", chat(Preset::DEEPSEEK)),
+        (KnownServer::QwenTemplate, "vllm", chat(Preset::VLLM)),
     ]
 }
 
@@ -202,7 +202,7 @@ fn conversation() -> impl Strategy<Value = Transcript> {
 
 /// The body, and what is wrong with it.
 fn check(
-    server: Server,
+    server: KnownServer,
     name: &str,
     model: &dyn ChatModel,
     request: &ChatRequest,
@@ -213,7 +213,7 @@ fn check(
     };
     let parsed: Value = serde_json::from_str(&body).unwrap();
     let mut broken = faults(server, &parsed);
-    broken.extend((server == Server::Gemini).then(|| unsigned_call(&parsed)).flatten());
+    broken.extend((server == KnownServer::Gemini).then(|| unsigned_call(&parsed)).flatten());
     let shown: Vec<String> = broken.iter().map(ToString::to_string).collect();
     prop_assert!(shown.is_empty(), "{:?}: {}\n{}", server, shown.join("\n"), body);
     for other in SERVERS.iter().filter(|other| **other != name) {
@@ -233,7 +233,7 @@ proptest! {
         let messages = messages.with(Message::user("so?"));
         for (server, name, model) in MODELS.iter() {
             let mut params = ModelParams::default();
-            if thinks && *server == Server::Anthropic {
+            if thinks && *server == KnownServer::Anthropic {
                 params = params.with_extra("thinking", json!({"type": "enabled", "budget_tokens": 1024}));
             }
             check(*server, name, &**model, &ChatRequest::new(messages.clone()).with_params(params))?;
@@ -250,7 +250,7 @@ proptest! {
         write(&step, &mut messages);
         for (server, name, model) in MODELS.iter() {
             let mut params = ModelParams::default();
-            if thinks && *server == Server::Anthropic {
+            if thinks && *server == KnownServer::Anthropic {
                 params = params.with_extra("thinking", json!({"type": "enabled", "budget_tokens": 1024}));
             }
             check(*server, name, &**model, &ChatRequest::new(messages.clone()).with_params(params))?;

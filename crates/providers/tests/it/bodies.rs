@@ -6,7 +6,7 @@ use std::time::Duration;
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use stepfold_providers::Secret;
-use stepfold_providers::check::{RULES, Server as Checked};
+use stepfold_providers::check::{KnownServer as Checked, RULES};
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::layer::Timeout;
 use stepfold_providers::openai::{OpenAiResponses, OpenAiResponsesBuilder, Preset};

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_providers::anthropic::Anthropic;
-use stepfold_providers::check::{Server, faults};
+use stepfold_providers::check::{KnownServer, faults};
 use stepfold_providers::gemini::Gemini;
 use stepfold_providers::openai::{OpenAi, OpenAiResponses, Preset};
 use stepfold_providers::probe::{self, ProbeResponse};
@@ -36,7 +36,7 @@ static CORPUS: LazyLock<Vec<Case>> = LazyLock::new(|| {
 type Read = Box<dyn Fn(ChatRequest, ProbeResponse) -> ReplyStream + Send + Sync>;
 
 struct Served {
-    server: Server,
+    server: KnownServer,
     model: Box<dyn ChatModel>,
     read: Read,
 }
@@ -53,16 +53,16 @@ macro_rules! served {
 static MODELS: LazyLock<Vec<Served>> = LazyLock::new(|| {
     let chat = |preset: Preset| OpenAi::preset(&preset, "m").key("k").build().unwrap();
     vec![
-        served!(Server::OpenAiChat, chat(Preset::OPENAI)),
-        served!(Server::OpenAiResponses, OpenAiResponses::new("m", "k").unwrap()),
-        served!(Server::Anthropic, Anthropic::new("m", "k").build().unwrap()),
-        served!(Server::Gemini, Gemini::new("gemini-2.5-flash", "k").build().unwrap()),
-        served!(Server::Mistral, chat(Preset::MISTRAL)),
-        served!(Server::Kimi, chat(Preset::MOONSHOT)),
-        served!(Server::DeepSeek, chat(Preset::DEEPSEEK)),
-        served!(Server::QwenTemplate, chat(Preset::VLLM)),
+        served!(KnownServer::OpenAiChat, chat(Preset::OPENAI)),
+        served!(KnownServer::OpenAiResponses, OpenAiResponses::new("m", "k").unwrap()),
+        served!(KnownServer::Anthropic, Anthropic::new("m", "k").build().unwrap()),
+        served!(KnownServer::Gemini, Gemini::new("gemini-2.5-flash", "k").build().unwrap()),
+        served!(KnownServer::Mistral, chat(Preset::MISTRAL)),
+        served!(KnownServer::Kimi, chat(Preset::MOONSHOT)),
+        served!(KnownServer::DeepSeek, chat(Preset::DEEPSEEK)),
+        served!(KnownServer::QwenTemplate, chat(Preset::VLLM)),
         // Gateways: what they send on goes anywhere.
-        served!(Server::OpenAiChat, chat(Preset::OPENROUTER)),
+        served!(KnownServer::OpenAiChat, chat(Preset::OPENROUTER)),
     ]
 });
 
@@ -77,13 +77,13 @@ fn body(served: &Served, request: &ChatRequest, about: &str) -> Value {
 }
 
 /// The names of the tools in a body, with their schemas.
-fn tools(server: Server, body: &Value) -> Vec<(String, Value)> {
+fn tools(server: KnownServer, body: &Value) -> Vec<(String, Value)> {
     let tool = |tool: &Value, schema: &str| (tool["name"].as_str().unwrap().to_owned(), tool[schema].clone());
     let all = body["tools"].as_array().cloned().unwrap_or_default();
     match server {
-        Server::Anthropic => all.iter().map(|wired| tool(wired, "input_schema")).collect(),
-        Server::OpenAiResponses => all.iter().map(|wired| tool(wired, "parameters")).collect(),
-        Server::Gemini => {
+        KnownServer::Anthropic => all.iter().map(|wired| tool(wired, "input_schema")).collect(),
+        KnownServer::OpenAiResponses => all.iter().map(|wired| tool(wired, "parameters")).collect(),
+        KnownServer::Gemini => {
             let all = body
                 .pointer("/tools/0/functionDeclarations")
                 .and_then(Value::as_array)
@@ -96,16 +96,18 @@ fn tools(server: Server, body: &Value) -> Vec<(String, Value)> {
 }
 
 /// The name and the arguments of the call in a conversation.
-fn said_call(server: Server, body: &Value) -> (String, Value) {
+fn said_call(server: KnownServer, body: &Value) -> (String, Value) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let parsed = |value: &Value| serde_json::from_str(value.as_str().unwrap()).unwrap();
     match server {
-        Server::Anthropic => {
+        KnownServer::Anthropic => {
             let call = &body["messages"][1]["content"][0];
             (text(&call["name"]), call["input"].clone())
         }
-        Server::OpenAiResponses => (text(&body["input"][1]["name"]), parsed(&body["input"][1]["arguments"])),
-        Server::Gemini => {
+        KnownServer::OpenAiResponses => {
+            (text(&body["input"][1]["name"]), parsed(&body["input"][1]["arguments"]))
+        }
+        KnownServer::Gemini => {
             let call = &body["contents"][1]["parts"][0]["functionCall"];
             (text(&call["name"]), call["args"].clone())
         }
@@ -122,14 +124,14 @@ fn whole(body: &Value) -> ProbeResponse {
 }
 
 /// The server's reply with a call.
-fn calls(server: Server, name: &str, arguments: &Value) -> ProbeResponse {
+fn calls(server: KnownServer, name: &str, arguments: &Value) -> ProbeResponse {
     let text = arguments.to_string();
     whole(&match server {
-        Server::Anthropic => json!({"type": "message", "role": "assistant", "stop_reason": "tool_use",
+        KnownServer::Anthropic => json!({"type": "message", "role": "assistant", "stop_reason": "tool_use",
             "content": [{"type": "tool_use", "id": "c1", "name": name, "input": arguments}]}),
-        Server::OpenAiResponses => json!({"status": "completed", "output": [
+        KnownServer::OpenAiResponses => json!({"status": "completed", "output": [
             {"type": "function_call", "call_id": "c1", "name": name, "arguments": text}]}),
-        Server::Gemini => json!({"candidates": [{"finishReason": "STOP", "content": {"parts": [
+        KnownServer::Gemini => json!({"candidates": [{"finishReason": "STOP", "content": {"parts": [
             {"functionCall": {"id": "c1", "name": name, "args": arguments}}]}}]}),
         _ => json!({"choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
             "tool_calls": [{"id": "c1", "type": "function", "function": {"name": name, "arguments": text}}]}}]}),
@@ -137,13 +139,15 @@ fn calls(server: Server, name: &str, arguments: &Value) -> ProbeResponse {
 }
 
 /// The server's reply with a text.
-fn says(server: Server, text: &str) -> ProbeResponse {
+fn says(server: KnownServer, text: &str) -> ProbeResponse {
     whole(&match server {
-        Server::Anthropic => json!({"type": "message", "role": "assistant", "stop_reason": "end_turn",
+        KnownServer::Anthropic => json!({"type": "message", "role": "assistant", "stop_reason": "end_turn",
             "content": [{"type": "text", "text": text}]}),
-        Server::OpenAiResponses => json!({"status": "completed", "output": [{"type": "message", "id": "m1",
-            "content": [{"type": "output_text", "text": text}]}]}),
-        Server::Gemini => {
+        KnownServer::OpenAiResponses => {
+            json!({"status": "completed", "output": [{"type": "message", "id": "m1",
+            "content": [{"type": "output_text", "text": text}]}]})
+        }
+        KnownServer::Gemini => {
             json!({"candidates": [{"finishReason": "STOP", "content": {"parts": [{"text": text}]}}]})
         }
         _ => {
@@ -298,9 +302,10 @@ fn at_most_as_many_tools_are_offered_as_the_server_takes() {
         (0..200).map(|at| ToolSpec::new(format!("tool_{at}"), "", json!({"type": "object"}))).collect();
     let specs: Arc<[ToolSpec]> = specs.into();
     // A gateway sends them on to servers of all sorts: the last one is left out here.
-    for served in MODELS.iter().take(Server::ALL.len()) {
+    for served in MODELS.iter().take(KnownServer::ALL.len()) {
         let offered = tools(served.server, &body(served, &asked(Arc::clone(&specs)), "many"));
-        let limited = [Server::OpenAiChat, Server::OpenAiResponses, Server::DeepSeek, Server::Kimi];
+        let limited =
+            [KnownServer::OpenAiChat, KnownServer::OpenAiResponses, KnownServer::DeepSeek, KnownServer::Kimi];
         assert_eq!(offered.len(), if limited.contains(&served.server) { 128 } else { 200 });
         let omitted = served.model.omitted_tools(&specs);
         assert_eq!(omitted.len(), 200 - offered.len());
@@ -347,7 +352,7 @@ fn replies_of_any_schema_come_back_bare() {
         (person.clone(), json!({"name": "Ann"})),
         (odd, json!({"$top": 3})),
     ];
-    for served in MODELS.iter().filter(|served| served.server != Server::DeepSeek) {
+    for served in MODELS.iter().filter(|served| served.server != KnownServer::DeepSeek) {
         for (schema, value) in &cases {
             let format = ResponseFormat::JsonSchema {
                 name: "the reply".to_owned(),
@@ -400,7 +405,7 @@ fn replies_of_another_form_stay_as_they_are() {
         "Sorry.",
         "{\"value\": 1} x",
     ] {
-        for served in MODELS.iter().filter(|served| served.server != Server::DeepSeek) {
+        for served in MODELS.iter().filter(|served| served.server != KnownServer::DeepSeek) {
             let reply = reply(served, &request, says(served.server, text));
             assert_eq!(reply.message.text(), text, "{}", served.server.name());
         }
@@ -412,7 +417,7 @@ fn replies_of_another_form_stay_as_they_are() {
 fn arguments_in_fragments_are_mapped_once_they_are_whole() {
     let odd = ToolSpec::new("odd", "", json!({"type": "object", "properties": {"$top": {}, "big": {}}}));
     let plain = ToolSpec::new("plain", "", json!({"type": "object", "properties": {"a": {}}}));
-    let served = MODELS.iter().find(|served| served.server == Server::Anthropic).unwrap();
+    let served = MODELS.iter().find(|served| served.server == KnownServer::Anthropic).unwrap();
     let request = asked([odd, plain]);
     let (_, schema) = &tools(served.server, &body(served, &request, "odd"))[0];
     let key = schema["properties"].as_object().unwrap().keys().find(|key| key.starts_with("top_")).unwrap();

@@ -280,13 +280,13 @@ pub(crate) fn check_any(asked: &Asked) -> Result<(), String> {
 /// The rules of the server that has such a path, which a request to it breaks.
 #[cfg(feature = "check")]
 fn check_rules(asked: &Asked) -> Result<(), String> {
-    use stepfold_providers::check::{Server, faults};
+    use stepfold_providers::check::{KnownServer, faults};
     let path = asked.path();
     let server = match path.split('?').next().unwrap_or(path) {
-        path if path.ends_with("/chat/completions") => Server::OpenAiChat,
-        path if path.ends_with("/responses") => Server::OpenAiResponses,
-        path if path.ends_with("/messages") => Server::Anthropic,
-        path if path.ends_with(":streamGenerateContent") => Server::Gemini,
+        path if path.ends_with("/chat/completions") => KnownServer::OpenAiChat,
+        path if path.ends_with("/responses") => KnownServer::OpenAiResponses,
+        path if path.ends_with("/messages") => KnownServer::Anthropic,
+        path if path.ends_with(":streamGenerateContent") => KnownServer::Gemini,
         _ => return Ok(()),
     };
     let faults: Vec<String> = faults(server, &asked.body).iter().map(ToString::to_string).collect();

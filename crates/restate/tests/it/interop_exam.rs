@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{Agent, Decision, Decisions};
-use stepfold_restate::{Client, RemoteSession, Worker};
-use stepfold_runner::contract::{self, Effects, Exam, Host, HostError, Ready};
+use stepfold_restate::{RemoteSession, RestateClient, RestateWorker};
+use stepfold_runner::contract::{self, ExamEffects, HostError, HostExam, RunHost, WorkerReady};
 use stepfold_runner::{Runner, RunnerBuilder};
 use stepfold_session_scopes::{AnyStore, PostgresStore, SessionKey, SqliteStore};
 use tokio::net::TcpListener;
@@ -47,7 +47,7 @@ impl Restate {
     }
 
     fn remote(&self, session: &SessionKey) -> Result<RemoteSession, HostError> {
-        let client = Client::connect(&self.ingress, session.app.as_str())?;
+        let client = RestateClient::connect(&self.ingress, session.app.as_str())?;
         Ok(client.session(session.user.as_str(), session.id.as_str())?)
     }
 
@@ -64,7 +64,7 @@ impl Restate {
         let (listener, address) = self.listen().await?;
         let runner = self.runner(agent).await?.build();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let first = tokio::spawn(Worker::new(runner).serve(listener, stopped));
+        let first = tokio::spawn(RestateWorker::new(runner).serve(listener, stopped));
         server.register(balancer.address).await;
         std::fs::remove_file(self.workers.join(address.to_string()))?;
         drop(stop);
@@ -72,11 +72,11 @@ impl Restate {
     }
 }
 
-impl Host for Restate {
-    async fn work(&self, agent: Agent, claim: Duration, ready: Ready) -> Result<(), HostError> {
+impl RunHost for Restate {
+    async fn work(&self, agent: Agent, claim: Duration, ready: WorkerReady) -> Result<(), HostError> {
         let runner = self.runner(&agent).await?.claim_for(claim).build();
         let pause = Duration::from_millis(200);
-        let worker = Worker::new(runner).pauses(pause, pause);
+        let worker = RestateWorker::new(runner).pauses(pause, pause);
         let (listener, _) = self.listen().await?;
         ready.now();
         worker.serve(listener, std::future::pending::<()>()).await;
@@ -118,7 +118,7 @@ impl Host for Restate {
         self.open().await
     }
 
-    fn graph(&self, effects: Effects) -> Option<Agent> {
+    fn graph(&self, effects: ExamEffects) -> Option<Agent> {
         Some(exam_graph::graph(effects))
     }
 }
@@ -137,7 +137,7 @@ async fn examined(server: &Server, folder: &Path, sessions: String, count: usize
     let agent = Agent::builder(stepfold_agent_loop::test_kit::Script::parse("").unwrap()).build().unwrap();
     host.register(server, &agent).await.unwrap();
     let address = serde_json::to_string(&host).unwrap();
-    let report = Exam::new(host, address, "interop_exam::child").sessions(count).run().await;
+    let report = HostExam::new(host, address, "interop_exam::child").sessions(count).run().await;
     println!("{report}");
     report.passed().unwrap();
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stepfold_restate::Client;
+use stepfold_restate::RestateClient;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
@@ -56,8 +56,8 @@ impl Server {
         self.child.id()
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::connect(&self.ingress_url(""), "clerk").unwrap()
+    pub(crate) fn client(&self) -> RestateClient {
+        RestateClient::connect(&self.ingress_url(""), "clerk").unwrap()
     }
 
     /// Registers the address of the workers.

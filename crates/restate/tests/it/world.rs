@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_restate::Worker;
+use stepfold_restate::RestateWorker;
 use stepfold_runner::{Runner, SessionHandle};
 use stepfold_session_scopes::{EventRange, Session, SqliteStore};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
@@ -199,7 +199,7 @@ fn child() {
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         println!("listening {}", listener.local_addr().unwrap());
-        let worker = Worker::new(place.runner()).slice(place.slice);
+        let worker = RestateWorker::new(place.runner()).slice(place.slice);
         let pauses = (Duration::from_millis(200), Duration::from_millis(200));
         worker.pauses(pauses.0, pauses.1).serve(listener, std::future::pending::<()>()).await;
     });

@@ -16,7 +16,7 @@ use crate::access::session_access::{ReadSession, SessionAccess};
 use crate::error::RunnerError;
 use crate::record::events::{ends, event_id, message_tag, rewrite, takes};
 use crate::record::history::{RunSelector, SessionHistory};
-use crate::record::report::Report;
+use crate::record::report::RunReport;
 use crate::session::invocation::StoredOutcome;
 
 /// The number of events that are read first of a run that was found, and the most that are read at once.
@@ -30,7 +30,7 @@ pub(crate) enum MessageFate {
     Unfinished,
     /// Its run has begun, and has not ended: it is not hidden.
     Begun,
-    Ended(Box<Report>),
+    Ended(Box<RunReport>),
 }
 
 /// Whether an event took this input as the message with this id.
@@ -71,7 +71,7 @@ impl SessionAccess {
     pub(crate) async fn read_with_report(
         &self,
         id: &InvocationId,
-    ) -> Result<(ReadSession, Option<Report>), RunnerError> {
+    ) -> Result<(ReadSession, Option<RunReport>), RunnerError> {
         let read = self.read().await?;
         let report = match read.0.taker(id) {
             None => None,
@@ -85,7 +85,10 @@ impl SessionAccess {
     /// The report of the run that began with a message, if it has ended: it is found by the id of its first event, and
     /// only its own events are read. `None` if it has not ended, or has to be looked for in the whole record: a message
     /// that joined another run, or the record that a fork inherited.
-    pub(crate) async fn find_ended_report(&self, id: &InvocationId) -> Result<Option<Report>, RunnerError> {
+    pub(crate) async fn find_ended_report(
+        &self,
+        id: &InvocationId,
+    ) -> Result<Option<RunReport>, RunnerError> {
         // What this process knows of the session may tell that it is new, or the last one.
         let is_cheap = |history: &SessionHistory| {
             history.taker(id).is_none() || history.last_is(RunSelector::Message(id))
@@ -275,7 +278,7 @@ impl SessionAccess {
     }
 
     /// The report of the run that took a message, in a session with all its events.
-    fn report_in(&self, id: &InvocationId, session: Session) -> Result<Option<Report>, RunnerError> {
+    fn report_in(&self, id: &InvocationId, session: Session) -> Result<Option<RunReport>, RunnerError> {
         match SessionHistory::up_to(&session, RunSelector::Message(id))? {
             None => Ok(None),
             Some(history) => self.report_of_last(id, &(history.into(), session)),
@@ -287,10 +290,10 @@ impl SessionAccess {
         &self,
         id: &InvocationId,
         (history, session): &ReadSession,
-    ) -> Result<Option<Report>, RunnerError> {
+    ) -> Result<Option<RunReport>, RunnerError> {
         let Some((exit, version)) = history.end() else { return Ok(None) };
         let state = history.state(session, &self.runner.schema)?;
         let run = history.last_run(&self.runner.agent, state, &self.local.key)?;
-        Ok(run.map(|run| Report::of_run(id, &run, &exit, version)))
+        Ok(run.map(|run| RunReport::of_run(id, &run, &exit, version)))
     }
 }

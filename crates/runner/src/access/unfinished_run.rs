@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use stepfold_agent_loop::Run;
-use stepfold_session_scopes::{InvocationId, Seen as SeenVersions, Session};
+use stepfold_session_scopes::{InvocationId, SeenVersions, Session};
 
 use crate::access::session_access::{ReadSession, SessionAccess};
 use crate::error::RunnerError;

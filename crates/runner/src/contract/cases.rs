@@ -10,9 +10,9 @@ use std::time::Duration;
 use stepfold_agent_loop::{Agent, Decision, Exit};
 use stepfold_session_scopes::{EventRange, GetSession, Session, SessionKey, SessionStore};
 
-use super::Exam;
+use super::HostExam;
 use super::child::{CLAIM, ExamClient, ROLE, WorkerKind, agent};
-use super::host::{Effects, Host, HostError};
+use super::host::{ExamEffects, HostError, RunHost};
 use crate::core::runner_core::Runner;
 use crate::record::events::exit_of;
 
@@ -33,7 +33,7 @@ macro_rules! ensure {
 }
 
 /// Runs all of them, one after the other.
-pub(super) async fn all<H: Host>(exam: &Exam<H>) -> Vec<(&'static str, Result<(), String>)> {
+pub(super) async fn all<H: RunHost>(exam: &HostExam<H>) -> Vec<(&'static str, Result<(), String>)> {
     let mut cases = Vec::new();
     macro_rules! run {
         ($($case:ident($($given:expr),*);)*) => {$(
@@ -55,7 +55,7 @@ pub(super) async fn all<H: Host>(exam: &Exam<H>) -> Vec<(&'static str, Result<()
         a_changed_agent_leaves_the_run_alone();
         many_sessions_outlive_a_worker();
     }
-    if exam.host.graph(Effects::on("", false)).is_some() {
+    if exam.host.graph(ExamEffects::on("", false)).is_some() {
         run! {
             a_worker_is_killed_in_a_graph();
         }
@@ -65,17 +65,17 @@ pub(super) async fn all<H: Host>(exam: &Exam<H>) -> Vec<(&'static str, Result<()
 
 /// The room of a case: its sessions, and the file that its calls have effects on.
 struct ExamRoom<'a, H> {
-    exam: &'a Exam<H>,
+    exam: &'a HostExam<H>,
     name: String,
     world: PathBuf,
     agent: Agent,
 }
 
-impl<'a, H: Host> ExamRoom<'a, H> {
-    fn new(exam: &'a Exam<H>, case: &str) -> Self {
+impl<'a, H: RunHost> ExamRoom<'a, H> {
+    fn new(exam: &'a HostExam<H>, case: &str) -> Self {
         let name = case.replace([' ', '"'], "-");
         let world = exam.folder.join(&name);
-        ExamRoom { exam, agent: agent(&Effects::on(&world, false), WorkerKind::Usual), name, world }
+        ExamRoom { exam, agent: agent(&ExamEffects::on(&world, false), WorkerKind::Usual), name, world }
     }
 
     fn session(&self, number: usize) -> Result<SessionKey, HostError> {
@@ -162,7 +162,7 @@ struct ExamWorker {
 
 impl ExamWorker {
     fn start<H>(
-        exam: &Exam<H>,
+        exam: &HostExam<H>,
         kind: WorkerKind,
         world: &std::path::Path,
         client: Option<&ExamClient>,
@@ -222,7 +222,7 @@ impl Drop for ExamWorker {
     }
 }
 
-async fn what_is_submitted_twice_runs_once<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
+async fn what_is_submitted_twice_runs_once<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
     let input = "assistant: > c1 pay()\nassistant: done";
     room.submit(&key, input).await?;
@@ -238,7 +238,7 @@ async fn what_is_submitted_twice_runs_once<H: Host>(room: ExamRoom<'_, H>) -> Ca
     Ok(())
 }
 
-async fn a_killed_worker_is_replaced<H: Host>(room: ExamRoom<'_, H>, tool: &str) -> CaseResult {
+async fn a_killed_worker_is_replaced<H: RunHost>(room: ExamRoom<'_, H>, tool: &str) -> CaseResult {
     let key = room.session(0)?;
     let mut first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, &format!("assistant: > c1 {tool}()\nassistant: done")).await?;
@@ -254,7 +254,7 @@ async fn a_killed_worker_is_replaced<H: Host>(room: ExamRoom<'_, H>, tool: &str)
     Ok(())
 }
 
-async fn a_worker_is_killed_in_a_decided_call<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
+async fn a_worker_is_killed_in_a_decided_call<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
     let first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 send()\nassistant: done").await?;
@@ -275,7 +275,7 @@ async fn a_worker_is_killed_in_a_decided_call<H: Host>(room: ExamRoom<'_, H>) ->
     Ok(())
 }
 
-async fn a_frozen_worker_is_replaced_and_refused<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
+async fn a_frozen_worker_is_replaced_and_refused<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
     let mut first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 pay()\nassistant: > c2 save()\nassistant: done").await?;
@@ -294,7 +294,7 @@ async fn a_frozen_worker_is_replaced_and_refused<H: Host>(room: ExamRoom<'_, H>)
     Ok(())
 }
 
-async fn a_run_is_cancelled_from_another_process<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
+async fn a_run_is_cancelled_from_another_process<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
     let mut worker = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 look()\nassistant: done").await?;
@@ -305,7 +305,7 @@ async fn a_run_is_cancelled_from_another_process<H: Host>(room: ExamRoom<'_, H>)
     Ok(())
 }
 
-async fn decisions_are_taken_while_no_worker_is_alive<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
+async fn decisions_are_taken_while_no_worker_is_alive<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
     let first = room.worker(WorkerKind::Usual)?;
     room.submit(&key, "assistant: > c1 send()\nassistant: done").await?;
@@ -323,7 +323,7 @@ async fn decisions_are_taken_while_no_worker_is_alive<H: Host>(room: ExamRoom<'_
     Ok(())
 }
 
-async fn a_changed_agent_leaves_the_run_alone<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
+async fn a_changed_agent_leaves_the_run_alone<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
     let key = room.session(0)?;
     let mut first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 save()\nassistant: done").await?;
@@ -344,8 +344,8 @@ async fn a_changed_agent_leaves_the_run_alone<H: Host>(room: ExamRoom<'_, H>) ->
 }
 
 /// A worker is killed while nodes run side by side: none of them has its effect twice, and the run ends.
-async fn a_worker_is_killed_in_a_graph<H: Host>(mut room: ExamRoom<'_, H>) -> CaseResult {
-    room.agent = room.exam.host.graph(Effects::on(&room.world, false)).ok_or("the host has no graph")?;
+async fn a_worker_is_killed_in_a_graph<H: RunHost>(mut room: ExamRoom<'_, H>) -> CaseResult {
+    room.agent = room.exam.host.graph(ExamEffects::on(&room.world, false)).ok_or("the host has no graph")?;
     let key = room.session(0)?;
     let mut first = room.worker(WorkerKind::SlowGraph)?;
     room.submit(&key, "pay").await?;
@@ -362,7 +362,7 @@ async fn a_worker_is_killed_in_a_graph<H: Host>(mut room: ExamRoom<'_, H>) -> Ca
 }
 
 /// Each call has its effect once at most, or is unknown, and all runs end.
-async fn many_sessions_outlive_a_worker<H: Host>(room: ExamRoom<'_, H>) -> CaseResult {
+async fn many_sessions_outlive_a_worker<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
     const CALLS: usize = 5;
     let calls: Vec<String> = (1..=CALLS).map(|number| format!("assistant: > c{number} pay()\n")).collect();
     let input = format!("{}assistant: done", calls.concat());

@@ -12,7 +12,7 @@ use stepfold_session_scopes::SessionKey;
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream, Role};
 use stepfold_tools::{Approval, Effect, Tool, ToolBuilder, ToolContext, ToolError};
 
-use super::host::{Effects, Host, Ready};
+use super::host::{ExamEffects, RunHost, WorkerReady};
 
 /// The variable by which a parent tells its child the kind of the worker, the address of its host, and the file of the
 /// world.
@@ -57,8 +57,8 @@ impl WorkerKind {
     }
 
     /// The effects of its agent on a file.
-    fn effects(self, world: PathBuf) -> Effects {
-        Effects::on(world, matches!(self, WorkerKind::Slow | WorkerKind::SlowGraph))
+    fn effects(self, world: PathBuf) -> ExamEffects {
+        ExamEffects::on(world, matches!(self, WorkerKind::Slow | WorkerKind::SlowGraph))
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) struct ExamClient {
 /// # Panics
 /// When the host cannot work.
 #[expect(clippy::disallowed_methods, reason = "this is how a parent says what it wants")]
-pub fn child<H: Host, F: Future<Output = H>>(open: impl FnOnce(String) -> F) {
+pub fn child<H: RunHost, F: Future<Output = H>>(open: impl FnOnce(String) -> F) {
     let Ok(role) = std::env::var(ROLE) else { return };
     let mut lines = role.lines();
     let mut line = || lines.next().expect("the exam says three things").to_owned();
@@ -98,12 +98,12 @@ pub fn child<H: Host, F: Future<Output = H>>(open: impl FnOnce(String) -> F) {
             // It stays until it is killed.
             return std::future::pending().await;
         }
-        host.work(agent, CLAIM, Ready(())).await.expect("the host works");
+        host.work(agent, CLAIM, WorkerReady(())).await.expect("the host works");
     });
 }
 
 /// The agent of the exam: its model says what the input says, and its tools have an effect on a file.
-pub(super) fn agent(effects: &Effects, kind: WorkerKind) -> Agent {
+pub(super) fn agent(effects: &ExamEffects, kind: WorkerKind) -> Agent {
     let tool = |name, effect| tool(effects, name, effect);
     let look = tool("look", Effect::Pure);
     let save = tool("save", Effect::Idempotent);
@@ -115,7 +115,7 @@ pub(super) fn agent(effects: &Effects, kind: WorkerKind) -> Agent {
     agent.build().expect("the agent of the exam is valid")
 }
 
-fn tool(effects: &Effects, name: &'static str, effect: Effect) -> ToolBuilder {
+fn tool(effects: &ExamEffects, name: &'static str, effect: Effect) -> ToolBuilder {
     let effects = effects.clone();
     let call = move |context: ToolContext| {
         let effects = effects.clone();

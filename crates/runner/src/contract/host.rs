@@ -17,14 +17,14 @@ pub type HostError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// Implemented by tests of a host. [`work`](Host::work) is called in processes of their own, the other methods in that of
 /// the exam. Sessions are of the app `exam`, and exist when something is submitted to them.
-pub trait Host: Send + Sync + 'static {
+pub trait RunHost: Send + Sync + 'static {
     /// As a worker: takes work for this agent until the process is killed, and says so once with [`Ready::now`]. `claim` is
     /// how long a worker may be silent before another one takes its work over.
     fn work(
         &self,
         agent: Agent,
         claim: Duration,
-        ready: Ready,
+        ready: WorkerReady,
     ) -> impl Future<Output = Result<(), HostError>> + Send;
 
     /// As a client: hands an input in under an idempotency key, any number of times, while perhaps no worker is alive.
@@ -62,7 +62,7 @@ pub trait Host: Send + Sync + 'static {
     /// [`Effects::have`] once, with its name and its idempotency key. Whatever comes of them, the graph continues and ends.
     ///
     /// [`Effect::AtMostOnce`]: stepfold_tools::Effect::AtMostOnce
-    fn graph(&self, effects: Effects) -> Option<Agent> {
+    fn graph(&self, effects: ExamEffects) -> Option<Agent> {
         let _ = effects;
         None
     }
@@ -70,15 +70,15 @@ pub trait Host: Send + Sync + 'static {
 
 /// The effects of calls and nodes: lines of a file, which the exam counts by idempotency key.
 #[derive(Clone, Debug)]
-pub struct Effects {
+pub struct ExamEffects {
     world: PathBuf,
     waits: Arc<AtomicBool>,
 }
 
-impl Effects {
+impl ExamEffects {
     /// Effects on this file. If it waits, the first one does so until the exam says that it continues.
     pub(super) fn on(world: impl Into<PathBuf>, waits: bool) -> Self {
-        Effects { world: world.into(), waits: Arc::new(AtomicBool::new(waits)) }
+        ExamEffects { world: world.into(), waits: Arc::new(AtomicBool::new(waits)) }
     }
 
     /// Has an effect under a key.
@@ -99,9 +99,9 @@ impl Effects {
 
 /// Tells the exam that a worker takes work.
 #[derive(Debug)]
-pub struct Ready(pub(super) ());
+pub struct WorkerReady(pub(super) ());
 
-impl Ready {
+impl WorkerReady {
     /// From now on.
     #[expect(clippy::print_stdout, reason = "this is how a child talks to the exam")]
     pub fn now(self) {

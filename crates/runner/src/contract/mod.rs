@@ -46,12 +46,12 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use self::child::child;
-pub use self::host::{Effects, Host, HostError, Ready};
+pub use self::host::{ExamEffects, HostError, RunHost, WorkerReady};
 
 /// The exam, and the host that takes it.
 #[must_use = "nothing is examined until it runs"]
 #[derive(Debug)]
-pub struct Exam<H> {
+pub struct HostExam<H> {
     host: H,
     /// The address at which a worker opens the host.
     address: String,
@@ -62,12 +62,12 @@ pub struct Exam<H> {
     sessions: usize,
 }
 
-impl<H: Host> Exam<H> {
+impl<H: RunHost> HostExam<H> {
     /// An exam of this host, which a worker opens by its address, in the test of the same binary that calls [`child`].
     #[expect(clippy::disallowed_methods, reason = "each exam has a folder of its own")]
     pub fn new(host: H, address: impl Into<String>, child: impl Into<String>) -> Self {
         let folder = std::env::temp_dir().join(format!("stepfold-exam-{}", uuid::Uuid::new_v4().simple()));
-        Exam { host, address: address.into(), child: child.into(), folder, sessions: 24 }
+        HostExam { host, address: address.into(), child: child.into(), folder, sessions: 24 }
     }
 
     /// Sets the number of sessions in the case of many; 24 by default.
@@ -81,24 +81,24 @@ impl<H: Host> Exam<H> {
     /// # Panics
     /// When the folder for the world cannot be created.
     #[expect(clippy::expect_used, reason = "an exam without a world cannot be taken")]
-    pub async fn run(self) -> Report {
+    pub async fn run(self) -> HostExamReport {
         std::fs::create_dir_all(&self.folder).expect("the folder of temporary files can be written");
         let cases = cases::all(&self).await;
         // What is left is in a folder of temporary files.
         let _ = std::fs::remove_dir_all(&self.folder);
-        Report { cases }
+        HostExamReport { cases }
     }
 }
 
 /// The result of an exam.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Report {
+pub struct HostExamReport {
     /// Each case, with what was found if it failed.
     pub cases: Vec<(&'static str, Result<(), String>)>,
 }
 
-impl Report {
+impl HostExamReport {
     /// Whether all cases passed.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for HostExamReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (case, result) in &self.cases {
             match result {

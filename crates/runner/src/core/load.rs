@@ -8,7 +8,7 @@ use stepfold_session_scopes::{StoreConnections, Timestamp};
 /// The current load of a runner: see [`Runner::load`](crate::Runner::load).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Load {
+pub struct RunnerLoad {
     /// Sessions with a running invocation.
     pub running: usize,
     /// Messages that wait in the queues of sessions for an invocation to end.
@@ -57,10 +57,10 @@ impl BacklogCounters {
         self.figures().lost_claims += 1;
     }
 
-    pub(crate) fn load(&self, now: Timestamp) -> Load {
+    pub(crate) fn load(&self, now: Timestamp) -> RunnerLoad {
         let BacklogFigures { due, blocked, oldest, lost_claims } = *self.figures();
         let waited = oldest.map_or(0, |oldest| now.as_micros().saturating_sub(oldest.as_micros()));
         let oldest = Duration::from_micros(u64::try_from(waited).unwrap_or(0));
-        Load { lost_claims, due, blocked, oldest, ..Load::default() }
+        RunnerLoad { lost_claims, due, blocked, oldest, ..RunnerLoad::default() }
     }
 }

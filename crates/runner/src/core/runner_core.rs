@@ -14,7 +14,7 @@ use crate::core::watchers::ChangeFeed;
 use crate::error::RunnerError;
 use crate::ports::WallClock;
 use crate::record::events::AgentAuthor;
-use crate::session::busy::Busy;
+use crate::session::busy::WhenBusy;
 use crate::session::claim::ClaimSettings;
 use crate::session::table::SessionTable;
 
@@ -57,7 +57,7 @@ pub(crate) struct RunnerCore {
     pub(crate) store: AnyStore,
     pub(crate) app: AppId,
     pub(crate) schema: SessionSchema,
-    pub(crate) busy: Busy,
+    pub(crate) busy: WhenBusy,
     pub(crate) max_waiting: usize,
     pub(crate) ids: Arc<dyn Ids>,
     pub(crate) clock: Arc<dyn WallClock>,

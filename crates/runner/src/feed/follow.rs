@@ -1,6 +1,7 @@
 //! Follows the commits of a session, from whatever process they come.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::Stream;
@@ -12,6 +13,29 @@ use crate::core::runner_core::Runner;
 use crate::core::watchers::{NewestChange, SessionWatch};
 use crate::error::RunnerError;
 use crate::feed::notices::{POLL_PAUSES, SLOW_POLL};
+
+/// The session that [`Runner::follow`] reads: the one that it finds, or only that with a given life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FollowedSession {
+    /// Its key.
+    pub key: SessionKey,
+    /// Its life. If the session was deleted and created again since, no commit of the other one is reported, and the stream
+    /// ends with an error of the kind [`NotFound`](stepfold_session_scopes::ErrorKind::NotFound).
+    pub life: Option<LifeId>,
+}
+
+impl From<SessionKey> for FollowedSession {
+    fn from(key: SessionKey) -> Self {
+        FollowedSession { key, life: None }
+    }
+}
+
+impl From<(SessionKey, LifeId)> for FollowedSession {
+    fn from((key, life): (SessionKey, LifeId)) -> Self {
+        FollowedSession { key, life: Some(life) }
+    }
+}
 
 /// The number of events that are read at once.
 const PAGE: usize = 256;
@@ -44,30 +68,10 @@ impl Runner {
     /// ```
     pub fn follow(
         &self,
-        key: SessionKey,
+        session: impl Into<FollowedSession>,
         after_version: u64,
-    ) -> impl Stream<Item = Result<CommittedEvent, RunnerError>> + Send + Unpin + use<> {
-        self.follow_from(key, None, after_version)
-    }
-
-    /// Follows a session as [`follow`](Runner::follow) does, if it is still the one with this life: if it was deleted and
-    /// created again since, no commit of the other one is reported, and the stream ends with an error of the kind
-    /// [`NotFound`](stepfold_session_scopes::ErrorKind::NotFound).
-    pub fn follow_life(
-        &self,
-        key: SessionKey,
-        life: LifeId,
-        after_version: u64,
-    ) -> impl Stream<Item = Result<CommittedEvent, RunnerError>> + Send + Unpin + use<> {
-        self.follow_from(key, Some(life), after_version)
-    }
-
-    fn follow_from(
-        &self,
-        key: SessionKey,
-        life: Option<LifeId>,
-        after_version: u64,
-    ) -> impl Stream<Item = Result<CommittedEvent, RunnerError>> + Send + Unpin + use<> {
+    ) -> Pin<Box<dyn Stream<Item = Result<CommittedEvent, RunnerError>> + Send>> {
+        let FollowedSession { key, life } = session.into();
         let (runner, watch) = (self.clone(), self.0.changes.watch_session(&key));
         let read = VecDeque::new();
         let follower = SessionFollower { runner, key, life, after: after_version, read, watch, pause: None };

@@ -1,44 +1,43 @@
 //! Watches which sessions change: all, those of a user, or one.
 
-use futures_util::Stream;
+use std::pin::Pin;
+
+use futures_util::{Stream, StreamExt};
 use stepfold_session_scopes::{SessionKey, UserId};
 
 use crate::core::runner_core::Runner;
 use crate::core::watchers::SessionChange;
 
-impl Runner {
-    /// Watches the sessions that this runner and its clones work in: their creation and deletion, each stored event, and
-    /// each end of an invocation. Any number of watchers is supported; none slows a run down.
-    ///
-    /// # Examples
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// use stepfold_agent_loop::test_kit::Script;
-    /// use futures_util::StreamExt;
-    /// use stepfold_agent_loop::Agent;
-    /// use stepfold_runner::{Runner, SessionChange};
-    /// use stepfold_session_scopes::MemoryStore;
-    ///
-    /// # let model = Script::parse("assistant: area 3")?;
-    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
-    /// let session = runner.session("ada", "s1").await?;
-    /// let mut changes = runner.watch();
-    /// session.run("which area has most stalls?").await?;
-    /// let Some(SessionChange::Changed { key, version: 1, is_running: true, .. }) = changes.next().await else {
-    ///     panic!("the message is stored first")
-    /// };
-    /// assert_eq!(&key, session.key());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # }).unwrap();
-    /// ```
-    pub fn watch(&self) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
-        self.0.changes.watch()
-    }
+/// The sessions that [`Runner::watch`] reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WatchScope {
+    /// Those that the runner and its clones work in.
+    All,
+    /// Those of one user. Other processes may have changed some when [`SessionChange::Missed`] says so: when the store
+    /// [notifies](stepfold_session_scopes::SessionStore::notices) of it, and every 15 seconds; each second, if it does
+    /// not notify.
+    User(UserId),
+    /// One session: its newest change, if the runner made one since the one before.
+    Session(SessionKey),
+}
 
-    /// Watches the sessions of one user, as [`watch`](Runner::watch) does: changes of other users are not reported.
-    /// Other processes may have changed some when [`SessionChange::Missed`] says so: when the store
-    /// [notifies](stepfold_session_scopes::SessionStore::notices) of it, and every 15 seconds; each second, if it does not
-    /// notify.
+impl From<&UserId> for WatchScope {
+    fn from(user: &UserId) -> Self {
+        WatchScope::User(user.clone())
+    }
+}
+
+impl From<&SessionKey> for WatchScope {
+    fn from(key: &SessionKey) -> Self {
+        WatchScope::Session(key.clone())
+    }
+}
+
+impl Runner {
+    /// Watches sessions: their creation and deletion, each stored event, and each end of an invocation. Changes from this call
+    /// on are reported. Any number of watchers is supported; none slows a run down. [`follow`](Runner::follow) reports the
+    /// commits themselves, and [`Invocation::subscribe`](crate::Invocation::subscribe) one invocation with its text.
     ///
     /// # Examples
     /// ```
@@ -46,53 +45,39 @@ impl Runner {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use futures_util::StreamExt;
     /// use stepfold_agent_loop::Agent;
-    /// use stepfold_runner::{Runner, SessionChange};
+    /// use stepfold_runner::{Runner, SessionChange, WatchScope};
     /// use stepfold_session_scopes::MemoryStore;
     ///
     /// # let model = Script::parse("assistant: area 3\nassistant: area 4")?;
     /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
     /// let (ada, bob) = (runner.session("ada", "s1").await?, runner.session("bob", "s1").await?);
-    /// let mut changes = runner.watch_user(&bob.key().user).await;
+    /// let mut all = runner.watch(WatchScope::All).await;
+    /// let mut of_bob = runner.watch(&bob.key().user).await;
+    /// let mut session = runner.watch(bob.key()).await;
     /// ada.run("which area has most stalls?").await?;
     /// bob.run("which area has fewest?").await?;
-    /// assert!(matches!(changes.next().await, Some(SessionChange::Changed { key, .. }) if key == *bob.key()));
+    /// let Some(SessionChange::Changed { key, version: 1, is_running: true, .. }) = all.next().await else {
+    ///     panic!("the message is stored first")
+    /// };
+    /// assert_eq!(&key, ada.key());
+    /// assert!(matches!(of_bob.next().await, Some(SessionChange::Changed { key, .. }) if key == *bob.key()));
+    /// assert!(matches!(session.next().await, Some(SessionChange::Changed { version: 2, is_running: false, .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub async fn watch_user(
+    pub async fn watch(
         &self,
-        user: &UserId,
-    ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
-        let changes = self.0.changes.watch_user(user);
-        self.listen_to_notices().await;
-        futures_util::stream::select(changes, Box::pin(self.poll_ticks()))
-    }
-
-    /// Watches one session: the newest change, if this runner made one since the one before. Changes of other sessions
-    /// are not reported.
-    ///
-    /// # Examples
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// use stepfold_agent_loop::test_kit::Script;
-    /// use futures_util::StreamExt;
-    /// use stepfold_agent_loop::Agent;
-    /// use stepfold_runner::{Runner, SessionChange};
-    /// use stepfold_session_scopes::MemoryStore;
-    ///
-    /// # let model = Script::parse("assistant: area 3")?;
-    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
-    /// let session = runner.session("ada", "s1").await?;
-    /// let mut changes = runner.watch_session(session.key());
-    /// session.run("which area has most stalls?").await?;
-    /// assert!(matches!(changes.next().await, Some(SessionChange::Changed { version: 2, is_running: false, .. })));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # }).unwrap();
-    /// ```
-    pub fn watch_session(
-        &self,
-        key: &SessionKey,
-    ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
-        self.0.changes.watch_session(key).into_changes()
+        sessions: impl Into<WatchScope>,
+    ) -> Pin<Box<dyn Stream<Item = SessionChange> + Send>> {
+        let changes = &self.0.changes;
+        match sessions.into() {
+            WatchScope::All => Box::pin(changes.watch()),
+            WatchScope::User(user) => {
+                let changes = changes.watch_user(&user);
+                self.listen_to_notices().await;
+                futures_util::stream::select(changes, Box::pin(self.poll_ticks())).boxed()
+            }
+            WatchScope::Session(key) => Box::pin(changes.watch_session(&key).into_changes()),
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::record::events::{ends, exit_of, is_unfinished};
 use crate::session::claim::LONGEST_PAUSE;
 use crate::session::claim::{ClaimHolder, FIRST_PAUSE};
 use crate::session::command::WorkerCommand;
-use crate::session::invocation::Ended;
+use crate::session::invocation::InvocationResult;
 use crate::session::queue::ActiveRun;
 
 impl SessionHandle {
@@ -20,7 +20,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// [`RunnerError::NothingToResume`], or when the store fails.
-    pub async fn abandon(&self) -> Ended {
+    pub async fn abandon(&self) -> InvocationResult {
         self.start_command(WorkerCommand::Abandon)?.outcome().await
     }
 

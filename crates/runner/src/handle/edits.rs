@@ -10,7 +10,9 @@ use std::time::Duration;
 use backon::Retryable;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use stepfold_agent_loop::{Answer, Edit, EditError, Event as LoopEvent, FeedError, Need, Outcome, RunEvent};
+use stepfold_agent_loop::{
+    Edit, EditError, Event as LoopEvent, FeedError, Outcome, RunAnswer, RunEvent, RunNeed,
+};
 use stepfold_session_scopes::{
     AppendClaim, AppendEvent, Author, CommittedEvent, ErrorKind, Event, EventId, EventKind, EventRange,
     GetSession, InvocationId, Session, SessionError, SessionStore, TakeOver, Timestamp,
@@ -112,7 +114,7 @@ struct PreparedEdit {
 impl PreparedEdit {
     /// Whether the run continues without a decision.
     fn leaves_work(&self) -> bool {
-        self.of_run.as_ref().is_some_and(|(_, stopped)| !matches!(stopped.run.decide(), Need::Approval))
+        self.of_run.as_ref().is_some_and(|(_, stopped)| !matches!(stopped.run.decide(), RunNeed::Approval))
     }
 }
 
@@ -263,7 +265,7 @@ impl SessionHandle {
     ) -> Result<PreparedEdit, RunnerError> {
         let (core, failed) = (self.core(), |error| self.failed(error));
         let run = &stopped.run;
-        let event = run.feed(Answer::Edit(edit.clone()), run.elapsed()).map_err(|error| match error {
+        let event = run.feed(RunAnswer::Edit(edit.clone()), run.elapsed()).map_err(|error| match error {
             FeedError::Edit(error) => self.refused(error),
             _ => self.refused(EditError::Ending),
         })?;

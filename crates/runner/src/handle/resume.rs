@@ -9,20 +9,20 @@ use crate::error::RunnerError;
 use crate::handle::session_handle::SessionHandle;
 use crate::session::command::WorkerCommand;
 use crate::session::decision_reply::{DecisionReceipt, DecisionReply};
-use crate::session::invocation::{Ended, Invocation};
+use crate::session::invocation::{Invocation, InvocationResult};
 
 /// Resumes a run when awaited. See [`SessionHandle::resume`].
 #[must_use = "nothing is resumed until it is awaited or started"]
 #[derive(Debug)]
-pub struct Resume {
+pub struct ResumeRun {
     session: SessionHandle,
     decisions: Decisions,
     with_changed_agent: bool,
 }
 
-impl Resume {
+impl ResumeRun {
     pub(crate) fn new(session: SessionHandle) -> Self {
-        Resume { session, decisions: Decisions::new(), with_changed_agent: false }
+        ResumeRun { session, decisions: Decisions::new(), with_changed_agent: false }
     }
 
     /// Adds a decision about a pending call, by the id of the request. All decisions are one commit.
@@ -65,7 +65,7 @@ impl Resume {
     /// # Errors
     /// [`RunnerError::Busy`] when too many messages wait.
     pub fn start(self) -> Result<Invocation, RunnerError> {
-        let Resume { session, decisions, with_changed_agent } = self;
+        let ResumeRun { session, decisions, with_changed_agent } = self;
         session.start_command(WorkerCommand::Resume {
             decisions,
             with_changed_agent,
@@ -112,7 +112,7 @@ impl Resume {
     /// # }).unwrap();
     /// ```
     pub async fn submit(self) -> Result<(DecisionReceipt, Invocation), RunnerError> {
-        let Resume { session, decisions, with_changed_agent } = self;
+        let ResumeRun { session, decisions, with_changed_agent } = self;
         let (decision_reply, stored) = DecisionReply::new();
         let key = Box::new(session.key().clone());
         let invocation =
@@ -125,9 +125,9 @@ impl Resume {
     }
 }
 
-impl IntoFuture for Resume {
-    type Output = Ended;
-    type IntoFuture = BoxFuture<'static, Ended>;
+impl IntoFuture for ResumeRun {
+    type Output = InvocationResult;
+    type IntoFuture = BoxFuture<'static, InvocationResult>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move { self.start()?.outcome().await })

@@ -15,9 +15,9 @@ use crate::access::key_lookup::{MessageFate, has_hidden_inherited};
 use crate::error::RunnerError;
 use crate::handle::session_handle::SessionHandle;
 use crate::record::history::is_run_of;
-use crate::record::report::Report;
+use crate::record::report::RunReport;
 use crate::session::command::RunOptions;
-use crate::session::invocation::{Ended, Invocation};
+use crate::session::invocation::{Invocation, InvocationResult};
 
 /// A run under an idempotency key, when awaited. See [`SessionHandle::run_as`].
 #[must_use = "nothing runs until it is awaited"]
@@ -62,7 +62,7 @@ impl RunAs {
         self
     }
 
-    async fn run(self) -> Result<Report, RunnerError> {
+    async fn run(self) -> Result<RunReport, RunnerError> {
         let RunAs { session, key, input, decisions, stop_after, with_changed_agent } = self;
         let key = InvocationId::new(key).map_err(|error| session.failed(error))?;
         let decisions = keyed(&key, decisions);
@@ -113,12 +113,12 @@ impl RunAs {
         };
         match (ended, started) {
             (Ok(outcome), Ok(invocation)) if is_run_of(outcome.run(), &key) => {
-                Ok(Report::of_run(&key, outcome.run(), outcome.exit(), invocation.version()))
+                Ok(RunReport::of_run(&key, outcome.run(), outcome.exit(), invocation.version()))
             }
             // Messages that came too late to join its run had one of their own; or an earlier run was suspended.
             (Ok(_), Ok(invocation)) => {
                 let report = session.access().read_with_report(&key).await?.1;
-                Ok(report.unwrap_or_else(|| Report::not_begun(&key, invocation.version())))
+                Ok(report.unwrap_or_else(|| RunReport::not_begun(&key, invocation.version())))
             }
             // Its run was hidden by a rewind.
             (Err(error), _) if may_be_hidden(&error) => match session.access().message_fate(&key).await? {
@@ -137,7 +137,7 @@ impl SessionHandle {
         invocation: &Invocation,
         stop_after: Option<Duration>,
         suspension: &CancellationToken,
-    ) -> Ended {
+    ) -> InvocationResult {
         if let Some(time) = stop_after {
             tokio::select! {
                 biased;
@@ -170,7 +170,7 @@ fn may_be_hidden(error: &RunnerError) -> bool {
 }
 
 impl IntoFuture for RunAs {
-    type Output = Result<Report, RunnerError>;
+    type Output = Result<RunReport, RunnerError>;
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {

@@ -18,15 +18,15 @@ use crate::access::session_access::SessionAccess;
 use crate::core::runner_core::{Runner, RunnerCore};
 use crate::error::RunnerError;
 use crate::handle::edits::EditSession;
-use crate::handle::resume::Resume;
+use crate::handle::resume::ResumeRun;
 use crate::handle::run_as::RunAs;
 use crate::session::acceptance::AcceptanceReply;
-use crate::session::busy::Busy;
+use crate::session::busy::WhenBusy;
 use crate::session::cache::SessionCache;
 use crate::session::claim::{ClaimHolder, ClaimWait, WhenClaimed};
 use crate::session::command::{RunOptions, WorkerCommand};
 use crate::session::inbox::MessageKind;
-use crate::session::invocation::{Ended, Invocation};
+use crate::session::invocation::{Invocation, InvocationResult};
 use crate::session::local_session::LocalSession;
 use crate::session::queue::{CurrentInvocation, InvocationTicket, QueuePlace, WorkerJob};
 use crate::worker::session_worker::SessionWorker;
@@ -38,7 +38,7 @@ use crate::worker::session_worker::WorkerGuard;
 pub struct SessionHandle {
     pub(super) runner: Runner,
     pub(super) local: Arc<LocalSession>,
-    pub(super) busy: Busy,
+    pub(super) busy: WhenBusy,
 }
 
 impl SessionHandle {
@@ -73,7 +73,7 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     #[must_use]
-    pub fn when_busy(&self, busy: Busy) -> SessionHandle {
+    pub fn when_busy(&self, busy: WhenBusy) -> SessionHandle {
         SessionHandle { busy, ..self.clone() }
     }
 
@@ -81,7 +81,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// [`RunnerError`].
-    pub async fn run(&self, input: impl Into<Input>) -> Ended {
+    pub async fn run(&self, input: impl Into<Input>) -> InvocationResult {
         self.send(input).await?.outcome().await
     }
 
@@ -125,7 +125,7 @@ impl SessionHandle {
         self.check_open()?;
         let id = InvocationId::new(key).map_err(|error| self.failed(error))?;
         let input = input.into();
-        if self.busy == Busy::Refuse && self.local.is_busy() && !self.is_known(&id).await? {
+        if self.busy == WhenBusy::Refuse && self.local.is_busy() && !self.is_known(&id).await? {
             return Err(self.busy("an invocation is running"));
         }
         // A repeat needs no place.
@@ -146,7 +146,9 @@ impl SessionHandle {
             return Ok(Invocation::ended(id, self.local.key.clone(), recorded));
         }
         // The inbox may have forgotten the key; the record has not.
-        if self.busy == Busy::Interrupt && !is_repeat && self.access().find_taking_event(&id).await?.is_none()
+        if self.busy == WhenBusy::Interrupt
+            && !is_repeat
+            && self.access().find_taking_event(&id).await?.is_none()
         {
             self.interrupt(at_work).await;
         }
@@ -301,7 +303,7 @@ impl SessionHandle {
         }
         let at_work = self.local.queue().run();
         self.access().enqueue(MessageKind::of(&input, self.busy), id, *input).await?;
-        if self.busy == Busy::Interrupt {
+        if self.busy == WhenBusy::Interrupt {
             self.interrupt(at_work).await;
         }
         self.start(WorkerJob { command: WorkerCommand::TakeInbox, ticket }, IfWorkerRuns::WaitInInbox);
@@ -311,8 +313,8 @@ impl SessionHandle {
     /// Takes a position among the messages that wait for a busy session.
     fn place_if_allowed(&self) -> Result<QueuePlace, RunnerError> {
         match self.busy {
-            Busy::Refuse => Err(self.busy("an invocation is running")),
-            Busy::Interrupt | Busy::Wait | Busy::Steer => self.queue_place(),
+            WhenBusy::Refuse => Err(self.busy("an invocation is running")),
+            WhenBusy::Interrupt | WhenBusy::Wait | WhenBusy::Steer => self.queue_place(),
         }
     }
 
@@ -350,8 +352,8 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     #[doc(alias("continue", "Command"))]
-    pub fn resume(&self) -> Resume {
-        Resume::new(self.clone())
+    pub fn resume(&self) -> ResumeRun {
+        ResumeRun::new(self.clone())
     }
 
     /// The invocation that runs in this process, if any.

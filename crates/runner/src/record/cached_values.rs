@@ -1,6 +1,6 @@
 //! The values of a session that a worker caches between turns, so that a turn reads only changed values.
 
-use stepfold_session_scopes::{Event, Receipt, Scope, Seen, Session, SessionError, SessionSchema};
+use stepfold_session_scopes::{Event, Receipt, Scope, SeenVersions, Session, SessionError, SessionSchema};
 use stepfold_state_core::chat::Transcript;
 use stepfold_state_core::state::{State, StoredValue};
 
@@ -8,7 +8,7 @@ use stepfold_state_core::state::{State, StoredValue};
 #[derive(Clone, Debug)]
 pub(crate) struct CachedValues {
     state: State,
-    seen: Seen,
+    seen: SeenVersions,
 }
 
 impl CachedValues {
@@ -20,7 +20,7 @@ impl CachedValues {
     /// The values after a run: those stored by its events, without `temp:`.
     ///
     /// `seen` are the versions after the last event, as returned by [`versions_after`].
-    pub(crate) fn from_run(state: &State, seen: Seen) -> Option<Self> {
+    pub(crate) fn from_run(state: &State, seen: SeenVersions) -> Option<Self> {
         let is_temp = |key: &&str| Scope::of(key) == Scope::Temp;
         let temp: Vec<(Box<str>, Option<StoredValue>)> =
             state.iter().map(|(key, _)| key).filter(is_temp).map(|key| (key.into(), None)).collect();
@@ -36,7 +36,7 @@ impl CachedValues {
     }
 
     /// The versions of the values.
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> SeenVersions {
         self.seen
     }
 
@@ -67,12 +67,16 @@ impl SharedWrites {
 
 /// The versions after an append, if no other worker wrote in between: the store counts one for each event and
 /// scope.
-pub(crate) fn versions_after(before: Seen, writes: SharedWrites, receipt: &Receipt) -> Option<Seen> {
+pub(crate) fn versions_after(
+    before: SeenVersions,
+    writes: SharedWrites,
+    receipt: &Receipt,
+) -> Option<SeenVersions> {
     let mut after = before;
     after.version += 1;
     after.scopes.app += u64::from(writes.app);
     after.scopes.user += u64::from(writes.user);
-    let stored = Seen::new(receipt.version, receipt.scopes);
+    let stored = SeenVersions::new(receipt.version, receipt.scopes);
     (after == stored).then_some(stored)
 }
 
@@ -81,7 +85,7 @@ mod tests {
     use super::*;
     use stepfold_session_scopes::{EventId, ScopeVersions};
 
-    const BEFORE: Seen = Seen::new(4, ScopeVersions { app: 2, user: 7 });
+    const BEFORE: SeenVersions = SeenVersions::new(4, ScopeVersions { app: 2, user: 7 });
 
     fn receipt(version: u64, app: u64, user: u64) -> Receipt {
         let event = EventId::new("e1").unwrap();
@@ -91,7 +95,7 @@ mod tests {
     #[test]
     fn versions_follow_while_no_other_process_writes() {
         let user = SharedWrites { app: false, user: true };
-        let after = Seen::new(5, ScopeVersions { app: 2, user: 8 });
+        let after = SeenVersions::new(5, ScopeVersions { app: 2, user: 8 });
         assert_eq!(versions_after(BEFORE, user, &receipt(5, 2, 8)), Some(after));
         // Another session has written to the scope, or to the other one.
         assert_eq!(versions_after(BEFORE, user, &receipt(5, 2, 9)), None);

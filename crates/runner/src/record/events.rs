@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
-    Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, Record, Scope,
+    Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, RunRecord, Scope,
     SessionError, SessionKey, Timestamp, WorkerId, bounded_id,
 };
 use stepfold_state_core::state::Write;
@@ -136,7 +136,7 @@ pub(crate) fn session_event(
     let tags = tags_of(&event.kind);
     // NOTE: the record leaves out messages and writes: the event of the store has them, and nothing is stored twice.
     let (messages, delta) = event.take_content();
-    let record = Record::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
+    let record = RunRecord::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
     let mut stored = Event::new(id, stamp.invocation.clone(), author.clone(), stamp.at)
         .with_kind(kind)
         .with_delta(delta)
@@ -312,7 +312,7 @@ pub(crate) fn loop_event(
         .map_err(|source| RunnerError::Record { key, version, source: source.into() })
 }
 
-fn run_record(event: &Event) -> Option<&Record> {
+fn run_record(event: &Event) -> Option<&RunRecord> {
     event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)
 }
 

@@ -36,7 +36,7 @@ pub const REPORT_FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "StoredReport")]
 #[non_exhaustive]
-pub struct Report {
+pub struct RunReport {
     /// The format: [`REPORT_FORMAT`].
     pub format: u32,
     /// The idempotency key of the input.
@@ -83,10 +83,10 @@ impl RunStatus {
     }
 }
 
-impl Report {
+impl RunReport {
     /// The report of a run at a version of its session.
     pub(crate) fn of_run(key: &InvocationId, run: &Run, exit: &Exit, version: u64) -> Self {
-        Report {
+        RunReport {
             format: REPORT_FORMAT,
             idempotency_key: key.clone(),
             status: RunStatus::of(run, exit),
@@ -99,7 +99,7 @@ impl Report {
 
     /// The report of a run that has not begun, because an earlier one was suspended.
     pub(crate) fn not_begun(key: &InvocationId, version: u64) -> Self {
-        Report {
+        RunReport {
             format: REPORT_FORMAT,
             idempotency_key: key.clone(),
             status: RunStatus::Suspended,
@@ -123,13 +123,15 @@ struct StoredReport {
     usage: Usage,
 }
 
-impl TryFrom<StoredReport> for Report {
+impl TryFrom<StoredReport> for RunReport {
     type Error = String;
 
     fn try_from(stored: StoredReport) -> Result<Self, String> {
         let StoredReport { format, idempotency_key, status, text, output, version, usage } = stored;
         match format {
-            1..=REPORT_FORMAT => Ok(Report { format, idempotency_key, status, text, output, version, usage }),
+            1..=REPORT_FORMAT => {
+                Ok(RunReport { format, idempotency_key, status, text, output, version, usage })
+            }
             newer => {
                 Err(format!("unsupported format {newer} of a report: written by a newer stepfold; update"))
             }

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use stepfold_agent_loop::{Exit, Pause};
 use stepfold_session_scopes::{
-    Cursor, ErrorKind, ListUnattended, SessionKey, SessionStore, StoreNotice, StoreNotices, TakeOver,
+    ErrorKind, ListUnattended, SessionCursor, SessionKey, SessionStore, StoreNotice, StoreNotices, TakeOver,
     Timestamp, Unattended, UserId, WatchStore,
 };
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ use crate::feed::notices::next_matching;
 use crate::recovery::blocked_log::BlockedLog;
 use crate::remedy::Remedy;
 use crate::session::command::WorkerCommand;
-use crate::session::invocation::Ended;
+use crate::session::invocation::InvocationResult;
 
 /// The number of sessions that are listed at once.
 const PAGE: usize = 100;
@@ -161,14 +161,14 @@ struct RecoveryTask {
     options: RecoverOptions,
     /// The due sessions, the longest waiting first, with a bound for each user.
     due: VecDeque<Unattended>,
-    running: FuturesUnordered<BoxFuture<'static, (Unattended, Ended)>>,
+    running: FuturesUnordered<BoxFuture<'static, (Unattended, InvocationResult)>>,
     running_in: HashSet<SessionKey>,
     /// The number of the last start of each user with due sessions, and of the next one.
     last_starts: HashMap<UserId, u64>,
     next_start: u64,
     attempts: HashMap<SessionKey, RecoveryAttempt>,
     /// The place where the next poll continues, if the last one did not reach the end of the list.
-    next_cursor: Option<Cursor>,
+    next_cursor: Option<SessionCursor>,
     /// The sessions that were listed since the beginning of the list.
     listed: HashSet<SessionKey>,
     /// Since when the first listed session waits.
@@ -418,7 +418,7 @@ impl RecoveryTask {
         }
     }
 
-    async fn has_ended(&mut self, session: &Unattended, ended: Ended) {
+    async fn has_ended(&mut self, session: &Unattended, ended: InvocationResult) {
         self.running_in.remove(&session.key);
         let failures = self.attempts.remove(&session.key).map_or(0, |attempt| attempt.failures);
         let seen = SessionMark { at: self.runner.0.clock.now(), inbox: session.inbox, since: None };

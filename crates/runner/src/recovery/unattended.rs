@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfold_session_scopes::{Cursor, ListUnattended, SessionKey, SessionStore as _, Timestamp};
+use stepfold_session_scopes::{ListUnattended, SessionCursor, SessionKey, SessionStore as _, Timestamp};
 
 use crate::access::session_access::SessionAccess;
 use crate::core::runner_core::Runner;
@@ -18,7 +18,7 @@ pub struct UnattendedSession {
     pub since: Timestamp,
     /// Why its last run has stopped, or cannot be continued by this agent; `None` if a worker only has to come.
     pub blocked: Option<String>,
-    cursor: Cursor,
+    cursor: SessionCursor,
 }
 
 impl Runner {

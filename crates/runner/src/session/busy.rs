@@ -19,7 +19,7 @@
 /// has removed them. Within those 1,000, other content under the key is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Busy {
+pub enum WhenBusy {
     /// Refuses it, if an invocation of this runner is running. [`WhenClaimed`](crate::WhenClaimed) decides if another
     /// worker is.
     Refuse,

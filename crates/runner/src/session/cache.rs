@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfold_agent_loop::{Outcome, Run};
-use stepfold_session_scopes::{CommittedEvent, LifeId, Seen, SessionKey};
+use stepfold_session_scopes::{CommittedEvent, LifeId, SeenVersions, SessionKey};
 
 use crate::record::cached_values::CachedValues;
 use crate::record::history::SessionHistory;
@@ -42,11 +42,16 @@ pub(crate) struct StoppedRun {
     version: u64,
     life: Option<LifeId>,
     /// The versions of the run's values, if known.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<SeenVersions>,
 }
 
 impl StoppedRun {
-    pub(crate) fn new(outcome: Arc<Outcome>, version: u64, life: Option<LifeId>, seen: Option<Seen>) -> Self {
+    pub(crate) fn new(
+        outcome: Arc<Outcome>,
+        version: u64,
+        life: Option<LifeId>,
+        seen: Option<SeenVersions>,
+    ) -> Self {
         StoppedRun { outcome, version, life, seen }
     }
 

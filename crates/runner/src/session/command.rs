@@ -4,13 +4,13 @@ use stepfold_agent_loop::{Decisions, Input};
 use stepfold_tools::CancellationToken;
 
 use crate::session::acceptance::AcceptanceReply;
-use crate::session::busy::Busy;
+use crate::session::busy::WhenBusy;
 use crate::session::decision_reply::DecisionReply;
 
 /// The task of an invocation.
 pub(crate) enum WorkerCommand {
     /// A new turn, with a message that is stored by its first event.
-    Begin { input: Box<Input>, busy: Busy, acceptance: AcceptanceReply },
+    Begin { input: Box<Input>, busy: WhenBusy, acceptance: AcceptanceReply },
     /// A new turn, with a message in the inbox.
     TakeInbox,
     /// A new turn, with a message left in the inbox: no caller here waits for it.

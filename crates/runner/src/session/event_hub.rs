@@ -16,7 +16,7 @@ const USUAL_EVENTS: usize = 12;
 /// An event of an invocation, as sent to [subscribers](crate::Invocation::subscribe).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Seen {
+pub enum InvocationEvent {
     /// An event with its number, from 0, in order.
     Event {
         /// The number.
@@ -94,18 +94,21 @@ impl EventHub {
     }
 
     /// The events from number `from` on.
-    pub(crate) fn subscribe(self: &Arc<Self>, from: u64) -> impl Stream<Item = Seen> + Send + use<> {
+    pub(crate) fn subscribe(
+        self: &Arc<Self>,
+        from: u64,
+    ) -> impl Stream<Item = InvocationEvent> + Send + use<> {
         let changes = self.next.subscribe();
         futures_util::stream::unfold((Arc::clone(self), changes, from), |(hub, mut changes, at)| async move {
             loop {
                 changes.mark_unchanged();
                 match hub.at(at) {
                     BufferRead::Event(PublishedEvent { event, version, is_earlier }) => {
-                        let seen = Seen::Event { number: at, version, event, is_earlier };
+                        let seen = InvocationEvent::Event { number: at, version, event, is_earlier };
                         return Some((seen, (hub, changes, at + 1)));
                     }
                     BufferRead::Missed(first) => {
-                        return Some((Seen::Missed { events: first - at }, (hub, changes, first)));
+                        return Some((InvocationEvent::Missed { events: first - at }, (hub, changes, first)));
                     }
                     BufferRead::End => return None,
                     BufferRead::NotYet => changes.changed().await.ok()?,
@@ -145,10 +148,10 @@ mod tests {
         PublishedEvent { event: RunEvent::Text(text.into()), version: 7, is_earlier: false }
     }
 
-    fn number(seen: &Seen) -> u64 {
+    fn number(seen: &InvocationEvent) -> u64 {
         match seen {
-            Seen::Event { number, .. } => *number,
-            Seen::Missed { events } => panic!("missed {events}"),
+            InvocationEvent::Event { number, .. } => *number,
+            InvocationEvent::Missed { events } => panic!("missed {events}"),
         }
     }
 
@@ -159,7 +162,7 @@ mod tests {
             hub.push(published(place.to_string()));
         }
         let mut late = Box::pin(hub.subscribe(0));
-        assert_eq!(late.next().await, Some(Seen::Missed { events: 10 }));
+        assert_eq!(late.next().await, Some(InvocationEvent::Missed { events: 10 }));
         assert_eq!(number(&late.next().await.unwrap()), 10);
         let mut again = Box::pin(hub.subscribe(MAX_KEPT as u64));
         assert_eq!(number(&again.next().await.unwrap()), MAX_KEPT as u64);

@@ -11,7 +11,7 @@ use stepfold_session_scopes::{InboxEntry, InboxKind, InvocationId, LifeId, Sessi
 use stepfold_state_core::chat::{Message, Role};
 use stepfold_tools::CancellationToken;
 
-use crate::session::busy::Busy;
+use crate::session::busy::WhenBusy;
 
 /// The handling of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,11 @@ pub(crate) enum MessageKind {
 
 impl MessageKind {
     /// Only messages of users join a run.
-    pub(crate) fn of(input: &Input, busy: Busy) -> Self {
+    pub(crate) fn of(input: &Input, busy: WhenBusy) -> Self {
         let is_said_by_users = input.only_messages().is_some_and(|messages| {
             !messages.is_empty() && messages.iter().all(|message| message.role() == Role::User)
         });
-        if busy == Busy::Steer && is_said_by_users { MessageKind::Steer } else { MessageKind::Message }
+        if busy == WhenBusy::Steer && is_said_by_users { MessageKind::Steer } else { MessageKind::Message }
     }
 
     pub(crate) fn stored(self) -> InboxKind {

@@ -14,10 +14,10 @@ use tokio::sync::watch;
 
 use crate::error::RunnerError;
 use crate::session::decision_reply::{DecisionReceipt, StoredReceipt};
-use crate::session::event_hub::{EventHub, Seen};
+use crate::session::event_hub::{EventHub, InvocationEvent};
 
 /// The result of an invocation.
-pub type Ended = Result<Arc<Outcome>, RunnerError>;
+pub type InvocationResult = Result<Arc<Outcome>, RunnerError>;
 
 /// A running invocation. It continues when all handles are dropped: a disconnect is not a cancellation.
 ///
@@ -28,7 +28,7 @@ pub struct Invocation {
     id: InvocationId,
     key: SessionKey,
     hub: Arc<EventHub>,
-    ended: watch::Receiver<Option<Ended>>,
+    ended: watch::Receiver<Option<InvocationResult>>,
     cancellation: CancellationToken,
     progress: Arc<InvocationProgress>,
     receipt: StoredReceipt,
@@ -49,7 +49,7 @@ impl Invocation {
         id: InvocationId,
         key: SessionKey,
         hub: Arc<EventHub>,
-        ended: watch::Receiver<Option<Ended>>,
+        ended: watch::Receiver<Option<InvocationResult>>,
         cancellation: CancellationToken,
     ) -> Self {
         let (progress, receipt) = (Arc::default(), StoredReceipt::default());
@@ -98,7 +98,7 @@ impl Invocation {
     /// The events from number `from` on, past ones first. Any number of subscribers is supported, each at its
     /// own pace; none slows the run down.
     #[doc(alias("stream", "astream", "callback"))]
-    pub fn subscribe(&self, from: u64) -> impl Stream<Item = Seen> + Send + Unpin + use<> {
+    pub fn subscribe(&self, from: u64) -> impl Stream<Item = InvocationEvent> + Send + Unpin + use<> {
         Box::pin(self.hub.subscribe(from))
     }
 
@@ -106,7 +106,7 @@ impl Invocation {
     ///
     /// # Errors
     /// [`RunnerError`].
-    pub async fn outcome(&self) -> Ended {
+    pub async fn outcome(&self) -> InvocationResult {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(ended) => ended.clone().unwrap_or_else(|| Err(self.panicked())),
@@ -153,8 +153,8 @@ impl Invocation {
 }
 
 impl IntoFuture for Invocation {
-    type Output = Ended;
-    type IntoFuture = BoxFuture<'static, Ended>;
+    type Output = InvocationResult;
+    type IntoFuture = BoxFuture<'static, InvocationResult>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move { self.outcome().await })

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::session::command::WorkerCommand;
 use crate::session::event_hub::EventHub;
-use crate::session::invocation::{Ended, Invocation};
+use crate::session::invocation::{Invocation, InvocationResult};
 
 /// The running invocation, and the queue.
 #[derive(Default)]
@@ -41,7 +41,7 @@ pub(crate) struct WorkerJob {
 pub(crate) struct InvocationTicket {
     pub(crate) current: CurrentInvocation,
     pub(crate) hub: Arc<EventHub>,
-    ended: watch::Sender<Option<Ended>>,
+    ended: watch::Sender<Option<InvocationResult>>,
     waiting: Option<QueuePlace>,
 }
 
@@ -211,7 +211,7 @@ impl InvocationTicket {
     }
 
     /// Sets the result; none after a panic.
-    pub(crate) fn end(self, ended: Option<Ended>) {
+    pub(crate) fn end(self, ended: Option<InvocationResult>) {
         if ended.is_some() {
             self.ended.send_replace(ended);
         }

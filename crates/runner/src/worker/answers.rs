@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Answer, DecisionError, Decisions, FeedError, Outcome, Run};
+use stepfold_agent_loop::{DecisionError, Decisions, FeedError, Outcome, Run, RunAnswer};
 
 use crate::access::session_access::ReadSession;
 use crate::access::unfinished_run::UnfinishedRun;
 use crate::error::RunnerError;
 use crate::record::history::RunSelector;
 use crate::session::claim::ClaimHolder;
-use crate::session::invocation::{Ended, StoredOutcome};
+use crate::session::invocation::{InvocationResult, StoredOutcome};
 use crate::worker::deadlines::{check_in_time, expired};
 use crate::worker::driver::InvocationDriver;
 use crate::worker::next_action::InvocationGoal;
@@ -102,7 +102,7 @@ impl<'a> InvocationDriver<'a> {
             return Ok(());
         }
         let UnfinishedRun { run, invocation, place, seen, .. } = *stopped;
-        let event = match run.feed(Answer::Decisions(decisions), run.elapsed()) {
+        let event = match run.feed(RunAnswer::Decisions(decisions), run.elapsed()) {
             Ok(event) => event,
             Err(FeedError::Decision(refused)) => {
                 return Err(RunnerError::decision(&self.access.local.key, refused));
@@ -125,12 +125,12 @@ impl<'a> InvocationDriver<'a> {
     }
 
     /// The outcome of a run as the record has it: nothing is run.
-    pub(super) async fn recorded(&self, read: &ReadSession, run: RunSelector<'_>) -> Ended {
+    pub(super) async fn recorded(&self, read: &ReadSession, run: RunSelector<'_>) -> InvocationResult {
         let recorded = self.access.recorded(read, run).await?;
         recorded.map(|recorded| self.answer(recorded)).ok_or_else(|| self.withdrawn())
     }
 
-    pub(super) fn recorded_last(&self, read: &ReadSession) -> Ended {
+    pub(super) fn recorded_last(&self, read: &ReadSession) -> InvocationResult {
         let recorded = self.access.recorded_last(read)?;
         recorded.map(|recorded| self.answer(recorded)).ok_or_else(|| self.nothing_to_resume())
     }

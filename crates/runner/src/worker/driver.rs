@@ -16,13 +16,13 @@ use crate::error::RunnerError;
 use crate::record::history::{RunSelector, SessionHistory};
 use crate::record::run_failure::RunFailure;
 use crate::session::acceptance::AcceptanceReply;
-use crate::session::busy::Busy;
+use crate::session::busy::WhenBusy;
 use crate::session::cache::SessionCache;
 use crate::session::claim::{ClaimHolder, ClaimWait, WhenClaimed};
 use crate::session::command::WorkerCommand;
 use crate::session::decision_reply::DecisionReply;
 use crate::session::inbox::{InboxMessage, MessageKind};
-use crate::session::invocation::Ended;
+use crate::session::invocation::InvocationResult;
 use crate::session::queue::InvocationTicket;
 use crate::worker::next_action::{InvocationGoal, LastRunStatus, NextAction, SessionStatus, next_action};
 
@@ -36,7 +36,7 @@ pub(crate) struct InvocationDriver<'a> {
     /// A message that is not stored yet.
     pub(super) input: Option<Input>,
     /// The handling of that message if another worker holds the session.
-    pub(super) busy: Busy,
+    pub(super) busy: WhenBusy,
     pub(super) acceptance: Option<AcceptanceReply>,
     /// Whether the invocation is about a message.
     pub(super) has_message: bool,
@@ -79,7 +79,7 @@ impl<'a> InvocationDriver<'a> {
             ticket,
             goal: InvocationGoal::Nothing,
             input: None,
-            busy: Busy::default(),
+            busy: WhenBusy::default(),
             acceptance: None,
             decisions: Decisions::new(),
             decision_reply: DecisionReply::default(),
@@ -124,7 +124,7 @@ impl<'a> InvocationDriver<'a> {
     }
 
     /// Runs the invocation; the result includes the outcomes of recovered runs.
-    pub(crate) async fn run_to_end(&mut self) -> Ended {
+    pub(crate) async fn run_to_end(&mut self) -> InvocationResult {
         // On the heap: it holds all the state of a run.
         let ended = Box::pin(self.run_all()).await;
         let version = self.ticket.current.invocation.version();
@@ -139,7 +139,7 @@ impl<'a> InvocationDriver<'a> {
     }
 
     /// The control flow of an invocation.
-    pub(super) async fn run_all(&mut self) -> Ended {
+    pub(super) async fn run_all(&mut self) -> InvocationResult {
         loop {
             let read = self.catch_up().await?;
             let holder = self.holder(&read.1);

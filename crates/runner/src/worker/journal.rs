@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use backon::Retryable;
-use stepfold_agent_loop::{Event, EventKind, EventRefused, Need, Observer, ObserverError, Run, RunEvent};
+use stepfold_agent_loop::{Event, EventKind, EventRefused, Observer, ObserverError, Run, RunEvent, RunNeed};
 use stepfold_session_scopes::{
-    AppendClaim, AppendEvent, CommittedEvent, ErrorKind, InvocationId, Receipt, Seen, SessionError,
+    AppendClaim, AppendEvent, CommittedEvent, ErrorKind, InvocationId, Receipt, SeenVersions, SessionError,
     SessionStore,
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct RunJournal {
     /// The same, for those who publish the events.
     pub(crate) shared_version: Arc<AtomicU64>,
     /// The versions of the run's values; `None` if unknown, or after a write of another worker.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<SeenVersions>,
     /// The number of stored events of the invocation.
     pub(crate) place: u64,
     /// The stored events, which need not be read again, as far as they are kept.
@@ -146,10 +146,10 @@ impl RunJournal {
     /// in the inbox except those that it takes.
     fn releases_claim(&self, kind: &EventKind, taken: &[InboxMessage]) -> bool {
         let is_done = match self.ahead.decide() {
-            Need::Nothing(_) => true,
+            RunNeed::Nothing(_) => true,
             // One call, or one branch of a graph, can wait while others still run. In that case the claim is
             // released at the end of the invocation.
-            Need::Approval => matches!(kind, EventKind::Asked { .. } | EventKind::Decided { .. }),
+            RunNeed::Approval => matches!(kind, EventKind::Asked { .. } | EventKind::Decided { .. }),
             _ => false,
         };
         // With a deadline, the release says when the session is due.

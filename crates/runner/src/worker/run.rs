@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{EventRefused, Exit, Outcome, Run, RunError, RunFault};
-use stepfold_session_scopes::{AppendEvent, InvocationId, Seen as SeenVersions, SessionError, SessionStore};
+use stepfold_session_scopes::{AppendEvent, InvocationId, SeenVersions, SessionError, SessionStore};
 use stepfold_state_core::chat::Message;
 
 use crate::access::unfinished_run::UnfinishedRun;
@@ -16,7 +16,7 @@ use crate::record::run_failure::RunFailure;
 use crate::remedy::waits_for_person;
 use crate::session::cache::StoppedRun;
 use crate::session::inbox::InboxMessage;
-use crate::session::invocation::Ended;
+use crate::session::invocation::InvocationResult;
 use crate::worker::claim_guard::ClaimGuard;
 use crate::worker::deadlines::RunClock;
 use crate::worker::driver::{InvocationDriver, is_suspended};
@@ -72,7 +72,7 @@ impl<'a> InvocationDriver<'a> {
         from: Box<UnfinishedRun>,
         entries: Vec<InboxMessage>,
         is_abandoned: bool,
-    ) -> BoxFuture<'_, Ended> {
+    ) -> BoxFuture<'_, InvocationResult> {
         Box::pin(self.drive_run(from, entries, is_abandoned))
     }
 
@@ -81,7 +81,7 @@ impl<'a> InvocationDriver<'a> {
         from: Box<UnfinishedRun>,
         entries: Vec<InboxMessage>,
         is_abandoned: bool,
-    ) -> Ended {
+    ) -> InvocationResult {
         let UnfinishedRun { run, invocation, place, seen, missing_temp } = *from;
         let (core, local) = (Arc::clone(&self.access.runner), Arc::clone(&self.access.local));
         // Failures of another run do not count for this one.
@@ -197,7 +197,7 @@ impl<'a> InvocationDriver<'a> {
     }
 
     /// Ends the invocations whose messages the run has taken, with its outcome.
-    pub(super) fn end_joined(&self, ended: &Ended, version: u64) {
+    pub(super) fn end_joined(&self, ended: &InvocationResult, version: u64) {
         let is_cancelled = ended.as_ref().is_ok_and(|outcome| *outcome.exit() == Exit::Cancelled);
         for joined in self.access.local.queue().run_has_ended(is_cancelled) {
             joined.current.invocation.set_version(version);

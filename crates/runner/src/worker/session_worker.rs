@@ -26,7 +26,7 @@ use crate::core::shutdown::CountedWorker;
 use crate::error::RunnerError;
 use crate::remedy::waits_for_person;
 use crate::session::command::WorkerCommand;
-use crate::session::invocation::Ended;
+use crate::session::invocation::InvocationResult;
 use crate::session::local_session::LocalSession;
 use crate::session::queue::{InvocationTicket, WorkerJob};
 use crate::worker::driver::InvocationDriver;
@@ -66,7 +66,7 @@ impl SessionWorker {
 
     /// The next job of this process; or messages left in the inbox, unless the last invocation failed: the
     /// next sender retries that.
-    fn next_job(&self, ended: Option<&Ended>) -> Option<WorkerJob> {
+    fn next_job(&self, ended: Option<&InvocationResult>) -> Option<WorkerJob> {
         let takes_more = ended.is_some_and(|ended| self.takes_more(ended));
         let left_in_inbox = || {
             let id = takes_more.then(|| self.access.runner.ids.next());
@@ -76,7 +76,7 @@ impl SessionWorker {
         self.access.local.queue().next(left_in_inbox)
     }
 
-    async fn take(&self, command: WorkerCommand, ticket: &mut InvocationTicket) -> Ended {
+    async fn take(&self, command: WorkerCommand, ticket: &mut InvocationTicket) -> InvocationResult {
         let cache = Arc::clone(&self.access.local.cache).lock_owned().await;
         ticket.leave_queue();
         let mut driver = InvocationDriver::new(self.access.clone(), cache, ticket, command);
@@ -95,7 +95,7 @@ impl SessionWorker {
     }
 
     /// Removes requests to cancel a run that has ended meanwhile.
-    async fn drop_late_cancels(&self, ended: &Ended) {
+    async fn drop_late_cancels(&self, ended: &InvocationResult) {
         let has_ended = ended.as_ref().is_ok_and(|outcome| !outcome.exit().is_resumable());
         // A request that could not be removed is removed at the next read of the inbox.
         if has_ended && self.access.local.inbox.is_stale() && self.access.read_inbox().await.is_ok() {
@@ -104,7 +104,7 @@ impl SessionWorker {
     }
 
     /// Works until the invocation has ended, or the runner is stopped. After a shutdown, nothing begins.
-    async fn until_stopped(&self, driver: &mut InvocationDriver<'_>) -> Ended {
+    async fn until_stopped(&self, driver: &mut InvocationDriver<'_>) -> InvocationResult {
         let shutdown = &self.access.runner.shutdown;
         if !shutdown.is_closed()
             && let Some(ended) = shutdown.unless_stopped(Box::pin(driver.run_to_end())).await
@@ -115,19 +115,19 @@ impl SessionWorker {
     }
 
     /// Whether this worker continues with another job.
-    fn continues(&self, ended: &Ended) -> bool {
+    fn continues(&self, ended: &InvocationResult) -> bool {
         self.access.local.queue().has_jobs() || self.takes_more(ended)
     }
 
     /// Whether it takes messages left in the inbox, after an invocation with this result.
-    fn takes_more(&self, ended: &Ended) -> bool {
+    fn takes_more(&self, ended: &InvocationResult) -> bool {
         let has_ended = matches!(ended, Ok(outcome) if !outcome.exit().is_resumable());
         has_ended && !self.access.runner.claims.leaves_inbox && !self.access.local.inbox.is_empty()
     }
 }
 
 /// Whether a run with this end can continue without a decision.
-fn leaves_work(ended: &Ended) -> bool {
+fn leaves_work(ended: &InvocationResult) -> bool {
     match ended {
         Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),
         Err(

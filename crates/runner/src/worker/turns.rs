@@ -11,11 +11,11 @@ use crate::access::unfinished_run::UnfinishedRun;
 use crate::error::RunnerError;
 use crate::record::cached_values::CachedValues;
 use crate::record::history::run_prefix;
-use crate::session::busy::Busy;
+use crate::session::busy::WhenBusy;
 use crate::session::cache::StoppedRun;
 use crate::session::claim::ClaimHolder;
 use crate::session::inbox::{InboxMessage, MessageKind};
-use crate::session::invocation::Ended;
+use crate::session::invocation::InvocationResult;
 use crate::worker::driver::InvocationDriver;
 use crate::worker::next_action::InvocationGoal;
 
@@ -35,7 +35,7 @@ impl<'a> InvocationDriver<'a> {
         };
         self.access.enqueue(kind, id, input).await?;
         let at_work = history.last.as_ref().filter(|_| holder == ClaimHolder::Other && !history.has_ended());
-        if let Some(run) = at_work.filter(|_| self.busy == Busy::Interrupt) {
+        if let Some(run) = at_work.filter(|_| self.busy == WhenBusy::Interrupt) {
             self.access.interrupt_elsewhere(&run.invocation).await;
         }
         self.accept(Ok(()));
@@ -130,7 +130,11 @@ impl<'a> InvocationDriver<'a> {
     }
 
     /// Runs a turn that begins with these entries of the inbox.
-    pub(super) async fn take_entries(&mut self, read: ReadSession, entries: Vec<InboxMessage>) -> Ended {
+    pub(super) async fn take_entries(
+        &mut self,
+        read: ReadSession,
+        entries: Vec<InboxMessage>,
+    ) -> InvocationResult {
         let id = match entries.as_slice() {
             [entry] if entry.kind == MessageKind::Message => entry.id.clone(),
             _ => self.new_invocation()?,
@@ -151,7 +155,7 @@ impl<'a> InvocationDriver<'a> {
         input: Input,
         id: &InvocationId,
         entries: Vec<InboxMessage>,
-    ) -> Ended {
+    ) -> InvocationResult {
         let (history, session) = read;
         let state = history.state(&session, &self.access.runner.schema)?;
         // The run that produced the current conversation, if this process ran it.

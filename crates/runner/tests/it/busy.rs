@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction, Input};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, ForkSession, GetSession,
-    ListSessions, MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError,
-    SessionPage, SessionStore, Values, WriteScope,
+    ListSessions, MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, ScopeValues, Session,
+    SessionError, SessionPage, SessionStore, WriteScope,
 };
-use stepfold_runner::{Busy, Runner, RunnerError, SessionHandle};
+use stepfold_runner::{Runner, RunnerError, SessionHandle, WhenBusy};
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
@@ -31,7 +31,7 @@ fn gated(gate: &Arc<Semaphore>) -> AgentBuilder {
     })
 }
 
-async fn session(world: &World, busy: Busy, agent: AgentBuilder) -> SessionHandle {
+async fn session(world: &World, busy: WhenBusy, agent: AgentBuilder) -> SessionHandle {
     let runner = world.runner(agent.build().unwrap()).when_busy(busy).max_waiting(2).build();
     runner.session("ada", "s1").await.unwrap()
 }
@@ -51,7 +51,7 @@ fn refuse() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Refuse, gated(&gate)).await;
+            let session = session(world, WhenBusy::Refuse, gated(&gate)).await;
             let first = session.send("one").await.unwrap();
             // Also before the first one has done anything at all.
             let error = session.send("two").await.unwrap_err();
@@ -71,7 +71,7 @@ fn wait() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Wait, gated(&gate)).await;
+            let session = session(world, WhenBusy::Wait, gated(&gate)).await;
             let mut runs = Vec::new();
             for text in ["one", "two", "three"] {
                 runs.push(session.send(text).await.unwrap());
@@ -107,7 +107,7 @@ fn steer() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Steer, gated(&gate)).await;
+            let session = session(world, WhenBusy::Steer, gated(&gate)).await;
             let first = session.send("one").await.unwrap();
             settle().await;
             let second = session.send("two").await.unwrap();
@@ -132,8 +132,8 @@ fn a_key_does_not_change_what_a_busy_session_does() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Refuse, gated(&gate)).await;
-            let (steer, wait) = (session.when_busy(Busy::Steer), session.when_busy(Busy::Wait));
+            let session = session(world, WhenBusy::Refuse, gated(&gate)).await;
+            let (steer, wait) = (session.when_busy(WhenBusy::Steer), session.when_busy(WhenBusy::Wait));
             let first = session.send_once("k1", "one").await.unwrap();
             settle().await;
             assert!(matches!(session.send_once("k2", "two").await, Err(RunnerError::Busy { .. })));
@@ -167,7 +167,7 @@ fn a_message_that_interrupts_and_is_sent_again_does_not_interrupt_itself() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Wait, gated(&gate)).await.when_busy(Busy::Interrupt);
+            let session = session(world, WhenBusy::Wait, gated(&gate)).await.when_busy(WhenBusy::Interrupt);
             let first = session.send_once("k1", "one").await.unwrap();
             settle().await;
             let second = session.send_once("k2", "two").await.unwrap();
@@ -201,7 +201,7 @@ fn interrupt() {
             let look = Tool::new("look", "Looks.", async || Ok::<_, ToolError>("look is done"));
             let look = look.effect(stepfold_tools::Effect::Pure).build().unwrap();
             let agent = world.agent(script).tools(vec![wait, look]);
-            let session = session(world, Busy::Interrupt, agent).await;
+            let session = session(world, WhenBusy::Interrupt, agent).await;
             let first = session.send("wait").await.unwrap();
             while world.trace.take().iter().all(|line| line != "c1 waits") {
                 tokio::task::yield_now().await;
@@ -230,7 +230,7 @@ fn an_interruption_withdraws_nothing_that_waits_for_another_worker() {
             let gate = Arc::new(Semaphore::new(0));
             let open = async |name: &str| {
                 let runner = world.runner(gated(&gate).build().unwrap()).worker(name).unwrap();
-                runner.when_busy(Busy::Interrupt).build().session("ada", "s1").await.unwrap()
+                runner.when_busy(WhenBusy::Interrupt).build().session("ada", "s1").await.unwrap()
             };
             let (one, two) = (open("one").await, open("two").await);
             let first = one.send("one").await.unwrap();
@@ -251,7 +251,7 @@ fn cancel() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(9));
-            let session = session(world, Busy::Wait, gated(&gate)).await;
+            let session = session(world, WhenBusy::Wait, gated(&gate)).await;
             let first = session.send("one").await.unwrap();
             session.cancel();
             assert!(session.running().is_some());
@@ -268,7 +268,7 @@ fn what_is_said_after_a_cancellation_is_answered() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Steer, gated(&gate)).await;
+            let session = session(world, WhenBusy::Steer, gated(&gate)).await;
             let first = session.send("one").await.unwrap();
             settle().await;
             first.cancel();
@@ -285,7 +285,7 @@ fn a_dropped_handle_cancels_nothing() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Wait, gated(&gate)).await;
+            let session = session(world, WhenBusy::Wait, gated(&gate)).await;
             let run = session.send("one").await.unwrap();
             let watching = run.subscribe(0);
             drop(run);
@@ -308,7 +308,7 @@ fn what_could_not_be_stored_is_said_by_the_next_run() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Steer, gated(&gate)).await;
+            let session = session(world, WhenBusy::Steer, gated(&gate)).await;
             let first = session.send("one").await.unwrap();
             while world.wire.appends() == 0 {
                 tokio::task::yield_now().await;
@@ -334,7 +334,7 @@ fn messages_to_a_run_that_panicked_are_answered_by_the_next_one() {
                 assert!(!is_first.swap(false, std::sync::atomic::Ordering::SeqCst), "a fault of the hook");
                 async { Ok(HookAction::proceed()) }
             });
-            let session = session(world, Busy::Steer, agent).await;
+            let session = session(world, WhenBusy::Steer, agent).await;
             let first = session.send("one").await.unwrap();
             settle().await;
             let second = session.send("two").await.unwrap();
@@ -363,7 +363,7 @@ fn what_is_said_at_the_end_of_a_resumed_run_is_answered() {
                 }
             });
             world.wire.faults([(1, Fault::Broken)]);
-            let session = session(world, Busy::Steer, agent).await;
+            let session = session(world, WhenBusy::Steer, agent).await;
             gate.add_permits(9);
             session.run("one").await.unwrap_err();
             let resumed = session.resume().start().unwrap();
@@ -421,7 +421,7 @@ async fn said(session: &SessionHandle) -> Vec<String> {
 /// The place in the queue belongs to `send`, not to the moment at which a task is first polled.
 #[test]
 fn messages_are_taken_in_the_order_in_which_send_returned() {
-    for busy in [Busy::Wait, Busy::Steer] {
+    for busy in [WhenBusy::Wait, WhenBusy::Steer] {
         each_store(|world| {
             threads(async {
                 let agent = Agent::builder(Echo).name("clerk").schema(schema()).build().unwrap();
@@ -476,7 +476,7 @@ fn an_input_that_cannot_be_stored_is_refused_when_it_would_have_to_wait() {
     each_store(|world| {
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let session = session(world, Busy::Wait, gated(&gate)).await;
+            let session = session(world, WhenBusy::Wait, gated(&gate)).await;
             let first = session.send("one").await.unwrap();
             let state = stepfold_state_core::state::State::new(&schema());
             let refused = session.send(Input::on(state.clone()).say("two")).await.unwrap_err();
@@ -544,7 +544,7 @@ fn two_workers() {
 /// Says messages at all moments of runs, and looks whether each is in the conversation once, and answered.
 ///
 /// Another worker may be at work in the session first. Then each of both takes what it comes upon.
-fn check_race(busy: Busy, pauses: &[Vec<u8>], other: Option<u8>) {
+fn check_race(busy: WhenBusy, pauses: &[Vec<u8>], other: Option<u8>) {
     each_store(|world| {
         threads(async {
             let agent = || {
@@ -588,7 +588,7 @@ fn check_race(busy: Busy, pauses: &[Vec<u8>], other: Option<u8>) {
             taken.sort_unstable();
             assert_eq!(said, taken);
             assert!(session.inbox().await.unwrap().is_empty());
-            if busy != Busy::Interrupt && !stored.transcript().is_empty() {
+            if busy != WhenBusy::Interrupt && !stored.transcript().is_empty() {
                 assert_eq!(stored.transcript().last().unwrap().role(), Role::Assistant);
             }
         });
@@ -629,7 +629,7 @@ proptest! {
 
     #[test]
     fn no_message_is_lost(
-        busy in prop::sample::select(vec![Busy::Refuse, Busy::Wait, Busy::Interrupt, Busy::Steer]),
+        busy in prop::sample::select(vec![WhenBusy::Refuse, WhenBusy::Wait, WhenBusy::Interrupt, WhenBusy::Steer]),
         pauses in prop::collection::vec(prop::collection::vec(0u8..40, 1..8), 1..6),
         other in prop::option::of(0u8..100),
     ) {
@@ -662,8 +662,8 @@ impl SessionStore for Holding {
         delete: DeleteSession => Deleted;
         fork: ForkSession => Session;
         rewind: RewindSession => Receipt;
-        read_scope: ScopeKey => Values;
-        write_scope: WriteScope => Values;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
         prune: PruneSession => Pruned;
     }
 }

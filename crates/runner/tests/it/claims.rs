@@ -11,7 +11,9 @@ use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction, Input, 
 use stepfold_runner::session_scopes::{
     EnqueueInput, EventRange, GetSession, IdempotencyKey, InboxKind, SessionStore, Timestamp,
 };
-use stepfold_runner::{Busy, RunnerBuilder, RunnerError, Seen, SessionHandle, WallClock, WhenClaimed};
+use stepfold_runner::{
+    InvocationEvent, RunnerBuilder, RunnerError, SessionHandle, WallClock, WhenBusy, WhenClaimed,
+};
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Approval, Effect, Tool, ToolError};
 use tokio::sync::Semaphore;
@@ -298,7 +300,7 @@ fn a_message_joins_a_run_of_another_process() {
         }
         process(async {
             let gate = Arc::new(Semaphore::new(0));
-            let steer = |name| worker(world, gated_echo(&gate), name).when_busy(Busy::Steer);
+            let steer = |name| worker(world, gated_echo(&gate), name).when_busy(WhenBusy::Steer);
             let (one, two) = (session(steer("one")).await, session(steer("two")).await);
             let first = one.send("one").await.unwrap();
             until_it_is_claimed(&one).await;
@@ -336,7 +338,7 @@ fn a_run_of_another_process_is_cancelled() {
 #[test]
 fn what_was_accepted_outlives_the_process() {
     each_store(|world| {
-        for busy in [Busy::Steer, Busy::Wait] {
+        for busy in [WhenBusy::Steer, WhenBusy::Wait] {
             let before = process(async {
                 let gate = Arc::new(Semaphore::new(0));
                 let one = session(worker(world, gated_echo(&gate), "one").when_busy(busy)).await;
@@ -570,7 +572,7 @@ fn who_begins_after_a_faster_worker_sees_one_run() {
             assert_eq!(sent.outcome().await.unwrap().text(), "re: two");
             until_one_is_refused(world).await;
             let seen = sent.subscribe(0).filter_map(|seen| match seen {
-                Seen::Event { event: RunEvent::Ended(exit), .. } => ready(Some(exit)),
+                InvocationEvent::Event { event: RunEvent::Ended(exit), .. } => ready(Some(exit)),
                 _ => ready(None),
             });
             assert_eq!(seen.collect::<Vec<_>>().await, [Exit::Text]);

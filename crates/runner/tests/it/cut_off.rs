@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use futures_util::StreamExt;
 use stepfold_runner::agent_loop::{AgentBuilder, Exit, Outcome, Pause, RunEvent};
-use stepfold_runner::{RunnerError, Seen, SessionHandle};
+use stepfold_runner::{InvocationEvent, RunnerError, SessionHandle};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, process, shown};
@@ -193,10 +193,12 @@ fn the_next_message_tells_the_unknown_calls_of_the_run_that_it_recovers() {
             let [recovered] = outcome.recovered() else { panic!("{:?}", outcome.recovered()) };
             assert_eq!((&*recovered.text(), unknown(recovered)), ("done", vec!["c3"]));
             assert_eq!(invocation.recovered().len(), 1);
-            let events: Vec<Seen> = invocation.subscribe(0).collect().await;
+            let events: Vec<InvocationEvent> = invocation.subscribe(0).collect().await;
             let said = |wanted: bool| {
                 let texts = events.iter().filter_map(move |seen| match seen {
-                    Seen::Event { event: RunEvent::Text(text), is_earlier, .. } if *is_earlier == wanted => {
+                    InvocationEvent::Event { event: RunEvent::Text(text), is_earlier, .. }
+                        if *is_earlier == wanted =>
+                    {
                         Some(text.as_str())
                     }
                     _ => None,

@@ -12,7 +12,7 @@ use stepfold_runner::agent_loop::{
     AgentBuilder, Decision, Edit, EditError, Exit, Input, Observer, ObserverError, Pause, RunEvent,
 };
 use stepfold_runner::session_scopes::{EventRange, SessionError};
-use stepfold_runner::{Remedy, RunnerError, SessionChange, SessionHandle};
+use stepfold_runner::{Remedy, RunnerError, SessionChange, SessionHandle, WatchScope};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, id_at, paths, process, shown};
@@ -477,7 +477,7 @@ fn observers_watchers_and_followers_are_reported() {
             let session = runner.session("ada", "s1").await.unwrap();
             session.run("send letters").await.unwrap();
             let before = version(&session).await;
-            let mut watch = runner.watch();
+            let mut watch = runner.watch(WatchScope::All).await;
             let follow = runner.follow(session.key().clone(), before).take(1);
             session.edit(Edit::new().set("topic", "rows")).await.unwrap();
             assert_eq!(told.0.lock().unwrap().last().unwrap(), "edited");

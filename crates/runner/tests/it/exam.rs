@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfold_agent_loop::{Agent, Decision, Decisions};
-use stepfold_runner::contract::{self, Effects, Exam, Host, HostError, Ready};
+use stepfold_runner::contract::{self, ExamEffects, HostError, HostExam, RunHost, WorkerReady};
 use stepfold_runner::session_scopes::{
     AnyStore, EnqueueInput, IdempotencyKey, InboxKind, SessionKey, SessionStore, Timestamp,
 };
@@ -33,8 +33,8 @@ impl Recovers {
     }
 }
 
-impl Host for Recovers {
-    async fn work(&self, agent: Agent, claim: Duration, ready: Ready) -> Result<(), HostError> {
+impl RunHost for Recovers {
+    async fn work(&self, agent: Agent, claim: Duration, ready: WorkerReady) -> Result<(), HostError> {
         let recovery = self.runner(&agent)?.claim_for(claim).build().recover(RecoverOptions::new());
         ready.now();
         Ok(recovery.await?)
@@ -82,7 +82,7 @@ impl Host for Recovers {
         Ok(self.0.clone())
     }
 
-    fn graph(&self, effects: Effects) -> Option<Agent> {
+    fn graph(&self, effects: ExamEffects) -> Option<Agent> {
         Some(exam_graph::graph(effects))
     }
 }
@@ -95,7 +95,7 @@ fn child() {
 
 async fn examined(address: String) {
     let host = Recovers::open(address.clone()).await;
-    let report = Exam::new(host, address, "exam::child").run().await;
+    let report = HostExam::new(host, address, "exam::child").run().await;
     println!("{report}");
     report.passed().unwrap();
 }

@@ -2,11 +2,11 @@
 
 use stepfold_agent_loop::Agent;
 use stepfold_graph::{END, Graph, Node, NodeContext, NodeError, START, Update};
-use stepfold_runner::contract::Effects;
+use stepfold_runner::contract::ExamEffects;
 use stepfold_tools::Effect;
 
 /// Pays three times side by side, and then says so, whatever the outcomes were.
-pub(crate) fn graph(effects: Effects) -> Agent {
+pub(crate) fn graph(effects: ExamEffects) -> Agent {
     let mut graph = Graph::builder("clerk");
     for name in ["first", "second", "third"] {
         let effects = effects.clone();

@@ -10,7 +10,7 @@ use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, ForkSession, GetSession, InboxEntry, ListSessions, MemoryStore, PruneSession,
     Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    Session, SessionError, SessionPage, SessionStore, Timestamp, Values, WorkerId, WriteScope,
+    ScopeValues, Session, SessionError, SessionPage, SessionStore, Timestamp, WorkerId, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerError};
 use stepfold_tools::{Effect, Tool, ToolError};
@@ -49,8 +49,8 @@ impl SessionStore for Counting {
         append: AppendEvent => Receipt;
         fork: ForkSession => Session;
         rewind: RewindSession => Receipt;
-        read_scope: ScopeKey => Values;
-        write_scope: WriteScope => Values;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
         prune: PruneSession => Pruned;
         claim: ClaimSession => Claim;
         release: ReleaseClaim => ();

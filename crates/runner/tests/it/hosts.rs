@@ -13,7 +13,7 @@ use stepfold_agent_loop::{Agent, Input};
 use stepfold_runner::session_scopes::{
     EnqueueInput, EventRange, IdempotencyKey, InboxKind, Session, SessionStore, Timestamp,
 };
-use stepfold_runner::{RecoverOptions, RunStatus, Runner, SessionChange, SessionHandle};
+use stepfold_runner::{RecoverOptions, RunStatus, Runner, SessionChange, SessionHandle, WatchScope};
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
 use tokio::time::Instant;
 
@@ -162,7 +162,7 @@ fn child() {
 
 /// Recovers until it is killed, and says which sessions it has worked in.
 async fn work(runner: Runner) {
-    let mut changes = runner.watch();
+    let mut changes = runner.watch(WatchScope::All).await;
     let recovery = tokio::spawn(runner.recover(RecoverOptions::new().parallel(8)));
     println!("ready");
     while let Some(change) = changes.next().await {

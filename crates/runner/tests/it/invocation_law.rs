@@ -16,8 +16,8 @@ use stepfold_runner::session_scopes::{
     Timestamp,
 };
 use stepfold_runner::{
-    Busy, Ended, Invocation, RecoverOptions, Runner, RunnerError, SessionHandle, WallClock, WhenClaimed,
-    is_unfinished,
+    Invocation, InvocationResult, RecoverOptions, Runner, RunnerError, SessionHandle, WallClock, WhenBusy,
+    WhenClaimed, is_unfinished,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -223,7 +223,7 @@ enum Told {
 }
 
 impl Told {
-    fn of(ended: &Ended) -> Self {
+    fn of(ended: &InvocationResult) -> Self {
         match ended {
             Ok(outcome) if !outcome.exit().is_resumable() => {
                 Told::End(outcome.exit().to_string(), outcome.text().into_owned())
@@ -238,7 +238,7 @@ impl Told {
 /// A message that was sent, by its key, which is its text.
 #[derive(Debug, Default)]
 struct Sent {
-    busy: Busy,
+    busy: WhenBusy,
     /// When it was first sent, and first known to be accepted, by the number of the action.
     first: usize,
     accepted: Option<usize>,
@@ -293,7 +293,7 @@ struct Schedule {
 }
 
 const NAMES: [&str; 2] = ["one", "two"];
-const POLICIES: [Busy; 4] = [Busy::Wait, Busy::Steer, Busy::Interrupt, Busy::Refuse];
+const POLICIES: [WhenBusy; 4] = [WhenBusy::Wait, WhenBusy::Steer, WhenBusy::Interrupt, WhenBusy::Refuse];
 
 impl Schedule {
     fn new(seed: u64, place: Place) -> Self {
@@ -363,7 +363,7 @@ impl Schedule {
         let (busy, book, action) =
             (self.book.lock().unwrap().sent[key].busy, Arc::clone(&self.book), self.action);
         let is_new = self.book.lock().unwrap().sent[key].accepted.is_none();
-        if busy == Busy::Interrupt && is_new {
+        if busy == WhenBusy::Interrupt && is_new {
             self.book.lock().unwrap().cancels.push(Cancel::Before(action));
         }
         let (session, text) = (self.process(at).session.when_busy(busy), key.to_owned());
@@ -693,7 +693,7 @@ impl Schedule {
         for version in 0..3 {
             self.processes[0] = None;
             self.processes[0] = Some(self.later(version));
-            let sent: Vec<(String, Busy)> = self
+            let sent: Vec<(String, WhenBusy)> = self
                 .book
                 .lock()
                 .unwrap()
@@ -806,7 +806,7 @@ fn check_sent(key: &str, sent: &Sent, runs: &[Run]) {
 /// Messages that begin turns are taken in the order of their acceptance, where that is certain.
 fn check_order(ledger: &Ledger, runs: &[Run]) {
     let place = |key: &str| runs.iter().position(|run| run.took.iter().any(|took| took == key));
-    let turns = ledger.sent.iter().filter(|(_, sent)| sent.busy != Busy::Steer);
+    let turns = ledger.sent.iter().filter(|(_, sent)| sent.busy != WhenBusy::Steer);
     let turns: Vec<(usize, usize, usize, &String)> =
         turns.filter_map(|(key, sent)| Some((sent.first, sent.accepted?, place(key)?, key))).collect();
     for (_, accepted, first, one) in &turns {

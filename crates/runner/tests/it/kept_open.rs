@@ -9,7 +9,7 @@ use serde_json::json;
 use stepfold_runner::agent_loop::trim::Trim;
 use stepfold_runner::agent_loop::{Agent, Input};
 use stepfold_runner::session_scopes::{
-    AppendEvent, Author, Before, DeleteSession, Event, EventId, EventRange, InvocationId, PruneSession,
+    AppendEvent, Author, DeleteSession, Event, EventId, EventRange, InvocationId, PruneBound, PruneSession,
     SessionStore, Timestamp,
 };
 use stepfold_runner::{Runner, SessionHandle, WallClock};
@@ -209,7 +209,7 @@ fn a_session_that_was_pruned_past_what_is_known_of_it_is_read_again() {
             two.run("two").await.unwrap();
             let before = two.read(EventRange::None).await.unwrap().version;
             two.run("three").await.unwrap();
-            let prune = PruneSession::new(two.key().clone(), Before::Version(before));
+            let prune = PruneSession::new(two.key().clone(), PruneBound::Version(before));
             world.store().prune(prune).await.unwrap();
             let kept_open = one.run("four").await.unwrap().transcript().to_string();
             let anew = world.session(agent()).await.last_run().await.unwrap().unwrap();

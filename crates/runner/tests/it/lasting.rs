@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::json;
 use stepfold_runner::agent_loop::Exit;
 use stepfold_runner::session_scopes::{EventRange, SessionError};
-use stepfold_runner::{Ended, RunnerError};
+use stepfold_runner::{InvocationResult, RunnerError};
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
 
 use crate::world::{Fault, World, each_store, process, shown};
@@ -88,7 +88,7 @@ fn check_faults(faults: &[(usize, Fault)], first: Expect, second: Expect) {
     each_store(|world: &World| {
         world.wire.listen();
         world.wire.faults(faults.iter().copied());
-        let ended = |ended: Ended| match ended {
+        let ended = |ended: InvocationResult| match ended {
             Ok(outcome) => outcome.exit().to_string(),
             Err(error) => error.to_string(),
         };

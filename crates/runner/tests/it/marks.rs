@@ -12,8 +12,8 @@ use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry, ListSessions,
     ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim,
-    RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore,
-    Timestamp, Unattended, UserId, Values, WorkerId, WriteScope,
+    RenewClaim, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage,
+    SessionStore, Timestamp, Unattended, UserId, WorkerId, WriteScope,
 };
 use stepfold_runner::{RecoverOptions, Runner, RunnerError, SessionHandle, WallClock};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
@@ -72,8 +72,8 @@ impl SessionStore for Between {
         append: AppendEvent => Receipt;
         fork: ForkSession => Session;
         rewind: RewindSession => Receipt;
-        read_scope: ScopeKey => Values;
-        write_scope: WriteScope => Values;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
         prune: PruneSession => Pruned;
         users: ListUsers => Vec<UserId>;
         unattended: ListUnattended => Vec<Unattended>;

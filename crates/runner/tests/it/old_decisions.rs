@@ -7,7 +7,7 @@ use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Author, Event, EventId, EventKind, Expected, InvocationId, SessionKey,
     SessionSchema, SessionStore, SqliteStore, Timestamp, VerifySessions,
 };
-use stepfold_runner::{DecisionReceipt, Resume, Runner, RunnerError, SessionHandle};
+use stepfold_runner::{DecisionReceipt, ResumeRun, Runner, RunnerError, SessionHandle};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
@@ -57,7 +57,7 @@ async fn asked(session: &SessionHandle) -> String {
 }
 
 /// Has it decided, and waits for what comes of it.
-async fn settled(resume: Resume) -> Result<DecisionReceipt, RunnerError> {
+async fn settled(resume: ResumeRun) -> Result<DecisionReceipt, RunnerError> {
     let (receipt, invocation) = resume.submit().await?;
     invocation.await?;
     Ok(receipt)
@@ -103,7 +103,7 @@ async fn add_events(store: &AnyStore) {
 }
 
 /// The receipt of decisions that are sent.
-async fn sent(resume: Resume) -> Result<DecisionReceipt, RunnerError> {
+async fn sent(resume: ResumeRun) -> Result<DecisionReceipt, RunnerError> {
     resume.submit().await.map(|(receipt, _)| receipt)
 }
 

@@ -9,9 +9,9 @@ use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry, ListSessions,
     PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey,
-    Session, SessionError, SessionPage, SessionStore, Values, WriteScope,
+    ScopeValues, Session, SessionError, SessionPage, SessionStore, WriteScope,
 };
-use stepfold_runner::{Report, Runner, SessionHandle};
+use stepfold_runner::{RunReport, Runner, SessionHandle};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
 use stepfold_state_core::state::ValueRef;
 
@@ -40,8 +40,8 @@ impl SessionStore for Counting {
         append: AppendEvent => Receipt;
         fork: ForkSession => Session;
         rewind: RewindSession => Receipt;
-        read_scope: ScopeKey => Values;
-        write_scope: WriteScope => Values;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
         prune: PruneSession => Pruned;
         claim: ClaimSession => Claim;
         renew: RenewClaim => Renewed;
@@ -72,7 +72,7 @@ async fn session(store: &Counting) -> SessionHandle {
 }
 
 /// The report for a key in a process that has not read the session, and how many events that reads.
-async fn repeated(store: &Counting, turn: usize) -> (Report, usize) {
+async fn repeated(store: &Counting, turn: usize) -> (RunReport, usize) {
     let session = session(store).await;
     store.events.store(0, Ordering::SeqCst);
     let report = session.run_as(format!("k{turn}"), format!("turn {turn}")).await.unwrap();

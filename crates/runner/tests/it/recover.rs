@@ -11,7 +11,8 @@ use stepfold_runner::session_scopes::{
     EventRange, ListUnattended, ReadInbox, SessionKey, SessionStore, Timestamp, Unattended,
 };
 use stepfold_runner::{
-    RecoverOptions, Runner, RunnerError, SessionChange, SessionHandle, WallClock, is_left_to_person,
+    RecoverOptions, Runner, RunnerError, SessionChange, SessionHandle, WallClock, WatchScope,
+    is_left_to_person,
 };
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect};
@@ -116,7 +117,7 @@ fn the_longest_waiting_session_comes_first() {
             assert_eq!(unattended(&second).await.len(), 3);
             let third =
                 runner(world, "third", world.agent("assistant: hi\nassistant: hi\nassistant: hi"), &clock);
-            let mut changes = third.watch();
+            let mut changes = third.watch(WatchScope::All).await;
             third.recover(RecoverOptions::new().parallel(1).once()).await.unwrap();
             let mut users = Vec::new();
             while let Some(Some(SessionChange::Changed { key, is_running: false, .. })) =
@@ -166,7 +167,7 @@ fn no_user_takes_all_places() {
             leave("ada", id).await;
         }
         let second = runner(&world, "second", world.agent("").model(Hanging), &clock);
-        let mut changes = second.watch();
+        let mut changes = second.watch(WatchScope::All).await;
         let recovery = tokio::spawn(second.recover(RecoverOptions::new().parallel(4)));
         let mut started = HashSet::new();
         let mut until_idle = async || {
@@ -189,7 +190,7 @@ fn no_user_takes_all_places() {
         // One at a time: users take turns.
         clock.goes_on(CLAIM);
         let third = runner(&world, "third", world.agent(&"assistant: hi\n".repeat(6)), &clock);
-        let mut changes = third.watch();
+        let mut changes = third.watch(WatchScope::All).await;
         third.recover(RecoverOptions::new().parallel(1).once()).await.unwrap();
         let mut ended = Vec::new();
         while let Some(Some(change)) = futures_util::FutureExt::now_or_never(changes.next()) {
@@ -220,7 +221,7 @@ fn many_sessions_of_two_users_hide_no_other_one() {
         leave("cyd", 0).await;
         clock.goes_on(CLAIM);
         let second = runner(&world, "second", world.agent(&"assistant: hi\n".repeat(121)), &clock);
-        let mut changes = second.watch();
+        let mut changes = second.watch(WatchScope::All).await;
         let recovery = tokio::spawn(second.recover(RecoverOptions::new().parallel(2)));
         let mut ended: Vec<SessionKey> = Vec::new();
         while ended.len() < 121 {

@@ -11,7 +11,7 @@ use serde_json::json;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, DecisionError, Decisions, Exit, Input};
 use stepfold_runner::session_scopes::{EventRange, SessionError, Timestamp};
 use stepfold_runner::{
-    Busy, REPORT_FORMAT, Remedy, Report, RunStatus, Runner, RunnerError, SessionHandle, WallClock,
+    REPORT_FORMAT, Remedy, RunReport, RunStatus, Runner, RunnerError, SessionHandle, WallClock, WhenBusy,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -41,7 +41,7 @@ async fn session(world: &World, worker: &str) -> SessionHandle {
     runner(world, worker).session("ada", "s1").await.unwrap()
 }
 
-fn approved(report: &Report) -> Decisions {
+fn approved(report: &RunReport) -> Decisions {
     let RunStatus::Waiting(requests) = &report.status else { panic!("{report:?}") };
     requests.iter().map(|request| (request.id.clone(), Decision::Approve)).collect()
 }
@@ -109,7 +109,7 @@ fn many_at_once_are_one_run() {
                 let session = sessions[number % 2].clone();
                 tokio::spawn(async move { session.run_as("k1", "pay").await })
             });
-            let reports: Vec<Report> = futures_util::future::join_all(calls)
+            let reports: Vec<RunReport> = futures_util::future::join_all(calls)
                 .await
                 .into_iter()
                 .map(|it| it.unwrap().unwrap())
@@ -177,7 +177,7 @@ fn another_input_under_the_key_is_refused() {
 fn a_steered_turn_is_found_by_its_key() {
     each_store(|world| {
         process(async {
-            let runner = world.runner(asking(world).build().unwrap()).when_busy(Busy::Steer).build();
+            let runner = world.runner(asking(world).build().unwrap()).when_busy(WhenBusy::Steer).build();
             let session = runner.session("ada", "s1").await.unwrap();
             let run = tokio::spawn({
                 let session = session.clone();
@@ -306,14 +306,14 @@ fn reports_inputs_and_requests_have_a_format() {
     let world = World::in_memory();
     let report = process(async { session(&world, "first").await.run_as("k1", "pay").await.unwrap() });
     let stored = serde_json::to_value(&report).unwrap();
-    assert_eq!(serde_json::from_value::<Report>(stored.clone()).unwrap(), report);
+    assert_eq!(serde_json::from_value::<RunReport>(stored.clone()).unwrap(), report);
     let mut newer = stored;
     newer["format"] = json!(REPORT_FORMAT + 1);
-    let error = serde_json::from_value::<Report>(newer.clone()).unwrap_err().to_string();
+    let error = serde_json::from_value::<RunReport>(newer.clone()).unwrap_err().to_string();
     assert!(error.contains("unsupported format 2 of a report"), "{error}");
     newer["format"] = json!(REPORT_FORMAT);
     newer["status"]["waiting"][0]["format"] = json!(2);
-    let error = serde_json::from_value::<Report>(newer).unwrap_err().to_string();
+    let error = serde_json::from_value::<RunReport>(newer).unwrap_err().to_string();
     assert!(error.contains("unsupported format 2 of an approval request"), "{error}");
     let error = Input::from_json(json!({"format": 2, "messages": []})).unwrap_err().to_string();
     assert!(error.contains("unsupported format 2 of an input"), "{error}");
@@ -416,7 +416,7 @@ struct Law<'a> {
     clock: Minutes,
     /// The idempotency keys of the payments that were made.
     paid: Arc<Mutex<Vec<String>>>,
-    finished: Mutex<BTreeMap<Place, Report>>,
+    finished: Mutex<BTreeMap<Place, RunReport>>,
     sessions: Mutex<Vec<String>>,
 }
 
@@ -467,7 +467,7 @@ impl Law<'_> {
         key: &str,
         decisions: Decisions,
         is_slice: bool,
-    ) -> Result<Report, RunnerError> {
+    ) -> Result<RunReport, RunnerError> {
         let mut call = session.run_as(key, key).decide_all(decisions);
         if is_slice {
             call = call.stop_after(Duration::ZERO);
@@ -495,7 +495,8 @@ impl Law<'_> {
                 let [session, other] = self.open(workers, at).await;
                 let key = format!("k{key}");
                 let report = self.call(&session, &key, Decisions::new(), is_slice).await;
-                if let (true, Ok(report @ Report { status: RunStatus::Waiting(_), .. })) = (decides, &report)
+                if let (true, Ok(report @ RunReport { status: RunStatus::Waiting(_), .. })) =
+                    (decides, &report)
                 {
                     let _ = self.call(&other, &key, approved(report), is_slice).await;
                 }
@@ -581,12 +582,12 @@ impl Law<'_> {
         assert_eq!(paid.iter().collect::<BTreeSet<_>>().len(), paid.len(), "paid twice: {paid:?}");
     }
 
-    async fn brought_to_its_end(&self, session: &SessionHandle, key: &str) -> Result<Report, RunnerError> {
+    async fn brought_to_its_end(&self, session: &SessionHandle, key: &str) -> Result<RunReport, RunnerError> {
         let mut decisions = Decisions::new();
         for _ in 0..40 {
             match self.call(session, key, std::mem::take(&mut decisions), false).await {
                 Ok(report) if report.status.is_finished() => return Ok(report),
-                Ok(report @ Report { status: RunStatus::Waiting(_), .. }) => decisions = approved(&report),
+                Ok(report @ RunReport { status: RunStatus::Waiting(_), .. }) => decisions = approved(&report),
                 Ok(_) => {}
                 // An earlier run waits, of another key or none.
                 Err(RunnerError::Pending { pending, .. }) => {

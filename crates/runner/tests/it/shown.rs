@@ -8,8 +8,8 @@ use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, HookAction, HookContext};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions,
-    MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, Session, SessionError, SessionPage,
-    SessionStore, Values, WriteScope,
+    MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, ScopeValues, Session, SessionError,
+    SessionPage, SessionStore, WriteScope,
 };
 use stepfold_runner::{Runner, SessionHandle};
 use stepfold_tools::{Tool, ToolError};
@@ -36,8 +36,8 @@ impl SessionStore for Counting {
         delete: DeleteSession => Deleted;
         fork: ForkSession => Session;
         rewind: RewindSession => Receipt;
-        read_scope: ScopeKey => Values;
-        write_scope: WriteScope => Values;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
         prune: PruneSession => Pruned;
     }
 }

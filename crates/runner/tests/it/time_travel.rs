@@ -15,10 +15,10 @@ use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::trim::{Summarize, Trim};
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Input, Run};
 use stepfold_runner::session_scopes::{
-    AnyStore, AppendEvent, Before, CreateSession, DeleteSession, Deleted, EnqueueInput, EventRange,
-    ForkSession, GetSession, IdempotencyKey, InboxKind, ListSessions, PostgresOptions, PruneSession, Pruned,
-    Receipt, RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore, Timestamp, Values,
-    WriteScope,
+    AnyStore, AppendEvent, CreateSession, DeleteSession, Deleted, EnqueueInput, EventRange, ForkSession,
+    GetSession, IdempotencyKey, InboxKind, ListSessions, PostgresOptions, PruneBound, PruneSession, Pruned,
+    Receipt, RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage, SessionStore,
+    Timestamp, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerError, SessionHandle};
 use stepfold_state_core::chat::{
@@ -191,11 +191,11 @@ impl SessionStore for Refusing {
         refused()
     }
 
-    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+    async fn read_scope(&self, scope: ScopeKey) -> Result<ScopeValues, SessionError> {
         self.0.read_scope(scope).await
     }
 
-    async fn write_scope(&self, _: WriteScope) -> Result<Values, SessionError> {
+    async fn write_scope(&self, _: WriteScope) -> Result<ScopeValues, SessionError> {
         refused()
     }
 
@@ -350,7 +350,7 @@ async fn go_through(world: &World, story: &Story, keys: &Keys) -> (SessionHandle
                 session.rewind(at(*percent)).await.unwrap();
             }
             Next::Prune(percent) => {
-                let prune = PruneSession::new(session.key().clone(), Before::Version(at(*percent)));
+                let prune = PruneSession::new(session.key().clone(), PruneBound::Version(at(*percent)));
                 world.store().prune(prune).await.unwrap();
             }
         }
@@ -559,7 +559,7 @@ fn a_pruned_session_replays_from_where_its_record_begins() {
             say(&session, "look").await;
             say(&session, "see").await;
             for (keep_after, runs) in [(first - 1, 2), (first + 2, 1)] {
-                let prune = PruneSession::new(session.key().clone(), Before::Version(keep_after));
+                let prune = PruneSession::new(session.key().clone(), PruneBound::Version(keep_after));
                 world.store().prune(prune).await.unwrap();
                 assert_eq!(session.replay(&agent().build().unwrap()).await.unwrap(), runs);
             }
@@ -579,7 +579,7 @@ fn pruned_at_each_version(agent: impl Fn(&Keys) -> AgentBuilder) {
             }
             for at in 1..=version(&session).await {
                 let fork = session.fork(format!("fork-{at}"), None).await.unwrap();
-                let prune = PruneSession::new(fork.key().clone(), Before::Version(at));
+                let prune = PruneSession::new(fork.key().clone(), PruneBound::Version(at));
                 world.store().prune(prune).await.unwrap();
                 let runner = world.runner(agent().build().unwrap()).build();
                 let fork = runner.session("ada", format!("fork-{at}")).await.unwrap();
@@ -634,7 +634,7 @@ fn a_run_that_waits_continues_after_the_turns_before_it_were_pruned() {
                 say(&session, "look look").await;
                 let before = version(&session).await;
                 session.run("pay").await.unwrap();
-                let prune = PruneSession::new(session.key().clone(), Before::Version(before));
+                let prune = PruneSession::new(session.key().clone(), PruneBound::Version(before));
                 world.store().prune(prune).await.unwrap();
             });
             process(async {
@@ -667,7 +667,7 @@ fn a_run_that_waits_continues_after_a_turn_before_it_was_pruned_in_part() {
                 say(&session, "look look").await;
                 let before = version(&session).await;
                 session.run("pay").await.unwrap();
-                let prune = PruneSession::new(session.key().clone(), Before::Version(at));
+                let prune = PruneSession::new(session.key().clone(), PruneBound::Version(at));
                 world.store().prune(prune).await.unwrap();
                 at == before
             });
@@ -727,7 +727,7 @@ fn what_retention_leaves_of_a_run_that_waits_is_well_formed() {
                         if is_open {
                             fork.last_run().await.unwrap().unwrap();
                         }
-                        let prune = PruneSession::new(fork.key().clone(), Before::Version(at));
+                        let prune = PruneSession::new(fork.key().clone(), PruneBound::Version(at));
                         world.store().prune(prune).await.unwrap();
                         let fork = if is_open { fork } else { open(id.clone()).await };
                         well_formed(&fork, &format!("{id}, pruned")).await;
@@ -756,7 +756,7 @@ fn processes_agree_on_the_conversation_of_a_session_that_was_pruned() {
                 if at > version(&early).await {
                     break;
                 }
-                let prune = PruneSession::new(early.key().clone(), Before::Version(at));
+                let prune = PruneSession::new(early.key().clone(), PruneBound::Version(at));
                 world.store().prune(prune).await.unwrap();
                 let late = open(&id).await;
                 for session in [&late, &early, &late] {
@@ -787,7 +787,7 @@ fn a_session_that_is_pruned_up_to_a_version_that_a_rewind_hid_replays() {
             session.rewind(first).await.unwrap();
             say(&session, "see").await;
             for oldest in first + 1..=second {
-                let prune = PruneSession::new(session.key().clone(), Before::Version(oldest));
+                let prune = PruneSession::new(session.key().clone(), PruneBound::Version(oldest));
                 world.store().prune(prune).await.unwrap();
                 let runs = session.replay(&agent().build().unwrap()).await.unwrap();
                 assert_eq!(runs, 1, "pruned at {oldest}");

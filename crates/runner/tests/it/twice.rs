@@ -3,7 +3,7 @@
 use serde_json::json;
 use stepfold_runner::agent_loop::{AgentBuilder, Decision, DecisionError};
 use stepfold_runner::session_scopes::{DeleteSession, SessionStore};
-use stepfold_runner::{DecisionReceipt, Resume, RunnerError, SessionHandle};
+use stepfold_runner::{DecisionReceipt, ResumeRun, RunnerError, SessionHandle};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, id_at, process, threads};
@@ -50,12 +50,12 @@ fn paid(world: &World) -> Vec<String> {
 
 const FIRST: &str = r#"pay{"euro":5} stalls/ada/s1/i1/1/c1"#;
 
-fn approve(session: &SessionHandle, id: &str, by: &str) -> Resume {
+fn approve(session: &SessionHandle, id: &str, by: &str) -> ResumeRun {
     session.resume().decide(id, Decision::Approve).by(by)
 }
 
 /// Has it decided, and waits for what comes of it.
-async fn settled(resume: Resume) -> Result<DecisionReceipt, RunnerError> {
+async fn settled(resume: ResumeRun) -> Result<DecisionReceipt, RunnerError> {
     let (receipt, invocation) = resume.submit().await?;
     invocation.await?;
     Ok(receipt)

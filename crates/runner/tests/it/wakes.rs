@@ -64,8 +64,8 @@ fn a_commit_wakes_those_who_watch_its_session() {
         for number in 0..100 {
             let session = runner.session(format!("u{number}"), "s1").await.unwrap();
             followers.push(Waiting::new(runner.follow(session.key().clone(), 0)));
-            watchers.push(Waiting::new(runner.watch_session(session.key())));
-            users.push(Waiting::new(runner.watch_user(&session.key().user).await));
+            watchers.push(Waiting::new(runner.watch(session.key()).await));
+            users.push(Waiting::new(runner.watch(&session.key().user).await));
             sessions.push(session);
         }
         sessions[7].run("hello").await.unwrap();
@@ -93,9 +93,9 @@ fn a_late_watcher_is_told_what_follows() {
         let agent = Agent::builder(Script::parse("assistant: one\nassistant: two").unwrap()).build().unwrap();
         let runner = Runner::builder(agent, MemoryStore::new()).clock(Asleep).build();
         let session = runner.session("ada", "s1").await.unwrap();
-        let mut first = runner.watch_session(session.key());
+        let mut first = runner.watch(session.key()).await;
         session.run("hello").await.unwrap();
-        let mut late = Waiting::new(runner.watch_session(session.key()));
+        let mut late = Waiting::new(runner.watch(session.key()).await);
         session.run("again").await.unwrap();
         assert_eq!(late.drain(), 1);
         let newest = SessionChange::Changed { key: session.key().clone(), version: 4, is_running: false };

@@ -7,7 +7,7 @@ use expect_test::expect;
 use futures_util::StreamExt;
 use stepfold_runner::agent_loop::{HookAction, Observer, ObserverError, RunEvent};
 use stepfold_runner::session_scopes::{EventRange, SessionKey};
-use stepfold_runner::{Invocation, RunnerError, Seen};
+use stepfold_runner::{Invocation, InvocationEvent, RunnerError};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
 use stepfold_tools::{Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
@@ -17,15 +17,15 @@ use crate::world::{Echo, Trace, World, each_store, process, shown};
 const SCRIPT: &str = "assistant: > c1 look()\nassistant: done";
 
 async fn seen(run: &Invocation, from: u64) -> Vec<String> {
-    let word = |seen: Seen| match seen {
-        Seen::Event { number, event, .. } => {
+    let word = |seen: InvocationEvent| match seen {
+        InvocationEvent::Event { number, event, .. } => {
             let word = match &event {
                 RunEvent::Committed(event) => event.name().to_owned(),
                 event => format!("{event:?}").split([' ', '(']).next().unwrap().to_lowercase(),
             };
             format!("{number} {word}")
         }
-        Seen::Missed { events } => format!("{events} missed"),
+        InvocationEvent::Missed { events } => format!("{events} missed"),
         _ => unreachable!(),
     };
     run.subscribe(from).map(word).collect().await
@@ -80,12 +80,14 @@ fn whoever_is_slow_is_told_what_was_missed() {
             let run = session.send("talk").await.unwrap();
             let mut slow = run.subscribe(0);
             let first = slow.next().await.unwrap();
-            assert!(matches!(first, Seen::Event { number: 0, .. }), "{first:?}");
+            assert!(matches!(first, InvocationEvent::Event { number: 0, .. }), "{first:?}");
             gate.add_permits(1);
             run.outcome().await.unwrap();
-            let Some(Seen::Missed { events }) = slow.next().await else { panic!("nothing was missed") };
+            let Some(InvocationEvent::Missed { events }) = slow.next().await else {
+                panic!("nothing was missed")
+            };
             let rest = slow.collect::<Vec<_>>().await;
-            assert!(rest.iter().all(|seen| matches!(seen, Seen::Event { .. })));
+            assert!(rest.iter().all(|seen| matches!(seen, InvocationEvent::Event { .. })));
             let all = seen(&run, 0).await;
             assert_eq!(all[0], format!("{} missed", events + 1));
             assert_eq!(all.len(), rest.len() + 1);
@@ -247,7 +249,7 @@ fn events_have_the_version_of_the_session() {
             let mut commits = 0;
             let mut events = run.subscribe(0);
             while let Some(seen) = events.next().await {
-                let Seen::Event { version, event, .. } = seen else { panic!("{seen:?}") };
+                let InvocationEvent::Event { version, event, .. } = seen else { panic!("{seen:?}") };
                 commits += u64::from(event.committed().is_some());
                 assert_eq!(version, commits, "{event:?}");
             }

@@ -15,8 +15,8 @@ use stepfold_runner::session_scopes::{
     SessionSchema, SessionStore,
 };
 use stepfold_runner::{
-    Busy, Invocation, RecoverOptions, Remedy, Resume, RunStatus, Runner, RunnerError, SessionHandle,
-    WallClock, WhenClaimed,
+    Invocation, RecoverOptions, Remedy, ResumeRun, RunStatus, Runner, RunnerError, SessionHandle, WallClock,
+    WhenBusy, WhenClaimed,
 };
 use stepfold_state_core::chat::Message;
 use stepfold_tools::{Approval, Effect, Tool, ToolContext};
@@ -130,7 +130,7 @@ fn a_repeated_decision_is_told_the_end_of_its_own_run() {
             .max_steps(steps)
     };
     each_store(|world| {
-        let click = |session: &SessionHandle, id: &str| -> Resume {
+        let click = |session: &SessionHandle, id: &str| -> ResumeRun {
             session.resume().decide(id, Decision::Approve).idempotency_key("click-1")
         };
         let id = process(async {
@@ -213,7 +213,7 @@ fn a_repeat_and_a_steering_message_are_told_their_own_answers() {
             settle().await;
             // It does not even wait.
             assert_eq!(text_of(&session.send_once("m1", "one").await.unwrap()).await, "re: one");
-            let steers = session.when_busy(Busy::Steer);
+            let steers = session.when_busy(WhenBusy::Steer);
             let steering = steers.send("three").await.unwrap();
             let keyed = steers.send_once("m4", "four").await.unwrap();
             assert_ne!((steering.id(), steering.id()), (run.id(), keyed.id()));
@@ -236,11 +236,11 @@ fn a_steering_message_hears_of_the_run_that_took_it() {
             let session = session_of(world, "one", gated(&gate)).await;
             let run = session.send("one").await.unwrap();
             settle().await;
-            let steering = session.when_busy(Busy::Steer).send("two").await.unwrap();
+            let steering = session.when_busy(WhenBusy::Steer).send("two").await.unwrap();
             gate.add_permits(9);
-            let names = |seen: Vec<stepfold_runner::Seen>| -> Vec<String> {
-                let name = |seen: &stepfold_runner::Seen| match seen {
-                    stepfold_runner::Seen::Event { event, is_earlier: false, .. } => {
+            let names = |seen: Vec<stepfold_runner::InvocationEvent>| -> Vec<String> {
+                let name = |seen: &stepfold_runner::InvocationEvent| match seen {
+                    stepfold_runner::InvocationEvent::Event { event, is_earlier: false, .. } => {
                         event.committed().map(|event| event.name().to_owned())
                     }
                     other => panic!("{other:?}"),
@@ -262,13 +262,13 @@ fn a_steering_message_that_comes_too_late_has_an_answer_of_its_own() {
             let session = session_of(world, "one", gated_after(&gate)).await;
             let first = session.send_once("m1", "one").await.unwrap();
             settle().await;
-            let late = session.when_busy(Busy::Steer).send_once("m2", "two").await.unwrap();
+            let late = session.when_busy(WhenBusy::Steer).send_once("m2", "two").await.unwrap();
             gate.add_permits(9);
             assert_eq!(text_of(&first).await, "re: one");
             assert_eq!(text_of(&late).await, "re: two");
             for _ in 0..2 {
                 assert_eq!(text_of(&session.send_once("m1", "one").await.unwrap()).await, "re: one");
-                let again = session.when_busy(Busy::Steer).send_once("m2", "two").await.unwrap();
+                let again = session.when_busy(WhenBusy::Steer).send_once("m2", "two").await.unwrap();
                 assert_eq!(text_of(&again).await, "re: two");
             }
         });
@@ -278,9 +278,9 @@ fn a_steering_message_that_comes_too_late_has_an_answer_of_its_own() {
 /// After a restart, while recovery continues the run: the repeat of its own message, and that of one answered long ago.
 #[test]
 fn a_repeat_neither_interrupts_nor_steers() {
-    for busy in [Busy::Interrupt, Busy::Steer, Busy::Refuse, Busy::Wait] {
+    for busy in [WhenBusy::Interrupt, WhenBusy::Steer, WhenBusy::Refuse, WhenBusy::Wait] {
         each_store(|world| {
-            let sent_as = if busy == Busy::Steer { Busy::Steer } else { Busy::Wait };
+            let sent_as = if busy == WhenBusy::Steer { WhenBusy::Steer } else { WhenBusy::Wait };
             let gate = Arc::new(Semaphore::new(1));
             process(async {
                 let session = session_of(world, "one", gated(&gate)).await.when_busy(sent_as);
@@ -410,10 +410,10 @@ fn a_refused_message_interrupts_nothing() {
         threads(async {
             let gate = Arc::new(Semaphore::new(0));
             let agent = gated(&gate).build().unwrap();
-            let runner = world.runner(agent).max_waiting(1).when_busy(Busy::Interrupt).build();
+            let runner = world.runner(agent).max_waiting(1).when_busy(WhenBusy::Interrupt).build();
             let session = runner.session("ada", "s1").await.unwrap();
             let first = session.send("one").await.unwrap();
-            let waits = session.when_busy(Busy::Wait).send("two").await.unwrap();
+            let waits = session.when_busy(WhenBusy::Wait).send("two").await.unwrap();
             settle().await;
             let full = session.send("three").await.unwrap_err();
             assert!(matches!(full, RunnerError::Busy { .. }), "{full}");
@@ -425,7 +425,7 @@ fn a_refused_message_interrupts_nothing() {
             assert_eq!(first.outcome().await.unwrap().exit(), &Exit::Text);
             assert_eq!(text_of(&waits).await, "re: two");
             let gate = Arc::new(Semaphore::new(0));
-            let session = session_of(world, "other", gated(&gate)).await.when_busy(Busy::Interrupt);
+            let session = session_of(world, "other", gated(&gate)).await.when_busy(WhenBusy::Interrupt);
             let run = session.send("four").await.unwrap();
             settle().await;
             let refused = session.send(Input::on(state)).await.unwrap_err();
@@ -446,7 +446,7 @@ fn an_interrupting_message_cancels_the_run_at_work_and_not_the_messages_before_i
             let first = one.send("one").await.unwrap();
             let second = two.send("two").await.unwrap();
             settle().await;
-            let third = two.when_busy(Busy::Interrupt).send_once("m3", "three").await.unwrap();
+            let third = two.when_busy(WhenBusy::Interrupt).send_once("m3", "three").await.unwrap();
             assert_eq!(first.await.unwrap().exit(), &Exit::Cancelled);
             gate.add_permits(9);
             for (invocation, text) in [(&second, "two"), (&third, "three")] {
@@ -466,7 +466,7 @@ fn a_used_key_with_another_input_is_refused() {
             let session = session_of(world, "one", gated(&gate)).await;
             let input = || Input::from("one").with_values(json!({"topic": "stalls", "temp:note": "n"}));
             let report = session.run_as("r1", input()).await.unwrap();
-            let steering = session.when_busy(Busy::Steer).send_once("s1", "two").await.unwrap();
+            let steering = session.when_busy(WhenBusy::Steer).send_once("s1", "two").await.unwrap();
             assert_eq!(text_of(&steering).await, "re: two");
             let steered = session.run_as("s1", "two").await.unwrap();
             let fork = session.fork("fork", None).await.unwrap();
@@ -650,7 +650,7 @@ fn sending_outside_of_a_runtime_panics_and_leaves_the_session_usable() {
 /// The key of a message is known as long as the record has it, also once the store's inbox has forgotten it.
 #[test]
 fn a_key_that_the_inbox_has_forgotten_is_answered_by_the_record() {
-    for busy in [Busy::Wait, Busy::Steer, Busy::Interrupt] {
+    for busy in [WhenBusy::Wait, WhenBusy::Steer, WhenBusy::Interrupt] {
         let world = World::in_memory();
         threads(async {
             let gate = Arc::new(Semaphore::new(9_999));
@@ -695,7 +695,7 @@ fn a_failed_run_is_not_run_again_by_the_messages_that_it_took() {
             let session = world.session(agent).await;
             let run = session.send("one").await.unwrap();
             settle().await;
-            let steering = session.when_busy(Busy::Steer).send("two").await.unwrap();
+            let steering = session.when_busy(WhenBusy::Steer).send("two").await.unwrap();
             gate.add_permits(9);
             assert!(matches!(run.await, Err(RunnerError::Run { .. })));
             assert!(matches!(steering.await, Err(RunnerError::Run { .. })));
@@ -714,7 +714,7 @@ fn to_cancel_a_steering_message_cancels_the_run_that_took_it() {
             let session = session_of(world, "one", gated(&gate)).await;
             let run = session.send("one").await.unwrap();
             settle().await;
-            let steering = session.when_busy(Busy::Steer).send("two").await.unwrap();
+            let steering = session.when_busy(WhenBusy::Steer).send("two").await.unwrap();
             // The hook runs again once the message has come.
             gate.add_permits(1);
             while !session.read(EventRange::All).await.unwrap().transcript().to_string().contains("two") {
@@ -762,7 +762,7 @@ fn a_steering_message_that_was_cancelled_before_joins_nobody() {
             let session = session_of(world, "one", gated(&gate)).await;
             let run = session.send("one").await.unwrap();
             settle().await;
-            let steers = session.clone().when_busy(Busy::Steer);
+            let steers = session.clone().when_busy(WhenBusy::Steer);
             let own = steers.send("two").await.unwrap();
             let third = steers.send("three").await.unwrap();
             own.cancel();

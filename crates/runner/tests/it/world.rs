@@ -15,8 +15,8 @@ use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventRange, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry,
     ListSessions, ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, Receipt,
-    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionPage,
-    SessionStore, SqliteStore, Timestamp, Unattended, UserId, Values, WriteScope,
+    ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError,
+    SessionPage, SessionStore, SqliteStore, Timestamp, Unattended, UserId, WriteScope,
 };
 use stepfold_runner::{Runner, RunnerBuilder, SessionHandle, WallClock};
 use stepfold_state_core::chat::{
@@ -580,7 +580,7 @@ impl SessionStore for Watched {
         if let Some(values) = &session.values {
             let scopes = [&values.app, &values.user, &values.session];
             let whole = scopes.into_iter().flat_map(|values| values.iter().map(|(key, _)| key.to_owned()));
-            let appended = scopes.into_iter().flat_map(Values::appended);
+            let appended = scopes.into_iter().flat_map(ScopeValues::appended);
             let appended = appended.map(|(key, list)| format!("{key} +{}", list.items.len()));
             let mut keys: Vec<String> = whole.chain(appended).collect();
             keys.sort();
@@ -601,8 +601,8 @@ impl SessionStore for Watched {
         create: CreateSession => Session;
         list: ListSessions => SessionPage;
         delete: DeleteSession => Deleted;
-        read_scope: ScopeKey => Values;
-        write_scope: WriteScope => Values;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
         prune: PruneSession => Pruned;
         users: ListUsers => Vec<UserId>;
         unattended: ListUnattended => Vec<Unattended>;

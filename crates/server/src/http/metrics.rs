@@ -17,7 +17,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use stepfold_agent_loop::{EventKind, Observer, ObserverError, RunEvent};
-use stepfold_runner::Load;
+use stepfold_runner::RunnerLoad;
 use stepfold_session_scopes::StoreConnections;
 use tokio::time::Instant;
 
@@ -251,7 +251,7 @@ impl Metrics {
     }
 
     /// Sets what the runner of an app does now.
-    pub(super) fn load(&self, app: &str, load: Load) {
+    pub(super) fn load(&self, app: &str, load: RunnerLoad) {
         let app = AppLabels { app: app.to_owned() };
         let oldest = usize::try_from(load.oldest.as_secs()).unwrap_or(usize::MAX);
         let StoreConnections { limit, open, used, waiting, .. } = load.connections;

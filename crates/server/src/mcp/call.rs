@@ -5,14 +5,14 @@ use rmcp::model as wire;
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Ids as _, RandomIds, RunEvent};
-use stepfold_runner::{Ended, Invocation, Resume, RunnerError, Seen, SessionHandle};
+use stepfold_runner::{Invocation, InvocationEvent, InvocationResult, ResumeRun, RunnerError, SessionHandle};
 
 use super::AgentServer;
 use super::ask;
 
 /// The result of following an invocation for a client.
 enum FollowOutcome {
-    Ended(Ended),
+    Ended(InvocationResult),
     /// It takes longer than the client has to wait.
     Long,
     /// Its client is gone.
@@ -83,7 +83,7 @@ impl AgentServer {
     }
 
     /// The decisions of a client, by their author.
-    pub(super) fn deciding(&self, session: &SessionHandle, decisions: Vec<(String, Decision)>) -> Resume {
+    pub(super) fn deciding(&self, session: &SessionHandle, decisions: Vec<(String, Decision)>) -> ResumeRun {
         let resume = session.resume().decide_all(decisions);
         match &self.author {
             Some(author) => resume.by(&**author),
@@ -183,8 +183,8 @@ fn hold_until_end(invocation: &Invocation, context: &RequestContext<RoleServer>)
 }
 
 /// The progress message of an event, for the client.
-fn progress_message(seen: &Seen) -> Option<String> {
-    let Seen::Event { event, .. } = seen else { return None };
+fn progress_message(seen: &InvocationEvent) -> Option<String> {
+    let InvocationEvent::Event { event, .. } = seen else { return None };
     match event {
         RunEvent::Asking { step, .. } => Some(format!("step {step}")),
         RunEvent::ToolStarted { tool, .. } => Some(format!("calls {tool}")),

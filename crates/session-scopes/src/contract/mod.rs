@@ -35,24 +35,24 @@ use crate::error::SessionError;
 use crate::store::{AnyStore, SessionStore};
 
 /// A run of the test suite over the stores of a factory.
-pub struct Exam<F> {
+pub struct StoreExam<F> {
     name: String,
     factory: F,
     has_claims: bool,
     has_branches: bool,
 }
 
-impl<F> fmt::Debug for Exam<F> {
+impl<F> fmt::Debug for StoreExam<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exam").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl<F> Exam<F> {
+impl<F> StoreExam<F> {
     /// A test suite for the stores that `factory` creates, one for each case. The name becomes a part of the names of
     /// all apps; it has at most 100 bytes.
     pub fn new(name: impl Into<String>, factory: F) -> Self {
-        Exam { name: name.into(), factory, has_claims: true, has_branches: true }
+        StoreExam { name: name.into(), factory, has_claims: true, has_branches: true }
     }
 
     /// Skips the cases of claims and inboxes, for stores whose methods for these return
@@ -73,11 +73,11 @@ impl<F> Exam<F> {
     }
 
     /// Runs every case.
-    pub async fn run<S: SessionStore>(self) -> Report
+    pub async fn run<S: SessionStore>(self) -> StoreExamReport
     where
         F: AsyncFn() -> Result<S, SessionError>,
     {
-        let mut report = Report::default();
+        let mut report = StoreExamReport::default();
         let of_claims = cases::of_claims().filter(|_| self.has_claims);
         let of_branches = cases::of_branches().filter(|_| self.has_branches);
         for case in cases::all().chain(of_claims).chain(of_branches) {
@@ -101,28 +101,28 @@ impl<F> Exam<F> {
 /// The result of an exam.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Report {
+pub struct StoreExamReport {
     /// The cases that passed.
     pub passed: Vec<&'static str>,
     /// The failed cases, each with its error.
     pub failed: Vec<(&'static str, String)>,
 }
 
-impl Report {
+impl StoreExamReport {
     /// Whether all cases passed.
     ///
     /// # Errors
     /// The report itself if one failed, so that a test can `unwrap`.
-    pub fn passed(self) -> Result<Vec<&'static str>, Report> {
+    pub fn passed(self) -> Result<Vec<&'static str>, StoreExamReport> {
         if self.failed.is_empty() { Ok(self.passed) } else { Err(self) }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for StoreExamReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} of {} cases passed", self.passed.len(), self.passed.len() + self.failed.len())?;
         self.failed.iter().try_for_each(|(name, fault)| writeln!(f, "{name}: {fault}"))
     }
 }
 
-impl std::error::Error for Report {}
+impl std::error::Error for StoreExamReport {}

@@ -14,4 +14,4 @@ pub(crate) use self::recent::RecentTexts;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::tags::{MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
 pub(crate) use self::types::exceeds;
-pub use self::types::{Actions, CommittedEvent, Event, EventKind, Metadata, Record};
+pub use self::types::{Actions, CommittedEvent, Event, EventKind, Metadata, RunRecord};

@@ -34,7 +34,7 @@ use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
 
 use super::recent::{RecentTexts, common};
-use super::types::{Actions, Event, EventKind, Metadata, Record};
+use super::types::{Actions, Event, EventKind, Metadata, RunRecord};
 use crate::error::SessionError;
 use crate::ids::{Author, EventId, InvocationId};
 use crate::time::Timestamp;
@@ -257,7 +257,7 @@ impl Event {
             delta: &self.actions.delta,
             started: &self.actions.started,
             rewound_to: self.actions.rewound_to,
-            record: self.record.as_ref().map(Record::stored),
+            record: self.record.as_ref().map(RunRecord::stored),
             metadata: &self.metadata,
             tags: self.tags(),
         }
@@ -294,7 +294,8 @@ impl EventIn<'_> {
             kind: EventKind::new(common(kind.0)),
             messages,
             actions: Actions { delta, started, rewound_to },
-            record: record.map(|(format, version, data)| Record::of_stored(common(format.0), version, data)),
+            record: record
+                .map(|(format, version, data)| RunRecord::of_stored(common(format.0), version, data)),
             metadata: Metadata::of_stored(metadata.0.into_iter().map(entry).collect()),
             tags: tags.filter(|tags| !tags.is_empty()),
         })

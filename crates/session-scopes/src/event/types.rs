@@ -93,7 +93,7 @@ impl Actions {
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Record {
+pub struct RunRecord {
     /// The name of its format.
     pub format: Cow<'static, str>,
     /// The version of the format.
@@ -101,7 +101,7 @@ pub struct Record {
     data: Box<RawValue>,
 }
 
-impl Record {
+impl RunRecord {
     /// A record with this data.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Record {
     ) -> Result<Self, SessionError> {
         let format = format.into();
         match to_raw_value(data) {
-            Ok(data) => Ok(Record { format, version, data }),
+            Ok(data) => Ok(RunRecord { format, version, data }),
             Err(source) => Err(SessionError::Stored { what: format!("record of format {format}"), source }),
         }
     }
@@ -136,11 +136,11 @@ impl Record {
     }
 
     pub(super) fn of_stored(format: Cow<'static, str>, version: u64, data: &RawValue) -> Self {
-        Record { format, version, data: data.to_owned() }
+        RunRecord { format, version, data: data.to_owned() }
     }
 }
 
-impl PartialEq for Record {
+impl PartialEq for RunRecord {
     fn eq(&self, other: &Self) -> bool {
         self.version == other.version && self.format == other.format && self.text() == other.text()
     }
@@ -289,7 +289,7 @@ pub struct Event {
     /// Its other actions.
     pub actions: Actions,
     /// The runner's record.
-    pub record: Option<Record>,
+    pub record: Option<RunRecord>,
     /// Metadata of the application.
     pub metadata: Metadata,
     /// Few events have any.
@@ -366,7 +366,7 @@ impl Event {
 
     /// This event with a runner's record.
     #[must_use]
-    pub fn with_record(mut self, record: Record) -> Self {
+    pub fn with_record(mut self, record: RunRecord) -> Self {
         self.record = Some(record);
         self
     }

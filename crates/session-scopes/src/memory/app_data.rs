@@ -19,14 +19,14 @@ use crate::event::{CommittedEvent, Event, FIRST, searched_of};
 use crate::ids::{EventId, IdempotencyKey, LifeId, SessionId, SessionKey, UserId};
 use crate::schema::SessionSchema;
 use crate::scope::{ByScope, Scope, ScopeVersions, writes_of};
-use crate::session::{Held, Parent, Rewound, Session, Values, Visible};
+use crate::session::{ForkOrigin, RewindMark, ScopeValues, Session, TypedValue, VisibleVersions};
 use crate::store::{
     EventRange, GetSession, ListSessions, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound,
     WriteOrigin, WriteScope, page_of,
 };
 use crate::time::Timestamp;
 
-pub(super) type PersistentValues = RedBlackTreeMapSync<Arc<str>, Held>;
+pub(super) type PersistentValues = RedBlackTreeMapSync<Arc<str>, TypedValue>;
 
 /// An app with its users.
 #[derive(Debug, Default)]
@@ -172,7 +172,7 @@ pub(super) struct SharedScope {
 }
 
 impl SharedScope {
-    pub(super) fn values(&self) -> Values {
+    pub(super) fn values(&self) -> ScopeValues {
         values(&self.cells)
     }
 
@@ -181,7 +181,7 @@ impl SharedScope {
     }
 
     /// The requested values.
-    fn asked(&self, request: &GetSession, scope: Scope, seen: Option<u64>) -> Values {
+    fn asked(&self, request: &GetSession, scope: Scope, seen: Option<u64>) -> ScopeValues {
         let changed = seen.and_then(|version| self.changed.since(version));
         match request.requested_keys(scope, changed) {
             Some(keys) => values_of(&self.cells, keys),
@@ -213,7 +213,7 @@ impl SharedScope {
         self.cells.is_empty() && self.keys.is_empty() && self.version() == 0
     }
 
-    pub(super) fn write(&mut self, request: &WriteScope) -> Result<Values, SessionError> {
+    pub(super) fn write(&mut self, request: &WriteScope) -> Result<ScopeValues, SessionError> {
         if let Some(key) = &request.idempotency_key {
             match self.keys.iter().find(|(known, _)| known == key) {
                 Some((_, delta)) if *delta == request.delta => return Ok(self.values()),
@@ -256,16 +256,16 @@ pub(super) fn write_shared(
     Ok(())
 }
 
-fn values(cells: &PersistentValues) -> Values {
+fn values(cells: &PersistentValues) -> ScopeValues {
     cells.iter().map(|(key, held)| (Arc::clone(key), held.clone())).collect()
 }
 
-fn values_of(cells: &PersistentValues, keys: BTreeSet<Arc<str>>) -> Values {
+fn values_of(cells: &PersistentValues, keys: BTreeSet<Arc<str>>) -> ScopeValues {
     let value = |key: Arc<str>| {
         let value = cells.get(&key).cloned();
         (key, value)
     };
-    Values::of_keys(keys.into_iter().map(value))
+    ScopeValues::of_keys(keys.into_iter().map(value))
 }
 
 fn merged<'a>(
@@ -277,7 +277,7 @@ fn merged<'a>(
     for write in writes {
         match merge_write(schema, cells.get(write.key()), write, what)? {
             Some(cell) => {
-                let held = Held { cell, schema: Arc::clone(schema.text()) };
+                let held = TypedValue { cell, schema: Arc::clone(schema.text()) };
                 match cells.get_mut(write.key()) {
                     Some(place) => *place = held,
                     None => cells.insert_mut(write.key().into(), held),
@@ -299,14 +299,14 @@ pub(super) struct SessionEntry {
     /// The time under which it is still listed, if it was written since.
     moved_from: Option<Timestamp>,
     pub(super) created: Timestamp,
-    pub(super) parent: Option<Parent>,
+    pub(super) parent: Option<ForkOrigin>,
     /// Events up to this version were deleted.
     pub(super) oldest: u64,
     /// The events after `oldest`.
     log: List<CommittedEvent>,
     /// The values at each version from `oldest` on.
     cells: List<PersistentValues>,
-    rewinds: Vec<Rewound>,
+    rewinds: Vec<RewindMark>,
     versions: EventVersions,
     tags: TagIndex,
     pub(super) branches: BranchIndex,
@@ -389,7 +389,7 @@ impl SessionEntry {
 
     /// The version of the newest visible event with each of the tags.
     pub(super) fn find_tagged(&self, tags: &[String]) -> Vec<Option<u64>> {
-        let visible = Visible::at(self.version(), &self.rewinds);
+        let visible = VisibleVersions::at(self.version(), &self.rewinds);
         let newest = |tag: &String| self.tags.newest_first(tag).find(|version| visible.contains(*version));
         tags.iter().map(newest).collect()
     }
@@ -435,7 +435,7 @@ impl SessionEntry {
         self.updated = event.at;
         self.versions.insert(known, version);
         self.tags.insert(&event, version);
-        self.rewinds.extend(event.actions.rewound_to().map(|to| Rewound { version, to }));
+        self.rewinds.extend(event.actions.rewound_to().map(|to| RewindMark { version, to }));
         self.log.push(CommittedEvent { version, event });
         self.cells.push(cells);
         receipt
@@ -464,7 +464,7 @@ impl SessionEntry {
             updated: at,
             moved_from: None,
             created: at,
-            parent: Some(Parent { id: key.id.clone(), version }),
+            parent: Some(ForkOrigin { id: key.id.clone(), version }),
             oldest: self.oldest,
             log: first(&self.log, length),
             cells: first(&self.cells, length + 1),
@@ -507,7 +507,7 @@ impl SessionEntry {
     ) -> Result<Session, SessionError> {
         let version = request.version_in(self.oldest, self.version())?;
         let cells = request.state.then(|| self.cells_at(&key, version)).transpose()?;
-        let visible = Visible::at(version, &self.rewinds);
+        let visible = VisibleVersions::at(version, &self.rewinds);
         let scopes = request.since.map(|seen| seen.scopes);
         let events = match request.events {
             EventRange::None => Vec::new(),
@@ -537,7 +537,7 @@ impl SessionEntry {
     }
 
     /// The requested ones of its own values, given all of them.
-    fn asked(&self, request: &GetSession, cells: &PersistentValues) -> Values {
+    fn asked(&self, request: &GetSession, cells: &PersistentValues) -> ScopeValues {
         let seen = request.since.filter(|_| request.version.is_none());
         let changed = seen.and_then(|seen| self.changed_since(seen.version));
         match request.requested_keys(Scope::Session, changed) {
@@ -562,7 +562,7 @@ impl SessionEntry {
         if !request.unfinished && request.text.is_none() {
             return true;
         }
-        let ranges: Vec<_> = Visible::at(self.version(), &self.rewinds).ranges().collect();
+        let ranges: Vec<_> = VisibleVersions::at(self.version(), &self.rewinds).ranges().collect();
         let mut newest_first = ranges.iter().rev().flat_map(|range| self.newest_first(*range));
         let is_unfinished = newest_first.next().is_some_and(|newest| newest.event.is_unfinished());
         let first = || self.range(EventRange::Page { after: 0, limit: FIRST }, &ranges);

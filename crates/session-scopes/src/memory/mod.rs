@@ -24,13 +24,14 @@ use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::memory_size;
-use crate::session::{Session, Values};
+use crate::session::{ScopeValues, Session};
 use crate::store::{
-    AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession,
-    InboxEntry, LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned,
-    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteOrigin, WriteScope, first_events,
+    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
+    Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
+    LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
+    SessionCursor, SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteOrigin, WriteScope,
+    first_events,
 };
 use crate::time::Timestamp;
 
@@ -137,11 +138,11 @@ impl SessionStore for MemoryStore {
         self.lock().rewind(&request)
     }
 
-    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+    async fn read_scope(&self, scope: ScopeKey) -> Result<ScopeValues, SessionError> {
         Ok(self.lock().shared(&scope).map(SharedScope::values).unwrap_or_default())
     }
 
-    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
+    async fn write_scope(&self, request: WriteScope) -> Result<ScopeValues, SessionError> {
         request.check()?;
         self.lock().write_scope(&request)
     }
@@ -272,7 +273,7 @@ impl MemoryInner {
     }
 
     fn list(&mut self, request: &ListSessions) -> Result<SessionPage, SessionError> {
-        let after = request.after.as_ref().map(Cursor::position).transpose()?;
+        let after = request.after.as_ref().map(SessionCursor::position).transpose()?;
         let app = self.apps.get_mut(&request.app);
         let found = app.and_then(|app| Some((&app.shared, app.users.get_mut(&request.user)?.in_order())));
         let Some((app, tenant)) = found else {
@@ -288,7 +289,7 @@ impl MemoryInner {
             sessions.push(entry.session(key, get, app, &tenant.user)?);
             last = Some((entry.updated, entry.number));
         }
-        let last = last.map(|(updated, number)| Cursor::after(updated, number));
+        let last = last.map(|(updated, number)| SessionCursor::after(updated, number));
         let next = last.filter(|_| newest.next().is_some());
         Ok(SessionPage { sessions, next })
     }
@@ -359,7 +360,7 @@ impl MemoryInner {
         Ok(work.commit(fence, &request.taken, request.claim.as_ref(), receipt))
     }
 
-    fn write_scope(&mut self, request: &WriteScope) -> Result<Values, SessionError> {
+    fn write_scope(&mut self, request: &WriteScope) -> Result<ScopeValues, SessionError> {
         let shared = match &request.scope {
             ScopeKey::App(app) => &mut self.apps.entry(app.clone()).or_default().shared,
             ScopeKey::User(app, user) => &mut self.tenant_or_new(app, user).1.user,

@@ -43,7 +43,7 @@ use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
 use crate::rows::values::{check_size, delta_body};
-use crate::session::{Session, Values};
+use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
@@ -469,12 +469,12 @@ impl SessionStore for PostgresStore {
         self.with_timeout(Box::pin(read::labels(connection, &request.key))).await
     }
 
-    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+    async fn read_scope(&self, scope: ScopeKey) -> Result<ScopeValues, SessionError> {
         let connection = self.connection().await?;
         self.with_timeout(Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope))).await
     }
 
-    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
+    async fn write_scope(&self, request: WriteScope) -> Result<ScopeValues, SessionError> {
         request.check()?;
         let body = delta_body(&request.delta)?;
         let connection = self.connection().await?;

@@ -33,10 +33,10 @@ use crate::rows::rewinds::{RewindChain, RewindRow};
 use crate::rows::seal::SessionRecord;
 use crate::rows::shared::{ScopeRow, SharedScopes};
 use crate::scope::{ByScope, Scope, ScopeVersions};
-use crate::session::{Session, Values, Visible};
+use crate::session::{ScopeValues, Session, VisibleVersions};
 use crate::store::{
-    Cursor, EventRange, EventSizes, FindEvent, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox,
-    ScopeKey, SessionPage, page_of,
+    EventRange, EventSizes, FindEvent, ForkInfo, GetSession, InboxEntry, ListSessions, ReadInbox, ScopeKey,
+    SessionCursor, SessionPage, page_of,
 };
 use crate::time::Timestamp;
 
@@ -160,7 +160,7 @@ impl AllValueRows {
         schemas: &PostgresSchemas,
         of: ReadContext<'_>,
         cells: Option<i64>,
-    ) -> Result<ByScope<Values>, SessionError> {
+    ) -> Result<ByScope<ScopeValues>, SessionError> {
         let AllValueRows(ByScope { app, user, session }) = self;
         let own = heads(&session.cells, RowOwner::Session)?;
         if let Some(cells) = cells {
@@ -260,7 +260,7 @@ impl ValueRows {
         schemas: &PostgresSchemas,
         scope: &ScopeRow,
         selection: &ValueSelection,
-    ) -> Result<Values, SessionError> {
+    ) -> Result<ScopeValues, SessionError> {
         let of = RowOwner::Shared(scope.scope);
         let heads = heads(&self.cells, of)?;
         if selection.keys.is_none() {
@@ -333,7 +333,7 @@ async fn some_values(
     of: ReadContext<'_>,
     past: Option<(u64, Option<i64>)>,
     selection: ByScope<ValueSelection>,
-) -> Result<ByScope<Values>, SessionError> {
+) -> Result<ByScope<ScopeValues>, SessionError> {
     let (key, number) = (of.key, of.record.number);
     let own: Option<Vec<String>> =
         selection.session.keys.as_ref().map(|keys| keys.iter().map(ToString::to_string).collect());
@@ -360,7 +360,7 @@ async fn some_values(
         sums::compare_cells(sum(&heads, RowOwner::Session), cells)?;
     }
     let items = session_items(&heads, &session.items, of.history)?;
-    let restricted = |values: Values, keys: Option<BTreeSet<Arc<str>>>| match keys {
+    let restricted = |values: ScopeValues, keys: Option<BTreeSet<Arc<str>>>| match keys {
         Some(keys) => values.restricted_to(keys),
         None => values,
     };
@@ -574,7 +574,7 @@ pub(super) async fn read_scope(
     connection: Object,
     schemas: &PostgresSchemas,
     scope: &ScopeKey,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let transaction = PooledTransaction::new(connection);
     let connection = transaction.connection()?;
     let ((), values) =
@@ -589,7 +589,7 @@ pub(super) async fn scope_values(
     connection: &Object,
     schemas: &PostgresSchemas,
     scope: &ScopeKey,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let (app, user) = scope.parts();
     let (app_name, owner) = (app.as_str(), user.map_or("", |user| user.as_str()));
     let ask = |sql| async move { query(connection, sql, &[&app_name, &owner]).await };
@@ -606,7 +606,7 @@ pub(super) async fn list(
     cache: &StoreCache,
     request: &ListSessions,
 ) -> Result<SessionPage, SessionError> {
-    let after = request.after.as_ref().map(Cursor::position).transpose()?;
+    let after = request.after.as_ref().map(SessionCursor::position).transpose()?;
     let (updated, number) = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX).saturating_add(1);
     let (app, user, updated) = (request.app.as_str(), request.user.as_str(), updated.as_micros());
@@ -627,7 +627,8 @@ pub(super) async fn list(
         let row = PostgresSessionRow::read(row, &key)?;
         found.push((key, row));
     }
-    let next = found.last().map(|(_, row)| Cursor::after(row.updated, row.number)).filter(|_| !is_last);
+    let next =
+        found.last().map(|(_, row)| SessionCursor::after(row.updated, row.number)).filter(|_| !is_last);
     let sessions = if request.state || request.events != EventRange::None {
         let gets: Vec<GetSession> = found.into_iter().map(|(key, _)| request.get(key)).collect();
         try_join_all(gets.iter().map(|get| session(connection, cache, get))).await?
@@ -654,7 +655,7 @@ async fn metadata(
     }
     let sessions = found.into_iter().map(|(key, row)| {
         let rewinds: RewindChain = of_sessions.remove(&row.number).into_iter().flatten().collect();
-        let visible = Visible::at(row.version, &rewinds.counting(row.state.rewound)?);
+        let visible = VisibleVersions::at(row.version, &rewinds.counting(row.state.rewound)?);
         row.session(key, visible, scopes)
     });
     sessions.collect()

@@ -26,7 +26,7 @@ use crate::rows::shared::{ScopeRow, SharedHead, SharedScopes};
 use crate::rows::values::{ListAssembly, ListExtent, NewestItems, SharedItemRow, ValueHead, read_json};
 use crate::rows::work::WorkState;
 use crate::scope::ScopeVersions;
-use crate::session::{Appended, Held, Rewound, Session, Values, Visible};
+use crate::session::{AppendedItems, RewindMark, ScopeValues, Session, TypedValue, VisibleVersions};
 use crate::store::ClaimFence;
 use crate::time::Timestamp;
 
@@ -205,7 +205,7 @@ impl PostgresSessionRow {
     pub(super) fn session(
         self,
         key: SessionKey,
-        visible: Visible,
+        visible: VisibleVersions,
         scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
         self.record.session(key, visible, (self.work.fence.unexpired(self.now), self.work.inbox), scopes)
@@ -227,7 +227,7 @@ pub(super) struct PostgresHistory {
     /// Newest first.
     pub(super) lineage: Vec<HistorySegment>,
     /// The visible versions at the requested version.
-    pub(super) visible: Visible,
+    pub(super) visible: VisibleVersions,
     /// The newest rewind up to that version.
     pub(super) rewound: u64,
 }
@@ -255,7 +255,7 @@ impl PostgresHistory {
         // NOTE: the newest rewind up to an earlier version is certain only once the seal of that version's event is read:
         // `check_rewound` compares it.
         let rewound = if version == record.version { record.state.rewound } else { rewinds.newest() };
-        let visible = Visible::at(version, &rewinds.counting(rewound)?);
+        let visible = VisibleVersions::at(version, &rewinds.counting(rewound)?);
         Ok(PostgresHistory { lineage, visible, rewound })
     }
 
@@ -284,7 +284,7 @@ impl PostgresHistory {
 pub(super) fn rewind_row(row: &Row) -> RewindRow {
     RewindRow {
         stream: row.get(0),
-        rewound: Rewound { version: from_db(row.get(1)), to: from_db(row.get(2)) },
+        rewound: RewindMark { version: from_db(row.get(1)), to: from_db(row.get(2)) },
         previous: from_db(row.get(3)),
         visible: from_db(row.get(4)),
         checksum: row.get(5),
@@ -576,14 +576,14 @@ pub(super) fn appended(
     rows: &[Row],
     scope: i64,
     version: u64,
-) -> Result<Vec<(Arc<str>, Appended)>, SessionError> {
+) -> Result<Vec<(Arc<str>, AppendedItems)>, SessionError> {
     let of_keys = by_key(rows);
     let lists = heads.iter().filter_map(|head| Some((head.key.as_str(), head.extent()?)));
     let appended = |(key, extent): (&str, ListExtent)| {
         let rows = of_keys.get(key).map(Vec::as_slice).unwrap_or_default();
         let items = items_after((key, extent), rows, scope, version)?;
         let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
-        Ok((key.into(), Appended { length, items }))
+        Ok((key.into(), AppendedItems { length, items }))
     };
     lists.map(appended).collect()
 }
@@ -594,7 +594,7 @@ pub(super) async fn values(
     schemas: &PostgresSchemas,
     heads: Vec<HeadRow>,
     mut items: ListItems,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let mut values = Vec::with_capacity(heads.len());
     for HeadRow { key, schema, head, .. } in heads {
         let cell = match head {
@@ -602,7 +602,7 @@ pub(super) async fn values(
             ValueHead::List(_) => StoredValue::list(items.remove(&key).unwrap_or_default()),
         };
         let schema = schemas.text(connection, schema).await?;
-        values.push((Arc::from(key), Held { cell, schema }));
+        values.push((Arc::from(key), TypedValue { cell, schema }));
     }
     Ok(values.into_iter().collect())
 }

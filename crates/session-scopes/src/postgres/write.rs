@@ -46,7 +46,7 @@ use crate::rows::values::{ChangePlanner, check_size};
 use crate::rows::work::WorkState;
 use crate::schema::SessionSchema;
 use crate::scope::{ByScope, ScopeVersions, by_scope};
-use crate::session::{Rewound, Session, Values};
+use crate::session::{RewindMark, ScopeValues, Session};
 use crate::store::{
     AppendClaim, AppendEvent, ClaimFence, CreateSession, DeleteSession, Deleted, EventRange, Expected,
     ForkSession, GetSession, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound,
@@ -641,7 +641,7 @@ async fn rewind_inside(
     )?;
     let cells = sums::combined(&gone) ^ sums::combined(&back);
     let visible = rewound_at(connection, key, &row, &states, request.to).await?;
-    let rewound = Rewound { version, to: request.to };
+    let rewound = RewindMark { version, to: request.to };
     let rewind = RewindRow::new(number, rewound, row.state.rewound, visible);
     let mut sent: Vec<SentStatement<'_>> = vec![Box::pin(async move {
         let RewindRow { previous, visible, checksum, .. } = rewind;
@@ -662,7 +662,7 @@ pub(super) async fn write_scope(
     cache: &StoreCache,
     request: &WriteScope,
     body: &str,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let schemas = &cache.schemas;
     let schema = schemas.number(&connection, request.schema.text()).await?;
     in_transaction!(connection, cache.idle.usual(), |inside| write_scope_inside(
@@ -677,7 +677,7 @@ async fn write_scope_inside(
     schema: i64,
     request: &WriteScope,
     body: &str,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let (app, user) = request.scope.parts();
     let writes: Vec<&Write> = request.delta.iter().collect();
     // NOTE: locked even without writes, since the idempotency key is stored anyway.

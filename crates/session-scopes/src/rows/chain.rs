@@ -7,7 +7,7 @@ use crate::digest::{ContentDigest, Digest};
 use crate::error::SessionError;
 use crate::event::{TAG_BYTES, TagDigest};
 use crate::ids::{AppId, SessionKey, UserId};
-use crate::store::{FaultKind, FaultPlace, StoreFault, Verified};
+use crate::store::{FaultPlace, StoreFault, StoreFaultKind, Verified};
 
 /// A chain of events that is read from its end: each event is checked once the one before it is known.
 pub(crate) struct EventChain {
@@ -138,11 +138,11 @@ pub(crate) fn check_tags<'a>(
 #[expect(clippy::needless_pass_by_value, reason = "texts and errors alike")]
 impl Verified {
     pub(crate) fn damaged(&mut self, place: FaultPlace, detail: impl ToString) {
-        self.add(StoreFault { place, kind: FaultKind::Damaged, detail: detail.to_string() });
+        self.add(StoreFault { place, kind: StoreFaultKind::Damaged, detail: detail.to_string() });
     }
 
     pub(crate) fn missing(&mut self, place: FaultPlace, detail: impl ToString) {
-        self.add(StoreFault { place, kind: FaultKind::Missing, detail: detail.to_string() });
+        self.add(StoreFault { place, kind: StoreFaultKind::Missing, detail: detail.to_string() });
     }
 }
 

@@ -10,14 +10,14 @@ use super::lineage::to_db;
 use super::seal::compare;
 use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
-use crate::session::Rewound;
+use crate::session::RewindMark;
 
 /// The row of a rewind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RewindRow {
     /// The session whose event it is.
     pub(crate) stream: i64,
-    pub(crate) rewound: Rewound,
+    pub(crate) rewound: RewindMark,
     /// The version of the previous rewind; 0 if there is none.
     pub(crate) previous: u64,
     /// The version of the newest rewind at or before this one's target: the next visible one. 0 if there is
@@ -27,13 +27,13 @@ pub(crate) struct RewindRow {
 }
 
 impl RewindRow {
-    pub(crate) fn new(stream: i64, rewound: Rewound, previous: u64, visible: u64) -> Self {
+    pub(crate) fn new(stream: i64, rewound: RewindMark, previous: u64, visible: u64) -> Self {
         let row = RewindRow { stream, rewound, previous, visible, checksum: 0 };
         RewindRow { checksum: row.sum(), ..row }
     }
 
     fn sum(&self) -> i64 {
-        let RewindRow { stream, rewound: Rewound { version, to }, previous, visible, checksum: _ } = *self;
+        let RewindRow { stream, rewound: RewindMark { version, to }, previous, visible, checksum: _ } = *self;
         let mut check = ChecksumEncoder::new("stepfold_rewinds");
         check.int(stream).int(to_db(version)).int(to_db(to)).int(to_db(previous)).int(to_db(visible)).sum()
     }
@@ -56,7 +56,7 @@ impl RewindChain {
     }
 
     /// The rewinds that count where `newest` is the newest one, in order.
-    pub(crate) fn counting(self, newest: u64) -> Result<Vec<Rewound>, SessionError> {
+    pub(crate) fn counting(self, newest: u64) -> Result<Vec<RewindMark>, SessionError> {
         let mut rewinds = self.follow_chain(newest, |row| row.visible)?;
         rewinds.reverse();
         Ok(rewinds)
@@ -71,7 +71,7 @@ impl RewindChain {
         mut self,
         mut next: u64,
         follow: impl Fn(&RewindRow) -> u64,
-    ) -> Result<Vec<Rewound>, SessionError> {
+    ) -> Result<Vec<RewindMark>, SessionError> {
         let mut follow_chain = Vec::new();
         while next > 0 {
             // NOTE: removed while it is followed, so that damaged rows which refer to each other in a circle end in an
@@ -94,7 +94,7 @@ mod tests {
 
     /// Two rewinds, the second to before the first, and a third.
     fn rows() -> [RewindRow; 3] {
-        let rewound = |version, to| Rewound { version, to };
+        let rewound = |version, to| RewindMark { version, to };
         [
             RewindRow::new(1, rewound(5, 3), 0, 0),
             RewindRow::new(1, rewound(8, 2), 5, 0),
@@ -102,7 +102,7 @@ mod tests {
         ]
     }
 
-    fn versions(rewinds: &[Rewound]) -> Vec<u64> {
+    fn versions(rewinds: &[RewindMark]) -> Vec<u64> {
         rewinds.iter().map(|rewound| rewound.version).collect()
     }
 

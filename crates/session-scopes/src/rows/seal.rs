@@ -11,7 +11,7 @@ use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{LifeId, SessionId, SessionKey};
 use crate::scope::ScopeVersions;
-use crate::session::{Parent, Session, Visible};
+use crate::session::{ForkOrigin, Session, VisibleVersions};
 use crate::store::Claim;
 use crate::time::Timestamp;
 
@@ -266,13 +266,13 @@ impl SessionRecord {
     pub(crate) fn session(
         self,
         key: SessionKey,
-        visible: Visible,
+        visible: VisibleVersions,
         (claim, inbox): (Option<Claim>, u64),
         scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
         let parent = self
             .parent
-            .map(|(id, version)| Ok::<_, SessionError>(Parent { id: SessionId::new(id)?, version }));
+            .map(|(id, version)| Ok::<_, SessionError>(ForkOrigin { id: SessionId::new(id)?, version }));
         Ok(Session {
             key,
             life: LifeId::new(self.life)?,

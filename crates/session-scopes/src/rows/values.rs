@@ -17,7 +17,7 @@ use crate::apply::{catch_panics, is_blind, merge_write};
 use crate::error::SessionError;
 use crate::ids::EventId;
 use crate::schema::SessionSchema;
-use crate::session::Held;
+use crate::session::TypedValue;
 use crate::store::WriteOrigin;
 
 /// The extent of a list: its generation, the index of the first item, and the number of items.
@@ -93,11 +93,11 @@ impl ChangePlanner<'_> {
         let before = match found {
             None => None,
             Some(StoredHead { head: ValueHead::Json(value), schema }) => {
-                Some(Held { cell: StoredValue::from(value.clone()), schema: Arc::clone(schema) })
+                Some(TypedValue { cell: StoredValue::from(value.clone()), schema: Arc::clone(schema) })
             }
             // NOTE: the first write replaces the list, so its items are not read: an empty list stands for it.
             Some(StoredHead { schema, .. }) if begins_blind => {
-                Some(Held { cell: StoredValue::list(List::new()), schema: Arc::clone(schema) })
+                Some(TypedValue { cell: StoredValue::list(List::new()), schema: Arc::clone(schema) })
             }
             Some(StoredHead { head: ValueHead::List(extent), schema }) => {
                 let grown = self.grown(*extent, schema, writes)?;
@@ -118,7 +118,7 @@ impl ChangePlanner<'_> {
         items: List<Arc<Value>>,
         writes: &[&Write],
     ) -> Result<RowChange, SessionError> {
-        let before = Held { cell: StoredValue::list(items), schema };
+        let before = TypedValue { cell: StoredValue::list(items), schema };
         let after = self.folded(Some(before.clone()), writes)?;
         Ok(self.change(Some(&before), Some(extent), after.as_ref()))
     }
@@ -171,17 +171,21 @@ impl ChangePlanner<'_> {
         Ok(Some(RowChange::List(after, chunks(place, added))))
     }
 
-    fn folded(&self, mut held: Option<Held>, writes: &[&Write]) -> Result<Option<StoredValue>, SessionError> {
+    fn folded(
+        &self,
+        mut held: Option<TypedValue>,
+        writes: &[&Write],
+    ) -> Result<Option<StoredValue>, SessionError> {
         for write in writes {
             let merged = merge_write(self.schema, held.as_ref(), write, self.what)?;
-            held = merged.map(|cell| Held { cell, schema: Arc::clone(self.schema.text()) });
+            held = merged.map(|cell| TypedValue { cell, schema: Arc::clone(self.schema.text()) });
         }
         Ok(held.map(|held| held.cell))
     }
 
     fn change(
         &self,
-        before: Option<&Held>,
+        before: Option<&TypedValue>,
         extent: Option<ListExtent>,
         after: Option<&StoredValue>,
     ) -> RowChange {

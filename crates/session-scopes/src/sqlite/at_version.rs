@@ -12,7 +12,7 @@ use super::values::{StoredValueRow, find_cell, held, stored_all};
 use crate::error::SessionError;
 use crate::memory_size::{self, SizeCounter};
 use crate::rows::lineage::{from_db, to_db};
-use crate::session::{Held, Values};
+use crate::session::{ScopeValues, TypedValue};
 
 /// A session at one of the versions that it can go back to.
 #[derive(Clone, Copy)]
@@ -31,14 +31,14 @@ impl PastSession<'_> {
         self,
         sqlite: &mut SqliteConnection,
         keys: Option<BTreeSet<Arc<str>>>,
-    ) -> Result<Values, SessionError> {
+    ) -> Result<ScopeValues, SessionError> {
         if let Some(keys) = keys {
             let entry = |key: Arc<str>| {
                 let row = find_cell(&sqlite.connection, self.stream, &key)?.map(|stored| stored.row);
                 let held = row.map(|row| self.held(sqlite, &row)).transpose()?.flatten();
                 Ok::<_, SessionError>((key, held))
             };
-            return Ok(Values::of_keys(keys.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?));
+            return Ok(ScopeValues::of_keys(keys.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?));
         }
         let mut values = Vec::new();
         for StoredValueRow { row, .. } in stored_all(&sqlite.connection, self.stream, self.cells)? {
@@ -89,7 +89,7 @@ impl PastSession<'_> {
     }
 
     /// The value that a key had, given its current row.
-    fn held(self, sqlite: &mut SqliteConnection, row: &ValueRow) -> Result<Option<Held>, SessionError> {
+    fn held(self, sqlite: &mut SqliteConnection, row: &ValueRow) -> Result<Option<TypedValue>, SessionError> {
         if from_db(row.version) <= self.version {
             return held(sqlite, row);
         }

@@ -26,7 +26,7 @@ use crate::rows::seal::{SessionRecord, row_number, version_of};
 use crate::rows::shared::SharedScopes;
 use crate::rows::work::WorkState;
 use crate::scope::ScopeVersions;
-use crate::session::{Rewound, Session, Visible};
+use crate::session::{RewindMark, Session, VisibleVersions};
 use crate::store::{EventRange, page_of};
 use crate::time::Timestamp;
 
@@ -164,7 +164,7 @@ impl SqliteSessionRow {
     pub(super) fn session(
         self,
         key: SessionKey,
-        visible: Visible,
+        visible: VisibleVersions,
         now: Option<Timestamp>,
         scopes: ScopeVersions,
     ) -> Result<Session, SessionError> {
@@ -247,7 +247,7 @@ impl SqliteHistory {
         connection: &Connection,
         row: &SqliteSessionRow,
         version: u64,
-    ) -> Result<Visible, SessionError> {
+    ) -> Result<VisibleVersions, SessionError> {
         let newest = self.rewound(connection, row, version)?;
         visible_at(connection, row.number, version, newest)
     }
@@ -477,12 +477,12 @@ pub(super) fn visible_at(
     number: i64,
     version: u64,
     newest: u64,
-) -> Result<Visible, SessionError> {
+) -> Result<VisibleVersions, SessionError> {
     if newest == 0 {
-        return Ok(Visible::at(version, &[]));
+        return Ok(VisibleVersions::at(version, &[]));
     }
     let rewinds = rewinds_at(connection, number, version)?.counting(newest)?;
-    Ok(Visible::at(version, &rewinds))
+    Ok(VisibleVersions::at(version, &rewinds))
 }
 
 /// The visible rewinds of a session at a version, and the newest one of each segment of its history.
@@ -529,7 +529,7 @@ fn read_rewinds(
 pub(super) fn read_rewind(row: &Row<'_>) -> rusqlite::Result<RewindRow> {
     Ok(RewindRow {
         stream: row.get(0)?,
-        rewound: Rewound { version: from_db(row.get(1)?), to: from_db(row.get(2)?) },
+        rewound: RewindMark { version: from_db(row.get(1)?), to: from_db(row.get(2)?) },
         previous: from_db(row.get(3)?),
         visible: from_db(row.get(4)?),
         checksum: row.get(5)?,

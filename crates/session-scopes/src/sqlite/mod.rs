@@ -48,7 +48,7 @@ use crate::apply::initial;
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
 use crate::rows::values::check_size;
-use crate::session::{Session, Values};
+use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
@@ -452,11 +452,11 @@ impl SessionStore for SqliteStore {
         self.0.readers.run(move |sqlite| branches::labels(sqlite, &request)).await
     }
 
-    async fn read_scope(&self, scope: ScopeKey) -> Result<Values, SessionError> {
+    async fn read_scope(&self, scope: ScopeKey) -> Result<ScopeValues, SessionError> {
         self.0.readers.run(move |sqlite| read::read_scope(sqlite, &scope)).await
     }
 
-    async fn write_scope(&self, request: WriteScope) -> Result<Values, SessionError> {
+    async fn write_scope(&self, request: WriteScope) -> Result<ScopeValues, SessionError> {
         request.check()?;
         let body = crate::rows::values::delta_body(&request.delta)?;
         self.writer()?.run(move |sqlite| write::write_scope(sqlite, &request, &body)).await

@@ -20,9 +20,10 @@ use crate::rows::rewinds::{RewindChain, RewindRow};
 use crate::rows::seal::version_of;
 use crate::rows::shared::{ScopeRow, SharedScopes};
 use crate::scope::{ByScope, Scope};
-use crate::session::{Session, Values, Visible};
+use crate::session::{ScopeValues, Session, VisibleVersions};
 use crate::store::{
-    Cursor, EventRange, EventSizes, FindEvent, GetSession, ListSessions, ScopeKey, SessionPage, StateSize,
+    EventRange, EventSizes, FindEvent, GetSession, ListSessions, ScopeKey, SessionCursor, SessionPage,
+    StateSize,
 };
 use crate::time::Timestamp;
 
@@ -99,7 +100,7 @@ fn values(
     history: &SqliteHistory,
     scopes: &SharedScopes,
     request: &GetSession,
-) -> Result<ByScope<Values>, SessionError> {
+) -> Result<ByScope<ScopeValues>, SessionError> {
     let session = own_values(sqlite, row, history, request)?;
     let seen = request.since.map(|seen| seen.scopes);
     Ok(ByScope {
@@ -115,7 +116,7 @@ fn own_values(
     row: &SqliteSessionRow,
     history: &SqliteHistory,
     request: &GetSession,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     if let Some(version) = request.version {
         let past = PastSession { stream: row.number, cells: row.state.cells, history, version };
         return past.values(sqlite, request.requested_keys(Scope::Session, None));
@@ -137,7 +138,7 @@ fn shared_asked(
     request: &GetSession,
     scope: Scope,
     seen: Option<u64>,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let changed = match seen {
         Some(version) => row.keys(&sqlite.connection, version)?,
         None => None,
@@ -149,12 +150,15 @@ fn shared_asked(
     }
 }
 
-pub(super) fn read_scope(sqlite: &mut SqliteConnection, scope: &ScopeKey) -> Result<Values, SessionError> {
+pub(super) fn read_scope(
+    sqlite: &mut SqliteConnection,
+    scope: &ScopeKey,
+) -> Result<ScopeValues, SessionError> {
     let (app, user) = scope.parts();
     match ScopeRow::find(&sqlite.connection, app, user)? {
         Some(scope) => shared_values(sqlite, &scope),
         None if has_sessions(sqlite, app, user)? => Err(missing_scope(app, user)),
-        None => Ok(Values::default()),
+        None => Ok(ScopeValues::default()),
     }
 }
 
@@ -176,7 +180,7 @@ pub(super) fn list(
     request: &ListSessions,
 ) -> Result<SessionPage, SessionError> {
     let failed = failed("list sessions");
-    let after = request.after.as_ref().map(Cursor::position).transpose()?;
+    let after = request.after.as_ref().map(SessionCursor::position).transpose()?;
     let (updated, number) = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX - 1);
     let mut rows: Vec<(SqliteSessionRow, SessionId)> = {
@@ -206,7 +210,7 @@ pub(super) fn list(
         Some(oldest) if !wants_more => listed_rewinds(sqlite, request, (updated, number), oldest)?,
         _ => HashMap::new(),
     };
-    let next = oldest.filter(|_| !is_last).map(|(updated, number)| Cursor::after(updated, number));
+    let next = oldest.filter(|_| !is_last).map(|(updated, number)| SessionCursor::after(updated, number));
     let with_id = |id| SessionKey { app: request.app.clone(), user: request.user.clone(), id };
     if rows.is_empty() {
         return Ok(SessionPage { sessions: Vec::new(), next: None });
@@ -220,7 +224,7 @@ pub(super) fn list(
         }
         let rewinds = rewinds.remove(&row.number).unwrap_or_default();
         let newest = rewinds.newest();
-        let visible = Visible::at(row.version, &rewinds.counting(newest)?);
+        let visible = VisibleVersions::at(row.version, &rewinds.counting(newest)?);
         // NOTE: `None`, since a row of the list does not contain the digest of the newest event.
         Ok(Session { head: None, ..row.session(key, visible, request.now, scopes.versions())? })
     });

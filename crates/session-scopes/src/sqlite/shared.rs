@@ -20,7 +20,7 @@ use crate::rows::values::{
     ChangePlanner, ListExtent, NewestItems, SharedItemRow, StoredHead, ValueHead, by_key, read_json,
 };
 use crate::scope::Scope;
-use crate::session::{Appended, Held, Values};
+use crate::session::{AppendedItems, ScopeValues, TypedValue};
 use crate::store::GetSession;
 
 /// The stored row of a shared key.
@@ -115,12 +115,12 @@ impl StoredSharedKey {
         Ok(after.map(|after| (extent, after)))
     }
 
-    fn held(&self, sqlite: &mut SqliteConnection, scope: &ScopeRow) -> Result<Held, SessionError> {
+    fn held(&self, sqlite: &mut SqliteConnection, scope: &ScopeRow) -> Result<TypedValue, SessionError> {
         let cell = match self.head()? {
             ValueHead::Json(value) => StoredValue::from(value),
             ValueHead::List(extent) => StoredValue::list(shared_items(sqlite, scope, &self.row.key, extent)?),
         };
-        Ok(Held { cell, schema: sqlite.schemas.text(&sqlite.connection, self.row.schema)? })
+        Ok(TypedValue { cell, schema: sqlite.schemas.text(&sqlite.connection, self.row.schema)? })
     }
 }
 
@@ -158,7 +158,10 @@ pub(super) fn add_size(
 }
 
 /// The values of a shared scope.
-pub(super) fn shared_values(sqlite: &mut SqliteConnection, scope: &ScopeRow) -> Result<Values, SessionError> {
+pub(super) fn shared_values(
+    sqlite: &mut SqliteConnection,
+    scope: &ScopeRow,
+) -> Result<ScopeValues, SessionError> {
     let rows = StoredSharedKey::all(sqlite, scope)?;
     let held = rows.into_iter().map(|row| Ok((Arc::from(row.row.key.as_str()), row.held(sqlite, scope)?)));
     held.collect::<Result<Vec<_>, SessionError>>().map(|values| values.into_iter().collect())
@@ -171,7 +174,7 @@ pub(super) fn shared_values_of(
     (row, scope): (&ScopeRow, Scope),
     keys: BTreeSet<Arc<str>>,
     changed_since: Option<&GetSession>,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let (mut entries, mut appended) = (Vec::with_capacity(keys.len()), Vec::new());
     let mut is_whole = false;
     for key in keys {
@@ -190,7 +193,7 @@ pub(super) fn shared_values_of(
             (Some(found), Some((extent, after))) => {
                 let items = items_after(sqlite, row, (&found.row.key, extent), after)?;
                 let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
-                appended.push((key, Appended { length, items }));
+                appended.push((key, AppendedItems { length, items }));
             }
             (found, _) => {
                 let held = found.map(|found| found.held(sqlite, row)).transpose()?;
@@ -198,7 +201,7 @@ pub(super) fn shared_values_of(
             }
         }
     }
-    let values = Values::of_keys(entries);
+    let values = ScopeValues::of_keys(entries);
     Ok(appended.into_iter().fold(values, |values, (key, appended)| values.with_appended(key, appended)))
 }
 

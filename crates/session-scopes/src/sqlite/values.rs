@@ -17,7 +17,7 @@ use crate::error::SessionError;
 use crate::rows::lineage::to_db;
 use crate::rows::seal::row_number;
 use crate::rows::values::{ChangePlanner, RowChange, StoredHead, by_key, read_json};
-use crate::session::{Held, Values};
+use crate::session::{ScopeValues, TypedValue};
 
 /// The values of one session, while an event writes to them.
 pub(super) struct SessionValueWriter<'a> {
@@ -268,7 +268,7 @@ pub(super) fn session_values(
     sqlite: &mut SqliteConnection,
     stream: i64,
     cells: i64,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let mut values = Vec::new();
     for StoredValueRow { row, .. } in stored_all(&sqlite.connection, stream, cells)? {
         if let Some(held) = held(sqlite, &row)? {
@@ -284,7 +284,7 @@ pub(super) fn session_values_of(
     stream: i64,
     cells: i64,
     keys: BTreeSet<Arc<str>>,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let mut entries = Vec::with_capacity(keys.len());
     let mut is_whole = false;
     for key in keys {
@@ -298,7 +298,7 @@ pub(super) fn session_values_of(
         let held = stored.map(|stored| held(sqlite, &stored.row)).transpose()?.flatten();
         entries.push((key, held));
     }
-    Ok(Values::of_keys(entries))
+    Ok(ScopeValues::of_keys(entries))
 }
 
 /// Checks that all rows of keys exist, without reading their values.
@@ -319,11 +319,14 @@ fn compare_cells(found: i64, cells: i64) -> Result<(), SessionError> {
 }
 
 /// The value of a row; `None` if its key was removed.
-pub(super) fn held(sqlite: &mut SqliteConnection, row: &ValueRow) -> Result<Option<Held>, SessionError> {
+pub(super) fn held(
+    sqlite: &mut SqliteConnection,
+    row: &ValueRow,
+) -> Result<Option<TypedValue>, SessionError> {
     let cell = match (&row.value, &row.list) {
         (Some(text), _) => StoredValue::from(read_json::<Value>("value", text)?),
         (None, Some(list)) => StoredValue::list(undo_log::items(&sqlite.connection, &row.key, list)?),
         (None, None) => return Ok(None),
     };
-    Ok(Some(Held { cell, schema: sqlite.schemas.text(&sqlite.connection, row.schema)? }))
+    Ok(Some(TypedValue { cell, schema: sqlite.schemas.text(&sqlite.connection, row.schema)? }))
 }

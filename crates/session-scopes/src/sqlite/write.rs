@@ -34,7 +34,7 @@ use crate::rows::values::{ChangePlanner, check_size};
 use crate::rows::work::WorkState;
 use crate::schema::SessionSchema;
 use crate::scope::{ByScope, by_scope};
-use crate::session::{Rewound, Session, Values};
+use crate::session::{RewindMark, ScopeValues, Session};
 use crate::store::{
     AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession, GetSession,
     LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession, WriteOrigin,
@@ -400,7 +400,7 @@ pub(super) fn rewind(
     request.expected.check(&request.key, row.version)?;
     row.check_version(&request.key, request.to)?;
     let history = SqliteHistory::read(&sqlite.connection, &row)?;
-    let rewound = Rewound { version: row.version + 1, to: request.to };
+    let rewound = RewindMark { version: row.version + 1, to: request.to };
     let (version, to) = (to_db(rewound.version), to_db(rewound.to));
     let mut written = WriteEffects::default();
     for stored in stored_since(&sqlite.connection, row.number, request.to)? {
@@ -428,7 +428,7 @@ pub(super) fn write_scope(
     sqlite: &mut SqliteConnection,
     request: &WriteScope,
     body: &str,
-) -> Result<Values, SessionError> {
+) -> Result<ScopeValues, SessionError> {
     let (app, user) = request.scope.parts();
     let scope = ScopeRow::find_or_make(&sqlite.connection, app, user)?.scope;
     if let Some(key) = &request.idempotency_key {

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
-use crate::session::{Session, Values};
+use crate::session::{ScopeValues, Session};
 
 type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
 
@@ -104,8 +104,8 @@ erase! {
     append: AppendEvent => Receipt;
     fork: ForkSession => Session;
     rewind: RewindSession => Receipt;
-    read_scope: ScopeKey => Values;
-    write_scope: WriteScope => Values;
+    read_scope: ScopeKey => ScopeValues;
+    write_scope: WriteScope => ScopeValues;
     prune: PruneSession => Pruned;
     verify: VerifySessions => Verified;
     forks: ListForks => Vec<ForkInfo>;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::requests::Cursor;
+use super::requests::SessionCursor;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId, WorkerId};
 use crate::time::Timestamp;
@@ -63,7 +63,7 @@ pub struct ListUnattended {
     /// The maximum number.
     pub limit: usize,
     /// The cursor of the last session before.
-    pub after: Option<Cursor>,
+    pub after: Option<SessionCursor>,
     /// Whether sessions are listed as well whose claim has not expired.
     pub with_claimed: bool,
 }
@@ -86,7 +86,7 @@ pub struct Unattended {
     /// The position of the newest waiting entry in its inbox; 0 if there is none.
     pub inbox: u64,
     /// Its place in the list.
-    pub cursor: Cursor,
+    pub cursor: SessionCursor,
 }
 
 impl Unattended {
@@ -97,7 +97,7 @@ impl Unattended {
         inbox: u64,
         number: i64,
     ) -> Self {
-        let cursor = Cursor::after(since, number);
+        let cursor = SessionCursor::after(since, number);
         Unattended { key, since, is_claimed, owner: None, is_due, inbox, cursor }
     }
 
@@ -124,6 +124,6 @@ impl ListUnattended {
     /// The bounds of the page: the place after which it begins.
     pub(crate) fn begins_after(&self) -> Result<(Timestamp, i64), SessionError> {
         let first = || (Timestamp::from_micros(i64::MIN), i64::MIN);
-        Ok(self.after.as_ref().map(Cursor::position).transpose()?.unwrap_or_else(first))
+        Ok(self.after.as_ref().map(SessionCursor::position).transpose()?.unwrap_or_else(first))
     }
 }

@@ -27,20 +27,20 @@ pub(crate) use self::inbox::{InputDigest, PreparedInput};
 pub use self::lists::{ListUnattended, ListUsers, Unattended};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::notices::NoticeSubscribers;
-pub use self::notices::{Notices, StoreNotice, StoreNotices, WatchStore};
+pub use self::notices::{NoticeSource, StoreNotice, StoreNotices, WatchStore};
 pub(crate) use self::origin::WriteOrigin;
 pub use self::requests::{
-    AppendEvent, Before, CreateSession, Cursor, DeleteSession, Deleted, EventRange, EventSizes, Expected,
-    FindEvent, FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneSession, Pruned,
-    REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionPage, StateSize,
-    WriteScope,
+    AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, EventSizes, Expected, FindEvent,
+    FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneBound, PruneSession, Pruned,
+    REMEMBERED_KEYS, REMEMBERED_REMOVALS, Receipt, RewindSession, ScopeKey, SessionCursor, SessionPage,
+    StateSize, WriteScope,
 };
 pub(crate) use self::requests::{RetentionBound, first_events, page_of};
-pub use self::verify::{FaultKind, FaultPlace, MAX_FAULTS, StoreFault, Verified, VerifySessions};
+pub use self::verify::{FaultPlace, MAX_FAULTS, StoreFault, StoreFaultKind, Verified, VerifySessions};
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
 pub use crate::session::Claim;
-use crate::session::{Session, Values};
+use crate::session::{ScopeValues, Session};
 
 /// The connections of a store to its database: see [`SessionStore::connections`]. A store begins with the default, all
 /// zero.
@@ -185,14 +185,17 @@ pub trait SessionStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the store fails.
-    fn read_scope(&self, scope: ScopeKey) -> impl Future<Output = Result<Values, SessionError>> + Send;
+    fn read_scope(&self, scope: ScopeKey) -> impl Future<Output = Result<ScopeValues, SessionError>> + Send;
 
     /// Writes to a scope without a session, and returns its values.
     ///
     /// # Errors
     /// [`SessionError::WrongScope`] for a key of another scope; [`SessionError::State`];
     /// [`SessionError::SchemaMismatch`]; [`SessionError::IdempotencyKeyReused`].
-    fn write_scope(&self, request: WriteScope) -> impl Future<Output = Result<Values, SessionError>> + Send;
+    fn write_scope(
+        &self,
+        request: WriteScope,
+    ) -> impl Future<Output = Result<ScopeValues, SessionError>> + Send;
 
     /// Deletes old events of a session and keeps its state.
     ///

@@ -95,11 +95,11 @@ fn digest(parts: &[&str]) -> u64 {
 }
 
 /// Notices of a store, until it is dropped.
-pub struct StoreNotices(Box<dyn Notices>);
+pub struct StoreNotices(Box<dyn NoticeSource>);
 
 impl StoreNotices {
     /// Notices from wherever they come.
-    pub fn new(notices: impl Notices + 'static) -> Self {
+    pub fn new(notices: impl NoticeSource + 'static) -> Self {
         StoreNotices(Box::new(notices))
     }
 
@@ -116,7 +116,7 @@ impl fmt::Debug for StoreNotices {
 }
 
 /// A source of notices: implemented by stores, polled by [`StoreNotices`].
-pub trait Notices: Send + Unpin {
+pub trait NoticeSource: Send + Unpin {
     /// The next notice; `None` if there are no more.
     fn poll_notice(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<StoreNotice>>;
 }
@@ -129,7 +129,7 @@ mod subscribers {
 
     use tokio::sync::mpsc;
 
-    use super::{Notices, StoreNotice, StoreNotices};
+    use super::{NoticeSource, StoreNotice, StoreNotices};
 
     /// The number of notices that wait for a slow subscriber. Further ones are dropped: it has to look anyway.
     const KEPT: usize = 256;
@@ -165,7 +165,7 @@ mod subscribers {
 
     struct NoticeSubscription(mpsc::Receiver<StoreNotice>);
 
-    impl Notices for NoticeSubscription {
+    impl NoticeSource for NoticeSubscription {
         fn poll_notice(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<StoreNotice>> {
             self.0.poll_recv(context)
         }

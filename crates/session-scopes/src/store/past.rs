@@ -2,7 +2,7 @@
 
 use super::requests::GetSession;
 use crate::error::SessionError;
-use crate::session::Visible;
+use crate::session::VisibleVersions;
 
 impl GetSession {
     /// Reads the session at an earlier version: with its values at that time, and the events up to it.
@@ -83,7 +83,7 @@ impl GetSession {
     }
 
     /// The ranges of versions whose events are read, if those up to a version are.
-    pub(crate) fn event_ranges(&self, visible: &Visible, version: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn event_ranges(&self, visible: &VisibleVersions, version: u64) -> Vec<(u64, u64)> {
         if self.hidden { vec![(0, version)] } else { visible.ranges().collect() }
     }
 

@@ -11,7 +11,7 @@ use stepfold_state_core::state::{Delta, StateError};
 
 use super::claims::{AppendClaim, TakeOver};
 use super::origin::WriteOrigin;
-use crate::changes::Seen;
+use crate::changes::SeenVersions;
 use crate::error::SessionError;
 use crate::event::{Event, EventKind, lower};
 use crate::ids::{
@@ -177,7 +177,7 @@ pub struct GetSession {
     /// The keys whose values are read, if values are requested; `None` for all.
     pub keys: Option<BTreeSet<Arc<str>>>,
     /// Restricts requested values to those that have changed since these versions.
-    pub since: Option<Seen>,
+    pub since: Option<SeenVersions>,
     /// The schema of the state that requested changes update: see [`incremental`](GetSession::incremental).
     pub incremental: Option<SessionSchema>,
     /// The requested version; the newest if `None`.
@@ -257,7 +257,7 @@ impl GetSession {
     /// ([`REMEMBERED_REMOVALS`]). Changes since a read of an earlier, deleted session with this key cannot be
     /// determined.
     #[must_use]
-    pub fn changed_since(mut self, seen: Seen) -> Self {
+    pub fn changed_since(mut self, seen: SeenVersions) -> Self {
         self.since = Some(seen);
         self
     }
@@ -466,7 +466,7 @@ pub struct ListSessions {
     /// The maximum number.
     pub limit: usize,
     /// The cursor at the end of the previous page.
-    pub after: Option<Cursor>,
+    pub after: Option<SessionCursor>,
     /// Whether the values of each session are requested.
     pub state: bool,
     /// The requested events of each session.
@@ -558,7 +558,7 @@ impl ListSessions {
 
     /// Continues after the previous page.
     #[must_use]
-    pub fn after(mut self, cursor: Option<Cursor>) -> Self {
+    pub fn after(mut self, cursor: Option<SessionCursor>) -> Self {
         self.after = cursor;
         self
     }
@@ -592,12 +592,12 @@ impl ListSessions {
 
 /// The end of a page. The text is specific to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(String);
+pub struct SessionCursor(String);
 
-impl Cursor {
+impl SessionCursor {
     /// A cursor with this text, as a store returned it.
     pub fn new(text: impl Into<String>) -> Self {
-        Cursor(text.into())
+        SessionCursor(text.into())
     }
 
     /// The text.
@@ -607,7 +607,7 @@ impl Cursor {
 
     /// The cursor after the session that was written at this time and has this number.
     pub(crate) fn after(updated: Timestamp, number: i64) -> Self {
-        Cursor(format!("{}.{number}", updated.as_micros()))
+        SessionCursor(format!("{}.{number}", updated.as_micros()))
     }
 
     pub(crate) fn position(&self) -> Result<(Timestamp, i64), SessionError> {
@@ -625,12 +625,12 @@ pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<Session>,
     /// The cursor of the next page; `None` at the end.
-    pub next: Option<Cursor>,
+    pub next: Option<SessionCursor>,
 }
 
 impl SessionPage {
     /// A page, with the cursor of the next one.
-    pub const fn new(sessions: Vec<Session>, next: Option<Cursor>) -> Self {
+    pub const fn new(sessions: Vec<Session>, next: Option<SessionCursor>) -> Self {
         SessionPage { sessions, next }
     }
 }
@@ -1090,23 +1090,23 @@ pub struct PruneSession {
     /// The session.
     pub key: SessionKey,
     /// The bound of the deleted events.
-    pub before: Before,
+    pub before: PruneBound,
 }
 
 impl PruneSession {
     /// Deletes old events of this session.
-    pub fn new(key: SessionKey, before: Before) -> Self {
+    pub fn new(key: SessionKey, before: PruneBound) -> Self {
         PruneSession { key, before }
     }
 
     /// The bound of retention for a session with these versions.
     pub(crate) fn kept(&self, oldest: u64, newest: u64) -> Result<RetentionBound, SessionError> {
         match self.before {
-            Before::Version(version) if version > newest => {
+            PruneBound::Version(version) if version > newest => {
                 Err(SessionError::no_such_version(&self.key, version, oldest, newest))
             }
-            Before::Version(version) => Ok(RetentionBound::From(version.max(oldest))),
-            Before::Time(time) => Ok(RetentionBound::Since(time)),
+            PruneBound::Version(version) => Ok(RetentionBound::From(version.max(oldest))),
+            PruneBound::Time(time) => Ok(RetentionBound::Since(time)),
         }
     }
 }
@@ -1122,7 +1122,7 @@ pub(crate) enum RetentionBound {
 /// The bound of the events that are deleted. The state is kept in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Before {
+pub enum PruneBound {
     /// Events up to this version, itself included. The session can still go back to it.
     Version(u64),
     /// All events before the first one at or after this time.

@@ -87,7 +87,7 @@ pub struct StoreFault {
     /// Its location.
     pub place: FaultPlace,
     /// Whether data is missing or damaged.
-    pub kind: FaultKind,
+    pub kind: StoreFaultKind,
     /// A description, for people.
     pub detail: String,
 }
@@ -123,7 +123,7 @@ pub enum FaultPlace {
 /// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum FaultKind {
+pub enum StoreFaultKind {
     /// Data is missing, although other data refers to it.
     Missing,
     /// Data differs from what was written.
@@ -133,8 +133,8 @@ pub enum FaultKind {
 impl fmt::Display for StoreFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
-            FaultKind::Missing => "missing",
-            FaultKind::Damaged => "damaged",
+            StoreFaultKind::Missing => "missing",
+            StoreFaultKind::Damaged => "damaged",
         };
         write!(f, "{kind}: {}: {}", self.place, self.detail)
     }

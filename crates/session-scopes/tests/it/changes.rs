@@ -3,8 +3,8 @@
 use proptest::test_runner::Config;
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    DeleteSession, Durability, GetSession, MemoryStore, PostgresOptions, ScopeKey, Seen, Session, SessionKey,
-    SessionStore, SqliteOptions, SqliteStore, Values, VerifySessions, WriteScope,
+    DeleteSession, Durability, GetSession, MemoryStore, PostgresOptions, ScopeKey, ScopeValues, SeenVersions,
+    Session, SessionKey, SessionStore, SqliteOptions, SqliteStore, VerifySessions, WriteScope,
 };
 use stepfold_state_core::state::State;
 
@@ -14,7 +14,7 @@ use crate::scenario::{append, create, key, schema, writing};
 /// A reader that keeps the state of a session, and updates it from time to time.
 struct Reader {
     key: SessionKey,
-    seen: Seen,
+    seen: SeenVersions,
     state: State,
 }
 
@@ -187,7 +187,7 @@ async fn new_items_alone_are_read(store: impl SessionStore) {
     let get = GetSession::new(mine).changed_since(before.seen()).incremental(&schema());
     let session = store.get(get).await.unwrap();
     let values = session.values.unwrap();
-    let appended = |values: &Values| -> Vec<(String, usize, Value)> {
+    let appended = |values: &ScopeValues| -> Vec<(String, usize, Value)> {
         assert_eq!((values.len(), values.removed().count()), (0, 0));
         let lists = values.appended();
         lists.map(|(key, list)| (key.to_owned(), list.length, json!(list.items))).collect()

@@ -1,16 +1,16 @@
 //! Our own stores take the exam.
 
 use stepfold_session_scopes::MemoryStore;
-use stepfold_session_scopes::contract::{Exam, Report};
+use stepfold_session_scopes::contract::{StoreExam, StoreExamReport};
 
-fn check(report: Report) {
+fn check(report: StoreExamReport) {
     let passed = report.passed().unwrap_or_else(|report| panic!("{report}"));
     assert!(passed.len() > 50, "only {} cases ran", passed.len());
 }
 
 #[tokio::test]
 async fn memory() {
-    check(Exam::new("memory", async || Ok(MemoryStore::new())).run().await);
+    check(StoreExam::new("memory", async || Ok(MemoryStore::new())).run().await);
 }
 
 #[cfg(feature = "sqlite")]
@@ -18,7 +18,7 @@ async fn memory() {
 async fn sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let store = stepfold_session_scopes::SqliteStore::open(folder.path().join("sessions.db")).unwrap();
-    check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
+    check(StoreExam::new("sqlite", async || Ok(store.clone())).run().await);
 }
 
 /// A task that finds the writer idle writes without the writer's thread.
@@ -30,7 +30,7 @@ async fn sqlite_that_does_not_flush() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions::new(folder.path().join("sessions.db")).durability(Durability::Process);
     let store = options.open().unwrap();
-    check(Exam::new("sqlite", async || Ok(store.clone())).run().await);
+    check(StoreExam::new("sqlite", async || Ok(store.clone())).run().await);
 }
 
 #[cfg(feature = "postgres")]
@@ -39,5 +39,5 @@ async fn postgres() {
     let Some(server) = crate::server::server() else { return };
     let url = server.database("contract").await;
     let store = stepfold_session_scopes::PostgresStore::open(url).await.unwrap();
-    check(Exam::new("postgres", async || Ok(store.clone())).run().await);
+    check(StoreExam::new("postgres", async || Ok(store.clone())).run().await);
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    AnyStore, Before, ClaimSession, CreateSession, DeleteSession, DequeueInput, Digest, EnqueueInput,
-    ErrorKind, EventId, EventRange, FaultKind, FaultPlace, ForkSession, GetSession, IdempotencyKey,
-    InboxEntry, InboxKind, InvocationId, Label, LabelVersion, ListForks, ListSessions, PostgresOptions,
-    PostgresStore, PruneSession, ReadInbox, ReadLabels, RewindSession, ScopeKey, ScopeVersions, Seen,
-    Session, SessionError, SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore, Verified,
+    AnyStore, ClaimSession, CreateSession, DeleteSession, DequeueInput, Digest, EnqueueInput, ErrorKind,
+    EventId, EventRange, FaultPlace, ForkSession, GetSession, IdempotencyKey, InboxEntry, InboxKind,
+    InvocationId, Label, LabelVersion, ListForks, ListSessions, PostgresOptions, PostgresStore, PruneBound,
+    PruneSession, ReadInbox, ReadLabels, RewindSession, ScopeKey, ScopeVersions, SeenVersions, Session,
+    SessionError, SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore, StoreFaultKind, Verified,
     VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
@@ -55,7 +55,7 @@ async fn fill(store: &impl SessionStore) -> Vec<SessionKey> {
     }
     rewind(store, &keys[9], 27, 13).await;
     append(store, &keys[9], 28, writing("after", &[("list", json!(["more"]))])).await.unwrap();
-    let prune = PruneSession::new(keys[10].clone(), Before::Version(12));
+    let prune = PruneSession::new(keys[10].clone(), PruneBound::Version(12));
     store.prune(prune).await.unwrap();
     for key in &keys[2..5] {
         work(store, key).await;
@@ -120,7 +120,7 @@ async fn asked(
     key: &SessionKey,
 ) -> Vec<(&'static str, Result<String, SessionError>)> {
     let get = || GetSession::new(key.clone());
-    let seen = Seen::new(2, ScopeVersions { app: 5, user: 1 });
+    let seen = SeenVersions::new(2, ScopeVersions { app: 5, user: 1 });
     let of_user = ScopeKey::User(key.app.clone(), key.user.clone());
     let session = |read: Result<Session, SessionError>| read.map(|read| format!("{:?}", shown(&read)));
     vec![
@@ -295,7 +295,7 @@ async fn a_whole_file_has_no_faults() {
 }
 
 /// What is done by hand to a file, and what a check names then. The numbers of sessions begin with 1.
-fn damages_of_a_file() -> Vec<(&'static str, FaultPlace, FaultKind)> {
+fn damages_of_a_file() -> Vec<(&'static str, FaultPlace, StoreFaultKind)> {
     let of = filled;
     let app = |key: Option<&str>| FaultPlace::Scope {
         app: "app".to_owned(),
@@ -306,90 +306,94 @@ fn damages_of_a_file() -> Vec<(&'static str, FaultPlace, FaultKind)> {
         (
             "UPDATE stepfold_events SET body = replace(body, 'message 4', 'massage 4') WHERE number = (4 << 32) + 5",
             FaultPlace::Versions(of(3), 5..=5),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "DELETE FROM stepfold_events WHERE number = (4 << 32) + 5",
             FaultPlace::Versions(of(3), 5..=5),
-            FaultKind::Missing,
+            StoreFaultKind::Missing,
         ),
         (
             "UPDATE stepfold_events SET trail = replace(trail, 'item 4', 'item 5') WHERE number = (4 << 32) + 5",
             FaultPlace::Versions(of(3), 5..=5),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "UPDATE stepfold_cells SET value = '41' WHERE stream = 4 AND key = 'n'",
             FaultPlace::Key(of(3), "n".to_owned()),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "DELETE FROM stepfold_cells WHERE stream = 4 AND key = 'n'",
             FaultPlace::Key(of(3), "n".to_owned()),
-            FaultKind::Missing,
+            StoreFaultKind::Missing,
         ),
         (
             "DELETE FROM stepfold_sessions WHERE number = 4",
             FaultPlace::UnknownSession { number: 4 },
-            FaultKind::Missing,
+            StoreFaultKind::Missing,
         ),
-        ("DELETE FROM stepfold_recent WHERE number = 4", FaultPlace::Session(of(3)), FaultKind::Missing),
-        ("DELETE FROM stepfold_lineage WHERE number = 4", FaultPlace::Session(of(3)), FaultKind::Missing),
+        ("DELETE FROM stepfold_recent WHERE number = 4", FaultPlace::Session(of(3)), StoreFaultKind::Missing),
+        (
+            "DELETE FROM stepfold_lineage WHERE number = 4",
+            FaultPlace::Session(of(3)),
+            StoreFaultKind::Missing,
+        ),
         (
             "UPDATE stepfold_sessions SET oldest = 2 WHERE number = 4",
             FaultPlace::Session(of(3)),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
-        ("DELETE FROM stepfold_rewinds", FaultPlace::Session(of(9)), FaultKind::Damaged),
-        ("UPDATE stepfold_rewinds SET visible = 7", FaultPlace::Session(of(9)), FaultKind::Damaged),
+        ("DELETE FROM stepfold_rewinds", FaultPlace::Session(of(9)), StoreFaultKind::Damaged),
+        ("UPDATE stepfold_rewinds SET visible = 7", FaultPlace::Session(of(9)), StoreFaultKind::Damaged),
         (
             "UPDATE stepfold_sessions SET claims = claims + 1 WHERE number = 4",
             FaultPlace::Session(of(3)),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "UPDATE stepfold_sessions SET claim_expires = claim_expires + 1 WHERE number = 4",
             FaultPlace::Session(of(3)),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "UPDATE stepfold_inbox SET body = replace(body, 'do 2', 'do 3') WHERE number = 4",
             FaultPlace::Session(of(3)),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "DELETE FROM stepfold_inbox WHERE number = 4 AND position = 3",
             FaultPlace::Session(of(3)),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "UPDATE stepfold_taken SET position = 7 WHERE number = 4",
             FaultPlace::Session(of(3)),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "UPDATE stepfold_shared SET value = '7' WHERE key = 'app:n'",
             app(Some("app:n")),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
-        ("DELETE FROM stepfold_shared WHERE key = 'app:n'", app(None), FaultKind::Damaged),
+        ("DELETE FROM stepfold_shared WHERE key = 'app:n'", app(None), StoreFaultKind::Damaged),
         (
             "DELETE FROM stepfold_shared_items WHERE key = 'app:list' AND place = 3",
             app(Some("app:list")),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "UPDATE stepfold_shared_items SET version = 1 WHERE key = 'app:list' AND place = 4",
             app(Some("app:list")),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "UPDATE stepfold_shared SET changed = changed - 1 WHERE key = 'app:n'",
             app(Some("app:n")),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
-        ("DELETE FROM stepfold_scopes WHERE user = ''", app(None), FaultKind::Missing),
-        ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, FaultKind::Damaged),
+        ("DELETE FROM stepfold_scopes WHERE user = ''", app(None), StoreFaultKind::Missing),
+        ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, StoreFaultKind::Damaged),
     ]
 }
 
@@ -523,7 +527,7 @@ async fn heads(store: &impl SessionStore, fourth: &str) -> Vec<Digest> {
     // A rewind adds an event; retention takes events and leaves the chain of the others.
     rewind(store, &key, 6, 2).await;
     chain.push(get(store, &key).await.head.unwrap());
-    store.prune(PruneSession::new(key.clone(), Before::Version(5))).await.unwrap();
+    store.prune(PruneSession::new(key.clone(), PruneBound::Version(5))).await.unwrap();
     assert_eq!(get(store, &key).await.head, chain.last().copied());
     assert!(store.verify(VerifySessions::all()).await.unwrap().is_whole());
     chain
@@ -536,46 +540,50 @@ fn filled(number: u64) -> SessionKey {
 }
 
 /// Changes by hand, each to a session of its own.
-fn damages() -> Vec<(&'static str, FaultPlace, FaultKind)> {
+fn damages() -> Vec<(&'static str, FaultPlace, StoreFaultKind)> {
     let versions = |number, version| FaultPlace::Versions(filled(number), version..=version);
     let of_key = |number, key: &str| FaultPlace::Key(filled(number), key.to_owned());
     let session = |number| FaultPlace::Session(filled(number));
     vec![
-        ("DELETE FROM stepfold_lineage WHERE number = 2", session(1), FaultKind::Damaged),
+        ("DELETE FROM stepfold_lineage WHERE number = 2", session(1), StoreFaultKind::Damaged),
         (
             "DELETE FROM stepfold_sessions WHERE number = 3",
             FaultPlace::UnknownSession { number: 3 },
-            FaultKind::Missing,
+            StoreFaultKind::Missing,
         ),
         (
             "UPDATE stepfold_events SET body = replace(body, 'message 4', 'massage 4') \
              WHERE stream = 4 AND version = 5",
             versions(3, 5),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
-        ("DELETE FROM stepfold_events WHERE stream = 5 AND version = 5", versions(4, 5), FaultKind::Missing),
+        (
+            "DELETE FROM stepfold_events WHERE stream = 5 AND version = 5",
+            versions(4, 5),
+            StoreFaultKind::Missing,
+        ),
         (
             "UPDATE stepfold_cells SET value = '41' WHERE stream = 6 AND key = 'n'",
             of_key(5, "n"),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
-        ("DELETE FROM stepfold_cells WHERE stream = 7 AND key = 'n'", session(6), FaultKind::Damaged),
+        ("DELETE FROM stepfold_cells WHERE stream = 7 AND key = 'n'", session(6), StoreFaultKind::Damaged),
         (
             "UPDATE stepfold_items SET items = replace(items, 'item 4', 'item 5') WHERE stream = 8 AND version = 5",
             of_key(7, "list"),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "DELETE FROM stepfold_items WHERE stream = 9 AND version = 3",
             of_key(8, "list"),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
-        ("DELETE FROM stepfold_rewinds WHERE stream = 10", session(9), FaultKind::Damaged),
-        ("UPDATE stepfold_sessions SET oldest = 13 WHERE number = 11", session(10), FaultKind::Damaged),
+        ("DELETE FROM stepfold_rewinds WHERE stream = 10", session(9), StoreFaultKind::Damaged),
+        ("UPDATE stepfold_sessions SET oldest = 13 WHERE number = 11", session(10), StoreFaultKind::Damaged),
     ]
 }
 
-fn check_named(report: &Verified, (sql, place, kind): &(&str, FaultPlace, FaultKind)) {
+fn check_named(report: &Verified, (sql, place, kind): &(&str, FaultPlace, StoreFaultKind)) {
     let is_named = report.faults.iter().any(|fault| fault.place == *place && fault.kind == *kind);
     assert!(is_named, "{sql}: {place:?} is not in {:#?}", report.faults);
 }
@@ -669,7 +677,7 @@ async fn branches_are_whole(store: impl SessionStore) {
     check(&[("label-1", 1), ("label-2", 4)], &["fork-2"]).await;
     let again = ForkSession::new(key.clone(), at(6)).with_id(fork("fork-1").id);
     store.fork(again).await.unwrap();
-    store.prune(PruneSession::new(key.clone(), Before::Version(2))).await.unwrap();
+    store.prune(PruneSession::new(key.clone(), PruneBound::Version(2))).await.unwrap();
     check(&[("label-2", 4)], &["fork-2", "fork-1"]).await;
     append(&store, &key, 5, writing("pruned", &[])).await.unwrap();
     let label = Label::new("label-2").unwrap();
@@ -783,24 +791,24 @@ async fn changes_to_shared_values_of_a_database_are_named_and_told() {
     };
     let of_alice = "scope = (SELECT scope FROM stepfold_scopes WHERE owner = 'alice')";
     let last_of_alice = format!("DELETE FROM stepfold_shared WHERE {of_alice}");
-    let damages: [(&str, FaultPlace, FaultKind); 5] = [
+    let damages: [(&str, FaultPlace, StoreFaultKind); 5] = [
         (
             "UPDATE stepfold_shared SET value = '7' WHERE key = 'app:n'",
             scope(None, Some("app:n")),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "DELETE FROM stepfold_shared_items WHERE key = 'app:list' AND place = 3",
             scope(None, Some("app:list")),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
         (
             "UPDATE stepfold_shared_items SET version = 1 WHERE key = 'app:list' AND place = 4",
             scope(None, Some("app:list")),
-            FaultKind::Damaged,
+            StoreFaultKind::Damaged,
         ),
-        (last_of_alice.as_str(), scope(Some("alice"), None), FaultKind::Damaged),
-        ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, FaultKind::Damaged),
+        (last_of_alice.as_str(), scope(Some("alice"), None), StoreFaultKind::Damaged),
+        ("UPDATE stepfold_schemas SET text = text || ' '", FaultPlace::Store, StoreFaultKind::Damaged),
     ];
     for (sql, ..) in &damages {
         server.run("damaged_scopes", sql).await;

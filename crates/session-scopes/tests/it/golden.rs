@@ -45,7 +45,8 @@ fn events() -> Vec<Event> {
         .with_started(["c2", "c3"])
         .with_metadata("trace", json!({"id": 7}));
     full.kind = stepfold_session_scopes::EventKind::new("step");
-    full.record = Some(stepfold_session_scopes::Record::new("run", 1, &json!({"phase": "tools"})).unwrap());
+    full.record =
+        Some(stepfold_session_scopes::RunRecord::new("run", 1, &json!({"phase": "tools"})).unwrap());
     let started = event("e3").with_kind(stepfold_session_scopes::EventKind::STARTED).with_started(["c2"]);
     vec![full, event("e2"), started]
 }

@@ -3,9 +3,10 @@
 
 use proptest::prelude::*;
 use stepfold_session_scopes::{
-    AnyStore, Author, Before, CreateSession, Durability, Event, EventId, EventRange, FaultKind, FaultPlace,
-    ForkSession, GetSession, InvocationId, ListSessions, MemoryStore, PostgresStore, PruneSession, Record,
-    RewindSession, SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore, VerifySessions,
+    AnyStore, Author, CreateSession, Durability, Event, EventId, EventRange, FaultPlace, ForkSession,
+    GetSession, InvocationId, ListSessions, MemoryStore, PostgresStore, PruneBound, PruneSession,
+    RewindSession, RunRecord, SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore,
+    StoreFaultKind, VerifySessions,
 };
 use stepfold_state_core::chat::Message;
 
@@ -56,7 +57,7 @@ fn deed() -> impl Strategy<Value = Deed> {
 }
 
 fn step(id: impl ToString, ends: bool, says: Option<&str>) -> Event {
-    let event = event(id).with_record(Record::new("run", 1, &"a step").unwrap());
+    let event = event(id).with_record(RunRecord::new("run", 1, &"a step").unwrap());
     let event = if ends { event.with_metadata(Event::EXIT, "final") } else { event };
     match says {
         Some(text) => event.with_message(Message::user(text)),
@@ -99,7 +100,7 @@ async fn make(store: &AnyStore, number: usize, of: &SessionKey, deed: &Deed) {
         }
         Deed::Prune { before } => {
             let Some(before) = place(*before) else { return };
-            store.prune(PruneSession::new(of.clone(), Before::Version(before))).await.unwrap();
+            store.prune(PruneSession::new(of.clone(), PruneBound::Version(before))).await.unwrap();
         }
         Deed::Copy => {
             if oldest > 0 {
@@ -223,7 +224,7 @@ async fn written(store: &impl SessionStore) {
 async fn is_told(store: &impl SessionStore) {
     let faults = store.verify(VerifySessions::session(key("Session"))).await.unwrap().faults;
     let found: Vec<_> = faults.iter().map(|fault| (fault.place.clone(), fault.kind)).collect();
-    assert_eq!(found, [(FaultPlace::Session(key("Session")), FaultKind::Damaged)], "{faults:?}");
+    assert_eq!(found, [(FaultPlace::Session(key("Session")), StoreFaultKind::Damaged)], "{faults:?}");
 }
 
 #[tokio::test]

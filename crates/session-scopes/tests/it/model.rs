@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use stepfold_session_scopes::{
-    Author, Before, CreateSession, DeleteSession, Durability, EventId, Expected, ForkSession, GetSession,
-    InvocationId, Label, LabelVersion, LifeId, ListForks, ListSessions, MemoryStore, PruneSession,
-    ReadLabels, RewindSession, SessionKey, SessionStore, SqliteOptions, VerifySessions,
+    Author, CreateSession, DeleteSession, Durability, EventId, Expected, ForkSession, GetSession,
+    InvocationId, Label, LabelVersion, LifeId, ListForks, ListSessions, MemoryStore, PruneBound,
+    PruneSession, ReadLabels, RewindSession, SessionKey, SessionStore, SqliteOptions, VerifySessions,
 };
 use stepfold_state_core::state::{Handler, Write};
 
@@ -131,7 +131,7 @@ impl<S: SessionStore> Pair<S> {
             }
             4 => {
                 let key = self.any();
-                let before = Before::Version(self.some_version(&key).await);
+                let before = PruneBound::Version(self.some_version(&key).await);
                 let _ = both!(self, prune, PruneSession::new(key, before));
             }
             5 if self.sessions.len() > 1 => {

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
-use stepfold_session_scopes::contract::Exam;
+use stepfold_session_scopes::contract::StoreExam;
 use stepfold_session_scopes::{PostgresOptions, PostgresStore, SessionStore, WatchStore};
 use tokio_postgres::NoTls;
 
@@ -65,7 +65,7 @@ async fn a_store_through_a_pooler_is_one() {
         let url = server.database(&format!("pooled_{connections}")).await;
         let Some(pooler) = Pooler::start(&url, "transaction", connections) else { return };
         let store = PostgresStore::open(pooler.url(&url)).await.unwrap();
-        let report = Exam::new("pooled", async || Ok(store.clone())).run().await;
+        let report = StoreExam::new("pooled", async || Ok(store.clone())).run().await;
         let passed = report.passed().unwrap_or_else(|report| panic!("{connections}: {report}"));
         assert!(passed.len() > 50, "only {} cases ran", passed.len());
         // It says that nothing can be heard, so that who would listen looks.

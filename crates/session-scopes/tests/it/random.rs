@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use stepfold_session_scopes::{
-    AppendEvent, Author, Before, EventId, Expected, ForkSession, InvocationId, PruneSession, RewindSession,
-    SessionKey, SessionStore,
+    AppendEvent, Author, EventId, Expected, ForkSession, InvocationId, PruneBound, PruneSession,
+    RewindSession, SessionKey, SessionStore,
 };
 use stepfold_state_core::state::{Delta, Handler, Write};
 
@@ -84,5 +84,5 @@ impl Random {
 }
 
 pub(crate) async fn prune(store: &impl SessionStore, key: SessionKey, before: u64) {
-    store.prune(PruneSession::new(key, Before::Version(before))).await.unwrap();
+    store.prune(PruneSession::new(key, PruneBound::Version(before))).await.unwrap();
 }

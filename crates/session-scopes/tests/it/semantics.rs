@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use stepfold_session_scopes::contract::Exam;
+use stepfold_session_scopes::contract::StoreExam;
 use stepfold_session_scopes::{KEY_PREFIX_APP, KEY_PREFIX_TEMP, KEY_PREFIX_USER, MemoryStore, SessionStore};
 use stepfold_state_core::state::{State, Template};
 
@@ -105,7 +105,7 @@ const ROWS: &[(&str, &[&str])] = &[
 
 #[tokio::test]
 async fn every_row_is_shown_by_a_case_that_passes() {
-    let passed = Exam::new("rows", async || Ok(MemoryStore::new())).run().await.passed().unwrap();
+    let passed = StoreExam::new("rows", async || Ok(MemoryStore::new())).run().await.passed().unwrap();
     let passed: BTreeSet<&str> = passed.into_iter().collect();
     for (row, cases) in ROWS {
         for case in *cases {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use stepfold_session_scopes::{
     AppendEvent, Author, Event, EventId, EventKind, GetSession, InvocationId, MemoryStore, PostgresStore,
-    Record, SessionStore, SqliteStore, Timestamp,
+    RunRecord, SessionStore, SqliteStore, Timestamp,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 use stepfold_state_core::state::Handler;
@@ -61,9 +61,9 @@ fn kind() -> impl Strategy<Value = EventKind> {
     prop_oneof![Just(EventKind::MESSAGE), Just(EventKind::STARTED), text().prop_map(EventKind::new)]
 }
 
-fn record() -> impl Strategy<Value = Record> {
+fn record() -> impl Strategy<Value = RunRecord> {
     (text(), any::<u64>(), json_value())
-        .prop_map(|(format, version, data)| Record::new(format, version, &data).unwrap())
+        .prop_map(|(format, version, data)| RunRecord::new(format, version, &data).unwrap())
 }
 
 /// Values for keys of all scopes; none is a removal.

@@ -1,7 +1,7 @@
 //! Damage to the index of tags, which no read of an event notices.
 
 use stepfold_session_scopes::{
-    FaultKind, FaultPlace, FindTagged, PostgresStore, SessionStore, SqliteStore, VerifySessions,
+    FaultPlace, FindTagged, PostgresStore, SessionStore, SqliteStore, StoreFaultKind, VerifySessions,
 };
 
 use crate::scenario::{append, create, event, key};
@@ -27,7 +27,11 @@ async fn checked(store: &impl SessionStore) {
     let faults = store.verify(VerifySessions::session(key("s"))).await.unwrap().faults;
     let found: Vec<_> = faults.iter().map(|fault| (fault.place.clone(), fault.kind)).collect();
     let at = |version| FaultPlace::Versions(key("s"), version..=version);
-    let expected = [(at(1), FaultKind::Missing), (at(2), FaultKind::Damaged), (at(3), FaultKind::Missing)];
+    let expected = [
+        (at(1), StoreFaultKind::Missing),
+        (at(2), StoreFaultKind::Damaged),
+        (at(3), StoreFaultKind::Missing),
+    ];
     assert_eq!(found, expected, "{faults:?}");
 }
 

@@ -6,9 +6,9 @@
 use proptest::prelude::*;
 use serde_json::json;
 use stepfold_session_scopes::{
-    Author, Before, CreateSession, DeleteSession, EventId, EventRange, Expected, ForkSession, GetSession,
-    InvocationId, ListSessions, MemoryStore, PruneSession, RewindSession, ScopeKey, SessionError, SessionId,
-    SessionKey, SessionStore, SqliteStore, WriteScope,
+    Author, CreateSession, DeleteSession, EventId, EventRange, Expected, ForkSession, GetSession,
+    InvocationId, ListSessions, MemoryStore, PruneBound, PruneSession, RewindSession, ScopeKey, SessionError,
+    SessionId, SessionKey, SessionStore, SqliteStore, WriteScope,
 };
 
 use crate::scenario::{at, schema, writing};
@@ -106,7 +106,7 @@ impl Call {
                 format!("{:?}", store.rewind(rewind).await?)
             }
             _ if self.other == 0 => {
-                let before = Before::Version(self.number);
+                let before = PruneBound::Version(self.number);
                 format!("{:?}", store.prune(PruneSession::new(key, before)).await?)
             }
             _ if self.other == 1 => {

@@ -96,7 +96,7 @@ pub struct TranscriptFault {
     /// The tool call, if the fault concerns one.
     pub call_id: Option<String>,
     /// The kind of fault.
-    pub kind: FaultKind,
+    pub kind: TranscriptFaultKind,
 }
 
 impl fmt::Display for TranscriptFault {
@@ -112,7 +112,7 @@ impl fmt::Display for TranscriptFault {
 /// The kinds of faults of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum FaultKind {
+pub enum TranscriptFaultKind {
     /// A tool call without a result directly after its message.
     Unanswered,
     /// A tool result without a call in its step.
@@ -143,22 +143,22 @@ pub enum FaultKind {
     SeveralResults,
 }
 
-impl fmt::Display for FaultKind {
+impl fmt::Display for TranscriptFaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FaultKind::Unanswered => f.write_str("missing result"),
-            FaultKind::Orphan => f.write_str("result without a call"),
-            FaultKind::AnsweredTwice => f.write_str("duplicate result"),
-            FaultKind::DuplicateCallId => f.write_str("duplicate call id"),
-            FaultKind::EmptyCallId => f.write_str("empty call id"),
-            FaultKind::WrongName { called, answered } => {
+            TranscriptFaultKind::Unanswered => f.write_str("missing result"),
+            TranscriptFaultKind::Orphan => f.write_str("result without a call"),
+            TranscriptFaultKind::AnsweredTwice => f.write_str("duplicate result"),
+            TranscriptFaultKind::DuplicateCallId => f.write_str("duplicate call id"),
+            TranscriptFaultKind::EmptyCallId => f.write_str("empty call id"),
+            TranscriptFaultKind::WrongName { called, answered } => {
                 write!(f, "expected a result of `{called}`, found one of `{answered}`")
             }
-            FaultKind::Misplaced { part, role } => {
+            TranscriptFaultKind::Misplaced { part, role } => {
                 write!(f, "invalid `{part}` part in a {role} message")
             }
-            FaultKind::NoResult => f.write_str("tool message without a result"),
-            FaultKind::SeveralResults => f.write_str("tool message with several results"),
+            TranscriptFaultKind::NoResult => f.write_str("tool message without a result"),
+            TranscriptFaultKind::SeveralResults => f.write_str("tool message with several results"),
         }
     }
 }
@@ -199,8 +199,10 @@ impl<'a> TranscriptChecker<'a> {
     fn parts(&mut self, index: usize, message: &Message) {
         for part in message.parts() {
             if !may_hold(message.role(), &part.content) {
-                let kind =
-                    FaultKind::Misplaced { part: part.content.kind().to_owned(), role: message.role() };
+                let kind = TranscriptFaultKind::Misplaced {
+                    part: part.content.kind().to_owned(),
+                    role: message.role(),
+                };
                 self.fault(index, None, kind);
             }
         }
@@ -213,9 +215,9 @@ impl<'a> TranscriptChecker<'a> {
             let call = &self.calls.calls[position];
             let id = call.id;
             if id.is_empty() {
-                self.fault(index, Some(id), FaultKind::EmptyCallId);
+                self.fault(index, Some(id), TranscriptFaultKind::EmptyCallId);
             } else if call.is_duplicate {
-                self.fault(index, Some(id), FaultKind::DuplicateCallId);
+                self.fault(index, Some(id), TranscriptFaultKind::DuplicateCallId);
             }
         }
     }
@@ -231,9 +233,9 @@ impl<'a> TranscriptChecker<'a> {
             self.result(index, result);
         }
         match count {
-            0 => self.fault(index, None, FaultKind::NoResult),
+            0 => self.fault(index, None, TranscriptFaultKind::NoResult),
             1 => {}
-            _ => self.fault(index, None, FaultKind::SeveralResults),
+            _ => self.fault(index, None, TranscriptFaultKind::SeveralResults),
         }
     }
 
@@ -241,10 +243,10 @@ impl<'a> TranscriptChecker<'a> {
         let kind = match self.calls.answer(result.call_id()) {
             ResultMatch::Call { name, .. } if name == result.name() => return,
             ResultMatch::Call { name, .. } => {
-                FaultKind::WrongName { called: name.to_owned(), answered: result.name().to_owned() }
+                TranscriptFaultKind::WrongName { called: name.to_owned(), answered: result.name().to_owned() }
             }
-            ResultMatch::AnsweredCall => FaultKind::AnsweredTwice,
-            ResultMatch::NoCall => FaultKind::Orphan,
+            ResultMatch::AnsweredCall => TranscriptFaultKind::AnsweredTwice,
+            ResultMatch::NoCall => TranscriptFaultKind::Orphan,
         };
         self.fault(index, Some(result.call_id()), kind);
     }
@@ -255,14 +257,14 @@ impl<'a> TranscriptChecker<'a> {
                 self.faults.push(TranscriptFault {
                     message: self.step,
                     call_id: Some(call.id.to_owned()),
-                    kind: FaultKind::Unanswered,
+                    kind: TranscriptFaultKind::Unanswered,
                 });
             }
         }
         self.calls.clear();
     }
 
-    fn fault(&mut self, message: usize, call_id: Option<&str>, kind: FaultKind) {
+    fn fault(&mut self, message: usize, call_id: Option<&str>, kind: TranscriptFaultKind) {
         self.faults.push(TranscriptFault { message, call_id: call_id.map(str::to_owned), kind });
     }
 }

@@ -18,17 +18,17 @@ pub const INTERRUPTED: &str =
 /// A repaired conversation, and its repairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Repaired {
+pub struct RepairedTranscript {
     /// The conversation; it passes [`check`](Transcript::check).
     pub transcript: Transcript,
     /// The repairs, in the order of their messages. Empty if the conversation was well-formed.
     pub repairs: Vec<Repair>,
 }
 
-impl Repaired {
+impl RepairedTranscript {
     /// A well-formed conversation, which needs no repairs.
     pub const fn unchanged(transcript: Transcript) -> Self {
-        Repaired { transcript, repairs: Vec::new() }
+        RepairedTranscript { transcript, repairs: Vec::new() }
     }
 }
 
@@ -129,9 +129,9 @@ impl Transcript {
     /// assert_eq!(repaired.repairs[0].to_string(), "message 1, call `c2`: answered as interrupted");
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
-    pub fn repair(&self) -> Repaired {
+    pub fn repair(&self) -> RepairedTranscript {
         if self.check().is_ok() {
-            return Repaired { transcript: self.clone(), repairs: Vec::new() };
+            return RepairedTranscript { transcript: self.clone(), repairs: Vec::new() };
         }
         let mut repairer = TranscriptRepairer::default();
         for (index, message) in self.iter().enumerate() {
@@ -318,7 +318,7 @@ impl<'a> TranscriptRepairer<'a> {
     }
 
     /// Answers the open calls, and concatenates the blocks.
-    fn finish(mut self) -> Repaired {
+    fn finish(mut self) -> RepairedTranscript {
         let mut transcript = Transcript::new();
         for block in std::mem::take(&mut self.blocks) {
             transcript.push(block.message);
@@ -337,7 +337,7 @@ impl<'a> TranscriptRepairer<'a> {
         }
         // NOTE: Unanswered calls are reported last.
         self.repairs.sort_by_key(|repair| repair.message);
-        Repaired { transcript, repairs: self.repairs }
+        RepairedTranscript { transcript, repairs: self.repairs }
     }
 
     fn report(&mut self, message: usize, call_id: Option<&str>, kind: RepairKind) {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::extras::storable;
 use super::message::join_text;
 use super::{Content, Part};
-use crate::json_schema::Kinds;
+use crate::json_schema::ValueKinds;
 use crate::{MAX_DEPTH, depth};
 
 /// A tool call.
@@ -80,7 +80,7 @@ impl Arguments {
                 Ok(arguments) => return arguments,
                 Err(_) => format!("nested deeper than {MAX_DEPTH} levels"),
             },
-            Ok(other) => format!("expected a JSON object, found {}", Kinds::of_value(&other)),
+            Ok(other) => format!("expected a JSON object, found {}", ValueKinds::of_value(&other)),
             Err(error) => error.to_string(),
         };
         Arguments(ArgumentsRepr::Malformed(Box::new(MalformedText { text, error })))

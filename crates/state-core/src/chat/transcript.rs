@@ -39,7 +39,7 @@ use crate::{List, list};
 pub struct Transcript(List<Arc<Message>>);
 
 /// Borrows the messages of a [`Transcript`] in order; see [`Transcript::iter`].
-pub type Iter<'a> = list::Iter<'a, Arc<Message>>;
+pub type MessageIter<'a> = list::ListIter<'a, Arc<Message>>;
 
 impl Transcript {
     /// An empty conversation.
@@ -101,12 +101,12 @@ impl Transcript {
     }
 
     /// All messages, from either end.
-    pub fn iter(&self) -> Iter<'_> {
+    pub fn iter(&self) -> MessageIter<'_> {
         self.0.iter()
     }
 
     /// The messages from `index` on; empty at or after the end. Skipping costs nothing.
-    pub fn iter_from(&self, index: usize) -> Iter<'_> {
+    pub fn iter_from(&self, index: usize) -> MessageIter<'_> {
         self.0.iter_from(index)
     }
 
@@ -168,9 +168,9 @@ impl<M: Into<Arc<Message>>> FromIterator<M> for Transcript {
 
 impl<'a> IntoIterator for &'a Transcript {
     type Item = &'a Arc<Message>;
-    type IntoIter = Iter<'a>;
+    type IntoIter = MessageIter<'a>;
 
-    fn into_iter(self) -> Iter<'a> {
+    fn into_iter(self) -> MessageIter<'a> {
         self.iter()
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 #[cfg(feature = "validation")]
 use super::fit::KnownRules;
 use super::keywords::is_annotation;
-use super::kinds::Kinds;
+use super::kinds::ValueKinds;
 #[cfg(not(feature = "validation"))]
 use super::value_type::array_branch;
 #[cfg(feature = "validation")]
@@ -33,7 +33,7 @@ pub(crate) enum SchemaOrigin {
 /// Checks values against one schema: first their kind, then the schema's other rules, then whether the typed
 /// reader can read them, if there is one: JSON Schema has no range of an `i64`.
 pub(super) struct ValueChecker {
-    kinds: Kinds,
+    kinds: ValueKinds,
     rules: Option<KeywordRules>,
     decode_check: Option<DecodeCheck>,
 }
@@ -41,7 +41,7 @@ pub(super) struct ValueChecker {
 impl ValueChecker {
     pub(super) fn new(
         schema: &Value,
-        kinds: Kinds,
+        kinds: ValueKinds,
         decode_check: Option<DecodeCheck>,
         origin: SchemaOrigin,
     ) -> Result<Self, String> {
@@ -52,12 +52,12 @@ impl ValueChecker {
         Ok(ValueChecker { kinds, rules: Some(KeywordRules::new(schema, origin)?), decode_check })
     }
 
-    pub(super) fn of_kinds(kinds: Kinds) -> Self {
+    pub(super) fn of_kinds(kinds: ValueKinds) -> Self {
         ValueChecker { kinds, rules: None, decode_check: None }
     }
 
     pub(super) fn check(&self, value: &Value) -> Result<(), Issues> {
-        if !self.kinds.contains(Kinds::of_value(value)) {
+        if !self.kinds.contains(ValueKinds::of_value(value)) {
             return Err(wrong_kind(self.kinds, value).into());
         }
         if let Some(rules) = &self.rules {
@@ -72,14 +72,14 @@ impl ValueChecker {
 
 /// Without a JSON Schema library: the kinds of a list's items.
 #[cfg(not(feature = "validation"))]
-struct KeywordRules(Kinds);
+struct KeywordRules(ValueKinds);
 
 #[cfg(not(feature = "validation"))]
 impl KeywordRules {
     #[expect(clippy::unnecessary_wraps, reason = "the counterpart of a fallible function")]
     fn new(schema: &Value, _: SchemaOrigin) -> Result<Self, String> {
         let item = array_branch(schema).and_then(|array| array.get("items"));
-        Ok(KeywordRules(item.map_or(Kinds::ALL, |item| Kinds::of(schema, item))))
+        Ok(KeywordRules(item.map_or(ValueKinds::ALL, |item| ValueKinds::of(schema, item))))
     }
 
     fn check(&self, value: &Value) -> Result<(), Issues> {
@@ -88,7 +88,7 @@ impl KeywordRules {
             .into_iter()
             .flatten()
             .enumerate()
-            .filter(|(_, item)| !self.0.contains(Kinds::of_value(item)))
+            .filter(|(_, item)| !self.0.contains(ValueKinds::of_value(item)))
             .map(|(index, item)| Issue { path: format!("$[{index}]"), ..wrong_kind(self.0, item) })
             .take(MAX_FAULTS)
             .collect();
@@ -190,7 +190,7 @@ fn allowed_values(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
 fn compile(schema: &Value) -> Result<jsonschema::Validator, String> {
     jsonschema::options()
         // NOTE: JSON Schema accepts 1.0 as an integer, but a typed reader does not (docs/decisions/state.md).
-        .with_keyword("type", |_, names, _| Ok(Box::new(StrictType(Kinds::of_type_keyword(names)))))
+        .with_keyword("type", |_, names, _| Ok(Box::new(StrictType(ValueKinds::of_type_keyword(names)))))
         .build(schema)
         .map_err(|error| error.to_string())
 }
@@ -215,24 +215,24 @@ fn json_path(location: &jsonschema::paths::Location) -> String {
 
 /// The keyword `type`, by strict kinds: 1.0 is not an integer.
 #[cfg(feature = "validation")]
-struct StrictType(Kinds);
+struct StrictType(ValueKinds);
 
 #[cfg(feature = "validation")]
 impl<'i> jsonschema::Keyword<'i> for StrictType {
     fn validate(&self, value: &'i Value) -> Result<(), jsonschema::ValidationError<'i>> {
-        if self.0.contains(Kinds::of_value(value)) {
+        if self.0.contains(ValueKinds::of_value(value)) {
             return Ok(());
         }
         Err(jsonschema::ValidationError::custom(wrong_kind(self.0, value).message))
     }
 
     fn is_valid(&self, value: &'i Value) -> bool {
-        self.0.contains(Kinds::of_value(value))
+        self.0.contains(ValueKinds::of_value(value))
     }
 }
 
-fn wrong_kind(expected: Kinds, found: &Value) -> Issue {
-    Issue::new("$", format!("expected {expected}, found {}", Kinds::of_value(found)))
+fn wrong_kind(expected: ValueKinds, found: &Value) -> Issue {
+    Issue::new("$", format!("expected {expected}, found {}", ValueKinds::of_value(found)))
 }
 
 #[cfg(all(test, feature = "validation"))]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Number, Value};
 
 use super::keywords::{is_required, literals};
-use super::kinds::Kinds;
+use super::kinds::ValueKinds;
 
 /// Checks whether a value fits a schema, by kinds, listed values, bounds of numbers, and properties.
 ///
@@ -36,7 +36,7 @@ const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 /// The known rules of a schema.
 #[derive(Debug)]
 pub(super) struct KnownRules {
-    kinds: Kinds,
+    kinds: ValueKinds,
     literals: Option<Vec<Value>>,
     minimum: f64,
     maximum: f64,
@@ -52,7 +52,7 @@ pub(super) struct KnownRules {
 }
 
 impl KnownRules {
-    fn of_kinds(kinds: Kinds) -> Self {
+    fn of_kinds(kinds: ValueKinds) -> Self {
         KnownRules {
             kinds,
             literals: None,
@@ -70,10 +70,10 @@ impl KnownRules {
 
     pub(super) fn of(schema: &Value) -> Self {
         match schema {
-            Value::Bool(false) => KnownRules::of_kinds(Kinds::NONE),
-            Value::Bool(true) => KnownRules::of_kinds(Kinds::ALL),
+            Value::Bool(false) => KnownRules::of_kinds(ValueKinds::NONE),
+            Value::Bool(true) => KnownRules::of_kinds(ValueKinds::ALL),
             Value::Object(fields) => {
-                let mut fit = KnownRules::of_kinds(Kinds::of_type(fields));
+                let mut fit = KnownRules::of_kinds(ValueKinds::of_type(fields));
                 fit.literals = literals(fields).map(<[Value]>::to_vec);
                 // NOTE: `literals` reads only one of the two keywords.
                 fit.is_exact = !(fields.contains_key("const") && fields.contains_key("enum"));
@@ -83,14 +83,14 @@ impl KnownRules {
                 }
                 fit
             }
-            _ => KnownRules { is_exact: false, ..KnownRules::of_kinds(Kinds::ALL) },
+            _ => KnownRules { is_exact: false, ..KnownRules::of_kinds(ValueKinds::ALL) },
         }
     }
 
     /// Reads one keyword; `None` if it is unknown or its value is not valid for JSON Schema.
     fn read(&mut self, keyword: &str, rule: &Value) -> Option<()> {
         match (keyword, rule) {
-            ("type", names) => Kinds::are_types(names).then_some(())?,
+            ("type", names) => ValueKinds::are_types(names).then_some(())?,
             ("enum", Value::Array(values)) if !values.is_empty() => {}
             ("minimum", Value::Number(bound)) => self.minimum = exact(bound)?,
             ("maximum", Value::Number(bound)) => self.maximum = exact(bound)?,
@@ -141,7 +141,7 @@ impl KnownRules {
     }
 
     pub(super) fn accepts(&self, value: &Value) -> bool {
-        self.kinds.contains(Kinds::of_value(value))
+        self.kinds.contains(ValueKinds::of_value(value))
             && self.literals.as_ref().is_none_or(|values| values.contains(value))
             && self.all.iter().all(|fit| fit.accepts(value))
             && self.alternatives.iter().all(|fits| fits.iter().any(|fit| fit.accepts(value)))
@@ -205,13 +205,16 @@ pub fn exclude_each_other(first: &Value, second: &Value) -> bool {
     };
     match literals(one).or(literals(other)) {
         Some(values) => !values.iter().any(|value| fits(first, value) && fits(second, value)),
-        None => !Kinds::of_type(one).meets(Kinds::of_type(other)) || are_disjoint_objects(one, other),
+        None => {
+            !ValueKinds::of_type(one).meets(ValueKinds::of_type(other)) || are_disjoint_objects(one, other)
+        }
     }
 }
 
 /// Whether both are objects that differ in a property.
 fn are_disjoint_objects(first: &Map<String, Value>, second: &Map<String, Value>) -> bool {
-    let are_objects = [first, second].into_iter().all(|fields| Kinds::of_type(fields) == Kinds::OBJECT);
+    let are_objects =
+        [first, second].into_iter().all(|fields| ValueKinds::of_type(fields) == ValueKinds::OBJECT);
     are_objects
         && (requires_conflicting_property(first, second) || requires_conflicting_property(second, first))
 }

@@ -18,7 +18,7 @@ use serde_json::Value;
 pub(crate) use self::check::DecodeCheck;
 pub use self::fit::{allows_null, exclude_each_other, fits};
 pub use self::keywords::{alternatives, is_annotation, is_required, literals, subschemas_mut};
-pub use self::kinds::Kinds;
+pub use self::kinds::ValueKinds;
 pub(crate) use self::references::standalone;
 pub use self::references::{check_bounded, target};
 pub use self::value_type::{InvalidSchema, ValueType};

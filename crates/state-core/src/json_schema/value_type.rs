@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::check::{DecodeCheck, SchemaOrigin, ValueChecker};
 use super::keywords::has_only_rules;
-use super::kinds::Kinds;
+use super::kinds::ValueKinds;
 use super::references::{resolve, standalone};
 use crate::depth;
 use crate::faults::Issues;
@@ -64,12 +64,12 @@ impl ValueType {
             return Err(fault);
         }
         let shape = SchemaShape::of(&schema);
-        if shape.kinds == Kinds::NONE {
+        if shape.kinds == ValueKinds::NONE {
             return Err("no value matches it".to_owned());
         }
         let whole = ValueChecker::new(&schema, shape.kinds, decode_check, origin)?;
         let items = match shape.item_schema(&schema) {
-            Some(items) => Some(ValueChecker::new(&items, Kinds::ARRAY, decode_check, origin)?),
+            Some(items) => Some(ValueChecker::new(&items, ValueKinds::ARRAY, decode_check, origin)?),
             None => None,
         };
         Ok(ValueType { schema, shape, whole, items })
@@ -88,7 +88,7 @@ impl ValueType {
         let schema = Value::Bool(true);
         let shape = SchemaShape::of(&schema);
         let whole = ValueChecker::of_kinds(shape.kinds);
-        let items = Some(ValueChecker::of_kinds(Kinds::ARRAY));
+        let items = Some(ValueChecker::of_kinds(ValueKinds::ARRAY));
         ValueType { schema, shape, whole, items }
     }
 
@@ -97,13 +97,13 @@ impl ValueType {
         &self.schema
     }
 
-    pub(crate) fn kinds(&self) -> Kinds {
+    pub(crate) fn kinds(&self) -> ValueKinds {
         self.shape.kinds
     }
 
     /// Whether the type is an array, or an array or null, that can grow.
     pub(crate) fn is_growable_list(&self) -> bool {
-        self.shape.kinds.without(Kinds::NULL) == Kinds::ARRAY && !self.shape.is_fixed_length
+        self.shape.kinds.without(ValueKinds::NULL) == ValueKinds::ARRAY && !self.shape.is_fixed_length
     }
 
     /// Whether an array of this many items may be invalid although each item was checked: its length is not
@@ -115,7 +115,7 @@ impl ValueType {
 
     /// Whether any array of this many valid items is valid.
     pub(crate) fn accepts_list_of(&self, length: usize) -> bool {
-        self.items.is_some() && self.kinds().contains(Kinds::ARRAY) && !self.may_reject_list_of(length)
+        self.items.is_some() && self.kinds().contains(ValueKinds::ARRAY) && !self.may_reject_list_of(length)
     }
 
     /// Whether checking the new fields of an object is enough to check the merged object.
@@ -153,13 +153,13 @@ impl fmt::Display for ValueType {
     }
 }
 
-fn write_description(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: Kinds) -> fmt::Result {
-    let item = schema.get("items").filter(|_| kinds.without(Kinds::NULL) == Kinds::ARRAY);
+fn write_description(f: &mut fmt::Formatter<'_>, schema: &Value, kinds: ValueKinds) -> fmt::Result {
+    let item = schema.get("items").filter(|_| kinds.without(ValueKinds::NULL) == ValueKinds::ARRAY);
     match (item, schema.get("title").and_then(Value::as_str)) {
         (Some(item), _) => {
             f.write_str("list of ")?;
-            write_description(f, item, Kinds::of(item, item))?;
-            if kinds.contains(Kinds::NULL) { f.write_str(" or null") } else { Ok(()) }
+            write_description(f, item, ValueKinds::of(item, item))?;
+            if kinds.contains(ValueKinds::NULL) { f.write_str(" or null") } else { Ok(()) }
         }
         (None, Some(title)) => f.write_str(title),
         (None, None) => {
@@ -189,14 +189,14 @@ fn fault_of(schema: &Value) -> Option<String> {
 }
 
 fn fault_of_type_name(name: &str) -> Option<String> {
-    (Kinds::named(name) == Kinds::NONE).then(|| {
+    (ValueKinds::named(name) == ValueKinds::NONE).then(|| {
         format!("unknown type \"{name}\"; available: null, boolean, integer, number, string, array, object")
     })
 }
 
 /// Properties of a schema that are known without a value.
 struct SchemaShape {
-    kinds: Kinds,
+    kinds: ValueKinds,
     has_list_rules: bool,
     /// The minimum and maximum length of an array.
     lengths: (u64, u64),
@@ -212,7 +212,7 @@ impl SchemaShape {
         let lengths = bound("minItems", 0).zip(bound("maxItems", u64::MAX));
         let rules = ["type", "items", "minItems", "maxItems"];
         SchemaShape {
-            kinds: Kinds::of(schema, schema),
+            kinds: ValueKinds::of(schema, schema),
             // NOTE: Odd bounds, and rules that this module does not read, are left to a check of the whole
             // array.
             has_list_rules: lengths.is_none() || array.is_none_or(|array| !has_only_rules(array, &rules)),
@@ -226,7 +226,7 @@ impl SchemaShape {
     /// The schema of an array of new items, for types that can be arrays with items of one type.
     fn item_schema(&self, schema: &Value) -> Option<Value> {
         let array = array_branch(schema)?;
-        if !self.kinds.contains(Kinds::ARRAY) || self.is_fixed_length {
+        if !self.kinds.contains(ValueKinds::ARRAY) || self.is_fixed_length {
             return None;
         }
         let mut items = Map::new();
@@ -245,9 +245,9 @@ pub(super) fn array_branch(root: &Value) -> Option<&Value> {
     let Some(keyword) = ["anyOf", "oneOf"].into_iter().find(|keyword| schema.get(keyword).is_some()) else {
         return Some(schema);
     };
-    let kinds = |branch: &Value| Kinds::of(root, branch);
+    let kinds = |branch: &Value| ValueKinds::of(root, branch);
     let branches = schema.get(keyword)?.as_array()?;
-    let mut arrays = branches.iter().filter(|branch| kinds(branch).meets(Kinds::ARRAY));
+    let mut arrays = branches.iter().filter(|branch| kinds(branch).meets(ValueKinds::ARRAY));
     let array = resolve(root, arrays.next()?);
     // NOTE: Rules next to the alternatives would apply to the array, too.
     (arrays.next().is_none() && has_only_rules(schema, &[keyword])).then_some(array)
@@ -328,9 +328,9 @@ mod tests {
     #[test]
     fn a_type_that_refers_to_itself_alone_ends() {
         let looped = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}});
-        assert_eq!(SchemaShape::of(&looped).kinds, Kinds::ALL);
+        assert_eq!(SchemaShape::of(&looped).kinds, ValueKinds::ALL);
         let branches = vec![json!({"$ref": "#/$defs/a"}); 20];
         let wide = json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": branches}}});
-        assert_eq!(SchemaShape::of(&wide).kinds, Kinds::ALL);
+        assert_eq!(SchemaShape::of(&wide).kinds, ValueKinds::ALL);
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::error::{HandlerError, StateError};
 use crate::decode::decode;
 use crate::faults::Issue;
-use crate::json_schema::{Kinds, ValueType};
+use crate::json_schema::{ValueKinds, ValueType};
 
 /// Merges a write into the current value of a key: a *reducer*.
 ///
@@ -306,11 +306,11 @@ impl Handler {
             // NOTE: They may return any type; each result is checked.
             MergeRule::ReplaceValues | MergeRule::FirstWins | MergeRule::Custom(_) => return None,
             MergeRule::MergeLists | MergeRule::Union | MergeRule::UpsertBy(_) | MergeRule::KeepLast(_) => {
-                Kinds::ARRAY
+                ValueKinds::ARRAY
             }
-            MergeRule::MergeMaps => Kinds::OBJECT,
-            MergeRule::Sum => Kinds::NUMBER,
-            MergeRule::Max | MergeRule::Min => Kinds::NUMBER.union(Kinds::STRING),
+            MergeRule::MergeMaps => ValueKinds::OBJECT,
+            MergeRule::Sum => ValueKinds::NUMBER,
+            MergeRule::Max | MergeRule::Min => ValueKinds::NUMBER.union(ValueKinds::STRING),
         };
         let fits = value_type.kinds().meets(needed);
         (!fits).then(|| format!("requires {needed}, found {value_type}"))

@@ -109,7 +109,7 @@ pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
         Some("longer than 256 bytes")
     } else if name.is_empty() {
         Some("missing name")
-    } else if name.chars().any(|character| character.is_control() || is_invisible(character)) {
+    } else if name.chars().any(|character| character.is_control() || is_ignorable(character)) {
         Some("contains characters that do not print")
     } else if name.trim() != name {
         Some("begins or ends with white space")
@@ -131,7 +131,7 @@ pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
 /// assert!(['\u{AD}', '\u{61C}', '\u{200B}', '\u{3164}', '\u{E0041}'].into_iter().all(is_invisible));
 /// assert!(!['a', ' ', 'é', '日', '🙂'].into_iter().any(is_invisible));
 /// ```
-pub fn is_invisible(character: char) -> bool {
+pub fn is_ignorable(character: char) -> bool {
     InvisibleKind::of(character).is_some_and(|kind| kind != InvisibleKind::Control)
 }
 

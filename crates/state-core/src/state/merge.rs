@@ -15,7 +15,7 @@ use super::handler::{CustomHandler, Handler, MergeRule};
 use super::value::{StoredValue, ValueContent};
 use crate::depth;
 use crate::faults::{Issue, Issues};
-use crate::json_schema::{Kinds, ValueType};
+use crate::json_schema::{ValueKinds, ValueType};
 use crate::list::List;
 
 /// The parameters of a merge: the key, the handler, and the type of the result.
@@ -68,7 +68,7 @@ impl KeyMerge<'_> {
         match &self.handler.0 {
             MergeRule::ReplaceValues | MergeRule::FirstWins => self.check_whole(&incoming)?,
             MergeRule::Sum | MergeRule::Max | MergeRule::Min
-                if !self.value_type.kinds().contains(Kinds::of_value(&incoming)) =>
+                if !self.value_type.kinds().contains(ValueKinds::of_value(&incoming)) =>
             {
                 self.check_whole(&incoming)?;
             }
@@ -79,9 +79,8 @@ impl KeyMerge<'_> {
                 ));
             }
             MergeRule::MergeMaps if !incoming.is_object() => {
-                return Err(
-                    self.merge_error(format!("expected an object, found {}", Kinds::of_value(&incoming)))
-                );
+                return Err(self
+                    .merge_error(format!("expected an object, found {}", ValueKinds::of_value(&incoming))));
             }
             MergeRule::MergeMaps if self.value_type.is_open_map() => self.check_whole(&incoming)?,
             _ => {}
@@ -91,7 +90,7 @@ impl KeyMerge<'_> {
 
     fn prepare_items(&self, new: Value) -> Result<Value, StateError> {
         // NOTE: Null is one item of a list. If the type also allows null itself, the author may mean that.
-        let is_nullable_null = new.is_null() && self.value_type.kinds().contains(Kinds::NULL);
+        let is_nullable_null = new.is_null() && self.value_type.kinds().contains(ValueKinds::NULL);
         let (items, was_bare) = as_list(new);
         self.check_depth(&items)?;
         self.value_type.check_items(&items).map_err(|mut faults| {
@@ -109,7 +108,7 @@ impl KeyMerge<'_> {
     /// Objects merged by a field may be partial, so only the field is checked here. A bare null is the new
     /// value, where the type allows it.
     fn prepare_objects(&self, new: Value, field: &str) -> Result<Value, StateError> {
-        if new.is_null() && self.value_type.kinds().contains(Kinds::NULL) {
+        if new.is_null() && self.value_type.kinds().contains(ValueKinds::NULL) {
             return Ok(new);
         }
         let (items, _) = as_list(new);
@@ -191,7 +190,7 @@ impl KeyMerge<'_> {
         let stored = StoredValue::list(items);
         let length = stored.view().len().unwrap_or_default();
         let may_be_rejected = self.value_type.may_reject_list_of(length);
-        if !was_list || may_be_rejected || !self.value_type.kinds().contains(Kinds::ARRAY) {
+        if !was_list || may_be_rejected || !self.value_type.kinds().contains(ValueKinds::ARRAY) {
             // NOTE: The only writes to a list that cost its whole length (docs/decisions/state.md).
             self.check_whole(&stored.view().to_json())?;
         }
@@ -205,7 +204,7 @@ impl KeyMerge<'_> {
             Some(other) => {
                 return Err(self.merge_error(format!(
                     "expected an object as the current value, found {}",
-                    Kinds::of_value(&other)
+                    ValueKinds::of_value(&other)
                 )));
             }
         };
@@ -373,7 +372,7 @@ fn pick(current: &Value, new: &Value, wanted: Ordering) -> Result<Value, Handler
         (Value::String(current), Value::String(new)) => current.cmp(new),
         (Value::Number(current), Value::Number(new)) => compare(current, new),
         (current, new) => {
-            let (new, current) = (Kinds::of_value(new), Kinds::of_value(current));
+            let (new, current) = (ValueKinds::of_value(new), ValueKinds::of_value(current));
             return Err(HandlerError::from(format!(
                 "expected two numbers or two strings, found {new} and the current {current}"
             )));
@@ -385,7 +384,7 @@ fn pick(current: &Value, new: &Value, wanted: Ordering) -> Result<Value, Handler
 fn number(value: &Value) -> Result<&Number, HandlerError> {
     match value {
         Value::Number(number) => Ok(number),
-        other => Err(HandlerError::from(format!("expected a number, found {}", Kinds::of_value(other)))),
+        other => Err(HandlerError::from(format!("expected a number, found {}", ValueKinds::of_value(other)))),
     }
 }
 

@@ -23,7 +23,7 @@ pub use self::delta::{Delta, Write};
 pub use self::diff::{Diff, KeyChange, ValueChange};
 pub use self::error::{HandlerError, StateError};
 pub use self::handler::{Handler, Handlers};
-pub use self::key::{Key, MAX_KEY_BYTES, ReadKey, SCOPE_PREFIXES, WriteKey, check_key, is_invisible};
+pub use self::key::{Key, MAX_KEY_BYTES, ReadKey, SCOPE_PREFIXES, WriteKey, check_key, is_ignorable};
 pub use self::schema::{KeySchema, ListAppend, MESSAGES, RESERVED_KEYS, Schema, SchemaBuilder};
 pub use self::state::State;
 pub use self::template::Template;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use stepfold_state_core::chat::{
-    Arguments, FaultKind, Message, ModelError, ModelErrorKind, Role, TimeoutKind, ToolResult, Transcript,
+    Arguments, Message, ModelError, ModelErrorKind, Role, TimeoutKind, ToolResult, Transcript,
+    TranscriptFaultKind,
 };
 use stepfold_state_core::decode;
 use stepfold_state_core::json_schema::{InvalidSchema, ValueType};
@@ -123,15 +124,15 @@ fn schemas() -> Vec<InvalidSchema> {
 
 fn transcript_faults() -> Vec<String> {
     let kinds = [
-        FaultKind::Unanswered,
-        FaultKind::Orphan,
-        FaultKind::AnsweredTwice,
-        FaultKind::DuplicateCallId,
-        FaultKind::EmptyCallId,
-        FaultKind::WrongName { called: "search".to_owned(), answered: "fetch".to_owned() },
-        FaultKind::Misplaced { part: "tool_call".to_owned(), role: Role::User },
-        FaultKind::NoResult,
-        FaultKind::SeveralResults,
+        TranscriptFaultKind::Unanswered,
+        TranscriptFaultKind::Orphan,
+        TranscriptFaultKind::AnsweredTwice,
+        TranscriptFaultKind::DuplicateCallId,
+        TranscriptFaultKind::EmptyCallId,
+        TranscriptFaultKind::WrongName { called: "search".to_owned(), answered: "fetch".to_owned() },
+        TranscriptFaultKind::Misplaced { part: "tool_call".to_owned(), role: Role::User },
+        TranscriptFaultKind::NoResult,
+        TranscriptFaultKind::SeveralResults,
     ];
     let broken: Transcript = "user: go\nassistant: > c1 a()   > c2 b()".parse().unwrap();
     let mut messages: Vec<String> = kinds.iter().map(ToString::to_string).collect();

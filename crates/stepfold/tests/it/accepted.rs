@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::providers::anthropic::Anthropic;
-use stepfold::providers::check::{Server, faults, unsigned_call};
+use stepfold::providers::check::{KnownServer, faults, unsigned_call};
 use stepfold::providers::gemini::Gemini;
 use stepfold::providers::openai::{OpenAi, OpenAiResponses, Preset};
 use stepfold::session_scopes::{EventRange, MemoryStore};
@@ -22,19 +22,19 @@ use stepfold::state_core::chat::{
 use stepfold::tools::{RawArgs, ResultText, ToolBuilder};
 use stepfold::trim::Trim;
 
-static MODELS: LazyLock<Vec<(Server, Box<dyn ChatModel>)>> = LazyLock::new(|| {
+static MODELS: LazyLock<Vec<(KnownServer, Box<dyn ChatModel>)>> = LazyLock::new(|| {
     let chat = |preset: Preset| -> Box<dyn ChatModel> {
         Box::new(OpenAi::preset(&preset, "m").key("k").build().unwrap())
     };
     vec![
-        (Server::OpenAiChat, chat(Preset::OPENAI)),
-        (Server::OpenAiResponses, Box::new(OpenAiResponses::new("m", "k").unwrap())),
-        (Server::Anthropic, Box::new(Anthropic::new("m", "k").build().unwrap())),
-        (Server::Gemini, Box::new(Gemini::new("gemini-3-flash", "k").build().unwrap())),
-        (Server::Mistral, chat(Preset::MISTRAL)),
-        (Server::Kimi, chat(Preset::MOONSHOT)),
-        (Server::DeepSeek, chat(Preset::DEEPSEEK)),
-        (Server::QwenTemplate, chat(Preset::VLLM)),
+        (KnownServer::OpenAiChat, chat(Preset::OPENAI)),
+        (KnownServer::OpenAiResponses, Box::new(OpenAiResponses::new("m", "k").unwrap())),
+        (KnownServer::Anthropic, Box::new(Anthropic::new("m", "k").build().unwrap())),
+        (KnownServer::Gemini, Box::new(Gemini::new("gemini-3-flash", "k").build().unwrap())),
+        (KnownServer::Mistral, chat(Preset::MISTRAL)),
+        (KnownServer::Kimi, chat(Preset::MOONSHOT)),
+        (KnownServer::DeepSeek, chat(Preset::DEEPSEEK)),
+        (KnownServer::QwenTemplate, chat(Preset::VLLM)),
     ]
 });
 
@@ -66,7 +66,7 @@ impl ChatModel for Everywhere {
 }
 
 /// What a server refuses of a request.
-fn refused(server: Server, model: &dyn ChatModel, request: &ChatRequest) -> Vec<String> {
+fn refused(server: KnownServer, model: &dyn ChatModel, request: &ChatRequest) -> Vec<String> {
     let body = match model.wire_request(request).unwrap() {
         // Media that the server has no form for, in the message that was just said: its sender is told.
         Err(error) if *error.kind() == ModelErrorKind::Unsupported => return Vec::new(),
@@ -75,7 +75,7 @@ fn refused(server: Server, model: &dyn ChatModel, request: &ChatRequest) -> Vec<
     };
     let parsed: Value = serde_json::from_str(&body).unwrap();
     let mut broken = faults(server, &parsed);
-    broken.extend((server == Server::Gemini).then(|| unsigned_call(&parsed)).flatten());
+    broken.extend((server == KnownServer::Gemini).then(|| unsigned_call(&parsed)).flatten());
     broken.iter().map(|fault| format!("{server:?}: {fault}\n{body}")).collect()
 }
 
@@ -183,7 +183,7 @@ fn agent(model: Everywhere) -> Agent {
     let silent = Tool::new("silent", "Fails.", |_: RawArgs| async { Err::<Value, _>(ToolError::new(" ")) });
     let parts = || vec![Part::text("\n"), Content::Image(Media::base64("aGk=", "image/png")).into()];
     let picture = Tool::new("picture", "Draws.", |_: RawArgs| async { Ok::<_, ToolError>(json!(1)) })
-        .output_to_string(ResultText::parts(Source::Whole, move |_| Ok(parts())));
+        .output_to_string(ResultText::parts(ResultSource::Whole, move |_| Ok(parts())));
     let pay = Tool::new("pay", "Pays.", |_: RawArgs| async { Ok::<_, ToolError>(json!(null)) });
     let finish = Tool::new("finish", "Ends.", |_: RawArgs| async { Ok::<_, ToolError>(json!("42")) });
     Agent::builder(model)
@@ -251,7 +251,7 @@ async fn version(session: &SessionHandle, part: f64) -> u64 {
 
 async fn decide(session: &SessionHandle, decision: &Decision) {
     let pending = session.pending().await.unwrap_or_default();
-    let decide = |resume: stepfold::runner::Resume, id: &str| resume.decide(id, decision.clone());
+    let decide = |resume: stepfold::runner::ResumeRun, id: &str| resume.decide(id, decision.clone());
     let resume = pending.iter().fold(session.resume(), |resume, request| decide(resume, &request.id));
     if let Ok(run) = resume.start() {
         drop(run.await);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::{Event, EventKind};
-use stepfold::mcp::Server;
+use stepfold::mcp::McpServer;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 
@@ -21,9 +21,9 @@ struct Remote {
 }
 
 impl Remote {
-    fn start(description: &str) -> (Self, Server) {
+    fn start(description: &str) -> (Self, McpServer) {
         let (remote, url) = Remote::default().listen(description);
-        (remote, Server::http("shop", url).build().unwrap())
+        (remote, McpServer::http("shop", url).build().unwrap())
     }
 
     fn listen(self, description: &str) -> (Self, String) {
@@ -102,7 +102,7 @@ impl Remote {
 
 const ORDER: &str = "assistant: > c1 shop_order(what=\"tea\")\nassistant: Done.\n";
 
-fn agent(server: &Server, script: &str) -> Agent {
+fn agent(server: &McpServer, script: &str) -> Agent {
     Agent::builder(Scripted::conversation(script).unwrap()).tools(server.toolset()).build().unwrap()
 }
 
@@ -185,7 +185,7 @@ async fn a_question_of_a_server_outlives_the_process() {
     let store = stepfold::session_scopes::AnyStore::new(stepfold::session_scopes::MemoryStore::new());
     // Each process has a model of its own, which continues where the conversation is.
     let session = async |script: &str| {
-        let server = Server::http("shop", &*url).build().unwrap();
+        let server = McpServer::http("shop", &*url).build().unwrap();
         let runner = Runner::builder(agent(&server, script), store.clone()).worker("shop").unwrap().build();
         runner.session("ada", "s1").await.unwrap()
     };

@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::{Event, EventKind};
-use stepfold::mcp::Server;
+use stepfold::mcp::McpServer;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 
@@ -27,11 +27,11 @@ struct Shop {
 }
 
 impl Shop {
-    fn start(is_modern: bool) -> (Self, Server) {
+    fn start(is_modern: bool) -> (Self, McpServer) {
         let shop = Shop { is_modern, ..Shop::default() };
         let serving = shop.clone();
         let url = serve(move |method, message| serving.answer(method, message));
-        (shop, Server::http("shop", url).build().unwrap())
+        (shop, McpServer::http("shop", url).build().unwrap())
     }
 
     fn answer(&self, method: &str, message: &Value) -> Response {
@@ -124,7 +124,7 @@ assistant: Done.
 ";
 
 /// Waits until the change has come through: the notification may be slower than the result of the call.
-fn look(server: &Server) -> Tool {
+fn look(server: &McpServer) -> Tool {
     let server = server.clone();
     let look = move || {
         let server = server.clone();

@@ -2,13 +2,13 @@
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
-use stepfold_terminal::{Look, Markdown, Text};
+use stepfold_terminal::{Markdown, StyledText, TextStyle};
 
 fn markdown(width: usize) -> Markdown {
-    Markdown::new(width, Text::new(Look::GOOD, "● "))
+    Markdown::new(width, StyledText::new(TextStyle::GOOD, "● "))
 }
 
-fn whole(width: usize, source: &str) -> Text {
+fn whole(width: usize, source: &str) -> StyledText {
     let mut markdown = markdown(width);
     let mut shown = markdown.push(source);
     shown.append(&markdown.end());
@@ -128,7 +128,7 @@ proptest! {
         width in 20_usize..50,
     ) {
         let mut markdown = markdown(width);
-        let mut shown = Text::default();
+        let mut shown = StyledText::default();
         let (mut rest, mut cuts) = (source.as_str(), cuts.iter().cycle());
         while !rest.is_empty() {
             let (part, after) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
@@ -143,7 +143,7 @@ proptest! {
     #[test]
     fn lines_fit(source in "([a-z*`]{1,12} ?|\\n|- |# ){0,40}", width in 24_usize..60) {
         for line in whole(width, &source).to_plain().lines() {
-            prop_assert!(Text::from(line).width() <= width, "{:?}", line);
+            prop_assert!(StyledText::from(line).width() <= width, "{:?}", line);
         }
     }
 }

@@ -13,7 +13,7 @@ use stepfold_providers::{Scripted, ScriptedReply};
 use stepfold_runner::{Runner, SessionHandle, WhenClaimed};
 use stepfold_session_scopes::{MemoryStore, SessionStore};
 use stepfold_state_core::state::Schema;
-use stepfold_terminal::{Form, Printer};
+use stepfold_terminal::{DisplayForm, Printer};
 use stepfold_tools::{Approval, Args, Effect, Tool, ToolError};
 
 /// A screen that understands what terminals do.
@@ -51,7 +51,7 @@ fn shown(width: u16, play: impl AsyncFnOnce(&mut Printer)) -> String {
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let screen = Screen::new(width);
-        let mut printer = Printer::to_writer(Form::Terminal { width: width.into() }, screen.clone());
+        let mut printer = Printer::to_writer(DisplayForm::Terminal { width: width.into() }, screen.clone());
         play(&mut printer).await;
         screen.text()
     })

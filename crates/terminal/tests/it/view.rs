@@ -7,10 +7,10 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{Agent, RunEvent};
 use stepfold_providers::Scripted;
-use stepfold_runner::{Runner, Seen};
+use stepfold_runner::{InvocationEvent, Runner};
 use stepfold_session_scopes::MemoryStore;
 use stepfold_state_core::state::{Handler, Schema, State};
-use stepfold_terminal::{Form, Look, Markdown, Shown, Text, View, approval, changes};
+use stepfold_terminal::{DisplayForm, Markdown, RunView, StyledText, TextStyle, ViewItem, approval, changes};
 use stepfold_tools::{Approval, Args, Effect, InputRequest, StateWriter, Tool, ToolContext, ToolError};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -69,17 +69,17 @@ fn agent(conversation: &str, approve: Approval) -> Agent {
 }
 
 /// What a run shows, with 40 ms for each event.
-fn shown(form: Form, is_verbose: bool) -> Text {
+fn shown(form: DisplayForm, is_verbose: bool) -> StyledText {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let runner = Runner::builder(agent(CONVERSATION, Approval::Never), MemoryStore::new()).build();
         let session = runner.session("ada", "monday").await.unwrap();
-        let mut view = View::new(form).verbose(is_verbose);
+        let mut view = RunView::new(form).verbose(is_verbose);
         view.set_state(Some(session.state().await.unwrap()));
         let invocation = session.send("which ones?").await.unwrap();
         let (mut events, mut number) = (invocation.subscribe(0), 0);
         let mut page = Page::new(form);
-        while let Some(Seen::Event { event, .. }) = events.next().await {
+        while let Some(InvocationEvent::Event { event, .. }) = events.next().await {
             number += 1;
             page.add(view.see(&event, Duration::from_millis(40 * number)));
         }
@@ -89,34 +89,34 @@ fn shown(form: Form, is_verbose: bool) -> Text {
 
 /// Puts together what a printer writes.
 struct Page {
-    form: Form,
+    form: DisplayForm,
     reply: Option<Markdown>,
-    shown: Text,
+    shown: StyledText,
 }
 
 impl Page {
-    fn new(form: Form) -> Self {
-        Page { form, reply: None, shown: Text::default() }
+    fn new(form: DisplayForm) -> Self {
+        Page { form, reply: None, shown: StyledText::default() }
     }
 
-    fn add(&mut self, shown: Vec<Shown>) {
+    fn add(&mut self, shown: Vec<ViewItem>) {
         for shown in shown {
             match (shown, self.form) {
-                (Shown::Reply(text), Form::Terminal { width }) => {
-                    let new = || Markdown::new(width, Text::new(Look::GOOD, "● "));
+                (ViewItem::Reply(text), DisplayForm::Terminal { width }) => {
+                    let new = || Markdown::new(width, StyledText::new(TextStyle::GOOD, "● "));
                     let more = self.reply.get_or_insert_with(new).push(&text);
                     self.shown.append(&more);
                 }
-                (Shown::Reply(text), Form::Log) => self.shown.push(Look::PLAIN, &text),
-                (Shown::ReplyEnd, Form::Log) => self.shown.push(Look::PLAIN, "\n"),
-                (Shown::ReplyEnd, Form::Terminal { .. }) => {
+                (ViewItem::Reply(text), DisplayForm::Log) => self.shown.push(TextStyle::PLAIN, &text),
+                (ViewItem::ReplyEnd, DisplayForm::Log) => self.shown.push(TextStyle::PLAIN, "\n"),
+                (ViewItem::ReplyEnd, DisplayForm::Terminal { .. }) => {
                     if let Some(mut reply) = self.reply.take() {
                         self.shown.append(&reply.end());
                     }
                 }
-                (Shown::Line(line), _) => {
+                (ViewItem::Line(line), _) => {
                     self.shown.append(&line);
-                    self.shown.push(Look::PLAIN, "\n");
+                    self.shown.push(TextStyle::PLAIN, "\n");
                 }
             }
         }
@@ -124,12 +124,12 @@ impl Page {
 }
 
 #[track_caller]
-fn check(form: Form, is_verbose: bool, expect: &Expect) {
+fn check(form: DisplayForm, is_verbose: bool, expect: &Expect) {
     let shown = shown(form, is_verbose).to_plain();
     expect.assert_eq(&shown);
-    if let Form::Terminal { width } = form {
+    if let DisplayForm::Terminal { width } = form {
         for line in shown.lines() {
-            assert!(Text::from(line).width() <= width, "{line}");
+            assert!(StyledText::from(line).width() <= width, "{line}");
         }
     }
 }
@@ -137,7 +137,7 @@ fn check(form: Form, is_verbose: bool, expect: &Expect) {
 #[test]
 fn at_80_columns() {
     check(
-        Form::Terminal { width: 80 },
+        DisplayForm::Terminal { width: 80 },
         false,
         &expect![[r#"
             ● I look at once.
@@ -156,7 +156,7 @@ fn at_80_columns() {
 #[test]
 fn at_40_columns() {
     check(
-        Form::Terminal { width: 40 },
+        DisplayForm::Terminal { width: 40 },
         false,
         &expect![[r#"
             ● I look at once.
@@ -176,7 +176,7 @@ fn at_40_columns() {
 #[test]
 fn verbose() {
     check(
-        Form::Terminal { width: 60 },
+        DisplayForm::Terminal { width: 60 },
         true,
         &expect![[r#"
             ● I look at once.
@@ -204,7 +204,7 @@ fn verbose() {
 #[test]
 fn in_a_pipe() {
     check(
-        Form::Log,
+        DisplayForm::Log,
         false,
         &expect![[r#"
             I look **at once**.
@@ -233,7 +233,7 @@ fn in_colors() {
         ^[32m● ^[0mThere are ^[3mthree^[0m of them: ^[36mAfrica/Maputo^[0m, ^[36mAmerica/Lima^[0m and
           ^[36mAsia/Jakarta^[0m, from west to east.
         ^[2m  3 steps · 3 calls · 840 ms^[0m
-    "#]].assert_eq(&shown(Form::Terminal { width: 60 }, false).to_ansi().replace('\u{1b}', "^"));
+    "#]].assert_eq(&shown(DisplayForm::Terminal { width: 60 }, false).to_ansi().replace('\u{1b}', "^"));
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn of_long_texts_that_begin_alike_the_difference_is_shown() {
 }
 
 #[track_caller]
-fn check_approval(arguments: &str, form: Form, expect: &Expect) {
+fn check_approval(arguments: &str, form: DisplayForm, expect: &Expect) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let agent = agent(&format!("assistant: > c1 pay({arguments})"), Approval::Always);
     let outcome = runtime.block_on(agent.run("pay").into_future()).unwrap();
@@ -262,12 +262,12 @@ fn check_approval(arguments: &str, form: Form, expect: &Expect) {
 fn what_is_approved_is_shown_whole() {
     check_approval(
         "euro=5",
-        Form::Terminal { width: 60 },
+        DisplayForm::Terminal { width: 60 },
         &expect![[r#"? decide about c1#DIGEST: pay {"euro":5}"#]],
     );
     check_approval(
         r#"euro=5, note="a\u001b[8mb\u202ec\nd""#,
-        Form::Log,
+        DisplayForm::Log,
         &expect![[r#"
             decide about c1#DIGEST: pay {"euro":5,"note":"a\u001b[8mb\u202ec\nd"}
               warning: 2 characters that hide or reorder text are shown as escapes"#]],
@@ -275,7 +275,7 @@ fn what_is_approved_is_shown_whole() {
     let long = format!(r#"euro=5, note="{}""#, "for the stall at the corner; ".repeat(6));
     check_approval(
         &long,
-        Form::Terminal { width: 60 },
+        DisplayForm::Terminal { width: 60 },
         &expect![[r#"
         ? decide about c1#DIGEST: pay
           {
@@ -304,12 +304,12 @@ fn a_question_of_a_tool_is_shown_with_the_schema_of_its_answer() {
         decide about c1/seat#DIGEST: book asks: Window\u202e? {"flight":"LX 318"}
           answer: {"type":"object"}
           warning: 1 character that hides or reorders text is shown as an escape"#]]
-    .assert_eq(&approval(request, Form::Log).to_plain().replace(digest, "DIGEST"));
+    .assert_eq(&approval(request, DisplayForm::Log).to_plain().replace(digest, "DIGEST"));
 }
 
 #[test]
 fn a_live_line_says_what_is_at_work_and_since_when() {
-    let mut view = View::new(Form::Terminal { width: 80 });
+    let mut view = RunView::new(DisplayForm::Terminal { width: 80 });
     let started = |id: &str, tool: &str| RunEvent::ToolStarted {
         call_id: id.to_owned(),
         tool: tool.to_owned(),

@@ -14,8 +14,8 @@ use stepfold_tools::state_core::chat::{
 };
 use stepfold_tools::state_core::state::{Handler, Schema, State, ValueRef};
 use stepfold_tools::{
-    CallEvent, CallOutcome, CallOutcomes, CallStatus, Effect, Invocation, InvokeOptions, RawArgs, ResultText,
-    Retry, Source, Tool, ToolContext, ToolError, Tools, settle,
+    CallEvent, CallOutcome, CallOutcomes, CallStatus, Effect, Invocation, InvokeOptions, RawArgs,
+    ResultSource, ResultText, Retry, Tool, ToolContext, ToolError, Tools, settle,
 };
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -201,7 +201,7 @@ fn tool_of(place: usize, deed: &Deed) -> Tool {
     let builder = builder
         .output_to_state("count", "count")
         .output_to_state("log", "x")
-        .output_to_state("last", Source::Whole)
+        .output_to_state("last", ResultSource::Whole)
         .output_to_string(parts)
         .timeout(Duration::from_millis(15));
     if place.is_multiple_of(2) {

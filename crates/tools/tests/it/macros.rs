@@ -7,7 +7,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 use stepfold_tools::state_core::state::Handler;
 use stepfold_tools::{
-    Approval, Args, BuildError, Effect, Extract, FromState, Resource, Retry, Source, StateWriter, Tool,
+    Approval, Args, BuildError, Effect, Extract, FromState, Resource, ResultSource, Retry, StateWriter, Tool,
     ToolBuilder, ToolContext, ToolError, state_key, tool,
 };
 
@@ -130,7 +130,7 @@ fn options_reach_the_builder() {
     strict,
     reads(["documents", "user:taste"]),
     writes(["rated"]),
-    output_to_state("user:last", Source::Whole),
+    output_to_state("user:last", ResultSource::Whole),
     output_to_state_with("ratings", "rating", Handler::upsert_by("id")),
     output_to_state_with("seen", "id", Handler::union()),
 )]
@@ -367,7 +367,7 @@ fn further_calls_may_follow() -> Result<(), BuildError> {
 #[test]
 fn what_the_builder_refuses_is_refused_here_too() {
     /// Tries again what it must not.
-    #[tool(retry(Retry::times(1)), timeout(Duration::ZERO), output_to_state("messages", Source::Whole))]
+    #[tool(retry(Retry::times(1)), timeout(Duration::ZERO), output_to_state("messages", ResultSource::Whole))]
     fn wrong() {}
 
     expect!["invalid tool 'wrong': timeout: must be positive: no call could finish; retry: requires a pure or idempotent tool: declare the effect, or leave retries to the model; messages: must not be written by tools: it is the conversation"].assert_eq(&wrong_tool().build().expect_err("it has faults").to_string());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
-use stepfold_trim::{Kept, Pins, TokenCounter, Trim};
+use stepfold_trim::{MessageRanges, Pins, TokenCounter, Trim};
 
 use crate::histories;
 
@@ -29,7 +29,7 @@ fn every_policy_by_name() {
 
 #[test]
 fn ranges_are_refused_unless_in_order() {
-    let read = |stored: &str| serde_json::from_str::<Kept>(stored);
+    let read = |stored: &str| serde_json::from_str::<MessageRanges>(stored);
     assert_eq!(read("[[0, 1], [18, 120]]").unwrap().ranges(), [0..1, 18..120]);
     assert!(read("[]").unwrap().is_empty());
     for wrong in ["[[3, 3]]", "[[4, 3]]", "[[0, 3], [3, 4]]", "[[5, 6], [0, 1]]"] {
@@ -52,7 +52,7 @@ proptest! {
     fn ranges_survive_json_and_count_their_indexes(log in histories::well_formed(), trim in histories::trim()) {
         let view = trim.view(&log);
         let stored = serde_json::to_string(view.kept()).unwrap();
-        prop_assert_eq!(&serde_json::from_str::<Kept>(&stored).unwrap(), view.kept());
+        prop_assert_eq!(&serde_json::from_str::<MessageRanges>(&stored).unwrap(), view.kept());
         let indexes: Vec<usize> = view.kept().indexes().collect();
         prop_assert_eq!(indexes.len(), view.kept().len());
         prop_assert!((0..=log.len()).all(|index| view.kept().contains(index) == indexes.contains(&index)));

@@ -7,7 +7,7 @@ use stepfold_tools::Effect;
 use super::RUN_ID;
 use crate::agent::{Agent, HostedAgent};
 use crate::approval::Decision;
-use crate::planned::Planned;
+use crate::planned::PlannedBranch;
 use crate::run::{Event, EventKind};
 
 /// A ledger of the branches and calls of a run, as its events report them. Keys are those that nodes and tools are given;
@@ -172,7 +172,7 @@ impl EffectLedger {
         all
     }
 
-    fn planned(&mut self, run: &str, branches: &[Planned]) {
+    fn planned(&mut self, run: &str, branches: &[PlannedBranch]) {
         let mut open = Vec::new();
         for (place, planned) in branches.iter().enumerate() {
             let key = format!("{run}/{}/{place}", self.step(run));

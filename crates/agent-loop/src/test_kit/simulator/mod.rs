@@ -10,7 +10,7 @@ mod failing_observer;
 mod inner_starts;
 mod simulation;
 
-pub use self::simulation::{Simulated, SimulationError, Simulator};
+pub use self::simulation::{SimulationError, SimulationReport, Simulator};
 
 use std::fmt;
 

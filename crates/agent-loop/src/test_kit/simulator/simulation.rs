@@ -93,14 +93,14 @@ type DecideFunction = dyn Fn(&ApprovalRequest) -> Decision + Send + Sync;
 
 /// The result of a simulation without a failure.
 #[derive(Clone, Debug)]
-pub struct Simulated {
+pub struct SimulationReport {
     outcome: Outcome,
     events: usize,
     runs: usize,
     interrupted: usize,
 }
 
-impl Simulated {
+impl SimulationReport {
     /// The outcome of the uninterrupted run; a partial one if it failed.
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
@@ -198,12 +198,16 @@ impl<'a> Simulator<'a> {
     ///
     /// # Errors
     /// [`SimulationError`] for the first run whose result differs.
-    pub async fn check(&self, input: impl Into<Input>) -> Result<Simulated, SimulationError> {
+    pub async fn check(&self, input: impl Into<Input>) -> Result<SimulationReport, SimulationError> {
         let input = input.into();
         let at = |point| move |what| SimulationError { seed: self.seed, point, what };
         let whole = self.uninterrupted(&input).await.map_err(at(InterruptionPoint::Nowhere))?;
-        let mut simulated =
-            Simulated { outcome: whole.outcome.clone(), events: whole.events.len(), runs: 0, interrupted: 0 };
+        let mut simulated = SimulationReport {
+            outcome: whole.outcome.clone(),
+            events: whole.events.len(),
+            runs: 0,
+            interrupted: 0,
+        };
         for event in 0..=whole.events.len() {
             let points = [InterruptionPoint::After(event), InterruptionPoint::Folded(event)];
             let failing = [InterruptionPoint::FailedBefore(event), InterruptionPoint::FailedAfter(event)];

@@ -5,8 +5,8 @@ use serde_json::json;
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
 use stepfold_agent_loop::tools::{Approval, Toolset};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, ApprovalRequest, AskReason, Decision, DecisionError, Decisions, Exit, Fate,
-    HookAction, HookContext, LoadError, Pause, Run, RunEvent, RunFault,
+    Agent, AgentBuilder, ApprovalRequest, AskReason, CallDisposition, Decision, DecisionError, Decisions,
+    Exit, HookAction, HookContext, LoadError, Pause, Run, RunAnswer, RunEvent, RunFault,
 };
 
 use super::check;
@@ -426,7 +426,7 @@ async fn approval_fails_closed() {
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
     let run = reloaded(&paused);
     let decisions = at_paths(&run, [("c1", Decision::Approve), ("c9", Decision::Approve)]);
-    let bad = run.feed(Answer::Decisions(decisions), run.elapsed());
+    let bad = run.feed(RunAnswer::Decisions(decisions), run.elapsed());
     expect!["no pending approval with id `c9`; pending: c1#043680dbb1c8794e, c2#4b19268358aea3ea"]
         .assert_eq(&bad.unwrap_err().to_string());
     let outcome = stepfold_agent_loop::tools::CallOutcome::without_result(
@@ -434,7 +434,7 @@ async fn approval_fails_closed() {
         stepfold_agent_loop::tools::CallStatus::Succeeded,
         "paid",
     );
-    let early = run.feed(Answer::outcome(0, outcome), run.elapsed());
+    let early = run.feed(RunAnswer::outcome(0, outcome), run.elapsed());
     assert!(early.is_err(), "a call that waits for a decision has no outcome");
     for decision in [json!("yes"), json!({"approve": true}), json!({"modify": {}}), json!(null)] {
         assert!(serde_json::from_value::<Decision>(decision).is_err());
@@ -675,28 +675,29 @@ async fn approval_that_is_asked_about_again_only_where_it_was_not() {
     let script = "assistant: > c1 pay(amount=300)   > c2 look()   > c3 look()\nassistant: done";
     let agent = paying(&notes, script, Approval::Always).build().unwrap();
     let paused = play(&agent, "pay!", |run| run).await.unwrap();
-    let ask = Fate::Ask(AskReason::Rule.into());
-    let refuses = |run: &Run, fates: Vec<(usize, Fate)>| {
-        assert!(run.feed(Answer::Ask(fates), run.elapsed()).is_err());
+    let ask = CallDisposition::Ask(AskReason::Rule.into());
+    let refuses = |run: &Run, fates: Vec<(usize, CallDisposition)>| {
+        assert!(run.feed(RunAnswer::Ask(fates), run.elapsed()).is_err());
     };
     refuses(paused.run(), vec![(0, ask.clone())]);
     let decision = Decision::modify(json!({"amount": 3}));
     let decided = reloaded(&paused);
     let decisions = at_paths(&decided, [("c1", decision)]);
     let mut run = decided;
-    run.commit(run.feed(Answer::Decisions(decisions), run.elapsed()).unwrap()).unwrap();
+    run.commit(run.feed(RunAnswer::Decisions(decisions), run.elapsed()).unwrap()).unwrap();
     assert!(run.calls_to_ask().is_empty());
     for fates in [
         vec![],
         vec![(0, ask.clone())],
         vec![(7, ask.clone())],
-        vec![(1, Fate::Ask(AskReason::MayHaveHappened.into()))],
-        vec![(2, Fate::Same(1))],
-        vec![(2, ask.clone()), (1, Fate::Same(2))],
+        vec![(1, CallDisposition::Ask(AskReason::MayHaveHappened.into()))],
+        vec![(2, CallDisposition::Same(1))],
+        vec![(2, ask.clone()), (1, CallDisposition::Same(2))],
     ] {
         refuses(&run, fates);
     }
-    let asked = run.feed(Answer::Ask(vec![(1, ask), (2, Fate::Same(1))]), run.elapsed()).unwrap();
+    let asked =
+        run.feed(RunAnswer::Ask(vec![(1, ask), (2, CallDisposition::Same(1))]), run.elapsed()).unwrap();
     run.commit(asked).unwrap();
     assert_eq!(run.pending().iter().map(|request| request.times).collect::<Vec<_>>(), [2]);
 }

@@ -3,10 +3,10 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::Schema;
-use stepfold_agent_loop::tools::{Approval, Source, Tool, ToolError, Toolset};
+use stepfold_agent_loop::tools::{Approval, ResultSource, Tool, ToolError, Toolset};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, ApprovalRequest, AskReason, Breakpoint, Decision, Edit, Exit, Input,
-    Observer, ObserverError, Outcome, Pause, Recording, Run, RunEvent, StateValue,
+    Agent, AgentBuilder, ApprovalRequest, AskReason, Breakpoint, Decision, Edit, Exit, Input, Observer,
+    ObserverError, Outcome, Pause, Recording, Run, RunAnswer, RunEvent, StateValue,
 };
 
 use super::kit::*;
@@ -40,7 +40,7 @@ fn bank_and(notes: &Notes, script: &str, approval: Approval, mut tools: Vec<Tool
         seen.add("choose");
         Ok(arguments["account"].clone())
     });
-    let choose = choose.output_to_state("account", Source::Whole).build().unwrap();
+    let choose = choose.output_to_state("account", ResultSource::Whole).build().unwrap();
     tools.extend([pay, choose]);
     Agent::builder(self::script(script)).schema(schema()).tools(tools)
 }
@@ -207,7 +207,8 @@ async fn approval_by_an_approver_after_a_sibling_wrote() {
     // With a tool that takes another key, the approver would have been shown another value.
     let pay = tool("pay", |_| Ok(json!("paid"))).parameters(parameters()).approval(Approval::Always);
     let pay = pay.input_from_state("other", "account").build().unwrap();
-    let choose = tool("choose", |_| Ok(json!(1))).output_to_state("account", Source::Whole).build().unwrap();
+    let choose =
+        tool("choose", |_| Ok(json!(1))).output_to_state("account", ResultSource::Whole).build().unwrap();
     let changed = Agent::builder(self::script(script)).schema(schema()).tools([pay, choose]).build().unwrap();
     let error = recording.replay(&changed).unwrap_err().to_string();
     assert!(
@@ -449,7 +450,7 @@ async fn edits_of_what_only_the_state_sets_are_refused() {
     let stopped = play(&bank, values(), |run| run.break_at(stop.clone())).await.unwrap();
     for arguments in given() {
         let edit = Edit::new().arguments("c1", arguments.clone());
-        let error = stopped.run().feed(Answer::Edit(edit), stopped.run().elapsed()).unwrap_err();
+        let error = stopped.run().feed(RunAnswer::Edit(edit), stopped.run().elapsed()).unwrap_err();
         assert!(error.to_string().contains("only the state sets it"), "{arguments}: {error}");
     }
 
@@ -463,7 +464,7 @@ async fn edits_of_what_only_the_state_sets_are_refused() {
         let stopped = play(&bank, values(), |run| run.break_at(stop.clone())).await.unwrap();
         let mut run = reloaded(&stopped);
         let edit = Edit::new().arguments("c1", arguments.clone());
-        let edited = run.feed(Answer::Edit(edit), run.elapsed()).unwrap();
+        let edited = run.feed(RunAnswer::Edit(edit), run.elapsed()).unwrap();
         run.commit(edited).unwrap();
         let ended = go_on(run, |run| run).await.unwrap();
         let result =

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::Source;
+use stepfold_agent_loop::tools::ResultSource;
 use stepfold_agent_loop::{Agent, AgentBuilder, Breakpoint, Exit, LoadError, Pause, Run};
 
 use super::kit::*;
@@ -24,7 +24,7 @@ fn counting(notes: &Notes) -> AgentBuilder {
             notes.add(name);
             Ok(json!(1))
         };
-        tool(name, ran).output_to_state("visits", Source::Whole).build().unwrap()
+        tool(name, ran).output_to_state("visits", ResultSource::Whole).build().unwrap()
     };
     Agent::builder(script(SCRIPT)).schema(schema).tools([counts("search"), counts("fetch")])
 }

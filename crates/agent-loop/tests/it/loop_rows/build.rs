@@ -5,7 +5,7 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 use serde_json::json;
 use stepfold_agent_loop::state_core::state::Schema;
-use stepfold_agent_loop::tools::Source;
+use stepfold_agent_loop::tools::ResultSource;
 use stepfold_agent_loop::{Agent, AgentBuilder, Output, OutputMode, RepeatGuard, RunLimits};
 
 use super::kit::*;
@@ -21,7 +21,8 @@ fn refused(agent: AgentBuilder, expected: Expect) {
 
 #[tokio::test]
 async fn build_says_all_faults_at_once() {
-    let bound = tool("store", |_| Ok(json!(1))).output_to_state("nowhere", Source::Whole).build().unwrap();
+    let bound =
+        tool("store", |_| Ok(json!(1))).output_to_state("nowhere", ResultSource::Whole).build().unwrap();
     let limits = RunLimits::default()
         .with_steps(0)
         .with_calls_per_reply(0)

@@ -3,11 +3,11 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::{Handler, Schema, ValueRef};
-use stepfold_agent_loop::tools::{Approval, Effect, Source};
+use stepfold_agent_loop::tools::{Approval, Effect, ResultSource};
 use stepfold_agent_loop::trim::{Summarize, Trim};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, Breakpoint, Decision, Edit, EditError, Event, Exit, FeedError, HookAction,
-    HookContext, Input, Outcome, Pause, RepeatGuard, Run, RunEvent,
+    Agent, AgentBuilder, Breakpoint, Decision, Edit, EditError, Event, Exit, FeedError, HookAction,
+    HookContext, Input, Outcome, Pause, RepeatGuard, Run, RunAnswer, RunEvent,
 };
 use stepfold_state_core::chat::ToolContent;
 
@@ -19,7 +19,7 @@ fn schema() -> Schema {
 }
 
 fn edit(run: &mut Run, edit: Edit) -> Result<Event, FeedError> {
-    let event = run.feed(Answer::Edit(edit), run.elapsed())?;
+    let event = run.feed(RunAnswer::Edit(edit), run.elapsed())?;
     run.commit(event.clone())?;
     Ok(event)
 }
@@ -27,7 +27,7 @@ fn edit(run: &mut Run, edit: Edit) -> Result<Event, FeedError> {
 /// The words in which an edit is refused; the run stays as it was.
 fn refused(run: &Run, edit: Edit) -> String {
     let before = run.to_json();
-    let error = run.feed(Answer::Edit(edit), run.elapsed()).unwrap_err();
+    let error = run.feed(RunAnswer::Edit(edit), run.elapsed()).unwrap_err();
     assert_eq!(run.to_json(), before);
     error.to_string()
 }
@@ -38,7 +38,7 @@ async fn waiting(notes: &Notes) -> (Agent, Outcome) {
     let pay = pay.parameters(json!({
         "properties": {"account": {"type": "string"}, "euro": {"type": "integer"}}, "type": "object",
     }));
-    let look = notes.tool("look").output_to_state("count", Source::from("n")).effect(Effect::Pure);
+    let look = notes.tool("look").output_to_state("count", ResultSource::from("n")).effect(Effect::Pure);
     let script = "assistant: > c1 look(n=1)\nassistant: > c2 pay(euro=3)  > c3 look(n=2)\nassistant: done";
     let agent = Agent::builder(self::script(script)).schema(schema());
     let agent = agent.tools([pay.build().unwrap(), look.build().unwrap()]).build().unwrap();
@@ -112,11 +112,11 @@ async fn what_does_not_fit_is_refused_with_its_name() {
     .assert_eq(&all.join("\n"));
 
     let ended = decide(run, [("c2", Decision::reject("no"))]).await.unwrap().into_run();
-    let error = ended.feed(Answer::Edit(Edit::new().set("count", 1)), ended.elapsed()).unwrap_err();
+    let error = ended.feed(RunAnswer::Edit(Edit::new().set("count", 1)), ended.elapsed()).unwrap_err();
     assert!(matches!(error, FeedError::NotNeeded { .. }), "{error}");
     let fresh = Run::new(ended.agent(), "go", "run-2").unwrap();
     assert!(matches!(
-        fresh.feed(Answer::Edit(Edit::new().set("count", 1)), fresh.elapsed()),
+        fresh.feed(RunAnswer::Edit(Edit::new().set("count", 1)), fresh.elapsed()),
         Err(FeedError::NotNeeded { .. })
     ));
 }
@@ -214,7 +214,7 @@ async fn a_result_of_the_open_step_is_changed_and_one_that_is_not_there_is_not()
     for event in events.iter().take_while(|event| event.name() != "answered") {
         run.commit(event.clone()).unwrap();
     }
-    let looked = run.feed(Answer::outcome(0, outcome("c1", "look", 1)), run.elapsed()).unwrap();
+    let looked = run.feed(RunAnswer::outcome(0, outcome("c1", "look", 1)), run.elapsed()).unwrap();
     run.commit(looked).unwrap();
     expect![
         "invalid edit of the result of call `c2`: it was started, and has no result yet; wait for its outcome"
@@ -274,7 +274,7 @@ async fn an_approval_given_before_is_asked_about_again() {
     let (agent, waiting) = waiting(&notes).await;
     let approved = waiting.run().clone();
     let decided = at_paths(&approved, [("c2", Decision::Approve)]);
-    let event = approved.feed(Answer::Decisions(decided), approved.elapsed()).unwrap();
+    let event = approved.feed(RunAnswer::Decisions(decided), approved.elapsed()).unwrap();
     let mut run = Run::load(&agent, &approved.to_json()).unwrap();
     run.commit(event).unwrap();
     notes.clear();
@@ -389,7 +389,7 @@ async fn a_changed_result_ends_a_repetition() {
 async fn an_agent_inside_gets_the_values_that_it_shares() {
     let notes = Notes::default();
     let note =
-        tool("note", |arguments| Ok(arguments["to"].clone())).output_to_state("account", Source::Whole);
+        tool("note", |arguments| Ok(arguments["to"].clone())).output_to_state("account", ResultSource::Whole);
     let seen = notes.clone();
     let pay = tool("pay", move |arguments| {
         seen.add(format!("pays from {}", arguments["account"]));
@@ -416,7 +416,7 @@ async fn an_agent_inside_gets_the_values_that_it_shares() {
     assert_eq!(notes.text(), "pays from \"C-9\"\n");
     // Its calls are not those of the run around it.
     assert!(matches!(
-        waiting.run().feed(Answer::Edit(Edit::new().result("i1", 1)), waiting.run().elapsed()),
+        waiting.run().feed(RunAnswer::Edit(Edit::new().result("i1", 1)), waiting.run().elapsed()),
         Err(FeedError::Edit(EditError::UnknownCall { .. }))
     ));
 }

@@ -12,8 +12,9 @@ use stepfold_agent_loop::tools::{
     CallOutcome, CallStatus, CancellationToken, Effect, Tool, ToolContext, ToolError,
 };
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Answer, Breakpoint, Event, EventRefused, Exit, HookAction, HookContext, HookError,
-    HookPoint, HookResult, ItemOutcome, Need, Observer, ObserverError, Run, RunError, RunEvent, RunFault,
+    Agent, AgentBuilder, Breakpoint, Event, EventRefused, Exit, HookAction, HookContext, HookError,
+    HookPoint, HookResult, ItemOutcome, Observer, ObserverError, Run, RunAnswer, RunError, RunEvent,
+    RunFault, RunNeed,
 };
 use tokio::sync::Notify;
 
@@ -191,7 +192,7 @@ async fn an_unknown_outcome_that_a_hook_has_still_to_see_is_counted_once() {
         let outcome = CallOutcome::without_result(&call, CallStatus::Unknown, "the bank says nothing");
         let mut item = ItemOutcome::new(place, outcome);
         item.pending_hook = pending_hook;
-        run.commit(run.feed(Answer::Outcomes(vec![item]), run.elapsed()).unwrap()).unwrap();
+        run.commit(run.feed(RunAnswer::Outcomes(vec![item]), run.elapsed()).unwrap()).unwrap();
         let unknown: Vec<&str> = run.unknown_calls().iter().map(|call| &*call.id).collect();
         assert_eq!(unknown, ["c1"], "{pending_hook:?}");
     }
@@ -413,8 +414,8 @@ async fn a_hook_that_fails_while_the_run_is_cancelled() {
 
     // The machine by itself keeps what has not been seen from the model.
     let mut bare = run.clone();
-    assert!(matches!(bare.decide(), Need::Hook(HookPoint::AfterTool)));
-    let event = bare.feed(Answer::Cancelled, bare.elapsed()).unwrap();
+    assert!(matches!(bare.decide(), RunNeed::Hook(HookPoint::AfterTool)));
+    let event = bare.feed(RunAnswer::Cancelled, bare.elapsed()).unwrap();
     bare.commit(event).unwrap();
     assert_eq!(bare.unknown_calls(), []);
     let log = bare.transcript().to_string();

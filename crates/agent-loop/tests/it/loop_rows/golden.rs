@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::{Approval, Effect, Source};
+use stepfold_agent_loop::tools::{Approval, Effect, ResultSource};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, Event, HookAction, HookContext, LoadError, Recording, Run,
 };
@@ -45,7 +45,8 @@ fn clerk() -> AgentBuilder {
     let amount =
         json!({"properties": {"amount": {"type": "integer"}}, "required": ["amount"], "type": "object"});
     let pay = tool("pay", |arguments| Ok(arguments["amount"].clone())).parameters(amount);
-    let look = tool("look", |_| Ok(json!(1))).output_to_state("visits", Source::Whole).effect(Effect::Pure);
+    let look =
+        tool("look", |_| Ok(json!(1))).output_to_state("visits", ResultSource::Whole).effect(Effect::Pure);
     Agent::builder(script(
         "assistant: > c1 look()\nassistant: I pay.   > c2 pay(amount=3)   > c3 look()   > c4 pay(amount=4)\nassistant: paid",
     ).after(1))

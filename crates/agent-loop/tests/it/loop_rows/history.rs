@@ -8,7 +8,7 @@ use stepfold_agent_loop::state_core::chat::{
     ChatRequest, FinishReason, Message, ModelError, ModelErrorKind, Usage,
 };
 use stepfold_agent_loop::state_core::state::{Schema, State};
-use stepfold_agent_loop::tools::{Source, Toolset};
+use stepfold_agent_loop::tools::{ResultSource, Toolset};
 use stepfold_agent_loop::{Agent, Breakpoint, EventKind, Exit, Input, Recording, Run, RunEvent};
 use stepfold_trim::{Summarize, Trim, Window};
 
@@ -342,8 +342,10 @@ assistant: done
 async fn dynamic_toolset() {
     let schema = Schema::builder().key::<bool>("is_open").build().unwrap();
     let set = Toolset::dynamic_with("doors", |state| async move {
-        let open =
-            tool("open", |_| Ok(json!(true))).output_to_state("is_open", Source::Whole).build().unwrap();
+        let open = tool("open", |_| Ok(json!(true)))
+            .output_to_state("is_open", ResultSource::Whole)
+            .build()
+            .unwrap();
         let enter = tool("enter", |_| Ok(json!("inside"))).build().unwrap();
         Ok(if state.has("is_open") { vec![enter] } else { vec![open] })
     });

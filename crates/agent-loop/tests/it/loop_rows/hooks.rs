@@ -210,7 +210,7 @@ async fn hook_that_answers_and_stops() {
 async fn hook_goes_on() {
     let agent = hooked(HookPoint::OnExit, |context| {
         let is_second = context.state.messages().last().unwrap().text().contains('2');
-        let more = HookAction::go_on().with_message(Message::user("are you sure?"));
+        let more = HookAction::continue_run().with_message(Message::user("are you sure?"));
         Ok(if is_second { HookAction::proceed() } else { more })
     });
     check(
@@ -235,7 +235,7 @@ async fn hook_goes_on() {
 /// A limit cannot be overruled.
 #[tokio::test]
 async fn hook_continues_against_a_limit() {
-    let agent = hooked(HookPoint::OnExit, |_| Ok(HookAction::go_on())).max_steps(1);
+    let agent = hooked(HookPoint::OnExit, |_| Ok(HookAction::continue_run())).max_steps(1);
     check(
         agent,
         "where?",
@@ -251,7 +251,7 @@ async fn hook_continues_against_a_limit() {
     )
     .await;
     // The limit is reached by the step that was wanted to be no end.
-    let agent = hooked(HookPoint::OnExit, |_| Ok(HookAction::go_on())).max_steps(2);
+    let agent = hooked(HookPoint::OnExit, |_| Ok(HookAction::continue_run())).max_steps(2);
     check(
         agent,
         "where?",
@@ -279,7 +279,7 @@ async fn hook_continues_after_an_output() {
         .output_with(Output::schema("number", json!({"type": "integer"})))
         .on_exit(|context: HookContext| async move {
             let is_first = context.state.messages().last().unwrap().text() == "1";
-            Ok(if is_first { HookAction::go_on() } else { HookAction::proceed() })
+            Ok(if is_first { HookAction::continue_run() } else { HookAction::proceed() })
         })
         .build()
         .unwrap();

@@ -9,7 +9,7 @@ use serde_json::json;
 use stepfold_agent_loop::state_core::chat::{ModelError, ModelErrorKind};
 use stepfold_agent_loop::state_core::state::Schema;
 use stepfold_agent_loop::tools::{
-    Approval, CancellationToken, Effect, Source, Tool, ToolBuilder, ToolError, Toolset,
+    Approval, CancellationToken, Effect, ResultSource, Tool, ToolBuilder, ToolError, Toolset,
 };
 use stepfold_agent_loop::{
     Agent, AgentBuilder, ApprovalRequest, Breakpoint, Decision, Exit, HookAction, HookPoint, Observer,
@@ -239,7 +239,7 @@ async fn interrupted_call_in_waves() {
         })
     };
     let tools = [
-        slow("find", 1).output_to_state("area", Source::Whole),
+        slow("find", 1).output_to_state("area", ResultSource::Whole),
         slow("slow", 60),
         tool("read", |_| Ok(json!("read"))).reads(["area"]),
     ];

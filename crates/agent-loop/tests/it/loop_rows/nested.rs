@@ -6,7 +6,7 @@ use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::chat::ChatRequest;
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::{Approval, CancellationToken, Source, Toolset};
+use stepfold_agent_loop::tools::{Approval, CancellationToken, ResultSource, Toolset};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, DecisionError, Exit, HookAction, Input, Run, RunEvent, RunFault, RunLimits,
 };
@@ -71,7 +71,7 @@ async fn nested_agent_shares_keys() {
 
 #[tokio::test]
 async fn nested_agent_without_shared_keys() {
-    let find = tool("find", |_| Ok(json!(1))).output_to_state("visits", Source::Whole).build().unwrap();
+    let find = tool("find", |_| Ok(json!(1))).output_to_state("visits", ResultSource::Whole).build().unwrap();
     let inner =
         Agent::builder(script("assistant: > i1 find()\nassistant: 12 stalls")).schema(schema()).tools([find]);
     check(
@@ -323,9 +323,10 @@ async fn nested_approval_of_several() {
 /// Shared writes made before and after a pause are written once, all of them.
 #[tokio::test]
 async fn nested_approval_keeps_shared_writes() {
-    let find = tool("find", |_| Ok(json!(1))).output_to_state("visits", Source::Whole);
-    let pay =
-        tool("pay", |_| Ok(json!(10))).output_to_state("visits", Source::Whole).approval(Approval::Always);
+    let find = tool("find", |_| Ok(json!(1))).output_to_state("visits", ResultSource::Whole);
+    let pay = tool("pay", |_| Ok(json!(10)))
+        .output_to_state("visits", ResultSource::Whole)
+        .approval(Approval::Always);
     let inner = Agent::builder(script("assistant: > i1 find()\nassistant: > i2 pay()\nassistant: paid"))
         .schema(schema())
         .tools([find.build().unwrap(), pay.build().unwrap()]);

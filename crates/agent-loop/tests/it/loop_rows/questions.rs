@@ -132,8 +132,10 @@ async fn calls_that_wait_for_one_that_asks_wait_with_it() {
     let notes = Notes::default();
     let schema =
         stepfold_agent_loop::state_core::state::Schema::builder().key::<String>("seat").build().unwrap();
-    let book =
-        book(&notes).output_to_state("seat", stepfold_agent_loop::tools::Source::Whole).build().unwrap();
+    let book = book(&notes)
+        .output_to_state("seat", stepfold_agent_loop::tools::ResultSource::Whole)
+        .build()
+        .unwrap();
     let (look, print) =
         (notes.tool("look").build().unwrap(), notes.tool("print").reads(["seat"]).build().unwrap());
     let model = script("assistant: > c1 book()   > c2 print()   > c3 look()\nassistant: booked");
@@ -196,7 +198,7 @@ async fn a_run_that_is_cancelled_while_a_call_asks_says_so() {
     let notes = Notes::default();
     let asked = play(&booking(&notes, Effect::AtMostOnce), "to Rome!", |run| run).await.unwrap();
     let mut run = reloaded(&asked);
-    let event = run.feed(stepfold_agent_loop::Answer::Cancelled, run.elapsed()).unwrap();
+    let event = run.feed(stepfold_agent_loop::RunAnswer::Cancelled, run.elapsed()).unwrap();
     run.commit(event).unwrap();
     let said = run.transcript().to_string();
     assert!(said.contains("tool 'book' was stopped while it waited: the run was cancelled"), "{said}");

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::json;
 use stepfold_agent_loop::state_core::chat::{FinishReason, Message, Usage};
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::{Effect, Source};
+use stepfold_agent_loop::tools::{Effect, ResultSource};
 use stepfold_agent_loop::{Agent, AgentBuilder, Event, FeedError, HookAction, HookContext, Run, RunEvent};
 
 use super::kit::*;
@@ -12,8 +12,10 @@ use super::kit::*;
 fn counting() -> AgentBuilder {
     let schema =
         Schema::builder().key::<i64>("n").handler(Handler::sum()).key::<i64>("temp:n").build().unwrap();
-    let count = tool("count", |_| Ok(json!(1))).output_to_state("n", Source::Whole).effect(Effect::Pure);
-    let note = tool("note", |_| Ok(json!(2))).output_to_state("temp:n", Source::Whole).effect(Effect::Pure);
+    let count =
+        tool("count", |_| Ok(json!(1))).output_to_state("n", ResultSource::Whole).effect(Effect::Pure);
+    let note =
+        tool("note", |_| Ok(json!(2))).output_to_state("temp:n", ResultSource::Whole).effect(Effect::Pure);
     Agent::builder(script("assistant: > c1 count()   > c2 note()\nassistant: done"))
         .schema(schema)
         .tools([count.build().unwrap(), note.build().unwrap()])

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::{Handler, Schema, State};
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_agent_loop::tools::{Approval, Effect, ResultText, Source, Tool, ToolBuilder, Toolset};
+use stepfold_agent_loop::tools::{Approval, Effect, ResultSource, ResultText, Tool, ToolBuilder, Toolset};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, Divergence, HookAction, HookContext, Input, LoadError, Recording, Run,
     RunLimits,
@@ -22,7 +22,7 @@ fn visiting(notes: &Notes) -> AgentBuilder {
         notes.add("visit");
         Ok(arguments["n"].clone())
     });
-    let visit = visit.output_to_state("visits", Source::Whole).build().unwrap();
+    let visit = visit.output_to_state("visits", ResultSource::Whole).build().unwrap();
     Agent::builder(script(SCRIPT))
         .schema(schema)
         .tools([visit])
@@ -206,7 +206,7 @@ async fn replay_of_a_run_that_was_repaired() {
 }
 
 fn visit(name: &str) -> ToolBuilder {
-    tool(name, |arguments: &Value| Ok(arguments["n"].clone())).output_to_state("visits", Source::Whole)
+    tool(name, |arguments: &Value| Ok(arguments["n"].clone())).output_to_state("visits", ResultSource::Whole)
 }
 
 fn with(tool: ToolBuilder) -> impl FnOnce(AgentBuilder) -> AgentBuilder {
@@ -294,7 +294,7 @@ async fn replay_with_other_bindings() {
     };
     let agent = visiting(&Notes::default());
     let before =
-        bound(&|tool| tool.input_from_state("visits", "seen").output_to_state("visits", Source::Whole));
+        bound(&|tool| tool.input_from_state("visits", "seen").output_to_state("visits", ResultSource::Whole));
     let agent = agent.tools(vec![before.build().unwrap()]).build().unwrap();
     let (recording, run) = recorded(&agent).await;
     assert_eq!(recording.replay(&agent).unwrap().digest(), run.digest());
@@ -307,10 +307,12 @@ async fn replay_with_other_bindings() {
     let other_field =
         replayed(&|tool| tool.input_from_state("visits", "seen").output_to_state("visits", "n"));
     let reads = replayed(&|tool| {
-        tool.input_from_state("visits", "seen").output_to_state("visits", Source::Whole).reads(["messages"])
+        tool.input_from_state("visits", "seen")
+            .output_to_state("visits", ResultSource::Whole)
+            .reads(["messages"])
     });
     let other_text = replayed(&|tool| {
-        let tool = tool.input_from_state("visits", "seen").output_to_state("visits", Source::Whole);
+        let tool = tool.input_from_state("visits", "seen").output_to_state("visits", ResultSource::Whole);
         tool.output_to_string(ResultText::of("n"))
     });
     assert_eq!([other_field, reads, other_text], [words, words, words]);

@@ -6,7 +6,7 @@ use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::chat::{Message, ModelParams, Role, Usage};
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::{RawArgs, Source, Tool, ToolError};
+use stepfold_agent_loop::tools::{RawArgs, ResultSource, Tool, ToolError};
 use stepfold_agent_loop::{Agent, Breakpoint, Exit, HookAction, Input, RunFault, RunLimits, StartError};
 
 use super::check;
@@ -145,7 +145,8 @@ async fn instructions_and_a_system_message() {
 #[tokio::test]
 async fn instructions_are_rendered_at_each_run() {
     let model = Asked::new(script("assistant: > c1 visit()\nassistant: once\nassistant: twice"));
-    let visit = tool("visit", |_| Ok(json!(1))).output_to_state("visits", Source::Whole).build().unwrap();
+    let visit =
+        tool("visit", |_| Ok(json!(1))).output_to_state("visits", ResultSource::Whole).build().unwrap();
     let agent = Agent::builder(model.clone())
         .schema(schema())
         .tools([visit])
@@ -368,7 +369,7 @@ async fn raise_on_failure_by_the_tool() {
 async fn raise_on_failure_of_a_merge() {
     let schema = Schema::builder().key::<u64>("visits").handler(Handler::sum()).build().unwrap();
     let visit =
-        tool("visit", |arguments| Ok(arguments["n"].clone())).output_to_state("visits", Source::Whole);
+        tool("visit", |arguments| Ok(arguments["n"].clone())).output_to_state("visits", ResultSource::Whole);
     let script = format!("assistant: > c1 visit(n={})   > c2 visit(n=5)\nassistant: so be it", u64::MAX);
     let agent = Agent::builder(self::script(&script)).schema(schema).tools([visit.build().unwrap()]);
     check(agent.clone(), "where?", expect![[r#"

@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{
 };
 use stepfold_state_core::state::{Handler, Handlers, Schema, SchemaBuilder};
 use stepfold_tools::{
-    Approval, CallLimits, RawArgs, ResultText, Source, Tool, ToolBuilder, ToolContext, ToolError,
+    Approval, CallLimits, RawArgs, ResultSource, ResultText, Tool, ToolBuilder, ToolContext, ToolError,
 };
 
 /// Says what the scenario says, and counts how often it was asked.
@@ -171,7 +171,7 @@ fn build_tool(tool: &Value, scenario: &Value, schema: &Schema) -> Result<Tool, S
         };
     }
     for (key, output) in object(&tool["outputs_to_state"]) {
-        let source = output["source"].as_str().map_or(Source::Whole, Source::from);
+        let source = output["source"].as_str().map_or(ResultSource::Whole, ResultSource::from);
         builder = match output["handler"].as_str() {
             None => builder.output_to_state(key.as_str(), source),
             Some(name) => builder.output_to_state_with(key.as_str(), source, handler(name)),
@@ -241,7 +241,7 @@ fn with_text(builder: ToolBuilder, rule: &Value) -> ToolBuilder {
 }
 
 fn one_text(rule: &Map<String, Value>) -> ResultText {
-    let source = rule.get("source").map_or(Source::Whole, |name| Source::from(text(name)));
+    let source = rule.get("source").map_or(ResultSource::Whole, |name| ResultSource::from(text(name)));
     let result = ResultText::of(source);
     let as_text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     match rule.get("handler").map(text) {

@@ -17,7 +17,7 @@ use stepfold_state_core::chat::{
 };
 use stepfold_state_core::state::{Handler, Handlers, Schema, State, ValueRef};
 use stepfold_tools::{
-    Approval, CallLimits, InputRequest, RawArgs, Source, Tool, ToolContext, ToolError, Toolset,
+    Approval, CallLimits, InputRequest, RawArgs, ResultSource, Tool, ToolContext, ToolError, Toolset,
 };
 
 use super::scenarios::{Argument, Asks, Behavior, Call, Hook, Options, Reply, Scenario, ToolPlan};
@@ -164,7 +164,7 @@ fn tool(number: usize, plan: &ToolPlan, options: &Options, executions: &Executio
             }),
         });
     let tool = writes.iter().fold(tool, |tool, key| {
-        let source = if *key == "count" { Source::from("count") } else { Source::from("n") };
+        let source = if *key == "count" { ResultSource::from("count") } else { ResultSource::from("n") };
         tool.output_to_state(*key, source)
     });
     tool.build().unwrap()
@@ -290,7 +290,7 @@ fn hooked(point: HookPoint, kind: u8, context: &HookContext) -> HookResult {
             action.with_result(ToolContent::Value(json!("hidden")))
         }
         HookPoint::AfterTool if is_chosen && kind.is_multiple_of(5) => HookAction::stop("seen enough"),
-        HookPoint::OnExit if kind.is_multiple_of(2) && context.steps < 4 => HookAction::go_on(),
+        HookPoint::OnExit if kind.is_multiple_of(2) && context.steps < 4 => HookAction::continue_run(),
         _ => action,
     })
 }

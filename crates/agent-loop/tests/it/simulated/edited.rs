@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use serde_json::json;
 use stepfold_agent_loop::{
-    Agent, Answer, ApprovalRequest, Decision, Edit, EditError, Event, FeedError, Input, Observer,
-    ObserverError, Recording, Run, RunEvent, ValueEdit,
+    Agent, ApprovalRequest, Decision, Edit, EditError, Event, FeedError, Input, Observer, ObserverError,
+    Recording, Run, RunAnswer, RunEvent, ValueEdit,
 };
 use stepfold_state_core::chat::{Message, ToolContent, ToolResult};
 use stepfold_state_core::state::Handler;
@@ -186,7 +186,7 @@ fn edited(run: &mut Run, pause: Pause, made: &mut Made) -> Result<Option<Event>,
     let answered = answered(run);
     let picked = (!answered.is_empty()).then(|| answered[pause.pick % answered.len()].clone());
     let edit = edit_of(pause, picked.as_deref(), run);
-    let event = match run.feed(Answer::Edit(edit.clone()), run.elapsed()) {
+    let event = match run.feed(RunAnswer::Edit(edit.clone()), run.elapsed()) {
         Ok(event) => event,
         Err(error) => {
             made.refused += 1;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, SimulationError, Simulator};
+use stepfold_agent_loop::test_kit::{Executions, Script, SimulationError, SimulationReport, Simulator};
 use stepfold_agent_loop::{Agent, AskReason, Decision, Exit, HookAction, HookContext};
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Schema;
@@ -47,7 +47,7 @@ fn an_agent_inside_an_agent() {
 fn ledgers(
     is_written: bool,
     before_model: impl Fn(&HookContext) -> HookAction + Send + Sync + 'static,
-) -> Result<Simulated, SimulationError> {
+) -> Result<SimulationReport, SimulationError> {
     let executions = Executions::new();
     let schema = Schema::builder().key::<Vec<String>>("paid").build().unwrap();
     let clerk = Agent::builder(script("assistant: > p1 pay()\nassistant: paid it"))

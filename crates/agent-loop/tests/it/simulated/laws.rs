@@ -13,7 +13,7 @@ use stepfold_agent_loop::{
 };
 use stepfold_state_core::chat::{Arguments, Message, Role, ToolCall};
 use stepfold_state_core::state::ValueRef;
-use stepfold_tools::{CancellationToken, Effect, RawArgs, Source, Tool, ToolContext, ToolError};
+use stepfold_tools::{CancellationToken, Effect, RawArgs, ResultSource, Tool, ToolContext, ToolError};
 
 use super::agents::Hiccups;
 use super::scenarios::{self, Scenario};
@@ -69,7 +69,8 @@ fn scheduled(name: &str, reads: &[&str], writes: &[&str], effect: Effect, ends: 
         .parameters(json!({"properties": {"n": {"type": "integer"}}, "type": "object"}))
         .reads(reads.iter().copied())
         .effect(effect);
-    let source = |key: &str| if key == "count" { Source::from("count") } else { Source::from("n") };
+    let source =
+        |key: &str| if key == "count" { ResultSource::from("count") } else { ResultSource::from("n") };
     writes.iter().fold(tool, |tool, key| tool.output_to_state(*key, source(key))).build().unwrap()
 }
 

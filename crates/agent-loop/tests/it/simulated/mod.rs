@@ -11,13 +11,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, Simulator};
+use stepfold_agent_loop::test_kit::{Executions, Script, SimulationReport, Simulator};
 use stepfold_agent_loop::{Agent, ApprovalRequest};
 
 use common::{block_on, config, kind};
 use scenarios::Scenario;
 
-fn simulate(scenario: &Scenario) -> Result<Simulated, String> {
+fn simulate(scenario: &Scenario) -> Result<SimulationReport, String> {
     let executions = Executions::new();
     let agent = agents::agent(scenario, &executions);
     let seed = scenario.seed;

@@ -201,7 +201,7 @@ async fn asked_an_item() {
     "#]]
     .assert_eq(&model.shown());
     let node = AgentNode::new(counter).asks("how many in {item}?");
-    let without = super::kit::graph().node("a", Node::agent(node).go_on_after_error()).edge(START, "a");
+    let without = super::kit::graph().node("a", Node::agent(node).continue_after_error()).edge(START, "a");
     check(without, "go", expect![[r#"
         1: a
            0 Failed (1): missing key "item" for the template at line 1, column 13; write {item?} if it is optional; known keys: messages

@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::Schema;
 use stepfold_agent_loop::{Agent, Output, RunLimits};
-use stepfold_graph::{AgentNode, Choice, END, Graph, GraphBuilder, Node, START};
+use stepfold_graph::{AgentNode, END, Graph, GraphBuilder, Node, RouteChoice, START};
 
 use super::kit::{failing, graph, note};
 use crate::loop_kit::script;
@@ -216,7 +216,8 @@ fn joins_that_cannot_complete() {
 fn joins_that_may_complete() {
     let nodes =
         || graph().node("a", note).node("b", note).node("both", note).node("r", note).edge(START, "r");
-    let many = nodes().route_to_many("r", ["a", "b"], |_| Choice::all(["a", "b"])).join(["a", "b"], "both");
+    let many =
+        nodes().route_to_many("r", ["a", "b"], |_| RouteChoice::all(["a", "b"])).join(["a", "b"], "both");
     many.build().unwrap();
     let again =
         nodes().route("r", ["a", "b"], |_| "a").edge("a", "r").edge("b", "r").join(["a", "b"], "both");

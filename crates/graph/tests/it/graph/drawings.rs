@@ -1,7 +1,7 @@
 //! A graph as a drawing: everything there can be in one, and names that would break the languages.
 
 use expect_test::expect;
-use stepfold_graph::{Choice, END, Graph, GraphShape, Node, START};
+use stepfold_graph::{END, Graph, GraphShape, Node, RouteChoice, START};
 
 use super::kit::{graph, note};
 
@@ -18,7 +18,7 @@ fn everything() -> Graph {
         .fan_out("plan", "search", "items")
         .fan_out_with("aid", "search", |_| Vec::new())
         .route("check", ["plan", "report"], |_| "report")
-        .route_to_many("report", ["publish", END], |_| Choice::of(END))
+        .route_to_many("report", ["publish", END], |_| RouteChoice::of(END))
         .join(["search", "check"], "report")
         .edge("publish", END)
         .build()

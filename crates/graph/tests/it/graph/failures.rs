@@ -120,7 +120,7 @@ async fn tries() {
     )
     .await;
     check(
-        graph_with(failing_first(3).retry(retry()).go_on_after_error()),
+        graph_with(failing_first(3).retry(retry()).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -141,7 +141,7 @@ async fn tries() {
 async fn permanent_errors_are_not_tried_again() {
     let node = Node::new(|_: NodeContext| async { Err::<(), _>(NodeError::permanent("never")) });
     check(
-        graph_with(node.retry(Retry::times(5)).go_on_after_error()),
+        graph_with(node.retry(Retry::times(5)).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -159,7 +159,7 @@ async fn permanent_errors_are_not_tried_again() {
     // Nor is a value that does not fit: the next try would give the same.
     let node = Node::new(|_: NodeContext| async { Ok::<_, NodeError>(Update::new().set("nxet", 1)) });
     check(
-        graph_with(node.retry(Retry::times(5)).go_on_after_error()),
+        graph_with(node.retry(Retry::times(5)).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -202,7 +202,7 @@ async fn timeouts() {
     )
     .await;
     check(
-        graph_with(slow().retry(Retry::times(2)).go_on_after_error()),
+        graph_with(slow().retry(Retry::times(2)).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -231,7 +231,7 @@ async fn panics() {
         panic!("inside {}", "the future")
     }
     check(
-        graph_with(Node::new(early).go_on_after_error()),
+        graph_with(Node::new(early).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -247,7 +247,7 @@ async fn panics() {
     )
     .await;
     check(
-        graph_with(Node::new(late).retry(Retry::times(1)).go_on_after_error()),
+        graph_with(Node::new(late).retry(Retry::times(1)).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -291,7 +291,7 @@ async fn panics_elsewhere() {
     let agent = || Agent::builder(script("assistant: three")).build().unwrap();
     let prompt = AgentNode::new(agent()).asks_with(|_| panic!("no words"));
     check(
-        graph_with(Node::agent(prompt).go_on_after_error()),
+        graph_with(Node::agent(prompt).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -308,7 +308,7 @@ async fn panics_elsewhere() {
     .await;
     let adjusted = AgentNode::new(agent()).adjust(|_, _| panic!("no model"));
     check(
-        graph_with(Node::agent(adjusted).go_on_after_error()),
+        graph_with(Node::agent(adjusted).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -328,7 +328,7 @@ async fn panics_elsewhere() {
 #[tokio::test]
 async fn going_on_after_errors() {
     check(
-        graph_with(Node::new(failing("no")).go_on_after_error()),
+        graph_with(Node::new(failing("no")).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -414,7 +414,7 @@ async fn items_of_another_type() {
         node.item_as::<u64>().map(|_| Update::new())
     }
     check(
-        graph_with(Node::new(number).go_on_after_error()),
+        graph_with(Node::new(number).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -429,7 +429,8 @@ async fn items_of_another_type() {
     "#]],
     )
     .await;
-    let graph = graph().node("each", Node::new(number).go_on_after_error()).fan_out(START, "each", "items");
+    let graph =
+        graph().node("each", Node::new(number).continue_after_error()).fan_out(START, "each", "items");
     check(
         graph,
         items(json!(["x"])),
@@ -524,7 +525,7 @@ async fn agents_that_fail() {
     let agent = |text: &str| Agent::builder(script(text)).max_steps(1).tools(crate::loop_kit::tools());
     let unfinished = agent("assistant: > c1 fetch(id=1)").build().unwrap();
     check(
-        graph_with(Node::agent(unfinished).go_on_after_error()),
+        graph_with(Node::agent(unfinished).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -540,7 +541,7 @@ async fn agents_that_fail() {
     )
     .await;
     let silent = agent("").build().unwrap();
-    check(graph_with(Node::agent(silent.clone()).go_on_after_error()), "go", expect![[r#"
+    check(graph_with(Node::agent(silent.clone()).continue_after_error()), "go", expect![[r#"
         1: a, b
            0 Failed (1): run 'run/1/0' failed after step 0: model request failed: invalid request: the script has 0 replies, and is asked for one more
         2: c
@@ -552,7 +553,7 @@ async fn agents_that_fail() {
         state: {"log":["b","c"]}
     "#]]).await;
     let prompt = AgentNode::new(silent.clone()).asks("how many in {next}?");
-    check(graph_with(Node::agent(prompt).go_on_after_error()), "go", expect![[r#"
+    check(graph_with(Node::agent(prompt).continue_after_error()), "go", expect![[r#"
         1: a, b
            0 Failed (1): missing key "next" for the template at line 1, column 13; write {next?} if it is optional; known keys: messages
         2: c
@@ -574,7 +575,7 @@ async fn an_agents_timeout() {
     let silent = Agent::builder(Silent).build().unwrap();
     let node = Node::agent(silent).timeout(Duration::from_secs(20));
     check(
-        graph_with(node.clone().go_on_after_error()),
+        graph_with(node.clone().continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -590,7 +591,7 @@ async fn an_agents_timeout() {
     )
     .await;
     check(
-        graph_with(node.retry(Retry::times(2)).go_on_after_error()),
+        graph_with(node.retry(Retry::times(2)).continue_after_error()),
         "go",
         expect![[r#"
         1: a, b
@@ -610,7 +611,7 @@ async fn an_agents_timeout() {
 /// All of a try's errors are in the text that is told and recorded.
 #[tokio::test]
 async fn failures_as_a_stream() {
-    let graph = graph_with(Node::new(failing("no")).go_on_after_error()).build().unwrap();
+    let graph = graph_with(Node::new(failing("no")).continue_after_error()).build().unwrap();
     let walked = walk(&graph, "go").await;
     let told: Vec<String> = walked
         .seen
@@ -660,7 +661,7 @@ async fn an_agent_is_tried_again() {
             .build()
             .unwrap()
     };
-    let node = |failures| Node::agent(looking(failures)).retry(Retry::times(2)).go_on_after_error();
+    let node = |failures| Node::agent(looking(failures)).retry(Retry::times(2)).continue_after_error();
     check(
         graph_with(node(2)),
         "go",

@@ -10,7 +10,7 @@ use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_agent_loop::tools::{Approval, Source, Tool, ToolError};
+use stepfold_agent_loop::tools::{Approval, ResultSource, Tool, ToolError};
 use stepfold_agent_loop::{Agent, Decision, Decisions, Exit, Recording, Run};
 use stepfold_graph::{AgentNode, END, Graph, NodeContext, NodeError, START, Update};
 
@@ -31,7 +31,7 @@ fn office() -> Graph {
         schema.key::<Vec<String>>("answers").key::<bool>("closed").build().unwrap()
     };
     let pay = Tool::new("pay", "Pays a bill.", async || Ok::<_, ToolError>(3))
-        .output_to_state("paid", Source::Whole)
+        .output_to_state("paid", ResultSource::Whole)
         .approval(Approval::Always)
         .build()
         .unwrap();

@@ -156,7 +156,7 @@ async fn a_crash_of_what_must_not_run_twice() {
     let notes = Notes::default();
     let node = once(&notes).effect(Effect::AtMostOnce);
     let graph = graph()
-        .node("each", node.clone().go_on_after_error())
+        .node("each", node.clone().continue_after_error())
         .fan_out(START, "each", "items")
         .build()
         .unwrap();
@@ -184,7 +184,7 @@ async fn interrupted_nodes_are_listed_in_the_outcome() {
             .map(|call| format!("{} {}({})", call.id, call.tool, call.arguments.to_text()))
             .collect::<Vec<_>>()
     };
-    let node = once(&Notes::default()).effect(Effect::AtMostOnce).go_on_after_error();
+    let node = once(&Notes::default()).effect(Effect::AtMostOnce).continue_after_error();
     let functions = graph().node("each", node).fan_out(START, "each", "items").build().unwrap();
     let walked = walk_on(crashed(&functions, 4).await, |run| run).await;
     assert_eq!(listed(&walked), [r#"each#1 each({"item":2})"#]);
@@ -207,7 +207,7 @@ async fn a_crash_and_a_question() {
     let mut text = String::new();
     for decision in [Decision::Approve, Decision::reject("it happened")] {
         let notes = Notes::default();
-        let node = once(&notes).effect(Effect::AtMostOnce).go_on_after_error();
+        let node = once(&notes).effect(Effect::AtMostOnce).continue_after_error();
         let graph =
             graph().node("each", node).fan_out(START, "each", "items").ask_when_uncertain().build().unwrap();
         let walked = walk_on(crashed(&graph, 4).await, |run| run).await;

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use serde_json::json;
 use stepfold_agent_loop::state_core::state::State;
-use stepfold_graph::{Choice, END, Node, START, Update};
+use stepfold_graph::{END, Node, RouteChoice, START, Update};
 
 use super::check;
 use super::kit::*;
@@ -116,8 +116,8 @@ async fn in_a_loop() {
         .edge("b", "b2")
         .join(["a", "b2"], "both")
         .route_to_many("both", ["a", "b", END], |state: &State| match log_len(state) {
-            4 => Choice::all(["a", "b"]),
-            _ => Choice::of(END),
+            4 => RouteChoice::all(["a", "b"]),
+            _ => RouteChoice::of(END),
         });
     check(
         graph,
@@ -271,7 +271,7 @@ async fn a_source_that_fails() {
             .join(["a", "b"], "both")
     };
     check(
-        graph(Node::go_on_after_error),
+        graph(Node::continue_after_error),
         "go",
         expect![[r#"
         1: a, b, aid
@@ -345,7 +345,7 @@ async fn a_source_that_is_not_chosen() {
         .node("a", note)
         .node("b", note)
         .node("both", note)
-        .route_to_many(START, ["a", "b"], |_| Choice::of("a"))
+        .route_to_many(START, ["a", "b"], |_| RouteChoice::of("a"))
         .join(["a", "b"], "both");
     check(
         graph,

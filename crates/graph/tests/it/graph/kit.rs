@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::{Key, Schema};
 use stepfold_agent_loop::{EventKind, Input, Run, RunBuilder, RunEvent, WorkOutcome};
-use stepfold_graph::{Graph, GraphBuilder, NodeContext, NodeError, Planned, Update};
+use stepfold_graph::{Graph, GraphBuilder, NodeContext, NodeError, PlannedBranch, Update};
 
 use crate::loop_kit::{Ended, go_on, outcome_of, shown};
 
@@ -128,8 +128,8 @@ impl Walked {
     }
 }
 
-fn names(branches: &[Planned]) -> String {
-    let name = |planned: &Planned| match &planned.item {
+fn names(branches: &[PlannedBranch]) -> String {
+    let name = |planned: &PlannedBranch| match &planned.item {
         Some(item) => format!("{}({item})", planned.node),
         None => planned.node.clone(),
     };

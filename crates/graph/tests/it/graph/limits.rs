@@ -313,7 +313,7 @@ async fn tokens() {
     .await;
     // Calls an unknown tool, has no tools, and has nothing more to say.
     check(
-        graph(asks("assistant: > c1 x()").go_on_after_error()),
+        graph(asks("assistant: > c1 x()").continue_after_error()),
         "go",
         expect![[r#"
         1: a

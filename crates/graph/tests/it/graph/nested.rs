@@ -85,7 +85,7 @@ async fn failures_inside() {
 #[tokio::test]
 async fn limits_inside() {
     let inner = graph().node("x", note).edge(START, "x").edge("x", "x").build().unwrap();
-    let node = stepfold_graph::Node::agent(inner).go_on_after_error();
+    let node = stepfold_graph::Node::agent(inner).continue_after_error();
     check(
         graph().node("inner", node).edge(START, "inner"),
         "go",

@@ -100,7 +100,7 @@ async fn said_before_a_failure() {
                 node.emit("status", "begun").await;
                 Err::<(), _>(NodeError::new("no"))
             })
-            .go_on_after_error(),
+            .continue_after_error(),
         )
         .edge(START, "a")
         .build()

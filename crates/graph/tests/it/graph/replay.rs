@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use stepfold_agent_loop::state_core::state::{Handler, Schema};
-use stepfold_agent_loop::tools::{Effect, Source, ToolBuilder};
+use stepfold_agent_loop::tools::{Effect, ResultSource, ToolBuilder};
 use stepfold_agent_loop::{Agent, Recording, Run};
 use stepfold_graph::{AgentNode, END, Graph, START};
 
@@ -12,7 +12,7 @@ const SCRIPT: &str =
     "assistant: > c1 visit(n=1)   > c2 visit(n=2)\nassistant: > c3 visit(n=1)\nassistant: done";
 
 fn visit(name: &str) -> ToolBuilder {
-    tool(name, |arguments| Ok(arguments["n"].clone())).output_to_state("visits", Source::Whole)
+    tool(name, |arguments| Ok(arguments["n"].clone())).output_to_state("visits", ResultSource::Whole)
 }
 
 /// The run of an agent that is a node is compared as well.

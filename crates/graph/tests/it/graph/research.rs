@@ -7,7 +7,7 @@ use stepfold_agent_loop::{Agent, Input};
 use stepfold_graph::progress::keys::{EXECUTION_COUNTS, MODE, OVERALL_PROGRESS, TASKS};
 use stepfold_graph::progress::{Mode, ResearchState, Task, TaskStatus};
 use stepfold_graph::{
-    AgentNode, Choice, END, Graph, GraphBuilder, Node, NodeContext, NodeError, START, Update,
+    AgentNode, END, Graph, GraphBuilder, Node, NodeContext, NodeError, RouteChoice, START, Update,
 };
 
 use super::kit::{sorted_text, values, walk};
@@ -230,8 +230,8 @@ async fn the_mode() {
         .node("deep", deep)
         .node("react", agent("assistant: > c1 search(q=\"x\")\nassistant: area 3").build().unwrap())
         .route(START, ["deep", "react"], |state| match state.get(MODE) {
-            Ok(Some(Mode::Deep)) => Choice::of("deep").because("the mode is deep"),
-            _ => Choice::of("react"),
+            Ok(Some(Mode::Deep)) => RouteChoice::of("deep").because("the mode is deep"),
+            _ => RouteChoice::of("react"),
         })
         .edge("deep", END)
         .build()

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_agent_loop::state_core::state::{Handler, Key, Schema, State};
-use stepfold_graph::{Choice, END, Graph, Node, NodeContext, NodeError, START, Update};
+use stepfold_graph::{END, Graph, Node, NodeContext, NodeError, RouteChoice, START, Update};
 
 use super::check;
 use super::kit::*;
@@ -151,9 +151,9 @@ async fn merged_by_handlers() {
     .await;
 }
 
-fn by_next(state: &State) -> Choice {
+fn by_next(state: &State) -> RouteChoice {
     let next = state.get(NEXT).unwrap().unwrap_or_else(|| END.to_owned());
-    Choice::of(next).because("the state says so")
+    RouteChoice::of(next).because("the state says so")
 }
 
 #[tokio::test]
@@ -228,7 +228,8 @@ async fn a_choice_at_the_start() {
 /// One of one only, even if it is a list.
 #[tokio::test]
 async fn one_choice_is_one() {
-    let graph = graph().node("a", note).node("b", note).route(START, ["a", "b"], |_| Choice::all(["a", "b"]));
+    let graph =
+        graph().node("a", note).node("b", note).route(START, ["a", "b"], |_| RouteChoice::all(["a", "b"]));
     check(graph, "go", expect![[r#"
         --
         user:      go
@@ -244,7 +245,7 @@ async fn a_choice_of_many() {
         graph().node("a", note).node("b", note).node("c", note).route_to_many(
             START,
             ["a", "b", "c", END],
-            move |_| Choice::all(chosen.iter().copied()),
+            move |_| RouteChoice::all(chosen.iter().copied()),
         )
     };
     check(
@@ -312,8 +313,8 @@ async fn choices_are_recorded() {
         .route("a", ["b", "a"], |state: &State| {
             let ran = state.get(LOG).unwrap().unwrap_or_default().len();
             match ran {
-                1 => Choice::of("a").because("once is not enough"),
-                _ => Choice::of("b"),
+                1 => RouteChoice::of("a").because("once is not enough"),
+                _ => RouteChoice::of("b"),
             }
         });
     check(graph, "go", expect![[r#"
@@ -908,7 +909,7 @@ async fn writes_that_do_not_merge() {
         steps: 1
         state: {"log":["a","c"],"sum":1}
     "#]]).await;
-    check(graph(Node::go_on_after_error), "go", expect![[r#"
+    check(graph(Node::continue_after_error), "go", expect![[r#"
         1: a, b, c
            what it wrote cannot be merged: invalid value for key "sum": expected i64, found an invalid integer at $
         2: behind

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
-use stepfold_agent_loop::test_kit::{Executions, Script, Simulated, Simulator};
+use stepfold_agent_loop::test_kit::{Executions, Script, SimulationReport, Simulator};
 use stepfold_agent_loop::{
     Agent, ApprovalRequest, Decision, EventKind, Exit, Input, Observer, ObserverError, Outcome, Recording,
     Run, RunError, RunEvent,
@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use super::graph_plans::{self, GraphPlan};
 use super::{agents, block_on, config, edited, graphs, kind};
 
-fn simulate(plan: &GraphPlan) -> Result<Simulated, String> {
+fn simulate(plan: &GraphPlan) -> Result<SimulationReport, String> {
     let executions = Executions::new();
     let graph = graphs::graph(plan, &executions);
     let seed = plan.seed;
@@ -161,12 +161,12 @@ fn gated(gates: &Gates) -> Graph {
                 }
             })
             .exit_on(Vec::<String>::new());
-        Node::agent(AgentNode::new(agent.build().unwrap())).go_on_after_error()
+        Node::agent(AgentNode::new(agent.build().unwrap())).continue_after_error()
     };
     Graph::builder("gated")
         .schema(schema)
         .node("one", work(gates))
-        .node("each", Node::new(work(gates)).go_on_after_error())
+        .node("each", Node::new(work(gates)).continue_after_error())
         .node("two", work(gates))
         .node("first", agent("first"))
         .node("second", agent("second"))

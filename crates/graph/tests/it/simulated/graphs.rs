@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::Executions;
 use stepfold_agent_loop::{Decision, Input};
 use stepfold_graph::{
-    AgentNode, Choice, END, Graph, GraphBuilder, Node, NodeContext, NodeError, START, Update,
+    AgentNode, END, Graph, GraphBuilder, Node, NodeContext, NodeError, RouteChoice, START, Update,
 };
 use stepfold_state_core::chat::{Message, ToolResult};
 use stepfold_state_core::state::{Handler, Handlers, Schema, State, ValueRef};
@@ -88,15 +88,15 @@ fn way(graph: GraphBuilder, from: String, to: String, by: Way) -> GraphBuilder {
         Way::Route => {
             let node = to.clone();
             graph.route(from, [to, END.to_owned()], move |state| match is_odd(state) {
-                true => Choice::of(END).because("it is odd"),
-                false => Choice::of(node.clone()),
+                true => RouteChoice::of(END).because("it is odd"),
+                false => RouteChoice::of(node.clone()),
             })
         }
         Way::Maybe => {
             let node = to.clone();
             graph.route_to_many(from, [to], move |state| match is_odd(state) {
-                true => Choice::all([node.clone()]),
-                false => Choice::all(Vec::<String>::new()),
+                true => RouteChoice::all([node.clone()]),
+                false => RouteChoice::all(Vec::<String>::new()),
             })
         }
     }
@@ -125,7 +125,7 @@ fn planned(plan: &GraphPlan, number: usize, node: &NodePlan, executions: &Execut
     planned = planned.max_executions(node.max_executions);
     planned = match node.on_error {
         Failing::Fails => planned,
-        Failing::GoesOn => planned.go_on_after_error(),
+        Failing::GoesOn => planned.continue_after_error(),
         Failing::GoesTo(to) => planned.on_error(name(plan, to)),
     };
     if let Some(instead) = node.at_limit.filter(|instead| instead % plan.nodes.len() != number) {

@@ -8,14 +8,14 @@ use super::input::{self, ResponsesWriteState};
 use crate::conform::MessageChanges;
 use crate::dialect::{Dialect, MessagePlan, ModelAddress, ProviderInfo};
 use crate::model::{HttpModel, HttpModelBuilder};
-use crate::openai::preset::{Api, Preset};
+use crate::openai::preset::{OpenAiApi, Preset};
 use crate::rules::RequestRules;
 use crate::secret::Secret;
 use crate::{strict, wire};
 
 /// OpenAI's Responses API, the dialect of an [`OpenAiResponses`].
 #[derive(Clone, Debug)]
-pub struct Responses {
+pub struct ResponsesApi {
     preset: Preset,
     rules: RequestRules,
 }
@@ -36,12 +36,12 @@ pub struct Responses {
 /// assert_eq!(model.id(), "openai/gpt-5.4");
 /// # Ok::<(), stepfold_state_core::chat::ModelError>(())
 /// ```
-pub type OpenAiResponses = HttpModel<Responses>;
+pub type OpenAiResponses = HttpModel<ResponsesApi>;
 
 /// Builds an [`OpenAiResponses`] model.
-pub type OpenAiResponsesBuilder = HttpModelBuilder<Responses>;
+pub type OpenAiResponsesBuilder = HttpModelBuilder<ResponsesApi>;
 
-impl HttpModel<Responses> {
+impl HttpModel<ResponsesApi> {
     /// A model of OpenAI.
     ///
     /// # Errors
@@ -53,10 +53,10 @@ impl HttpModel<Responses> {
     /// Starts building a model of a known server.
     pub fn preset(preset: &Preset, model: impl Into<String>) -> OpenAiResponsesBuilder {
         // Servers that speak like OpenAI's have reasoning that is not in pairs.
-        let pairs_reasoning = preset.api == Api::Responses || preset.name == Preset::AZURE.name;
+        let pairs_reasoning = preset.api == OpenAiApi::Responses || preset.name == Preset::AZURE.name;
         let RequestRules { tool_names, schemas, .. } = preset.rules;
         let rules = RequestRules { tool_names, schemas, pairs_reasoning, ..RequestRules::OPENAI_RESPONSES };
-        HttpModelBuilder::new(Responses { preset: *preset, rules }, model)
+        HttpModelBuilder::new(ResponsesApi { preset: *preset, rules }, model)
     }
 
     /// Starts building a model of a server at this base URL, which usually ends with `/v1`.
@@ -65,7 +65,7 @@ impl HttpModel<Responses> {
     }
 }
 
-impl HttpModelBuilder<Responses> {
+impl HttpModelBuilder<ResponsesApi> {
     /// Sends system messages as those of the developer, which is what OpenAI's reasoning models call that role.
     pub fn developer_messages(mut self) -> Self {
         self.dialect.preset.system_role = "developer";
@@ -73,7 +73,7 @@ impl HttpModelBuilder<Responses> {
     }
 }
 
-impl Dialect for Responses {
+impl Dialect for ResponsesApi {
     type Decoder = ResponsesDecoder;
     type WriteState = ResponsesWriteState;
 
@@ -168,7 +168,7 @@ fn tool(spec: &ToolSpec) -> Value {
         // Here a schema is strict by default.
         "strict": strict.is_some(),
     });
-    wire::add_extras(&mut tool, Responses::NAME, spec);
+    wire::add_extras(&mut tool, ResponsesApi::NAME, spec);
     tool
 }
 

@@ -8,4 +8,4 @@ mod decode;
 mod dialect;
 mod input;
 
-pub use self::dialect::{OpenAiResponses, OpenAiResponsesBuilder, Responses};
+pub use self::dialect::{OpenAiResponses, OpenAiResponsesBuilder, ResponsesApi};

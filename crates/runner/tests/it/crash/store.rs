@@ -4,8 +4,8 @@ use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry, ListSessions,
     ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim,
-    RenewClaims, Renewed, RewindSession, ScopeKey, Session, SessionError, SessionPage, SessionStore,
-    Unattended, UserId, Values, WriteScope,
+    RenewClaims, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage,
+    SessionStore, Unattended, UserId, WriteScope,
 };
 use stepfold_session_scopes::{PostgresStore, SqliteStore};
 
@@ -62,8 +62,8 @@ impl<W: Watch> SessionStore for Watched<W> {
         delete: DeleteSession => Deleted;
         fork: ForkSession => Session;
         rewind: RewindSession => Receipt;
-        read_scope: ScopeKey => Values;
-        write_scope: WriteScope => Values;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
         prune: PruneSession => Pruned;
         claim: ClaimSession => Claim;
         renew: RenewClaim => Renewed;
@@ -96,8 +96,8 @@ impl SessionStore for Plain {
         delete: DeleteSession => Deleted;
         fork: ForkSession => Session;
         rewind: RewindSession => Receipt;
-        read_scope: ScopeKey => Values;
-        write_scope: WriteScope => Values;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
         prune: PruneSession => Pruned;
     }
 }

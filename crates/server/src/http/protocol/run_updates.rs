@@ -7,7 +7,7 @@ use futures_util::{Stream, StreamExt as _};
 use serde_json::Value;
 use stepfold_agent_loop::tools::{CallFailure, CallOutcome, CallStatus};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Event, EventKind, Exit, Outcome, Pause, Run, RunEvent};
-use stepfold_runner::{Invocation, Runner, RunnerError, Seen, SessionHandle, failure};
+use stepfold_runner::{Invocation, InvocationEvent, Runner, RunnerError, SessionHandle, failure};
 use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, Session, SessionError, SessionKey, SessionStore as _, Timestamp,
 };
@@ -180,7 +180,7 @@ pub(super) struct RunReader {
 enum RunSource {
     Local {
         invocation: Invocation,
-        seen: BoxStream<'static, Seen>,
+        seen: BoxStream<'static, InvocationEvent>,
     },
     /// In another process over the same store: only its commits are seen.
     Remote(BoxStream<'static, Result<CommittedEvent, RunnerError>>),
@@ -428,7 +428,7 @@ impl RunReader {
             }
             match &mut self.source {
                 RunSource::Local { invocation, seen } => match seen.next().await {
-                    Some(Seen::Event { event, version, is_earlier, .. }) => {
+                    Some(InvocationEvent::Event { event, version, is_earlier, .. }) => {
                         self.on_run_event(event, version, is_earlier).await;
                     }
                     Some(_) => self.catch_up().await,
@@ -627,7 +627,7 @@ impl RunReader {
         }
     }
 
-    async fn finish(&mut self, ended: stepfold_runner::Ended) {
+    async fn finish(&mut self, ended: stepfold_runner::InvocationResult) {
         self.read_commits(self.newest).await;
         let outcome = match ended {
             Ok(outcome) => outcome,

@@ -11,7 +11,7 @@ use stepfold_agent_loop::state_core::chat::{
     ChatRequest, Cost, Message, ModelError, ToolChoice, ToolSpec, Usage, WireRequest,
 };
 use stepfold_agent_loop::trim::{ApproximateTokens, Summary, TokenCounter as _};
-use stepfold_agent_loop::{EventKind, Need, Run};
+use stepfold_agent_loop::{EventKind, Run, RunNeed};
 use stepfold_runner::ModelStep;
 use stepfold_session_scopes::Session;
 
@@ -359,8 +359,8 @@ fn unknown(step: &ModelStep) -> Vec<UnknownRow> {
     }
     let missing = match step.run.decide() {
         _ if step.reply.is_some() => None,
-        Need::Hook(_) => Some("a hook comes before the model, and may change the conversation"),
-        Need::Summary(_) => Some("a summary of the conversation is made before the model is asked"),
+        RunNeed::Hook(_) => Some("a hook comes before the model, and may change the conversation"),
+        RunNeed::Summary(_) => Some("a summary of the conversation is made before the model is asked"),
         _ => None,
     };
     if let Some(why) = missing {

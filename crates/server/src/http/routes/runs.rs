@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use stepfold_agent_loop::state_core::chat::{Content, Media, Message, Part, Role};
 use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
-use stepfold_runner::{Busy, Invocation, SessionChange};
+use stepfold_runner::{Invocation, SessionChange, WhenBusy};
 use stepfold_session_scopes::InvocationId;
 
 use super::shared_values::check_shared;
@@ -42,13 +42,14 @@ pub(super) struct NewMessage {
     values: Map<String, Value>,
     /// The treatment of the message while a run is active in the session; by default that of the app.
     #[serde(default)]
-    when_busy: Option<WhenBusy>,
+    when_busy: Option<MessageBusyPolicy>,
 }
 
 /// The treatment of a message while a run is active in its session.
 #[derive(Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum WhenBusy {
+#[schemars(rename = "WhenBusy")]
+enum MessageBusyPolicy {
     /// It waits until that run has ended.
     Wait,
     /// It joins that run, before the next request to the model.
@@ -59,13 +60,13 @@ enum WhenBusy {
     Refuse,
 }
 
-impl From<WhenBusy> for Busy {
-    fn from(when_busy: WhenBusy) -> Self {
-        match when_busy {
-            WhenBusy::Wait => Busy::Wait,
-            WhenBusy::Steer => Busy::Steer,
-            WhenBusy::Interrupt => Busy::Interrupt,
-            WhenBusy::Refuse => Busy::Refuse,
+impl From<MessageBusyPolicy> for WhenBusy {
+    fn from(policy: MessageBusyPolicy) -> Self {
+        match policy {
+            MessageBusyPolicy::Wait => WhenBusy::Wait,
+            MessageBusyPolicy::Steer => WhenBusy::Steer,
+            MessageBusyPolicy::Interrupt => WhenBusy::Interrupt,
+            MessageBusyPolicy::Refuse => WhenBusy::Refuse,
         }
     }
 }
@@ -314,7 +315,7 @@ pub(super) async fn resume(
 ) -> Result<AcceptedReply<Accepted>, Problem> {
     let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
     let session = &request.target.session;
-    let changes = request.target.runner().watch_session(session.key());
+    let changes = request.target.runner().watch(session.key()).await;
     // The run is active already: resumed by recovery, or for another message.
     if let Some(invocation) = session.driving() {
         return Ok(AcceptedReply(hold_permit(invocation, permit)));

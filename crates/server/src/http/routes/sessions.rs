@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_runner::SessionHandle;
 use stepfold_session_scopes::{
-    Cursor, ErrorKind, EventRange, ListForks, ListSessions, Session, SessionStore as _,
+    ErrorKind, EventRange, ListForks, ListSessions, Session, SessionCursor, SessionStore as _,
 };
 use stepfold_state_core::chat::Role;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -55,7 +55,7 @@ pub(super) async fn list(
     let filter = SessionFilter { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
     let limit = limit.unwrap_or(100).clamp(1, MOST);
     let turns = Arc::new(Semaphore::new(AT_ONCE));
-    let (mut sessions, mut looked, mut next) = (Vec::new(), 0, after.map(Cursor::new));
+    let (mut sessions, mut looked, mut next) = (Vec::new(), 0, after.map(SessionCursor::new));
     loop {
         let list = ListSessions::new(app.name(), user.as_str())?.after(next).limit(limit - sessions.len());
         let page = app.runner().store().list(filter.narrow(list)).await?;

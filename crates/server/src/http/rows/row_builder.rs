@@ -7,7 +7,8 @@ use serde_json::Value;
 use stepfold_agent_loop::state_core::chat::{Cost, ToolCall, ToolContent, ToolResult, Usage};
 use stepfold_agent_loop::tools::{CallFailure, CallStatus};
 use stepfold_agent_loop::{
-    AnsweredItem, Decision, Event, EventKind, FORMAT_VERSION, Fate, NodeStatus, Planned, RecordedOutcome,
+    AnsweredItem, CallDisposition, Decision, Event, EventKind, FORMAT_VERSION, NodeStatus, PlannedBranch,
+    RecordedOutcome,
 };
 use stepfold_runner::RECORD_FORMAT;
 use stepfold_session_scopes::{CommittedEvent, EventRange, Session};
@@ -56,7 +57,7 @@ pub(in crate::http) struct ReplyUsage {
 #[derive(Default)]
 struct StepItems {
     calls: Vec<ToolCall>,
-    branches: Vec<Planned>,
+    branches: Vec<PlannedBranch>,
     inner: BTreeMap<usize, StepItems>,
     /// The written keys of this step, by the place of their writer.
     writers: BTreeMap<usize, Vec<String>>,
@@ -308,8 +309,8 @@ impl StepItems {
         CallRow { id: call_id, name, arguments: item.unwrap_or_default() }
     }
 
-    fn asked(&self, fates: &[(usize, Fate)]) -> Vec<QuestionRow> {
-        let asked = fates.iter().filter(|(_, fate)| matches!(fate, Fate::Ask(_)));
+    fn asked(&self, fates: &[(usize, CallDisposition)]) -> Vec<QuestionRow> {
+        let asked = fates.iter().filter(|(_, fate)| matches!(fate, CallDisposition::Ask(_)));
         asked.map(|(place, _)| QuestionRow { call: self.call(*place), message: None }).collect()
     }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use stepfold_runner::{Report, RunStatus};
+use stepfold_runner::{RunReport, RunStatus};
 
 use super::convert::exit;
 use super::event::UsageRow;
@@ -63,7 +63,7 @@ pub(in crate::http) enum StatusRow {
 }
 
 impl RunRow {
-    pub(in crate::http) fn of(report: Report) -> Self {
+    pub(in crate::http) fn of(report: RunReport) -> Self {
         let (status, ended, pending) = match &report.status {
             RunStatus::Finished(reason) => (StatusRow::Finished, Some(exit(reason)), Vec::new()),
             RunStatus::Waiting(requests) => {

@@ -33,7 +33,9 @@ use futures_util::stream::BoxStream;
 use serde::Serialize;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Exit, Pause, RunEvent};
-use stepfold_runner::{Invocation, Remedy, Runner, RunnerError, Seen, SessionChange, SessionHandle, failure};
+use stepfold_runner::{
+    Invocation, InvocationEvent, Remedy, Runner, RunnerError, SessionChange, SessionHandle, failure,
+};
 use stepfold_session_scopes::{CommittedEvent, EventRange, LifeId, SessionKey};
 use stepfold_state_core::chat::Prices;
 use tokio::sync::watch;
@@ -145,6 +147,7 @@ impl LiveChannels {
         // Commits of a session that was deleted meanwhile name no items of this one.
         let before = session.read_events(range).await?;
         let before = if before.life == stored.life { before.events } else { Vec::new() };
+        let changes = runner.watch(session.key()).await;
         let mut open = self.open();
         // NOTE: Another request may have opened a channel during the reads.
         if let Some(found) = open.get(&key).filter(|channel| channel.life == stored.life) {
@@ -161,8 +164,13 @@ impl LiveChannels {
         open.insert(key.clone(), Arc::clone(&channel));
         drop(open);
         let pricing = self.pricing(runner, session.key());
-        let driver =
-            ChannelDriver::new(runner, session.clone(), Arc::clone(&channel), (version, &before), &pricing);
+        let driver = ChannelDriver::new(
+            (runner, changes),
+            session.clone(),
+            Arc::clone(&channel),
+            (version, &before),
+            &pricing,
+        );
         let guard = ChannelGuard { channels: self.clone(), key, channel };
         tokio::spawn(driver.run(guard));
         Ok(subscribed)
@@ -286,7 +294,7 @@ struct ChannelDriver {
     channel: Arc<LiveChannel>,
     changes: BoxStream<'static, SessionChange>,
     rows: RowBuilder,
-    run: Option<BoxStream<'static, Seen>>,
+    run: Option<BoxStream<'static, InvocationEvent>>,
     /// The run in this process, until its end or pause is reported to readers.
     unreported: Option<Invocation>,
     /// An event of the run, after a commit that was not sent yet.
@@ -296,7 +304,7 @@ struct ChannelDriver {
 
 impl ChannelDriver {
     fn new(
-        runner: &Runner,
+        (runner, changes): (&Runner, BoxStream<'static, SessionChange>),
         session: SessionHandle,
         channel: Arc<LiveChannel>,
         (reported, before): (u64, &[CommittedEvent]),
@@ -306,7 +314,6 @@ impl ChannelDriver {
         for event in before {
             drop(rows.row(event, true));
         }
-        let changes = runner.watch_session(session.key()).boxed();
         let mut driver = ChannelDriver {
             runner: runner.clone(),
             session,
@@ -400,12 +407,12 @@ impl ChannelDriver {
         }
     }
 
-    async fn on_run_event(&mut self, seen: Option<Seen>) {
+    async fn on_run_event(&mut self, seen: Option<InvocationEvent>) {
         match seen {
-            Some(Seen::Event { version, event, .. }) if version > self.reported => {
+            Some(InvocationEvent::Event { version, event, .. }) if version > self.reported => {
                 self.deferred = Some((version, event));
             }
-            Some(Seen::Event { version, event, .. }) if version == self.reported => {
+            Some(InvocationEvent::Event { version, event, .. }) if version == self.reported => {
                 self.report_event(&event).await
             }
             // The commit that followed has all of it; or it is no longer kept.
@@ -496,7 +503,7 @@ fn follow_commits(
 ) -> BoxStream<'static, Result<CommittedEvent, RunnerError>> {
     let follow = {
         let runner = runner.clone();
-        move |after| runner.follow_life(key.clone(), life.clone(), after)
+        move |after| runner.follow((key.clone(), life.clone()), after)
     };
     let start = (follow(after), after, RETRY_PAUSES.0);
     let commits = futures_util::stream::unfold((follow, start), |(follow, place)| async move {
@@ -519,7 +526,7 @@ fn follow_commits(
 }
 
 /// The next event of a run; without a run, it waits for ever.
-async fn next_run_event(run: &mut Option<BoxStream<'static, Seen>>) -> Option<Seen> {
+async fn next_run_event(run: &mut Option<BoxStream<'static, InvocationEvent>>) -> Option<InvocationEvent> {
     match run {
         Some(run) => run.next().await,
         None => std::future::pending().await,

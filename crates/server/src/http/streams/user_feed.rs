@@ -250,7 +250,7 @@ impl FeedSource {
         for app in apps.values() {
             let app = Arc::clone(app);
             // Before they are listed, so that none is missed.
-            let of_app = app.runner().watch_user(user).await;
+            let of_app = app.runner().watch(user).await;
             changes.push(of_app.map(move |change| (Arc::clone(&app), change)).boxed());
         }
         let apps = apps.values().cloned().collect();

@@ -8,7 +8,7 @@ use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_runner::Runner;
 use stepfold_server::http::Limits;
-use stepfold_session_scopes::{AnyStore, Before, MemoryStore, PruneSession, SessionStore as _};
+use stepfold_session_scopes::{AnyStore, MemoryStore, PruneBound, PruneSession, SessionStore as _};
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
 
@@ -401,7 +401,7 @@ async fn commits_that_retention_deleted_are_a_reset() {
         assert_eq!(site.post("ada", "/sessions/s1/run", json!({"text": "go"})).await.status, 200);
     }
     let key = site.runner.key("ada", "s1").unwrap();
-    site.runner.store().prune(PruneSession::new(key, Before::Version(2))).await.unwrap();
+    site.runner.store().prune(PruneSession::new(key, PruneBound::Version(2))).await.unwrap();
     let mut live = site.live_from("ada", "/sessions/s1/live?after=0", None).await;
     let told = live.until_version(4).await;
     assert_eq!((names(&told)[1], &told[1].data["after_version"]), ("reset", &json!(2)), "{told:?}");

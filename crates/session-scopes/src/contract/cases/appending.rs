@@ -13,7 +13,7 @@ use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{EventId, SessionKey};
 use crate::store::{
-    Before, DeleteSession, Expected, FindEvent, FindTagged, ForkSession, PruneSession, ScopeKey,
+    DeleteSession, Expected, FindEvent, FindTagged, ForkSession, PruneBound, PruneSession, ScopeKey,
     SessionStore, VerifySessions,
 };
 use crate::time::Timestamp;
@@ -171,7 +171,7 @@ async fn an_event_is_found_by_its_id(context: CaseContext) -> StoreCaseResult {
         (Some(3), None, None)
     );
     ensure_error!(find(&context.key("other")?, "e0").await, SessionError::NotFound { .. });
-    context.store.prune(PruneSession::new(key.clone(), Before::Version(2))).await?;
+    context.store.prune(PruneSession::new(key.clone(), PruneBound::Version(2))).await?;
     ensure_eq!((find(&key, "e0").await?, find(&key, "e2").await?), (None, Some(3)));
     Ok(())
 }
@@ -245,7 +245,7 @@ async fn a_tagged_event_is_found_in_forks_and_until_retention_takes_it(
     let read = context.get(&fork).await?;
     ensure_eq!(read.events.last().map(|last| last.event.tags().to_vec()), Some(vec!["d".to_owned()]));
     // Retention in one session takes nothing from the other one, nor does its end.
-    context.store.prune(PruneSession::new(key.clone(), Before::Version(2))).await?;
+    context.store.prune(PruneSession::new(key.clone(), PruneBound::Version(2))).await?;
     ensure_eq!(find_tagged(&context, &key, &["a", "b", "c"]).await?, [Some(4), None, Some(3)]);
     ensure_eq!(find_tagged(&context, &fork, &["a", "b"]).await?, [Some(1), Some(2)]);
     context.store.delete(DeleteSession::new(key.clone())).await?;
@@ -255,7 +255,7 @@ async fn a_tagged_event_is_found_in_forks_and_until_retention_takes_it(
         Err(SessionError::Unsupported { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    context.store.prune(PruneSession::new(fork.clone(), Before::Version(1))).await?;
+    context.store.prune(PruneSession::new(fork.clone(), PruneBound::Version(1))).await?;
     ensure_eq!(find_tagged(&context, &fork, &["a", "b"]).await?, [None, Some(2)]);
     Ok(())
 }

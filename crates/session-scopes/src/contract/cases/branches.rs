@@ -11,7 +11,7 @@ use crate::contract::context::{
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey};
 use crate::store::{
-    Before, CreateSession, DeleteSession, LabelVersion, ListForks, MAX_LABELS, ReadLabels, SessionStore,
+    CreateSession, DeleteSession, LabelVersion, ListForks, MAX_LABELS, PruneBound, ReadLabels, SessionStore,
 };
 
 cases! {
@@ -56,7 +56,7 @@ async fn the_forks_of_a_session_are_listed(context: CaseContext) -> StoreCaseRes
     ensure_eq!(forks(&context, &of_z).await?, []);
     // Nor does pruning or rewinding change whose fork it is.
     context.rewind(&key, "back", 0).await?;
-    prune(&context, &key, Before::Version(9)).await?;
+    prune(&context, &key, PruneBound::Version(9)).await?;
     ensure_eq!(forks(&context, &key).await?, named(&[("m", 5)]));
     ensure_error!(forks(&context, &context.key("nothing")?).await, SessionError::NotFound { .. });
     Ok(())
@@ -122,7 +122,7 @@ async fn a_label_of_a_version_that_is_not_kept_is_refused(context: CaseContext) 
     ensure_error!(beyond, SessionError::NoSuchVersion { oldest: 0, newest: 8, .. });
     label(&context, &key, "early", Some(2)).await?;
     label(&context, &key, "late", Some(5)).await?;
-    prune(&context, &key, Before::Version(5)).await?;
+    prune(&context, &key, PruneBound::Version(5)).await?;
     ensure_eq!(labels(&context, &key).await?, [("late".to_owned(), 5)]);
     let pruned = label(&context, &key, "early", Some(2)).await;
     ensure_error!(pruned, SessionError::NoSuchVersion { oldest: 5, newest: 8, .. });

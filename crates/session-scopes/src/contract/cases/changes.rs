@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use stepfold_state_core::state::{Handler, Schema};
 
-use crate::changes::Seen;
+use crate::changes::SeenVersions;
 use crate::contract::context::{
     CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, delta, ensure, ensure_eq, schema, values_of,
 };
@@ -34,19 +34,19 @@ cases! {
     an_incremental_read_leaves_out_what_the_schema_does_not_know,
 }
 
-async fn since(context: &CaseContext, key: &SessionKey, seen: Seen) -> Result<Session, SessionError> {
+async fn since(context: &CaseContext, key: &SessionKey, seen: SeenVersions) -> Result<Session, SessionError> {
     context.store.get(GetSession::new(key.clone()).changed_since(seen)).await
 }
 
 fn removed(session: &Session) -> Vec<&str> {
     let scopes = session.values.iter().flat_map(|values| [&values.app, &values.user, &values.session]);
-    scopes.flat_map(crate::session::Values::removed).collect()
+    scopes.flat_map(crate::session::ScopeValues::removed).collect()
 }
 
 /// Whether each scope was read whole: app, user, session.
 fn whole(session: &Session) -> [bool; 3] {
     let whole = session.values.as_ref().map(|values| [&values.app, &values.user, &values.session]);
-    whole.map(|scopes| scopes.map(crate::session::Values::is_whole)).unwrap_or_default()
+    whole.map(|scopes| scopes.map(crate::session::ScopeValues::is_whole)).unwrap_or_default()
 }
 
 /// A session's values brought up to date are those that it has.
@@ -118,7 +118,8 @@ async fn what_has_changed_since_is_what_was_written(context: CaseContext) -> Sto
 /// The keys of the values that were read, and of those lists that have grown.
 fn changed(session: &Session) -> Vec<String> {
     let scopes = session.values.iter().flat_map(|values| [&values.app, &values.user, &values.session]);
-    let mut keys: Vec<String> = scopes.flat_map(crate::session::Values::changed).map(str::to_owned).collect();
+    let mut keys: Vec<String> =
+        scopes.flat_map(crate::session::ScopeValues::changed).map(str::to_owned).collect();
     keys.sort();
     keys
 }
@@ -202,7 +203,10 @@ async fn a_state_kept_over_a_prune_is_brought_up_to_date(context: CaseContext) -
     for version in 1..4_u64 {
         context.write(&key, version, &format!("e{version}"), &schema, &[("list", json!([version]))]).await?;
     }
-    context.store.prune(PruneSession { key: key.clone(), before: crate::store::Before::Version(2) }).await?;
+    context
+        .store
+        .prune(PruneSession { key: key.clone(), before: crate::store::PruneBound::Version(2) })
+        .await?;
     ensure_updated(&context, &schema, &before).await?;
     let session = since(&context, &key, before.seen()).await?;
     ensure!(whole(&session)[2], "what was pruned is said to be known");

@@ -13,9 +13,9 @@ use crate::contract::context::{
 use crate::error::SessionError;
 use crate::ids::{AppId, IdempotencyKey, LifeId, SessionKey, WorkerId};
 use crate::store::{
-    AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, Cursor, DeleteSession, DequeueInput,
-    EnqueueInput, Expected, ForkSession, GetSession, InboxKind, ListSessions, ListUnattended, ReadInbox,
-    Receipt, ReleaseClaim, RenewClaim, RenewClaims, SessionStore, TakeOver, Unattended,
+    AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, DequeueInput, EnqueueInput,
+    Expected, ForkSession, GetSession, InboxKind, ListSessions, ListUnattended, ReadInbox, Receipt,
+    ReleaseClaim, RenewClaim, RenewClaims, SessionCursor, SessionStore, TakeOver, Unattended,
 };
 
 cases! {
@@ -674,6 +674,6 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(context: Cas
     Ok(())
 }
 
-fn cursor_of(session: &Unattended) -> Cursor {
+fn cursor_of(session: &Unattended) -> SessionCursor {
     session.cursor.clone()
 }

@@ -8,7 +8,9 @@ use crate::contract::context::{
 };
 use crate::error::SessionError;
 use crate::ids::AppId;
-use crate::store::{Before, EventRange, Expected, GetSession, ListSessions, SessionStore, VerifySessions};
+use crate::store::{
+    EventRange, Expected, GetSession, ListSessions, PruneBound, SessionStore, VerifySessions,
+};
 
 cases! {
     the_head_stands_for_the_history,
@@ -44,7 +46,7 @@ async fn the_head_stands_for_the_history(context: CaseContext) -> StoreCaseResul
     context.rewind(&key, "back", 2).await?;
     let rewound = context.get(&key).await?.head;
     ensure!(!heads.contains(&rewound), "a rewind left the digest as it was");
-    prune(&context, &key, Before::Version(4)).await?;
+    prune(&context, &key, PruneBound::Version(4)).await?;
     for version in 4..=newest {
         ensure_eq!(context.store.get(at(version)).await?.head, heads[usize::try_from(version)?]);
     }
@@ -68,7 +70,7 @@ async fn what_was_written_is_whole(context: CaseContext) -> StoreCaseResult {
         context.write(&fork, Expected::Any, "more", &schema, &[("list", json!(["own"]))]).await?;
     }
     check(&context).await?;
-    prune(&context, &key, Before::Version(6)).await?;
+    prune(&context, &key, PruneBound::Version(6)).await?;
     check(&context).await
 }
 

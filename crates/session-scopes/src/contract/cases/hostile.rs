@@ -8,7 +8,7 @@ use crate::contract::context::{
     CaseContext, CaseFault, ContractCase, StoreCaseResult, cases, ensure_eq, ensure_error, event, schema,
 };
 use crate::error::SessionError;
-use crate::event::Record;
+use crate::event::RunRecord;
 
 cases! {
     nul_and_any_unicode_survive,
@@ -31,7 +31,7 @@ async fn nul_and_any_unicode_survive(context: CaseContext) -> StoreCaseResult {
             &schema,
             &[("app:list", json!([text])), ("list", json!([text]))],
         )?)
-        .with_record(Record::new(text.to_owned(), 1, &json!({text: text}))?)
+        .with_record(RunRecord::new(text.to_owned(), 1, &json!({text: text}))?)
         .with_metadata(text, text);
     context.append(&key, 0, full.clone(), &schema).await?;
     let session = context.get(&key).await?;
@@ -68,7 +68,7 @@ async fn deep_values_survive_up_to_the_limit(context: CaseContext) -> StoreCaseR
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let deepest = nested(MAX_DEPTH);
-    let record = |data: Value| Record::new("deep", 1, &data);
+    let record = |data: Value| RunRecord::new("deep", 1, &data);
     let full = event("e1")?
         .with_delta(crate::contract::context::delta(
             &schema,

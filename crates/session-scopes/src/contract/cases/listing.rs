@@ -8,10 +8,10 @@ use crate::contract::context::{
     schema,
 };
 use crate::error::SessionError;
-use crate::event::{Event, Record};
+use crate::event::{Event, RunRecord};
 use crate::ids::UserId;
 use crate::store::{
-    CreateSession, Cursor, DeleteSession, EventRange, Expected, ListSessions, ListUsers, SessionStore,
+    CreateSession, DeleteSession, EventRange, Expected, ListSessions, ListUsers, SessionCursor, SessionStore,
 };
 
 cases! {
@@ -74,13 +74,13 @@ async fn lists_have_all_that_are_unfinished_or_contain_a_text(context: CaseConte
     }
     let step = |id: &str| {
         let event = event(id)?.with_message(Message::user(format!("Which area of {id}?")));
-        Ok::<_, CaseFault>(event.with_record(Record::new("run", 1, "a step")?))
+        Ok::<_, CaseFault>(event.with_record(RunRecord::new("run", 1, "a step")?))
     };
     for id in ["Ended", "Waiting"] {
         context.append(&context.key(id)?, Expected::Any, step(id)?, &schema).await?;
     }
     let ended =
-        event("last")?.with_record(Record::new("run", 1, "a step")?).with_metadata(Event::EXIT, "final");
+        event("last")?.with_record(RunRecord::new("run", 1, "a step")?).with_metadata(Event::EXIT, "final");
     context.append(&context.key("Ended")?, Expected::Any, ended, &schema).await?;
     let list = || ListSessions::new(context.app.as_str(), "alice");
     for (list, wanted) in [
@@ -100,7 +100,7 @@ async fn lists_have_all_that_are_unfinished_or_contain_a_text(context: CaseConte
 
 async fn a_strange_cursor_is_an_error(context: CaseContext) -> StoreCaseResult {
     for text in ["", "x", "1", "1.x", "'; --"] {
-        let list = ListSessions::new(context.app.as_str(), "alice")?.after(Some(Cursor::new(text)));
+        let list = ListSessions::new(context.app.as_str(), "alice")?.after(Some(SessionCursor::new(text)));
         ensure_error!(context.store.list(list).await, SessionError::InvalidCursor);
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::contract::context::{
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::session::Session;
-use crate::store::{Before, DeleteSession, EventRange, Expected, GetSession, SessionStore};
+use crate::store::{DeleteSession, EventRange, Expected, GetSession, PruneBound, SessionStore};
 
 cases! {
     every_version_is_read_as_it_was,
@@ -88,7 +88,7 @@ async fn a_version_that_is_not_kept_is_refused(context: CaseContext) -> StoreCas
         at_version(&context, &key, 9).await,
         SessionError::NoSuchVersion { oldest: 0, newest: 8, .. }
     );
-    prune(&context, &key, Before::Version(5)).await?;
+    prune(&context, &key, PruneBound::Version(5)).await?;
     for (version, state) in states.iter().enumerate() {
         let session = at_version(&context, &key, version as u64).await;
         if version < 5 {

@@ -9,7 +9,7 @@ use crate::contract::context::{
     schema,
 };
 use crate::error::{ErrorKind, SessionError};
-use crate::event::{EventKind, Record};
+use crate::event::{EventKind, RunRecord};
 use crate::ids::SessionKey;
 use crate::session::Session;
 use crate::store::{EventRange, EventSizes, Expected, ForkSession, GetSession, SessionStore, StateSize};
@@ -200,7 +200,7 @@ async fn everything_on_an_event_survives(context: CaseContext) -> StoreCaseResul
     let schema = schema()?;
     let key = context.create(&schema, "s1", json!({})).await?.key;
     let data = json!({"float": 1.0, "int": 1, "large": u64::MAX, "nested": [[], {}, null, "\u{0}"], "small": i64::MIN});
-    let record = Record::new("run", 3, &data)?;
+    let record = RunRecord::new("run", 3, &data)?;
     let full = event("e1")?
         .with_kind(EventKind::new("approval"))
         .with_message(Message::user("first").with_extra("signature", "abc"))

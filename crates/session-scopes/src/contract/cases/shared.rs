@@ -10,7 +10,7 @@ use crate::contract::context::{
 use crate::error::SessionError;
 use crate::ids::IdempotencyKey;
 use crate::schema::SessionSchema;
-use crate::session::Values;
+use crate::session::ScopeValues;
 use crate::store::{ScopeKey, SessionStore, WriteScope};
 
 cases! {
@@ -31,7 +31,7 @@ fn write(
     Ok(WriteScope::new(scope.clone(), delta(schema, &[(key, value)])?, schema))
 }
 
-fn number(values: &Values, key: &str) -> Option<serde_json::Value> {
+fn number(values: &ScopeValues, key: &str) -> Option<serde_json::Value> {
     values.get(key).map(stepfold_state_core::state::ValueRef::to_json)
 }
 

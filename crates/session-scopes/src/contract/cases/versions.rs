@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::ids::{SessionId, SessionKey};
 use crate::schema::SessionSchema;
 use crate::store::{
-    Before, CreateSession, DeleteSession, Expected, ForkSession, ListForks, PruneSession, Receipt,
+    CreateSession, DeleteSession, Expected, ForkSession, ListForks, PruneBound, PruneSession, Receipt,
     SessionStore,
 };
 
@@ -323,7 +323,7 @@ async fn a_session_is_made_with_its_events_or_not_at_all(context: CaseContext) -
 pub(super) async fn prune(
     context: &CaseContext,
     key: &SessionKey,
-    before: Before,
+    before: PruneBound,
 ) -> Result<(u64, u64), SessionError> {
     let pruned = context.store.prune(PruneSession { key: key.clone(), before }).await?;
     Ok((pruned.events, pruned.oldest))
@@ -332,9 +332,9 @@ pub(super) async fn prune(
 async fn retention_deletes_events_and_keeps_the_state(context: CaseContext) -> StoreCaseResult {
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
-    ensure_eq!(prune(&context, &key, Before::Version(5)).await?, (5, 5));
-    ensure_eq!(prune(&context, &key, Before::Version(3)).await?, (0, 5));
-    let beyond = prune(&context, &key, Before::Version(9)).await;
+    ensure_eq!(prune(&context, &key, PruneBound::Version(5)).await?, (5, 5));
+    ensure_eq!(prune(&context, &key, PruneBound::Version(3)).await?, (0, 5));
+    let beyond = prune(&context, &key, PruneBound::Version(9)).await;
     ensure_error!(beyond, SessionError::NoSuchVersion { .. });
     let session = context.get(&key).await?;
     ensure_eq!((session.to_json(), session.version, session.oldest), (states[8].clone(), 8, 5));
@@ -357,9 +357,9 @@ async fn retention_by_time(context: CaseContext) -> StoreCaseResult {
         event.at = at(seconds);
         context.append(&key, Expected::Any, event, &schema).await?;
     }
-    ensure_eq!(prune(&context, &key, Before::Time(at(10))).await?, (0, 0));
-    ensure_eq!(prune(&context, &key, Before::Time(at(18))).await?, (1, 1));
-    ensure_eq!(prune(&context, &key, Before::Time(at(99))).await?, (3, 4));
+    ensure_eq!(prune(&context, &key, PruneBound::Time(at(10))).await?, (0, 0));
+    ensure_eq!(prune(&context, &key, PruneBound::Time(at(18))).await?, (1, 1));
+    ensure_eq!(prune(&context, &key, PruneBound::Time(at(99))).await?, (3, 4));
     let Receipt { version, .. } = context.write(&key, 4, "more", &schema, &[("sum", json!(1))]).await?;
     ensure_eq!(version, 5);
     ensure_eq!(context.get(&key).await?.events.len(), 1);
@@ -370,12 +370,12 @@ async fn retention_of_one_session_leaves_its_forks_whole(context: CaseContext) -
     let schema = schema()?;
     let (key, states) = played(&context, &schema, "s1").await?;
     let kept = fork(&context, &key, "f1", 6).await?;
-    prune(&context, &key, Before::Version(8)).await?;
+    prune(&context, &key, PruneBound::Version(8)).await?;
     let session = context.get(&kept).await?;
     ensure_eq!((session.to_json(), session.events.len()), (states[6].clone(), 6));
     context.rewind(&kept, "back", 1).await?;
     ensure_eq!(context.get(&kept).await?.to_json(), states[1]);
-    prune(&context, &kept, Before::Version(6)).await?;
+    prune(&context, &kept, PruneBound::Version(6)).await?;
     ensure_eq!(context.get(&kept).await?.to_json(), states[1]);
     go_on(&context, &schema, &kept, "more").await?;
     ensure_eq!(context.get(&key).await?.to_json(), states[8]);

@@ -4,7 +4,7 @@ use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_tools::state_core::canonical_json;
 use stepfold_tools::state_core::state::{Handler, HandlerError, Schema, SchemaBuilder};
-use stepfold_tools::{Source, StateWriter, Tool, ToolBuilder, ToolError};
+use stepfold_tools::{ResultSource, StateWriter, Tool, ToolBuilder, ToolError};
 
 use super::{World, echo, returns};
 
@@ -190,8 +190,8 @@ async fn outputs_to_state_whole_result_of_any_type() {
     let results = [json!({"a": 1}), json!([1, [2]]), json!("text"), json!(0.5), json!(true), json!(null)];
     for (index, result) in results.into_iter().enumerate() {
         let tool = returns(&format!("get_{index}"), result)
-            .output_to_state_with("documents", Source::Whole, Handler::merge_lists())
-            .output_to_state("last", Source::Whole);
+            .output_to_state_with("documents", ResultSource::Whole, Handler::merge_lists())
+            .output_to_state("last", ResultSource::Whole);
         world = world.tool(tool);
     }
     let reply = "> c0 get_0() > c1 get_1() > c2 get_2() > c3 get_3() > c4 get_4() > c5 get_5()";
@@ -239,7 +239,7 @@ async fn outputs_to_state_by_another_handler() {
         Ok::<_, HandlerError>(json!(items))
     });
     let schema = Schema::builder().key::<Vec<i64>>("numbers").register(sorted.clone());
-    let tool = returns("draw", json!([3, 1])).output_to_state_with("numbers", Source::Whole, sorted);
+    let tool = returns("draw", json!([3, 1])).output_to_state_with("numbers", ResultSource::Whole, sorted);
     World::new(schema, json!({"numbers": [2]}))
         .tool(tool)
         .check(
@@ -318,7 +318,7 @@ async fn merge_fails_with_a_handler_that_panics_or_shows_values() {
     let panics = Handler::custom("panics", |_, _| panic!("no such luck"));
     let tells = Handler::custom("tells", |current, _| Err(format!("cannot add to {current:?}").into()));
     let schema = Schema::builder().key::<Value>("a").handler(panics).key::<Value>("b").handler(tells);
-    let tool = |name: &str, key: &str| returns(name, json!(1)).output_to_state(key, Source::Whole);
+    let tool = |name: &str, key: &str| returns(name, json!(1)).output_to_state(key, ResultSource::Whole);
     // A reader behind the failed writes sees the state without them.
     let read = echo("read", json!({"a": {}})).input_from_state("a", "a");
     World::new(schema, json!({"b": "s3cret"}))

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_tools::state_core::state::{Handler, Schema, ValueRef};
-use stepfold_tools::{CallEvent, CallOutcome, FromState, Source, Tool, ToolContext, ToolError, state_key};
+use stepfold_tools::{
+    CallEvent, CallOutcome, FromState, ResultSource, Tool, ToolContext, ToolError, state_key,
+};
 use tokio::sync::{Barrier, Semaphore};
 
 use super::{World, echo, events_of, returns};
@@ -35,8 +37,8 @@ async fn order_of_outcomes_and_merges_is_that_of_the_calls() {
     });
     let schema = Schema::builder().key::<Vec<String>>("log");
     let world = World::new(schema, json!({}))
-        .tool(slow.output_to_state("log", Source::Whole))
-        .tool(fast.output_to_state("log", Source::Whole));
+        .tool(slow.output_to_state("log", ResultSource::Whole))
+        .tool(fast.output_to_state("log", ResultSource::Whole));
     let reply = "> c1 slow() > c2 nothing(x=1) > c3 fast()";
     let mut invocation = world.invocation(reply);
     let events = events_of(&mut invocation).await;
@@ -91,8 +93,11 @@ async fn dependent_calls() {
     let show = Tool::new("show", "Shows the log.", |FromState(log): FromState<Log>| async move {
         Ok::<_, ToolError>(log)
     });
-    let clear =
-        returns("clear", json!([])).output_to_state_with("log", Source::Whole, Handler::replace_values());
+    let clear = returns("clear", json!([])).output_to_state_with(
+        "log",
+        ResultSource::Whole,
+        Handler::replace_values(),
+    );
     let world = World::new(Schema::builder().key::<Vec<String>>("log"), json!({"log": ["old"]}))
         .tool(add)
         .tool(show)

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{Ids as _, Input, RandomIds};
 use stepfold_runner::{RunnerError, SessionHandle};
-use stepfold_session_scopes::{Cursor, EventRange, ListSessions, Session, SessionStore as _};
+use stepfold_session_scopes::{EventRange, ListSessions, Session, SessionCursor, SessionStore as _};
 use stepfold_state_core::check_exact;
 
 pub(in crate::http) use self::card::mount_cards;
@@ -469,7 +469,7 @@ async fn page(
     let user = call.principal.user().as_str();
     let token = params["pageToken"].as_str().filter(|token| !token.is_empty());
     let request = ListSessions::new(app.name(), user).map_err(Problem::from)?.limit(PAGE);
-    let request = request.after(token.map(Cursor::new));
+    let request = request.after(token.map(SessionCursor::new));
     let page = app.runner().store().list(request).await.map_err(Problem::from)?;
     let mut sessions = Vec::new();
     for listed in page.sessions {
