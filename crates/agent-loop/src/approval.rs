@@ -158,9 +158,9 @@ impl AskReason {
 /// # Examples
 /// ```
 /// use serde_json::json;
-/// use stepfold_agent_loop::{AskReason, Question};
+/// use stepfold_agent_loop::{AskReason, ApprovalQuestion};
 ///
-/// assert_eq!(serde_json::to_value(Question::from(AskReason::Rule))?, json!("rule"));
+/// assert_eq!(serde_json::to_value(ApprovalQuestion::from(AskReason::Rule))?, json!("rule"));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

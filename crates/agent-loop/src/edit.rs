@@ -18,7 +18,7 @@ use crate::state_input::TEMPORARY;
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// use serde_json::json;
 /// use stepfold_agent_loop::test_kit::Script;
-/// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Edit};
+/// use stepfold_agent_loop::{Agent, RunAnswer, Breakpoint, Edit};
 /// use stepfold_state_core::state::Schema;
 /// use stepfold_tools::{Tool, ToolError};
 ///
@@ -31,7 +31,7 @@ use crate::state_input::TEMPORARY;
 ///
 /// let mut run = paused.into_run();
 /// let edit = Edit::new().set("area", "market").result("c1", 12).by("ada");
-/// let edited = run.feed(Answer::Edit(edit), run.elapsed())?;
+/// let edited = run.feed(RunAnswer::Edit(edit), run.elapsed())?;
 /// run.commit(edited)?;
 /// assert_eq!(run.state().get("area").unwrap(), json!("market"));
 /// let outcome = run.resume().await?;
@@ -124,7 +124,7 @@ impl Edit {
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// use serde_json::json;
     /// use stepfold_agent_loop::test_kit::Script;
-    /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Edit};
+    /// use stepfold_agent_loop::{Agent, RunAnswer, Breakpoint, Edit};
     /// use stepfold_tools::{Args, Tool, ToolError};
     ///
     /// # #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -137,7 +137,7 @@ impl Edit {
     ///
     /// let mut run = paused.into_run();
     /// let edit = Edit::new().arguments("c1", json!({"area": 5}));
-    /// run.commit(run.feed(Answer::Edit(edit), run.elapsed())?)?;
+    /// run.commit(run.feed(RunAnswer::Edit(edit), run.elapsed())?)?;
     /// let outcome = run.resume().await?;
     /// assert!(outcome.transcript().get(2).unwrap().tool_result().unwrap().text().starts_with("10"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -54,8 +54,8 @@
 //! # }).unwrap();
 //! ```
 //!
-//! The layer below is the [`Run`]: a state machine without side effects. It returns what it [needs](Need),
-//! takes [answers](Answer), and makes an [`Event`] of each; only committing an event changes it. The driver
+//! The layer below is the [`Run`]: a state machine without side effects. It returns what it [needs](RunNeed),
+//! takes [answers](RunAnswer), and makes an [`Event`] of each; only committing an event changes it. The driver
 //! behind [`Agent::run`] is one host of that machine, and its control flow fits on a screen. An [`Observer`]
 //! is notified of every event before its commit, and stops the run if it fails.
 //!

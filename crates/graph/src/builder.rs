@@ -103,7 +103,7 @@ impl GraphBuilder {
         self.router(from.into(), targets, Box::new(move |state| choose(state).into()), true)
     }
 
-    /// As [`route`](GraphBuilder::route), to any number of nodes: [`Choice::all`].
+    /// As [`route`](GraphBuilder::route), to any number of nodes: [`RouteChoice::all`].
     pub fn route_to_many<N: Into<String>>(
         self,
         from: impl Into<String>,

@@ -83,10 +83,10 @@ pub(crate) type ItemsFunction = dyn Fn(&State) -> Result<Vec<Value>, String> + S
 ///
 /// # Examples
 /// ```
-/// use stepfold_graph::Choice;
+/// use stepfold_graph::RouteChoice;
 ///
-/// let choice = Choice::of("report").because("enough was found");
-/// assert_eq!(choice, Choice::all(["report"]).because("enough was found"));
+/// let choice = RouteChoice::of("report").because("enough was found");
+/// assert_eq!(choice, RouteChoice::all(["report"]).because("enough was found"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteChoice {

@@ -156,7 +156,7 @@ fn sorted(value: &Value) -> Value {
 }
 
 /// The definitions of a server that have been approved, by name. Serialisable, so that a program can keep them from one
-/// process to the next: see [`Server::approved`](crate::Server::approved).
+/// process to the next: see [`McpServer::approved`](crate::McpServer::approved).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ApprovedTools(BTreeMap<String, ServerToolDefinition>);

@@ -5,22 +5,22 @@
 //!
 //! # The tour
 //!
-//! A [`Server`] is described once, by a command or a URL. Its [`toolset`](Server::toolset) is added to an agent like
+//! A [`McpServer`] is described once, by a command or a URL. Its [`toolset`](McpServer::toolset) is added to an agent like
 //! any other. The server is started when the first step lists the tools; then all runs share it.
 //!
 //! ```
 //! use std::time::Duration;
-//! use stepfold_mcp::Server;
+//! use stepfold_mcp::McpServer;
 //! use stepfold_tools::{Approval, Effect};
 //!
-//! let files = Server::command("files", ["npx", "-y", "@modelcontextprotocol/server-filesystem", "/srv/data"])
+//! let files = McpServer::command("files", ["npx", "-y", "@modelcontextprotocol/server-filesystem", "/srv/data"])
 //!     .allow(["read_*", "list_*", "write_file"])
 //!     .effect_of("read_*", Effect::Pure)
 //!     .effect_of("list_*", Effect::Pure)
 //!     .approval_of("write_file", Approval::Always)
 //!     .call_timeout(Duration::from_secs(20))
 //!     .build()?;
-//! let search = Server::http("search", "https://mcp.example.com/mcp").bearer_token("secret").build()?;
+//! let search = McpServer::http("search", "https://mcp.example.com/mcp").bearer_token("secret").build()?;
 //!
 //! let tools = stepfold_tools::Toolset::merged("tools", [files.toolset(), search.toolset()]);
 //! // The agent has `files_read_file`, `files_write_file`, ... and what the other server offers as `search_...`.
@@ -31,14 +31,14 @@
 //! # Guarantees
 //!
 //! - A call whose effect is not declared runs at most once. `readOnlyHint` and `idempotentHint` are claims of the
-//!   server and count only if they are [trusted](ServerBuilder::trust_hints).
+//!   server and count only if they are [trusted](McpServerBuilder::trust_hints).
 //! - A call that a server did not answer, because the server or its connection died, is
 //!   [reported as unknown](stepfold_tools::ToolError::unknown) and never repeated silently.
 //! - A tool whose description, schema or annotations differ from the approved ones requires approval before each
-//!   call, whatever the rules say; [`Server::changes`] shows the difference. A tool that changes between its offer
+//!   call, whatever the rules say; [`McpServer::changes`] shows the difference. A tool that changes between its offer
 //!   and its call is not called.
 //! - The name of a tool depends only on its name at the server, is accepted by providers, and is unique.
-//! - A [question](Question) of a server is answered by the program while the call waits, or becomes a question of the run:
+//! - A [question](Elicitation) of a server is answered by the program while the call waits, or becomes a question of the run:
 //!   stored, answered in any process, and the call continues with the answer once. (Servers before 2026-07-28 push their
 //!   questions: these are declined unless the program answers.)
 //! - Everything is bounded: the bytes of a message, unsolicited messages, the number of tools, the time of a start and of a

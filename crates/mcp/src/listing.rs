@@ -24,7 +24,7 @@ pub(crate) fn entries<T: DeserializeOwned>(mut page: Value, field: &str) -> Opti
     Some((listed.into_iter().enumerate().filter_map(entry).collect(), next.filter(|next| !next.is_empty())))
 }
 
-/// A resource of a server: something that can be [read](crate::Server::read_resource).
+/// A resource of a server: something that can be [read](crate::McpServer::read_resource).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerResource {
@@ -51,7 +51,7 @@ impl From<wire::Resource> for ServerResource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerPrompt {
-    /// The name, which is used to [get](crate::Server::prompt) it.
+    /// The name, which is used to [get](crate::McpServer::prompt) it.
     pub name: String,
     /// The description, if there is one.
     pub description: Option<String>,

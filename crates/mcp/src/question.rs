@@ -32,7 +32,7 @@ pub enum ElicitationRequest {
     Visit(String),
 }
 
-/// The answer to a [`Question`].
+/// The answer to an [`Elicitation`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ElicitationAnswer {

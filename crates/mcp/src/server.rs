@@ -12,7 +12,7 @@
 //! | starting | another failure | starting, after a pause |
 //! | running | closed after a minute or more | stopped, with one failure |
 //! | running | closed earlier | stopped, with one more failure |
-//! | running | [`Server::stop`] | stopped |
+//! | running | [`McpServer::stop`] | stopped |
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -111,7 +111,7 @@ impl ServerLimits {
 ///
 /// It is started when its tools are first requested, shared by all runs that use it, and started again, after a growing
 /// pause, when it has died. When the last clone is dropped, and the last tool of it, it is ended with all that it has
-/// started; [`stop`](Server::stop) ends it politely.
+/// started; [`stop`](McpServer::stop) ends it politely.
 #[derive(Clone)]
 pub struct McpServer(Arc<McpServerInner>);
 
@@ -200,7 +200,7 @@ impl McpServer {
     /// sign-in may then continue.
     ///
     /// # Errors
-    /// [`McpError::Unauthorized`]: why the sign-in failed; or the server has no [OAuth](ServerBuilder::oauth).
+    /// [`McpError::Unauthorized`]: why the sign-in failed; or the server has no [OAuth](McpServerBuilder::oauth).
     #[cfg(feature = "oauth")]
     pub async fn sign_in(&self, sign_in: &SignIn) -> Result<(), McpError> {
         let signed_in = match self.authorization() {
@@ -236,7 +236,7 @@ impl McpServer {
     /// The tools that are offered, each with the name that the model calls it by.
     ///
     /// # Errors
-    /// As [`start`](Server::start).
+    /// As [`start`](McpServer::start).
     pub async fn offered(&self) -> Result<Vec<(String, ServerToolDefinition)>, McpError> {
         let offer = self.offer().await?;
         Ok(offer.tools.iter().map(|(name, definition)| (name.clone(), (**definition).clone())).collect())
@@ -246,7 +246,7 @@ impl McpServer {
     /// name, or a schema that no object fits. The others are offered anyway.
     ///
     /// # Errors
-    /// As [`start`](Server::start).
+    /// As [`start`](McpServer::start).
     pub async fn refused(&self) -> Result<Vec<RefusedDefinition>, McpError> {
         Ok(self.offer().await?.refused.clone())
     }
@@ -255,7 +255,7 @@ impl McpServer {
     /// rules say.
     ///
     /// # Errors
-    /// As [`start`](Server::start).
+    /// As [`start`](McpServer::start).
     pub async fn changes(&self) -> Result<Vec<ToolChange>, McpError> {
         let offer = self.offer().await?;
         let known = self.known();
@@ -267,7 +267,7 @@ impl McpServer {
     /// only if there is none, so that each approval may show the difference.
     ///
     /// # Errors
-    /// As [`start`](Server::start).
+    /// As [`start`](McpServer::start).
     pub async fn change_of(&self, tool: &str) -> Result<Option<ToolChange>, McpError> {
         let listed = self.known().offer.clone();
         let offer = match listed {
@@ -280,7 +280,7 @@ impl McpServer {
     }
 
     /// The definitions that count as approved: those of the first list, or those that the builder was
-    /// [given](ServerBuilder::approved), and those that were approved since. None before the first list.
+    /// [given](McpServerBuilder::approved), and those that were approved since. None before the first list.
     pub fn approved(&self) -> Option<ApprovedTools> {
         self.known().approved.clone()
     }
@@ -294,7 +294,7 @@ impl McpServer {
     /// model does.
     ///
     /// # Errors
-    /// As [`start`](Server::start).
+    /// As [`start`](McpServer::start).
     pub async fn instructions(&self) -> Result<Option<String>, McpError> {
         Ok(self.connection().await?.instructions())
     }
@@ -302,7 +302,7 @@ impl McpServer {
     /// The server's resources.
     ///
     /// # Errors
-    /// As [`start`](Server::start); or the server has no resources.
+    /// As [`start`](McpServer::start); or the server has no resources.
     pub async fn resources(&self) -> Result<Vec<ServerResource>, McpError> {
         let limits = &self.0.limits;
         let list = |connection: Arc<ServerConnection>| async move {
@@ -315,7 +315,7 @@ impl McpServer {
     /// The contents of a resource, as parts of a message.
     ///
     /// # Errors
-    /// As [`start`](Server::start); or there is no such resource.
+    /// As [`start`](McpServer::start); or there is no such resource.
     pub async fn read_resource(&self, uri: &str) -> Result<Vec<Part>, McpError> {
         let timeout = self.0.limits.start_timeout;
         let read = |connection: Arc<ServerConnection>| async move { connection.resource(uri, timeout).await };
@@ -333,7 +333,7 @@ impl McpServer {
     /// The server's prompts.
     ///
     /// # Errors
-    /// As [`start`](Server::start); or the server has no prompts.
+    /// As [`start`](McpServer::start); or the server has no prompts.
     pub async fn prompts(&self) -> Result<Vec<ServerPrompt>, McpError> {
         let limits = &self.0.limits;
         let list = |connection: Arc<ServerConnection>| async move {
@@ -346,7 +346,7 @@ impl McpServer {
     /// The messages of a prompt.
     ///
     /// # Errors
-    /// As [`start`](Server::start); or there is no such prompt, or an argument is missing.
+    /// As [`start`](McpServer::start); or there is no such prompt, or an argument is missing.
     pub async fn prompt(&self, name: &str, arguments: Map<String, Value>) -> Result<Vec<Message>, McpError> {
         let timeout = self.0.limits.start_timeout;
         let get = |connection: Arc<ServerConnection>| {
@@ -777,7 +777,7 @@ impl fmt::Debug for McpServer {
     }
 }
 
-/// Describes a [`Server`]; nothing is started before its tools are requested.
+/// Describes a [`McpServer`]; nothing is started before its tools are requested.
 #[must_use = "a builder does nothing until it is built"]
 pub struct McpServerBuilder {
     name: String,
@@ -911,7 +911,7 @@ impl McpServerBuilder {
 
     /// Trusts the claims of the server about its tools: `readOnlyHint` makes one [pure](Effect::Pure), `idempotentHint`
     /// [idempotent](Effect::Idempotent). Only for a server whose author is trusted: a wrong hint makes an interrupted
-    /// call run again. What is declared with [`effect`](ServerBuilder::effect) is stronger.
+    /// call run again. What is declared with [`effect`](McpServerBuilder::effect) is stronger.
     pub fn trust_hints(mut self) -> Self {
         self.rules.trusts_hints = true;
         self

@@ -36,7 +36,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Exports spans to a collector.
 ///
 /// Spans are sent in batches by a dedicated thread. The queue holds 2,048 spans; further ones are dropped.
-/// The collector never blocks the program, except in [`Guard::flush`] and at [shutdown](Guard). A failed
+/// The collector never blocks the program, except in [`ExporterGuard::flush`] and at [shutdown](ExporterGuard). A failed
 /// export is a `tracing` event with the target `opentelemetry_sdk`.
 ///
 /// Unset options are read from the environment variables of the OpenTelemetry specification:

@@ -19,7 +19,7 @@ use crate::key::object_key;
 use crate::limits::RemoteReport;
 use crate::wire::{DecideRequest, OBJECT, PendingRequests, TurnRequest, check_size};
 
-/// Sends requests to sessions that [workers](crate::Worker) serve, through the ingress of a Restate server of version
+/// Sends requests to sessions that [workers](crate::RestateWorker) serve, through the ingress of a Restate server of version
 /// 1.7 or newer. Cloning is cheap.
 ///
 /// Any client of HTTP can do the same: see the crate's first page.
@@ -39,11 +39,11 @@ impl RestateClient {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_restate::Client;
+    /// use stepfold_restate::RestateClient;
     ///
-    /// let client = Client::connect("http://127.0.0.1:8080", "clerk")?;
+    /// let client = RestateClient::connect("http://127.0.0.1:8080", "clerk")?;
     /// let session = client.session("ada", "s1")?;
-    /// assert!(Client::connect("127.0.0.1:8080", "clerk").is_err());
+    /// assert!(RestateClient::connect("127.0.0.1:8080", "clerk").is_err());
     /// # Ok::<(), stepfold_restate::RestateError>(())
     /// ```
     pub fn connect(url: &str, app: impl Into<Arc<str>>) -> Result<Self, RestateError> {
@@ -86,7 +86,7 @@ impl fmt::Debug for RestateClient {
     }
 }
 
-/// A session that workers serve. See [`Client::session`].
+/// A session that workers serve. See [`RestateClient::session`].
 #[derive(Clone, Debug)]
 pub struct RemoteSession {
     client: RestateClient,

@@ -6,14 +6,14 @@
 //!
 //! # The tour
 //!
-//! A [`Worker`] serves the sessions of a runner: one virtual object `Session` for each, with the key `app/user/session`. A
-//! [`Client`] sends requests through the ingress of the server; any other HTTP client works as well.
+//! A [`RestateWorker`] serves the sessions of a runner: one virtual object `Session` for each, with the key `app/user/session`. A
+//! [`RestateClient`] sends requests through the ingress of the server; any other HTTP client works as well.
 //!
 //! ```no_run
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! use stepfold_agent_loop::Agent;
 //! use stepfold_agent_loop::test_kit::Script;
-//! use stepfold_restate::{Client, Worker};
+//! use stepfold_restate::{RestateClient, RestateWorker};
 //! use stepfold_runner::Runner;
 //! use stepfold_session_scopes::MemoryStore;
 //! use tokio::net::TcpListener;
@@ -22,14 +22,14 @@
 //! # let store = MemoryStore::new();
 //! // On each machine, over one PostgreSQL; its address is registered with the server once:
 //! // curl localhost:9070/deployments --json '{"uri": "http://localhost:9080"}'
-//! let worker = Worker::new(Runner::builder(agent, store).build());
+//! let worker = RestateWorker::new(Runner::builder(agent, store).build());
 //! let listener = TcpListener::bind("127.0.0.1:9080").await?;
 //! tokio::spawn(worker.serve(listener, std::future::pending::<()>()));
 //!
 //! // Wherever requests come from; or:
 //! // curl localhost:8080/restate/call/Session/clerk%2Fada%2Fs1/run \
 //! //     --json '{"idempotency_key": "request-7", "input": "which area has most stalls?"}'
-//! let session = Client::connect("http://127.0.0.1:8080", "clerk")?.session("ada", "s1")?;
+//! let session = RestateClient::connect("http://127.0.0.1:8080", "clerk")?.session("ada", "s1")?;
 //! let report = session.run_as("request-7", "which area has most stalls?").await?;
 //! println!("{}", report.text);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -14,7 +14,7 @@ pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 /// JSON. Everything is in the session, at the version of the report.
 pub const MAX_PART_BYTES: usize = 64 << 10;
 
-/// The [`Report`] of a run, as it goes through Restate: its large parts are missing.
+/// The [`RunReport`] of a run, as it goes through Restate: its large parts are missing.
 ///
 /// It dereferences to the report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -27,7 +27,7 @@ const ATTEMPTS: u64 = 1_000_000;
 /// use std::time::Duration;
 /// use stepfold_agent_loop::Agent;
 /// use stepfold_agent_loop::test_kit::Script;
-/// use stepfold_restate::Worker;
+/// use stepfold_restate::RestateWorker;
 /// use stepfold_runner::Runner;
 /// use stepfold_session_scopes::MemoryStore;
 /// use tokio::net::TcpListener;
@@ -35,7 +35,7 @@ const ATTEMPTS: u64 = 1_000_000;
 /// # let model = Script::parse("assistant: area 3")?;
 /// // Workers on several machines share a store: PostgreSQL.
 /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
-/// let worker = Worker::new(runner.clone()).slice(Duration::from_secs(30));
+/// let worker = RestateWorker::new(runner.clone()).slice(Duration::from_secs(30));
 ///
 /// let listener = TcpListener::bind("127.0.0.1:0").await?;
 /// let stop = async { /* A signal of the process. */ };

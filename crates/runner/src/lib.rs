@@ -65,9 +65,9 @@
 //! ```
 //!
 //! A host of many machines uses [`SessionHandle::run_as`]: a function that any worker may repeat, with a
-//! [`Report`] that can be stored, and [`RunnerError::remedy`] for what to do after an error.
+//! [`RunReport`] that can be stored, and [`RunnerError::remedy`] for what to do after an error.
 //!
-//! Further topics: [`Busy`] decides about a message for a busy session; [`SessionHandle::resume`] continues a
+//! Further topics: [`WhenBusy`] decides about a message for a busy session; [`SessionHandle::resume`] continues a
 //! run that waits, was interrupted or failed, and [`abandon`](SessionHandle::abandon) cancels it;
 //! [`fork`](SessionHandle::fork) and [`rewind`](SessionHandle::rewind) try alternatives;
 //! [`replay`](SessionHandle::replay) shows before a deployment where stored sessions would diverge.

@@ -53,7 +53,7 @@ pub struct Session {
     pub head: Option<Digest>,
     /// The number of writes to each scope that it shares with other sessions.
     pub scopes: ScopeVersions,
-    /// The stored values of all scopes, if they were requested: all of them, or [some](Values::is_whole).
+    /// The stored values of all scopes, if they were requested: all of them, or [some](ScopeValues::is_whole).
     pub values: Option<ByScope<ScopeValues>>,
     /// The requested events, in order; including those hidden by a rewind, unless [only visible
     /// ones](crate::GetSession::visible) were requested.
@@ -223,7 +223,7 @@ pub struct ScopeValues {
     appended: BTreeMap<Arc<str>, AppendedItems>,
 }
 
-/// The new items of a list that was only appended to: see [`Values::appended`].
+/// The new items of a list that was only appended to: see [`ScopeValues::appended`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AppendedItems {
@@ -319,7 +319,7 @@ impl ScopeValues {
         self.removed.is_none()
     }
 
-    /// The requested or changed keys without a value; empty if [all](Values::is_whole) values were read.
+    /// The requested or changed keys without a value; empty if [all](ScopeValues::is_whole) values were read.
     pub fn removed(&self) -> impl Iterator<Item = &str> {
         self.removed.iter().flatten().map(|key| &**key)
     }
@@ -404,10 +404,10 @@ impl FromIterator<(Arc<str>, TypedValue)> for ScopeValues {
 ///
 /// # Examples
 /// ```
-/// use stepfold_session_scopes::{Rewound, Visible};
+/// use stepfold_session_scopes::{RewindMark, VisibleVersions};
 ///
 /// // Five events, then back to version 2 (which is event 6), then two more.
-/// let visible = Visible::at(8, &[Rewound::new(6, 2)]);
+/// let visible = VisibleVersions::at(8, &[RewindMark::new(6, 2)]);
 /// let versions: Vec<u64> = (1..=8).filter(|version| visible.contains(*version)).collect();
 /// assert_eq!(versions, [1, 2, 6, 7, 8]);
 /// ```

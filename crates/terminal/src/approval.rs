@@ -28,7 +28,7 @@ const FIRST_ITEMS: usize = 20;
 /// use serde_json::json;
 /// use stepfold_agent_loop::Agent;
 /// use stepfold_providers::Scripted;
-/// use stepfold_terminal::{Form, approval};
+/// use stepfold_terminal::{DisplayForm, approval};
 /// use stepfold_tools::{Approval, Args, Tool, ToolError};
 ///
 /// # #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -37,7 +37,7 @@ const FIRST_ITEMS: usize = 20;
 /// let pay = Tool::new("pay", "Pays a bill.", pay).approval(Approval::Always).build()?;
 /// let model = Scripted::conversation("assistant: > c1 pay(euro=5)")?;
 /// let paused = Agent::builder(model).tools([pay]).build()?.run("pay").await?;
-/// let question = approval(&paused.pending()[0], Form::Terminal { width: 80 }).to_plain();
+/// let question = approval(&paused.pending()[0], DisplayForm::Terminal { width: 80 }).to_plain();
 /// assert!(question.starts_with("? decide about c1#") && question.ends_with(": pay {\"euro\":5}"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();

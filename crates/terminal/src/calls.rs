@@ -20,17 +20,17 @@ const RESULT_COLUMNS: usize = 200;
 /// # Examples
 /// ```
 /// use std::time::Duration;
-/// use stepfold_terminal::{Calls, Form};
+/// use stepfold_terminal::{CallLines, DisplayForm};
 /// use stepfold_tools::CallStatus;
 ///
-/// let mut calls = Calls::new(Form::Terminal { width: 60 });
+/// let mut calls = CallLines::new(DisplayForm::Terminal { width: 60 });
 /// assert!(calls.started("c1", "count", r#"{"area": 3}"#, Duration::ZERO).is_empty());
 /// assert_eq!(calls.at_work().as_deref(), Some("count"));
 /// let lines = calls.finished("c1", "count", CallStatus::Succeeded, "12", Duration::from_millis(40));
 /// assert_eq!(lines[0].to_plain(), "  ✓ count(area=3) → 12 · 40 ms");
 ///
 /// // In a log the start of a call has a line, since there is no live line.
-/// let mut calls = Calls::new(Form::Log);
+/// let mut calls = CallLines::new(DisplayForm::Log);
 /// assert_eq!(calls.started("c1", "count", r#"{"area": 3}"#, Duration::ZERO)[0].to_plain(), "> c1 count(area=3)");
 /// ```
 #[derive(Clone, Debug)]

@@ -20,9 +20,9 @@ const PREFIX: &str = ". ";
 ///
 /// # Examples
 /// ```
-/// use stepfold_terminal::{Look, Markdown, Text};
+/// use stepfold_terminal::{TextStyle, Markdown, StyledText};
 ///
-/// let mut answer = Markdown::new(24, Text::new(Look::GOOD, "● "));
+/// let mut answer = Markdown::new(24, StyledText::new(TextStyle::GOOD, "● "));
 /// let mut shown = String::new();
 /// for part in ["It has **12 sta", "lls**, and `count` adds ", "them up.\n- one\n- two\n"] {
 ///     shown += &answer.push(part).to_plain();

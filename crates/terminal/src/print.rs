@@ -124,9 +124,9 @@ impl Printer {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_terminal::{Form, Printer};
+    /// use stepfold_terminal::{DisplayForm, Printer};
     ///
-    /// let mut printer = Printer::to_writer(Form::Log, std::io::stderr());
+    /// let mut printer = Printer::to_writer(DisplayForm::Log, std::io::stderr());
     /// printer.line("ready");
     /// ```
     pub fn to_writer(form: DisplayForm, writer: impl Write + Send + 'static) -> Self {
@@ -321,9 +321,9 @@ impl Printer {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_terminal::{Form, Printer};
+    /// use stepfold_terminal::{DisplayForm, Printer};
     ///
-    /// let mut printer = Printer::to_writer(Form::Log, std::io::stderr()).name("writer");
+    /// let mut printer = Printer::to_writer(DisplayForm::Log, std::io::stderr()).name("writer");
     /// printer.reply("It is ");
     /// printer.reply("**open**.");
     /// printer.end_reply();

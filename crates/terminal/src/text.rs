@@ -14,9 +14,9 @@ use textwrap::wrap_algorithms::wrap_first_fit;
 ///
 /// # Examples
 /// ```
-/// use stepfold_terminal::{Look, Text};
+/// use stepfold_terminal::{TextStyle, StyledText};
 ///
-/// let text = Text::from("paid ").with(Look::STRONG, "5 euro");
+/// let text = StyledText::from("paid ").with(TextStyle::STRONG, "5 euro");
 /// assert_eq!(text.to_ansi(), "paid \u{1b}[1m5 euro\u{1b}[0m");
 /// assert_eq!(text.to_plain(), "paid 5 euro");
 /// ```
@@ -69,14 +69,14 @@ impl TextStyle {
     }
 }
 
-/// Text in pieces, each with its [`Look`]. Control characters and characters that reorder a line are escaped when they are
+/// Text in pieces, each with its [`TextStyle`]. Control characters and characters that reorder a line are escaped when they are
 /// added.
 ///
 /// # Examples
 /// ```
-/// use stepfold_terminal::Text;
+/// use stepfold_terminal::StyledText;
 ///
-/// assert_eq!(Text::from("rm \u{1b}[8m-rf").to_plain(), "rm \\u001b[8m-rf");
+/// assert_eq!(StyledText::from("rm \u{1b}[8m-rf").to_plain(), "rm \\u001b[8m-rf");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StyledText {

@@ -42,13 +42,13 @@ pub enum ViewItem {
 /// ```
 /// use std::time::Duration;
 /// use stepfold_agent_loop::RunEvent;
-/// use stepfold_terminal::{Form, Shown, View};
+/// use stepfold_terminal::{DisplayForm, ViewItem, RunView};
 ///
-/// let mut view = View::new(Form::Terminal { width: 80 });
+/// let mut view = RunView::new(DisplayForm::Terminal { width: 80 });
 /// let event = RunEvent::Asking { step: 1, model: "m".to_owned(), request: Box::default() };
 /// assert!(view.see(&event, Duration::ZERO).is_empty());
 /// assert_eq!(view.live(Duration::from_millis(2_500)).unwrap().to_plain(), "⠒ m 2s");
-/// assert_eq!(view.see(&RunEvent::Text("hi".to_owned()), Duration::ZERO), [Shown::Reply("hi".to_owned())]);
+/// assert_eq!(view.see(&RunEvent::StyledText("hi".to_owned()), Duration::ZERO), [ViewItem::Reply("hi".to_owned())]);
 /// assert!(view.live(Duration::ZERO).is_none());
 /// ```
 #[derive(Clone, Debug)]

@@ -58,12 +58,12 @@ impl KeyAccess {
 /// # Examples
 /// ```
 /// use serde_json::json;
-/// use stepfold_tools::Source;
+/// use stepfold_tools::ResultSource;
 ///
 /// let result = json!({"documents": [1, 2], "count": 2});
-/// assert_eq!(Source::from("count").of(&result), Some(&json!(2)));
-/// assert_eq!(Source::from("missing").of(&result), None);
-/// assert_eq!(Source::Whole.of(&result), Some(&result));
+/// assert_eq!(ResultSource::from("count").of(&result), Some(&json!(2)));
+/// assert_eq!(ResultSource::from("missing").of(&result), None);
+/// assert_eq!(ResultSource::Whole.of(&result), Some(&result));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -179,12 +179,12 @@ impl ResultText {
     /// # Examples
     /// ```
     /// use stepfold_tools::state_core::chat::{Content, Media, ToolContent};
-    /// use stepfold_tools::{ResultText, Source, Tool, ToolError};
+    /// use stepfold_tools::{ResultText, ResultSource, Tool, ToolError};
     ///
     /// async fn fetch() -> Result<serde_json::Value, ToolError> {
     ///     Ok(serde_json::json!({"image": "aGk="}))
     /// }
-    /// let shown = ResultText::content(Source::Whole, |result| match result["image"].as_str() {
+    /// let shown = ResultText::content(ResultSource::Whole, |result| match result["image"].as_str() {
     ///     Some(data) => Ok(ToolContent::Parts(vec![Content::Image(Media::base64(data, "image/png")).into()])),
     ///     None => Ok(ToolContent::Value(result.clone())),
     /// });

@@ -706,7 +706,7 @@ impl ToolBuilder {
         self
     }
 
-    /// Writes a field of the result, or [the whole result](Source::Whole), to a key of the state, with the
+    /// Writes a field of the result, or [the whole result](ResultSource::Whole), to a key of the state, with the
     /// key's own handler. A result without the field writes nothing.
     pub fn output_to_state(mut self, key: impl Into<Arc<str>>, source: impl Into<ResultSource>) -> Self {
         self.outputs.push(OutputBinding { key: key.into(), source: source.into(), handler: None });

@@ -6,9 +6,9 @@ use thiserror::Error;
 ///
 /// # Examples
 /// ```
-/// use stepfold_trim::{Kept, TrimError};
+/// use stepfold_trim::{MessageRanges, TrimError};
 ///
-/// let error = Kept::try_from(vec![(5, 9), (0, 1)]).unwrap_err();
+/// let error = MessageRanges::try_from(vec![(5, 9), (0, 1)]).unwrap_err();
 /// assert!(matches!(error, TrimError::Ranges { start: 0, end: 1 }));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

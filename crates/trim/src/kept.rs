@@ -16,13 +16,13 @@ use crate::error::TrimError;
 ///
 /// # Examples
 /// ```
-/// use stepfold_trim::Kept;
+/// use stepfold_trim::MessageRanges;
 ///
-/// let kept: Kept = [0..1, 18..50, 50..120].into_iter().collect();
+/// let kept: MessageRanges = [0..1, 18..50, 50..120].into_iter().collect();
 /// assert_eq!(kept.ranges(), [0..1, 18..120]);
 /// assert_eq!((kept.len(), kept.contains(7)), (103, false));
 /// assert_eq!(serde_json::to_string(&kept)?, "[[0,1],[18,120]]");
-/// assert!(serde_json::from_str::<Kept>("[[5, 9], [0, 1]]").is_err());
+/// assert!(serde_json::from_str::<MessageRanges>("[[5, 9], [0, 1]]").is_err());
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

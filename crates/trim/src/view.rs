@@ -222,13 +222,13 @@ impl fmt::Display for View {
 ///
 /// # Examples
 /// ```
-/// use stepfold_trim::{Trim, Why};
+/// use stepfold_trim::{Trim, TrimRule};
 /// use stepfold_state_core::chat::Transcript;
 ///
 /// let log: Transcript = "user: one\nassistant: 1\nuser: two\nassistant: 2".parse()?;
 /// let view = Trim::keep_last(1).view(&log);
 /// let [reason] = view.reasons() else { panic!("one policy, one reason") };
-/// assert_eq!((reason.dropped, reason.why), (2, Why::BackToUser));
+/// assert_eq!((reason.dropped, reason.why), (2, TrimRule::BackToUser));
 /// assert_eq!(&*reason.policy, "keep_last(1)");
 /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
 /// ```

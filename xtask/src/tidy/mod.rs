@@ -107,6 +107,7 @@ pub fn run(options: TidyOptions) -> Result<(), Error> {
         problems.extend(check(&file, &facts));
         figures.add(&file);
     }
+    problems.extend(figures.check());
     if options.figures {
         say(&figures);
     }

@@ -93,7 +93,7 @@ pub struct HookContext {
 ///     // Not an answer yet: ask again.
 ///     .on_exit(|context: HookContext| async move {
 ///         let is_sentence = context.state.messages().last().is_some_and(|last| last.text().contains(' '));
-///         Ok(if is_sentence { HookAction::proceed() } else { HookAction::go_on() })
+///         Ok(if is_sentence { HookAction::proceed() } else { HookAction::continue_run() })
 ///     })
 ///     .build()?;
 /// let outcome = agent.run("which area has most stalls?").await?;

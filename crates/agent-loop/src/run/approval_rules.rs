@@ -96,10 +96,10 @@ impl Run {
     /// Calls that have not started and need an approval now: the rule of the agent or of a dynamic toolset has changed
     /// since the reply, or they were approved with other
     /// [values from the state](crate::ApprovalRequest::inputs_from_state) than they would run with. Empty unless the run
-    /// [needs](Need::Calls) its calls.
+    /// [needs](RunNeed::Calls) its calls.
     ///
     /// A host that continues a run checks this before it runs calls, and again before a call that waited for the writes of
-    /// others. It answers with [`Answer::Ask`](crate::Answer::Ask) if there are any.
+    /// others. It answers with [`RunAnswer::Ask`](crate::RunAnswer::Ask) if there are any.
     ///
     /// # Examples
     /// ```
@@ -107,7 +107,7 @@ impl Run {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_tools::{Approval, Tool, ToolError};
     /// use std::time::Duration;
-    /// use stepfold_agent_loop::{Agent, Answer, Breakpoint, Need, Run};
+    /// use stepfold_agent_loop::{Agent, RunAnswer, Breakpoint, RunNeed, Run};
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
     /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
@@ -118,9 +118,9 @@ impl Run {
     /// // The agent that continues has another rule.
     /// let strict = agent.to_builder().approval(Approval::Always).build()?;
     /// let (mut run, _) = Run::load_changed(&strict, &stopped.run().to_json())?;
-    /// let asked = run.feed(Answer::Ask(run.calls_to_ask()), Duration::ZERO)?;
+    /// let asked = run.feed(RunAnswer::Ask(run.calls_to_ask()), Duration::ZERO)?;
     /// run.commit(asked)?;
-    /// assert!(matches!(run.decide(), Need::Approval));
+    /// assert!(matches!(run.decide(), RunNeed::Approval));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```

@@ -333,16 +333,16 @@ impl Edit {
     /// ```
     /// use std::time::Duration;
     /// use stepfold_agent_loop::test_kit::Script;
-    /// use stepfold_agent_loop::{Agent, Answer, Edit, Run};
+    /// use stepfold_agent_loop::{Agent, RunAnswer, Edit, Run};
     /// use stepfold_state_core::state::Schema;
     ///
     /// let schema = Schema::builder().key::<u64>("count").build()?;
     /// let agent = Agent::builder(Script::parse("assistant: 12")?).schema(schema).build()?;
     /// let mut run = Run::new(&agent, "how many?", "run-1")?;
-    /// run.commit(run.feed(Answer::Begin, Duration::ZERO)?)?;
+    /// run.commit(run.feed(RunAnswer::Begin, Duration::ZERO)?)?;
     ///
     /// let edit = Edit::new().set("count", 12).by("ada");
-    /// let edited = run.feed(Answer::Edit(edit.clone()), Duration::ZERO)?;
+    /// let edited = run.feed(RunAnswer::Edit(edit.clone()), Duration::ZERO)?;
     /// assert_eq!(Edit::of(&edited), Some(edit));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -382,7 +382,7 @@ impl Event {
     /// ```
     /// use std::time::Duration;
     /// use stepfold_agent_loop::test_kit::Script;
-    /// use stepfold_agent_loop::{Agent, Answer, Edit, Input, Run};
+    /// use stepfold_agent_loop::{Agent, RunAnswer, Edit, Input, Run};
     /// use stepfold_state_core::chat::Transcript;
     /// use stepfold_state_core::state::State;
     ///
@@ -391,9 +391,9 @@ impl Event {
     /// let mut state = State::new(agent.schema());
     /// state.replace_messages(log.clone());
     /// let mut run = Run::new(&agent, Input::on(state).say("sure?"), "run-1")?;
-    /// run.commit(run.feed(Answer::Begin, Duration::ZERO)?)?;
+    /// run.commit(run.feed(RunAnswer::Begin, Duration::ZERO)?)?;
     ///
-    /// let edited = run.feed(Answer::Edit(Edit::new().result("c1", 12)), Duration::ZERO)?;
+    /// let edited = run.feed(RunAnswer::Edit(Edit::new().result("c1", 12)), Duration::ZERO)?;
     /// edited.replace_results(&mut log);
     /// assert_eq!(log.get(2).unwrap().tool_result().unwrap().text(), "12");
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -30,7 +30,7 @@ use crate::state_input::TEMPORARY;
 /// A placeholder for an unknown value. No text that people write contains it.
 const HOLE: &str = "\u{0}unknown\u{0}";
 
-/// An answer of a host to a run that [needs](Need) something.
+/// An answer of a host to a run that [needs](RunNeed) something.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RunAnswer {

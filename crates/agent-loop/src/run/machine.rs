@@ -39,7 +39,7 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 /// A host of one's own:
 /// ```
 /// use std::time::Duration;
-/// use stepfold_agent_loop::{Agent, Answer, Need, Run};
+/// use stepfold_agent_loop::{Agent, RunAnswer, RunNeed, Run};
 /// use stepfold_state_core::chat::{Chunk, FinishReason, Message, Reply, ReplyBuilder};
 ///
 /// use stepfold_agent_loop::test_kit::Script;
@@ -48,15 +48,15 @@ use stepfold_trim::{Summary, SummaryPlan, View};
 /// let mut run = Run::new(&agent, "which area has most stalls?", "run-1")?;
 /// loop {
 ///     let answer = match run.decide() {
-///         Need::Begin => Answer::Begin,
-///         Need::Model => {
+///         RunNeed::Begin => RunAnswer::Begin,
+///         RunNeed::Model => {
 ///             // Ask a model with `run.request()`; here the answer is written down.
 ///             let mut reply = ReplyBuilder::new();
 ///             reply.push(Chunk::Text("area 3".to_owned()));
 ///             reply.push(Chunk::Finished(FinishReason::Stop));
-///             Answer::Reply(reply.finish()?)
+///             RunAnswer::Reply(reply.finish()?)
 ///         }
-///         Need::Nothing(exit) => break println!("{exit}"),
+///         RunNeed::Nothing(exit) => break println!("{exit}"),
 ///         need => unreachable!("{need:?}: this agent has no tools, hooks or summaries"),
 ///     };
 ///     let event = run.feed(answer, Duration::ZERO)?;
@@ -201,27 +201,27 @@ impl ApprovedCall {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RunNeed {
-    /// The start: [`Answer::Begin`](crate::Answer::Begin).
+    /// The start: [`RunAnswer::Begin`](crate::RunAnswer::Begin).
     Begin,
-    /// The hooks of this point: [`Answer::Hooked`](crate::Answer::Hooked). After a tool, those that failed before:
-    /// [`Answer::Outcomes`](crate::Answer::Outcomes) for each of [`Run::pending_hooks`].
+    /// The hooks of this point: [`RunAnswer::Hooked`](crate::RunAnswer::Hooked). After a tool, those that failed before:
+    /// [`RunAnswer::Outcomes`](crate::RunAnswer::Outcomes) for each of [`Run::pending_hooks`].
     Hook(HookPoint),
-    /// A summary of the beginning of the conversation: [`Answer::Summary`](crate::Answer::Summary).
+    /// A summary of the beginning of the conversation: [`RunAnswer::Summary`](crate::RunAnswer::Summary).
     Summary(Box<SummaryPlan>),
-    /// The model, with [`Run::request`]: [`Answer::Reply`](crate::Answer::Reply).
+    /// The model, with [`Run::request`]: [`RunAnswer::Reply`](crate::RunAnswer::Reply).
     Model,
     /// The report that calls or nodes which must not run twice were interrupted:
-    /// [`Answer::Interrupted`](crate::Answer::Interrupted). Only of a run that was loaded, or [taken
+    /// [`RunAnswer::Interrupted`](crate::RunAnswer::Interrupted). Only of a run that was loaded, or [taken
     /// over](Run::take_over): items that a host has started itself are under way.
     Interrupted,
-    /// Decisions about [`Run::pending`]: [`Answer::Decisions`](crate::Answer::Decisions).
+    /// Decisions about [`Run::pending`]: [`RunAnswer::Decisions`](crate::RunAnswer::Decisions).
     Approval,
-    /// The outcomes of [`Run::open_calls`]: [`Answer::Outcomes`](crate::Answer::Outcomes) for each.
+    /// The outcomes of [`Run::open_calls`]: [`RunAnswer::Outcomes`](crate::RunAnswer::Outcomes) for each.
     Calls,
-    /// The next superstep of a graph: [`Answer::Plan`](crate::Answer::Plan).
+    /// The next superstep of a graph: [`RunAnswer::Plan`](crate::RunAnswer::Plan).
     Superstep,
-    /// The outcomes of [`Run::open_branches`]: [`Answer::Outcomes`](crate::Answer::Outcomes) for each, and what the agents
-    /// among them commit as [`Answer::Inner`](crate::Answer::Inner).
+    /// The outcomes of [`Run::open_branches`]: [`RunAnswer::Outcomes`](crate::RunAnswer::Outcomes) for each, and what the agents
+    /// among them commit as [`RunAnswer::Inner`](crate::RunAnswer::Inner).
     Nodes,
     /// Nothing more: the run has ended.
     Nothing(Exit),
@@ -335,7 +335,7 @@ impl Run {
     }
 
     /// Takes the run over from another host, or from another time: started items are not under way any more, so that
-    /// the run [needs](Need::Interrupted) the report of their interruption. For a host that has folded a record event
+    /// the run [needs](RunNeed::Interrupted) the report of their interruption. For a host that has folded a record event
     /// by event; a run that is [loaded](Run::load) or [resumed](Run::resume) is taken over.
     ///
     /// # Examples
@@ -343,7 +343,7 @@ impl Run {
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_tools::{Tool, ToolError};
-    /// use stepfold_agent_loop::{Agent, Need, Run, RunEvent};
+    /// use stepfold_agent_loop::{Agent, RunNeed, Run, RunEvent};
     ///
     /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
     /// # let pay = Tool::new("pay", "Pays a bill.", pay).build()?;
@@ -358,10 +358,10 @@ impl Run {
     ///     }
     /// }
     /// // For a host that has just started the call:
-    /// assert!(matches!(run.decide(), Need::Calls));
+    /// assert!(matches!(run.decide(), RunNeed::Calls));
     /// // For one that finds this record:
     /// run.take_over();
-    /// assert!(matches!(run.decide(), Need::Interrupted));
+    /// assert!(matches!(run.decide(), RunNeed::Interrupted));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
@@ -502,7 +502,7 @@ impl Run {
     }
 
     /// The calls to run, each with its index in the reply, with modified arguments. Empty unless the run
-    /// [needs](Need::Calls) them.
+    /// [needs](RunNeed::Calls) them.
     pub fn open_calls(&self) -> Vec<(usize, ToolCall)> {
         let open = self.open_calls_with_items();
         open.filter(|(_, item, _)| !item.is_done() && item.hook_pending().is_none())
@@ -551,7 +551,7 @@ impl Run {
         Some(item.completed(self.call_at(place)?, item.outcome()?.call()?.clone()))
     }
 
-    /// The branches of the superstep that are to run. Empty unless the run [needs](Need::Nodes) them.
+    /// The branches of the superstep that are to run. Empty unless the run [needs](RunNeed::Nodes) them.
     pub fn open_branches(&self) -> Vec<OpenBranch> {
         self.open_tasks().filter(|task| task.planned().is_some()).map(|task| task.branch()).collect()
     }

@@ -1,6 +1,6 @@
 //! The prompt of the model: the instructions, and the part of the log that the policies let through.
 //!
-//! Kept from step to step, so that a request costs what is new in it. Only [`Kept`] of it is stored; the
+//! Kept from step to step, so that a request costs what is new in it. Only [`MessageRanges`] of it is stored; the
 //! rest is made again from the log.
 
 use stepfold_state_core::chat::{Message, Transcript};

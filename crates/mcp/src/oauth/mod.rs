@@ -18,17 +18,17 @@ pub use self::sign_in::SignIn;
 ///
 /// Without a [`sign_in`](OAuth::sign_in) it uses and refreshes the stored credentials. A start that needs others is an
 /// [error](crate::McpError::Unauthorized); a call becomes a question of the run, which waits until a user has
-/// [signed in](crate::Server::sign_in), in any process.
+/// [signed in](crate::McpServer::sign_in), in any process.
 ///
 /// # Examples
 /// ```
-/// use stepfold_mcp::{CredentialFile, OAuth, Server, SignIn};
+/// use stepfold_mcp::{CredentialFile, OAuth, McpServer, SignIn};
 ///
 /// let oauth = OAuth::new()
 ///     .scopes(["search"])
 ///     .credentials(CredentialFile::new("/var/lib/helper/search.json"))
 ///     .sign_in(SignIn::browser(|page| println!("please visit {page}")));
-/// let server = Server::http("search", "https://mcp.example.com/mcp").oauth(oauth).build()?;
+/// let server = McpServer::http("search", "https://mcp.example.com/mcp").oauth(oauth).build()?;
 /// # Ok::<(), stepfold_mcp::McpError>(())
 /// ```
 #[derive(Clone)]

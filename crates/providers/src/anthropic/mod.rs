@@ -1,7 +1,7 @@
 //! Anthropic's models, by their own Messages API.
 //!
 //! In order: an [`AnthropicBuilder`] is given a key and a model; an [`Anthropic`] is the
-//! [`ChatModel`](stepfold_state_core::chat::ChatModel). Their dialect, [`Messages`], is pure functions.
+//! [`ChatModel`](stepfold_state_core::chat::ChatModel). Their dialect, [`MessagesApi`], is pure functions.
 //!
 //! Data that the provider needs back unchanged is stored in extras of parts: `signature` and
 //! `redacted_thinking` of reasoning, `cache_control` of cacheable parts. Blocks of unknown kinds (server-side

@@ -1,17 +1,17 @@
 //! Checkers of requests by the documented rules of each server, for authors of models and their tests.
 //!
-//! [`faults`] returns the rules of a [`Server`] that the body of a request breaks. The rules come from documentation and
+//! [`faults`] returns the rules of a [`KnownServer`] that the body of a request breaks. The rules come from documentation and
 //! public reports, independent of the code that writes requests; [`RULES`] lists them with their sources.
 //!
 //! ```
 //! use serde_json::json;
-//! use stepfold_providers::check::{Server, faults};
+//! use stepfold_providers::check::{KnownServer, faults};
 //!
 //! let body = json!({"model": "kimi-k2", "messages": [
 //!     {"role": "user", "content": "hi"},
 //!     {"role": "assistant", "content": ""},
 //! ]});
-//! let faults = faults(Server::Kimi, &body);
+//! let faults = faults(KnownServer::Kimi, &body);
 //! assert_eq!(faults[0].to_string(), "text: messages[1]: the message is empty");
 //! ```
 
@@ -95,7 +95,7 @@ pub struct ServerRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleViolation {
-    /// The name of the [rule](Rule::name).
+    /// The name of the [rule](ServerRule::name).
     pub rule: &'static str,
     /// The place and the reason.
     pub reason: String,

@@ -8,13 +8,13 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use stepfold_runner::agent_loop::{Agent, Decision};
-//! use stepfold_runner::contract::{self, Exam, Host, HostError, Ready};
+//! use stepfold_runner::contract::{self, HostExam, RunHost, HostError, WorkerReady};
 //! use stepfold_runner::session_scopes::{AnyStore, SessionKey};
 //!
 //! # struct MyHost;
 //! # impl MyHost { async fn open(_: String) -> Self { MyHost } }
-//! impl Host for MyHost {
-//!     async fn work(&self, agent: Agent, claim: Duration, ready: Ready) -> Result<(), HostError> {
+//! impl RunHost for MyHost {
+//!     async fn work(&self, agent: Agent, claim: Duration, ready: WorkerReady) -> Result<(), HostError> {
 //! #       let _ = (agent, claim, ready);
 //!         todo!()
 //!     }
@@ -34,7 +34,7 @@
 //! #[tokio::test]
 //! async fn exam() {
 //!     let host = MyHost::open("address".to_owned()).await;
-//!     Exam::new(host, "address", "child").run().await.passed().unwrap();
+//!     HostExam::new(host, "address", "child").run().await.passed().unwrap();
 //! }
 //! ```
 

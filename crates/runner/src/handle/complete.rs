@@ -30,7 +30,7 @@ impl Runner {
     /// # Errors
     /// [`RunnerError::InvalidToken`]; [`RunnerError::NotAwaited`] if nothing waits for the outcome (any more);
     /// [`RunnerError::Decision`] if another outcome came first, the deadline has passed, or the outcome does not fit the
-    /// schema of the call; as [`Resume::submit`](crate::Resume::submit).
+    /// schema of the call; as [`ResumeRun::submit`](crate::ResumeRun::submit).
     ///
     /// # Examples
     /// ```

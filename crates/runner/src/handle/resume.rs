@@ -63,7 +63,7 @@ impl ResumeRun {
     /// Starts the resumption in its own task.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] when too many messages wait.
+    /// [`RunnerError::WhenBusy`] when too many messages wait.
     pub fn start(self) -> Result<Invocation, RunnerError> {
         let ResumeRun { session, decisions, with_changed_agent } = self;
         session.start_command(WorkerCommand::Resume {
@@ -78,7 +78,7 @@ impl ResumeRun {
     /// # Errors
     /// [`RunnerError::Decision`] when they are rejected:
     /// [`AlreadyDecided`](stepfold_agent_loop::DecisionError) for a second decision about a request.
-    /// [`RunnerError::NothingToResume`] without a decision. As [`start`](Resume::start), and when the store
+    /// [`RunnerError::NothingToResume`] without a decision. As [`start`](ResumeRun::start), and when the store
     /// fails.
     ///
     /// # Examples

@@ -59,15 +59,15 @@ impl SessionHandle {
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_agent_loop::test_kit::Script;
-    /// use stepfold_runner::{Busy, Runner};
+    /// use stepfold_runner::{WhenBusy, Runner};
     /// use stepfold_session_scopes::MemoryStore;
     ///
     /// # let model = Script::parse("assistant: area 3 it is")?;
     /// let agent = Agent::builder(model).build()?;
     /// let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "s1").await?;
     /// let first = session.send("count the stalls").await?;
-    /// // Before the next request to the model, if that run is still at work.
-    /// session.when_busy(Busy::Steer).send("only those of area 3").await?;
+    /// // PruneBound the next request to the model, if that run is still at work.
+    /// session.when_busy(WhenBusy::Steer).send("only those of area 3").await?;
     /// assert_eq!(first.await?.text(), "area 3 it is");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
@@ -91,11 +91,11 @@ impl SessionHandle {
     /// accepted.
     ///
     /// The messages of a session are taken in the order in which `send` returned. If the agent is running in
-    /// the session, [`Busy`] decides; the outcome of a message that joins that run is the outcome of the run. A
+    /// the session, [`WhenBusy`] decides; the outcome of a message that joins that run is the outcome of the run. A
     /// run that was interrupted, by a crash for example, is completed first.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] when the message is refused; [`RunnerError::Pending`] when decisions are
+    /// [`RunnerError::WhenBusy`] when the message is refused; [`RunnerError::Pending`] when decisions are
     /// required first; [`RunnerError::CannotWait`] for an input with its own state that would have to wait;
     /// and when the store fails.
     ///
@@ -108,7 +108,7 @@ impl SessionHandle {
 
     /// Accepts a message as [`send`](SessionHandle::send) does, once for each idempotency key: sent again with the same
     /// key and content, even from another process and after it was processed, it returns the same invocation, which
-    /// reports the outcome of the run that took the message, from the record; [`Busy`] says how long a key is known. A
+    /// reports the outcome of the run that took the message, from the record; [`WhenBusy`] says how long a key is known. A
     /// repeat is never new: nothing runs, is queued, interrupted or refused because of it.
     ///
     /// It costs one more commit than `send`.
@@ -385,7 +385,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// [`RunnerError::Edit`] with the reason; [`RunnerError::Conflict`] with both versions when the session is not at the
-    /// [expected one](EditSession::expected_version); [`RunnerError::Busy`] while the agent is running here;
+    /// [expected one](EditSession::expected_version); [`RunnerError::WhenBusy`] while the agent is running here;
     /// [`RunnerError::Claimed`] while another worker is; [`RunnerError::AgentChanged`]; when the store fails.
     ///
     /// # Examples

@@ -6,7 +6,7 @@ use stepfold_agent_loop::{ApprovalRequest, Exit, Pause, Run};
 use stepfold_session_scopes::InvocationId;
 use stepfold_state_core::chat::Usage;
 
-/// The newest format of a [`Report`].
+/// The newest format of a [`RunReport`].
 pub const REPORT_FORMAT: u32 = 1;
 
 /// The result of a run that was started under an idempotency key: see
@@ -19,7 +19,7 @@ pub const REPORT_FORMAT: u32 = 1;
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// use stepfold_agent_loop::test_kit::Script;
 /// use stepfold_agent_loop::{Agent, Exit};
-/// use stepfold_runner::{Report, RunStatus, Runner};
+/// use stepfold_runner::{RunReport, RunStatus, Runner};
 /// use stepfold_session_scopes::MemoryStore;
 ///
 /// # let model = Script::parse("assistant: area 3")?;
@@ -29,7 +29,7 @@ pub const REPORT_FORMAT: u32 = 1;
 /// assert_eq!((&report.status, &*report.text), (&RunStatus::Finished(Exit::Text), "area 3"));
 ///
 /// let stored = serde_json::to_string(&report)?;
-/// assert_eq!(serde_json::from_str::<Report>(&stored)?, report);
+/// assert_eq!(serde_json::from_str::<RunReport>(&stored)?, report);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```

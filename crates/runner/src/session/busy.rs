@@ -8,10 +8,10 @@
 ///
 /// | | reported to the sender | reported to the sender of the current run | reported to a repeat under its key |
 /// |---|---|---|---|
-/// | [`Wait`](Busy::Wait) | the outcome of its own run, after those of earlier messages; [`Busy`](crate::RunnerError::Busy) if too many wait | the outcome of that run, unchanged | the outcome of its own run, at once if that has ended |
-/// | [`Refuse`](Busy::Refuse) | [`Busy`](crate::RunnerError::Busy): nothing is stored | the outcome of that run, unchanged | the same as above: a repeat is not refused |
-/// | [`Interrupt`](Busy::Interrupt) | the outcome of its own run; `Busy` if too many wait, and then nothing is cancelled | that its run was [cancelled](crate::agent_loop::Exit::Cancelled), or its end if that came first | the outcome of its own run; it cancels nothing |
-/// | [`Steer`](Busy::Steer) | the outcome of the run that took it; if it came too late, of one of its own | the outcome of that run, which answers both | the same as its sender: it joins nothing again |
+/// | [`Wait`](WhenBusy::Wait) | the outcome of its own run, after those of earlier messages; [`WhenBusy`](crate::RunnerError::WhenBusy) if too many wait | the outcome of that run, unchanged | the outcome of its own run, at once if that has ended |
+/// | [`Refuse`](WhenBusy::Refuse) | [`WhenBusy`](crate::RunnerError::WhenBusy): nothing is stored | the outcome of that run, unchanged | the same as above: a repeat is not refused |
+/// | [`Interrupt`](WhenBusy::Interrupt) | the outcome of its own run; `WhenBusy` if too many wait, and then nothing is cancelled | that its run was [cancelled](crate::agent_loop::Exit::Cancelled), or its end if that came first | the outcome of its own run; it cancels nothing |
+/// | [`Steer`](WhenBusy::Steer) | the outcome of the run that took it; if it came too late, of one of its own | the outcome of that run, which answers both | the same as its sender: it joins nothing again |
 ///
 /// Of a run that failed, or waits for decisions, each gets that, and a later repeat gets its end. A repeat is a
 /// message with the same key and content, from any process and however late. A key is known for as long as the record

@@ -28,7 +28,7 @@ pub enum WhenClaimed {
         /// The maximum wait.
         at_most: Duration,
     },
-    /// Refuses it with [`Claimed`](crate::RunnerError::Claimed). [`Busy`](crate::Busy) applies to work of
+    /// Refuses it with [`Claimed`](crate::RunnerError::Claimed). [`WhenBusy`](crate::WhenBusy) applies to work of
     /// this runner.
     Refuse,
     /// Takes the session from the other worker. Its next commit fails, and its run stops with

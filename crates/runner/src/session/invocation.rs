@@ -72,7 +72,7 @@ impl Invocation {
     }
 
     /// Cancels the invocation: the open calls of its run are answered as cancelled, and the session is immediately
-    /// usable. The run of a message that [joined](crate::Busy::Steer) it is that one. A run that comes before its own
+    /// usable. The run of a message that [joined](crate::WhenBusy::Steer) it is that one. A run that comes before its own
     /// is not cancelled: the message is taken after it, and ends as cancelled. While it waits for another worker, its
     /// message is withdrawn; if that worker has taken the message, the wait ends with
     /// [`Claimed`](RunnerError::Claimed).

@@ -1,7 +1,7 @@
 //! The test suite that every session store has to pass.
 //!
 //! One call runs all cases against the stores of a factory. Each case uses its own app name, so the factory
-//! may return the same database each time, even a used one, as long as the [`Exam`]'s name is new there.
+//! may return the same database each time, even a used one, as long as the [`StoreExam`]'s name is new there.
 //!
 //! Turn the feature on for tests only:
 //!
@@ -12,15 +12,15 @@
 //!
 //! ```
 //! use stepfold_session_scopes::MemoryStore;
-//! use stepfold_session_scopes::contract::Exam;
+//! use stepfold_session_scopes::contract::StoreExam;
 //!
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-//! let report = Exam::new("memory", async || Ok(MemoryStore::new())).run().await;
+//! let report = StoreExam::new("memory", async || Ok(MemoryStore::new())).run().await;
 //! report.passed().unwrap();
 //! # });
 //! ```
 //!
-//! A failing case does not stop the others; the [`Report`] lists each with its error. Tests that need more
+//! A failing case does not stop the others; the [`StoreExamReport`] lists each with its error. Tests that need more
 //! than one process are not included: several processes with one database, crashes, start-up. The tests of
 //! this crate cover those for its own stores.
 

@@ -27,11 +27,11 @@ impl Event {
     ///
     /// # Examples
     /// ```
-    /// use stepfold_session_scopes::{Author, Event, EventId, InvocationId, Record, Timestamp};
+    /// use stepfold_session_scopes::{Author, Event, EventId, InvocationId, RunRecord, Timestamp};
     ///
     /// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, Timestamp::from_micros(0));
     /// assert!(!event.is_unfinished());
-    /// let step = event.with_record(Record::new("my.run", 1, &"a step")?);
+    /// let step = event.with_record(RunRecord::new("my.run", 1, &"a step")?);
     /// assert!(step.is_unfinished());
     /// assert!(!step.with_metadata(Event::EXIT, "final").is_unfinished());
     /// # Ok::<(), stepfold_session_scopes::SessionError>(())

@@ -80,13 +80,13 @@ impl Actions {
 }
 
 /// A record that a runner stores with an event and a store never parses: JSON, which stays the stored text until it is
-/// [read](Record::read).
+/// [read](RunRecord::read).
 ///
 /// # Examples
 /// ```
-/// use stepfold_session_scopes::Record;
+/// use stepfold_session_scopes::RunRecord;
 ///
-/// let record = Record::new("run", 1, &("tools", 7))?;
+/// let record = RunRecord::new("run", 1, &("tools", 7))?;
 /// assert_eq!(record.text(), r#"["tools",7]"#);
 /// assert_eq!(record.read::<(String, u64)>()?, ("tools".to_owned(), 7));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -249,10 +249,10 @@ impl GetSession {
     }
 
     /// Restricts the values to those that have changed since these versions: of keys that were written since, or
-    /// [removed](crate::Values::removed). [`Session::update`] updates an earlier state with them.
+    /// [removed](crate::ScopeValues::removed). [`Session::update`] updates an earlier state with them.
     ///
     /// A store that cannot determine the changes of a scope returns all its values, as
-    /// [`Values::is_whole`](crate::Values::is_whole) shows: when the seen version was pruned, when the
+    /// [`ScopeValues::is_whole`](crate::ScopeValues::is_whole) shows: when the seen version was pruned, when the
     /// session was rewound since, or when more keys were removed than a scope remembers
     /// ([`REMEMBERED_REMOVALS`]). Changes since a read of an earlier, deleted session with this key cannot be
     /// determined.
@@ -263,7 +263,7 @@ impl GetSession {
     }
 
     /// Restricts the changes to those that [`Session::update`] needs for a state under this schema: of a list under `app:`
-    /// or `user:` that was only appended to since, the [new items](crate::Values::appended); of keys that the schema does
+    /// or `user:` that was only appended to since, the [new items](crate::ScopeValues::appended); of keys that the schema does
     /// not declare, nothing. Has no effect without [`changed_since`](GetSession::changed_since).
     ///
     /// A list whose items were changed since, whose stored type is another one, or which is the session's own, is read
@@ -505,7 +505,7 @@ impl ListSessions {
     /// ```
     /// # futures_util::FutureExt::now_or_never(async {
     /// use stepfold_session_scopes::{
-    ///     AppendEvent, Author, CreateSession, Event, EventId, InvocationId, ListSessions, MemoryStore, Record, SessionSchema,
+    ///     AppendEvent, Author, CreateSession, Event, EventId, InvocationId, ListSessions, MemoryStore, RunRecord, SessionSchema,
     ///     SessionKey, SessionStore, Timestamp,
     /// };
     ///
@@ -514,7 +514,7 @@ impl ListSessions {
     /// store.create(CreateSession::with_key(key.clone(), &schema, at)).await?;
     /// store.create(CreateSession::with_key(SessionKey::new("my_app", "alice", "s2")?, &schema, at)).await?;
     /// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, at);
-    /// let step = event.with_record(Record::new("my.run", 1, &"a step")?);
+    /// let step = event.with_record(RunRecord::new("my.run", 1, &"a step")?);
     /// store.append(AppendEvent::new(key, 0, step, &schema)).await?;
     /// let page = store.list(ListSessions::new("my_app", "alice")?.unfinished()).await?;
     /// assert_eq!(page.sessions.iter().map(|session| session.key.id.as_str()).collect::<Vec<_>>(), ["s1"]);

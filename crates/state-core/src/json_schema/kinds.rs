@@ -14,10 +14,10 @@ const MAX_VISITS: usize = 256;
 /// # Examples
 /// ```
 /// use serde_json::json;
-/// use stepfold_state_core::json_schema::Kinds;
+/// use stepfold_state_core::json_schema::ValueKinds;
 ///
-/// let kinds = Kinds::of_type_keyword(&json!(["integer", "null"]));
-/// assert!(kinds.contains(Kinds::of_value(&json!(3))) && !kinds.contains(Kinds::of_value(&json!(3.0))));
+/// let kinds = ValueKinds::of_type_keyword(&json!(["integer", "null"]));
+/// assert!(kinds.contains(ValueKinds::of_value(&json!(3))) && !kinds.contains(ValueKinds::of_value(&json!(3.0))));
 /// assert_eq!(kinds.to_string(), "integer or null");
 /// assert_eq!(kinds.type_names(), ["integer", "null"]);
 /// ```

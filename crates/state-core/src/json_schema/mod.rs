@@ -1,7 +1,7 @@
 //! JSON Schema: schemas of Rust types, validation, and schemas as data.
 //!
 //! In order: [`json_schema_of`] derives the schema of a Rust type; a [`ValueType`] is a schema prepared for
-//! validation; [`Kinds`] are the kinds of values that a schema allows; [`fits`] and [`exclude_each_other`]
+//! validation; [`ValueKinds`] are the kinds of values that a schema allows; [`fits`] and [`exclude_each_other`]
 //! tell alternatives apart. The other functions read single keywords, for code that transforms schemas.
 
 mod check;

@@ -122,14 +122,14 @@ pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
 /// characters, all format characters, separators of lines and paragraphs, and characters with a blank glyph.
 ///
 /// Control characters are not included. For text that is displayed, use
-/// [`is_invisible`](crate::is_invisible).
+/// [`is_ignorable`](crate::is_ignorable).
 ///
 /// # Examples
 /// ```
-/// use stepfold_state_core::state::is_invisible;
+/// use stepfold_state_core::state::is_ignorable;
 ///
-/// assert!(['\u{AD}', '\u{61C}', '\u{200B}', '\u{3164}', '\u{E0041}'].into_iter().all(is_invisible));
-/// assert!(!['a', ' ', 'é', '日', '🙂'].into_iter().any(is_invisible));
+/// assert!(['\u{AD}', '\u{61C}', '\u{200B}', '\u{3164}', '\u{E0041}'].into_iter().all(is_ignorable));
+/// assert!(!['a', ' ', 'é', '日', '🙂'].into_iter().any(is_ignorable));
 /// ```
 pub fn is_ignorable(character: char) -> bool {
     InvisibleKind::of(character).is_some_and(|kind| kind != InvisibleKind::Control)

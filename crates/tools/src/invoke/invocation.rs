@@ -197,7 +197,7 @@ impl Invocation {
     /// }
     /// let tools = Tools::of([
     ///     Tool::new("set", "Sets the limit.", set)
-    ///         .output_to_state("limit", stepfold_tools::Source::Whole)
+    ///         .output_to_state("limit", stepfold_tools::ResultSource::Whole)
     ///         .build()
     ///         .unwrap(),
     ///     Tool::new("show", "Shows the limit.", show).build().unwrap(),

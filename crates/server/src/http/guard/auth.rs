@@ -126,7 +126,7 @@ impl<'a> Credentials<'a> {
         Credentials { token, headers }
     }
 
-    /// The bearer token: of the header `Authorization`, or of the cookie that [`/api/v1/login`](super) sets.
+    /// The bearer token: of the header `Authorization`, or of the cookie that [`/api/v1/login`](crate::http) sets.
     pub fn token(&self) -> Option<&'a str> {
         self.token
     }
