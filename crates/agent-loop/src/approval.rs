@@ -131,7 +131,7 @@ pub enum AskReason {
     Rule,
     /// The call was started before a crash and may have had its effect. To approve it is to run it again.
     MayHaveHappened,
-    /// A node of a graph requests it: [`OpenBranch::decision`](crate::OpenBranch::decision). The call has the
+    /// A node of a graph requests it: [`OpenBranch::decision`](crate::plan::OpenBranch::decision). The call has the
     /// node's name and the subject; a modified one is passed to the node.
     Node,
     /// A tool asks the user something while it runs: [`ToolContext::ask`](stepfold_tools::ToolContext::ask). The call has

@@ -64,7 +64,7 @@
 //! and calls. So all guarantees of runs apply: events are committed one by one, a run can be stopped, stored,
 //! loaded, resumed and replayed anywhere, breakpoints stop before a node, observers and streams see
 //! everything. A graph can be a tool of an agent, a node of a graph, and the agent of a runner: wherever an
-//! [`Agent`] is accepted.
+//! [`Agent`](stepfold_agent_loop::Agent) is accepted.
 //!
 //! # Guarantees
 //!

@@ -48,7 +48,7 @@ pub enum ViewItem {
 /// let event = RunEvent::Asking { step: 1, model: "m".to_owned(), request: Box::default() };
 /// assert!(view.see(&event, Duration::ZERO).is_empty());
 /// assert_eq!(view.live(Duration::from_millis(2_500)).unwrap().to_plain(), "⠒ m 2s");
-/// assert_eq!(view.see(&RunEvent::StyledText("hi".to_owned()), Duration::ZERO), [ViewItem::Reply("hi".to_owned())]);
+/// assert_eq!(view.see(&RunEvent::Text("hi".to_owned()), Duration::ZERO), [ViewItem::Reply("hi".to_owned())]);
 /// assert!(view.live(Duration::ZERO).is_none());
 /// ```
 #[derive(Clone, Debug)]

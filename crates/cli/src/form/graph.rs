@@ -75,7 +75,7 @@ pub(crate) struct NodeForm {
     /// The effect of a program outside the process, which determines how an interrupted one is resumed;
     /// `idempotent` by default.
     pub(crate) effect: Option<EffectForm>,
-    /// The maximum executions of the node in a run; 3 by default.
+    /// The maximum number of steps of a run in which the node may be executed; 3 by default.
     pub(crate) max_executions: Option<u64>,
     /// The next node if this one has reached its limit; the run ends there by default.
     pub(crate) at_limit: Option<String>,

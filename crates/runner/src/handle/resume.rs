@@ -63,7 +63,7 @@ impl ResumeRun {
     /// Starts the resumption in its own task.
     ///
     /// # Errors
-    /// [`RunnerError::WhenBusy`] when too many messages wait.
+    /// [`RunnerError::Busy`] when too many messages wait.
     pub fn start(self) -> Result<Invocation, RunnerError> {
         let ResumeRun { session, decisions, with_changed_agent } = self;
         session.start_command(WorkerCommand::Resume {

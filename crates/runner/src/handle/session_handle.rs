@@ -95,7 +95,7 @@ impl SessionHandle {
     /// run that was interrupted, by a crash for example, is completed first.
     ///
     /// # Errors
-    /// [`RunnerError::WhenBusy`] when the message is refused; [`RunnerError::Pending`] when decisions are
+    /// [`RunnerError::Busy`] when the message is refused; [`RunnerError::Pending`] when decisions are
     /// required first; [`RunnerError::CannotWait`] for an input with its own state that would have to wait;
     /// and when the store fails.
     ///
@@ -385,7 +385,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// [`RunnerError::Edit`] with the reason; [`RunnerError::Conflict`] with both versions when the session is not at the
-    /// [expected one](EditSession::expected_version); [`RunnerError::WhenBusy`] while the agent is running here;
+    /// [expected one](EditSession::expected_version); [`RunnerError::Busy`] while the agent is running here;
     /// [`RunnerError::Claimed`] while another worker is; [`RunnerError::AgentChanged`]; when the store fails.
     ///
     /// # Examples

@@ -51,7 +51,7 @@ impl SessionHandle {
     /// stay. If another worker is running in the session, [`WhenClaimed`](crate::WhenClaimed) decides.
     ///
     /// # Errors
-    /// [`RunnerError::WhenBusy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
+    /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
     /// is; when the version does not exist, another worker was faster, or the store fails.
     #[doc(alias("time_travel", "rollback", "undo"))]
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
@@ -112,7 +112,7 @@ impl SessionHandle {
     /// work.
     ///
     /// # Errors
-    /// [`RunnerError::WhenBusy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
+    /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
     /// is; when the session does not exist, or the store fails.
     ///
     /// # Examples

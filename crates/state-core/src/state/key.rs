@@ -122,7 +122,7 @@ pub(crate) fn fault_of(key: &str) -> Option<&'static str> {
 /// characters, all format characters, separators of lines and paragraphs, and characters with a blank glyph.
 ///
 /// Control characters are not included. For text that is displayed, use
-/// [`is_ignorable`](crate::is_ignorable).
+/// [`is_invisible`](crate::is_invisible).
 ///
 /// # Examples
 /// ```

@@ -144,7 +144,7 @@ async fn approval_after_a_sibling_wrote() {
     let first = play(&agent, input(json!({"account": "A-1"})), |run| run).await.unwrap();
     assert_eq!(inputs(&first, "c2"), r#"[{"key":"account","parameter":"account","value":"A-1"}]"#);
     let second = decide(reloaded(&first), [("c2", Decision::Approve)]).await.unwrap();
-    assert_eq!((second.exit(), notes.text().as_str()), (&PAUSED, "choose\nchoose\n"));
+    assert_eq!((second.exit(), notes.text().as_str()), (&PAUSED, "choose\n"));
     assert_eq!(inputs(&second, "c2"), r#"[{"key":"account","parameter":"account","value":"A-2"}]"#);
     assert_ne!(id_at(first.run(), "c2"), id_at(second.run(), "c2"));
     // A decision on the first request does not count for the second.
@@ -221,20 +221,20 @@ async fn approval_by_an_approver_after_a_sibling_wrote() {
 #[tokio::test]
 async fn approval_after_another_session_wrote() {
     let notes = Notes::default();
-    let script = "assistant: > c1 pay(amount=3)   > c2 choose(account=\"A-1\")\nassistant: done";
+    let script = "assistant: > c1 choose(account=\"A-1\")   > c2 pay(amount=3)\nassistant: done";
     let agent = bank(&notes, script, Approval::Always).build().unwrap();
     let first = play(&agent, input(json!({"app:limits": [1]})), |run| run).await.unwrap();
     let elsewhere = elsewhere(&first, "app:limits", json!([1, 2]));
-    let second = decide(elsewhere, [("c1", Decision::Approve)]).await.unwrap();
+    let second = decide(elsewhere, [("c2", Decision::Approve)]).await.unwrap();
     assert_eq!((second.exit(), second.run().finished_calls().len()), (&PAUSED, 2));
     assert!(notes.text().is_empty(), "nothing runs before all decisions are there: {}", notes.text());
-    assert!(inputs(&second, "c1").contains("[1,2]"));
-    let rejected = decide(reloaded(&second), [("c1", Decision::reject("too much"))]).await.unwrap();
+    assert!(inputs(&second, "c2").contains("[1,2]"));
+    let rejected = decide(reloaded(&second), [("c2", Decision::reject("too much"))]).await.unwrap();
     assert_eq!((rejected.exit(), notes.text().as_str()), (&Exit::Text, "choose\n"));
-    let third = decide(reloaded(&second), [("c1", Decision::Approve)]).await.unwrap();
+    let third = decide(reloaded(&second), [("c2", Decision::Approve)]).await.unwrap();
     // `choose` writes what it reads.
-    assert_eq!((third.exit(), paths(&third)), (&PAUSED, vec!["c1".to_owned()]));
-    let ended = decide(reloaded(&third), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!((third.exit(), paths(&third)), (&PAUSED, vec!["c2".to_owned()]));
+    let ended = decide(reloaded(&third), [("c2", Decision::Approve)]).await.unwrap();
     assert_eq!(ended.exit(), &Exit::Text);
     assert_eq!(notes.count(r#"pay {"account":"A-1","amount":3,"limits":[1,2]}"#), 1);
 }

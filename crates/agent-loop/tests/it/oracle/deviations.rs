@@ -35,6 +35,7 @@ pub(super) const ROWS: &[Row] = &[
     ("argument validation: no request for a call that cannot run", no_request),
     ("merge fails after a tool ran: a tool message, and the run goes on", merge_goes_on),
     ("precedence: only the state sets what the model cannot see", only_state_sets),
+    ("dependent calls: a reader waits for earlier writers, never for later ones", earlier_writers_only),
     ("outputs_to_state: the whole result, whatever its type", whole_result),
     ("set wrong type: an error, and nothing is changed", wrong_type),
 ];
@@ -104,6 +105,26 @@ impl<'a> Case<'a> {
             match ours {
                 Some(value) => drop(theirs.insert(key.clone(), value)),
                 None => drop(theirs.remove(key)),
+            }
+        }
+    }
+}
+
+fn earlier_writers_only(case: &mut Case<'_>) {
+    let keys = |case: &Case<'_>, call: &Value, bindings: &str| -> BTreeSet<String> {
+        let tool = case.tool(&call["name"]);
+        tool.map(|tool| object(&tool[bindings]).keys().cloned().collect()).unwrap_or_default()
+    };
+    for reply in list(&case.scenario["llm"]) {
+        let calls = list(&reply["tool_calls"]);
+        for (place, call) in calls.iter().enumerate() {
+            let reads = keys(case, call, "inputs_from_state");
+            let is_written_later = calls[place + 1..]
+                .iter()
+                .any(|later| !keys(case, later, "outputs_to_state").is_disjoint(&reads));
+            if is_written_later {
+                let writes = keys(case, call, "outputs_to_state");
+                case.take(&call["id"], &writes);
             }
         }
     }
