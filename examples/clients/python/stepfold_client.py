@@ -148,7 +148,7 @@ DiffRow = TypedDict("DiffRow", {"changed": "list[ChangeRow]", "from": "int", "me
 
 
 class EditedRow(TypedDict):
-    """What an edit has changed beside values, which are its writes."""
+    """The changes of an edit beside values, which are its writes."""
 
     arguments: NotRequired[dict[str, Any]]
     results: dict[str, Any]
@@ -261,7 +261,7 @@ class HookAnswerRow(TypedDict):
 
 
 class HookRow(TypedDict):
-    """What the hooks of a point did: the messages and the writes are those of the commit."""
+    """The effects of the hooks of a point: the messages and the writes are those of the commit."""
 
     answers: NotRequired[list[HookAnswerRow]]
     point: str
@@ -270,7 +270,7 @@ class HookRow(TypedDict):
 
 
 class ImportedRow(TypedDict):
-    """Who imported a session. Its first commits say what the file said, also of authors and decisions."""
+    """The mark of an imported session. Its first commits are those of the file, with the authors and decisions that it names."""
 
     at: str
     by: str
@@ -321,7 +321,7 @@ class LabelSet(TypedDict):
 
 
 class Labelled(TypedDict):
-    """What a label names."""
+    """The version that a label names."""
 
     version: int
 
@@ -330,7 +330,7 @@ LeftOutRow = TypedDict("LeftOutRow", {"from": "int", "messages": "list[Any]", "s
 
 
 class MeRow(TypedDict):
-    """Who asks."""
+    """The caller."""
 
     name: str
     role: str
@@ -345,7 +345,7 @@ class ModelOfRow(TypedDict):
 
 
 class ModelRow(TypedDict):
-    """What a model was shown."""
+    """The request that a model was sent."""
 
     agent: str
     changes: NotRequired[list[WireChangeRow]]
@@ -444,7 +444,7 @@ class OpenAiError(TypedDict):
 
 
 class OriginRow(TypedDict):
-    """Where a value comes from."""
+    """The origin of a value."""
 
     call_id: NotRequired[str]
     handler: str | None

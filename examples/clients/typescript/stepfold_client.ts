@@ -16,7 +16,7 @@ export interface AppDetail {
   agents: InsideRow[];
   /** The name, as in paths. */
   app: string;
-  /** What it is for. */
+  /** Its purpose. */
   description: string | null;
   /** The nodes and edges, if it is a graph: as `/graph`. */
   graph?: any;
@@ -48,7 +48,7 @@ export interface AppRow {
   agent: string;
   /** The name, as in paths. */
   app: string;
-  /** What it is for. */
+  /** Its purpose. */
   description: string | null;
   /** Whether `/graph` has the shape of its graph. */
   has_graph: boolean;
@@ -70,7 +70,7 @@ export interface BlameRow {
   /** The version to read the earlier ones with, as `before`; absent if there are none. */
   earlier?: number | null;
   key: string;
-  /** Those that count, in the versions that are kept, up to the version that was asked for. */
+  /** The visible writes, in the versions that are kept, up to the version that was asked for. */
   writes: BlamedWrite[];
 }
 
@@ -91,7 +91,7 @@ export interface BlamedWrite {
   kind: string;
   node?: string | null;
   tool?: string | null;
-  /** What is merged into the value; absent for a removal. */
+  /** The value that is merged; absent for a removal. */
   value?: any;
   version: number;
 }
@@ -183,7 +183,7 @@ export interface DiffRow {
   to: number;
 }
 
-/** What an edit has changed beside values, which are its writes. */
+/** The changes of an edit beside values, which are its writes. */
 export interface EditedRow {
   /** The new arguments of calls that had not begun, by call. */
   arguments?: Record<string, any>;
@@ -219,7 +219,7 @@ export interface EventRow {
   exit?: any;
   /** Why the run failed, of a commit that says so: the run can be resumed. */
   failure?: string | null;
-  /** What the hooks of a point did. */
+  /** The effects of the hooks of a point. */
   hook?: HookRow | null;
   /** The invocation that it belongs to. */
   invocation: string;
@@ -329,7 +329,7 @@ export interface ForkRow {
 
 /** The forks of a session. */
 export interface ForkRows {
-  /** Those that are there, in the order in which they were made; not the forks of these. */
+  /** The existing forks, in the order in which they were made; not the forks of these. */
   forks: ForkRow[];
 }
 
@@ -342,11 +342,11 @@ export interface HookAnswerRow {
   name: string;
   /** The place among those of its step, from 0. */
   place: number;
-  /** What the model is told. */
+  /** The result for the model. */
   result: string;
 }
 
-/** What the hooks of a point did: the messages and the writes are those of the commit. */
+/** The effects of the hooks of a point: the messages and the writes are those of the commit. */
 export interface HookRow {
   /** Calls that do not run, and what the model is told instead. */
   answers?: HookAnswerRow[];
@@ -358,7 +358,7 @@ export interface HookRow {
   wrote?: string[];
 }
 
-/** Who imported a session. Its first commits say what the file said, also of authors and decisions. */
+/** The mark of an imported session. Its first commits are those of the file, with the authors and decisions that it names. */
 export interface ImportedRow {
   /** When (RFC 3339). */
   at: string;
@@ -420,7 +420,7 @@ export interface LabelSet {
   version: number;
 }
 
-/** What a label names. */
+/** The version that a label names. */
 export interface Labelled {
   version: number;
 }
@@ -436,7 +436,7 @@ export interface LeftOutRow {
   to: number;
 }
 
-/** Who asks. */
+/** The caller. */
 export interface MeRow {
   /** The name that decisions are recorded with. */
   name: string;
@@ -451,10 +451,10 @@ export interface ModelOfRow {
   model: string;
 }
 
-/** What a model was shown. */
+/** The request that a model was sent. */
 export interface ModelRow {
   agent: string;
-  /** What of the conversation the model's server does not take, and what it gets instead. */
+  /** The changes of the conversation that the model's server requires. */
   changes?: WireChangeRow[];
   /** The number of messages of the whole conversation. */
   conversation: number;
@@ -464,7 +464,7 @@ export interface ModelRow {
   instructions?: string | null;
   /** The messages of the conversation that were left out. */
   left_out: LeftOutRow[];
-  /** What it was sent, in order. */
+  /** The messages of the request, in order. */
   messages: ShownRow[];
   /** The model of the agent. */
   model: string;
@@ -486,7 +486,7 @@ export interface ModelRow {
   tool_choice: any;
   /** The tools that it was offered. */
   tools: OfferedRow[];
-  /** What of this is not in the record, and why. */
+  /** The parts that are not in the record, each with the reason. */
   unknown: UnknownRow[];
   /** The tokens that the provider has counted. */
   usage?: UsageRow | null;
@@ -528,7 +528,7 @@ export interface NewMessage {
   text: string;
   /** Values to write to the state first, by key, merged by their handlers (reducers). */
   values?: Record<string, any>;
-  /** What happens to it while a run is at work in the session; the app decides if it is absent. */
+  /** The treatment of the message while a run is active in the session; by default that of the app. */
   when_busy?: WhenBusy | null;
 }
 
@@ -575,15 +575,15 @@ export interface OfferedRow {
 export interface OpenAiError {
   /** The kind of problem. */
   code: string;
-  /** What failed, and what to do. */
+  /** The failure, and the remedy. */
   message: string;
   /** Always null. */
   param: string | null;
-  /** Whose fault it is. */
+  /** The type of the error: of the client, of its rights, of a limit, or of the server. */
   type: string;
 }
 
-/** Where a value comes from. */
+/** The origin of a value. */
 export interface OriginRow {
   /** As in [`ItemRow`]. */
   call_id?: string;
@@ -615,12 +615,12 @@ export interface OutcomeRow {
   wrote?: string[];
 }
 
-/** How a call or a branch ended. - `cancelled`: The run was cancelled before or while it ran. - `unknown`: Whether it happened is unknown. */
+/** The status of the outcome of a call or a branch. - `cancelled`: The run was cancelled before or while it ran. - `unknown`: Whether it happened is unknown. */
 export type OutcomeStatus = "done" | "failed" | "rejected" | "cancelled" | "unknown";
 
 /** A requested output. */
 export interface OutputRow {
-  /** How it is requested: `schema` (by the response format), `tool`, or `prompt`. */
+  /** The way it is requested: `schema` (by the response format), `tool`, or `prompt`. */
   mode: string;
   /** Its JSON Schema. */
   schema: any;
@@ -656,7 +656,7 @@ export interface Problem {
   accepted?: boolean;
   /** The version of the session, of a conflict. */
   actual?: number | null;
-  /** What failed, and what to do. */
+  /** The failure, and the remedy. */
   detail: string;
   /** The same in the form of OpenAI, from its operations. */
   error?: OpenAiError | null;
@@ -666,7 +666,7 @@ export interface Problem {
   kind: string;
   /** The ids of the requests that wait for decisions. */
   pending?: string[];
-  /** What helps: `retry` the same request soon, `wait` until someone has acted, or `never`. */
+  /** The remedy: `retry` the same request soon, `wait` until someone has acted, or `never`. */
   remedy: string;
   /** The status of the response. */
   status: number;
@@ -731,13 +731,13 @@ export interface RequestRow {
   reason: any;
   /** The JSON Schema that modified arguments must fit, if it is known. */
   schema?: any;
-  /** What is asked, as text for a person: all of the arguments, what the state adds, and warnings. Nothing in it is invisible. */
+  /** The request as text for a person: all of the arguments, what the state adds, and warnings. Nothing in it is invisible. */
   text: string;
-  /** How many equal calls of the reply it is about, if more than one. */
+  /** The number of equal calls of the reply that it is about, if more than one. */
   times?: number | null;
   /** The token with which an outcome is delivered that comes later. */
   token?: string | null;
-  /** What an approver should know: field names that look like other names, characters that hide or reorder text. */
+  /** Warnings for the approver: field names that look like other names, characters that hide or reorder text. */
   warnings?: string[] | null;
 }
 
@@ -793,7 +793,7 @@ export interface SessionDetail {
   forks?: number | null;
   /** The id. */
   id: string;
-  /** Who imported it, or the session that it was forked from: absent for other sessions, and in answers about changes. */
+  /** The import of it, or of the session that it was forked from: absent for other sessions, and in answers about changes. */
   imported?: ImportedRow | null;
   /** The messages that were accepted and not taken. */
   inbox: WaitingRow[];
@@ -807,7 +807,7 @@ export interface SessionDetail {
   pending: RequestRow[];
   /** The invocation that runs in this process. */
   running: string | null;
-  /** What it does: absent in answers about changes. */
+  /** Its status; absent in answers about changes. */
   status?: Status | null;
   /** The beginning of its first message, in lists. */
   title?: string | null;
@@ -829,13 +829,13 @@ export interface SessionRow {
   forks?: number | null;
   /** The id. */
   id: string;
-  /** Who imported it, or the session that it was forked from: absent for other sessions, and in answers about changes. */
+  /** The import of it, or of the session that it was forked from: absent for other sessions, and in answers about changes. */
   imported?: ImportedRow | null;
   /** The oldest version that it can go back to. */
   oldest: number;
   /** The session that it was forked from. */
   parent: ParentRow | null;
-  /** What it does: absent in answers about changes. */
+  /** Its status; absent in answers about changes. */
   status?: Status | null;
   /** The beginning of its first message, in lists. */
   title?: string | null;
@@ -866,7 +866,7 @@ export interface ShownRow {
   tokens: number;
 }
 
-/** Where a message comes from. - `summary`: Of messages that were left out. */
+/** The source of a message. - `summary`: Of messages that were left out. */
 export type ShownSource = "instructions" | "conversation" | "summary";
 
 /** Changes of values. */
@@ -888,7 +888,7 @@ export interface StateRow {
   version: number;
 }
 
-/** What a session does, in a word. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `deleted`: There is no such session any more. */
+/** The status of a session. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `deleted`: There is no such session any more. */
 export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "deleted";
 
 /** The status of a run. - `finished`: It has ended. - `waiting`: It waits for decisions. - `suspended`: It was suspended; send the same request again. */
@@ -970,7 +970,7 @@ export interface WaitingRow {
   text: string;
 }
 
-/** What happens to a message while a run is at work in its session. - `wait`: It waits until that run has ended. - `steer`: It joins that run, before the next request to the model. - `interrupt`: That run is cancelled first. - `refuse`: It is refused: 409. */
+/** The treatment of a message while a run is active in its session. - `wait`: It waits until that run has ended. - `steer`: It joins that run, before the next request to the model. - `interrupt`: The active run is cancelled first. - `refuse`: It is refused: 409. */
 export type WhenBusy = "wait" | "steer" | "interrupt" | "refuse";
 
 /** A difference between a conversation and the request to a model's server. */
@@ -989,7 +989,7 @@ export interface WriteRow {
   key: string;
   node?: string | null;
   tool?: string | null;
-  /** What is merged into the value; absent for a removal. */
+  /** The value that is merged; absent for a removal. */
   value?: any;
 }
 
