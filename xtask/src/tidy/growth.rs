@@ -11,7 +11,7 @@ use super::{File, Problem};
 const CLOSED: &[(&str, &str)] = &[
     ("stepfold_graph::progress::Mode", "the form of another program's records"),
     (
-        "stepfold_graph::progress::NodeError",
+        "stepfold_graph::progress::NodeErrorRecord",
         "the form of another program's records; unknown fields are extras",
     ),
     (
@@ -40,8 +40,8 @@ const CLOSED: &[(&str, &str)] = &[
     ("stepfold_session_scopes::ScopeVersions", "the scopes that sessions share"),
     ("stepfold_session_scopes::SessionKey", "the address of a session, which is stored"),
     ("stepfold_terminal::Color", "the values of `--color` in the field"),
-    ("stepfold_terminal::Form", "a terminal or not: all that is printed has both"),
-    ("stepfold_terminal::Shown", "what a program has to print: a piece that is ignored is lost text"),
+    ("stepfold_terminal::DisplayForm", "a terminal or not: all that is printed has both"),
+    ("stepfold_terminal::ViewItem", "what a program has to print: a piece that is ignored is lost text"),
     ("stepfold_tools::Effect", "what may happen to a call after a crash: all of it has to be decided"),
 ];
 

@@ -77,7 +77,7 @@ async fn a_store_through_a_pooler_is_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_keeps_none_of_our_settings() {
     let Some(server) = server() else { return };
-    let url = server.database("settings").await;
+    let url = server.database("pooler_settings").await;
     let Some(pooler) = Pooler::start(&url, "transaction", 3) else { return };
     let options = PostgresOptions::new(pooler.url(&url)).lock_timeout(Duration::from_millis(321));
     let store = options.open().await.unwrap();
