@@ -82,7 +82,7 @@ impl Screen {
                 }
                 InvocationEvent::Event { event, .. } => self.event(&event),
                 InvocationEvent::Missed { events } => {
-                    self.aside(format!("  ({events} events went by unseen)"))
+                    self.aside(format!("  ({events} events went by unseen)"));
                 }
                 _ => {}
             }

@@ -504,7 +504,7 @@ impl McpServer {
             let tool = &definition.name;
             built
                 .inspect_err(|reason| {
-                    refused.push(RefusedDefinition { tool: tool.clone(), reason: reason.clone() })
+                    refused.push(RefusedDefinition { tool: tool.clone(), reason: reason.clone() });
                 })
                 .is_ok()
         });

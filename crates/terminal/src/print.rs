@@ -206,7 +206,7 @@ impl Printer {
         match self.form() {
             DisplayForm::Log => self.line(above.and(format!("you: {text}"))),
             DisplayForm::Terminal { .. } => {
-                self.line(above.with(TextStyle::USER, "❯ ").with(TextStyle::STRONG, text))
+                self.line(above.with(TextStyle::USER, "❯ ").with(TextStyle::STRONG, text));
             }
         }
     }

@@ -233,7 +233,12 @@ impl RunDriver<'_> {
                     // It may be attempted again when the run is resumed.
                     true => execution.functions.hold(place),
                     false => {
-                        execution.attempts.attempt(run, place, (tries + 1, pause), execution.functions.stop())
+                        execution.attempts.attempt(
+                            run,
+                            place,
+                            (tries + 1, pause),
+                            execution.functions.stop(),
+                        );
                     }
                 }
                 continue;

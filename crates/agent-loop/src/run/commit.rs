@@ -370,7 +370,7 @@ impl Run {
         match kind {
             EventKind::Planned { exit: Some(exit), .. } => return RunPhase::Leaving(exit.clone()),
             EventKind::Planned { branches, deferred, arrived, .. } => {
-                step.begin_superstep(branches, deferred, arrived)
+                step.begin_superstep(branches, deferred, arrived);
             }
             EventKind::Hooked { verdict, writes, .. } => step.apply_hooks(verdict, writes),
             EventKind::Decided { .. } => self.approved.extend(step.apply_decisions(decided)),

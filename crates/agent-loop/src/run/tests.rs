@@ -1,5 +1,7 @@
 //! Reads the transition table of [`super`] against the machine: each answer is fed to a run in each phase.
 
+#![allow(clippy::unwrap_used, clippy::similar_names, reason = "a helper of a test fails the test")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,7 +13,7 @@ pub(crate) fn row(text: &StyledText, column: usize) {
     match stdout_form() {
         // On a narrow terminal the content needs the room.
         DisplayForm::Terminal { width } => {
-            line(text.wrapped(width, 0, column.max(indent(text)).min(width / 3)))
+            line(text.wrapped(width, 0, column.max(indent(text)).min(width / 3)));
         }
         DisplayForm::Log => line(text.clone()),
     }

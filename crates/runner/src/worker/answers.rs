@@ -14,7 +14,7 @@ use crate::worker::deadlines::{check_in_time, expired};
 use crate::worker::driver::InvocationDriver;
 use crate::worker::next_action::InvocationGoal;
 
-impl<'a> InvocationDriver<'a> {
+impl InvocationDriver<'_> {
     /// The outcome, if the record has it: an answered request gets the same answer again, whatever the session does now.
     pub(super) async fn recorded_answer(
         &mut self,

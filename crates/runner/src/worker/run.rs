@@ -24,7 +24,7 @@ use crate::worker::journal::RunJournal;
 use crate::worker::next_action::InvocationGoal;
 use crate::worker::publisher::HubPublisher;
 
-impl<'a> InvocationDriver<'a> {
+impl InvocationDriver<'_> {
     /// Completes an interrupted run, or abandons it after too many failures; `None` if the session has to be
     /// checked again.
     pub(super) async fn recover(

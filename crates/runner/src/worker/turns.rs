@@ -19,7 +19,7 @@ use crate::session::invocation::InvocationResult;
 use crate::worker::driver::InvocationDriver;
 use crate::worker::next_action::InvocationGoal;
 
-impl<'a> InvocationDriver<'a> {
+impl InvocationDriver<'_> {
     /// Puts the message into the inbox, since something comes before it.
     pub(super) async fn store(
         &mut self,

@@ -24,12 +24,15 @@ use crate::world::hand_on;
 const MINUTE: Duration = Duration::from_secs(60);
 const CLAIM: Duration = Duration::from_secs(10);
 
+/// The number of a claim, and what another worker does before it.
+type PlannedAction = (usize, BoxFuture<'static, ()>);
+
 /// A store in which another worker acts just before a claim.
 #[derive(Clone)]
 struct Between {
     store: AnyStore,
     /// The claim before which it acts, counted from 0, and the action.
-    action: Arc<Mutex<Option<(usize, BoxFuture<'static, ()>)>>>,
+    action: Arc<Mutex<Option<PlannedAction>>>,
     claims: Arc<AtomicUsize>,
 }
 
@@ -102,12 +105,11 @@ fn agent(answers: bool) -> Agent {
     let taxi =
         async |context: ToolContext| Ok::<_, ToolError>(context.later("taxi").within(MINUTE * 5).outcome()?);
     let tool = Tool::new("taxi", "Orders a taxi.", taxi).build().unwrap();
-    let script = match answers {
-        true => Script::parse("assistant: > c1 taxi()\nassistant: done").unwrap(),
-        false => {
-            let overloaded = ModelError::new(ModelErrorKind::Overloaded, "come back later");
-            Script::parse("assistant: > c1 taxi()").unwrap().then_fail(overloaded)
-        }
+    let script = if answers {
+        Script::parse("assistant: > c1 taxi()\nassistant: done").unwrap()
+    } else {
+        let overloaded = ModelError::new(ModelErrorKind::Overloaded, "come back later");
+        Script::parse("assistant: > c1 taxi()").unwrap().then_fail(overloaded)
     };
     Agent::builder(script).tools([tool]).build().unwrap()
 }

@@ -609,7 +609,8 @@ impl RunReader {
             (Some(exit), _) => {
                 match self.session.last_run().await {
                     Ok(run) => {
-                        self.queue.extend(run.as_ref().and_then(missing_last_words).map(RunUpdate::LastWords))
+                        self.queue
+                            .extend(run.as_ref().and_then(missing_last_words).map(RunUpdate::LastWords));
                     }
                     Err(error) => tracing::warn!(%error, "the last words of a run could not be read"),
                 }

@@ -413,7 +413,7 @@ impl ChannelDriver {
                 self.deferred = Some((version, event));
             }
             Some(InvocationEvent::Event { version, event, .. }) if version == self.reported => {
-                self.report_event(&event).await
+                self.report_event(&event).await;
             }
             // The commit that followed has all of it; or it is no longer kept.
             Some(_) => {}
