@@ -491,6 +491,7 @@ impl From<ApprovalRequest> for StoredRequest {
         StoredRequest {
             format: REQUEST_FORMAT,
             id,
+            // NOTE: As text: arguments that are not JSON must be read back as the model sent them.
             arguments: call.arguments.to_text().into_owned(),
             call_id: call.id,
             tool: call.name,

@@ -1,7 +1,7 @@
 //! A request as text: what runs if it is approved, whole, and with nothing hidden in it.
 //!
-//! One text for every client that is asked by words: of MCP, A2A, AG-UI, ADK and the AI SDK. The command and the studio lay
-//! out the same parts.
+//! One text for every client that is asked by words: of MCP, A2A, AG-UI, ADK and the AI SDK. The command and the studio
+//! lay out the same parts.
 
 use std::fmt::Write as _;
 

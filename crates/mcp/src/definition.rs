@@ -1,7 +1,7 @@
 //! Definitions of tools by their server, and the approved ones.
 //!
-//! A server may change a definition at any time ("rug pull"). Approved definitions are stored, so that a change is detected
-//! and can be shown.
+//! A server may change a definition at any time ("rug pull"). Approved definitions are stored, so that a change is
+//! detected and can be shown.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -38,11 +38,11 @@
 //!   call, whatever the rules say; [`McpServer::changes`] shows the difference. A tool that changes between its offer
 //!   and its call is not called.
 //! - The name of a tool depends only on its name at the server, is accepted by providers, and is unique.
-//! - A [question](Elicitation) of a server is answered by the program while the call waits, or becomes a question of the run:
-//!   stored, answered in any process, and the call continues with the answer once. (Servers before 2026-07-28 push their
-//!   questions: these are declined unless the program answers.)
-//! - Everything is bounded: the bytes of a message, unsolicited messages, the number of tools, the time of a start and of a
-//!   call. A server that exceeds a bound is terminated. A process is terminated with its whole process group.
+//! - A [question](Elicitation) of a server is answered by the program while the call waits, or becomes a question of
+//!   the run: stored, answered in any process, and the call continues with the answer once. (Servers before 2026-07-28
+//!   push their questions: these are declined unless the program answers.)
+//! - Everything is bounded: the bytes of a message, unsolicited messages, the number of tools, the time of a start and
+//!   of a call. A server that exceeds a bound is terminated. A process is terminated with its whole process group.
 //! - A call that is cancelled or times out is cancelled at the server as well. Progress is reported to the run.
 //!
 //! # What is absent

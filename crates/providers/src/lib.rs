@@ -1,7 +1,7 @@
 //! Chat models that implement the `ChatModel` port: HTTP servers, scripted replies, recorded cassettes.
 //!
-//! In the facade: `stepfold::providers`. A program that depends on `stepfold` writes this path where the examples here have
-//! `stepfold_providers`.
+//! In the facade: `stepfold::providers`. A program that depends on `stepfold` writes this path where the examples here
+//! have `stepfold_providers`.
 //!
 //! # The tour
 //!

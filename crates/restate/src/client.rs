@@ -19,8 +19,8 @@ use crate::key::object_key;
 use crate::limits::RemoteReport;
 use crate::wire::{DecideRequest, OBJECT, PendingRequests, TurnRequest, check_size};
 
-/// Sends requests to sessions that [workers](crate::RestateWorker) serve, through the ingress of a Restate server of version
-/// 1.7 or newer. Cloning is cheap.
+/// Sends requests to sessions that [workers](crate::RestateWorker) serve, through the ingress of a Restate server of
+/// version 1.7 or newer. Cloning is cheap.
 ///
 /// Any client of HTTP can do the same: see the crate's first page.
 #[derive(Clone)]

@@ -6,8 +6,9 @@
 //!
 //! # The tour
 //!
-//! A [`RestateWorker`] serves the sessions of a runner: one virtual object `Session` for each, with the key `app/user/session`. A
-//! [`RestateClient`] sends requests through the ingress of the server; any other HTTP client works as well.
+//! A [`RestateWorker`] serves the sessions of a runner: one virtual object `Session` for each, with the key
+//! `app/user/session`. A [`RestateClient`] sends requests through the ingress of the server; any other HTTP client
+//! works as well.
 //!
 //! ```no_run
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -54,7 +55,8 @@
 //!   repeating the request.
 //! - The claim in the store is the fence: a worker that was frozen, and that Restate replaced, writes nothing when it
 //!   wakes.
-//! - A run of another version of the agent waits in a durable sleep, and is not retried. So does a run that needs a repair.
+//! - A run of another version of the agent waits in a durable sleep, and is not retried. So does a run that needs a
+//!   repair.
 //! - A journaled call lasts a slice and half a minute at most, however long a tool takes.
 //! - A request of more than 1 MiB is refused; large parts of a report are cut and named in it.
 //!

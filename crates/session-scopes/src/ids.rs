@@ -3,7 +3,8 @@
 //! An id is opaque. It is bound as a parameter, compared byte by byte, and never part of a path or of a
 //! statement, so `../x` and `'; DROP TABLE` are names like any other.
 //!
-//! This file and `error` import each other: an invalid id is a [`SessionError`], and most errors name a session by its key.
+//! This file and `error` import each other: an invalid id is a [`SessionError`], and most errors name a session by its
+//! key.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

@@ -1,7 +1,7 @@
 //! State that outlives the process: scoped keys, sessions, events and the stores that keep them.
 //!
-//! In the facade: `stepfold::session_scopes`. A program that depends on `stepfold` writes this path where the examples here
-//! have `stepfold_session_scopes`.
+//! In the facade: `stepfold::session_scopes`. A program that depends on `stepfold` writes this path where the examples
+//! here have `stepfold_session_scopes`.
 //!
 //! # The tour
 //!

@@ -60,6 +60,8 @@ pub enum ExactError {
 /// # Ok::<(), stepfold_state_core::ExactError>(())
 /// ```
 pub fn read_exact(json: &str) -> Result<Value, ExactError> {
+    // NOTE: The text is checked, not the value: JSON's reader silently takes the nearest number
+    // (docs/decisions/state.md).
     check_exact(json.as_bytes())?;
     let mut reader = serde_json::Deserializer::from_str(json);
     let value = UniqueKeysVisitor.deserialize(&mut reader).map_err(ExactError::Json)?;
@@ -249,6 +251,8 @@ impl<'de> Visitor<'de> for UniqueKeysVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut found = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
+            // NOTE: `serde_json` would keep the last value, and a client that keeps the first one would show a person
+            // something else.
             if found.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }

@@ -215,6 +215,7 @@ impl<T: Clone> List<T> {
         let old = self.chunk(position);
         let chunk_start = position / WIDTH * WIDTH;
         let length = (self.end - chunk_start).min(WIDTH);
+        // NOTE: A slot is written once, and clones may share it, so an item is replaced in a copy of its chunk.
         let chunk = SharedSlots::with_capacity(old.capacity());
         for (offset, slot) in chunk.0.iter().enumerate().take(length) {
             let kept = if chunk_start + offset == position { item.clone() } else { old.at(offset).clone() };
@@ -381,6 +382,7 @@ impl<'a, T> Iterator for ListIter<'a, T> {
         (left, Some(left))
     }
 
+    // NOTE: The default would walk over every skipped item.
     fn nth(&mut self, count: usize) -> Option<&'a T> {
         self.front = self.front.saturating_add(count).min(self.back);
         self.chunk = &[];
@@ -413,6 +415,7 @@ impl<T> fmt::Debug for ListIter<'_, T> {
     }
 }
 
+// NOTE: Not derived: a derive would require `T: Clone`, which sharing does not need.
 impl<T> Clone for List<T> {
     fn clone(&self) -> Self {
         List { chunks: self.chunks.clone(), start: self.start, end: self.end }

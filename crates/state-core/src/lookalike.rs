@@ -151,6 +151,8 @@ impl WarningCollector {
         for name in names {
             self.check_text(name);
             self.check_name(name);
+            // NOTE: Two forms, since `I` looks like `l` but also is the capital of `i`: no single form finds both
+            // pairs.
             for form in [skeleton(name), folded(name)] {
                 match known.get(&form) {
                     Some(other) if *other != name => {

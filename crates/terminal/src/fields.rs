@@ -7,8 +7,8 @@ use crate::text::{StyledText, TextStyle};
 /// Values below this depth are shown as JSON.
 const DEEPEST: usize = 4;
 
-/// Shows a complete object, a line for each field, nested fields indented, in lines of at most `width` columns after a sign
-/// of two columns.
+/// Shows a complete object, a line for each field, nested fields indented, in lines of at most `width` columns after a
+/// sign of two columns.
 pub(crate) fn fields(object: &Map<String, Value>, sign: &StyledText, width: usize) -> StyledText {
     let mut lines = Vec::new();
     of_object(object, 1, &mut lines);

@@ -21,11 +21,11 @@
 //! ```
 //!
 //! A [`RunView`] decides what is shown. It is pure: an event in, lines out. Its parts can be used alone:
-//! streamed [`Markdown`], [`CallLines`] in a line each, [`changes`] of the state, an [`approval`] with the complete request,
-//! values in [`brief`]. They all return [`StyledText`], which contains no control sequences of its input.
+//! streamed [`Markdown`], [`CallLines`] in a line each, [`changes`] of the state, an [`approval`] with the complete
+//! request, values in [`brief`]. They all return [`StyledText`], which contains no control sequences of its input.
 //!
-//! There are two [forms](DisplayForm): lines of a terminal, wrapped to its width, and lines of a log, for a pipe or a file, which
-//! have no escape sequences and no times. Colors are the 16 of the terminal's theme.
+//! There are two [forms](DisplayForm): lines of a terminal, wrapped to its width, and lines of a log, for a pipe or a
+//! file, which have no escape sequences and no times. Colors are the 16 of the terminal's theme.
 //!
 //! # What is absent
 //!

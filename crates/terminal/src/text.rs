@@ -9,8 +9,8 @@ use textwrap::WordSeparator;
 use textwrap::core::{Word, display_width};
 use textwrap::wrap_algorithms::wrap_first_fit;
 
-/// The style of a piece of text: attributes and the 16 colors of the terminal's own theme, which fit a light background and
-/// a dark one.
+/// The style of a piece of text: attributes and the 16 colors of the terminal's own theme, which fit a light background
+/// and a dark one.
 ///
 /// # Examples
 /// ```
@@ -69,8 +69,8 @@ impl TextStyle {
     }
 }
 
-/// Text in pieces, each with its [`TextStyle`]. Control characters and characters that reorder a line are escaped when they are
-/// added.
+/// Text in pieces, each with its [`TextStyle`]. Control characters and characters that reorder a line are escaped when
+/// they are added.
 ///
 /// # Examples
 /// ```

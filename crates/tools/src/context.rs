@@ -110,11 +110,13 @@ pub fn encode_key_part(part: &str) -> String {
     if !part.contains(['%', '/']) {
         return part.to_owned();
     }
+    // NOTE: `%` first: otherwise the escapes of slashes would be escaped again.
     part.replace('%', "%25").replace('/', "%2F")
 }
 
 /// Decodes a part of a key that [`encode_key_part`] has made.
 pub fn decode_key_part(part: &str) -> String {
+    // NOTE: In this order: `%252F` is an escaped `%2F`, and must not become a slash.
     part.replace("%2F", "/").replace("%25", "%")
 }
 

@@ -225,6 +225,7 @@ struct NoticeSender {
 
 impl Observer for NoticeSender {
     async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        // NOTE: The end of an inner run is the end of its attempt, which the driver around it receives anyway.
         if let RunEvent::Ended(_) = event {
             return Ok(());
         }

@@ -62,6 +62,7 @@ async fn at(run: &Run, point: HookPoint) -> Result<HookReport, RunFault> {
         state.apply(&delta).map_err(|error| RunFault::Feed(error.into()))?;
         if let Some(rewrite) = rewrite {
             state.replace_messages(rewrite.clone());
+            // NOTE: The hook saw the messages of earlier hooks in its state: its rewrite has them, or leaves them out.
             report.messages.clear();
             report.rewrite = Some(rewrite);
         }
@@ -104,8 +105,8 @@ async fn before_tools(run: &Run) -> Result<HookReport, RunFault> {
     Ok(report)
 }
 
-/// The hooks after a call, from a place on: the outcome as they want it, and the fault of the hook that failed, if one did.
-/// It and those after it have not seen the outcome.
+/// The hooks after a call, from a place on: the outcome as they want it, and the fault of the hook that failed, if one
+/// did. It and those after it have not seen the outcome.
 pub(super) async fn after_tool(
     run: &Run,
     place: usize,

@@ -118,6 +118,7 @@ impl RunDriver<'_> {
             self.notify(|| asking).await.map_err(NoReply::Failed)?;
         }
         let reply = self.read(run, config.model.respond(request), ChunkForwarding::On).await?;
+        // NOTE: Some servers ignore the tool choice; their text must not pass for the answer of the run.
         if requires_call && !reply.message.has_tool_calls() {
             let error = ModelError::new(ModelErrorKind::ToolChoiceIgnored, "the reply calls no tool");
             return Err(failed(error.with_model(config.model.id())));

@@ -300,6 +300,8 @@ impl RunDriver<'_> {
         let amended: Vec<usize> = amended.collect();
         let mut outcomes = Vec::with_capacity(ended.len());
         for (place, outcome) in ended {
+            // NOTE: A call without an attempt, such as one with invalid arguments, has not happened: no hook counts or
+            // changes it.
             let seen = match run.agent().config().hooks.has(HookPoint::AfterTool) && outcome.tries > 0 {
                 true => after_tool(run, place, outcome, 0).await,
                 false => (ItemOutcome::new(place, outcome), None),
@@ -334,6 +336,7 @@ impl RunDriver<'_> {
             && !takes_failures
         {
             execution.failure.record(self.notify(finished).await);
+            // NOTE: By place and not by time: the error of the run must not depend on which branch failed first.
             if execution.failed.as_ref().is_none_or(|(earlier, _)| place < *earlier) {
                 let node = run.task(place).map_or(node, |task| task.label());
                 execution.failed = Some((place, RunFault::Node { node, error: error.clone() }));

@@ -77,6 +77,8 @@ impl Run {
             _ => {}
         }
         self.is_taken_up = folding == FoldMode::CatchUp;
+        // NOTE: `Opening` is only a placeholder: the old phase is moved out, and nothing fails before the new one is
+        // set.
         let phase = std::mem::replace(&mut self.phase, RunPhase::Opening);
         let phase = self.phase_after(event, phase, outcomes, &decided);
         self.count_usage(usage, model);
@@ -264,6 +266,7 @@ impl Run {
             (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
             (EventKind::Edited { drops_summary, .. }, phase) => after_edit(*drops_summary, phase),
             (EventKind::Cancelled, _) => RunPhase::Closing(Exit::Cancelled),
+            // NOTE: The exit is decided already, and stays; only the hooks on exit are skipped.
             (EventKind::TimedOut, RunPhase::Leaving(exit)) => RunPhase::Closing(exit),
             (EventKind::TimedOut, _) => RunPhase::Leaving(Exit::MaxTime),
             (_, phase) => phase,
@@ -286,6 +289,7 @@ impl Run {
             (_, HookVerdict::Stop(reason)) => RunPhase::Closing(Exit::Hook(reason.clone())),
             (RunPhase::Opening, _) => self.after_opening(),
             (RunPhase::Asking { last, .. }, _) => RunPhase::Asking { is_hooked: true, last },
+            // NOTE: A limit bounds the cost of a run, whatever its hooks want.
             (RunPhase::Leaving(exit), HookVerdict::GoOn) if !exit.is_limit() && self.planner().is_none() => {
                 self.ask_model_again()
             }
@@ -305,6 +309,7 @@ impl Run {
     /// Asks the model again, if the limits allow it.
     fn ask_model_again(&self) -> RunPhase {
         match self.limit() {
+            // NOTE: Not `Leaving`, which would call the same hooks on exit again, for another exit.
             Some(limit) => RunPhase::Closing(limit),
             None => RunPhase::Asking { is_hooked: false, last: None },
         }
@@ -438,6 +443,7 @@ impl Run {
             if is_rejected || !exits.iter().any(|exit| exit == outcome.tool()) {
                 continue;
             }
+            // NOTE: The model reads the failure, and may correct the call.
             if !outcome.succeeded() {
                 return None;
             }

@@ -352,6 +352,8 @@ impl Run {
             return Err(FeedError::StepIsOpen);
         }
         let kind = EventKind::Hooked { point, verdict, answers, writes };
+        // NOTE: A hook may drop a call and keep its result, and servers refuse such a conversation at every later
+        // request.
         let rewrite = rewrite.map(|transcript| transcript.repair().transcript);
         let messages = well_formed(messages);
         Ok(Event { rewrite, messages, delta, ..Event::new(self.tally.steps, elapsed, kind) })
@@ -546,6 +548,7 @@ impl Run {
     /// The event of answered items, with the end of the step if they are the last ones. An outcome that a hook has still
     /// to see does not end the step.
     fn answered(&self, mut outcomes: Vec<ItemOutcome>, elapsed: Duration) -> Result<Event, FeedError> {
+        // NOTE: `close_if_done` walks the items and these side by side, so both must be in the same order.
         outcomes.sort_by_key(|outcome| outcome.place);
         let mut event = Event::new(self.tally.steps, elapsed, EventKind::Answered(Vec::new()));
         let mut merged = None;

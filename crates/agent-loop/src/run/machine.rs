@@ -220,8 +220,8 @@ pub enum RunNeed {
     Calls,
     /// The next superstep of a graph: [`RunAnswer::Plan`](crate::RunAnswer::Plan).
     Superstep,
-    /// The outcomes of [`Run::open_branches`]: [`RunAnswer::Outcomes`](crate::RunAnswer::Outcomes) for each, and what the agents
-    /// among them commit as [`RunAnswer::Inner`](crate::RunAnswer::Inner).
+    /// The outcomes of [`Run::open_branches`]: [`RunAnswer::Outcomes`](crate::RunAnswer::Outcomes) for each, and what
+    /// the agents among them commit as [`RunAnswer::Inner`](crate::RunAnswer::Inner).
     Nodes,
     /// Nothing more: the run has ended.
     Nothing(Exit),
@@ -440,7 +440,8 @@ impl Run {
         let mut request = ChatRequest::new(self.prompt.transcript().clone())
             .with_tools(specs)
             .with_params(config.params.clone());
-        // The tools stay in the request, since what was cached of it begins with them.
+        // NOTE: The tools stay in the request: the provider's cache begins with them, and some providers refuse a
+        // history with calls of undefined tools (docs/decisions/loop.md).
         if self.is_last_answer() {
             request.tool_choice = ToolChoice::None;
         }

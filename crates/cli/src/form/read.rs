@@ -1,5 +1,5 @@
-//! Reads the values of a file into a form. A value that does not fit is a fault at its place and is left out; then the form
-//! is read again, so that all faults are found at once.
+//! Reads the values of a file into a form. A value that does not fit is a fault at its place and is left out; then the
+//! form is read again, so that all faults are found at once.
 //!
 //! NOTE: The deserializer of `toml` stops at the first misfit, and a check against a JSON Schema would describe the form a
 //! second time: `docs/decisions/command.md`.

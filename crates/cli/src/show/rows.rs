@@ -1,5 +1,5 @@
-//! Rows of commands that list stored data. A row has the same text at a terminal and in a pipe; at a terminal it is styled,
-//! and wrapped between words.
+//! Rows of commands that list stored data. A row has the same text at a terminal and in a pipe; at a terminal it is
+//! styled, and wrapped between words.
 
 use stepfold::terminal::{DisplayForm, StyledText, TextStyle, stdout_form};
 

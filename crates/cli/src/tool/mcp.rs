@@ -218,8 +218,8 @@ pub(crate) struct ServerCheck {
     pub(crate) tools: Result<(usize, Vec<RefusedDefinition>), String>,
 }
 
-/// Starts the servers of the files that were read since the last call, and checks their tools. The servers are stopped, and
-/// their definitions do not count as approved.
+/// Starts the servers of the files that were read since the last call, and checks their tools. The servers are stopped,
+/// and their definitions do not count as approved.
 pub(crate) async fn check_servers() -> Vec<ServerCheck> {
     // NOTE: Taken out of the list, so that `stop_servers` does not store their definitions as approved.
     let known = std::mem::take(&mut *servers());

@@ -1,5 +1,5 @@
-//! From the schema of a server's tool to one for a model: references inlined, an object at the top, and never narrower than
-//! the original.
+//! From the schema of a server's tool to one for a model: references inlined, an object at the top, and never narrower
+//! than the original.
 //!
 //! Servers use JSON Schema of every draft, and invalid schemas. The server checks arguments itself: a rule that cannot be
 //! expressed is omitted here, and an open object stays open. Only a schema that accepts no object cannot be offered.
@@ -21,8 +21,8 @@ const MAX_PARTS: usize = 10_000;
 /// The limit on the parts of a recursive schema: repetitions have no new information.
 const MAX_REPEATED: usize = 1_000;
 
-/// The limits on inlined references, from the widest to the narrowest. A schema with less detail may mislead a model, and a
-/// schema that doubles with each level may become endless.
+/// The limits on inlined references, from the widest to the narrowest. A schema with less detail may mislead a model,
+/// and a schema that doubles with each level may become endless.
 const ATTEMPTS: [InlineLimits; 7] = [
     InlineLimits { repeats: 3, references: 64, parts: MAX_REPEATED },
     InlineLimits { repeats: 2, references: 64, parts: MAX_REPEATED },

@@ -14,9 +14,9 @@ mod message;
 pub(crate) use self::dialect::KEYS;
 pub use self::dialect::{Anthropic, AnthropicBuilder, MessagesApi};
 
-/// Converts the parameters of a tool to the form that Anthropic's strict mode accepts. A tool whose parameters have no such
-/// form is sent unchanged, without `strict`; the error says why. The schema is closed and without references, as a tool's
-/// `parameters` are.
+/// Converts the parameters of a tool to the form that Anthropic's strict mode accepts. A tool whose parameters have no
+/// such form is sent unchanged, without `strict`; the error says why. The schema is closed and without references, as a
+/// tool's `parameters` are.
 ///
 /// # Errors
 /// Everything that the strict form cannot express.

@@ -1,7 +1,8 @@
 //! Checkers of requests by the documented rules of each server, for authors of models and their tests.
 //!
-//! [`faults`] returns the rules of a [`KnownServer`] that the body of a request breaks. The rules come from documentation and
-//! public reports, independent of the code that writes requests; [`RULES`] lists them with their sources.
+//! [`faults`] returns the rules of a [`KnownServer`] that the body of a request breaks. The rules come from
+//! documentation and public reports, independent of the code that writes requests; [`RULES`] lists them with their
+//! sources.
 //!
 //! ```
 //! use serde_json::json;

@@ -2,8 +2,8 @@
 //!
 //! Each message is made to conform to them before it is encoded, and the log keeps the original. Rules that hold for every
 //! server are not fields: a text part that is blank after trimming is left out, a reply without text and calls as well,
-//! and a missing text that is required becomes a [stand-in](STAND_IN). [`check::RULES`](crate::check::RULES) has the source of
-//! each rule, and checks bodies by it.
+//! and a missing text that is required becomes a [stand-in](STAND_IN). [`check::RULES`](crate::check::RULES) has the
+//! source of each rule, and checks bodies by it.
 
 pub(crate) mod names;
 pub(crate) mod schemas;

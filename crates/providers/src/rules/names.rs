@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// The names that a server accepts, of tools or of properties: letters and digits of ASCII and some more characters. Others
-/// are mapped to legal ones, and back in the reply.
+/// The names that a server accepts, of tools or of properties: letters and digits of ASCII and some more characters.
+/// Others are mapped to legal ones, and back in the reply.
 ///
 /// # Examples
 /// ```

@@ -2,8 +2,8 @@
 
 use super::names::NameRules;
 
-/// The schemas that a server accepts, of the parameters of tools and of replies. Others are sent in a form that it accepts,
-/// which says the same or less, and never more.
+/// The schemas that a server accepts, of the parameters of tools and of replies. Others are sent in a form that it
+/// accepts, which says the same or less, and never more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchemaRules {
     /// The names of properties; all if `None`.

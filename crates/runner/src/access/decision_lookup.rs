@@ -12,7 +12,8 @@ use crate::error::RunnerError;
 use crate::record::events::{decision_tag, loop_event, request_tag};
 use crate::session::decision_reply::{DecisionReceipt, receipt};
 
-/// The number of events in which decisions and edits are listed, and looked for in a store that does not find them by tags.
+/// The number of events in which decisions and edits are listed, and looked for in a store that does not find them by
+/// tags.
 pub(crate) const MAX_SCANNED_EVENTS: usize = 4_096;
 
 /// A decision in the record of a session.

@@ -15,11 +15,11 @@ pub type HostError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A host of runs under examination: where workers take work, and how clients hand it in.
 ///
-/// Implemented by tests of a host. [`work`](RunHost::work) is called in processes of their own, the other methods in that of
-/// the exam. Sessions are of the app `exam`, and exist when something is submitted to them.
+/// Implemented by tests of a host. [`work`](RunHost::work) is called in processes of their own, the other methods in
+/// that of the exam. Sessions are of the app `exam`, and exist when something is submitted to them.
 pub trait RunHost: Send + Sync + 'static {
-    /// As a worker: takes work for this agent until the process is killed, and says so once with [`WorkerReady::now`]. `claim` is
-    /// how long a worker may be silent before another one takes its work over.
+    /// As a worker: takes work for this agent until the process is killed, and says so once with [`WorkerReady::now`].
+    /// `claim` is how long a worker may be silent before another one takes its work over.
     fn work(
         &self,
         agent: Agent,
@@ -59,7 +59,8 @@ pub trait RunHost: Send + Sync + 'static {
     /// A graph for the case in which a worker is killed while nodes run side by side; without one, that case is not run.
     ///
     /// Three nodes run in one superstep, all of which must not run twice ([`Effect::AtMostOnce`]), and each calls
-    /// [`ExamEffects::have`] once, with its name and its idempotency key. Whatever comes of them, the graph continues and ends.
+    /// [`ExamEffects::have`] once, with its name and its idempotency key. Whatever comes of them, the graph continues
+    /// and ends.
     ///
     /// [`Effect::AtMostOnce`]: stepfold_tools::Effect::AtMostOnce
     fn graph(&self, effects: ExamEffects) -> Option<Agent> {

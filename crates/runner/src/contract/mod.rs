@@ -2,8 +2,8 @@
 //! thawed.
 //!
 //! A host brings runs to their end over a store: [`Runner::recover`](crate::Runner::recover) is one, an engine for durable
-//! execution is another. The exam starts the test binary again for each worker, at the test that calls [`child`], and hands
-//! inputs in as a client.
+//! execution is another. The exam starts the test binary again for each worker, at the test that calls [`child`], and
+//! hands inputs in as a client.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -11,8 +11,8 @@ use crate::record::events::{begins, rewrite};
 /// The beginning of a session's conversation: the first message of a user or of the system. In a pruned
 /// session, the messages before it are the rest of a turn, such as results of tools whose calls are gone.
 ///
-/// Retention may have cut into a run: what is left of it has no beginning, and is never continued. Of its steps those count
-/// that have their results.
+/// Retention may have cut into a run: what is left of it has no beginning, and is never continued. Of its steps those
+/// count that have their results.
 #[derive(Clone, Debug)]
 pub(crate) struct ConversationStart {
     is_there: bool,

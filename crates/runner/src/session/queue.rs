@@ -52,8 +52,8 @@ pub(crate) struct CurrentInvocation {
     pub(crate) cancellation: CancellationToken,
 }
 
-/// The run that an invocation drives. A cancellation of the run is not one of the invocation, whose message may still wait;
-/// and one of the invocation is not one of a run that comes before its own.
+/// The run that an invocation drives. A cancellation of the run is not one of the invocation, whose message may still
+/// wait; and one of the invocation is not one of a run that comes before its own.
 #[derive(Clone, Default)]
 pub(crate) struct ActiveRun {
     cancellation: CancellationToken,

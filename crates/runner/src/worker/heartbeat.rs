@@ -1,8 +1,8 @@
 //! The heartbeat of a worker: one request to the store renews all of its claims.
 //!
 //! It runs in a task of its own while any run has a claim, on the runtime of one of these runs; if that ends, another run
-//! starts it again. A claim that the store could not renew with the others, since its row is locked for example, is renewed
-//! alone, beside the next heartbeats.
+//! starts it again. A claim that the store could not renew with the others, since its row is locked for example, is
+//! renewed alone, beside the next heartbeats.
 
 use std::collections::HashSet;
 use std::sync::Arc;

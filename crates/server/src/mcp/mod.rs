@@ -3,9 +3,9 @@
 //! The server has one tool, with the name of the agent. Its arguments are a message and, to continue with an earlier
 //! conversation, a session. What the run does is progress of the call; a cancelled call is a cancelled run. Approvals are
 //! asked of the client: as required input in the revision 2026-07-28, where the answer may come to another process of the
-//! server, and as elicitation before it. A client that can do neither is told what waits. A call that takes long is a task,
-//! for clients that know these; it outlives the process, since it is a run of a stored session. The resources are the
-//! sessions of the user: their states and transcripts.
+//! server, and as elicitation before it. A client that can do neither is told what waits. A call that takes long is a
+//! task, for clients that know these; it outlives the process, since it is a run of a stored session. The resources are
+//! the sessions of the user: their states and transcripts.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -26,10 +26,10 @@
 //! # }).unwrap();
 //! ```
 //!
-//! Over HTTP it is a service for a router: [`AgentServer::into_http`]. The servers of the feature `http` have it at `/mcp`,
-//! behind their own authentication. A client that is gone has cancelled nothing there: in the revision 2026-07-28 a closed
-//! stream is how requests are cancelled, and cannot be told from a lost one. Runs are cancelled by `tasks/cancel`, or by
-//! the server's own API.
+//! Over HTTP it is a service for a router: [`AgentServer::into_http`]. The servers of the feature `http` have it at
+//! `/mcp`, behind their own authentication. A client that is gone has cancelled nothing there: in the revision
+//! 2026-07-28 a closed stream is how requests are cancelled, and cannot be told from a lost one. Runs are cancelled by
+//! `tasks/cancel`, or by the server's own API.
 //!
 //! # What is absent
 //!

@@ -82,8 +82,8 @@ pub(crate) fn lower(text: impl Iterator<Item = char>) -> String {
     text.flat_map(char::to_lowercase).collect()
 }
 
-/// The searched text of a session: its id and the beginning of its first message of a user, in lower case, a line each. The
-/// second line is empty if no such message is among its first events.
+/// The searched text of a session: its id and the beginning of its first message of a user, in lower case, a line each.
+/// The second line is empty if no such message is among its first events.
 pub(crate) fn searched_of(id: &SessionId, first: &[CommittedEvent]) -> String {
     let mut searched = first.iter().map(|committed| committed.event.searched());
     let begin = searched.find(|text| !text.is_empty()).unwrap_or_default();

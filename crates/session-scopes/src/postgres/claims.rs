@@ -168,7 +168,8 @@ pub(super) async fn renew(
 type SessionName = (String, String, String);
 
 /// Renews claims by two statements: one locks and reads the rows, the other writes those that are still held. Rows that
-/// other transactions have locked are not waited for, so this neither delays the other claims nor takes part in a deadlock.
+/// other transactions have locked are not waited for, so this neither delays the other claims nor takes part in a
+/// deadlock.
 pub(super) async fn renew_all(
     connection: Object,
     idle: &IdleTimeout,

@@ -1,6 +1,6 @@
-//! A pooler between a worker and its server that gives each transaction another connection of the server, such as PgBouncer
-//! in transaction mode. Nothing may be left in a connection there: settings are those of a transaction, statements have no
-//! name, and notices cannot be heard.
+//! A pooler between a worker and its server that gives each transaction another connection of the server, such as
+//! PgBouncer in transaction mode. Nothing may be left in a connection there: settings are those of a transaction,
+//! statements have no name, and notices cannot be heard.
 
 use std::time::Duration;
 

@@ -330,8 +330,8 @@ pub(super) fn digest_at(
     }
 }
 
-/// The combined checksums of a session's values at a version, given the states after the requested events; `None` if no row
-/// has them.
+/// The combined checksums of a session's values at a version, given the states after the requested events; `None` if no
+/// row has them.
 pub(super) fn cells_at(record: &SessionRecord, states: &StatesByVersion, version: u64) -> Option<i64> {
     match version == record.version {
         true => Some(record.state.cells),
@@ -366,8 +366,8 @@ pub(super) fn events(
     Ok(events)
 }
 
-/// The row of a value: `key, schema, value, generation, start, length, items, version, checksum`, and if it is a shared one
-/// `changed`.
+/// The row of a value: `key, schema, value, generation, start, length, items, version, checksum`, and if it is a shared
+/// one `changed`.
 pub(super) struct HeadRow {
     pub(super) key: String,
     pub(super) schema: i64,

@@ -72,7 +72,8 @@ macro_rules! session {
     };
 }
 
-/// The rewinds of sessions, by a rule, that count at a version of each; and the newest one of each part of their histories.
+/// The rewinds of sessions, by a rule, that count at a version of each; and the newest one of each part of their
+/// histories.
 macro_rules! rewinds {
     ($rule:expr, $upto:literal) => {
         concat!(

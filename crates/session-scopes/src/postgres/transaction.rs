@@ -70,9 +70,9 @@ impl PooledTransaction {
     }
 }
 
-/// The time that a transaction may wait for its worker, given the worker's claims. A worker that is frozen in a transaction
-/// keeps the rows locked until its connection is closed, and the worker that takes over needs them when the claim has
-/// expired.
+/// The time that a transaction may wait for its worker, given the worker's claims. A worker that is frozen in a
+/// transaction keeps the rows locked until its connection is closed, and the worker that takes over needs them when the
+/// claim has expired.
 #[derive(Debug)]
 pub(super) struct IdleTimeout {
     /// The setting of each connection.

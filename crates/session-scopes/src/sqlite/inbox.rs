@@ -1,4 +1,5 @@
-//! The inboxes of sessions: a row for each waiting entry, and for each entry that was taken last, with its idempotency key.
+//! The inboxes of sessions: a row for each waiting entry, and for each entry that was taken last, with its idempotency
+//! key.
 
 use std::collections::BTreeSet;
 

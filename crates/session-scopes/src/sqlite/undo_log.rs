@@ -127,8 +127,8 @@ impl ValueRow {
     }
 }
 
-/// The row of a key that an event replaced. In the stored log it is an array: key, version, schema, value, the four numbers
-/// of a list, and a version further back or 0.
+/// The row of a key that an event replaced. In the stored log it is an array: key, version, schema, value, the four
+/// numbers of a list, and a version further back or 0.
 #[derive(Debug)]
 pub(super) struct ReplacedRow {
     pub(super) row: ValueRow,

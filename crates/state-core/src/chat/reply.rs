@@ -98,6 +98,7 @@ impl Chunk {
                 json_bytes(extras)
             }
             Chunk::Identity { id, model } => known(id) + known(model),
+            // NOTE: Each replaces the one before it, so any number of them takes no more memory.
             Chunk::Usage(_) | Chunk::Finished(_) => 0,
         }
     }
@@ -374,6 +375,7 @@ impl Usage {
 impl Add for Usage {
     type Output = Usage;
 
+    // NOTE: The counts are those of a server, which may send any number: a sum must not overflow.
     fn add(self, other: Usage) -> Usage {
         Usage {
             input_tokens: self.input_tokens.saturating_add(other.input_tokens),

@@ -20,6 +20,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'de> {
         match self.0 {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
+            // NOTE: Integers are given as `serde_json` gives them, so that a type that failed there fails here as well.
             Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
                 (Some(number), _, _) => visitor.visit_u64(number),
                 (_, Some(number), _) => visitor.visit_i64(number),
@@ -265,6 +266,7 @@ impl<'de> VariantAccess<'de> for VariantDeserializer<'de> {
     fn unit_variant(self) -> Result<(), DecodeFault> {
         match self.content {
             None => Ok(()),
+            // NOTE: As in `serde_json`, `{"variant": null}` is a variant without content.
             Some(_) => self.read(serde::Deserialize::deserialize, "a variant without content"),
         }
     }

@@ -40,6 +40,7 @@ impl DecodeFault {
     /// Binds the fault to `value` or a part of it.
     pub(super) fn bound_to(mut self, value: &Value) -> Self {
         if self.kind == DecodeErrorKind::Custom {
+            // NOTE: The innermost value decides: the type that wrote the message has seen no other.
             self.quotes.get_or_insert_with(|| is_quoted(value, &self.message));
         }
         self
@@ -143,9 +144,11 @@ fn is_quoted(value: &Value, text: &str) -> bool {
         Value::Null => false,
         Value::Bool(value) => has(if *value { "true" } else { "false" }),
         Value::Number(number) => has(&number.to_string()),
+        // NOTE: A type may print its value with `{:?}`, which escapes it.
         Value::String(string) => has(string) || has(&string.escape_debug().to_string()),
         Value::Array(items) => items.iter().any(|item| is_quoted(item, text)),
         Value::Object(fields) => {
+            // NOTE: A plain name may be that of a struct's field, which a message may contain; any other one is data.
             fields.iter().any(|(name, field)| (!is_identifier(name) && has(name)) || is_quoted(field, text))
         }
     }

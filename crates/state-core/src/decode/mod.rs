@@ -101,6 +101,8 @@ impl From<DecodeError> for Issue {
 /// # Ok::<(), stepfold_state_core::DecodeError>(())
 /// ```
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, DecodeError> {
+    // NOTE: `serde_json` quotes the value in its message, so the value is read once more for an error without it
+    // (docs/decisions/state.md).
     T::deserialize(value).map_err(|_| explain::<T>(value).into_unquoted_error())
 }
 

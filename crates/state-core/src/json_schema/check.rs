@@ -174,6 +174,7 @@ fn allowed_values(error: &jsonschema::ValidationError<'_>) -> Option<NameList> {
                 };
                 Some(context.iter().map(of_branch).collect::<Option<Vec<_>>>()?.concat())
             }
+            // NOTE: The library keeps only the message of a custom keyword, so `StrictType` is recognised by its text.
             ValidationErrorKind::Custom { message, .. } if message.starts_with("expected null,") => {
                 Some(vec!["null".to_owned()])
             }

@@ -159,7 +159,8 @@ impl From<String> for HandlerError {
     }
 }
 
-/// The kind of the error. Its text is left out, since it quotes values; [`decode`](crate::decode()) has errors that do not.
+/// The kind of the error. Its text is left out, since it quotes values; [`decode`](crate::decode()) has errors that do
+/// not.
 impl From<serde_json::Error> for HandlerError {
     fn from(error: serde_json::Error) -> Self {
         HandlerError::from(match error.classify() {

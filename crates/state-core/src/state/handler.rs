@@ -467,6 +467,7 @@ impl Handlers {
                  and not the name of a built-in handler"
             ));
         }
+        // NOTE: Functions can be compared by pointer only; clones of one handler, for several keys, share theirs.
         match self.0.get(name).map(|known| &known.0) {
             Some(MergeRule::Custom(CustomHandler { merge: Some(known), .. }))
                 if !Arc::ptr_eq(known, merge) =>

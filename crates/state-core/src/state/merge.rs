@@ -82,6 +82,7 @@ impl KeyMerge<'_> {
                 return Err(self
                     .merge_error(format!("expected an object, found {}", ValueKinds::of_value(&incoming))));
             }
+            // NOTE: The new fields of any other object may be partial, so it is checked as a whole, after the merge.
             MergeRule::MergeMaps if self.value_type.is_open_map() => self.check_whole(&incoming)?,
             _ => {}
         }
@@ -307,6 +308,7 @@ struct ObjectLookup<'a> {
 
 impl<'a> ObjectLookup<'a> {
     fn new(list: &'a List<Arc<Value>>, field: &'a str, new: &[Value]) -> Self {
+        // NOTE: For one object, a scan costs less than an index of the list.
         let index = (new.len() > 1).then(|| {
             let sought: HashSet<&Value> = new.iter().filter_map(|item| item.get(field)).collect();
             let mut index = HashMap::new();

@@ -406,6 +406,7 @@ impl Schema {
                 let handler = handler.resolve(&self.0.handlers)?;
                 entry.merge(write.key(), handler).merge(current, value.clone()).map(Some)
             }
+            // NOTE: A key with a default is never unset (docs/decisions/state.md).
             WriteChange::Remove => Ok(entry.default().cloned().map(StoredValue::from)),
         }
     }

@@ -151,6 +151,7 @@ impl State {
         &mut self,
         cells: impl IntoIterator<Item = (K, Option<StoredValue>)>,
     ) -> Result<(), StateError> {
+        // NOTE: In a copy, which shares the tree and costs O(1): after a fault nothing is changed.
         let mut next = self.values.clone();
         for (key, cell) in cells {
             let key = key.as_ref();
@@ -295,6 +296,7 @@ impl State {
         let schema = self.schema.clone();
         let entry = schema.entry(key.name())?;
         match entry.handler().0 {
+            // NOTE: By the key's own handler one item would replace the whole list, or be ignored.
             MergeRule::ReplaceValues | MergeRule::FirstWins => {
                 self.merge(entry, key.name(), &Handler::merge_lists(), items)
             }

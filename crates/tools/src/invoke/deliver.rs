@@ -142,6 +142,7 @@ fn note(text: &str, limit: usize, overflow: &Overflow, call_id: &str) -> String 
     let sizes = format!("{} bytes in all, the first {} are shown", text.len(), cut_position(text, limit));
     let kept = match overflow {
         Overflow::Cut => return format!("[cut: {sizes}]"),
+        // NOTE: The tool has run: a panic of the application's function must not lose its result.
         Overflow::Offload(offload) => catch_unwind(AssertUnwindSafe(|| offload.keep(call_id, text)))
             .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic)).into())),
     };

@@ -164,6 +164,8 @@ impl Invocation {
             errors: BTreeMap::new(),
             calls,
             shared: Arc::new(InvocationContext {
+                // NOTE: A child: a dropped invocation stops its own calls, and not the other work under the caller's
+                // token.
                 cancellation: options.cancellation.child_token(),
                 progress: ProgressQueue::default(),
                 options,

@@ -135,6 +135,7 @@ impl<'a> TextRedaction<'a> {
         let Some(positions) = self.starts.get(start) else { return };
         self.work += positions.len();
         for position in positions {
+            // NOTE: Values may begin alike: the longest one is replaced, or the rest of it would stay in the text.
             if self.text[*position..].starts_with(form) {
                 let found = self.found.entry(*position).or_insert((0, name));
                 *found = (*found).max((form.len(), name));
@@ -158,6 +159,7 @@ fn escaped(text: &str) -> Vec<String> {
         inside(quoted)
     };
     let json = |text: &str| inside(Value::from(text).to_string());
+    // NOTE: Twice, since an error that quotes a value is often quoted by the error around it.
     let (as_debug, as_json) = (debug(text), json(text));
     let mut forms =
         vec![debug(&as_debug), json(&as_debug), debug(&as_json), json(&as_json), as_debug, as_json];

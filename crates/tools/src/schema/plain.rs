@@ -227,6 +227,7 @@ fn close(fields: &mut Map<String, Value>, may_close: bool, budget: &mut usize) {
     }
     // NOTE: After the subschemas: closed ones are copied into each alternative.
     distribute(fields, budget);
+    // NOTE: `additionalProperties` sees only the properties beside it, and would refuse those of another rule.
     let is_only_rule = !IN_PLACE.iter().any(|keyword| fields.contains_key(*keyword));
     if may_close
         && is_only_rule

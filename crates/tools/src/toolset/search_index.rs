@@ -140,6 +140,7 @@ fn by_script(run: &str) -> Vec<&str> {
 fn push_pairs(words: &mut Vec<String>, piece: &str) {
     let characters: Vec<char> = piece.chars().collect();
     match &*characters {
+        // NOTE: A single character is in too many texts, and a dictionary has many megabytes (docs/decisions/tools.md).
         [single] => words.push(single.to_string()),
         several => words.extend(several.windows(2).map(|pair| pair.iter().collect())),
     }

@@ -1,4 +1,5 @@
-//! The calls, branches and effects of a run and of the runs of its nodes' agents, read off the events, by idempotency keys.
+//! The calls, branches and effects of a run and of the runs of its nodes' agents, read off the events, by idempotency
+//! keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 

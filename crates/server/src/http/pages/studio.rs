@@ -7,8 +7,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
-/// The content security policy of the page: it runs its own modules and sends requests to its own server, and nothing else.
-/// No text becomes markup.
+/// The content security policy of the page: it runs its own modules and sends requests to its own server, and nothing
+/// else. No text becomes markup.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",

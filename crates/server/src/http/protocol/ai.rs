@@ -98,8 +98,8 @@ pub(super) async fn chat(
     Ok(RawResponse(with_protocol_header(stream(stream_permit, reader, UiPartEncoder::new(message)))))
 }
 
-/// The decisions of a message about what waits. A client that sends its message again decides nothing that does: then these
-/// are the ones that it sent before, as the record has them together.
+/// The decisions of a message about what waits. A client that sends its message again decides nothing that does: then
+/// these are the ones that it sent before, as the record has them together.
 async fn answered_decisions(
     last: &UiMessage,
     session: &SessionHandle,

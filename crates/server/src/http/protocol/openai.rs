@@ -62,8 +62,8 @@ pub(super) async fn model(request: ApiRequest<AppTarget>) -> Result<JsonReply<Mo
     Ok(JsonReply(Model::of(request.target.0.name())))
 }
 
-/// A request for a chat completion. What it says of sampling is ignored, since the app has its own settings; what would give
-/// the reply another meaning is refused.
+/// A request for a chat completion. What it says of sampling is ignored, since the app has its own settings; what would
+/// give the reply another meaning is refused.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ChatCompletion {
     /// The app.

@@ -507,8 +507,8 @@ async fn compared(
     (shown, says)
 }
 
-/// A fork. One with changes within a run, which waits for no decision then, is continued by the server at once; one without
-/// changes waits until it is resumed.
+/// A fork. One with changes within a run, which waits for no decision then, is continued by the server at once; one
+/// without changes waits until it is resumed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fork {

@@ -1,5 +1,5 @@
-//! The mark of imported commits, with the name of their importer: a file may claim authors and decisions that never existed
-//! here.
+//! The mark of imported commits, with the name of their importer: a file may claim authors and decisions that never
+//! existed here.
 
 use std::sync::Arc;
 

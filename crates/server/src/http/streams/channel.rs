@@ -1,8 +1,8 @@
 //! The live channel of a session: its events, for any number of readers, each at its own pace.
 //!
-//! Each session with readers has one task, the driver. It follows the commits of the session, whichever process makes them,
-//! and the unfinished text of the run in this process. Events are encoded once. A reader that is too slow loses its place
-//! in the buffer, and reads the commits that it missed from the store.
+//! Each session with readers has one task, the driver. It follows the commits of the session, whichever process makes
+//! them, and the unfinished text of the run in this process. Events are encoded once. A reader that is too slow loses
+//! its place in the buffer, and reads the commits that it missed from the store.
 //!
 //! # Transitions
 //!
@@ -185,8 +185,8 @@ fn subscribe(channel: &Arc<LiveChannel>) -> (Arc<LiveChannel>, watch::Receiver<u
     (Arc::clone(channel), channel.next.subscribe())
 }
 
-/// The entry of a channel among the open ones. It is released when this is dropped, also by a panic: the next reader gets a
-/// new channel.
+/// The entry of a channel among the open ones. It is released when this is dropped, also by a panic: the next reader
+/// gets a new channel.
 struct ChannelGuard {
     channels: LiveChannels,
     key: SessionKey,
