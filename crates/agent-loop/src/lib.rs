@@ -59,7 +59,7 @@
 //! behind [`Agent::run`] is one host of that machine, and its control flow fits on a screen. An [`Observer`]
 //! is notified of every event before its commit, and stops the run if it fails.
 //!
-//! To pause is to delay an answer. So a run that waits ([`Pause`]) is an outcome like any other: it contains
+//! A pause is an answer that comes later. So a run that waits ([`Pause`]) is an outcome like any other: it contains
 //! a [`Run`], which is stored with [`Run::to_json`], [loaded](Run::load) in any process, and
 //! [resumed](Run::resume), any number of times.
 //!

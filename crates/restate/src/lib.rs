@@ -58,7 +58,7 @@
 //! - A run of another version of the agent waits in a durable sleep, and is not retried. So does a run that needs a
 //!   repair.
 //! - A journaled call lasts a slice and half a minute at most, however long a tool takes.
-//! - A request of more than 1 MiB is refused; large parts of a report are cut and named in it.
+//! - A request of more than 1 MiB is refused; a report leaves out its large parts and names them.
 //!
 //! # Options of the server
 //!

@@ -78,7 +78,7 @@
 //! - A process may die at any instant. The next one loses nothing that was acknowledged, and runs only calls
 //!   without an outcome. [`guarantees`] lists the guarantee for each kind of effect, store and moment, with
 //!   its test.
-//! - A call that must not run twice does not, even if several workers resume one run at the same moment.
+//! - A call that must not run twice runs once, even if several workers resume its run at the same moment.
 //! - A call has one idempotency key, however often it runs; no two calls share a key, even in a fork.
 //! - One invocation runs in a session at a time: its worker holds the [claim](WhenClaimed) on it, and a
 //!   worker that lost the claim writes nothing. No message is lost: it is taken, or refused with an error.

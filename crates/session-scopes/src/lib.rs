@@ -150,8 +150,8 @@
 //! The cost of an append depends on the size of its writes, not on the number of events, sessions and keys. Lists
 //! grow by the added items; `union`, `upsert_by` and custom handlers read the whole list. Reading the last n
 //! events costs n. A fork copies the heads of the session's values and no events; a rewind examines every key
-//! and writes those that have changed since. In SQLite both, and reading an [earlier
-//! version](GetSession::at_version), search a key's past values: logarithmic in their number. Events hidden
+//! and writes those that have changed since. In SQLite both operations, and reads of an
+//! [earlier version](GetSession::at_version), search a key's past values: the cost is logarithmic in their number. Events hidden
 //! by a rewind cost nothing if [only visible events](GetSession::visible) are read.
 //!
 //! Holding a claim costs an append nothing until half of its duration has passed. Taking, renewing and

@@ -29,7 +29,7 @@
 //!
 //! # What is absent
 //!
-//! Reading input, and screens other than scrolling lines: no windows, no mouse.
+//! Input is not read. Output is lines that scroll: there are no windows and no mouse.
 #![doc = include_str!("../docs/limits.md")]
 
 mod approval;

@@ -230,7 +230,7 @@ fn feature_support() {
 const RULES_OF_REQUESTS: &str = "
 ## Rules of requests
 
-What servers refuse, whatever was said before, and what a request has instead. The record keeps the conversation as it was;
+The table lists requests that servers refuse, and the form that a request has instead, for any conversation. The record keeps the conversation as it was;
 `stepfold inspect --wire`, `/model` of the API and the studio's *model's view* show the changes, and a trace names them. The feature
 `check` has the checkers (`providers::check`).
 
