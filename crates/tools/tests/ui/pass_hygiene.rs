@@ -20,10 +20,10 @@ mod facade {
 
 /// Serialises nothing and derives nothing: the user's crate may know neither serde nor schemars.
 mod tools {
-    use ::stepfold_tools::{Source, ToolContext, tool};
+    use ::stepfold_tools::{ResultSource, ToolContext, tool};
 
     /// Adds.
-    #[tool(output_to_state("sum", Source::Whole))]
+    #[tool(output_to_state("sum", ResultSource::Whole))]
     pub async fn add(
         /// The first.
         left: i64,
