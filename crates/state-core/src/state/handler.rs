@@ -215,6 +215,7 @@ impl Handler {
     /// # Examples
     /// ```
     /// use serde::{Deserialize, Serialize};
+    /// use serde_json::json;
     /// use stepfold_state_core::state::{Handler, Schema, State};
     ///
     /// #[derive(Deserialize, Serialize, schemars::JsonSchema)]
@@ -231,10 +232,9 @@ impl Handler {
     ///     Ok(tickets)
     /// });
     /// let mut state = State::new(&Schema::builder().key::<Vec<Ticket>>("tickets").handler(open_only).build()?);
-    /// state.set("tickets", vec![Ticket { id: 1, open: true }, Ticket { id: 2, open: false }])?;
-    /// state.set("tickets", vec![Ticket { id: 3, open: true }])?;
-    /// let left = serde_json::json!([{"id": 1, "open": true}, {"id": 3, "open": true}]);
-    /// assert_eq!(state.get("tickets").unwrap(), left);
+    /// state.set("tickets", json!([{"id": 1, "open": true}, {"id": 2, "open": false}]))?;
+    /// state.set("tickets", json!([{"id": 3, "open": true}]))?;
+    /// assert_eq!(state.get("tickets").unwrap(), json!([{"id": 1, "open": true}, {"id": 3, "open": true}]));
     /// # Ok::<(), stepfold_state_core::state::StateError>(())
     /// ```
     pub fn of<T: DeserializeOwned + Serialize>(
