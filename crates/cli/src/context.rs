@@ -93,27 +93,12 @@ impl CommandContext {
     pub(crate) fn for_run(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
         let open =
             |path: &Path| if options.last { open_existing(target, path) } else { open_or_create(path) };
-        CommandContext::open(
-            target,
-            Some(options),
-            options.when_claimed,
-            ModelSource::command_line(options),
-            open,
-            None,
-        )
+        CommandContext::with_model(target, options, open, None)
     }
 
     /// Opens the agent with a model, and an existing store: for commands that continue a session.
     pub(crate) fn for_resume(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
-        let open = |path: &Path| open_existing(target, path);
-        CommandContext::open(
-            target,
-            Some(options),
-            options.when_claimed,
-            ModelSource::command_line(options),
-            open,
-            None,
-        )
+        CommandContext::with_model(target, options, |path| open_existing(target, path), None)
     }
 
     /// Opens the agent with a model, and the store: for a worker, which resumes runs in all sessions.
@@ -122,14 +107,7 @@ impl CommandContext {
         options: &RunArgs,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
-        CommandContext::open(
-            target,
-            Some(options),
-            options.when_claimed,
-            ModelSource::command_line(options),
-            open_or_create,
-            metrics,
-        )
+        CommandContext::with_model(target, options, open_or_create, metrics)
     }
 
     /// Opens the agent without a model: for a command that abandons a run.
@@ -171,6 +149,16 @@ impl CommandContext {
     /// Opens the agent without a model, and a store that must exist: for commands that verify it.
     pub(crate) fn for_verify(target: &SessionArgs) -> anyhow::Result<Self> {
         CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open_to_verify, None)
+    }
+
+    fn with_model(
+        target: &SessionArgs,
+        options: &RunArgs,
+        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
+        metrics: Option<&Metrics>,
+    ) -> anyhow::Result<Self> {
+        let models = ModelSource::command_line(options);
+        CommandContext::open(target, Some(options), options.when_claimed, models, open_store, metrics)
     }
 
     fn open(

@@ -92,7 +92,7 @@ impl RestateWorker {
     }
 
     /// Serves until `stop` completes: then no connection is taken any more, and requests that run have ten seconds.
-    /// What they began continues in this process until the runner is [shut down](Runner::shutdown), and after that on
+    /// The slices that they began continue in this process until the runner is [shut down](Runner::shutdown), and after that on
     /// another one.
     pub async fn serve(self, listener: TcpListener, stop: impl Future) {
         let endpoint = Endpoint::builder().bind(self).build();

@@ -220,7 +220,7 @@ macro_rules! state_key {
 
 /// A typed read of a state key: its value, or `None` if it is unset.
 ///
-/// A call that reads a key runs after the other calls of the reply that write it.
+/// A call that reads a key runs after the earlier calls of the reply that write it.
 #[derive(Clone, Debug)]
 pub struct FromState<K: StateKey>(pub Option<K::Value>);
 

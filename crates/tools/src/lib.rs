@@ -67,7 +67,7 @@
 //!   writes at the end of the step, so parallel tools lose no update.
 //! - Arguments are validated before the function runs, and all faults are reported together. Error texts
 //!   contain no values from the state.
-//! - A call that reads a key that another call of the reply writes runs after it; calls that replace one
+//! - A call that reads a key that an earlier call of the reply writes runs after it; calls that replace one
 //!   value keep their order; all others run concurrently, within [`CallLimits`].
 //! - Calls are [announced](CallEvent::Starting) before they start, so that a record can be written first.
 //!

@@ -731,7 +731,7 @@ impl ToolBuilder {
     }
 
     /// Declares keys that the function reads through its [`ToolContext`](crate::ToolContext). A call runs
-    /// after the other calls of the reply that write one of them.
+    /// after the earlier calls of the reply that write one of them.
     pub fn reads<K: Into<String>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
         self.reads.extend(keys.into_iter().map(Into::into));
         self

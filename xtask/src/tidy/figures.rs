@@ -10,6 +10,7 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::rust::{is_sign, is_test_attribute};
+use super::words::prose_of;
 use super::{File, Problem};
 
 /// Words that open a paragraph with a clause in place of its subject.
@@ -28,7 +29,7 @@ pub(super) struct CrateFigures {
     types: Vec<String>,
     /// Paragraphs of its documentation, without lists, tables and code.
     paragraphs: usize,
-    /// Those that open with a clause, each with its file and line.
+    /// The paragraphs that open with a clause, each with its file and line.
     openings: Vec<Problem>,
     /// Lines of comments that are no documentation.
     reasons: usize,
@@ -165,21 +166,14 @@ fn without_tests(text: &str) -> impl Iterator<Item = &str> {
 
 /// The first line of each paragraph of documentation, counted from 1, without lists, tables, headings and code.
 fn paragraphs<'l>(lines: &[&'l str]) -> Vec<(usize, &'l str)> {
+    let is_doc = |line: &str| line.starts_with("///") || line.starts_with("//!");
     let (mut found, mut is_begun, mut is_code) = (Vec::new(), false, false);
     for (index, line) in lines.iter().enumerate() {
-        let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
-        let Some(text) = text.map(str::trim) else {
-            (is_begun, is_code) = (false, false);
-            continue;
-        };
-        if text.starts_with("```") {
-            (is_begun, is_code) = (false, !is_code);
-        } else if !is_code {
-            if !is_begun && text.starts_with(char::is_alphabetic) {
-                found.push((index + 1, text));
-            }
-            is_begun = !text.is_empty();
+        let text = prose_of(if is_doc(line) { line } else { "" }, true, &mut is_code);
+        if !is_begun && text.starts_with(char::is_alphabetic) {
+            found.push((index + 1, text));
         }
+        is_begun = !text.is_empty();
     }
     found
 }

@@ -135,7 +135,7 @@ pub(super) fn check(file: &File) -> Vec<Problem> {
 }
 
 /// The prose of a line; nothing for code.
-fn prose_of<'l>(line: &'l str, is_rust: bool, is_code: &mut bool) -> &'l str {
+pub(super) fn prose_of<'l>(line: &'l str, is_rust: bool, is_code: &mut bool) -> &'l str {
     let line = line.trim_start();
     let text = match is_rust {
         true => line.strip_prefix("//").map(|text| text.strip_prefix(['/', '!']).unwrap_or(text)),

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use futures_util::Stream;
+use futures_util::stream::BoxStream;
 use stepfold_session_scopes::{SessionKey, StoreNotice, UserId};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, watch};
@@ -106,14 +106,11 @@ impl ChangeFeed {
         }
     }
 
-    pub(crate) fn watch(&self) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
+    pub(crate) fn watch(&self) -> BoxStream<'static, SessionChange> {
         changes_of(self.0.all.get_or_init(|| broadcast::Sender::new(MAX_KEPT)).subscribe(), ())
     }
 
-    pub(crate) fn watch_user(
-        &self,
-        user: &UserId,
-    ) -> impl Stream<Item = SessionChange> + Send + Unpin + use<> {
+    pub(crate) fn watch_user(&self, user: &UserId) -> BoxStream<'static, SessionChange> {
         let mut watched = self.0.watched();
         let sender =
             watched.users.entry(user.clone()).or_insert_with(|| broadcast::Sender::new(MAX_KEPT_OF_USER));
@@ -135,7 +132,7 @@ impl ChangeFeed {
 fn changes_of(
     changes: broadcast::Receiver<SessionChange>,
     until_end: impl Send + 'static,
-) -> impl Stream<Item = SessionChange> + Send + Unpin {
+) -> BoxStream<'static, SessionChange> {
     Box::pin(futures_util::stream::unfold((changes, until_end), |(mut changes, until_end)| async move {
         let change = match changes.recv().await {
             Ok(change) => change,
@@ -155,7 +152,7 @@ pub(crate) struct SessionWatch {
 }
 
 impl SessionWatch {
-    pub(crate) fn into_changes(self) -> impl Stream<Item = SessionChange> + Send + Unpin {
+    pub(crate) fn into_changes(self) -> BoxStream<'static, SessionChange> {
         let reported = self.newest.borrow().changes;
         Box::pin(futures_util::stream::unfold((self, reported), |(mut watch, reported)| async move {
             loop {

@@ -1,10 +1,9 @@
 //! Follows the commits of a session, from whatever process they come.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::Stream;
+use futures_util::stream::BoxStream;
 use stepfold_session_scopes::{
     CommittedEvent, EventRange, GetSession, LifeId, Session, SessionError, SessionKey, SessionStore,
 };
@@ -70,7 +69,7 @@ impl Runner {
         &self,
         session: impl Into<FollowedSession>,
         after_version: u64,
-    ) -> Pin<Box<dyn Stream<Item = Result<CommittedEvent, RunnerError>> + Send>> {
+    ) -> BoxStream<'static, Result<CommittedEvent, RunnerError>> {
         let FollowedSession { key, life } = session.into();
         let (runner, watch) = (self.clone(), self.0.changes.watch_session(&key));
         let read = VecDeque::new();

@@ -1,8 +1,7 @@
 //! Watches which sessions change: all, those of a user, or one.
 
-use std::pin::Pin;
-
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use stepfold_session_scopes::{SessionKey, UserId};
 
 use crate::core::runner_core::Runner;
@@ -12,9 +11,9 @@ use crate::core::watchers::SessionChange;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WatchScope {
-    /// Those that the runner and its clones work in.
+    /// The sessions that the runner and its clones work in.
     All,
-    /// Those of one user. Other processes may have changed some when [`SessionChange::Missed`] says so: when the store
+    /// The sessions of one user. Other processes may have changed some when [`SessionChange::Missed`] says so: when the store
     /// [notifies](stepfold_session_scopes::SessionStore::notices) of it, and every 15 seconds; each second, if it does
     /// not notify.
     User(UserId),
@@ -65,19 +64,16 @@ impl Runner {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub async fn watch(
-        &self,
-        sessions: impl Into<WatchScope>,
-    ) -> Pin<Box<dyn Stream<Item = SessionChange> + Send>> {
+    pub async fn watch(&self, sessions: impl Into<WatchScope>) -> BoxStream<'static, SessionChange> {
         let changes = &self.0.changes;
         match sessions.into() {
-            WatchScope::All => Box::pin(changes.watch()),
+            WatchScope::All => changes.watch(),
             WatchScope::User(user) => {
                 let changes = changes.watch_user(&user);
                 self.listen_to_notices().await;
                 futures_util::stream::select(changes, Box::pin(self.poll_ticks())).boxed()
             }
-            WatchScope::Session(key) => Box::pin(changes.watch_session(&key).into_changes()),
+            WatchScope::Session(key) => changes.watch_session(&key).into_changes(),
         }
     }
 }

@@ -1,43 +1,22 @@
 //! Outcomes that come later: delivered under a token from any process, once; deadlines that pass; durable timers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, AskReason, DecisionError, Exit, Pause};
 use stepfold_runner::session_scopes::{ListSessions, ListUnattended, SessionStore, Timestamp, Unattended};
-use stepfold_runner::{RecoverOptions, Runner, RunnerError, SessionHandle, WallClock};
+use stepfold_runner::{Runner, RunnerError, SessionHandle};
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
 use tokio::sync::Notify;
 
 use crate::crash::server::server;
 use crate::crash::store::open;
-use crate::world::{Fault, Trace, World, each_store, process, threads};
+use crate::world::{Fault, ManualClock, Trace, World, each_store, process, recover, threads};
 
 const PAUSED: Exit = Exit::Paused(Pause::Approval);
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// A clock that continues when it is told to.
-#[derive(Clone)]
-struct Hand(Arc<AtomicI64>);
-
-impl Hand {
-    fn new() -> Self {
-        Hand(Arc::new(AtomicI64::new(1_700_000_000_000_000)))
-    }
-
-    fn goes_on(&self, time: Duration) {
-        self.0.fetch_add(i64::try_from(time.as_micros()).unwrap(), Ordering::SeqCst);
-    }
-}
-
-impl WallClock for Hand {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
-    }
-}
 
 const SCRIPT: &str = "assistant: > c1 taxi()\nassistant: done\nassistant: again";
 
@@ -66,7 +45,7 @@ fn agent(trace: &Trace, minutes: u32) -> AgentBuilder {
     Agent::builder(Script::parse(SCRIPT).unwrap()).tools([taxi(trace, minutes)])
 }
 
-fn runner(world: &World, worker: &str, agent: AgentBuilder, clock: &Hand) -> Runner {
+fn runner(world: &World, worker: &str, agent: AgentBuilder, clock: &ManualClock) -> Runner {
     let runner = world.runner(agent.build().unwrap()).worker(worker).unwrap();
     runner.clock(clock.clone()).claim_for(Duration::from_secs(10)).build()
 }
@@ -100,10 +79,6 @@ async fn unattended(runner: &Runner) -> Vec<Unattended> {
     runner.store().unattended(now).await.unwrap()
 }
 
-async fn recover(runner: &Runner) {
-    runner.recover(RecoverOptions::new().once()).await.unwrap();
-}
-
 fn is_not_awaited(error: &RunnerError) -> bool {
     matches!(error, RunnerError::NotAwaited { .. })
 }
@@ -111,7 +86,7 @@ fn is_not_awaited(error: &RunnerError) -> bool {
 #[test]
 fn an_outcome_is_delivered_from_another_process_once() {
     each_store(|world| {
-        let (trace, clock) = (Trace::default(), Hand::new());
+        let (trace, clock) = (Trace::default(), ManualClock::new());
         let token = process(async { waits(&runner(world, "a", agent(&trace, 0), &clock)).await.1 });
         assert_eq!(trace.take(), ["ordered"]);
         process(async {
@@ -138,7 +113,7 @@ fn an_outcome_is_delivered_from_another_process_once() {
 #[test]
 fn a_failure_is_for_the_model_and_an_outcome_has_to_fit() {
     each_store(|world| {
-        let (trace, clock) = (Trace::default(), Hand::new());
+        let (trace, clock) = (Trace::default(), ManualClock::new());
         let wait =
             async |context: ToolContext| context.later("form").schema(json!({"type": "integer"})).outcome();
         let tool = Tool::new("taxi", "Waits.", wait).build().unwrap();
@@ -166,15 +141,15 @@ fn a_failure_is_for_the_model_and_an_outcome_has_to_fit() {
 #[test]
 fn a_deadline_that_passes_is_an_outcome() {
     each_store(|world| {
-        let (trace, clock) = (Trace::default(), Hand::new());
+        let (trace, clock) = (Trace::default(), ManualClock::new());
         let token = process(async { waits(&runner(world, "a", agent(&trace, 5), &clock)).await.1 });
         process(async {
             let runner = runner(world, "b", agent(&trace, 5), &clock);
-            clock.goes_on(MINUTE * 4);
+            clock.advance(MINUTE * 4);
             recover(&runner).await;
             let session = runner.session("ada", "s1").await.unwrap();
             assert_eq!(session.pending().await.unwrap().len(), 1);
-            clock.goes_on(MINUTE);
+            clock.advance(MINUTE);
             // No worker has noticed yet, and the deadline has passed anyway.
             let late = runner.complete(&token, Ok(json!(9))).await.unwrap_err();
             let RunnerError::Decision { error, .. } = &late else { panic!("{late}") };
@@ -199,13 +174,13 @@ fn a_deadline_that_passes_is_an_outcome() {
 #[test]
 fn a_message_after_the_deadline_continues_with_the_run() {
     each_store(|world| {
-        let (trace, clock) = (Trace::default(), Hand::new());
+        let (trace, clock) = (Trace::default(), ManualClock::new());
         process(async {
             let runner = runner(world, "a", agent(&trace, 5), &clock);
             let (session, _) = waits(&runner).await;
             let error = session.run("hello?").await.unwrap_err();
             assert!(matches!(error, RunnerError::Pending { .. }), "{error}");
-            clock.goes_on(MINUTE * 5);
+            clock.advance(MINUTE * 5);
             let outcome = session.run("hello?").await.unwrap();
             assert_eq!((outcome.text(), outcome.recovered().len()), ("again".into(), 1));
         });
@@ -215,7 +190,7 @@ fn a_message_after_the_deadline_continues_with_the_run() {
 #[test]
 fn a_timer_outlives_its_process() {
     each_store(|world| {
-        let clock = Hand::new();
+        let clock = ManualClock::new();
         let remind = async |context: ToolContext| {
             context.sleep_for("first", MINUTE)?;
             context.sleep_for("second", MINUTE * 60)?;
@@ -232,7 +207,7 @@ fn a_timer_outlives_its_process() {
         for (passes, is_done) in
             [(MINUTE / 2, false), (MINUTE, false), (MINUTE * 30, false), (MINUTE * 30, true)]
         {
-            clock.goes_on(passes);
+            clock.advance(passes);
             process(async {
                 let runner = runner(world, "b", agent(), &clock);
                 recover(&runner).await;
@@ -259,7 +234,7 @@ async fn of_several_outcomes_at_once_one_counts_over_postgresql() {
 
 async fn of_several(world: &World) {
     for round in 0..4 {
-        let (trace, clock) = (Trace::default(), Hand::new());
+        let (trace, clock) = (Trace::default(), ManualClock::new());
         {
             let workers: Vec<Runner> = ["a", "b", "c"]
                 .map(|name| runner(world, &format!("{name}{round}"), agent(&trace, 5), &clock))
@@ -270,7 +245,7 @@ async fn of_several(world: &World) {
             // In half of the rounds, the deadline passes at the same moment.
             let passes = async {
                 if round % 2 == 1 {
-                    clock.goes_on(MINUTE * 5);
+                    clock.advance(MINUTE * 5);
                     recover(&workers[2]).await;
                 }
             };
@@ -288,7 +263,7 @@ async fn of_several(world: &World) {
                 .filter_map(|(outcome, ended)| ended.is_ok().then(|| json!(outcome)))
                 .collect();
             // What was delivered is brought to its end, if it is not by now.
-            clock.goes_on(MINUTE * 10);
+            clock.advance(MINUTE * 10);
             let last = workers[2].session("ada", &*format!("s{round}")).await.unwrap();
             while last.last_run().await.unwrap().unwrap().exit().is_none() {
                 recover(&workers[2]).await;
@@ -309,7 +284,7 @@ async fn of_several(world: &World) {
 #[test]
 fn an_outcome_that_comes_before_the_run_waits_is_not_lost() {
     each_store(|world| {
-        let (trace, clock, go) = (Trace::default(), Hand::new(), Arc::new(Notify::new()));
+        let (trace, clock, go) = (Trace::default(), ManualClock::new(), Arc::new(Notify::new()));
         let slow = {
             let go = Arc::clone(&go);
             move || {
@@ -367,7 +342,7 @@ fn a_crash_at_any_commit_loses_no_outcome() {
 }
 
 fn crash(world: &World, id: &str, passes: bool, fault: (usize, Fault)) {
-    let (trace, clock) = (Trace::default(), Hand::new());
+    let (trace, clock) = (Trace::default(), ManualClock::new());
     world.wire.faults([fault]);
     let wait = async |worker: &str| {
         let runner = runner(world, worker, agent(&trace, 5), &clock);
@@ -381,7 +356,7 @@ fn crash(world: &World, id: &str, passes: bool, fault: (usize, Fault)) {
         match token {
             Some(token) if !passes => drop(runner.complete(&token, Ok(json!(9))).await.unwrap()),
             _ => {
-                clock.goes_on(MINUTE * 5);
+                clock.advance(MINUTE * 5);
                 recover(&runner).await;
             }
         }
@@ -389,11 +364,11 @@ fn crash(world: &World, id: &str, passes: bool, fault: (usize, Fault)) {
     };
     for round in 0..3 {
         world.wire.process(wait(&format!("a{round}")));
-        clock.goes_on(Duration::from_secs(11));
+        clock.advance(Duration::from_secs(11));
     }
     for round in 0..3 {
         world.wire.process(end(&format!("b{round}")));
-        clock.goes_on(Duration::from_secs(11));
+        clock.advance(Duration::from_secs(11));
     }
     world.wire.faults([]);
     process(async {
@@ -411,7 +386,7 @@ fn crash(world: &World, id: &str, passes: bool, fault: (usize, Fault)) {
 #[test]
 fn a_fork_waits_by_itself_and_a_rewind_takes_the_wait_back() {
     each_store(|world| {
-        let (trace, clock) = (Trace::default(), Hand::new());
+        let (trace, clock) = (Trace::default(), ManualClock::new());
         process(async {
             let runner = runner(world, "a", agent(&trace, 5), &clock);
             let (session, token) = waits(&runner).await;
@@ -419,7 +394,7 @@ fn a_fork_waits_by_itself_and_a_rewind_takes_the_wait_back() {
             runner.complete(&token, Ok(json!(9))).await.unwrap();
             assert!(said(&session).await.contains("tool c1: 9"));
             assert_eq!(fork.pending().await.unwrap().len(), 1);
-            clock.goes_on(MINUTE * 5);
+            clock.advance(MINUTE * 5);
             recover(&runner).await;
             assert!(said(&fork).await.contains("its deadline has passed"));
 
@@ -429,7 +404,7 @@ fn a_fork_waits_by_itself_and_a_rewind_takes_the_wait_back() {
             other.rewind(0).await.unwrap();
             let error = runner.complete(&token, Ok(json!(9))).await.unwrap_err();
             assert!(is_not_awaited(&error), "{error}");
-            clock.goes_on(MINUTE * 5);
+            clock.advance(MINUTE * 5);
             recover(&runner).await;
             assert_eq!(unattended(&runner).await, []);
             // What the same call waits for in the next run is another outcome.
@@ -442,7 +417,7 @@ fn a_fork_waits_by_itself_and_a_rewind_takes_the_wait_back() {
 #[test]
 fn a_token_that_is_none_is_refused() {
     each_store(|world| {
-        let (trace, clock) = (Trace::default(), Hand::new());
+        let (trace, clock) = (Trace::default(), ManualClock::new());
         process(async {
             let runner = runner(world, "a", agent(&trace, 0), &clock);
             let (_, token) = waits(&runner).await;
@@ -460,7 +435,7 @@ fn a_token_that_is_none_is_refused() {
 #[test]
 fn a_remote_agent_is_called_once_and_waited_for() {
     each_store(|world| {
-        let (trace, clock) = (Trace::default(), Hand::new());
+        let (trace, clock) = (Trace::default(), ManualClock::new());
         let mut token: Option<String> = None;
         for round in 0..6 {
             // In real time: the call has a timeout, and paused time passes while the store is at work.
@@ -494,7 +469,7 @@ fn a_remote_agent_is_called_once_and_waited_for() {
                     other.pending().await.unwrap().pop().and_then(|request| request.token).or(token.take());
                 assert_eq!(said(&session).await.contains("tool c1: nine o'clock"), round > 3);
             });
-            clock.goes_on(MINUTE);
+            clock.advance(MINUTE);
         }
         // A process may have ended between the outcome and its commit: the call is idempotent, and runs again.
         let mut trace = trace.take();

@@ -1,6 +1,6 @@
 //! Marks of sessions that wait for a worker: what another worker leaves between a look and a claim stays listed.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use stepfold_runner::session_scopes::{
     EnqueueInput, Enqueued, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry, ListSessions,
     ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, Receipt, ReleaseClaim,
     RenewClaim, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage,
-    SessionStore, Timestamp, Unattended, UserId, WorkerId, WriteScope,
+    SessionStore, Unattended, UserId, WorkerId, WriteScope,
 };
-use stepfold_runner::{RecoverOptions, Runner, RunnerError, SessionHandle, WallClock};
+use stepfold_runner::{Runner, RunnerError, WallClock};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 use stepfold_tools::{Tool, ToolContext, ToolError};
 
-use crate::world::hand_on;
+use crate::world::{ManualClock, exit_of_last_run, hand_on, recover};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const CLAIM: Duration = Duration::from_secs(10);
@@ -90,16 +90,6 @@ impl SessionStore for Between {
     }
 }
 
-/// A clock that continues when it is told to.
-#[derive(Clone)]
-struct Hand(Arc<AtomicI64>);
-
-impl WallClock for Hand {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
-    }
-}
-
 /// Orders a taxi, for which it waits; then the model answers, or is overloaded.
 fn agent(answers: bool) -> Agent {
     let taxi =
@@ -114,17 +104,9 @@ fn agent(answers: bool) -> Agent {
     Agent::builder(script).tools([tool]).build().unwrap()
 }
 
-fn runner<S: SessionStore + 'static>(worker: &str, agent: Agent, store: S, clock: &Hand) -> Runner {
+fn runner<S: SessionStore + 'static>(worker: &str, agent: Agent, store: S, clock: &ManualClock) -> Runner {
     let runner = Runner::builder(agent, store).app("marks").unwrap().worker(worker).unwrap();
     runner.clock(clock.clone()).claim_for(CLAIM).build()
-}
-
-async fn recover(runner: &Runner) {
-    runner.recover(RecoverOptions::new().once()).await.unwrap();
-}
-
-async fn exit(session: &SessionHandle) -> Option<Exit> {
-    session.last_run().await.unwrap().and_then(|run| run.exit().cloned())
 }
 
 /// Delivers what a session waits for, by a worker whose model then fails.
@@ -135,13 +117,12 @@ async fn leaves_unfinished(runner: Runner, id: &'static str) {
     if let Some(running) = session.running() {
         running.outcome().await.unwrap_err();
     }
-    assert_eq!(exit(&session).await, None);
+    assert_eq!(exit_of_last_run(&session).await, None);
 }
 
 #[tokio::test]
 async fn a_fork_that_another_worker_left_unfinished_stays_listed() {
-    let (clock, store) =
-        (Hand(Arc::new(AtomicI64::new(1_700_000_000_000_000))), AnyStore::new(MemoryStore::new()));
+    let (clock, store) = (ManualClock::new(), AnyStore::new(MemoryStore::new()));
     let between = Between::new(store.clone());
     let first = runner("a", agent(true), between.clone(), &clock);
     let session = first.session("ada", "s1").await.unwrap();
@@ -155,15 +136,15 @@ async fn a_fork_that_another_worker_left_unfinished_stays_listed() {
 
     let third = runner("c", agent(true), store, &clock);
     recover(&third).await;
-    assert_eq!(exit(&third.session("ada", "fork").await.unwrap()).await, Some(Exit::Text));
-    assert_eq!(exit(&fork).await, Some(Exit::Text));
+    assert_eq!(exit_of_last_run(&third.session("ada", "fork").await.unwrap()).await, Some(Exit::Text));
+    assert_eq!(exit_of_last_run(&fork).await, Some(Exit::Text));
 }
 
 /// A worker died with a claim on a session without work; one that clears the claim may come late, before any of its claims.
 #[tokio::test]
 async fn a_run_that_was_left_while_a_claim_is_cleared_stays_listed() {
     for number in 0..3 {
-        let clock = Hand(Arc::new(AtomicI64::new(1_700_000_000_000_000)));
+        let clock = ManualClock::new();
         let store = AnyStore::new(MemoryStore::new());
         let between = Between::new(store.clone());
         let first = runner("a", agent(true), between.clone(), &clock);
@@ -171,7 +152,7 @@ async fn a_run_that_was_left_while_a_claim_is_cleared_stays_listed() {
         let dead = WorkerId::new("dead").unwrap();
         let claim = ClaimSession::new(session.key().clone(), dead, CLAIM, clock.now());
         store.claim(claim).await.unwrap();
-        clock.0.fetch_add(60_000_000, Ordering::SeqCst);
+        clock.advance(MINUTE);
 
         let overloaded = ModelError::new(ModelErrorKind::Overloaded, "come back later");
         let fails = Agent::builder(Script::parse("").unwrap().then_fail(overloaded)).build().unwrap();
@@ -190,6 +171,6 @@ async fn a_run_that_was_left_while_a_claim_is_cleared_stays_listed() {
         let third = runner("c", answers, store, &clock);
         recover(&third).await;
         let session = third.session("ada", "s1").await.unwrap();
-        assert_eq!(exit(&session).await, Some(Exit::Text), "before claim {number}");
+        assert_eq!(exit_of_last_run(&session).await, Some(Exit::Text), "before claim {number}");
     }
 }

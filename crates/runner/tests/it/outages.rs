@@ -1,19 +1,16 @@
 //! What is held while the store is away, and clocks that are set meanwhile.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, ApprovalRequest, Decision, Exit, Pause};
-use stepfold_runner::session_scopes::Timestamp;
-use stepfold_runner::{RecoverOptions, Runner, RunnerError, WallClock};
+use stepfold_runner::{RecoverOptions, Runner, RunnerError};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use crate::world::{Fault, World, each_store, process, threads};
+use crate::world::{Fault, ManualClock, World, each_store, process, recover, threads};
 
 const SCRIPT: &str = "assistant: > c1 pay()\nassistant: done";
 
@@ -57,26 +54,6 @@ fn a_shutdown_ends_what_is_held() {
     });
 }
 
-/// A clock that is set.
-#[derive(Clone)]
-struct Set(Arc<AtomicI64>);
-
-impl Set {
-    fn new() -> Self {
-        Set(Arc::new(AtomicI64::new(1_700_000_000_000_000)))
-    }
-
-    fn by(&self, seconds: i64) {
-        self.0.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
-    }
-}
-
-impl WallClock for Set {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
-    }
-}
-
 /// A model that fails, and tells when it was asked.
 struct Failing(UnboundedSender<Instant>);
 
@@ -95,7 +72,7 @@ impl ChatModel for Failing {
 /// each is longer by less than this time.
 async fn check_pauses(world: &World, hours: i64, late: Duration) {
     const PAUSE: Duration = Duration::from_millis(100);
-    let (clock, (asked, mut attempts)) = (Set::new(), unbounded_channel());
+    let (clock, (asked, mut attempts)) = (ManualClock::new(), unbounded_channel());
     let agent = Agent::builder(Failing(asked)).name("clerk").build().unwrap();
     let runner = world.runner(agent).clock(clock.clone()).build();
     runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap_err();
@@ -111,7 +88,7 @@ async fn check_pauses(world: &World, hours: i64, late: Duration) {
         assert!(passed.is_none_or(|passed| passed >= least), "{hours} hours: {passed:?}");
         before = now;
         if pause == 1 {
-            clock.by(hours * 3_600);
+            clock.step(hours * 3_600);
         }
     }
     assert!(runner.shutdown(Duration::from_secs(10)).await);
@@ -156,7 +133,7 @@ fn pay(world: &World) -> Tool {
 }
 
 /// A worker whose agent calls this tool, with these instructions: with others, its agent has changed.
-fn worker(world: &World, name: &str, tool: &str, instructions: &str, clock: &Set) -> Runner {
+fn worker(world: &World, name: &str, tool: &str, instructions: &str, clock: &ManualClock) -> Runner {
     let script = Script::parse(&format!("assistant: > c1 {tool}()\nassistant: done")).unwrap();
     let agent = Agent::builder(script).name("clerk").instructions(instructions);
     let agent = agent.tools([taxi(world), pay(world)]).build().unwrap();
@@ -164,7 +141,7 @@ fn worker(world: &World, name: &str, tool: &str, instructions: &str, clock: &Set
 }
 
 /// A run that waits, and the session of it in a process of the old version.
-fn waits(world: &World, tool: &str, clock: &Set) -> ApprovalRequest {
+fn waits(world: &World, tool: &str, clock: &ManualClock) -> ApprovalRequest {
     let request = process(async {
         let session = worker(world, "old", tool, "Be brief.", clock).session("ada", "s1").await.unwrap();
         assert_eq!(session.run("go").await.unwrap().exit(), &Exit::Paused(Pause::Approval));
@@ -175,7 +152,7 @@ fn waits(world: &World, tool: &str, clock: &Set) -> ApprovalRequest {
 }
 
 /// The outcome of the run in a process of the old version: its transcript, and what was done.
-fn finished(world: &World, tool: &str, clock: &Set) -> (String, Vec<String>) {
+fn finished(world: &World, tool: &str, clock: &ManualClock) -> (String, Vec<String>) {
     // Nothing was continued by the new version.
     assert_eq!(world.trace.take(), [""; 0]);
     let said = process(async {
@@ -187,16 +164,12 @@ fn finished(world: &World, tool: &str, clock: &Set) -> (String, Vec<String>) {
     (said, world.trace.take())
 }
 
-async fn recover(runner: &Runner) {
-    runner.recover(RecoverOptions::new().once()).await.unwrap();
-}
-
 /// While a run waits, a new version of its agent is deployed. Its workers store what comes, and do not continue the run; a
 /// worker of the old version does.
 #[test]
 fn an_outcome_is_stored_whatever_agent_is_there() {
     each_store(|world| {
-        let clock = Set::new();
+        let clock = ManualClock::new();
         let token = waits(world, "taxi", &clock).token.unwrap();
         process(async {
             let runner = worker(world, "new", "taxi", "Be polite.", &clock);
@@ -212,7 +185,7 @@ fn an_outcome_is_stored_whatever_agent_is_there() {
 #[test]
 fn a_decision_is_stored_whatever_agent_is_there() {
     each_store(|world| {
-        let clock = Set::new();
+        let clock = ManualClock::new();
         let id = waits(world, "pay", &clock).id;
         process(async {
             let runner = worker(world, "new", "pay", "Be polite.", &clock);
@@ -234,9 +207,9 @@ fn a_decision_is_stored_whatever_agent_is_there() {
 #[test]
 fn a_deadline_that_passes_is_stored_whatever_agent_is_there() {
     each_store(|world| {
-        let clock = Set::new();
+        let clock = ManualClock::new();
         let token = waits(world, "taxi", &clock).token.unwrap();
-        clock.by(601);
+        clock.advance(Duration::from_secs(601));
         process(async {
             let runner = worker(world, "new", "taxi", "Be polite.", &clock);
             recover(&runner).await;

@@ -1,7 +1,6 @@
 //! Recovery: runs that no worker has are completed by another worker.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,15 +9,12 @@ use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Exit};
 use stepfold_runner::session_scopes::{
     EventRange, ListUnattended, ReadInbox, SessionKey, SessionStore, Timestamp, Unattended,
 };
-use stepfold_runner::{
-    RecoverOptions, Runner, RunnerError, SessionChange, SessionHandle, WallClock, WatchScope,
-    is_left_to_person,
-};
+use stepfold_runner::{RecoverOptions, Runner, RunnerError, SessionChange, WatchScope, is_left_to_person};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect};
 use tokio::time::Instant;
 
-use crate::world::{Echo, Fault, World, each_store, id_at, process, schema};
+use crate::world::{Echo, Fault, ManualClock, World, each_store, exit_of_last_run, id_at, process, schema};
 
 const SCRIPT: &str = "\
 assistant: > c1 look()
@@ -26,26 +22,10 @@ assistant: > c2 pay()
 assistant: done
 ";
 
-/// A clock that continues when it is told to.
-#[derive(Clone, Default)]
-struct Hand(Arc<AtomicI64>);
-
-impl Hand {
-    fn goes_on(&self, time: Duration) {
-        self.0.fetch_add(i64::try_from(time.as_micros()).unwrap(), Ordering::SeqCst);
-    }
-}
-
-impl WallClock for Hand {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
-    }
-}
-
 const CLAIM: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 
-fn runner(world: &World, worker: &str, agent: AgentBuilder, clock: &Hand) -> Runner {
+fn runner(world: &World, worker: &str, agent: AgentBuilder, clock: &ManualClock) -> Runner {
     let runner = world.runner(agent.build().unwrap()).worker(worker).unwrap();
     runner.clock(clock.clone()).claim_for(CLAIM).build()
 }
@@ -56,18 +36,13 @@ async fn unattended(runner: &Runner) -> Vec<Unattended> {
     runner.store().unattended(ListUnattended::new(app, far)).await.unwrap()
 }
 
-/// How the last run of a session has ended, if it has.
-async fn exit(session: &SessionHandle) -> Option<Exit> {
-    session.last_run().await.unwrap().and_then(|run| run.exit().cloned())
-}
-
 /// Processes that die at each append; another one finds what they left, when the claim has expired and not before.
 #[test]
 fn what_a_dead_worker_left_is_brought_to_its_end() {
     each_store(|world| {
         for append in 0..6 {
             for fault in [Fault::DiesBefore, Fault::DiesAfter] {
-                let (clock, id) = (Hand::default(), format!("s-{append}-{fault:?}"));
+                let (clock, id) = (ManualClock::new(), format!("s-{append}-{fault:?}"));
                 world.wire.faults([(append, fault)]);
                 let has_died = world
                     .wire
@@ -85,10 +60,10 @@ fn what_a_dead_worker_left_is_brought_to_its_end() {
                     let session = runner.session("ada", &*id).await.unwrap();
                     let is_claimed = session.read(EventRange::None).await.unwrap().claim.is_some();
                     runner.recover(RecoverOptions::new().once()).await.unwrap();
-                    assert_eq!(is_claimed, exit(&session).await.is_none(), "{append} {fault:?}");
-                    clock.goes_on(CLAIM);
+                    assert_eq!(is_claimed, exit_of_last_run(&session).await.is_none(), "{append} {fault:?}");
+                    clock.advance(CLAIM);
                     runner.recover(RecoverOptions::new().once()).await.unwrap();
-                    assert_eq!(exit(&session).await, Some(Exit::Text));
+                    assert_eq!(exit_of_last_run(&session).await, Some(Exit::Text));
                     assert_eq!(session.state().await.unwrap().messages().len(), 6);
                     assert!(unattended(&runner).await.is_empty());
                 });
@@ -103,12 +78,12 @@ fn what_a_dead_worker_left_is_brought_to_its_end() {
 fn the_longest_waiting_session_comes_first() {
     each_store(|world| {
         process(async {
-            let clock = Hand::default();
+            let clock = ManualClock::new();
             let first = runner(world, "first", world.overloaded(), &clock);
             for user in ["eve", "ada", "bob"] {
                 let session = first.session(user, "s1").await.unwrap();
                 session.run("hello").await.unwrap_err();
-                clock.goes_on(Duration::from_secs(1));
+                clock.advance(Duration::from_secs(1));
             }
             let agent = stepfold_runner::agent_loop::Agent::builder(Echo).name("clerk").schema(schema());
             let second = runner(world, "second", agent, &clock);
@@ -157,11 +132,11 @@ impl ChatModel for Hanging {
 #[test]
 fn no_user_takes_all_places() {
     process(async {
-        let (world, clock) = (World::in_memory(), Hand::default());
+        let (world, clock) = (World::in_memory(), ManualClock::new());
         let first = runner(&world, "first", world.overloaded(), &clock);
         let leave = async |user: &str, id: &str| {
             first.session(user, id).await.unwrap().run("hello").await.unwrap_err();
-            clock.goes_on(Duration::from_secs(1));
+            clock.advance(Duration::from_secs(1));
         };
         for id in ["s1", "s2", "s3", "s4", "s5"] {
             leave("ada", id).await;
@@ -188,7 +163,7 @@ fn no_user_takes_all_places() {
         recovery.await.unwrap().unwrap();
 
         // One at a time: users take turns.
-        clock.goes_on(CLAIM);
+        clock.advance(CLAIM);
         let third = runner(&world, "third", world.agent(&"assistant: hi\n".repeat(6)), &clock);
         let mut changes = third.watch(WatchScope::All).await;
         third.recover(RecoverOptions::new().parallel(1).once()).await.unwrap();
@@ -207,19 +182,19 @@ fn no_user_takes_all_places() {
 #[test]
 fn many_sessions_of_two_users_hide_no_other_one() {
     process(async {
-        let (world, clock) = (World::in_memory(), Hand::default());
+        let (world, clock) = (World::in_memory(), ManualClock::new());
         let first = runner(&world, "first", world.overloaded(), &clock);
         let leave = async |user: &str, number: usize| {
             let session = first.session(user, format!("s{number}")).await.unwrap();
             session.run("hello").await.unwrap_err();
-            clock.goes_on(Duration::from_secs(1));
+            clock.advance(Duration::from_secs(1));
         };
         for number in 0..60 {
             leave("ada", number).await;
             leave("bob", number).await;
         }
         leave("cyd", 0).await;
-        clock.goes_on(CLAIM);
+        clock.advance(CLAIM);
         let second = runner(&world, "second", world.agent(&"assistant: hi\n".repeat(121)), &clock);
         let mut changes = second.watch(WatchScope::All).await;
         let recovery = tokio::spawn(second.recover(RecoverOptions::new().parallel(2)));
@@ -258,7 +233,7 @@ impl ChatModel for Failing {
 /// The pauses between the attempts of a run whose model fails in this way, in milliseconds, within this time.
 fn pauses_of(kind: ModelErrorKind, within: Duration) -> Vec<u128> {
     process(async {
-        let (world, clock, asked) = (World::in_memory(), Hand::default(), Asked::default());
+        let (world, clock, asked) = (World::in_memory(), ManualClock::new(), Asked::default());
         let agent = stepfold_runner::agent_loop::Agent::builder(Failing(Arc::clone(&asked), kind));
         let runner = runner(&world, "first", agent.name("clerk"), &clock);
         let session = runner.session("ada", "s1").await.unwrap();
@@ -314,7 +289,7 @@ fn a_run_that_would_fail_again_is_left_to_a_person() {
         let pauses = pauses_of(kind.clone(), Duration::from_secs(40));
         assert!(pauses.len() <= 1, "{kind:?}: {pauses:?}");
         each_store(|world| {
-            let (clock, asked) = (Hand::default(), Asked::default());
+            let (clock, asked) = (ManualClock::new(), Asked::default());
             let failing = || {
                 let model = Failing(Arc::clone(&asked), kind.clone());
                 runner(world, "first", Agent::builder(model).name("clerk").schema(schema()), &clock)
@@ -330,7 +305,7 @@ fn a_run_that_would_fail_again_is_left_to_a_person() {
             });
             // Processes that come and go, and time that passes, ask nothing.
             for _ in 0..3 {
-                clock.goes_on(CLAIM * 100);
+                clock.advance(CLAIM * 100);
                 process(async {
                     let runner = failing();
                     runner.recover(RecoverOptions::new().once()).await.unwrap();
@@ -361,7 +336,7 @@ fn a_run_that_would_fail_again_is_left_to_a_person() {
 #[test]
 fn what_a_worker_left_that_is_known_to_be_dead_is_taken_at_the_start() {
     each_store(|world| {
-        let clock = Hand::default();
+        let clock = ManualClock::new();
         for (user, worker) in [("ada", "dead"), ("bob", "alive")] {
             world.wire.faults([(2, Fault::DiesBefore)]);
             let has_died = world
@@ -380,7 +355,7 @@ fn what_a_worker_left_that_is_known_to_be_dead_is_taken_at_the_start() {
             let next = world.runner(agent).worker("next").unwrap().clock(clock.clone()).claim_for(CLAIM);
             let next = next.worker_is_dead(|worker| worker.as_str() == "dead").build();
             next.recover(RecoverOptions::new().once()).await.unwrap();
-            let ended = async |user| exit(&next.session(user, "s1").await.unwrap()).await;
+            let ended = async |user| exit_of_last_run(&next.session(user, "s1").await.unwrap()).await;
             assert_eq!(ended("ada").await, Some(Exit::Text));
             assert_eq!(ended("bob").await, None, "its worker may be at work");
         });
@@ -396,14 +371,14 @@ fn a_run_that_waits_for_decisions_is_left_alone() {
             world.agent(SCRIPT).tools(vec![world.tool("look", Effect::Pure).build().unwrap(), pay])
         };
         process(async {
-            let clock = Hand::default();
+            let clock = ManualClock::new();
             let runner = runner(world, "first", asking(), &clock);
             let session = runner.session("ada", "s1").await.unwrap();
             session.run("go on").await.unwrap();
             // A message waits behind it.
             session.send_once("m2", "thanks").await.unwrap().await.unwrap_err();
             let version = session.read(EventRange::None).await.unwrap().version;
-            clock.goes_on(CLAIM);
+            clock.advance(CLAIM);
             runner.recover(RecoverOptions::new().once()).await.unwrap();
             assert_eq!(session.read(EventRange::None).await.unwrap().version, version);
             let id = id_at(&session, "c2").await;
@@ -416,7 +391,7 @@ fn a_run_that_waits_for_decisions_is_left_alone() {
 #[test]
 fn an_accepted_message_that_no_worker_took_is_taken() {
     each_store(|world| {
-        let clock = Hand::default();
+        let clock = ManualClock::new();
         world.wire.faults([(0, Fault::DiesBefore)]);
         let died = world.wire.process(async {
             let first = runner(world, "first", world.agent(SCRIPT), &clock);
@@ -429,7 +404,7 @@ fn an_accepted_message_that_no_worker_took_is_taken() {
             let second = runner(world, "second", world.agent(SCRIPT), &clock);
             second.recover(RecoverOptions::new().once()).await.unwrap();
             let session = second.session("ada", "s1").await.unwrap();
-            assert_eq!(exit(&session).await, Some(Exit::Text));
+            assert_eq!(exit_of_last_run(&session).await, Some(Exit::Text));
             let inbox = second.store().inbox(ReadInbox::new(session.key().clone())).await.unwrap();
             assert!(inbox.is_empty());
             // It is known by its key.
@@ -443,7 +418,7 @@ fn an_accepted_message_that_no_worker_took_is_taken() {
 fn a_follower_sees_the_commits_of_all_workers() {
     each_store(|world| {
         process(async {
-            let clock = Hand::default();
+            let clock = ManualClock::new();
             let first = runner(world, "first", world.agent(SCRIPT), &clock);
             let session = first.session("ada", "s1").await.unwrap();
             let commits =

@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use proptest::prelude::ProptestConfig;
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, HookAction, HookContext, Ids};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, ApprovalRequest, Exit, HookAction, HookContext, Ids};
 use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventRange, FindEvent, FindTagged, ForkSession, GetSession, InboxEntry,
@@ -18,7 +19,7 @@ use stepfold_runner::session_scopes::{
     ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError,
     SessionPage, SessionStore, SqliteStore, Timestamp, Unattended, UserId, WriteScope,
 };
-use stepfold_runner::{Runner, RunnerBuilder, SessionHandle, WallClock};
+use stepfold_runner::{RecoverOptions, Runner, RunnerBuilder, SessionHandle, WallClock};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, ReplyStream, Role,
 };
@@ -288,6 +289,41 @@ impl WallClock for Still {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(1_700_000_000_000_000)
     }
+}
+
+/// A clock that a test advances. All its clones show the same time.
+#[derive(Clone)]
+pub(crate) struct ManualClock(Arc<AtomicI64>);
+
+impl ManualClock {
+    pub(crate) fn new() -> Self {
+        ManualClock(Arc::new(AtomicI64::new(1_700_000_000_000_000)))
+    }
+
+    pub(crate) fn advance(&self, time: Duration) {
+        self.0.fetch_add(i64::try_from(time.as_micros()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// Steps by so many seconds, also backwards, as the clock of a system may.
+    pub(crate) fn step(&self, seconds: i64) {
+        self.0.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
+    }
+}
+
+impl WallClock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// Recovers until nothing is left to do.
+pub(crate) async fn recover(runner: &Runner) {
+    runner.recover(RecoverOptions::new().once()).await.unwrap();
+}
+
+/// How the last run of a session has ended, if it has.
+pub(crate) async fn exit_of_last_run(session: &SessionHandle) -> Option<Exit> {
+    session.last_run().await.unwrap().and_then(|run| run.exit().cloned())
 }
 
 /// i1, i2, i3, over all processes.

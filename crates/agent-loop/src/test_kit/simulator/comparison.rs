@@ -162,8 +162,8 @@ impl SimulatedRun {
     }
 
     /// The runs inside of calls, in a step in which something was interrupted, that began with other values than those of
-    /// the whole run. A call comes after those of its reply that write what it reads, and sees their writes. A call whose
-    /// outcome is unknown has none, and what an agent writes that was told of such a call is its own affair. Values are
+    /// the whole run. A call comes after the earlier ones of its reply that write what it reads, and sees their writes. A call whose
+    /// outcome is unknown has none, and an agent that learns of such a call may write anything. Values are
     /// all that a call sees of the others: with the same ones it has to do the same. A run that began in one of the two
     /// only is not among them, and differs.
     fn differing_inner_runs(&self, whole: &SimulatedRun) -> Result<Vec<String>, String> {

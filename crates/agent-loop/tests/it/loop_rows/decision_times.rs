@@ -1,4 +1,4 @@
-//! When a decision comes changes nothing: calls that read what another call writes wait for it, also while it waits
+//! When a decision comes changes nothing: calls that read what an earlier call writes wait for it, also while it waits
 //! for an approver.
 
 use proptest::prelude::*;

@@ -2,7 +2,7 @@
 //! a value depends on the answer, not on the length of the session.
 //!
 //! A history only grows, so an index is never wrong: it is continued with the commits that are new, of whatever process.
-//! What counts at a version is decided when it is read, by the session at that version.
+//! The session at a version decides, when it is read, which writes count there.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -76,7 +76,7 @@ impl LastRun {
         match session.unfinished().await {
             Ok(None) => Ok(LastRun::Ended),
             Ok(Some(run)) => Ok(LastRun::Unfinished(run.pending())),
-            // What begins a run is of its record as well.
+            // The event that begins a run belongs to its record as well.
             // NOTE: An invalid record is a status, not an error: one such session must not fail the list of all sessions
             // (docs/decisions/server.md).
             Err(error) if error.is_invalid_record() || matches!(error, RunnerError::Input { .. }) => {
