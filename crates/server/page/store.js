@@ -163,11 +163,17 @@ async function openApp() {
   changed();
 }
 
+/** For each list that is being read, the changes that came meanwhile. @type {Set<Map<string, import("./types").Changed>>} */
+const reading = new Set();
+
 /** Reads the sessions: those after the known ones, or the newest. @param {boolean} [isMore] */
 export async function listSessions(isMore = false) {
   const { app } = know.view;
   const { search } = know;
   if (!app || !know.ready) return;
+  /** @type {Map<string, import("./types").Changed>} */
+  const changes = new Map();
+  reading.add(changes);
   try {
     let page = await get(`${appPath(app)}/sessions`, { after: isMore ? know.more : undefined, q: search });
     // The server looks at some thousands at once: what is sought may be older.
@@ -175,6 +181,9 @@ export async function listSessions(isMore = false) {
       page = await get(`${appPath(app)}/sessions`, { after: page.next, q: search });
     }
     if (know.view.app !== app || know.search !== search) return;
+    // The list may be older than a change: a session that was deleted meanwhile would come back.
+    for (const one of page.sessions) Object.assign(one, changes.get(one.id));
+    page.sessions = page.sessions.filter((/** @type {any} */ one) => one.status !== "deleted");
     // What was read with "More" stays, below.
     const older = know.sessions.length > 100 && !search ? know.sessions.slice(100) : [];
     const [first, second] = isMore ? [know.sessions, page.sessions] : [page.sessions, older];
@@ -183,6 +192,8 @@ export async function listSessions(isMore = false) {
     if (isMore || !older.length) know.more = page.next ?? null;
   } catch (error) {
     fail(error);
+  } finally {
+    reading.delete(changes);
   }
   changed();
 }
@@ -208,6 +219,7 @@ function listed({ app, id, version, status }) {
     finding = setTimeout(findStopped, 500);
   }
   if (app !== know.view.app) return;
+  for (const changes of reading) changes.set(id, { app, id, version, status });
   const known = know.sessions.find((one) => one.id === id);
   if (status === "deleted") know.sessions = know.sessions.filter((one) => one !== known);
   else if (known) Object.assign(known, { version, status });

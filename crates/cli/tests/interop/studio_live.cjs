@@ -1,6 +1,13 @@
 // The studio while things go wrong: seven tabs, no network, a server that is killed.
 const { studio } = require('./studio_driver.cjs');
 
+/** A promise and the function that resolves it. */
+const signal = () => {
+    const one = {};
+    one.came = new Promise((now) => { one.now = now; });
+    return one;
+};
+
 studio(async (studio) => {
     const seen = {};
     const said = (page, text) => page.getByRole('treeitem', { name: text }).first().waitFor();
@@ -54,8 +61,22 @@ studio(async (studio) => {
     await said(list, /Area 6 has/);
     await list.getByRole('link', { name: /^a,b%2C .*And area 6/ }).waitFor();
     await list.locator('header .status.idle').waitFor();
+    // Its deletion comes while the list is read, whose answer still has it.
+    const [read, answer] = [signal(), signal()];
+    await list.route(/\/apps\/stalls\/sessions(\?|$)/, async (route) => {
+      const response = await route.fetch();
+      read.now();
+      await answer.came;
+      await route.fulfill({ response });
+    });
+    await list.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+    await read.came;
     seen.deleted = (await studio.api('DELETE', `/apps/stalls/sessions/${encodeURIComponent('a,b%2C')}`)).status;
     await odd.waitFor({ state: 'detached' });
+    const listed = list.waitForResponse(/\/apps\/stalls\/sessions(\?|$)/);
+    answer.now();
+    await (await listed).finished();
+    seen.is_back = await odd.waitFor({ state: 'attached', timeout: 1000 }).then(() => true, () => false);
     await list.close();
 
     // The server is killed in the middle of a call while the page is open. A new one goes on, and the page with it.

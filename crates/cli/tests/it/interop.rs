@@ -375,6 +375,7 @@ fn the_studio_while_things_go_wrong() {
         "streams_of_six": 2,
         "questions": 2,
         "deleted": 204,
+        "is_back": false,
         "rows_are_all": true,
     });
     assert_eq!(seen, expected, "{seen:#}");
