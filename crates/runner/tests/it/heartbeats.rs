@@ -65,12 +65,25 @@ const SESSIONS: usize = 20;
 /// Short, so that a run in a call outlives it many times.
 const CLAIM: Duration = Duration::from_millis(600);
 
-fn agent(gate: &Arc<Semaphore>) -> Agent {
+/// Calls that wait until they are let go.
+struct Gate {
+    permits: Semaphore,
+    waiting: AtomicUsize,
+}
+
+impl Gate {
+    fn new() -> Arc<Self> {
+        Arc::new(Gate { permits: Semaphore::new(0), waiting: AtomicUsize::new(0) })
+    }
+}
+
+fn agent(gate: &Arc<Gate>) -> Agent {
     let gate = Arc::clone(gate);
     let wait = move || {
         let gate = Arc::clone(&gate);
         async move {
-            gate.acquire().await.map_err(ToolError::fatal)?.forget();
+            gate.waiting.fetch_add(1, Ordering::SeqCst);
+            gate.permits.acquire().await.map_err(ToolError::fatal)?.forget();
             Ok::<_, ToolError>("done")
         }
     };
@@ -88,7 +101,7 @@ async fn until(holds: impl Fn() -> bool) {
 
 async fn heartbeats(store: AnyStore) {
     let store = Counting { store, together: Arc::default(), alone: Arc::default() };
-    let gate = Arc::new(Semaphore::new(0));
+    let gate = Gate::new();
     let runner = Runner::builder(agent(&gate), store.clone()).app("beats").unwrap().claim_for(CLAIM).build();
     let mut runs = Vec::new();
     for number in 0..SESSIONS {
@@ -96,10 +109,18 @@ async fn heartbeats(store: AnyStore) {
         let invocation = session.send("go").await.unwrap();
         runs.push(tokio::spawn(async move { invocation.outcome().await }));
     }
-    let claims = || store.together.lock().unwrap().iter().filter(|claims| **claims == SESSIONS).count();
+    // Until all wait in their calls, an append may hold a row, whose claim is then renewed alone: by the beat of then, at the
+    // latest, which the second one after it follows.
+    until(|| gate.waiting.load(Ordering::SeqCst) == SESSIONS).await;
+    let beats = || store.together.lock().unwrap().len();
+    let all_wait = beats();
+    until(|| beats() >= all_wait + 2).await;
+    let (begun, alone) = (beats(), store.alone.load(Ordering::SeqCst));
+    let claims =
+        || store.together.lock().unwrap()[begun..].iter().filter(|claims| **claims == SESSIONS).count();
     // Beyond the expiry of any claim that was not renewed.
     until(|| claims() >= 6).await;
-    assert_eq!(store.alone.load(Ordering::SeqCst), 0);
+    assert_eq!(store.alone.load(Ordering::SeqCst), alone);
 
     // Another worker takes one of them.
     let key = runner.key("ada", "s7").unwrap();
@@ -110,7 +131,7 @@ async fn heartbeats(store: AnyStore) {
     assert!(matches!(lost, RunnerError::ClaimLost { .. }), "{lost}");
     let rest = || store.together.lock().unwrap().last() == Some(&(SESSIONS - 1));
     until(rest).await;
-    gate.add_permits(SESSIONS);
+    gate.permits.add_permits(SESSIONS);
     for run in runs {
         assert_eq!(run.await.unwrap().unwrap().text(), "done");
     }
@@ -129,7 +150,7 @@ fn the_heartbeat_outlives_the_runtime_that_began_it() {
         together: Arc::default(),
         alone: Arc::default(),
     };
-    let gate = Arc::new(Semaphore::new(0));
+    let gate = Gate::new();
     let runner = Runner::builder(agent(&gate), store.clone()).claim_for(CLAIM).build();
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -147,7 +168,7 @@ fn the_heartbeat_outlives_the_runtime_that_began_it() {
     let before = beats();
     second.block_on(async {
         until(|| beats() >= before + 6).await;
-        gate.add_permits(2);
+        gate.permits.add_permits(2);
         assert_eq!(two.outcome().await.unwrap().text(), "done");
     });
 }
