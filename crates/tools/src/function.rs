@@ -84,8 +84,9 @@ pub trait ToolReturn {
 
 /// Converts the error of a tool function.
 ///
-/// Implemented for [`ToolError`] and for each error that can be boxed: those of `std`, `thiserror` and `anyhow`. The model
-/// reads their text and causes. Implement it for a type that is no `std::error::Error` to decide who reads it: see
+/// Implemented for [`ToolError`] and for each error that can be boxed: those of `std`, `thiserror` and `anyhow`, and texts. The
+/// model reads their text and causes. A function that asks the user ([`ToolContext::ask`]) or reads an outcome that comes later
+/// returns [`ToolError`] itself, since no other error can carry the question. Implement it for a type that is no `std::error::Error` to decide who reads it: see
 /// [`ToolError::permanent`] and [`ToolError::fatal`].
 ///
 /// # Examples

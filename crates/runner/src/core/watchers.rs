@@ -18,7 +18,9 @@ const MAX_KEPT_OF_USER: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionChange {
-    /// It was created or deleted, an event was stored, a run is resumed, or an invocation has ended.
+    /// It was created or deleted, an event was stored, a run is resumed, or an invocation has ended. Look the session up to learn
+    /// which: a deletion has version 0, as a creation has, and the end of a run may be reported of a session that another
+    /// process has deleted meanwhile.
     Changed {
         /// The session.
         key: SessionKey,
@@ -28,7 +30,7 @@ pub enum SessionChange {
         is_running: bool,
     },
     /// These changes are unknown: the watcher was too slow, or another process made them. The list of sessions shows the
-    /// changed ones.
+    /// changed ones. It may come before changes of this process that are older.
     Missed {
         /// The number of missed changes; 0 if it is unknown.
         changes: u64,

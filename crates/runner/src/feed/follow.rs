@@ -42,7 +42,7 @@ const PAGE: usize = 256;
 impl Runner {
     /// Follows a session: each commit after a version, in order and once, whichever process makes it; those that a
     /// rewind hid as well, and the rewind. It waits for more until it is dropped, and ends after an error: for example
-    /// when the session is deleted, also if it is created again. Commits of this runner are reported at once, and those of
+    /// when the session is deleted, also if it is created again. Without a life, the session of the first read counts. Commits of this runner are reported at once, and those of
     /// others when the store [notifies](SessionStore::notices), within some 50 milliseconds (over SQLite within a
     /// second, while this runner commits itself); without notices within a second. It is woken by what happens in this
     /// session only.

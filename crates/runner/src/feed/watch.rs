@@ -11,13 +11,14 @@ use crate::core::watchers::SessionChange;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WatchScope {
-    /// The sessions that the runner and its clones work in.
+    /// The sessions that the runner and its clones work in, and no changes of other processes.
     All,
     /// The sessions of one user. Other processes may have changed some when [`SessionChange::Missed`] says so: when the store
     /// [notifies](stepfold_session_scopes::SessionStore::notices) of it, and every 15 seconds; each second, if it does
     /// not notify.
     User(UserId),
-    /// One session: its newest change, if the runner made one since the one before.
+    /// One session: its newest change, if the runner or a clone made one since the one before. Changes of other processes are not
+    /// reported: [`Runner::follow`] reports their commits, and ends when the session is deleted.
     Session(SessionKey),
 }
 

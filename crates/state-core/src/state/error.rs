@@ -3,7 +3,7 @@
 use serde_json::error::Category;
 use thiserror::Error;
 
-use crate::decode::DecodeError;
+use crate::decode::{DecodeError, DecodeErrorKind};
 use crate::error_chain::ErrorChain;
 use crate::faults::{Issues, NameList};
 
@@ -170,9 +170,14 @@ impl From<serde_json::Error> for HandlerError {
     }
 }
 
+/// The fault without its path, whose keys may be data, and without a type's own message, which may quote a part of the value:
+/// the current value may be that of another user.
 impl From<DecodeError> for HandlerError {
     fn from(error: DecodeError) -> Self {
-        HandlerError(error.to_string())
+        HandlerError::from(match error.kind() {
+            DecodeErrorKind::Custom => "invalid value for the type",
+            _ => error.message(),
+        })
     }
 }
 

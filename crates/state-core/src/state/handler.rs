@@ -209,7 +209,8 @@ impl Handler {
     /// A custom handler of typed values.
     ///
     /// `merge` gets the current value, `None` if the key is unset or null, and the new one. A value that does not fit `T` is
-    /// an error of the handler that quotes no value. The name and `merge` follow the rules of
+    /// an error of the handler that quotes neither the value nor its keys. A number that JSON does not have, such as an
+    /// infinity, becomes null. The name and `merge` follow the rules of
     /// [`custom`](Handler::custom).
     ///
     /// # Examples
@@ -243,8 +244,10 @@ impl Handler {
     ) -> Self {
         Handler::custom(name, move |current, new| {
             let current = current.filter(|current| !current.is_null()).map(decode).transpose();
-            let current = current.map_err(|error| format!("invalid current value: {error}"))?;
-            let new = decode(&new).map_err(|error| format!("invalid new value: {error}"))?;
+            let current =
+                current.map_err(|error| format!("invalid current value: {}", HandlerError::from(error)))?;
+            let new =
+                decode(&new).map_err(|error| format!("invalid new value: {}", HandlerError::from(error)))?;
             Ok(serde_json::to_value(merge(current, new)?)?)
         })
     }
