@@ -4,7 +4,7 @@
 //! a reply runs before all decisions about that reply are available. Otherwise the order of the decisions
 //! would determine what a call reads, and the same step would not always give the same state.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::future::Future;
 use std::time::{Duration, SystemTime};
 
@@ -287,6 +287,18 @@ impl Decision {
     /// The call runs with these arguments.
     pub fn modify(arguments: impl Into<Value>) -> Self {
         Decision::Modify { arguments: arguments.into() }
+    }
+}
+
+impl fmt::Display for Decision {
+    /// The decision about a call, such as `rejected: too dear`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Decision::Reject { reason } if !reason.is_empty() => write!(f, "rejected: {reason}"),
+            Decision::Modify { arguments } => write!(f, "approved with {arguments}"),
+            Decision::Complete { outcome } => write!(f, "completed: {outcome}"),
+            Decision::Approve | Decision::Reject { .. } | Decision::Expire => f.write_str(self.verb()),
+        }
     }
 }
 

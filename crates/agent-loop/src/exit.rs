@@ -163,6 +163,11 @@ impl Exit {
         matches!(self, Exit::Paused(_) | Exit::Failed)
     }
 
+    /// Whether the run ended with what was asked for, if it said something.
+    pub(crate) const fn is_answer(&self) -> bool {
+        matches!(self, Exit::Text | Exit::Output | Exit::Tool(_) | Exit::NoTools | Exit::End)
+    }
+
     /// Whether a limit ended the run.
     pub const fn is_limit(&self) -> bool {
         matches!(

@@ -144,7 +144,7 @@ pub mod plan {
 
     pub use crate::agent::{BranchAgent, BranchEnd, Emitter, EndedAgent, NotBegun, Planner};
     pub use crate::planned::{
-        AttemptPolicy, EndedBranch, NextSuperstep, OpenBranch, PlanError, PlanPosition,
+        AttemptPolicy, END, EndedBranch, NextSuperstep, OpenBranch, PlanError, PlanPosition, START,
     };
 }
 

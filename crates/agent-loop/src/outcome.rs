@@ -1,6 +1,7 @@
 //! The outcome of a run: always available, even if the run paused or failed.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use stepfold_trim::Summary;
 /// let outcome = agent.run("which area has most stalls?").await?;
 /// assert_eq!(outcome.exit(), &Exit::Text);
 /// assert_eq!(outcome.text(), "area 3");
+/// assert_eq!(outcome.to_string(), "area 3");
 /// assert_eq!((outcome.steps(), outcome.transcript().len()), (1, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
@@ -36,6 +38,22 @@ pub struct Outcome {
     exit: Exit,
     recovered: Vec<Arc<Outcome>>,
     missing_temp: Vec<String>,
+}
+
+/// The answer: the [last words](Outcome::last_words), or the exit of a run without an answer, with the calls that wait for
+/// a decision.
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.last_words().filter(|_| self.exit.is_answer()) {
+            Some(words) => f.write_str(&words),
+            None => {
+                let pending = self.pending();
+                let calls: Vec<String> = pending.iter().map(|request| request.call.to_string()).collect();
+                let about = if calls.is_empty() { "" } else { ": " };
+                write!(f, "{}{about}{}", self.exit, calls.join(", "))
+            }
+        }
+    }
 }
 
 impl Outcome {

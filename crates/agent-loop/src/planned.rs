@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,11 @@ use stepfold_tools::{Resources, Retry};
 use crate::approval::{ApprovalRequest, AskReason, Decision, RequestSubject};
 use crate::exit::Exit;
 use crate::stored_form::{is_once, once};
+
+/// The begin of every graph.
+pub const START: &str = "__start__";
+/// The end of a graph. It also ends when no branch is left.
+pub const END: &str = "__end__";
 
 /// A branch of a superstep: a node, with an item if it is one of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,6 +69,24 @@ impl RecordedRoute {
     /// A choice of nodes after a node.
     pub const fn new(from: String, to: Vec<String>, reason: Option<String>) -> Self {
         RecordedRoute { from, to, reason }
+    }
+}
+
+impl fmt::Display for RecordedRoute {
+    /// The choice, such as `review -> END: nothing is left`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let to: Vec<&str> = self.to.iter().map(|to| shown_name(to)).collect();
+        write!(f, "{} -> {}", shown_name(&self.from), to.join(", "))?;
+        self.reason.as_ref().map_or(Ok(()), |reason| write!(f, ": {reason}"))
+    }
+}
+
+/// The name of a node, as a graph file writes it.
+fn shown_name(name: &str) -> &str {
+    match name {
+        START => "START",
+        END => "END",
+        name => name,
     }
 }
 

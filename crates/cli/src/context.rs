@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
-use stepfold::runner::{RunnerBuilder, RunnerError};
+use stepfold::runner::{RunnerBuilder, RunnerError, RunnerErrorKind};
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
     AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
@@ -293,7 +293,7 @@ impl CommandContext {
         loop {
             attempts += 1;
             match self.runner.create(self.user.as_str(), short_id(), json!({})).await {
-                Err(RunnerError::Store { source, .. })
+                Err(RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. })
                     if source.kind() == ErrorKind::AlreadyExists && attempts < ATTEMPTS => {}
                 made => return Ok(made?),
             }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
-use stepfold::runner::RunnerError;
+use stepfold::runner::{RunnerError, RunnerErrorKind};
 use stepfold::session_scopes::{ErrorKind, SessionError};
 use stepfold::state_core::ErrorChain;
 
@@ -126,7 +126,10 @@ pub(crate) fn error_text(error: &anyhow::Error) -> String {
 pub(crate) fn is_usage_error(error: &anyhow::Error) -> bool {
     let is_input = || {
         let error = error.downcast_ref::<RunnerError>();
-        matches!(error, Some(RunnerError::Input { .. } | RunnerError::NothingToResume { .. }))
+        matches!(
+            error,
+            Some(RunnerError { kind: RunnerErrorKind::Input { .. } | RunnerErrorKind::NothingToResume, .. })
+        )
     };
     error.is::<UsageError>()
         || error.is::<FileFaults>()
@@ -148,11 +151,13 @@ pub(crate) fn is_store_fault(error: &anyhow::Error) -> bool {
 /// The error of a store, if a store caused this one.
 fn session_error(error: &anyhow::Error) -> Option<&SessionError> {
     match error.downcast_ref::<RunnerError>() {
-        Some(
-            RunnerError::Store { source, .. }
-            | RunnerError::Conflict { source, .. }
-            | RunnerError::InvalidId { source, .. },
-        ) => Some(source),
+        Some(RunnerError {
+            kind:
+                RunnerErrorKind::Store { source, .. }
+                | RunnerErrorKind::Conflict { source, .. }
+                | RunnerErrorKind::InvalidId { source, .. },
+            ..
+        }) => Some(source),
         Some(_) => None,
         None => error.chain().find_map(|error| error.downcast_ref()),
     }

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::json;
+use stepfold_agent_loop::plan::{END, START};
 use stepfold_state_core::state::{Issue, KeySchema, Schema};
 use stepfold_tools::Effect;
 
-use super::definition::{DefinedEdge, DefinedJoin, END, GraphDefinition, START, display_name};
+use super::definition::{DefinedEdge, DefinedJoin, GraphDefinition, display_name};
 use super::node::{Node, NodeWork, OnError};
 use super::progress::{NodeRun, keys};
 use super::schema_types;

@@ -5,18 +5,13 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 
 use serde_json::{Value, json};
-use stepfold_agent_loop::plan::{EndedBranch, NextSuperstep, PlanPosition};
+use stepfold_agent_loop::plan::{END, EndedBranch, NextSuperstep, PlanPosition, START};
 use stepfold_agent_loop::{Exit, FeedError, JoinArrivals, PlannedBranch, RecordedRoute};
 use stepfold_state_core::state::State;
 use stepfold_tools::panic_message;
 
 use super::node::{Node, OnError, failure_item};
 use super::progress::keys;
-
-/// The begin of every graph.
-pub const START: &str = "__start__";
-/// The end of a graph. It also ends when no branch is left.
-pub const END: &str = "__end__";
 
 /// The display name of a node, [`START`] or [`END`].
 pub(crate) fn display_name(name: &str) -> String {

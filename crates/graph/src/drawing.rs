@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::definition::{END, START};
 use super::graph_shape::{EdgeKind, GraphEdge, GraphShape};
+use stepfold_agent_loop::plan::{END, START};
 
 /// The drawing's name of a node, of the start or of the end.
 fn id(shape: &GraphShape, name: &str) -> String {

@@ -1,8 +1,9 @@
 //! The nodes and edges of a graph, as data.
 
 use serde::{Deserialize, Serialize};
+use stepfold_agent_loop::plan::START;
 
-use super::definition::{DefinedEdge, GraphDefinition, START, items_label};
+use super::definition::{DefinedEdge, GraphDefinition, items_label};
 use super::node::{Node, NodeWork, OnError};
 
 /// The nodes and edges of a graph, as data: for pages and programs that draw a graph, or show where a run is.

@@ -108,11 +108,12 @@ mod update;
 pub use self::agent_node::AgentNode;
 pub use self::builder::GraphBuilder;
 pub use self::context::{NodeContext, NodeError};
-pub use self::definition::{END, RouteChoice, START};
+pub use self::definition::RouteChoice;
 pub use self::graph::Graph;
 pub use self::graph_shape::{EdgeKind, GraphEdge, GraphNode, GraphShape};
 pub use self::node::{AsFunction, AsNode, IntoNode, Node};
 pub use self::per_run::per_run;
 pub use self::update::Update;
+pub use stepfold_agent_loop::plan::{END, START};
 
 pub use stepfold_agent_loop::{JoinArrivals, PlannedBranch, RecordedRoute};

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_agent_loop::tools::decode_key_part;
 use stepfold_agent_loop::{Exit, Input, Pause};
-use stepfold_runner::{Runner, RunnerError, SessionHandle};
+use stepfold_runner::{Runner, RunnerError, RunnerErrorKind, SessionHandle};
 use tracing::Instrument as _;
 
 use crate::key::session_of;
@@ -269,9 +269,9 @@ async fn resume(session: &SessionHandle, with_changed_agent: bool) -> Result<Sli
             Ok(SliceEnd::at_rest(outcome.run().next_deadline()))
         }
         Ok(_) => Ok(SliceEnd::GoesOn),
-        Err(RunnerError::NothingToResume { .. }) => Ok(SliceEnd::AtRest),
+        Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. }) => Ok(SliceEnd::AtRest),
         // It may have been woken early.
-        Err(RunnerError::Pending { .. }) => {
+        Err(RunnerError { kind: RunnerErrorKind::Pending { .. }, .. }) => {
             let run = session.unfinished().await?;
             Ok(SliceEnd::at_rest(run.and_then(|run| run.next_deadline())))
         }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::ApprovalRequest;
-use stepfold_runner::{Remedy, RunReport, RunStatus, RunnerError};
+use stepfold_runner::{Remedy, RunReport, RunStatus, RunnerError, RunnerErrorKind};
 
 use crate::limits::RemoteReport;
 
@@ -70,8 +70,8 @@ pub(crate) enum ErrorReaction {
 pub(crate) fn reaction(error: &RunnerError) -> ErrorReaction {
     match error {
         // Its decision comes through the same object, which therefore has to be free.
-        RunnerError::Pending { .. } => ErrorReaction::Refuse(409),
-        RunnerError::Withdrawn { .. } => ErrorReaction::Refuse(410),
+        RunnerError { kind: RunnerErrorKind::Pending { .. }, .. } => ErrorReaction::Refuse(409),
+        RunnerError { kind: RunnerErrorKind::Withdrawn, .. } => ErrorReaction::Refuse(410),
         error => match error.remedy() {
             Remedy::Retry => ErrorReaction::Repeat,
             Remedy::Wait => ErrorReaction::Sleep,

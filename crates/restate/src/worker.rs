@@ -78,7 +78,7 @@ impl RestateWorker {
     }
 
     /// Sets the pause of a session that is blocked, such as by a [changed
-    /// agent](stepfold_runner::RunnerError::AgentChanged), which doubles each time, and the longest pause; one second
+    /// agent](stepfold_runner::RunnerErrorKind::AgentChanged), which doubles each time, and the longest pause; one second
     /// and ten minutes by default. Restate keeps the time, and the session costs nothing meanwhile.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
         self.options.pauses = (first, longest.max(first));

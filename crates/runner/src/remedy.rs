@@ -3,7 +3,7 @@
 use stepfold_agent_loop::RunFault;
 use stepfold_session_scopes::{ErrorKind, SessionError};
 
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 
 /// The remedy for an error, for hosts that repeat requests by themselves.
 ///
@@ -37,37 +37,37 @@ pub enum Remedy {
 impl RunnerError {
     /// Whether repeating the request helps.
     pub fn remedy(&self) -> Remedy {
-        match self {
-            RunnerError::Store { source, .. } => of_store(source),
-            RunnerError::Conflict { .. }
-            | RunnerError::Claimed { .. }
-            | RunnerError::ClaimLost { .. }
-            | RunnerError::Busy { .. }
-            | RunnerError::ShutDown { .. }
-            | RunnerError::Panicked { .. } => Remedy::Retry,
-            RunnerError::Run { source, .. } => of_fault(source.fault()),
+        match &self.kind {
+            RunnerErrorKind::Store { source, .. } => of_store(source),
+            RunnerErrorKind::Conflict { .. }
+            | RunnerErrorKind::Claimed { .. }
+            | RunnerErrorKind::ClaimLost { .. }
+            | RunnerErrorKind::Busy { .. }
+            | RunnerErrorKind::ShutDown { .. }
+            | RunnerErrorKind::Panicked => Remedy::Retry,
+            RunnerErrorKind::Run { source, .. } => of_fault(source.fault()),
             // The message itself is fine, and comes after that run.
-            RunnerError::EarlierRunFailed { source, .. } => match of_fault(source.fault()) {
+            RunnerErrorKind::EarlierRunFailed { source, .. } => match of_fault(source.fault()) {
                 Remedy::Retry => Remedy::Retry,
                 Remedy::Wait | Remedy::Never => Remedy::Wait,
             },
-            RunnerError::EarlierCannotBegin { .. }
-            | RunnerError::Pending { .. }
-            | RunnerError::AgentChanged { .. }
-            | RunnerError::Record { .. }
-            | RunnerError::NewerRecord { .. }
-            | RunnerError::Recover { .. }
-            | RunnerError::LeftToPerson { .. } => Remedy::Wait,
-            RunnerError::Input { .. }
-            | RunnerError::CannotWait { .. }
-            | RunnerError::Decision { .. }
-            | RunnerError::Edit { .. }
-            | RunnerError::Withdrawn { .. }
-            | RunnerError::NothingToResume { .. }
-            | RunnerError::InvalidId { .. }
-            | RunnerError::InvalidToken { .. }
-            | RunnerError::NotAwaited { .. }
-            | RunnerError::Diverged { .. } => Remedy::Never,
+            RunnerErrorKind::EarlierCannotBegin { .. }
+            | RunnerErrorKind::Pending { .. }
+            | RunnerErrorKind::AgentChanged { .. }
+            | RunnerErrorKind::Record { .. }
+            | RunnerErrorKind::NewerRecord { .. }
+            | RunnerErrorKind::Recover { .. }
+            | RunnerErrorKind::LeftToPerson { .. } => Remedy::Wait,
+            RunnerErrorKind::Input { .. }
+            | RunnerErrorKind::CannotWait
+            | RunnerErrorKind::Decision { .. }
+            | RunnerErrorKind::Edit { .. }
+            | RunnerErrorKind::Withdrawn
+            | RunnerErrorKind::NothingToResume
+            | RunnerErrorKind::InvalidId { .. }
+            | RunnerErrorKind::InvalidToken { .. }
+            | RunnerErrorKind::NotAwaited { .. }
+            | RunnerErrorKind::Diverged { .. } => Remedy::Never,
         }
     }
 
@@ -75,11 +75,11 @@ impl RunnerError {
     /// a newer format, or values do not fit the schema. Nothing is lost: the session can be read; its run can be
     /// [abandoned](crate::SessionHandle::abandon); the session can be rewound to before it, and forked from there.
     pub fn is_invalid_record(&self) -> bool {
-        match self {
-            RunnerError::Record { .. } | RunnerError::NewerRecord { .. } | RunnerError::Recover { .. } => {
-                true
-            }
-            RunnerError::Store { source, .. } => {
+        match &self.kind {
+            RunnerErrorKind::Record { .. }
+            | RunnerErrorKind::NewerRecord { .. }
+            | RunnerErrorKind::Recover { .. } => true,
+            RunnerErrorKind::Store { source, .. } => {
                 source.kind() == ErrorKind::Incompatible || matches!(**source, SessionError::Stored { .. })
             }
             _ => false,

@@ -12,22 +12,21 @@ use stepfold_session_scopes::{
 
 use crate::core::load::RunnerLoad;
 use crate::core::runner_core::Runner;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
 
 impl Runner {
     /// Opens the session of a user; creates it if it does not exist.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] for invalid ids, and when the store fails.
+    /// [`RunnerErrorKind::Store`] for invalid ids, and when the store fails.
     pub async fn session(
         &self,
         user: impl Into<Arc<str>>,
         id: impl Into<Arc<str>>,
     ) -> Result<SessionHandle, RunnerError> {
         let key = self.key(user, id)?;
-        let get = GetSession::new(key.clone()).events(EventRange::None).without_state();
-        let found = self.0.store.get(get).await;
+        let found = self.look_up(&key).await;
         let made = match found {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let request = CreateSession::with_key(key.clone(), &self.0.schema, self.0.clock.now());
@@ -43,10 +42,15 @@ impl Runner {
         Ok(self.handle(key))
     }
 
+    /// Whether the session exists: without its events and values.
+    async fn look_up(&self, key: &SessionKey) -> Result<Session, SessionError> {
+        self.0.store.get(GetSession::new(key.clone()).events(EventRange::None).without_state()).await
+    }
+
     /// Opens the session of a user if it exists; `None` otherwise. It creates nothing.
     ///
     /// # Errors
-    /// [`RunnerError::InvalidId`], and when the store fails.
+    /// [`RunnerErrorKind::InvalidId`], and when the store fails.
     ///
     /// # Examples
     /// ```
@@ -71,8 +75,7 @@ impl Runner {
         id: impl Into<Arc<str>>,
     ) -> Result<Option<SessionHandle>, RunnerError> {
         let key = self.key(user, id)?;
-        let get = GetSession::new(key.clone()).events(EventRange::None).without_state();
-        match self.0.store.get(get).await {
+        match self.look_up(&key).await {
             Ok(_) => Ok(Some(self.handle(key))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(RunnerError::store(&key, error)),
@@ -82,7 +85,7 @@ impl Runner {
     /// Creates a session with initial values: an object by key, of any scope.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] when the session exists, when a value is invalid, and when the store fails.
+    /// [`RunnerErrorKind::Store`] when the session exists, when a value is invalid, and when the store fails.
     pub async fn create(
         &self,
         user: impl Into<Arc<str>>,
@@ -99,7 +102,7 @@ impl Runner {
 
     /// Shuts down the runner, with all its clones and sessions: the orderly end of a process.
     ///
-    /// Nothing new starts: requests are refused with [`ShutDown`](RunnerError::ShutDown), and messages in
+    /// Nothing new starts: requests are refused with [`ShutDown`](RunnerErrorKind::ShutDown), and messages in
     /// inboxes stay there. Running work has the grace period to complete; then it is stopped immediately,
     /// like in a crash, but its claim is released, so that another process can resume it at once. Returns
     /// whether all work completed. To cancel runs, cancel them before.
@@ -113,7 +116,7 @@ impl Runner {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use std::time::Duration;
     /// use stepfold_agent_loop::Agent;
-    /// use stepfold_runner::{Runner, RunnerError};
+    /// use stepfold_runner::{Runner, RunnerError, RunnerErrorKind};
     /// use stepfold_session_scopes::MemoryStore;
     ///
     /// # let model = Script::parse("assistant: area 3")?;
@@ -122,7 +125,7 @@ impl Runner {
     /// let invocation = session.send("which area has most stalls?").await?;
     /// assert!(runner.shutdown(Duration::from_secs(10)).await);
     /// assert_eq!(invocation.await?.text(), "area 3");
-    /// assert!(matches!(session.send("and fewest?").await, Err(RunnerError::ShutDown { .. })));
+    /// assert!(matches!(session.send("and fewest?").await, Err(RunnerError { kind: RunnerErrorKind::ShutDown { .. }, .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
@@ -183,7 +186,7 @@ impl Runner {
     /// Lists users of the application that have sessions, in the order of their ids: at most `limit`, after one if given.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] when the store fails, or does not list users.
+    /// [`RunnerErrorKind::Store`] when the store fails, or does not list users.
     pub async fn users(&self, after: Option<UserId>, limit: usize) -> Result<Vec<UserId>, RunnerError> {
         let mut request = ListUsers::of(self.0.app.clone());
         (request.after, request.limit) = (after, limit);
@@ -214,10 +217,12 @@ impl Runner {
     /// The key of a session of the runner's application.
     ///
     /// # Errors
-    /// [`RunnerError::InvalidId`].
+    /// [`RunnerErrorKind::InvalidId`].
     pub fn key(&self, user: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Result<SessionKey, RunnerError> {
         let app = self.0.app.clone();
-        let failed = |error: SessionError| RunnerError::InvalidId { source: Arc::new(error) };
+        let failed = |error: SessionError| {
+            RunnerError::new(None, RunnerErrorKind::InvalidId { source: Arc::new(error) })
+        };
         let user = UserId::new(user).map_err(failed)?;
         let id = SessionId::new(id).map_err(failed)?;
         Ok(SessionKey { app, user, id })

@@ -7,11 +7,11 @@ use stepfold::session_scopes::{
 };
 use stepfold::state_core::state::MESSAGES;
 
-use super::inspect::{at, event_json, event_lines, label_json, recorded};
+use super::inspect::{at, event_json, label_json};
 use crate::args::{SessionArgs, VersionName};
 use crate::context::CommandContext;
 use crate::error::{CommandEnding, UsageError};
-use crate::show::{self, ActiveBranches, LineCutter, counted};
+use crate::show::{self, LineCutter};
 
 pub(super) async fn forks(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
     let context = CommandContext::for_read(target)?;
@@ -130,7 +130,7 @@ pub(super) async fn compare(
     if json {
         show::line(sides.json()?.to_string());
     } else {
-        sides.show()?;
+        sides.show();
     }
     Ok(CommandEnding::Done)
 }
@@ -148,30 +148,10 @@ impl SessionComparison<'_> {
         (self.left.key.id.as_str(), self.right.key.id.as_str())
     }
 
-    fn show(&self) -> anyhow::Result<()> {
-        let (left, right) = self.names();
-        let Comparison { common, first, .. } = self.comparison;
-        if self.comparison.is_same() {
-            show::line(format!("{left} and {right} are the same, up to version {common}"));
-            return Ok(());
-        }
-        show::line(match common {
-            0 => format!("{left} and {right} have no event in common"),
-            common => format!("{left} and {right} are the same up to version {common}"),
-        });
+    fn show(&self) {
         let cutter = LineCutter::new(false);
-        for (session, only) in [(self.left, &self.comparison.left), (self.right, &self.comparison.right)] {
-            show_events(session, only, &cutter);
-        }
-        if let Some(difference) = first.as_ref().and_then(|first| self.difference(first)) {
-            show::line(format!("the first event after that {difference}"));
-        }
-        let changes = self.changes()?;
-        if !changes.is_empty() {
-            show::line(format!("state, from {left} to {right}:"));
-            for change in &changes {
-                show::line(cutter.cut(&format!("  ~ {change}")));
-            }
+        for line in self.comparison.to_string().lines() {
+            show::line(cutter.cut(line));
         }
         if cutter.has_cut() {
             show::note(format!(
@@ -179,19 +159,11 @@ impl SessionComparison<'_> {
                 self.context.words()
             ));
         }
-        Ok(())
     }
 
     fn difference(&self, first: &FirstDifference) -> Option<String> {
         let (left, right) = self.names();
         first.difference.as_ref().map(|difference| difference.between(left, right))
-    }
-
-    /// The differences of the state. The conversation is among the events.
-    fn changes(&self) -> anyhow::Result<Vec<String>> {
-        let (left, right) =
-            (self.left.state(&self.context.untyped)?, self.right.state(&self.context.untyped)?);
-        Ok(show::changes(&right, &left))
     }
 
     fn json(&self) -> anyhow::Result<Value> {
@@ -215,23 +187,5 @@ impl SessionComparison<'_> {
             "same": self.comparison.is_same(),
             "state": changes.collect::<Vec<_>>(),
         }))
-    }
-}
-
-/// Shows the events that only one session has.
-fn show_events(session: &Session, only: &[CommittedEvent], cutter: &LineCutter) {
-    let id = session.key.id.as_str();
-    let Some(first) = only.first() else {
-        return show::line(format!("only in {id}: nothing"));
-    };
-    show::line(format!("only in {id}, {}:", counted(only.len() as u64, "event")));
-    // NOTE: Events name branches by place: the events before them tell which nodes those are.
-    let mut active = ActiveBranches::default();
-    let before = session.visible_events().take_while(|committed| committed.version < first.version);
-    before.filter_map(|committed| recorded(&committed.event)).for_each(|event| active.commit(&event));
-    for committed in only {
-        for line in event_lines(committed, true, &mut active) {
-            show::line(cutter.cut(&line));
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! `stepfold replay`, `fork` and `rewind`: operations on the history of a session.
 
 use serde_json::json;
-use stepfold::runner::RunnerError;
+use stepfold::runner::{RunnerError, RunnerErrorKind};
 
 use crate::args::{BusyPolicy, SessionArgs, VersionName};
 use crate::argument_text::shell_quoted;
@@ -23,7 +23,7 @@ pub(super) async fn replay(target: &SessionArgs, json: bool) -> anyhow::Result<C
             });
             Ok(CommandEnding::Done)
         }
-        Err(error @ RunnerError::Diverged { .. }) => {
+        Err(error @ RunnerError { kind: RunnerErrorKind::Diverged { .. }, .. }) => {
             let words = chain(&error);
             show::line(if json {
                 json!({"same": false, "session": id, "why": words}).to_string()

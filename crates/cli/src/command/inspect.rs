@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::ApprovalRequest;
 use stepfold::graph::progress::Progress;
 use stepfold::prelude::*;
-use stepfold::runner::{RECORD_FORMAT, WaitingMessage, failure};
+use stepfold::runner::log::{event_lines, readable_messages};
+use stepfold::runner::{WaitingMessage, failure};
 use stepfold::session_scopes::{
-    CommittedEvent, Event, EventRange, GetSession, Label, ReadLabels, Session, SessionKey, SessionSchema,
+    CommittedEvent, EventRange, GetSession, Label, ReadLabels, Session, SessionKey, SessionSchema,
     SessionStore as _,
 };
 use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
@@ -20,7 +21,6 @@ use crate::context::CommandContext;
 use crate::error::{CommandEnding, UsageError};
 use crate::head::HistoryHead;
 use crate::migrate::{ValueFit, fit};
-use crate::show::commit_lines::{commit_lines, message_lines};
 use crate::show::{self, ActiveBranches, LineCutter};
 
 /// Options of `stepfold inspect`.
@@ -263,43 +263,6 @@ pub(super) fn event_json(committed: &CommittedEvent, counts: bool) -> Value {
     object
 }
 
-/// The lines of an event: its version, its kind, and its messages in notation.
-pub(super) fn event_lines(
-    committed: &CommittedEvent,
-    counts: bool,
-    active: &mut ActiveBranches,
-) -> Vec<String> {
-    let event = &committed.event;
-    let mark = if counts { ' ' } else { '-' };
-    let lines = match (&*event.actions.started, event.actions.rewound_to()) {
-        ([], None) => match recorded(event) {
-            Some(read) => {
-                let lines = commit_lines(&read, active);
-                active.commit(&read);
-                lines
-            }
-            None => match failure(event) {
-                Some(cause) => vec![show::short(&cause)],
-                None => message_lines(&event.messages),
-            },
-        },
-        ([], Some(to)) => vec![format!("back to version {to}")],
-        (started, _) => vec![format!("starts {}", started.join(", "))],
-    };
-    let mut lines = lines.iter();
-    let first = lines.next().map(String::as_str).unwrap_or_default();
-    let head = format!("{mark}{:>4}  {:<9} {first}", committed.version, event.kind.as_str());
-    let rest = lines.map(|line| format!("{mark}{:>16}{line}", ""));
-    std::iter::once(head.trim_end().to_owned()).chain(rest).collect()
-}
-
-/// Reads the commit of a run from its stored event.
-pub(super) fn recorded(event: &Event) -> Option<stepfold::agent_loop::Event> {
-    let record = event.record.as_ref().filter(|record| record.format == RECORD_FORMAT)?;
-    let commit: stepfold::agent_loop::Event = record.read().ok()?;
-    Some(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
-}
-
 /// The values before the first event of the log: those of the session's creation, or those that retention has kept. Values
 /// shared with other sessions are left out: they do not follow from this log.
 async fn origin(context: &CommandContext, session: &Session) -> anyhow::Result<State> {
@@ -328,7 +291,7 @@ pub(super) async fn at(
 
 /// Makes the messages of a state readable.
 fn readable(mut state: State) -> State {
-    let messages = show::readable_messages(state.messages().iter().map(|message| &**message));
+    let messages = readable_messages(state.messages().iter().map(|message| &**message));
     state.replace_messages(messages);
     state
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::Edit;
-use stepfold::runner::RunnerError;
+use stepfold::runner::{RunnerError, RunnerErrorKind};
 use stepfold::session_scopes::{EventRange, Scope};
 use stepfold::state_core::chat::ToolContent;
 use stepfold::state_core::state::MESSAGES;
@@ -124,8 +124,11 @@ async fn commit_edit(target: &SessionArgs, edit: Edit, json: bool) -> anyhow::Re
     // NOTE: The agent is opened without its model, so it looks changed; the command that resumes the run checks the agent.
     let receipt = match session.edit(edit.by(&*context.user)).with_changed_agent().await {
         Ok(receipt) => receipt,
-        Err(RunnerError::Edit { error, .. }) => return Err(UsageError(error.to_string()).into()),
-        Err(RunnerError::Claimed { key, owner, expires, .. }) => {
+        Err(RunnerError { kind: RunnerErrorKind::Edit { error, .. }, .. }) => {
+            return Err(UsageError(error.to_string()).into());
+        }
+        Err(RunnerError { kind: RunnerErrorKind::Claimed { owner, expires, .. }, .. }) => {
+            let key = session.key();
             anyhow::bail!("session {key} is claimed by {owner} until at least {expires}; wait for it")
         }
         Err(error) => return Err(error.into()),

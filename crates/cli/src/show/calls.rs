@@ -8,7 +8,7 @@ use stepfold::state_core::chat::ToolCall;
 use stepfold::state_core::escape_all_invisible;
 use stepfold::terminal::stderr_form;
 
-use super::{StyledText, call};
+use super::StyledText;
 
 /// The changes of a tool's definition since its approval, line by line, with invisible characters escaped.
 pub(crate) fn change(diff: &str) -> StyledText {
@@ -30,7 +30,7 @@ pub(crate) fn folded_approval(request: &ApprovalRequest) -> (StyledText, usize) 
 pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
     let mut object = json!({
         "arguments": arguments(&request.call),
-        "call": call(&request.call),
+        "call": request.call.to_string(),
         "id": request.id,
         "reason": request.reason,
         "times": request.times,
@@ -72,7 +72,7 @@ pub(crate) struct UnknownCallNote {
 impl UnknownCallNote {
     /// The text for a person, who has to check whether the call had its effect.
     pub(crate) fn words(&self) -> String {
-        let call = call(&self.call);
+        let call = self.call.to_string();
         // A node has no call id: its name is shown once.
         let call = if self.id == self.tool { escape_all_invisible(&self.id).into() } else { call };
         let call = call.trim_start_matches("> ");

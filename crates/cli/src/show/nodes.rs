@@ -7,14 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stepfold::agent_loop::{Event, EventKind, NodeStatus};
+use stepfold::graph::PlannedBranch;
 use stepfold::graph::progress::{Progress, TaskProgress, TaskStatus};
-use stepfold::graph::{END, PlannedBranch, RecordedRoute};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
 use stepfold::tools::CallStatus;
 
-use super::active_branches::ActiveBranches;
-use super::{call_of, server_tool, short};
+use super::{ActiveBranches, call_of, server_tool, short};
 
 /// The keys that a graph writes about its nodes.
 const OF_NODES: [&str; 3] = ["current_node", "execution_counts", "router_decision"];
@@ -254,7 +253,7 @@ impl NodeFollower {
             EventKind::Planned { routes, .. } => {
                 let label = self.active.label_of(path);
                 let before = if path.is_empty() { String::new() } else { format!("{label} | ") };
-                routes.iter().map(|routed| format!("{before}{}", route(routed))).collect()
+                routes.iter().map(|routed| format!("{before}{}", short(&routed.to_string()))).collect()
             }
             EventKind::Inner { place, event } => {
                 path.push(*place);
@@ -342,22 +341,6 @@ pub(crate) fn progress_lines(before: Option<&Progress>, now: &Progress) -> Vec<S
         lines.push(format!("{percentage} % ({completed} of {all})"));
     }
     lines
-}
-
-/// The choice of a router, as text.
-pub(crate) fn route(routed: &RecordedRoute) -> String {
-    let to: Vec<&str> = routed.to.iter().map(|to| place_name(to)).collect();
-    let reason = routed.reason.as_ref().map(|reason| format!(": {}", short(reason)));
-    format!("{} -> {}{}", place_name(&routed.from), to.join(", "), reason.unwrap_or_default())
-}
-
-/// The name of a node, as the file writes it.
-fn place_name(name: &str) -> &str {
-    match name {
-        stepfold::graph::START => "START",
-        END => "END",
-        name => name,
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use stepfold::prelude::*;
 use stepfold::state_core::chat::Role;
 
-use super::{ActiveBranches, call, short};
+use super::{ActiveBranches, short};
 
 /// The characters of the question that are shown.
 const QUESTION: usize = 80;
@@ -32,8 +32,10 @@ impl UnfinishedRun {
         let question = question.map(|question| short(&question.text())).unwrap_or_default();
         let active = ActiveBranches::of(run.branches().cloned().collect());
         let branches = run.open_branches().into_iter().map(|branch| active.label(branch.place));
-        let calls =
-            run.open_calls().into_iter().map(|(_, open)| call(&open).trim_start_matches("> ").to_owned());
+        let calls = run
+            .open_calls()
+            .into_iter()
+            .map(|(_, open)| open.to_string().trim_start_matches("> ").to_owned());
         let open: Vec<String> = calls.chain(branches).collect();
         // NOTE: A step with open calls is counted already, since its reply is stored.
         let step = if run.open_calls().is_empty() { run.steps() + 1 } else { run.steps() };

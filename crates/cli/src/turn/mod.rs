@@ -19,7 +19,9 @@ mod report;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use stepfold::prelude::*;
-use stepfold::runner::{Invocation, InvocationEvent, InvocationResult, ResumeRun, RunnerError};
+use stepfold::runner::{
+    Invocation, InvocationEvent, InvocationResult, ResumeRun, RunnerError, RunnerErrorKind,
+};
 use stepfold::session_scopes::{Claim, InvocationId};
 
 use self::dialog::ask;
@@ -88,7 +90,8 @@ impl TurnRunner<'_> {
                 return Ok(CommandEnding::Interrupted);
             };
             let id = first.id.as_ref().map(|id| id.as_str().to_owned());
-            let Err(RunnerError::Pending { is_accepted, .. }) = &first.ended else {
+            let Err(RunnerError { kind: RunnerErrorKind::Pending { is_accepted, .. }, .. }) = &first.ended
+            else {
                 let ended = self.resolve_approvals(session, first, TurnSubject::Run).await;
                 self.report_stored_message(session, id.or(key).as_deref(), &ended).await;
                 return ended;
@@ -118,9 +121,10 @@ impl TurnRunner<'_> {
     /// stored first.
     fn claimed_refusal(&self, session: &SessionHandle, other: &OtherProcess) -> Option<RunnerError> {
         let Claim { owner, expires, .. } = other.claim.clone();
-        let key = Box::new(session.key().clone());
         let is_refused = self.context.when_claimed() == BusyPolicy::Refuse;
-        is_refused.then(|| RunnerError::Claimed { key, owner, expires, is_accepted: false })
+        is_refused.then(|| {
+            RunnerError::new(session.key(), RunnerErrorKind::Claimed { owner, expires, is_accepted: false })
+        })
     }
 
     /// Resumes a run and follows it to its end; then runs the messages that were stored while it waited.
@@ -173,7 +177,7 @@ impl TurnRunner<'_> {
                 return Ok(CommandEnding::Interrupted);
             };
             // Another process has taken it.
-            if matches!(taken.ended, Err(RunnerError::NothingToResume { .. })) {
+            if matches!(taken.ended, Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. })) {
                 break;
             }
             last = self.resolve_approvals(session, taken, TurnSubject::Run).await?;
@@ -216,7 +220,7 @@ impl TurnRunner<'_> {
         loop {
             let pending = match &last.ended {
                 Ok(outcome) => outcome.pending(),
-                Err(RunnerError::Pending { .. }) => session.pending().await?,
+                Err(RunnerError { kind: RunnerErrorKind::Pending { .. }, .. }) => session.pending().await?,
                 Err(_) => Vec::new(),
             };
             let decisions = match pending.is_empty() {
@@ -233,10 +237,8 @@ impl TurnRunner<'_> {
             let Some(next) = self.run_invocation(session, subject, other, resume).await? else {
                 return Ok(CommandEnding::Interrupted);
             };
-            if let (
-                TurnSubject::Earlier,
-                Err(error @ (RunnerError::Decision { .. } | RunnerError::NothingToResume { .. })),
-            ) = (subject, &next.ended)
+            if let (TurnSubject::Earlier, Err(error)) = (subject, &next.ended)
+                && matches!(error.kind, RunnerErrorKind::Decision { .. } | RunnerErrorKind::NothingToResume)
             {
                 // The message is sent to the session as it is now.
                 show::bad("error", &chain(error));

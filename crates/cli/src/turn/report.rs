@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
-use stepfold::runner::{DecisionReceipt, InvocationResult, RunnerError};
+use stepfold::runner::{DecisionReceipt, InvocationResult, RunnerError, RunnerErrorKind};
 
 use super::dialog::show_request;
 use super::{EndedInvocation, TurnRunner, TurnSubject};
@@ -107,7 +107,7 @@ impl TurnRunner<'_> {
     ) -> anyhow::Result<CommandEnding> {
         let outcome = match last.ended {
             Ok(outcome) => outcome,
-            Err(RunnerError::Pending { outcome, .. }) => {
+            Err(RunnerError { kind: RunnerErrorKind::Pending { outcome, .. }, .. }) => {
                 self.report_pending(session, outcome.as_deref()).await?;
                 return Ok(CommandEnding::Waits);
             }
@@ -221,7 +221,7 @@ impl TurnRunner<'_> {
             Ok(outcome) => {
                 outcome.recovered().iter().for_each(|recovered| self.report_unknown_calls(recovered));
             }
-            Err(RunnerError::Pending { outcome: Some(recovered), .. })
+            Err(RunnerError { kind: RunnerErrorKind::Pending { outcome: Some(recovered), .. }, .. })
                 if !recovered.exit().is_resumable() =>
             {
                 self.report_unknown_calls(recovered);
@@ -286,26 +286,26 @@ impl TurnRunner<'_> {
         let inbox = resume.replacen("resume", "inbox", 1);
         // NOTE: The library advises by its methods; users of the command need its options.
         match error {
-            RunnerError::NothingToResume { .. }
-            | RunnerError::Input { .. }
-            | RunnerError::Decision { .. } => UsageError(words).into(),
-            RunnerError::Store { .. } => error.clone().into(),
-            RunnerError::AgentChanged { .. } => {
+            RunnerError { kind: RunnerErrorKind::NothingToResume
+            | RunnerErrorKind::Input { .. }
+            | RunnerErrorKind::Decision { .. }, .. } => UsageError(words).into(),
+            RunnerError { kind: RunnerErrorKind::Store { .. }, .. } => error.clone().into(),
+            RunnerError { kind: RunnerErrorKind::AgentChanged { .. }, .. } => {
                 let words = words.replace("`with_changed_agent()`", "--with-changed-agent");
                 UsageError(words.replace("`abandon()`", "--abandon")).into()
             }
-            RunnerError::Claimed { is_accepted, .. } => {
+            RunnerError { kind: RunnerErrorKind::Claimed { is_accepted, .. }, .. } => {
                 let words = words.replace("`when_claimed`", &format!("`{resume} --when-claimed take-over`"));
                 StoredMessageError::if_so(*is_accepted, words)
             }
-            RunnerError::ShutDown { is_accepted, .. } => StoredMessageError::if_so(*is_accepted, words),
-            RunnerError::EarlierRunFailed { message, .. } => StoredMessageError(format!(
+            RunnerError { kind: RunnerErrorKind::ShutDown { is_accepted, .. }, .. } => StoredMessageError::if_so(*is_accepted, words),
+            RunnerError { kind: RunnerErrorKind::EarlierRunFailed { message, .. }, .. } => StoredMessageError(format!(
                 "{words}\nthe message is stored, and taken after that run; resume it, abandon it, or withdraw the \
                  message:\n  {resume}\n  {resume} --abandon\n  {inbox} --remove {}",
                 shell_quoted(message.as_str())
             ))
             .into(),
-            RunnerError::EarlierCannotBegin { earlier, is_accepted, .. } => {
+            RunnerError { kind: RunnerErrorKind::EarlierCannotBegin { earlier, is_accepted, .. }, .. } => {
                 let stored = if *is_accepted { "the new message is stored, and taken after it; " } else { "" };
                 let words = format!(
                     "{words}\n{stored}fix the cause and resume it, or withdraw it:\n  {resume}\n  {inbox} \
@@ -314,7 +314,7 @@ impl TurnRunner<'_> {
                 );
                 StoredMessageError::if_so(*is_accepted, words)
             }
-            RunnerError::Run { .. } | RunnerError::Panicked { .. } | RunnerError::Conflict { .. } => {
+            RunnerError { kind: RunnerErrorKind::Run { .. } | RunnerErrorKind::Panicked | RunnerErrorKind::Conflict { .. }, .. } => {
                 anyhow::anyhow!("{words}\nwhat was done is stored; continue with\n  {resume}")
             }
             _ => anyhow::Error::msg(words),
@@ -325,19 +325,19 @@ impl TurnRunner<'_> {
 /// The text of a failure, without its remedy.
 fn failure_text(error: &RunnerError) -> String {
     match error {
-        RunnerError::Run { source, .. } => {
+        RunnerError { kind: RunnerErrorKind::Run { source, .. }, .. } => {
             let steps = counted(source.outcome().steps(), "step");
             format!("the run failed after {steps}: {}", chain(source.fault()))
         }
-        RunnerError::EarlierRunFailed { source, times, .. } => {
+        RunnerError { kind: RunnerErrorKind::EarlierRunFailed { source, times, .. }, .. } => {
             let again =
                 if *times > 1 { format!(" {times} times with the same error") } else { String::new() };
             format!("the run before the message failed{again}: {}", chain(source.fault()))
         }
-        RunnerError::EarlierCannotBegin { earlier, source, .. } => {
+        RunnerError { kind: RunnerErrorKind::EarlierCannotBegin { earlier, source, .. }, .. } => {
             let cause = match &**source {
-                RunnerError::Run { source, .. } => chain(source.fault()),
-                RunnerError::Input { source, .. } => chain(source),
+                RunnerError { kind: RunnerErrorKind::Run { source, .. }, .. } => chain(source.fault()),
+                RunnerError { kind: RunnerErrorKind::Input { source, .. }, .. } => chain(source),
                 source => chain(source),
             };
             format!("message `{earlier}` comes first in the session, and cannot begin: {cause}")

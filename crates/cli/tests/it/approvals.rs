@@ -239,7 +239,7 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
     room.check("resume g.toml --modify 'publish={\"draft\":\"e\"}'", expect![[r#"
         | session s1
         | continues with "go", which waits in step 2 for a decision about publish/run#DIGEST
-        | error: invalid decision in session g/local/s1: invalid arguments for approval `publish/run#DIGEST`: nothing of it can be modified; approve or reject; the request stays pending
+        | error: session g/local/s1: invalid decision: invalid arguments for approval `publish/run#DIGEST`: nothing of it can be modified; approve or reject; the request stays pending
         exit 2
     "#]]);
     let room = graph(
@@ -257,7 +257,7 @@ fn arguments_that_do_not_fit_a_node_are_refused() {
     room.check("resume g.toml --modify 'pay={\"euro\":6}'", expect![[r#"
         | session s1
         | continues with "go", which waits in step 2 for a decision about pay#0/run#DIGEST
-        | error: invalid decision in session g/local/s1: invalid arguments for approval `pay#0/run#DIGEST`: Additional properties are not allowed ('euro' was unexpected) at $; "item" is a required property at $; the request stays pending
+        | error: session g/local/s1: invalid decision: invalid arguments for approval `pay#0/run#DIGEST`: Additional properties are not allowed ('euro' was unexpected) at $; "item" is a required property at $; the request stays pending
         exit 2
     "#]]);
     assert_eq!(waits(&room, "g.toml").len(), 1);

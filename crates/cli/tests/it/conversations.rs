@@ -188,7 +188,7 @@ fn an_approval_pauses_and_another_process_decides() {
     room.check("resume a.toml --modify 'p1={\"euro\": \"many\"}'", expect![[r#"
         | session s1
         | continues with "pay the bill", which waits in step 1 for a decision about p1#DIGEST
-        | error: invalid decision in session a/local/s1: invalid arguments for approval `p1#DIGEST`: expected integer, found string at $.euro; the request stays pending
+        | error: session a/local/s1: invalid decision: invalid arguments for approval `p1#DIGEST`: expected integer, found string at $.euro; the request stays pending
         exit 2
     "#]]);
     room.check(
@@ -215,10 +215,10 @@ fn an_approval_pauses_and_another_process_decides() {
     room.check(
         "resume a.toml",
         expect![[r#"
-        | session s1
-        | error: nothing to resume in session a/local/s1: no run of it is interrupted or paused
-        exit 2
-    "#]],
+            | session s1
+            | error: session a/local/s1: nothing to resume: no run is interrupted or paused
+            exit 2
+        "#]],
     );
     room.check(
         "inspect a.toml",

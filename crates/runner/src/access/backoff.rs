@@ -1,8 +1,10 @@
 //! The pauses between attempts to write to the store.
 
+use std::future::Future;
 use std::time::Duration;
 
-use backon::ExponentialBuilder;
+use backon::{ExponentialBuilder, Retryable};
+use stepfold_session_scopes::{ErrorKind, SessionError};
 
 /// The number of retries of an append when the store is busy or unreachable, and their total time.
 pub(crate) const MAX_RETRIES: usize = 6;
@@ -18,6 +20,19 @@ pub(crate) fn append_backoff() -> ExponentialBuilder {
         .with_min_delay(Duration::from_millis(50))
         .with_max_times(MAX_RETRIES)
         .with_total_delay(Some(MAX_RETRY_TIME))
+}
+
+/// Repeats an operation while the store is busy or unreachable. A repeat must do no harm.
+pub(crate) async fn retried<T, F>(operation: impl FnMut() -> F) -> Result<T, SessionError>
+where
+    F: Future<Output = Result<T, SessionError>>,
+{
+    operation.retry(append_backoff()).when(is_transient).await
+}
+
+/// Whether a repeat may succeed.
+pub(crate) fn is_transient(error: &SessionError) -> bool {
+    error.kind() == ErrorKind::Transient
 }
 
 /// The pauses of appends that hold results: never longer than the store's next chance by much, since another worker may

@@ -1,9 +1,8 @@
 //! The claim of this process on a session: taken, and released.
 
-use backon::Retryable;
 use stepfold_session_scopes::{ClaimSession, ErrorKind, ReleaseClaim, SessionError, SessionStore, TakeOver};
 
-use crate::access::backoff::append_backoff;
+use crate::access::backoff::retried;
 use crate::access::session_access::SessionAccess;
 
 impl SessionAccess {
@@ -13,8 +12,7 @@ impl SessionAccess {
         let (owner, now) = (claims.worker.clone(), self.runner.clock.now());
         let mut request = ClaimSession::new(self.local.key.clone(), owner, claims.duration, now);
         request.take_over = take_over;
-        let claim = || self.runner.store.claim(request.clone());
-        match claim.retry(append_backoff()).when(|error| error.kind() == ErrorKind::Transient).await {
+        match retried(|| self.runner.store.claim(request.clone())).await {
             Ok(claim) => self.local.claim.set(Some(&claim)),
             Err(error) if error.kind() == ErrorKind::Unsupported => self.local.claim.set_unsupported(),
             Err(error) => return Err(error),
@@ -41,9 +39,8 @@ impl SessionAccess {
             // NOTE: there is no queue of runs: a claim that is left expired is the sign that work is left.
             request.unfinished = is_unfinished.then(|| self.runner.clock.now());
             request.due = self.local.claim.due();
-            let release = || self.runner.store.release(request.clone());
             // One that could not be released expires.
-            let _ = release.retry(append_backoff()).when(|error| error.kind() == ErrorKind::Transient).await;
+            let _ = retried(|| self.runner.store.release(request.clone())).await;
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use stepfold_agent_loop::{Decision, DecisionError, Decisions, EventKind};
 use stepfold_session_scopes::{
-    CommittedEvent, EventRange, FindTagged, GetSession, Session, SessionError, SessionStore, Timestamp,
+    CommittedEvent, EventRange, FindTagged, Session, SessionError, SessionStore, Timestamp,
 };
 
 use crate::access::session_access::SessionAccess;
@@ -12,9 +12,8 @@ use crate::error::RunnerError;
 use crate::record::events::{decision_tag, loop_event, request_tag};
 use crate::session::decision_reply::{DecisionReceipt, receipt};
 
-/// The number of events in which decisions and edits are listed, and looked for in a store that does not find them by
-/// tags.
-pub(crate) const MAX_SCANNED_EVENTS: usize = 4_096;
+/// The number of events in which decisions and edits are listed.
+pub(crate) const MAX_LISTED_EVENTS: usize = 4_096;
 
 /// A decision in the record of a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,30 +69,8 @@ impl SessionAccess {
         // requests.
         let key = decisions.idempotency_key.as_deref().map(decision_tag);
         let requests = decisions.decisions.iter().map(|(id, _)| request_tag(id));
-        match self.tagged(key.into_iter().chain(requests)).await? {
-            Some(events) => Ok(self.match_recorded(decisions, self.decided(events.iter())?)),
-            None => self.scan_decisions(decisions).await,
-        }
-    }
-
-    /// The same for a store that does not look up events by their tags: in the newest [`MAX_SCANNED_EVENTS`] ones.
-    async fn scan_decisions(
-        &self,
-        decisions: &Decisions,
-    ) -> Result<Option<Result<DecisionReceipt, RunnerError>>, RunnerError> {
-        let mut events = 64;
-        loop {
-            let session = self.newest(events).await?;
-            let met = self.match_recorded(decisions, self.decided(newest_first(&session))?);
-            let is_last = session.events.len() < events || events >= MAX_SCANNED_EVENTS;
-            match met {
-                // The same decisions may precede those: then these are a repeat.
-                Some(Err(_)) if decisions.idempotency_key.is_some() && !is_last => {}
-                None if !is_last => {}
-                met => return Ok(met),
-            }
-            events *= 8;
-        }
+        let events = self.tagged(key.into_iter().chain(requests)).await?;
+        Ok(self.match_recorded(decisions, self.decided(&events)?))
     }
 
     /// Compares decisions with recorded ones, newest first.
@@ -115,42 +92,32 @@ impl SessionAccess {
         refused.map(Err)
     }
 
-    /// The newest visible event with each of these tags, newest first; `None` if the store does not look them up.
+    /// The newest visible event with each of these tags, newest first.
     pub(crate) async fn tagged(
         &self,
         tags: impl IntoIterator<Item = String>,
-    ) -> Result<Option<Vec<CommittedEvent>>, RunnerError> {
-        let (key, store) = (&self.local.key, &self.runner.store);
-        let failed = |error| RunnerError::store(key, error);
-        let found = match store.find_tagged(FindTagged::new(key.clone(), tags)).await {
-            Err(SessionError::Unsupported { .. }) => return Ok(None),
-            found => found.map_err(failed)?,
-        };
+    ) -> Result<Vec<CommittedEvent>, RunnerError> {
+        let find = FindTagged::new(self.local.key.clone(), tags);
+        let found = self.runner.store.find_tagged(find).await;
+        let found = found.map_err(|error| RunnerError::store(&self.local.key, error))?;
         let versions: BTreeSet<u64> = found.into_iter().flatten().collect();
         let mut events = Vec::new();
         for version in versions.into_iter().rev() {
-            let page = EventRange::Page { after: version - 1, limit: 1 };
-            let get = GetSession::new(key.clone()).events(page).without_state();
-            let read = store.get(get).await.map_err(failed)?.events;
-            // A rewind may have hidden it since.
-            events.extend(read.into_iter().filter(|it| it.version == version));
+            // Retention may have deleted it since.
+            events.extend(self.event_at(version).await?);
         }
-        Ok(Some(events))
+        Ok(events)
     }
 
     /// The decisions of the newest events, newest first.
     pub(crate) async fn recorded_decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
-        let session = self.newest(MAX_SCANNED_EVENTS).await?;
+        let session = self.read_events(EventRange::Last(MAX_LISTED_EVENTS)).await?;
         self.decisions_in(newest_first(&session))
     }
 
-    /// The decision that was made under an idempotency key, however long ago; in a store that does not find events by tags,
-    /// as far as the newest [`MAX_SCANNED_EVENTS`] show.
+    /// The decision that was made under an idempotency key, however long ago.
     pub(crate) async fn decision_with_key(&self, key: &str) -> Result<Option<RecordedDecision>, RunnerError> {
-        let recorded = match self.tagged([decision_tag(key)]).await? {
-            Some(events) => self.decisions_in(&events)?,
-            None => self.recorded_decisions().await?,
-        };
+        let recorded = self.decisions_in(&self.tagged([decision_tag(key)]).await?)?;
         Ok(recorded.into_iter().find(|decided| decided.idempotency_key.as_deref() == Some(key)))
     }
 
@@ -167,12 +134,6 @@ impl SessionAccess {
             }));
         }
         Ok(recorded)
-    }
-
-    async fn newest(&self, events: usize) -> Result<Session, RunnerError> {
-        let key = &self.local.key;
-        let get = GetSession::new(key.clone()).events(EventRange::Last(events)).without_state();
-        self.runner.store.get(get).await.map_err(|error| RunnerError::store(key, error))
     }
 
     /// The events with decisions among these.

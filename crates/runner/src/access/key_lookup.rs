@@ -6,14 +6,14 @@ use std::sync::Arc;
 use serde_json::Value;
 use stepfold_agent_loop::{DecisionError, Decisions, Input, Outcome};
 use stepfold_session_scopes::{
-    CommittedEvent, EventRange, FindEvent, GetSession, IdempotencyKey, InvocationId, Scope, Session,
-    SessionError, SessionStore,
+    CommittedEvent, EventRange, FindEvent, IdempotencyKey, InvocationId, Scope, Session, SessionError,
+    SessionStore,
 };
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::NameList;
 
 use crate::access::session_access::{ReadSession, SessionAccess};
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::events::{ends, event_id, message_tag, rewrite, takes};
 use crate::record::history::{RunSelector, SessionHistory};
 use crate::record::report::RunReport;
@@ -100,17 +100,12 @@ impl SessionAccess {
         // NOTE: a key is not kept in a table: it is the id of the invocation, and stores have an index of event ids.
         let first = event_id(id, 0).map_err(failed)?;
         let found = self.runner.store.find_event(FindEvent::new(self.local.key.clone(), first)).await;
-        let first = match found {
-            Ok(Some(version)) => version,
-            Ok(None) | Err(SessionError::Unsupported { .. }) => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
+        let Some(first) = found.map_err(failed)? else { return Ok(None) };
         let (mut read, mut limit, mut events) = (first - 1, PAGES.0, Vec::new());
         let session = loop {
             let page = EventRange::Page { after: read, limit };
             limit = (limit * 4).min(PAGES.1);
-            let get = GetSession::new(self.local.key.clone()).events(page).without_state();
-            let mut session = self.runner.store.get(get).await.map_err(failed)?;
+            let mut session = self.read_events(page).await?;
             let Some(last) = session.events.last() else { return Ok(None) };
             read = last.version;
             let end = session.events.iter().position(|it| it.event.invocation == *id && ends(&it.event));
@@ -133,7 +128,10 @@ impl SessionAccess {
         history.extend(&session)?;
         match self.report_of_last(id, &(history.into(), session)) {
             // The values before it are needed.
-            Err(RunnerError::Recover { .. } | RunnerError::Input { .. }) => Ok(None),
+            Err(RunnerError {
+                kind: RunnerErrorKind::Recover { .. } | RunnerErrorKind::Input { .. },
+                ..
+            }) => Ok(None),
             report => report,
         }
     }
@@ -172,18 +170,10 @@ impl SessionAccess {
     ) -> Result<Option<CommittedEvent>, RunnerError> {
         let failed = |error| RunnerError::store(&self.local.key, error);
         let find = FindEvent::new(self.local.key.clone(), event_id(id, 0).map_err(failed)?);
-        let version = match self.runner.store.find_event(find).await {
-            Ok(Some(version)) => version,
-            Ok(None) | Err(SessionError::Unsupported { .. }) => {
-                let tagged = self.tagged([message_tag(id.as_str())]).await?;
-                return Ok(tagged.and_then(|events| events.into_iter().next()));
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        let page = EventRange::Page { after: version - 1, limit: 1 };
-        let get = GetSession::new(self.local.key.clone()).events(page).without_state();
-        let session = self.runner.store.get(get).await.map_err(failed)?;
-        Ok(session.events.into_iter().find(|it| it.version == version))
+        match self.runner.store.find_event(find).await.map_err(failed)? {
+            Some(version) => self.event_at(version).await,
+            None => Ok(self.tagged([message_tag(id.as_str())]).await?.into_iter().next()),
+        }
     }
 
     /// The outcome of a run as the record has it, and the version of its last event; `None` if it is not there, or has
@@ -270,11 +260,14 @@ impl SessionAccess {
     }
 
     /// The session at a version, or as it is.
-    async fn get_at(&self, version: Option<u64>, events: EventRange) -> Result<Session, RunnerError> {
-        let mut get = GetSession::new(self.local.key.clone()).events(events);
+    pub(crate) async fn get_at(
+        &self,
+        version: Option<u64>,
+        events: EventRange,
+    ) -> Result<Session, RunnerError> {
+        let mut get = self.request().events(events);
         get.version = version;
-        let session = self.runner.store.get(get).await;
-        session.map_err(|error| RunnerError::store(&self.local.key, error))
+        self.get(get).await
     }
 
     /// The report of the run that took a message, in a session with all its events.

@@ -1,6 +1,5 @@
 //! The inbox of a session in the store: messages are added, read and removed, and requests to cancel a run.
 
-use backon::Retryable;
 use stepfold_agent_loop::Input;
 use stepfold_session_scopes::{
     DequeueInput, EnqueueInput, Enqueued, ErrorKind, IdempotencyKey, InboxEntry, InboxKind, InvocationId,
@@ -8,9 +7,9 @@ use stepfold_session_scopes::{
 };
 use stepfold_tools::CancellationToken;
 
-use crate::access::backoff::append_backoff;
+use crate::access::backoff::retried;
 use crate::access::session_access::SessionAccess;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::session::inbox::{CancelRequest, InboxMessage, MAX_CACHED_BYTES, MessageKind, input_of};
 
 impl SessionAccess {
@@ -23,7 +22,9 @@ impl SessionAccess {
         input: Input,
     ) -> Result<bool, RunnerError> {
         match self.enqueue_stored(kind, id.clone(), input.clone()).await {
-            Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::Unsupported => {
+            Err(RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. })
+                if source.kind() == ErrorKind::Unsupported =>
+            {
                 self.local.inbox.add_local(kind, id, input);
                 Ok(false)
             }
@@ -40,7 +41,7 @@ impl SessionAccess {
         input: Input,
     ) -> Result<bool, RunnerError> {
         let Some(body) = input.to_json() else {
-            return Err(RunnerError::CannotWait { key: Box::new(self.local.key.clone()) });
+            return Err(RunnerError::new(&self.local.key, RunnerErrorKind::CannotWait));
         };
         let Enqueued { position, is_repeat, .. } = self.put(kind.stored(), id.as_str(), body).await?;
         match is_repeat {
@@ -82,12 +83,7 @@ impl SessionAccess {
         let (key, at) = (self.local.key.clone(), self.runner.clock.now());
         let idempotency_key = IdempotencyKey::new(id).map_err(failed)?;
         let request = EnqueueInput::new(key, kind, idempotency_key, body, at);
-        let enqueue = || self.runner.store.enqueue(request.clone());
-        enqueue
-            .retry(append_backoff())
-            .when(|error| error.kind() == ErrorKind::Transient)
-            .await
-            .map_err(failed)
+        retried(|| self.runner.store.enqueue(request.clone())).await.map_err(failed)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore};
+use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Session, SessionStore};
 
 use crate::access::session_access::{ReadSession, SessionAccess};
 use crate::error::RunnerError;
@@ -12,6 +12,48 @@ use crate::record::history::SessionHistory;
 use crate::session::cache::SessionCache;
 
 impl SessionAccess {
+    /// A request to read the session.
+    pub(crate) fn request(&self) -> GetSession {
+        GetSession::new(self.local.key.clone())
+    }
+
+    /// One read of the store.
+    pub(crate) async fn get(&self, get: GetSession) -> Result<Session, RunnerError> {
+        let session = self.runner.store.get(get).await;
+        session.map_err(|error| RunnerError::store(&self.local.key, error))
+    }
+
+    /// Events, without values.
+    pub(crate) async fn read_events(&self, events: EventRange) -> Result<Session, RunnerError> {
+        self.get(self.request().events(events).without_state()).await
+    }
+
+    /// The event of a version; `None` if retention or a fork has none there.
+    pub(crate) async fn event_at(&self, version: u64) -> Result<Option<CommittedEvent>, RunnerError> {
+        let session = self.read_events(EventRange::Page { after: version - 1, limit: 1 }).await?;
+        Ok(session.events.into_iter().find(|it| it.version == version))
+    }
+
+    /// Looks for something in the newest events: in so many first, then in eight times as many, until it is found, or the
+    /// oldest event or `max` is reached. `find` is told whether this is the last read.
+    pub(crate) async fn search_newest<T>(
+        &self,
+        first: usize,
+        max: usize,
+        mut find: impl FnMut(&Session, bool) -> Result<Option<T>, RunnerError>,
+    ) -> Result<Option<T>, RunnerError> {
+        let mut events = first;
+        loop {
+            let session = self.read_events(EventRange::Last(events)).await?;
+            let is_last = session.events.len() < events || events >= max;
+            let found = find(&session, is_last)?;
+            if found.is_some() || is_last {
+                return Ok(found);
+            }
+            events = events.saturating_mul(8);
+        }
+    }
+
     /// Reads the session: only changes if it is cached and no worker runs in it; otherwise all of it.
     pub(crate) async fn read(&self) -> Result<ReadSession, RunnerError> {
         let Ok(mut cache) = self.local.cache.try_lock() else { return self.read_since(None, None).await };
@@ -43,7 +85,7 @@ impl SessionAccess {
         {
             return Ok(read);
         }
-        let session = self.get(GetSession::new(self.local.key.clone())).await?;
+        let session = self.get_visible(self.request()).await?;
         let mut history = SessionHistory::default();
         history.extend(&session)?;
         // Code that uses the values reports those that do not match the schema.
@@ -60,11 +102,12 @@ impl SessionAccess {
         // No other owner, except a concurrent reader.
         let mut history = Arc::unwrap_or_clone(cached);
         let Some(values) = newer.or_else(|| history.values.take()) else { return Ok(None) };
-        let get = GetSession::new(self.local.key.clone())
+        let get = self
+            .request()
             .events(EventRange::AfterVersion(history.version))
             .changed_since(values.seen())
             .incremental(&self.runner.schema);
-        let session = self.get(get).await?;
+        let session = self.get_visible(get).await?;
         // A rewind hides events that were folded.
         let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());
         if is_rewound || !history.is_of(&session) {
@@ -76,54 +119,39 @@ impl SessionAccess {
         Ok(Some((Arc::new(history), session)))
     }
 
-    async fn get(&self, get: GetSession) -> Result<Session, RunnerError> {
-        let session = self.runner.store.get(get.visible().now(self.runner.clock.now())).await;
-        session.map_err(|error| RunnerError::store(&self.local.key, error))
+    async fn get_visible(&self, get: GetSession) -> Result<Session, RunnerError> {
+        self.get(get.visible().now(self.runner.clock.now())).await
     }
 
     /// Whether the newest event belongs to no unfinished run: then no run is unfinished, whatever precedes it.
     pub(crate) async fn has_ended(&self) -> Result<bool, RunnerError> {
-        let session = self.get_end(1).await?;
+        let session = self.read_events(EventRange::Last(1)).await?;
         Ok(session.visible_events().next_back().is_some_and(|newest| !is_unfinished(&newest.event)))
     }
 
     /// Whether a request with a deadline may be pending. It reads no more than the last step, and of a run that has
     /// ended one event.
     pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
-        let mut events = 1;
-        loop {
-            let session = self.get_end(events).await?;
-            let mut newest = session.visible_events().rev();
-            if let Some(found) = newest.find_map(|committed| has_deadline(&committed.event)) {
-                return Ok(found);
-            }
-            if session.events.len() < events {
-                return Ok(false);
-            }
-            events *= 8;
-        }
-    }
-
-    /// The last events, without values.
-    async fn get_end(&self, events: usize) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.local.key.clone()).events(EventRange::Last(events)).without_state();
-        let session = self.runner.store.get(get).await;
-        session.map_err(|error| RunnerError::store(&self.local.key, error))
+        let find = |session: &Session, _| {
+            Ok(session.visible_events().rev().find_map(|committed| has_deadline(&committed.event)))
+        };
+        Ok(self.search_newest(1, usize::MAX, find).await?.unwrap_or(false))
     }
 
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all
     /// values are missing.
     pub(crate) async fn read_end(&self) -> Result<ReadSession, RunnerError> {
         let mut events = 16;
-        loop {
-            let session = self.get_end(events).await?;
+        let session = loop {
+            let session = self.read_events(EventRange::Last(events)).await?;
             let has_begun = session.visible_events().any(|committed| begins(&committed.event));
             if has_begun || session.events.len() < events {
-                let mut history = SessionHistory::default();
-                history.extend(&session)?;
-                return Ok((Arc::new(history), session));
+                break session;
             }
             events *= 4;
-        }
+        };
+        let mut history = SessionHistory::default();
+        history.extend(&session)?;
+        Ok((Arc::new(history), session))
     }
 }

@@ -6,7 +6,7 @@ use stepfold_agent_loop::Run;
 use stepfold_session_scopes::{InvocationId, SeenVersions, Session};
 
 use crate::access::session_access::{ReadSession, SessionAccess};
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::cached_values::CachedValues;
 use crate::record::events::temp_keys_of;
 use crate::record::history::SessionHistory;
@@ -64,9 +64,10 @@ impl SessionAccess {
         }
         let run = match self.restored_run(&history, &session) {
             // The events before it are needed.
-            Err(RunnerError::Recover { .. } | RunnerError::Input { .. }) if !is_known => {
-                self.last_run().await?
-            }
+            Err(RunnerError {
+                kind: RunnerErrorKind::Recover { .. } | RunnerErrorKind::Input { .. },
+                ..
+            }) if !is_known => self.last_run().await?,
             run => run?,
         };
         Ok(run.filter(|run| run.exit().is_none()))

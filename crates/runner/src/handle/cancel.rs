@@ -5,7 +5,7 @@ use std::time::Duration;
 use stepfold_agent_loop::Exit;
 use stepfold_session_scopes::{DequeueInput, EventRange, InvocationId, Session, SessionStore};
 
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
 use crate::record::events::{ends, exit_of, is_unfinished};
 use crate::session::claim::LONGEST_PAUSE;
@@ -19,7 +19,7 @@ impl SessionHandle {
     /// is immediately usable.
     ///
     /// # Errors
-    /// [`RunnerError::NothingToResume`], or when the store fails.
+    /// [`RunnerErrorKind::NothingToResume`], or when the store fails.
     pub async fn abandon(&self) -> InvocationResult {
         self.start_command(WorkerCommand::Abandon)?.outcome().await
     }
@@ -65,7 +65,7 @@ impl SessionHandle {
             return Ok(false);
         }
         match self.abandon().await {
-            Err(RunnerError::NothingToResume { .. }) => Ok(false),
+            Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. }) => Ok(false),
             // It may have ended just before.
             abandoned => abandoned.map(|outcome| *outcome.exit() == Exit::Cancelled),
         }

@@ -5,11 +5,11 @@ use std::future::IntoFuture;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use stepfold_agent_loop::{ApprovalRequest, Decision, DecisionError, Run};
-use stepfold_session_scopes::{EventRange, GetSession, SessionKey, SessionStore, TakeOver};
+use stepfold_session_scopes::{EventRange, SessionKey, TakeOver};
 
 use crate::access::decision_lookup::RecordedDecision;
 use crate::core::runner_core::Runner;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
 use crate::record::history::session_of;
 use crate::session::claim::{ClaimHolder, ClaimWait};
@@ -28,8 +28,8 @@ impl Runner {
     /// run, this waits for them as [`when_claimed`](crate::RunnerBuilder::when_claimed) says.
     ///
     /// # Errors
-    /// [`RunnerError::InvalidToken`]; [`RunnerError::NotAwaited`] if nothing waits for the outcome (any more);
-    /// [`RunnerError::Decision`] if another outcome came first, the deadline has passed, or the outcome does not fit the
+    /// [`RunnerErrorKind::InvalidToken`]; [`RunnerErrorKind::NotAwaited`] if nothing waits for the outcome (any more);
+    /// [`RunnerErrorKind::Decision`] if another outcome came first, the deadline has passed, or the outcome does not fit the
     /// schema of the call; as [`ResumeRun::submit`](crate::ResumeRun::submit).
     ///
     /// # Examples
@@ -76,7 +76,7 @@ impl Runner {
     /// [`complete`](Runner::complete) it.
     ///
     /// # Errors
-    /// [`RunnerError::InvalidToken`] if it is not a token, or one of another app.
+    /// [`RunnerErrorKind::InvalidToken`] if it is not a token, or one of another app.
     ///
     /// # Examples
     /// ```
@@ -94,7 +94,9 @@ impl Runner {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn session_of_token(&self, token: &str) -> Result<SessionKey, RunnerError> {
-        let invalid = |why: String| RunnerError::InvalidToken { token: token.to_owned(), why };
+        let invalid = |why: String| {
+            RunnerError::new(None, RunnerErrorKind::InvalidToken { token: token.to_owned(), why })
+        };
         let key = session_of(token).ok_or_else(|| {
             invalid("expected the token of a call, which begins with app, user and session".to_owned())
         })?;
@@ -184,10 +186,10 @@ impl SessionHandle {
                 // The call may be about to wait.
                 AwaitStatus::Perhaps => return Err(self.busy("the run has not come to wait for it")),
                 AwaitStatus::OnceRecovered | AwaitStatus::Not => {
-                    return Err(RunnerError::NotAwaited {
-                        key: Box::new(self.key().clone()),
-                        token: token.to_owned(),
-                    });
+                    return Err(RunnerError::new(
+                        self.key(),
+                        RunnerErrorKind::NotAwaited { token: token.to_owned() },
+                    ));
                 }
             }
         }
@@ -211,10 +213,7 @@ impl SessionHandle {
     }
 
     async fn is_claimed(&self) -> Result<bool, RunnerError> {
-        let core = &self.runner().0;
-        let get = GetSession::new(self.key().clone()).events(EventRange::None).without_state();
-        let session = core.store.get(get.now(core.clock.now())).await;
-        let session = session.map_err(|error| RunnerError::store(self.key(), error))?;
+        let session = self.read_events(EventRange::None).await?;
         Ok(self.holder(&session) == ClaimHolder::Other)
     }
 

@@ -7,7 +7,6 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::Retryable;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{
@@ -15,13 +14,13 @@ use stepfold_agent_loop::{
 };
 use stepfold_session_scopes::{
     AppendClaim, AppendEvent, Author, CommittedEvent, ErrorKind, Event, EventId, EventKind, EventRange,
-    GetSession, InvocationId, Session, SessionError, SessionStore, TakeOver, Timestamp,
+    InvocationId, Session, SessionError, SessionStore, TakeOver, Timestamp,
 };
 
-use crate::access::backoff::append_backoff;
-use crate::access::decision_lookup::{MAX_SCANNED_EVENTS, newest_first};
+use crate::access::backoff::retried;
+use crate::access::decision_lookup::{MAX_LISTED_EVENTS, newest_first};
 use crate::access::unfinished_run::UnfinishedRun;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
 use crate::record::events::{EventStamp, edit_tag, is_unfinished, loop_event, session_event};
 use crate::record::history::SessionHistory;
@@ -90,6 +89,34 @@ impl IntoFuture for EditSession {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move { self.session.clone().apply(self).await })
+    }
+}
+
+/// Forks a session with an edit when awaited. See [`SessionHandle::fork_with`].
+#[must_use = "nothing is forked until it is awaited"]
+#[derive(Debug)]
+pub struct ForkWithEdit {
+    session: SessionHandle,
+    id: Arc<str>,
+    version: Option<u64>,
+    edit: Edit,
+    with_changed_agent: bool,
+}
+
+impl ForkWithEdit {
+    /// Forces the edit with an agent that changed since the run began.
+    pub fn with_changed_agent(mut self) -> Self {
+        self.with_changed_agent = true;
+        self
+    }
+}
+
+impl IntoFuture for ForkWithEdit {
+    type Output = Result<SessionHandle, RunnerError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.session.clone().fork_and_edit(self).await })
     }
 }
 
@@ -180,24 +207,25 @@ impl SessionHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
-    pub async fn fork_with(
-        &self,
-        id: impl Into<Arc<str>>,
-        version: Option<u64>,
-        edit: Edit,
-    ) -> Result<Self, RunnerError> {
+    pub fn fork_with(&self, id: impl Into<Arc<str>>, version: Option<u64>, edit: Edit) -> ForkWithEdit {
+        let (session, id) = (self.clone(), id.into());
+        ForkWithEdit { session, id, version, edit, with_changed_agent: false }
+    }
+
+    async fn fork_and_edit(&self, request: ForkWithEdit) -> Result<Self, RunnerError> {
+        let ForkWithEdit { id, version, edit, with_changed_agent, .. } = request;
         if edit.is_empty() {
             return self.fork(id, version).await;
         }
         let session = self.read_at(version).await?;
-        let (at, prepared) = (session.version, self.prepare_on(session, &edit)?);
+        let (at, prepared) = (session.version, self.prepare_on(session, &edit, with_changed_agent)?);
         let owner = self.core().claims.worker.clone();
         let claim = prepared.leaves_work().then_some(AppendClaim::Take {
             owner,
             duration: Duration::ZERO,
             take_over: TakeOver::Never,
         });
-        let fork = self.fork_at(id.into(), Some(at), Some((prepared.event, claim))).await?;
+        let fork = self.fork_at(id, Some(at), Some((prepared.event, claim))).await?;
         let read = fork.read(EventRange::None).await?;
         if read.version == at {
             // A store of one's own that does not know of first events.
@@ -208,7 +236,12 @@ impl SessionHandle {
     }
 
     /// The event of an edit on the session as it was at a version.
-    fn prepare_on(&self, session: Session, edit: &Edit) -> Result<PreparedEdit, RunnerError> {
+    fn prepare_on(
+        &self,
+        session: Session,
+        edit: &Edit,
+        with_changed_agent: bool,
+    ) -> Result<PreparedEdit, RunnerError> {
         let newest = session.events.last().filter(|newest| newest.version == session.version);
         let version = session.version;
         if !newest.is_some_and(|newest| is_unfinished(&newest.event)) {
@@ -216,7 +249,8 @@ impl SessionHandle {
         }
         let mut history = SessionHistory::default();
         history.extend(&session)?;
-        match self.access().unfinished_run(&SessionCache::default(), &(Arc::new(history), session), false)? {
+        let read = (Arc::new(history), session);
+        match self.access().unfinished_run(&SessionCache::default(), &read, with_changed_agent)? {
             Some(stopped) => self.prepare_in_run(edit, stopped, version),
             None => Err(self.refused(EditError::Ending)),
         }
@@ -231,10 +265,7 @@ impl SessionHandle {
             true => AppendClaim::Take { owner, duration: Duration::ZERO, take_over },
             false => AppendClaim::Once { take_over },
         });
-        let append = || core.store.append(request.clone());
-        let appended =
-            append.retry(append_backoff()).when(|error| error.kind() == ErrorKind::Transient).await;
-        appended.map(|receipt| receipt.version)
+        retried(|| core.store.append(request.clone())).await.map(|receipt| receipt.version)
     }
 
     /// The event of an edit on the session as it is.
@@ -245,7 +276,7 @@ impl SessionHandle {
         with_changed_agent: bool,
     ) -> Result<PreparedEdit, RunnerError> {
         // Values that do not fit the schema any more can be replaced: so none is read where no run is open.
-        let newest = self.newest_event().await?;
+        let newest = self.access().read_events(EventRange::Last(1)).await?;
         let is_open = newest.events.last().is_some_and(|newest| is_unfinished(&newest.event));
         if is_open {
             let read = self.access().read_cached(cache).await?;
@@ -340,18 +371,8 @@ impl SessionHandle {
     /// The receipt of the same edit under the same key, if it was made before.
     async fn find_repeat(&self, edit: &Edit) -> Result<Option<EditReceipt>, RunnerError> {
         let Some(idempotency_key) = &edit.idempotency_key else { return Ok(None) };
-        if let Some(events) = self.access().tagged([edit_tag(idempotency_key)]).await? {
-            return self.repeat_among(edit, idempotency_key, events.iter());
-        }
-        let mut events = 64;
-        loop {
-            let session = self.newest_events(events).await?;
-            let repeat = self.repeat_among(edit, idempotency_key, newest_first(&session))?;
-            if repeat.is_some() || session.events.len() < events || events >= MAX_SCANNED_EVENTS {
-                return Ok(repeat);
-            }
-            events *= 8;
-        }
+        let events = self.access().tagged([edit_tag(idempotency_key)]).await?;
+        self.repeat_among(edit, idempotency_key, &events)
     }
 
     /// The receipt of the same edit under the same key among these events, newest first.
@@ -379,7 +400,7 @@ impl SessionHandle {
 
     /// The edits of the newest events, newest first.
     pub(crate) async fn recorded_edits(&self) -> Result<Vec<RecordedEdit>, RunnerError> {
-        let session = self.newest_events(MAX_SCANNED_EVENTS).await?;
+        let session = self.access().read_events(EventRange::Last(MAX_LISTED_EVENTS)).await?;
         let events = newest_first(&session).into_iter();
         events.filter_map(|committed| self.recorded(committed).transpose()).collect()
     }
@@ -400,16 +421,7 @@ impl SessionHandle {
         Ok(edit.map(|edit| RecordedEdit { edit, version, at: event.at }))
     }
 
-    async fn newest_event(&self) -> Result<Session, RunnerError> {
-        self.newest_events(1).await
-    }
-
-    async fn newest_events(&self, events: usize) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.key().clone()).events(EventRange::Last(events)).without_state();
-        self.core().store.get(get).await.map_err(|error| self.failed(error))
-    }
-
     fn refused(&self, error: EditError) -> RunnerError {
-        RunnerError::Edit { key: Box::new(self.key().clone()), error: Arc::new(error) }
+        RunnerError::new(self.key(), RunnerErrorKind::Edit { error: Arc::new(error) })
     }
 }

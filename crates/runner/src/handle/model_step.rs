@@ -1,7 +1,7 @@
 //! Restores a step of a stored run as it was before the reply: everything that the model was shown.
 
 use stepfold_agent_loop::{Event, EventKind, Run};
-use stepfold_session_scopes::{EventRange, GetSession, Session, SessionStore};
+use stepfold_session_scopes::{EventRange, Session};
 
 use crate::error::RunnerError;
 use crate::handle::session_handle::SessionHandle;
@@ -90,9 +90,10 @@ impl SessionHandle {
 
     /// The session as it was at a version, with what counts of its events.
     pub(crate) async fn read_at(&self, version: Option<u64>) -> Result<Session, RunnerError> {
-        let mut get = GetSession::new(self.key().clone()).visible();
+        let access = self.access();
+        let mut get = access.request().visible();
         get.version = version;
-        self.core().store.get(get).await.map_err(|error| self.failed(error))
+        access.get(get).await
     }
 
     /// The step of a model at the end of the session as it was at a version, and that version. It is looked for among the
@@ -102,12 +103,11 @@ impl SessionHandle {
         version: Option<u64>,
         path: Option<&[usize]>,
     ) -> Result<(u64, Option<LocatedStep>), RunnerError> {
-        let mut events = FIRST;
-        let mut version = version;
+        let (access, mut events, mut version) = (self.access(), FIRST, version);
         loop {
-            let mut get = GetSession::new(self.key().clone()).visible().without_state();
+            let mut get = access.request().visible().without_state();
             (get.events, get.version) = (EventRange::Last(events), version);
-            let session = self.core().store.get(get).await.map_err(|error| self.failed(error))?;
+            let session = access.get(get).await?;
             let found = self.step_in(&session, path)?;
             if found.is_some() || session.events.len() < events {
                 return Ok((session.version, found));

@@ -6,22 +6,18 @@
 use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Input, Run};
-use stepfold_session_scopes::{
-    CommittedEvent, EventRange, GetSession, Scope, Session, SessionError, SessionSchema, SessionStore,
-};
+use stepfold_session_scopes::{CommittedEvent, EventRange, Scope, Session, SessionError, SessionSchema};
 use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
 
 use crate::access::session_access::SessionAccess;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::conversation_start::ConversationStart;
 use crate::record::events::{agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
 
 /// Returns the number of replayed runs.
 pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usize, RunnerError> {
-    let failed = |error: SessionError| RunnerError::store(&access.local.key, error);
-    let get = GetSession::new(access.local.key.clone()).events(EventRange::All).without_state();
-    let session = access.runner.store.get(get).await.map_err(failed)?;
+    let session = access.read_events(EventRange::All).await?;
     let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
     // Values of another schema could not be read.
     if let Some(began) = events.iter().find(|committed| begins(&committed.event)) {
@@ -90,7 +86,7 @@ impl SessionReplay<'_> {
         // The user's message and the inputs are in the first event.
         let input = Input::recorded(self.state.clone(), first).with_summary(self.summary.clone());
         let run = Run::new(self.agent, input, id.as_str())
-            .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+            .map_err(|error| RunnerError::new(key, RunnerErrorKind::Input { source: Arc::new(error) }))?;
         let replayed = run.replay_with_tools(recorded, is_stored).await.map(drop);
         replayed.map_err(|divergence| {
             let divergence = match agent_of(&events[0].event) {
@@ -137,12 +133,14 @@ fn place_of<'a>(divergence: &Divergence, events: &'a [CommittedEvent]) -> &'a Co
 }
 
 fn diverged(access: &SessionAccess, at: &CommittedEvent, divergence: Divergence) -> RunnerError {
-    RunnerError::Diverged {
-        key: Box::new(access.local.key.clone()),
-        invocation: at.event.invocation.to_string(),
-        version: at.version,
-        source: Arc::new(divergence),
-    }
+    RunnerError::new(
+        &access.local.key,
+        RunnerErrorKind::Diverged {
+            invocation: at.event.invocation.to_string(),
+            version: at.version,
+            source: Arc::new(divergence),
+        },
+    )
 }
 
 /// The state without values shared with other sessions.
@@ -174,10 +172,8 @@ async fn first_state(access: &SessionAccess, agent: &Agent, session: &Session) -
             None => first.version - 1,
         }
     });
-    let get = GetSession::new(access.local.key.clone()).events(EventRange::None).at_version(begins_at);
-    let read = access.runner.store.get(get).await;
-    let state = read.and_then(|session| session.state(&schema_of(access, agent)));
-    state.map_err(|error| RunnerError::store(&access.local.key, error))
+    let read = access.get_at(Some(begins_at), EventRange::None).await?;
+    read.state(&schema_of(access, agent)).map_err(|error| RunnerError::store(&access.local.key, error))
 }
 
 /// The events by invocation, in order; events of runs separate from others.

@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Decision, Decisions};
 
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
 use crate::session::command::WorkerCommand;
 use crate::session::decision_reply::{DecisionReceipt, DecisionReply};
@@ -39,10 +39,9 @@ impl ResumeRun {
 
     /// Makes the decisions idempotent: the same decisions with the same key are a repeat, even from another process and
     /// after the run continued or ended; a repeat returns the first receipt and changes nothing. Other decisions with
-    /// the key are rejected, in later runs of the session too, however long ago that was; over a store that does not
-    /// find events by [tags](stepfold_session_scopes::SessionStore::find_tagged), as far as the newest 4,096 events
-    /// show. The author is not compared: the receipt of a repeat has the first author. Without a key, a second decision
-    /// about a request is an error with the first one's author, content and time.
+    /// the key are rejected, in later runs of the session too, however long ago that was. The author is not compared: the
+    /// receipt of a repeat has the first author. Without a key, a second decision about a request is an error with the
+    /// first one's author, content and time.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.decisions = self.decisions.with_idempotency_key(key);
         self
@@ -63,7 +62,7 @@ impl ResumeRun {
     /// Starts the resumption in its own task.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] when too many messages wait.
+    /// [`RunnerErrorKind::Busy`] when too many messages wait.
     pub fn start(self) -> Result<Invocation, RunnerError> {
         let ResumeRun { session, decisions, with_changed_agent } = self;
         session.start_command(WorkerCommand::Resume {
@@ -76,9 +75,9 @@ impl ResumeRun {
     /// Submits the decisions, and returns their receipt after storage. The run continues in its own task.
     ///
     /// # Errors
-    /// [`RunnerError::Decision`] when they are rejected:
+    /// [`RunnerErrorKind::Decision`] when they are rejected:
     /// [`AlreadyDecided`](stepfold_agent_loop::DecisionError) for a second decision about a request.
-    /// [`RunnerError::NothingToResume`] without a decision. As [`start`](ResumeRun::start), and when the store
+    /// [`RunnerErrorKind::NothingToResume`] without a decision. As [`start`](ResumeRun::start), and when the store
     /// fails.
     ///
     /// # Examples
@@ -114,13 +113,12 @@ impl ResumeRun {
     pub async fn submit(self) -> Result<(DecisionReceipt, Invocation), RunnerError> {
         let ResumeRun { session, decisions, with_changed_agent } = self;
         let (decision_reply, stored) = DecisionReply::new();
-        let key = Box::new(session.key().clone());
-        let invocation =
-            session.start_command(WorkerCommand::Resume { decisions, with_changed_agent, decision_reply })?;
+        let command = WorkerCommand::Resume { decisions, with_changed_agent, decision_reply };
+        let invocation = session.start_command(command)?;
         match stored.await {
             Ok(receipt) => Ok((receipt?, invocation)),
             // It ended, and nothing was decided.
-            Err(_) => Err(RunnerError::NothingToResume { key }),
+            Err(_) => Err(session.error(RunnerErrorKind::NothingToResume)),
         }
     }
 }

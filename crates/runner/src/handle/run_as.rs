@@ -12,7 +12,7 @@ use stepfold_session_scopes::{InvocationId, SessionError};
 use stepfold_tools::CancellationToken;
 
 use crate::access::key_lookup::{MessageFate, has_hidden_inherited};
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
 use crate::record::history::is_run_of;
 use crate::record::report::RunReport;
@@ -163,8 +163,10 @@ fn keyed(key: &InvocationId, decisions: Decisions) -> Decisions {
 /// Whether the message may have been taken by a run that a rewind hid.
 fn may_be_hidden(error: &RunnerError) -> bool {
     match error {
-        RunnerError::Withdrawn { .. } => true,
-        RunnerError::Store { source, .. } => matches!(**source, SessionError::EventReused { .. }),
+        RunnerError { kind: RunnerErrorKind::Withdrawn, .. } => true,
+        RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. } => {
+            matches!(**source, SessionError::EventReused { .. })
+        }
         _ => false,
     }
 }

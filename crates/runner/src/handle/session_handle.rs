@@ -8,15 +8,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use stepfold_agent_loop::{Edit, Input};
-use stepfold_session_scopes::{
-    EventRange, GetSession, InvocationId, Session, SessionError, SessionKey, SessionStore, TakeOver,
-};
+use stepfold_session_scopes::{EventRange, InvocationId, Session, SessionError, SessionKey, TakeOver};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::access::session_access::SessionAccess;
 use crate::core::runner_core::{Runner, RunnerCore};
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::edits::EditSession;
 use crate::handle::resume::ResumeRun;
 use crate::handle::run_as::RunAs;
@@ -95,8 +93,8 @@ impl SessionHandle {
     /// run that was interrupted, by a crash for example, is completed first.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] when the message is refused; [`RunnerError::Pending`] when decisions are
-    /// required first; [`RunnerError::CannotWait`] for an input with its own state that would have to wait;
+    /// [`RunnerErrorKind::Busy`] when the message is refused; [`RunnerErrorKind::Pending`] when decisions are
+    /// required first; [`RunnerErrorKind::CannotWait`] for an input with its own state that would have to wait;
     /// and when the store fails.
     ///
     /// # Panics
@@ -114,7 +112,7 @@ impl SessionHandle {
     /// It costs one more commit than `send`.
     ///
     /// # Errors
-    /// As `send`; [`RunnerError::Store`] with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) when the key
+    /// As `send`; [`RunnerErrorKind::Store`] with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) when the key
     /// was used with another message, or to steer and now not, and with [`Unsupported`](SessionError::Unsupported) by a
     /// store without inboxes.
     pub async fn send_once(
@@ -199,17 +197,17 @@ impl SessionHandle {
     ///
     /// The key belongs to the history of the session. It is found there for as long as the events of its run are kept:
     /// in a fork that has them too, and after a rewind that hid them or the run's end: the report is that of the end, and
-    /// if there was none, the message is [`Withdrawn`](RunnerError::Withdrawn). Another input with it is refused; with
+    /// if there was none, the message is [`Withdrawn`](RunnerErrorKind::Withdrawn). Another input with it is refused; with
     /// [decisions](RunAs::decide_all), an empty input stands for that of the run.
     ///
     /// Earlier messages and an interrupted run come first. [`RunnerError::remedy`] says whether repeating helps
     /// after an error. Dropping the future stops nothing.
     ///
     /// # Errors
-    /// [`RunnerError`]: [`Pending`](RunnerError::Pending) while an earlier run waits for decisions;
-    /// [`Store`](RunnerError::Store) with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) for another input;
-    /// [`Decision`](RunnerError::Decision) for decisions that do not fit;
-    /// [`Store`](RunnerError::Store) with [`Unsupported`](SessionError::Unsupported) by a store without inboxes.
+    /// [`RunnerError`]: [`Pending`](RunnerErrorKind::Pending) while an earlier run waits for decisions;
+    /// [`Store`](RunnerErrorKind::Store) with [`IdempotencyKeyReused`](SessionError::IdempotencyKeyReused) for another input;
+    /// [`Decision`](RunnerErrorKind::Decision) for decisions that do not fit;
+    /// [`Store`](RunnerErrorKind::Store) with [`Unsupported`](SessionError::Unsupported) by a store without inboxes.
     ///
     /// # Examples
     /// ```
@@ -272,7 +270,7 @@ impl SessionHandle {
     }
 
     pub(crate) fn withdrawn(&self) -> RunnerError {
-        RunnerError::Withdrawn { key: Box::new(self.local.key.clone()) }
+        self.error(RunnerErrorKind::Withdrawn)
     }
 
     pub(crate) async fn sleep(&self, time: Duration) {
@@ -376,17 +374,16 @@ impl SessionHandle {
     /// another worker is running in the session, [`WhenClaimed`] decides.
     ///
     /// Under an [idempotency key](Edit::with_idempotency_key) the same edit may be sent any number of times, by any
-    /// process: it is made once, however long ago that was; over a store that does not find events by
-    /// [tags](stepfold_session_scopes::SessionStore::find_tagged), as far as the newest 4,096 events show.
+    /// process: it is made once, however long ago that was.
     ///
     /// An edited run that waits for no decision is work that is left: where a worker [recovers](Runner::recover), that
     /// one continues it at once, a fork [with an edit](SessionHandle::fork_with) as well. A fork without one waits
     /// until it is resumed.
     ///
     /// # Errors
-    /// [`RunnerError::Edit`] with the reason; [`RunnerError::Conflict`] with both versions when the session is not at the
-    /// [expected one](EditSession::expected_version); [`RunnerError::Busy`] while the agent is running here;
-    /// [`RunnerError::Claimed`] while another worker is; [`RunnerError::AgentChanged`]; when the store fails.
+    /// [`RunnerErrorKind::Edit`] with the reason; [`RunnerErrorKind::Conflict`] with both versions when the session is not at the
+    /// [expected one](EditSession::expected_version); [`RunnerErrorKind::Busy`] while the agent is running here;
+    /// [`RunnerErrorKind::Claimed`] while another worker is; [`RunnerErrorKind::AgentChanged`]; when the store fails.
     ///
     /// # Examples
     /// ```
@@ -439,9 +436,7 @@ impl SessionHandle {
     pub(crate) async fn wait_until_free(&self) -> Result<(Session, TakeOver), RunnerError> {
         let (core, mut waited) = (&self.runner.0, ClaimWait::default());
         loop {
-            let get = GetSession::new(self.local.key.clone()).events(EventRange::None).without_state();
-            let session = core.store.get(get.now(core.clock.now())).await;
-            let session = session.map_err(|error| self.failed(error))?;
+            let session = self.read_events(EventRange::None).await?;
             let Some(claim) = &session.claim else { return Ok((session, TakeOver::Never)) };
             let take_over = TakeOver::Token(claim.token);
             match self.holder(&session) {
@@ -453,13 +448,9 @@ impl SessionHandle {
                 }
                 ClaimHolder::Other if waited.pause(&core.claims, &*core.clock).await => {}
                 ClaimHolder::Other => {
-                    let (key, owner) = (Box::new(self.local.key.clone()), claim.owner.clone());
-                    return Err(RunnerError::Claimed {
-                        key,
-                        owner,
-                        expires: claim.expires,
-                        is_accepted: false,
-                    });
+                    let (owner, expires) = (claim.owner.clone(), claim.expires);
+                    let is_accepted = false;
+                    return Err(self.error(RunnerErrorKind::Claimed { owner, expires, is_accepted }));
                 }
             }
         }
@@ -483,9 +474,8 @@ impl SessionHandle {
 
     /// Rejects requests after a shutdown.
     pub(crate) fn check_open(&self) -> Result<(), RunnerError> {
-        let key = || Box::new(self.local.key.clone());
         match self.runner.0.shutdown.is_closed() {
-            true => Err(RunnerError::ShutDown { key: key(), is_accepted: false }),
+            true => Err(self.error(RunnerErrorKind::ShutDown { is_accepted: false })),
             false => Ok(()),
         }
     }
@@ -495,7 +485,11 @@ impl SessionHandle {
     }
 
     pub(crate) fn busy(&self, reason: &'static str) -> RunnerError {
-        RunnerError::Busy { key: Box::new(self.local.key.clone()), reason }
+        self.error(RunnerErrorKind::Busy { reason })
+    }
+
+    pub(crate) fn error(&self, kind: RunnerErrorKind) -> RunnerError {
+        RunnerError::new(&self.local.key, kind)
     }
 
     /// Starts a worker with a job, if none is running. Otherwise the job waits, or is returned.

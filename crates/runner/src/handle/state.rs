@@ -2,7 +2,7 @@
 
 use stepfold_agent_loop::{ApprovalRequest, Run};
 use stepfold_session_scopes::{
-    DequeueInput, EventRange, GetSession, InboxKind, InvocationId, ReadInbox, Session, SessionStore,
+    DequeueInput, EventRange, InboxKind, InvocationId, ReadInbox, Session, SessionStore,
 };
 use stepfold_state_core::state::State;
 
@@ -70,7 +70,7 @@ impl SessionHandle {
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
-    /// use stepfold_runner::{Runner, RunnerError};
+    /// use stepfold_runner::{Runner, RunnerError, RunnerErrorKind};
     /// use stepfold_session_scopes::MemoryStore;
     ///
     /// // A model without a reply: the run fails, and can be resumed.
@@ -78,7 +78,7 @@ impl SessionHandle {
     /// let session = runner.session("ada", "s1").await?;
     /// session.run("first").await.unwrap_err();
     /// let error = session.run("second").await.unwrap_err();
-    /// let RunnerError::EarlierRunFailed { message, times: 2, .. } = error else { panic!("{error}") };
+    /// let RunnerError { kind: RunnerErrorKind::EarlierRunFailed { message, times: 2, .. }, .. } = error else { panic!("{error}") };
     ///
     /// let waiting = session.inbox().await?;
     /// assert_eq!((waiting.len(), &waiting[0].id), (1, &message));
@@ -129,8 +129,8 @@ impl SessionHandle {
     /// # Errors
     /// When the store fails.
     pub async fn read(&self, events: EventRange) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.local.key.clone()).events(events).now(self.runner.0.clock.now());
-        self.runner.0.store.get(get).await.map_err(|error| self.failed(error))
+        let access = self.access();
+        access.get(access.request().events(events).now(self.runner.0.clock.now())).await
     }
 
     /// The same without its values, which may be large.
@@ -138,8 +138,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`read`](SessionHandle::read).
     pub async fn read_events(&self, events: EventRange) -> Result<Session, RunnerError> {
-        let get = GetSession::new(self.local.key.clone()).events(events).without_state();
-        let session = self.runner.0.store.get(get.now(self.runner.0.clock.now())).await;
-        session.map_err(|error| self.failed(error))
+        let access = self.access();
+        access.get(access.request().events(events).without_state().now(self.runner.0.clock.now())).await
     }
 }

@@ -51,7 +51,7 @@ impl SessionHandle {
     /// stay. If another worker is running in the session, [`WhenClaimed`](crate::WhenClaimed) decides.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
+    /// [`RunnerErrorKind::Busy`] while the agent is running here; [`RunnerErrorKind::Claimed`] while another worker
     /// is; when the version does not exist, another worker was faster, or the store fails.
     #[doc(alias("time_travel", "rollback", "undo"))]
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
@@ -62,14 +62,14 @@ impl SessionHandle {
     /// shown this version to a person.
     ///
     /// # Errors
-    /// As `rewind`; [`RunnerError::Conflict`] with both versions if the session is at another one.
+    /// As `rewind`; [`RunnerErrorKind::Conflict`] with both versions if the session is at another one.
     ///
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
-    /// use stepfold_runner::{Runner, RunnerError};
+    /// use stepfold_runner::{Runner, RunnerError, RunnerErrorKind};
     /// use stepfold_session_scopes::MemoryStore;
     ///
     /// # let model = Script::parse("assistant: area 3")?;
@@ -77,7 +77,7 @@ impl SessionHandle {
     /// let session = runner.session("ada", "s1").await?;
     /// session.run("which area has most stalls?").await?;
     /// let error = session.rewind_from(1, 0).await.unwrap_err();
-    /// assert!(matches!(error, RunnerError::Conflict { .. }));
+    /// assert!(matches!(error.kind, RunnerErrorKind::Conflict { .. }));
     /// assert_eq!(session.rewind_from(2, 0).await?, 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
@@ -112,7 +112,7 @@ impl SessionHandle {
     /// work.
     ///
     /// # Errors
-    /// [`RunnerError::Busy`] while the agent is running here; [`RunnerError::Claimed`] while another worker
+    /// [`RunnerErrorKind::Busy`] while the agent is running here; [`RunnerErrorKind::Claimed`] while another worker
     /// is; when the session does not exist, or the store fails.
     ///
     /// # Examples
@@ -155,7 +155,7 @@ impl SessionHandle {
     /// them.
     ///
     /// # Errors
-    /// [`RunnerError::Diverged`] for the first diverging run.
+    /// [`RunnerErrorKind::Diverged`] for the first diverging run.
     pub async fn replay(&self, agent: &Agent) -> Result<usize, RunnerError> {
         crate::handle::replay::replay(&self.access(), agent).await
     }

@@ -3,18 +3,23 @@
 use std::fmt;
 
 use stepfold_agent_loop::Difference;
-use stepfold_session_scopes::{CommittedEvent, Session, SessionSchema};
-use stepfold_state_core::state::Diff;
+use stepfold_session_scopes::{CommittedEvent, Session, SessionId, SessionKey, SessionSchema};
+use stepfold_state_core::state::{Diff, MESSAGES};
 
 use crate::error::RunnerError;
-use crate::record::events::loop_event;
+use crate::log::{ActiveBranches, event_lines};
+use crate::record::events::{loop_event, read_record};
 use crate::record::history::SessionHistory;
 
 /// The differences between two sessions, or two forks of one. Created by
-/// [`SessionHandle::compare`](crate::SessionHandle::compare) and [`compare`].
+/// [`SessionHandle::compare`](crate::SessionHandle::compare) and [`compare`]. It displays as `stepfold compare` shows it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Comparison {
+    /// The left session.
+    pub left_key: SessionKey,
+    /// The right session.
+    pub right_key: SessionKey,
     /// The newest common version: up to it, both have the same visible events. 0 if they share no event.
     pub common: u64,
     /// The later events of the left session, in order, without those hidden by a rewind.
@@ -25,6 +30,8 @@ pub struct Comparison {
     pub first: Option<FirstDifference>,
     /// The state changes from left to right, including the conversation.
     pub state: Diff,
+    /// The active branches at the common version.
+    active: ActiveBranches,
 }
 
 /// The first difference between two sessions.
@@ -43,6 +50,51 @@ impl Comparison {
     /// Whether both sessions have the same events and the same state.
     pub fn is_same(&self) -> bool {
         self.left.is_empty() && self.right.is_empty() && self.state.is_empty()
+    }
+}
+
+impl fmt::Display for Comparison {
+    /// The events that only one session has, the first difference, and the changes of the state, in lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (left, right) = (&self.left_key.id, &self.right_key.id);
+        let common = self.common;
+        if self.is_same() {
+            return writeln!(f, "{left} and {right} are the same, up to version {common}");
+        }
+        match common {
+            0 => writeln!(f, "{left} and {right} have no event in common")?,
+            common => writeln!(f, "{left} and {right} are the same up to version {common}")?,
+        }
+        self.write_events(f, left, &self.left)?;
+        self.write_events(f, right, &self.right)?;
+        if let Some(difference) = self.first.as_ref().and_then(|first| first.difference.as_ref()) {
+            let between = difference.between(left.as_str(), right.as_str());
+            writeln!(f, "the first event after that {between}")?;
+        }
+        let mut changes = self.state.iter().filter(|change| change.key != MESSAGES).peekable();
+        if changes.peek().is_some() {
+            writeln!(f, "state, from {left} to {right}:")?;
+        }
+        changes.try_for_each(|change| writeln!(f, "  ~ {change}"))
+    }
+}
+
+impl Comparison {
+    /// The events that only this session has.
+    fn write_events(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        id: &SessionId,
+        only: &[CommittedEvent],
+    ) -> fmt::Result {
+        match only.len() {
+            0 => return writeln!(f, "only in {id}: nothing"),
+            1 => writeln!(f, "only in {id}, 1 event:")?,
+            count => writeln!(f, "only in {id}, {count} events:")?,
+        }
+        let mut active = self.active.clone();
+        let lines = only.iter().flat_map(|committed| event_lines(committed, true, &mut active));
+        lines.into_iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
 
@@ -85,6 +137,7 @@ impl fmt::Display for FirstDifference {
 /// assert_eq!((comparison.common, comparison.left.len(), comparison.right.len()), (2, 0, 2));
 /// let first = comparison.first.expect("the fork went on");
 /// assert_eq!(first.to_string(), "no event on the left, version 3 (began) on the right");
+/// assert!(comparison.to_string().starts_with("s1 and s2 are the same up to version 2\nonly in s1: nothing\n"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
@@ -101,7 +154,12 @@ pub fn compare(left: &Session, right: &Session, schema: &SessionSchema) -> Resul
         history.state(session, schema)
     };
     let state = state(right)?.diff(&state(left)?);
-    Ok(Comparison { common, left: only_left, right: only_right, first, state })
+    // NOTE: Events name branches by place: the events before them tell which nodes those are.
+    let mut active = ActiveBranches::default();
+    let before = left.visible_events().take_while(|committed| committed.version <= common);
+    before.filter_map(|committed| read_record(&committed.event)).for_each(|event| active.commit(&event));
+    let (left_key, right_key) = (left.key.clone(), right.key.clone());
+    Ok(Comparison { left_key, right_key, common, left: only_left, right: only_right, first, state, active })
 }
 
 /// The visible events of a session, as far as the other one may still have them.

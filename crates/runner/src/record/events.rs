@@ -20,7 +20,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::state::Write;
 use stepfold_trim::Summary;
 
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::run_failure::RunFailure;
 
 /// The format of a run's records: version 1 is an [event](agent_loop::Event) without its messages and writes, which
@@ -301,15 +301,22 @@ pub(crate) fn loop_event(
     committed: &CommittedEvent,
 ) -> Result<Option<agent_loop::Event>, RunnerError> {
     let Some(record) = run_record(&committed.event) else { return Ok(None) };
-    let (key, version) = (Box::new(key.clone()), committed.version);
+    let version = committed.version;
     if record.version > FORMAT_VERSION {
-        return Err(RunnerError::NewerRecord { key, version, found: record.version });
+        return Err(RunnerError::new(key, RunnerErrorKind::NewerRecord { version, found: record.version }));
     }
     let Event { messages, actions, .. } = &*committed.event;
     record
         .read::<agent_loop::Event>()
         .map(|event| Some(event.with_content(messages.clone(), actions.delta.clone())))
-        .map_err(|source| RunnerError::Record { key, version, source: source.into() })
+        .map_err(|source| RunnerError::new(key, RunnerErrorKind::Record { version, source: source.into() }))
+}
+
+/// The commit of the loop that an event stores, if this version can read it.
+pub(crate) fn read_record(event: &Event) -> Option<agent_loop::Event> {
+    let record = run_record(event).filter(|record| record.version <= FORMAT_VERSION)?;
+    let commit: agent_loop::Event = record.read().ok()?;
+    Some(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
 }
 
 fn run_record(event: &Event) -> Option<&RunRecord> {

@@ -10,7 +10,7 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{decode_key_part, encode_key_part};
 use stepfold_trim::Summary;
 
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::cached_values::CachedValues;
 use crate::record::conversation_start::ConversationStart;
 use crate::record::events::{
@@ -199,10 +199,11 @@ impl SessionHistory {
         if let Some(transcript) = rewrite(event) {
             let read = serde_json::from_str(transcript.get());
             self.summary = None;
-            self.transcript = read.map_err(|source| RunnerError::Record {
-                key: Box::new(key.clone()),
-                version: committed.version,
-                source: Arc::new(source),
+            self.transcript = read.map_err(|source| {
+                RunnerError::new(
+                    key,
+                    RunnerErrorKind::Record { version: committed.version, source: Arc::new(source) },
+                )
             })?;
         }
         if event.kind.as_str() == "edited"
@@ -245,17 +246,18 @@ impl SessionHistory {
         // run's prefix.
         let id = run_prefix(key, self.life.as_ref(), &last.invocation);
         let mut run = Run::new(agent, Input::on(state).with_summary(last.summary.clone()), id)
-            .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+            .map_err(|error| RunnerError::new(key, RunnerErrorKind::Input { source: Arc::new(error) }))?;
         if let Some((exit, _)) = self.end() {
             let events = last.events.iter().filter_map(|committed| loop_event(key, committed).transpose());
             return Ok(Some(run.ended_as(events.collect::<Result<Vec<_>, _>>()?, exit)));
         }
         for committed in &last.events {
             let Some(event) = loop_event(key, committed)? else { continue };
-            run.catch_up(event).map_err(|error| RunnerError::Recover {
-                key: Box::new(key.clone()),
-                version: committed.version,
-                source: Arc::new(error),
+            run.catch_up(event).map_err(|error| {
+                RunnerError::new(
+                    key,
+                    RunnerErrorKind::Recover { version: committed.version, source: Arc::new(error) },
+                )
             })?;
         }
         Ok(Some(run))
@@ -274,7 +276,7 @@ impl SessionHistory {
         if changes.is_empty() {
             return Ok(());
         }
-        Err(RunnerError::AgentChanged { key: Box::new(key.clone()), changes })
+        Err(RunnerError::new(key, RunnerErrorKind::AgentChanged { changes }))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use stepfold_session_scopes::SessionKey;
 
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 
 /// A failure of a run, and the number of equal ones in a row without progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl RunFailure {
 
     /// Why recovery does not try again, if it leaves the run to a person.
     pub(crate) fn left_to_person(&self, key: &SessionKey) -> Option<RunnerError> {
-        let left = || RunnerError::LeftToPerson { key: Box::new(key.clone()), cause: self.cause.clone() };
+        let left = || RunnerError::new(key, RunnerErrorKind::LeftToPerson { cause: self.cause.clone() });
         self.is_left_to_person.then(left)
     }
 }

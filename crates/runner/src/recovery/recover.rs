@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::access::session_access::SessionAccess;
 use crate::core::runner_core::Runner;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::feed::notices::next_matching;
 use crate::recovery::blocked_log::BlockedLog;
 use crate::remedy::Remedy;
@@ -110,9 +110,9 @@ impl Runner {
     /// runner is [shut down](Runner::shutdown); an application spawns it in each of its processes, and the claims on
     /// sessions share the work out.
     ///
-    /// A run that waits for decisions is left alone, and so is one of another [agent](RunnerError::AgentChanged): of two
+    /// A run that waits for decisions is left alone, and so is one of another [agent](RunnerErrorKind::AgentChanged): of two
     /// versions of an agent on one store, each recovers its own runs. A run that fails again is tried again, after
-    /// longer and longer pauses, unless a repetition [cannot mend it](RunnerError::LeftToPerson): then it waits until it is
+    /// longer and longer pauses, unless a repetition [cannot mend it](RunnerErrorKind::LeftToPerson): then it waits until it is
     /// resumed or abandoned, or a message is sent.
     ///
     /// A process that was killed or frozen is replaced when its claim has expired: after the duration of a claim, and a
@@ -120,7 +120,7 @@ impl Runner {
     /// it is dead. If a frozen one continues later, its writes are refused.
     ///
     /// # Errors
-    /// [`RunnerError::Store`] with [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store
+    /// [`RunnerErrorKind::Store`] with [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store
     /// without claims. While the store is unreachable, it is asked again.
     ///
     /// # Examples
@@ -425,15 +425,19 @@ impl RecoveryTask {
         let (failures, waits) = match ended {
             // It waits for decisions, and messages wait behind it.
             Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => (0, Some(seen)),
-            Err(RunnerError::NothingToResume { .. }) => return self.runner.clear(&session.key).await,
+            Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. }) => {
+                return self.runner.clear(&session.key).await;
+            }
             // It is done, or another worker does it.
             Ok(_)
-            | Err(
-                RunnerError::Claimed { .. }
-                | RunnerError::ClaimLost { .. }
-                | RunnerError::Conflict { .. }
-                | RunnerError::ShutDown { .. },
-            ) => return,
+            | Err(RunnerError {
+                kind:
+                    RunnerErrorKind::Claimed { .. }
+                    | RunnerErrorKind::ClaimLost { .. }
+                    | RunnerErrorKind::Conflict { .. }
+                    | RunnerErrorKind::ShutDown { .. },
+                ..
+            }) => return,
             Err(error) => {
                 tracing::debug!(session = %session.key, %error, "session could not be recovered");
                 // What fails again and again is said once.

@@ -8,8 +8,8 @@
 ///
 /// | | reported to the sender | reported to the sender of the current run | reported to a repeat under its key |
 /// |---|---|---|---|
-/// | [`Wait`](WhenBusy::Wait) | the outcome of its own run, after those of earlier messages; [`Busy`](crate::RunnerError::Busy) if too many wait | the outcome of that run, unchanged | the outcome of its own run, at once if that has ended |
-/// | [`Refuse`](WhenBusy::Refuse) | [`Busy`](crate::RunnerError::Busy): nothing is stored | the outcome of that run, unchanged | the same as above: a repeat is not refused |
+/// | [`Wait`](WhenBusy::Wait) | the outcome of its own run, after those of earlier messages; [`Busy`](crate::RunnerErrorKind::Busy) if too many wait | the outcome of that run, unchanged | the outcome of its own run, at once if that has ended |
+/// | [`Refuse`](WhenBusy::Refuse) | [`Busy`](crate::RunnerErrorKind::Busy): nothing is stored | the outcome of that run, unchanged | the same as above: a repeat is not refused |
 /// | [`Interrupt`](WhenBusy::Interrupt) | the outcome of its own run; `WhenBusy` if too many wait, and then nothing is cancelled | that its run was [cancelled](crate::agent_loop::Exit::Cancelled), or its end if that came first | the outcome of its own run; it cancels nothing |
 /// | [`Steer`](WhenBusy::Steer) | the outcome of the run that took it; if it came too late, of one of its own | the outcome of that run, which answers both | the same as its sender: it joins nothing again |
 ///

@@ -23,16 +23,16 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum WhenClaimed {
     /// Stores a message; that worker takes it or, after the claim has ended, this one. A caller that awaits
-    /// the outcome waits for it, and gets [`Claimed`](crate::RunnerError::Claimed) after this time.
+    /// the outcome waits for it, and gets [`Claimed`](crate::RunnerErrorKind::Claimed) after this time.
     Wait {
         /// The maximum wait.
         at_most: Duration,
     },
-    /// Refuses it with [`Claimed`](crate::RunnerError::Claimed). [`WhenBusy`](crate::WhenBusy) applies to work of
+    /// Refuses it with [`Claimed`](crate::RunnerErrorKind::Claimed). [`WhenBusy`](crate::WhenBusy) applies to work of
     /// this runner.
     Refuse,
     /// Takes the session from the other worker. Its next commit fails, and its run stops with
-    /// [`ClaimLost`](crate::RunnerError::ClaimLost); a call in progress that must not run twice gets the
+    /// [`ClaimLost`](crate::RunnerErrorKind::ClaimLost); a call in progress that must not run twice gets the
     /// outcome "unknown".
     TakeOver,
 }

@@ -12,7 +12,7 @@ use stepfold_session_scopes::{InvocationId, SessionKey};
 use stepfold_tools::CancellationToken;
 use tokio::sync::watch;
 
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::session::decision_reply::{DecisionReceipt, StoredReceipt};
 use crate::session::event_hub::{EventHub, InvocationEvent};
 
@@ -75,7 +75,7 @@ impl Invocation {
     /// usable. The run of a message that [joined](crate::WhenBusy::Steer) it is that one. A run that comes before its own
     /// is not cancelled: the message is taken after it, and ends as cancelled. While it waits for another worker, its
     /// message is withdrawn; if that worker has taken the message, the wait ends with
-    /// [`Claimed`](RunnerError::Claimed).
+    /// [`Claimed`](RunnerErrorKind::Claimed).
     pub fn cancel(&self) {
         self.cancellation.cancel();
         if let Some(run) = &*self.joined() {
@@ -148,7 +148,7 @@ impl Invocation {
     }
 
     pub(crate) fn panicked(&self) -> RunnerError {
-        RunnerError::Panicked { key: Box::new(self.key.clone()) }
+        RunnerError::new(&self.key, RunnerErrorKind::Panicked)
     }
 }
 

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use stepfold_agent_loop::{Decisions, Exit, Input, Outcome, Pause, RunError};
-use stepfold_session_scopes::{InvocationId, Session, SessionError, SessionKey, TakeOver, Timestamp};
+use stepfold_session_scopes::{Claim, InvocationId, Session, SessionError, TakeOver, Timestamp};
 use stepfold_tools::CancellationToken;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::access::session_access::{ReadSession, SessionAccess};
 use crate::access::unfinished_run::UnfinishedRun;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::history::{RunSelector, SessionHistory};
 use crate::record::run_failure::RunFailure;
 use crate::session::acceptance::AcceptanceReply;
@@ -150,7 +150,7 @@ impl<'a> InvocationDriver<'a> {
                 continue;
             }
             let inspected = self.inspect(&read, holder).await;
-            if let Err(RunnerError::AgentChanged { .. }) = inspected {
+            if let Err(RunnerError { kind: RunnerErrorKind::AgentChanged { .. }, .. }) = inspected {
                 // NOTE: answers are stored even if this agent may not continue the run: they may not be lost,
                 // docs/decisions/runner.md.
                 self.store_arrived_answers(&read).await?;
@@ -293,7 +293,9 @@ impl<'a> InvocationDriver<'a> {
         match self.access.unfinished_run(&self.cache, read, with_changed_agent) {
             // This agent cannot read the record. A run that begins and is immediately cancelled follows, and
             // repairs what it left open.
-            Err(RunnerError::Recover { .. }) if self.goal == InvocationGoal::Abandon => {
+            Err(RunnerError { kind: RunnerErrorKind::Recover { .. }, .. })
+                if self.goal == InvocationGoal::Abandon =>
+            {
                 Ok((None, LastRunStatus::Unreadable))
             }
             Err(error) => Err(error),
@@ -388,18 +390,21 @@ impl<'a> InvocationDriver<'a> {
     }
 
     pub(super) fn withdrawn(&self) -> RunnerError {
-        RunnerError::Withdrawn { key: Box::new(self.access.local.key.clone()) }
+        self.error(RunnerErrorKind::Withdrawn)
+    }
+
+    fn error(&self, kind: RunnerErrorKind) -> RunnerError {
+        RunnerError::new(&self.access.local.key, kind)
     }
 
     /// The error after a shutdown.
     pub(crate) fn shut_down(&self) -> RunnerError {
         let is_stored = self.acceptance.as_ref().is_none_or(AcceptanceReply::is_sent);
-        let key = Box::new(self.access.local.key.clone());
         self.ticket.current.invocation.cancel();
         if let Some(run) = self.access.local.queue().run() {
             run.cancel();
         }
-        RunnerError::ShutDown { key, is_accepted: self.has_message && is_stored }
+        self.error(RunnerErrorKind::ShutDown { is_accepted: self.has_message && is_stored })
     }
 
     pub(super) fn new_invocation(&self) -> Result<InvocationId, RunnerError> {
@@ -414,32 +419,29 @@ impl<'a> InvocationDriver<'a> {
     }
 
     /// The error for a failed run before the message.
-    pub(super) fn earlier_failed(&self, key: Box<SessionKey>, source: Arc<RunError>) -> RunnerError {
+    pub(super) fn earlier_failed(&self, source: Arc<RunError>) -> RunnerError {
         let message = self.ticket.current.invocation.id().clone();
         let RunFailure { cause, times, .. } =
             self.failed.clone().unwrap_or_else(|| RunFailure::repeated(None, &source.to_string(), false));
-        RunnerError::EarlierRunFailed { key, message, times, cause, source }
+        self.error(RunnerErrorKind::EarlierRunFailed { message, times, cause, source })
     }
 
     pub(super) fn nothing_to_resume(&self) -> RunnerError {
-        RunnerError::NothingToResume { key: Box::new(self.access.local.key.clone()) }
+        self.error(RunnerErrorKind::NothingToResume)
     }
 
     pub(super) fn pending(&self, pending: Vec<String>, goal: InvocationGoal) -> RunnerError {
-        let key = Box::new(self.access.local.key.clone());
         let outcome = self.ticket.current.invocation.recovered().pop();
-        RunnerError::Pending { key, pending, is_accepted: goal.is_in_inbox(), outcome }
+        self.error(RunnerErrorKind::Pending { pending, is_accepted: goal.is_in_inbox(), outcome })
     }
 
     pub(super) fn claimed(&self, session: &Session, goal: InvocationGoal) -> RunnerError {
-        let key = Box::new(self.access.local.key.clone());
-        match session.claim.clone() {
-            Some(claim) => {
-                let is_accepted = goal.is_in_inbox();
-                RunnerError::Claimed { key, owner: claim.owner, expires: claim.expires, is_accepted }
+        self.error(match session.claim.clone() {
+            Some(Claim { owner, expires, .. }) => {
+                RunnerErrorKind::Claimed { owner, expires, is_accepted: goal.is_in_inbox() }
             }
-            None => RunnerError::Busy { key, reason: "another worker is running" },
-        }
+            None => RunnerErrorKind::Busy { reason: "another worker is running" },
+        })
     }
 
     pub(super) fn failed(&self, error: SessionError) -> RunnerError {

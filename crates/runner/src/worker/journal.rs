@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use backon::Retryable;
 use stepfold_agent_loop::{Event, EventKind, EventRefused, Observer, ObserverError, Run, RunEvent, RunNeed};
 use stepfold_session_scopes::{
-    AppendClaim, AppendEvent, CommittedEvent, ErrorKind, InvocationId, Receipt, SeenVersions, SessionError,
-    SessionStore,
+    AppendClaim, AppendEvent, CommittedEvent, InvocationId, Receipt, SeenVersions, SessionError, SessionStore,
 };
 
-use crate::access::backoff::{MAX_RETRIES, append_backoff, result_backoff};
+use crate::access::backoff::{MAX_RETRIES, append_backoff, is_transient, result_backoff};
 use crate::core::runner_core::RunnerCore;
 use crate::record::cached_values::{SharedWrites, versions_after};
 use crate::record::events::{EventStamp, session_event, with_agent, with_exit, with_taken, with_worker};
@@ -139,7 +138,7 @@ impl RunJournal {
             }
         };
         let append = || self.runner.store.append(request.clone());
-        append.retry(pauses).when(|error| error.kind() == ErrorKind::Transient).notify(held).await
+        append.retry(pauses).when(is_transient).notify(held).await
     }
 
     /// Whether this event releases the claim: the run has ended or waits for decisions, and no entries wait

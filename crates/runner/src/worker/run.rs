@@ -10,7 +10,7 @@ use stepfold_state_core::chat::Message;
 
 use crate::access::unfinished_run::UnfinishedRun;
 use crate::core::observers::OnceStored;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::events::failed_event;
 use crate::record::run_failure::RunFailure;
 use crate::remedy::waits_for_person;
@@ -44,8 +44,14 @@ impl InvocationDriver<'_> {
             self.decisions = others;
         }
         match ended {
-            Err(RunnerError::Run { .. }) if !abandons && self.has_failed_enough(&invocation) => Ok(None),
-            Err(RunnerError::Run { key, source }) if !is_own => Err(self.earlier_failed(key, source)),
+            Err(RunnerError { kind: RunnerErrorKind::Run { .. }, .. })
+                if !abandons && self.has_failed_enough(&invocation) =>
+            {
+                Ok(None)
+            }
+            Err(RunnerError { kind: RunnerErrorKind::Run { source }, .. }) if !is_own => {
+                Err(self.earlier_failed(source))
+            }
             ended => {
                 let outcome = ended?;
                 if is_suspended(&outcome) {
@@ -226,17 +232,19 @@ impl InvocationDriver<'_> {
         can_fail: bool,
     ) {
         self.cache.stopped = None;
-        if let RunnerError::ClaimLost { .. } = error {
+        if let RunnerErrorKind::ClaimLost { .. } = error.kind {
             self.access.runner.backlog.lost_claim();
         }
-        match error {
+        match &error.kind {
             // Nothing of it is stored, so there is no run; or it has ended.
-            RunnerError::Run { .. } if !can_fail => {}
-            RunnerError::Run { source, .. } => {
+            RunnerErrorKind::Run { .. } if !can_fail => {}
+            RunnerErrorKind::Run { source } => {
                 let waits = waits_for_person(source.fault());
                 self.record_failure(invocation, version, &source.to_string(), waits).await;
             }
-            RunnerError::ClaimLost { .. } | RunnerError::Claimed { .. } | RunnerError::Conflict { .. } => {
+            RunnerErrorKind::ClaimLost { .. }
+            | RunnerErrorKind::Claimed { .. }
+            | RunnerErrorKind::Conflict { .. } => {
                 self.cache.history = None;
                 self.access.local.claim.take();
                 self.access.local.inbox.clear();
@@ -289,7 +297,7 @@ impl InvocationDriver<'_> {
             RunFault::Decision(refused) => RunnerError::decision(key, refused.clone()),
             _ => {
                 let source = Arc::new(error.with_recovered(self.ticket.current.invocation.recovered()));
-                RunnerError::Run { key: Box::new(key.clone()), source }
+                RunnerError::new(key, RunnerErrorKind::Run { source })
             }
         }
     }

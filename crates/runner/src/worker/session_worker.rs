@@ -23,7 +23,7 @@ use stepfold_session_scopes::InvocationId;
 
 use crate::access::session_access::SessionAccess;
 use crate::core::shutdown::CountedWorker;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::remedy::waits_for_person;
 use crate::session::command::WorkerCommand;
 use crate::session::invocation::InvocationResult;
@@ -130,15 +130,18 @@ impl SessionWorker {
 fn leaves_work(ended: &InvocationResult) -> bool {
     match ended {
         Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),
-        Err(
-            RunnerError::Pending { .. }
-            | RunnerError::NothingToResume { .. }
-            | RunnerError::Decision { .. }
-            | RunnerError::LeftToPerson { .. },
-        ) => false,
-        Err(RunnerError::Run { source, .. } | RunnerError::EarlierRunFailed { source, .. }) => {
-            !waits_for_person(source.fault())
-        }
+        Err(RunnerError {
+            kind:
+                RunnerErrorKind::Pending { .. }
+                | RunnerErrorKind::NothingToResume
+                | RunnerErrorKind::Decision { .. }
+                | RunnerErrorKind::LeftToPerson { .. },
+            ..
+        }) => false,
+        Err(RunnerError {
+            kind: RunnerErrorKind::Run { source, .. } | RunnerErrorKind::EarlierRunFailed { source, .. },
+            ..
+        }) => !waits_for_person(source.fault()),
         Err(_) => true,
     }
 }

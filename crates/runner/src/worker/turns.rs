@@ -8,7 +8,7 @@ use stepfold_session_scopes::{InvocationId, SessionError, TakeOver};
 
 use crate::access::session_access::ReadSession;
 use crate::access::unfinished_run::UnfinishedRun;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::cached_values::CachedValues;
 use crate::record::history::run_prefix;
 use crate::session::busy::WhenBusy;
@@ -77,8 +77,8 @@ impl InvocationDriver<'_> {
             Err(error) if !self.has_stored && cannot_begin(&error) => {
                 Err(self.cannot_begin(error, &entries, goal).await)
             }
-            Err(RunnerError::Run { key, source }) if self.is_earlier() => {
-                Err(self.earlier_failed(key, source))
+            Err(RunnerError { kind: RunnerErrorKind::Run { source }, .. }) if self.is_earlier() => {
+                Err(self.earlier_failed(source))
             }
             ended => ended.map(Some),
         }
@@ -99,12 +99,14 @@ impl InvocationDriver<'_> {
                 let _ = self.access.dequeue(own).await;
                 error
             }
-            (None, Some(first)) => RunnerError::EarlierCannotBegin {
-                key: Box::new(self.access.local.key.clone()),
-                earlier: first.id.clone(),
-                is_accepted: goal.is_in_inbox(),
-                source: Arc::new(error),
-            },
+            (None, Some(first)) => RunnerError::new(
+                &self.access.local.key,
+                RunnerErrorKind::EarlierCannotBegin {
+                    earlier: first.id.clone(),
+                    is_accepted: goal.is_in_inbox(),
+                    source: Arc::new(error),
+                },
+            ),
             (None, None) => error,
         }
     }
@@ -114,12 +116,14 @@ impl InvocationDriver<'_> {
     pub(super) async fn is_overtaken(&mut self, error: &RunnerError, entries: &[InboxMessage]) -> bool {
         match error {
             _ if self.has_stored => false,
-            RunnerError::Claimed { .. } => true,
+            RunnerError { kind: RunnerErrorKind::Claimed { .. }, .. } => true,
             // It is still running, or has ended.
-            RunnerError::Conflict { .. } => match self.access.claim(TakeOver::Never).await {
-                Ok(()) => self.access.local.claim.token().is_some(),
-                Err(error) => matches!(error, SessionError::Claimed { .. }),
-            },
+            RunnerError { kind: RunnerErrorKind::Conflict { .. }, .. } => {
+                match self.access.claim(TakeOver::Never).await {
+                    Ok(()) => self.access.local.claim.token().is_some(),
+                    Err(error) => matches!(error, SessionError::Claimed { .. }),
+                }
+            }
             // The invocation of this message has begun already.
             error if is_event_reused(error) => {
                 let still_waits = |entry: &InboxMessage| self.access.local.inbox.entry(&entry.id).is_some();
@@ -164,7 +168,7 @@ impl InvocationDriver<'_> {
         let key = &self.access.local.key;
         let prefix = run_prefix(key, Some(&session.life), id);
         let run = Run::new(&self.access.runner.agent, input, prefix)
-            .map_err(|error| RunnerError::Input { key: Box::new(key.clone()), source: Arc::new(error) })?;
+            .map_err(|error| RunnerError::new(key, RunnerErrorKind::Input { source: Arc::new(error) }))?;
         let seen = history.values.as_ref().map(CachedValues::seen);
         let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
         let begins = Box::new(UnfinishedRun { run, invocation, place: 0, seen, missing_temp });
@@ -184,9 +188,10 @@ fn joined(entries: &[InboxMessage]) -> Input {
 /// Whether a message cannot begin a run, independent of retries.
 fn cannot_begin(error: &RunnerError) -> bool {
     // A message that was sent again after the store had dropped its key.
-    matches!(error, RunnerError::Run { .. } | RunnerError::Input { .. }) || is_event_reused(error)
+    matches!(error.kind, RunnerErrorKind::Run { .. } | RunnerErrorKind::Input { .. })
+        || is_event_reused(error)
 }
 
 fn is_event_reused(error: &RunnerError) -> bool {
-    matches!(error, RunnerError::Store { source, .. } if matches!(**source, SessionError::EventReused { .. }))
+    matches!(error, RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. } if matches!(**source, SessionError::EventReused { .. }))
 }

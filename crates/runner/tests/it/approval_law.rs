@@ -10,7 +10,7 @@ use serde_json::json;
 use stepfold_graph::{END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::{Agent, Decision};
 use stepfold_runner::session_scopes::{DeleteSession, EventRange, SessionStore, Timestamp};
-use stepfold_runner::{DecisionReceipt, Runner, RunnerError, SessionHandle, WallClock};
+use stepfold_runner::{DecisionReceipt, Runner, RunnerError, RunnerErrorKind, SessionHandle, WallClock};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
@@ -595,7 +595,10 @@ impl Law<'_> {
 
 /// Refused for sure: nothing of it is stored.
 fn is_refusal(sent: &Result<DecisionReceipt, RunnerError>) -> bool {
-    matches!(sent, Err(RunnerError::Decision { .. } | RunnerError::NothingToResume { .. }))
+    matches!(
+        sent,
+        Err(RunnerError { kind: RunnerErrorKind::Decision { .. } | RunnerErrorKind::NothingToResume, .. })
+    )
 }
 
 /// The session, its life and the invocation of `stalls/ada/s1@life/i1/1/c1`.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use stepfold_runner::agent_loop::{AgentBuilder, Decision, DecisionError, Exit, Input, Pause};
-use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{World, each_store, id_at, process};
@@ -74,7 +74,9 @@ fn after_another_session_wrote() {
             assert_eq!(shown(&session).await, payments(4));
             // An earlier decision was about what was shown then.
             let error = session.resume().decide(&*ids[0], Decision::Approve).await.unwrap_err();
-            let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = error else {
+                panic!("{error:?}")
+            };
             assert!(matches!(*error, DecisionError::AlreadyDecided { .. }), "{error:?}");
             let id = id_at(&session, "c1").await;
             let outcome = session.resume().decide(id, Decision::Approve).await.unwrap();
@@ -152,7 +154,7 @@ fn after_a_fork_and_after_a_rewind() {
             session.run("pay").await.unwrap();
             assert_eq!(shown(&session).await, payments(3));
             let error = session.resume().decide(&*id, Decision::Approve).await.unwrap_err();
-            assert!(matches!(error, RunnerError::Decision { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Decision { .. }), "{error:?}");
             for session in [&session, &fork] {
                 session.replay(&agent(world).build().unwrap()).await.unwrap();
             }

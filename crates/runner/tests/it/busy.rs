@@ -12,7 +12,7 @@ use stepfold_runner::session_scopes::{
     ListSessions, MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, ScopeValues, Session,
     SessionError, SessionPage, SessionStore, WriteScope,
 };
-use stepfold_runner::{Runner, RunnerError, SessionHandle, WhenBusy};
+use stepfold_runner::{Runner, RunnerError, RunnerErrorKind, SessionHandle, WhenBusy};
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
@@ -55,9 +55,12 @@ fn refuse() {
             let first = session.send("one").await.unwrap();
             // Also before the first one has done anything at all.
             let error = session.send("two").await.unwrap_err();
-            expect!["session stalls/ada/s1 is busy: an invocation is running"].assert_eq(&error.to_string());
+            expect!["session stalls/ada/s1: busy: an invocation is running"].assert_eq(&error.to_string());
             settle().await;
-            assert!(matches!(session.send("three").await, Err(RunnerError::Busy { .. })));
+            assert!(matches!(
+                session.send("three").await,
+                Err(RunnerError { kind: RunnerErrorKind::Busy { .. }, .. })
+            ));
             gate.add_permits(1);
             assert_eq!(first.await.unwrap().text(), "re: one");
             gate.add_permits(1);
@@ -79,7 +82,7 @@ fn wait() {
             settle().await;
             // One is at work, two wait: that is all that may.
             let error = session.send("four").await.unwrap_err();
-            expect!["session stalls/ada/s1 is busy: too many messages are waiting"]
+            expect!["session stalls/ada/s1: busy: too many messages are waiting"]
                 .assert_eq(&error.to_string());
             gate.add_permits(1);
             assert_eq!(runs[0].outcome().await.unwrap().text(), "re: one");
@@ -136,7 +139,10 @@ fn a_key_does_not_change_what_a_busy_session_does() {
             let (steer, wait) = (session.when_busy(WhenBusy::Steer), session.when_busy(WhenBusy::Wait));
             let first = session.send_once("k1", "one").await.unwrap();
             settle().await;
-            assert!(matches!(session.send_once("k2", "two").await, Err(RunnerError::Busy { .. })));
+            assert!(matches!(
+                session.send_once("k2", "two").await,
+                Err(RunnerError { kind: RunnerErrorKind::Busy { .. }, .. })
+            ));
             assert_eq!(session.send_once("k1", "one").await.unwrap().id(), first.id());
             for _ in 0..2 {
                 assert_eq!(steer.send_once("k3", "three").await.unwrap().id().as_str(), "k3");
@@ -317,7 +323,7 @@ fn what_could_not_be_stored_is_said_by_the_next_run() {
             world.wire.faults([(1, Fault::Broken)]);
             let second = session.send("two").await.unwrap();
             gate.add_permits(9);
-            assert!(matches!(first.await, Err(RunnerError::Store { .. })));
+            assert!(matches!(first.await, Err(RunnerError { kind: RunnerErrorKind::Store { .. }, .. })));
             assert!(second.await.unwrap().text().ends_with("two"));
         });
     });
@@ -339,7 +345,7 @@ fn messages_to_a_run_that_panicked_are_answered_by_the_next_one() {
             settle().await;
             let second = session.send("two").await.unwrap();
             gate.add_permits(9);
-            assert!(matches!(first.await, Err(RunnerError::Panicked { .. })));
+            assert!(matches!(first.await, Err(RunnerError { kind: RunnerErrorKind::Panicked, .. })));
             assert_eq!(second.await.unwrap().text(), "re: one, two");
             assert!(session.running().is_none());
         });
@@ -480,7 +486,7 @@ fn an_input_that_cannot_be_stored_is_refused_when_it_would_have_to_wait() {
             let first = session.send("one").await.unwrap();
             let state = stepfold_state_core::state::State::new(&schema());
             let refused = session.send(Input::on(state.clone()).say("two")).await.unwrap_err();
-            assert!(matches!(refused, RunnerError::CannotWait { .. }), "{refused:?}");
+            assert!(matches!(refused.kind, RunnerErrorKind::CannotWait), "{refused:?}");
             gate.add_permits(9);
             first.await.unwrap();
             session.run(Input::on(state).say("three")).await.unwrap();
@@ -505,12 +511,12 @@ fn two_workers() {
                         let run = loop {
                             match session.send(text.as_str()).await {
                                 Ok(run) => break run,
-                                Err(RunnerError::Conflict { .. }) => {}
+                                Err(RunnerError { kind: RunnerErrorKind::Conflict { .. }, .. }) => {}
                                 Err(error) => panic!("{error:?}"),
                             }
                         };
                         let mut ended = run.outcome().await;
-                        while matches!(ended, Err(RunnerError::Conflict { .. }))
+                        while matches!(ended, Err(RunnerError { kind: RunnerErrorKind::Conflict { .. }, .. }))
                             && !said(&session).await.contains(&text)
                         {
                             ended = session.resume().await;
@@ -608,7 +614,7 @@ async fn talk(session: SessionHandle, talker: usize, pauses: Vec<u8>) -> Vec<Str
                 taken.push(text);
                 runs.push(run);
             }
-            Err(RunnerError::Busy { .. }) => {}
+            Err(RunnerError { kind: RunnerErrorKind::Busy { .. }, .. }) => {}
             Err(error) => panic!("{error:?}"),
         }
         // Some wait for the answer, so that there are ends of runs.

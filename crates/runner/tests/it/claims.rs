@@ -12,7 +12,8 @@ use stepfold_runner::session_scopes::{
     EnqueueInput, EventRange, GetSession, IdempotencyKey, InboxKind, SessionStore, Timestamp,
 };
 use stepfold_runner::{
-    InvocationEvent, RunnerBuilder, RunnerError, SessionHandle, WallClock, WhenBusy, WhenClaimed,
+    InvocationEvent, RunnerBuilder, RunnerError, RunnerErrorKind, SessionHandle, WallClock, WhenBusy,
+    WhenClaimed,
 };
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Approval, Effect, Tool, ToolError};
@@ -146,12 +147,17 @@ fn a_session_of_another_worker_is_refused() {
             let two = session(worker(world, echo(), "two").when_claimed(WhenClaimed::Refuse)).await;
             let first = one.send("one").await.unwrap();
             for refused in [two.run("two").await, two.resume().await, two.abandon().await] {
-                let Err(RunnerError::Claimed { owner, is_accepted, .. }) = refused else {
+                let Err(RunnerError { kind: RunnerErrorKind::Claimed { owner, is_accepted, .. }, .. }) =
+                    refused
+                else {
                     panic!("{refused:?}")
                 };
                 assert_eq!((owner.as_str(), is_accepted), ("one", false));
             }
-            assert!(matches!(two.rewind(0).await, Err(RunnerError::Claimed { .. })));
+            assert!(matches!(
+                two.rewind(0).await,
+                Err(RunnerError { kind: RunnerErrorKind::Claimed { .. }, .. })
+            ));
             gate.add_permits(9);
             assert_eq!(first.await.unwrap().text(), "re: one");
             assert_eq!(two.run("two").await.unwrap().text(), "re: two");
@@ -168,7 +174,10 @@ fn waiting_for_another_worker_ends() {
             let two = session(worker(world, echo(), "two").when_claimed(WAIT)).await;
             let first = one.send("one").await.unwrap();
             let error = two.run("two").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Claimed { is_accepted: true, .. }), "{error:?}");
+            assert!(
+                matches!(error, RunnerError { kind: RunnerErrorKind::Claimed { is_accepted: true, .. }, .. }),
+                "{error:?}"
+            );
             // It was accepted, so it is taken.
             gate.add_permits(9);
             first.await.unwrap();
@@ -194,7 +203,7 @@ fn a_worker_that_loses_its_claim_stops_and_says_so() {
             assert_eq!(outcome.text(), "it is paid");
             assert!(outcome.transcript().to_string().contains("unknown"), "{}", outcome.transcript());
             let lost = first.await.unwrap_err();
-            assert!(matches!(lost, RunnerError::ClaimLost { .. }), "{lost:?}");
+            assert!(matches!(lost.kind, RunnerErrorKind::ClaimLost { .. }), "{lost:?}");
             // The first one sees what the other did.
             assert_eq!(one.run("thanks").await.unwrap().text(), "you are welcome");
         });
@@ -216,7 +225,10 @@ fn an_expired_claim_is_taken_over_at_once() {
         process(async {
             let runner = || worker(world, payer(world, &gate), "two").clock(clock.clone());
             let refused = session(runner().when_claimed(WhenClaimed::Refuse)).await.resume().await;
-            assert!(matches!(refused, Err(RunnerError::Claimed { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(RunnerError { kind: RunnerErrorKind::Claimed { .. }, .. })),
+                "{refused:?}"
+            );
             clock.0.fetch_add(31, Ordering::SeqCst);
             let two = session(runner().when_claimed(WhenClaimed::Refuse)).await;
             assert_eq!(two.resume().await.unwrap().text(), "it is paid");
@@ -374,7 +386,10 @@ fn a_message_that_is_sent_again_under_its_key_is_taken_once() {
             let two = session(worker(world, echo(), "two")).await;
             let again = two.send_once("m1", "hello").await.unwrap();
             assert_eq!(again.await.unwrap().text(), "re: hello");
-            assert!(matches!(two.send_once("m1", "other").await, Err(RunnerError::Store { .. })));
+            assert!(matches!(
+                two.send_once("m1", "other").await,
+                Err(RunnerError { kind: RunnerErrorKind::Store { .. }, .. })
+            ));
             assert_eq!(said(&two).await, ["hello", "more"]);
         });
     });
@@ -393,17 +408,23 @@ fn to_cancel_or_to_withdraw_ends_the_wait_for_another_worker() {
             let cancelled = two.send("two").await.unwrap();
             cancelled.cancel();
             let error = cancelled.await.unwrap_err();
-            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Withdrawn), "{error:?}");
 
             let withdrawn = two.send("three").await.unwrap();
             assert!(two.withdraw(withdrawn.id()).await.unwrap());
             let error = withdrawn.await.unwrap_err();
-            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Withdrawn), "{error:?}");
 
             let resumed = two.resume().start().unwrap();
             resumed.cancel();
             let error = resumed.await.unwrap_err();
-            assert!(matches!(error, RunnerError::Claimed { is_accepted: false, .. }), "{error:?}");
+            assert!(
+                matches!(
+                    error,
+                    RunnerError { kind: RunnerErrorKind::Claimed { is_accepted: false, .. }, .. }
+                ),
+                "{error:?}"
+            );
 
             // The entries after them belong to no other worker.
             let last = two.send("four").await.unwrap();
@@ -430,7 +451,7 @@ fn a_panic_gives_the_claim_up() {
             });
             let one = session(worker(world, agent, "one")).await;
             let error = one.run("one").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Panicked { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Panicked), "{error:?}");
             assert!(!is_claimed(&one).await);
             is_mended.store(true, Ordering::SeqCst);
             assert_eq!(one.resume().await.unwrap().text(), "re: one");
@@ -522,7 +543,7 @@ fn to_resume_what_another_worker_has_taken_just_now_finds_nothing_to_resume() {
                     gate.add_permits(9);
                 });
                 let error = resumed.unwrap_err();
-                assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+                assert!(matches!(error.kind, RunnerErrorKind::NothingToResume), "{error:?}");
                 assert_eq!(said(&two).await, ["hello"]);
             });
         });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, HookAction};
 use stepfold_runner::session_scopes::{EventRange, SessionError};
-use stepfold_runner::{Runner, RunnerBuilder, RunnerError, SessionHandle, WhenClaimed};
+use stepfold_runner::{Runner, RunnerBuilder, RunnerError, RunnerErrorKind, SessionHandle, WhenClaimed};
 use stepfold_state_core::chat::Role;
 use tokio::sync::Semaphore;
 
@@ -62,9 +62,18 @@ fn to_shut_down_waits_for_what_is_at_work_and_begins_nothing_more() {
             assert!(whole);
             assert_eq!(first.await.unwrap().text(), "re: one");
             let refused = second.await.unwrap_err();
-            assert!(matches!(refused, RunnerError::ShutDown { is_accepted: true, .. }), "{refused:?}");
+            assert!(
+                matches!(
+                    refused,
+                    RunnerError { kind: RunnerErrorKind::ShutDown { is_accepted: true, .. }, .. }
+                ),
+                "{refused:?}"
+            );
             for refused in [one.run("three").await, one.resume().await, one.abandon().await] {
-                let Err(RunnerError::ShutDown { is_accepted, .. }) = refused else { panic!("{refused:?}") };
+                let Err(RunnerError { kind: RunnerErrorKind::ShutDown { is_accepted, .. }, .. }) = refused
+                else {
+                    panic!("{refused:?}")
+                };
                 assert!(!is_accepted);
             }
             assert!(!is_claimed(&one).await);
@@ -119,7 +128,13 @@ fn what_takes_too_long_is_stopped_and_others_continue_at_once() {
             until_it_pays(world).await;
             assert!(!runner.shutdown(Duration::ZERO).await);
             let stopped = first.await.unwrap_err();
-            assert!(matches!(stopped, RunnerError::ShutDown { is_accepted: true, .. }), "{stopped:?}");
+            assert!(
+                matches!(
+                    stopped,
+                    RunnerError { kind: RunnerErrorKind::ShutDown { is_accepted: true, .. }, .. }
+                ),
+                "{stopped:?}"
+            );
         });
         process(async {
             let runner = worker(world, payer(world, &gate), "two").when_claimed(WhenClaimed::Refuse).build();
@@ -140,7 +155,13 @@ fn a_wait_for_another_worker_does_not_block_a_shutdown() {
             let second = session(&two).await.send("two").await.unwrap();
             assert!(two.shutdown(LONG).await);
             let refused = second.await.unwrap_err();
-            assert!(matches!(refused, RunnerError::ShutDown { is_accepted: true, .. }), "{refused:?}");
+            assert!(
+                matches!(
+                    refused,
+                    RunnerError { kind: RunnerErrorKind::ShutDown { is_accepted: true, .. }, .. }
+                ),
+                "{refused:?}"
+            );
             gate.add_permits(9);
             first.await.unwrap();
             session(&one).await.run("three").await.unwrap();
@@ -160,7 +181,10 @@ fn a_session_of_a_dead_worker_is_taken_over_at_once() {
                 runner.worker_is_dead(move |worker| worker.as_str() == dead).build()
             };
             let refused = session(&runner("three")).await.resume().await;
-            assert!(matches!(refused, Err(RunnerError::Claimed { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(RunnerError { kind: RunnerErrorKind::Claimed { .. }, .. })),
+                "{refused:?}"
+            );
             let outcome = session(&runner("one")).await.resume().await.unwrap();
             assert_eq!((outcome.text(), outcome.unknown_calls().len()), ("it is paid".into(), 1));
         });
@@ -178,7 +202,10 @@ fn a_worker_of_a_process_that_is_alive_is_not_dead() {
             };
             let _first = session(&runner()).await.send("one").await.unwrap();
             let refused = session(&runner()).await.run("two").await;
-            assert!(matches!(refused, Err(RunnerError::Claimed { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(RunnerError { kind: RunnerErrorKind::Claimed { .. }, .. })),
+                "{refused:?}"
+            );
         });
     });
 }
@@ -191,12 +218,20 @@ fn a_session_at_work_is_deleted_only_by_taking_it_over() {
             let one = worker(world, echo(&gate), "one").build();
             let two = |when| worker(world, echo(&gate), "two").when_claimed(when).build();
             let first = session(&one).await.send("one").await.unwrap();
-            assert!(matches!(session(&one).await.delete(false).await, Err(RunnerError::Busy { .. })));
+            assert!(matches!(
+                session(&one).await.delete(false).await,
+                Err(RunnerError { kind: RunnerErrorKind::Busy { .. }, .. })
+            ));
             let refused = session(&two(WhenClaimed::Refuse)).await.delete(false).await;
-            assert!(matches!(refused, Err(RunnerError::Claimed { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(RunnerError { kind: RunnerErrorKind::Claimed { .. }, .. })),
+                "{refused:?}"
+            );
             session(&two(WhenClaimed::TakeOver)).await.delete(false).await.unwrap();
             gate.add_permits(1);
-            let Err(RunnerError::Store { source, .. }) = first.await else { panic!("it has an outcome") };
+            let Err(RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. }) = first.await else {
+                panic!("it has an outcome")
+            };
             assert!(matches!(*source, SessionError::NotFound { .. }), "{source:?}");
 
             // Callers that may wait, wait for its end.
@@ -223,7 +258,7 @@ fn a_session_at_work_is_rewound_only_by_taking_it_over() {
             assert!(!is_claimed(&session(&one).await).await);
             gate.add_permits(1);
             let lost = first.await.unwrap_err();
-            assert!(matches!(lost, RunnerError::ClaimLost { .. }), "{lost:?}");
+            assert!(matches!(lost.kind, RunnerErrorKind::ClaimLost { .. }), "{lost:?}");
         });
     });
 }
@@ -243,7 +278,7 @@ fn a_runner_that_is_stopped_in_its_last_append_gives_the_claim_up() {
             assert!(is_claimed(&session).await);
             assert!(!runner.shutdown(Duration::ZERO).await);
             let error = run.await.unwrap_err();
-            assert!(matches!(error, RunnerError::ShutDown { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::ShutDown { .. }), "{error:?}");
             assert!(!is_claimed(&session).await);
         });
     });

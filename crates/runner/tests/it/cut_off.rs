@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use futures_util::StreamExt;
 use stepfold_runner::agent_loop::{AgentBuilder, Exit, Outcome, Pause, RunEvent};
-use stepfold_runner::{InvocationEvent, RunnerError, SessionHandle};
+use stepfold_runner::{InvocationEvent, RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, process, shown};
@@ -219,7 +219,7 @@ fn unknown_calls_of_a_recovered_run_are_reported_also_when_it_waits_or_the_messa
         die_after_marker(world, agent());
         process(async {
             let error = world.session(agent()).await.run("thanks").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Run { .. }), "{error:?}");
             assert_eq!(unknown(error.outcome().unwrap()), ["c1"]);
         });
     });
@@ -233,7 +233,10 @@ fn unknown_calls_of_a_recovered_run_are_reported_also_when_it_waits_or_the_messa
         die_after_marker(world, agent());
         process(async {
             let error = world.session(agent()).await.run("thanks").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Pending { is_accepted: true, .. }), "{error:?}");
+            assert!(
+                matches!(error, RunnerError { kind: RunnerErrorKind::Pending { is_accepted: true, .. }, .. }),
+                "{error:?}"
+            );
             assert_eq!(unknown(error.outcome().unwrap()), ["c1"]);
         });
     });
@@ -253,7 +256,9 @@ fn what_may_have_happened_can_be_asked_about() {
         process(async {
             let session = world.session(agent()).await;
             let error = session.run("thanks").await.unwrap_err();
-            let RunnerError::Pending { pending, .. } = &error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Pending { pending, .. }, .. } = &error else {
+                panic!("{error:?}")
+            };
             assert_eq!(pending.len(), 1);
             let outcome = session
                 .resume()
@@ -297,7 +302,7 @@ fn two_workers_resume_one_run() {
             assert_eq!(won.unwrap().text(), "done");
             let lost = lost.unwrap_err();
             // It waits for the claim of the first, and finds nothing left to do.
-            assert!(matches!(lost, RunnerError::NothingToResume { .. }), "{lost:?}");
+            assert!(matches!(lost.kind, RunnerErrorKind::NothingToResume), "{lost:?}");
             let mut ran = world.trace.take();
             ran.retain(|line| line.starts_with("pay"));
             assert_eq!(ran, ["pay stalls/ada/s1/i1/1/c3", "pay stalls/ada/s1/i1/2/c4"]);

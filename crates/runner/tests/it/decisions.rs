@@ -2,9 +2,9 @@
 
 use expect_test::expect;
 use serde_json::json;
-use stepfold_runner::RunnerError;
 use stepfold_runner::agent_loop::{AgentBuilder, Decision, Decisions, Exit, Pause};
 use stepfold_runner::session_scopes::EventRange;
+use stepfold_runner::{RunnerError, RunnerErrorKind};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{World, each_store, id_at, paths, process, shown};
@@ -103,11 +103,13 @@ fn a_message_waits_until_all_is_decided() {
         process(async {
             let session = world.session(agent(world)).await;
             let error = session.run("and thanks").await.unwrap_err();
-            let RunnerError::Pending { pending, .. } = &error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Pending { pending, .. }, .. } = &error else {
+                panic!("{error:?}")
+            };
             let known: Vec<_> = session.pending().await.unwrap().into_iter().map(|asked| asked.id).collect();
             assert_eq!(pending, &known);
             let words = format!(
-                "session stalls/ada/s1 waits for decisions about {}; decide with `resume()`, or cancel the run with \
+                "session stalls/ada/s1: the run waits for decisions about {}; decide with `resume()`, or cancel the run with \
                  `abandon()`",
                 known.join(", "),
             );
@@ -132,8 +134,11 @@ fn what_waits_can_be_abandoned() {
             outcome.transcript().check().unwrap();
             assert!(session.pending().await.unwrap().is_empty());
             let nothing = session.abandon().await.unwrap_err();
-            assert!(matches!(nothing, RunnerError::NothingToResume { .. }), "{nothing:?}");
-            assert!(matches!(session.resume().await, Err(RunnerError::NothingToResume { .. })));
+            assert!(matches!(nothing.kind, RunnerErrorKind::NothingToResume), "{nothing:?}");
+            assert!(matches!(
+                session.resume().await,
+                Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. })
+            ));
             let outcome = session.run("then something else").await.unwrap();
             assert_eq!(paths(&outcome.pending()), ["c4"]);
             expect![[r#"
@@ -168,7 +173,7 @@ fn a_decision_is_about_a_stored_call() {
                 .await;
             let error = early.unwrap_err();
             let words = format!(
-                "invalid decision in session stalls/ada/s1: no pending approval with id `c4`; pending: {}, {}",
+                "session stalls/ada/s1: invalid decision: no pending approval with id `c4`; pending: {}, {}",
                 pending[0].id, pending[1].id,
             );
             assert_eq!(error.to_string(), words);
@@ -186,7 +191,7 @@ fn arguments_that_do_not_fit_are_refused_and_can_be_put_right() {
             let session = world.session(agent(world)).await;
             let (first, second) = (id_at(&session, "c1").await, id_at(&session, "c3").await);
             let wrong = session.resume().decide(&*first, Decision::modify(json!([1]))).await.unwrap_err();
-            assert!(matches!(wrong, RunnerError::Decision { .. }), "{wrong:?}");
+            assert!(matches!(wrong.kind, RunnerErrorKind::Decision { .. }), "{wrong:?}");
             assert_eq!(session.pending().await.unwrap().len(), 2);
             let right = session.resume().decide(first, Decision::Approve).decide(second, Decision::Approve);
             assert_eq!(paths(&right.await.unwrap().pending()), ["c4"]);

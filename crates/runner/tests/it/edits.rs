@@ -12,7 +12,7 @@ use stepfold_runner::agent_loop::{
     AgentBuilder, Decision, Edit, EditError, Exit, Input, Observer, ObserverError, Pause, RunEvent,
 };
 use stepfold_runner::session_scopes::{EventRange, SessionError};
-use stepfold_runner::{Remedy, RunnerError, SessionChange, SessionHandle, WatchScope};
+use stepfold_runner::{Remedy, RunnerError, RunnerErrorKind, SessionChange, SessionHandle, WatchScope};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, id_at, paths, process, shown};
@@ -189,18 +189,18 @@ fn a_fork_is_edited_at_any_version() {
                 fork.replay(&agent(world).build().unwrap()).await.unwrap();
             }
             expect![[r#"
-                0 : Err("session stalls/ada/f0 was not edited: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
-                1 began: Err("session stalls/ada/f1 was not edited: unknown call `c1`; calls with a result: none"), of a run: true
-                2 replied: Err("session stalls/ada/f2 was not edited: invalid edit of the result of call `c1`: it has not run yet; reject it, or let it run"), of a run: true
+                0 : Err("session stalls/ada/f0: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
+                1 began: Err("session stalls/ada/f1: unknown call `c1`; calls with a result: none"), of a run: true
+                2 replied: Err("session stalls/ada/f2: invalid edit of the result of call `c1`: it has not run yet; reject it, or let it run"), of a run: true
                 3 answered: Ok(4), of a run: true
                 4 replied: Ok(5), of a run: true
                 5 decided: Ok(6), of a run: true
                 6 started: Ok(7), of a run: true
                 7 answered: Ok(8), of a run: true
                 8 answered: Ok(9), of a run: true
-                9 replied: Err("session stalls/ada/f9 was not edited: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
+                9 replied: Err("session stalls/ada/f9: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
                 10 began: Ok(11), of a run: true
-                11 replied: Err("session stalls/ada/f11 was not edited: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
+                11 replied: Err("session stalls/ada/f11: invalid edit of call `c1`: no run is open; fork the session at a version within the run"), of a run: false
             "#]].assert_eq(&said);
         });
     });
@@ -253,7 +253,7 @@ fn a_fork_continues_with_other_arguments_of_a_call() {
             let late = Edit::new().arguments("c2", json!({"to": "Ann"}));
             for (at, edit) in [(4, wrong), (before.0, late)] {
                 let error = session.fork_with("s4", Some(at), edit).await.unwrap_err();
-                assert!(matches!(error, RunnerError::Edit { .. }), "{error:?}");
+                assert!(matches!(error.kind, RunnerErrorKind::Edit { .. }), "{error:?}");
                 let runner = world.runner(agent().build().unwrap()).build();
                 assert!(runner.find_session("ada", "s4").await.unwrap().is_none());
             }
@@ -283,7 +283,7 @@ fn values_are_written_between_runs() {
             let error = session.edit(Edit::new().result("c1", 1)).await.unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "session stalls/ada/s1 was not edited: invalid edit of call `c1`: no run is open; fork \
+                "session stalls/ada/s1: invalid edit of call `c1`: no run is open; fork \
                  the session at a version within the run",
             );
         });
@@ -313,13 +313,13 @@ fn what_does_not_fit_changes_nothing() {
                 said.push(error.to_string());
             }
             expect![[r#"
-                session stalls/ada/s1 was not edited: invalid edit: it changes nothing; set a value, a result or arguments
-                session stalls/ada/s1 was not edited: invalid value for key "n": expected integer, found string at $
-                session stalls/ada/s1 was not edited: invalid edit of `temp:note`: values of `temp:` keys are not stored; give them with the input of a run
-                session stalls/ada/s1 was not edited: unknown key "other"; known keys: app:n, log, n, temp:note, topic, user:n, messages
-                session stalls/ada/s1 was not edited: unknown call `c9`; calls with a result: c1
-                session stalls/ada/s1 was not edited: invalid edit of the result of call `c2`: it waits for a decision; decide about it
-                session stalls/ada/s1 was not edited: invalid edit of the result of call `c3`: it has not run yet; reject it, or let it run"#]].assert_eq(&said.join("\n"));
+                session stalls/ada/s1: invalid edit: it changes nothing; set a value, a result or arguments
+                session stalls/ada/s1: invalid value for key "n": expected integer, found string at $
+                session stalls/ada/s1: invalid edit of `temp:note`: values of `temp:` keys are not stored; give them with the input of a run
+                session stalls/ada/s1: unknown key "other"; known keys: app:n, log, n, temp:note, topic, user:n, messages
+                session stalls/ada/s1: unknown call `c9`; calls with a result: c1
+                session stalls/ada/s1: invalid edit of the result of call `c2`: it waits for a decision; decide about it
+                session stalls/ada/s1: invalid edit of the result of call `c3`: it has not run yet; reject it, or let it run"#]].assert_eq(&said.join("\n"));
             assert_eq!(version(&session).await, before);
             assert_eq!(approve(&session).await, Exit::Text);
         });
@@ -340,7 +340,9 @@ fn an_edit_of_an_expected_version_conflicts_with_another() {
             assert_eq!(edit().expected_version(seen).await.unwrap(), first);
             let late =
                 session.edit(Edit::new().set("topic", "areas")).expected_version(seen).await.unwrap_err();
-            let RunnerError::Conflict { source, .. } = &late else { panic!("{late:?}") };
+            let RunnerError { kind: RunnerErrorKind::Conflict { source, .. }, .. } = &late else {
+                panic!("{late:?}")
+            };
             assert!(
                 matches!(**source, SessionError::Conflict { expected, actual, .. } if (expected, actual) == (seen, seen + 1)),
                 "{source}"
@@ -362,7 +364,7 @@ fn an_edit_of_an_expected_version_conflicts_with_another() {
                 between.edit(Edit::new().set("n", 5)).await.unwrap();
             });
             let late = session.edit(Edit::new().merge("n", 1)).expected_version(seen).await.unwrap_err();
-            assert!(matches!(late, RunnerError::Conflict { .. }), "{late:?}");
+            assert!(matches!(late.kind, RunnerErrorKind::Conflict { .. }), "{late:?}");
         });
     });
 }
@@ -387,7 +389,9 @@ fn an_edit_under_a_key_is_made_once() {
             assert_eq!((receipt.by.as_deref(), receipt.version), (Some("bob"), before + 1));
             assert_eq!(other.edit(keyed()).await.unwrap(), receipt);
             let error = other.edit(keyed().set("n", 8)).await.unwrap_err();
-            let RunnerError::Edit { error, .. } = error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Edit { error, .. }, .. } = error else {
+                panic!("{error:?}")
+            };
             assert!(matches!(&*error, EditError::KeyReused { .. }), "{error}");
             // Late: the run has gone on and ended.
             approve(&session).await;
@@ -397,7 +401,7 @@ fn an_edit_under_a_key_is_made_once() {
             // It is hidden, and no run is open: what fits there is created again.
             session.rewind(before).await.unwrap();
             let error = session.edit(keyed()).await.unwrap_err();
-            assert!(matches!(error, RunnerError::Edit { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Edit { .. }), "{error:?}");
             let values = Edit::new().set("topic", "rows").with_idempotency_key("click-1");
             assert!(!session.edit(values).await.unwrap().is_of_run);
         });
@@ -503,7 +507,7 @@ fn a_running_session_and_a_changed_agent_are_not_edited() {
                 session.resume().decide(id_at(&session, "c2").await, Decision::Approve).start().unwrap();
             tokio::task::yield_now().await;
             let error = session.edit(Edit::new().set("n", 1)).await.unwrap_err();
-            assert!(matches!(error, RunnerError::Busy { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Busy { .. }), "{error:?}");
             assert_eq!(invocation.await.unwrap().exit(), &Exit::Text);
         });
         process(async {
@@ -514,7 +518,7 @@ fn a_running_session_and_a_changed_agent_are_not_edited() {
             let runner = world.runner(agent(world).max_steps(3).build().unwrap()).build();
             let changed = runner.session("ada", "s2").await.unwrap();
             let error = changed.edit(Edit::new().set("n", 1)).await.unwrap_err();
-            assert!(matches!(error, RunnerError::AgentChanged { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::AgentChanged { .. }), "{error:?}");
             changed.edit(Edit::new().set("n", 1)).with_changed_agent().await.unwrap();
             assert_eq!(fork.state().await.unwrap().get("n").unwrap(), json!(1));
         });
@@ -534,7 +538,8 @@ async fn a_fork_with_an_edit(world: &World) {
         let runner = |name: &str| world.runner(agent(world).build().unwrap()).worker(name).unwrap().build();
         let session = runner("first").session("ada", "s1").await.unwrap();
         world.wire.faults([(0, fault)]);
-        let made = world.wire.until_it_dies(session.fork_with(id.as_str(), Some(at), edit())).await;
+        let made =
+            world.wire.until_it_dies(session.fork_with(id.as_str(), Some(at), edit()).into_future()).await;
         assert_eq!(made.is_none(), dies, "{id}");
         assert!(made.is_none_or(|made| made.is_err()), "{id}");
 

@@ -9,7 +9,7 @@ use stepfold_runner::agent_loop::{
     Agent, AgentBuilder, Decision, Exit, HookAction, Ids, Input, Observer, ObserverError, Outcome, RunEvent,
 };
 use stepfold_runner::session_scopes::{EnqueueInput, EventRange, IdempotencyKey, InboxKind, SessionStore};
-use stepfold_runner::{RunnerError, SessionHandle, WallClock, failure};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, WallClock, failure};
 use stepfold_state_core::chat::Role;
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
@@ -39,10 +39,16 @@ fn after_the_same_failure_twice_the_error_says_how_to_continue() {
         process(async {
             let is_mended = Arc::new(AtomicBool::new(false));
             let session = world.session(failing(&is_mended)).await;
-            assert!(matches!(session.run("one").await, Err(RunnerError::Run { .. })));
+            assert!(matches!(
+                session.run("one").await,
+                Err(RunnerError { kind: RunnerErrorKind::Run { .. }, .. })
+            ));
             for times in 2..4 {
                 let error = session.run(format!("number {times}")).await.unwrap_err();
-                let RunnerError::EarlierRunFailed { times: counted, cause, .. } = &error else {
+                let RunnerError {
+                    kind: RunnerErrorKind::EarlierRunFailed { times: counted, cause, .. }, ..
+                } = &error
+                else {
                     panic!("{error:?}")
                 };
                 assert_eq!(*counted, times);
@@ -71,11 +77,14 @@ fn failures_are_counted_over_processes_and_messages_can_be_withdrawn() {
         let in_process = |text: &'static str| {
             process(async { world.session(failing(&is_mended)).await.run(text).await.unwrap_err() })
         };
-        assert!(matches!(in_process("one"), RunnerError::Run { .. }));
+        assert!(matches!(in_process("one"), RunnerError { kind: RunnerErrorKind::Run { .. }, .. }));
         let mut messages = Vec::new();
         for times in 2..5 {
             let error = in_process("more");
-            let RunnerError::EarlierRunFailed { times: counted, message, .. } = &error else {
+            let RunnerError {
+                kind: RunnerErrorKind::EarlierRunFailed { times: counted, message, .. }, ..
+            } = &error
+            else {
                 panic!("{error:?}")
             };
             assert_eq!(*counted, times);
@@ -110,7 +119,7 @@ fn a_run_that_failed_too_often_is_abandoned_by_the_next_process() {
             let session = runner().session("ada", "s1").await.unwrap();
             // The second failure is enough: the run of the first message is abandoned, and that of the second begins.
             let error = session.run("two").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Run { .. }), "{error:?}");
             let session = session.read(EventRange::All).await.unwrap();
             let causes: Vec<String> =
                 session.events.iter().filter_map(|event| failure(&event.event)).collect();
@@ -140,7 +149,10 @@ fn progress_ends_a_row_of_failures() {
         for (fails_at, times) in [(0, 2), (1, 1), (1, 2), (1, 3)] {
             let error =
                 process(async { world.session(agent(fails_at)).await.run("more").await.unwrap_err() });
-            let RunnerError::EarlierRunFailed { times: counted, .. } = &error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::EarlierRunFailed { times: counted, .. }, .. } = &error
+            else {
+                panic!("{error:?}")
+            };
             assert_eq!(*counted, times, "fails at {fails_at}");
         }
     });
@@ -175,7 +187,7 @@ fn a_run_that_failed_on_the_way_replays_whole() {
             let without_save =
                 Agent::builder(Echo).name("clerk").schema(schema()).tools([look]).build().unwrap();
             let error = session.replay(&without_save).await.unwrap_err();
-            assert!(matches!(error, RunnerError::Diverged { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Diverged { .. }), "{error:?}");
         });
     });
 }
@@ -197,7 +209,7 @@ fn a_withdrawn_message_is_no_run() {
             assert!(session.withdraw(waits.id()).await.unwrap());
             at_work.await.unwrap();
             let error = waits.await.unwrap_err();
-            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Withdrawn), "{error:?}");
             assert!(!said(&session).await.contains("too much"));
         });
     });
@@ -214,7 +226,7 @@ fn a_run_that_failed_too_often_is_abandoned_automatically() {
             session.run("one").await.unwrap_err();
             // The run of the first message is abandoned; that of the second fails independently.
             let error = session.run("two").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Run { .. }), "{error:?}");
             mended.store(true, Ordering::SeqCst);
             session.run("three").await.unwrap();
             let said = said(&session).await;
@@ -345,7 +357,7 @@ fn an_error_shows_its_causes_in_one_line() {
             let session = world.session(failing(&Arc::default())).await;
             let error = session.run("one").await.unwrap_err();
             let text = error.to_string();
-            assert!(text.starts_with(&format!("run in session {} failed: run '", session.key())), "{text}");
+            assert!(text.starts_with(&format!("session {}: run failed after", session.key())), "{text}");
             assert!(
                 text.ends_with("failed after step 0: hook before the model failed: the licence has run out"),
                 "{text}"
@@ -417,7 +429,8 @@ fn a_message_that_cannot_begin_is_reported_to_its_sender_and_blocks_no_other() {
             process(async {
                 let session = world.session(of_topic(world)).await;
                 let error = session.send_once("m1", input.clone()).await.unwrap().await.unwrap_err();
-                let is_told = matches!(error, RunnerError::Run { .. } | RunnerError::Input { .. });
+                let is_told =
+                    matches!(error.kind, RunnerErrorKind::Run { .. } | RunnerErrorKind::Input { .. });
                 assert!(is_told, "{error:?}");
                 assert!(session.inbox().await.unwrap().is_empty());
                 assert_eq!(session.run(about_rows("two")).await.unwrap().text(), "done");
@@ -436,7 +449,11 @@ fn a_message_of_another_sender_that_cannot_begin_is_named_to_the_next_sender() {
                 for (ended, accepted) in
                     [(session.resume().await, false), (session.run(about_rows("two")).await, true)]
                 {
-                    let Err(RunnerError::EarlierCannotBegin { earlier, is_accepted, .. }) = &ended else {
+                    let Err(RunnerError {
+                        kind: RunnerErrorKind::EarlierCannotBegin { earlier, is_accepted, .. },
+                        ..
+                    }) = &ended
+                    else {
                         panic!("{ended:?}")
                     };
                     assert_eq!((earlier.as_str(), *is_accepted), ("m1", accepted));
@@ -473,7 +490,7 @@ fn a_run_that_has_ended_has_not_failed_whatever_its_observer_does() {
             let runner = world.runner(agent).observe(|_| FailsAtEnd(Exit::Text)).build();
             let session = runner.session("ada", "s1").await.unwrap();
             let error = session.run("one").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Run { .. }), "{error:?}");
             let stored = session.read(EventRange::All).await.unwrap();
             assert!(stored.events.iter().all(|event| failure(&event.event).is_none()));
             assert!(!stepfold_runner::is_unfinished(&stored.events.last().unwrap().event));
@@ -503,7 +520,10 @@ fn the_failure_of_a_run_that_was_abandoned_is_not_reported_for_another() {
             session.run("one").await.unwrap_err();
             left_by_a_dead_process(world, &session, &Input::new().say("two")).await;
             let error = session.run("three").await.unwrap_err();
-            let RunnerError::EarlierRunFailed { cause, times, .. } = &error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::EarlierRunFailed { cause, times, .. }, .. } = &error
+            else {
+                panic!("{error:?}")
+            };
             assert!(cause.contains("the disk is full") && *times == 1, "{times} times: {cause}");
         });
     });

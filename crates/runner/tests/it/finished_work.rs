@@ -8,7 +8,7 @@ use stepfold_runner::agent_loop::{
     AgentBuilder, Exit, HookAction, HookContext, HookError, Observer, ObserverError, RunEvent,
 };
 use stepfold_runner::session_scopes::{EventRange, SessionKey};
-use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_runner::{RunnerErrorKind, SessionHandle};
 use stepfold_state_core::chat::ToolContent;
 use stepfold_tools::{Effect, Tool, ToolError};
 use tokio::sync::Notify;
@@ -73,7 +73,7 @@ fn a_hook_that_fails_after_a_payment() {
         process(async {
             let session = world.runner(agent.clone()).build().session("ada", "s1").await.unwrap();
             let error = session.run("go").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Run { .. }), "{error:?}");
             assert_eq!(error.outcome().unwrap().run().pending_hooks().len(), 2);
         });
         process(async {
@@ -143,7 +143,7 @@ fn an_observer_that_fails_after_a_payment() {
                 let observer = move |_: &SessionKey| FailsOnce(is_it, false, Arc::clone(&observer_go));
                 let runner = world.runner(agent.clone()).observe(observer).build();
                 let error = runner.session("ada", "s1").await.unwrap().run("go").await.unwrap_err();
-                assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+                assert!(matches!(error.kind, RunnerErrorKind::Run { .. }), "{error:?}");
             });
             process(async {
                 let session = world.runner(agent.clone()).build().session("ada", "s1").await.unwrap();
@@ -165,7 +165,7 @@ fn an_outcome_that_the_store_did_not_take() {
             // Begun, replied, started, and then it breaks.
             world.wire.faults([(3, Fault::Broken)]);
             let error = session.run("go").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Store { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Store { .. }), "{error:?}");
             assert_eq!(error.unrecorded(), ["c1"]);
             let text = error.to_string();
             assert!(text.contains("; unrecorded outcomes: `c1`"), "{text}");

@@ -9,7 +9,7 @@ use stepfold_runner::agent_loop::{Agent, Decision, Input};
 use stepfold_runner::session_scopes::{
     EventRange, GetSession, ScopeKey, SessionSchema, SessionStore, WriteScope,
 };
-use stepfold_runner::{Runner, RunnerError, SessionHandle};
+use stepfold_runner::{Runner, RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
@@ -262,14 +262,14 @@ impl Sessions {
                 self.model.0.lock().unwrap().clear();
                 match session.run(values.to_string()).await {
                     Ok(_) => assert_eq!(*self.model.0.lock().unwrap(), [expected]),
-                    Err(RunnerError::Pending { .. }) => {}
+                    Err(RunnerError { kind: RunnerErrorKind::Pending { .. }, .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
             }
             Next::Input => {
                 let input = Input::from("and this").with_values(json!({"topic": "stalls", "user:n": 1}));
                 match session.run(input).await {
-                    Ok(_) | Err(RunnerError::Pending { .. }) => {}
+                    Ok(_) | Err(RunnerError { kind: RunnerErrorKind::Pending { .. }, .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
             }

@@ -12,7 +12,7 @@ use stepfold_runner::session_scopes::{
     Pruned, ReadInbox, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
     ScopeValues, Session, SessionError, SessionPage, SessionStore, Timestamp, WorkerId, WriteScope,
 };
-use stepfold_runner::{Runner, RunnerError};
+use stepfold_runner::{Runner, RunnerErrorKind};
 use stepfold_tools::{Effect, Tool, ToolError};
 use tokio::sync::Semaphore;
 
@@ -128,7 +128,7 @@ async fn heartbeats(store: AnyStore) {
     let take = ClaimSession::new(key, thief, Duration::from_secs(600), Timestamp::from_micros(i64::MAX / 4));
     store.store.claim(take.take_over()).await.unwrap();
     let lost = runs.remove(7).await.unwrap().unwrap_err();
-    assert!(matches!(lost, RunnerError::ClaimLost { .. }), "{lost}");
+    assert!(matches!(lost.kind, RunnerErrorKind::ClaimLost { .. }), "{lost}");
     let rest = || store.together.lock().unwrap().last() == Some(&(SESSIONS - 1));
     until(rest).await;
     gate.permits.add_permits(SESSIONS);

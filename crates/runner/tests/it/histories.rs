@@ -8,7 +8,7 @@ use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, Input, RunLimits};
 use stepfold_runner::session_scopes::{
     AppendEvent, Author, DeleteSession, Event, EventId, EventRange, InvocationId, SessionStore,
 };
-use stepfold_runner::{RunnerError, SessionHandle, WallClock as _};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, WallClock as _};
 use stepfold_state_core::chat::Transcript;
 use stepfold_tools::{Effect, Toolset};
 
@@ -41,7 +41,10 @@ fn a_fork_in_the_middle_of_a_run_continues_with_keys_of_its_own() {
             let own = |text: String| text.lines().filter(|line| !line.contains(":n")).count();
             assert_eq!(own(shown(&fork).await), own(shown(&session).await));
             let first = session.fork("first", Some(0)).await.unwrap();
-            assert!(matches!(first.resume().await, Err(RunnerError::NothingToResume { .. })));
+            assert!(matches!(
+                first.resume().await,
+                Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. })
+            ));
             assert_eq!(first.run("look").await.unwrap().text(), "done");
         });
     });
@@ -92,7 +95,10 @@ fn a_rewind_into_the_middle_of_a_run() {
             session.run("look").await.unwrap();
             session.rewind(4).await.unwrap();
             assert!(session.pending().await.unwrap().is_empty());
-            assert!(matches!(session.resume().await, Err(RunnerError::NothingToResume { .. })));
+            assert!(matches!(
+                session.resume().await,
+                Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. })
+            ));
             calls(world);
             let outcome = session.run("what now?").await.unwrap();
             expect![[r#"
@@ -172,10 +178,10 @@ fn a_session_is_replayed() {
                 diverges(&session, agent().tools(vec![gone(world)]).exit_on(["look"])).await,
             ];
             expect![[r#"
-                invocation i1 of session stalls/ada/s1 diverged: event 0 (began, step 0) differs at $.kind.began.instructions: recorded "Look at rows. ", replayed "Be brief."
-                invocation i1 of session stalls/ada/s1 diverged: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: none
-                invocation i1 of session stalls/ada/s1 diverged: event 5 (replied, step 3) is missing: the run would need nothing more, since the limit of steps was reached
-                invocation i1 of session stalls/ada/s1 diverged: event 3 (replied, step 2) is missing: the run would need nothing more, since tool 'look' was called"#]].assert_eq(&said.join("\n"));
+                session stalls/ada/s1: invocation i1 diverged: event 0 (began, step 0) differs at $.kind.began.instructions: recorded "Look at rows. ", replayed "Be brief."
+                session stalls/ada/s1: invocation i1 diverged: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: none
+                session stalls/ada/s1: invocation i1 diverged: event 5 (replied, step 3) is missing: the run would need nothing more, since the limit of steps was reached
+                session stalls/ada/s1: invocation i1 diverged: event 3 (replied, step 2) is missing: the run would need nothing more, since tool 'look' was called"#]].assert_eq(&said.join("\n"));
             // A replay leaves nothing behind.
             let list = stepfold_runner::session_scopes::ListSessions::new("stalls", "ada").unwrap();
             assert_eq!(world.store().list(list).await.unwrap().sessions.len(), 2);

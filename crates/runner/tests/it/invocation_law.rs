@@ -16,8 +16,8 @@ use stepfold_runner::session_scopes::{
     Timestamp,
 };
 use stepfold_runner::{
-    Invocation, InvocationResult, RecoverOptions, Runner, RunnerError, SessionHandle, WallClock, WhenBusy,
-    WhenClaimed, is_unfinished,
+    Invocation, InvocationResult, RecoverOptions, Runner, RunnerError, RunnerErrorKind, SessionHandle,
+    WallClock, WhenBusy, WhenClaimed, is_unfinished,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -229,7 +229,7 @@ impl Told {
                 Told::End(outcome.exit().to_string(), outcome.text().into_owned())
             }
             Ok(outcome) => Told::NotYet(outcome.exit().to_string()),
-            Err(RunnerError::Withdrawn { .. }) => Told::Withdrawn,
+            Err(RunnerError { kind: RunnerErrorKind::Withdrawn, .. }) => Told::Withdrawn,
             Err(error) => Told::NotYet(error.to_string()),
         }
     }
@@ -530,8 +530,8 @@ fn note(book: &Book, key: &str, change: impl FnOnce(&mut Sent)) {
 /// Whether an error tells a client what to do.
 fn is_honest(error: &RunnerError) -> bool {
     !matches!(
-        error,
-        RunnerError::Panicked { .. } | RunnerError::Record { .. } | RunnerError::InvalidId { .. }
+        error.kind,
+        RunnerErrorKind::Panicked | RunnerErrorKind::Record { .. } | RunnerErrorKind::InvalidId { .. }
     )
 }
 
@@ -553,7 +553,10 @@ async fn settle(runner: Runner, session: SessionHandle, book: Book) {
         };
         match ended {
             // Another version of the agent began it.
-            Err(RunnerError::Recover { .. } | RunnerError::AgentChanged { .. }) => {
+            Err(RunnerError {
+                kind: RunnerErrorKind::Recover { .. } | RunnerErrorKind::AgentChanged { .. },
+                ..
+            }) => {
                 book.lock().unwrap().cancels.push(Cancel::Before(usize::MAX));
                 session.abandon().await.unwrap();
             }

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::json;
 use stepfold_runner::agent_loop::Exit;
 use stepfold_runner::session_scopes::{EventRange, SessionError};
-use stepfold_runner::{InvocationResult, RunnerError};
+use stepfold_runner::{InvocationResult, RunnerError, RunnerErrorKind};
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
 
 use crate::world::{Fault, World, each_store, process, shown};
@@ -23,7 +23,9 @@ fn another_process_continues() {
             let session = runner.create("ada", "s1", json!({"app:n": 10, "topic": "stalls"})).await.unwrap();
             session.run("pay the bill").await.unwrap();
             let again = runner.create("ada", "s1", json!({})).await.unwrap_err();
-            let RunnerError::Store { source, .. } = &again else { panic!("{again:?}") };
+            let RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. } = &again else {
+                panic!("{again:?}")
+            };
             assert!(matches!(**source, SessionError::AlreadyExists { .. }), "{source:?}");
         });
         process(async {
@@ -116,7 +118,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: began i1.0 at 1
             the model is asked
             the store breaks: replied i1.1
-            the store failed in session stalls/ada/s1: the store could not append an event: it is broken"#]],
+            session stalls/ada/s1: the store failed: the store could not append an event: it is broken"#]],
         expect![[r#"
             the model is asked
             stored: replied i1.1.i3 at 2
@@ -139,7 +141,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: started i1.2 at 3
             look stalls/ada/s1/i1/1/c1
             the store breaks: answered i1.3
-            the store failed in session stalls/ada/s1; unrecorded outcomes: `c1`: the store could not append an event: it is broken"#]],
+            session stalls/ada/s1: the store failed; unrecorded outcomes: `c1`: the store could not append an event: it is broken"#]],
         expect![[r#"
             stored: interrupted i1.3.i3 at 4
             look stalls/ada/s1/i1/1/c1
@@ -160,7 +162,7 @@ fn a_store_that_breaks_stops_the_run_which_can_be_resumed() {
             stored: answered i1.3 at 4
             pay stalls/ada/s1/i1/1/c2
             the store breaks: answered i1.4
-            the store failed in session stalls/ada/s1; unrecorded outcomes: `c2`: the store could not append an event: it is broken"#]],
+            session stalls/ada/s1: the store failed; unrecorded outcomes: `c2`: the store could not append an event: it is broken"#]],
         expect![[r#"
             stored: interrupted i1.4.i3 at 5
             the model is asked
@@ -189,7 +191,7 @@ fn a_store_that_is_busy_is_asked_again_and_no_tool_runs_again() {
             the model is asked
             stored: replied i1.5 at 6
             the model answered"#]],
-        expect!["nothing to resume in session stalls/ada/s1: no run of it is interrupted or paused"],
+        expect!["session stalls/ada/s1: nothing to resume: no run is interrupted or paused"],
     );
 }
 
@@ -214,7 +216,7 @@ fn what_was_made_and_not_heard_of_is_made_once() {
             the model is asked
             stored: replied i1.5 at 6
             the model answered"#]],
-        expect!["nothing to resume in session stalls/ada/s1: no run of it is interrupted or paused"],
+        expect!["session stalls/ada/s1: nothing to resume: no run is interrupted or paused"],
     );
 }
 

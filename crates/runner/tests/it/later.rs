@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, AskReason, DecisionError, Exit, Pause};
 use stepfold_runner::session_scopes::{ListSessions, ListUnattended, SessionStore, Timestamp, Unattended};
-use stepfold_runner::{Runner, RunnerError, SessionHandle};
+use stepfold_runner::{Runner, RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_tools::{Effect, Tool, ToolContext, ToolError};
 use tokio::sync::Notify;
 
@@ -80,7 +80,7 @@ async fn unattended(runner: &Runner) -> Vec<Unattended> {
 }
 
 fn is_not_awaited(error: &RunnerError) -> bool {
-    matches!(error, RunnerError::NotAwaited { .. })
+    matches!(error.kind, RunnerErrorKind::NotAwaited { .. })
 }
 
 #[test]
@@ -103,7 +103,9 @@ fn an_outcome_is_delivered_from_another_process_once() {
             let runner = runner(world, "c", agent(&trace, 0), &clock);
             runner.complete(&token, Ok(json!({"at": 9}))).await.unwrap();
             let other = runner.complete(&token, Ok(json!({"at": 10}))).await.unwrap_err();
-            let RunnerError::Decision { error, .. } = &other else { panic!("{other}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = &other else {
+                panic!("{other}")
+            };
             assert!(matches!(**error, DecisionError::KeyReused { .. }), "{other}");
         });
         assert_eq!(trace.take(), ["came {\"at\":9}"]);
@@ -152,7 +154,9 @@ fn a_deadline_that_passes_is_an_outcome() {
             clock.advance(MINUTE);
             // No worker has noticed yet, and the deadline has passed anyway.
             let late = runner.complete(&token, Ok(json!(9))).await.unwrap_err();
-            let RunnerError::Decision { error, .. } = &late else { panic!("{late}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = &late else {
+                panic!("{late}")
+            };
             assert!(matches!(**error, DecisionError::Expired { .. }), "{late}");
             // The worker that refused it has given the session back.
             while session.running().is_some() {
@@ -179,7 +183,7 @@ fn a_message_after_the_deadline_continues_with_the_run() {
             let runner = runner(world, "a", agent(&trace, 5), &clock);
             let (session, _) = waits(&runner).await;
             let error = session.run("hello?").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Pending { .. }), "{error}");
+            assert!(matches!(error.kind, RunnerErrorKind::Pending { .. }), "{error}");
             clock.advance(MINUTE * 5);
             let outcome = session.run("hello?").await.unwrap();
             assert_eq!((outcome.text(), outcome.recovered().len()), ("again".into(), 1));
@@ -423,7 +427,7 @@ fn a_token_that_is_none_is_refused() {
             let (_, token) = waits(&runner).await;
             for wrong in ["", "x", "stalls/ada", &*token.replacen("stalls", "other", 1)] {
                 let error = runner.complete(wrong, Ok(json!(1))).await.unwrap_err();
-                assert!(matches!(error, RunnerError::InvalidToken { .. }), "{wrong}: {error}");
+                assert!(matches!(error.kind, RunnerErrorKind::InvalidToken { .. }), "{wrong}: {error}");
             }
             let error = runner.complete(&format!("{token}x"), Ok(json!(1))).await.unwrap_err();
             assert!(is_not_awaited(&error), "{error}");

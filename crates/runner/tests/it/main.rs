@@ -48,6 +48,7 @@ mod questions;
 mod recover;
 mod run_as;
 mod scopes;
+mod session_log;
 mod shown;
 mod sizes;
 mod time_travel;

@@ -15,7 +15,7 @@ use stepfold_runner::session_scopes::{
     RenewClaim, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage,
     SessionStore, Unattended, UserId, WorkerId, WriteScope,
 };
-use stepfold_runner::{Runner, RunnerError, WallClock};
+use stepfold_runner::{Runner, RunnerErrorKind, WallClock};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 use stepfold_tools::{Tool, ToolContext, ToolError};
 
@@ -159,7 +159,7 @@ async fn a_run_that_was_left_while_a_claim_is_cleared_stays_listed() {
         let second = runner("b", fails, store.clone(), &clock);
         between.before_claim(number, async move {
             let error = second.session("ada", "s1").await.unwrap().run("hello").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Run { .. }), "{error}");
+            assert!(matches!(error.kind, RunnerErrorKind::Run { .. }), "{error}");
         });
         recover(&first).await;
         if !between.has_acted() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use expect_test::expect_file;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, Decision, DecisionError, Divergence, FeedError, RunError, StartError};
-use stepfold_runner::RunnerError;
+use stepfold_runner::{RunnerError, RunnerErrorKind};
 use stepfold_session_scopes::{InvocationId, SessionError, SessionId, SessionKey, Timestamp, WorkerId};
 
 fn key() -> SessionKey {
@@ -30,48 +30,61 @@ fn of_stores() -> Vec<RunnerError> {
     let expires = Timestamp::from_micros(1_000_000);
     let unrecorded = || vec!["c1".to_owned(), "c2".to_owned()];
     vec![
-        RunnerError::Store { key: key().into(), unrecorded: Vec::new(), source: store_error() },
-        RunnerError::Store { key: key().into(), unrecorded: unrecorded(), source: store_error() },
-        RunnerError::Conflict { key: key().into(), unrecorded: unrecorded(), source: store_error() },
-        RunnerError::Claimed { key: key().into(), owner: owner(), expires, is_accepted: false },
-        RunnerError::Claimed { key: key().into(), owner: owner(), expires, is_accepted: true },
-        RunnerError::ClaimLost { key: key().into(), unrecorded: Vec::new(), source: store_error() },
+        RunnerError::new(&key(), RunnerErrorKind::Store { unrecorded: Vec::new(), source: store_error() }),
+        RunnerError::new(&key(), RunnerErrorKind::Store { unrecorded: unrecorded(), source: store_error() }),
+        RunnerError::new(
+            &key(),
+            RunnerErrorKind::Conflict { unrecorded: unrecorded(), source: store_error() },
+        ),
+        RunnerError::new(&key(), RunnerErrorKind::Claimed { owner: owner(), expires, is_accepted: false }),
+        RunnerError::new(&key(), RunnerErrorKind::Claimed { owner: owner(), expires, is_accepted: true }),
+        RunnerError::new(
+            &key(),
+            RunnerErrorKind::ClaimLost { unrecorded: Vec::new(), source: store_error() },
+        ),
     ]
 }
 
 async fn of_runs() -> Vec<RunnerError> {
     let failed = |times, source| {
         let cause = "the model did not answer".to_owned();
-        RunnerError::EarlierRunFailed { key: key().into(), message: message(), times, cause, source }
+        RunnerError::new(
+            &key(),
+            RunnerErrorKind::EarlierRunFailed { message: message(), times, cause, source },
+        )
     };
-    let begin = |is_accepted| RunnerError::EarlierCannotBegin {
-        key: key().into(),
-        earlier: message(),
-        is_accepted,
-        source: Arc::new(RunnerError::Panicked { key: key().into() }),
+    let begin = |is_accepted| {
+        RunnerError::new(
+            &key(),
+            RunnerErrorKind::EarlierCannotBegin {
+                earlier: message(),
+                is_accepted,
+                source: Arc::new(RunnerError::new(&key(), RunnerErrorKind::Panicked)),
+            },
+        )
     };
     let pending = |is_accepted| {
         let pending = vec!["c1".to_owned(), "c2".to_owned()];
-        RunnerError::Pending { key: key().into(), pending, is_accepted, outcome: None }
+        RunnerError::new(&key(), RunnerErrorKind::Pending { pending, is_accepted, outcome: None })
     };
     vec![
         failed(1, run_error().await),
         failed(3, run_error().await),
         begin(false),
         begin(true),
-        RunnerError::Run { key: key().into(), source: run_error().await },
-        RunnerError::Input { key: key().into(), source: Arc::new(StartError::NoMessages) },
-        RunnerError::Busy { key: key().into(), reason: "an invocation is running" },
-        RunnerError::Busy { key: key().into(), reason: "too many messages are waiting" },
+        RunnerError::new(&key(), RunnerErrorKind::Run { source: run_error().await }),
+        RunnerError::new(&key(), RunnerErrorKind::Input { source: Arc::new(StartError::NoMessages) }),
+        RunnerError::new(&key(), RunnerErrorKind::Busy { reason: "an invocation is running" }),
+        RunnerError::new(&key(), RunnerErrorKind::Busy { reason: "too many messages are waiting" }),
         pending(false),
         pending(true),
-        RunnerError::CannotWait { key: key().into() },
-        RunnerError::Withdrawn { key: key().into() },
-        RunnerError::NothingToResume { key: key().into() },
-        RunnerError::InvalidId { source: SessionId::new("").unwrap_err().into() },
-        RunnerError::ShutDown { key: key().into(), is_accepted: false },
-        RunnerError::ShutDown { key: key().into(), is_accepted: true },
-        RunnerError::Panicked { key: key().into() },
+        RunnerError::new(&key(), RunnerErrorKind::CannotWait),
+        RunnerError::new(&key(), RunnerErrorKind::Withdrawn),
+        RunnerError::new(&key(), RunnerErrorKind::NothingToResume),
+        RunnerError::new(None, RunnerErrorKind::InvalidId { source: SessionId::new("").unwrap_err().into() }),
+        RunnerError::new(&key(), RunnerErrorKind::ShutDown { is_accepted: false }),
+        RunnerError::new(&key(), RunnerErrorKind::ShutDown { is_accepted: true }),
+        RunnerError::new(&key(), RunnerErrorKind::Panicked),
     ]
 }
 
@@ -86,21 +99,18 @@ fn of_records() -> Vec<RunnerError> {
     let feed = FeedError::NotNeeded { event: "replied", need: "an approval".to_owned() };
     let diverged = Divergence::Schema { changes: vec!["key note is new".to_owned()] };
     vec![
-        RunnerError::Decision {
-            key: key().into(),
-            error: Box::new(decided),
-            at: Some(Timestamp::from_micros(0)),
-        },
-        RunnerError::AgentChanged { key: key().into(), changes },
-        RunnerError::Record { key: key().into(), version: 3, source: Arc::new(broken) },
-        RunnerError::NewerRecord { key: key().into(), version: 3, found: 9 },
-        RunnerError::Recover { key: key().into(), version: 3, source: Arc::new(feed) },
-        RunnerError::Diverged {
-            key: key().into(),
-            invocation: "i1".to_owned(),
-            version: 3,
-            source: Arc::new(diverged),
-        },
+        RunnerError::new(
+            &key(),
+            RunnerErrorKind::Decision { error: Box::new(decided), at: Some(Timestamp::from_micros(0)) },
+        ),
+        RunnerError::new(&key(), RunnerErrorKind::AgentChanged { changes }),
+        RunnerError::new(&key(), RunnerErrorKind::Record { version: 3, source: Arc::new(broken) }),
+        RunnerError::new(&key(), RunnerErrorKind::NewerRecord { version: 3, found: 9 }),
+        RunnerError::new(&key(), RunnerErrorKind::Recover { version: 3, source: Arc::new(feed) }),
+        RunnerError::new(
+            &key(),
+            RunnerErrorKind::Diverged { invocation: "i1".to_owned(), version: 3, source: Arc::new(diverged) },
+        ),
     ]
 }
 

@@ -7,7 +7,7 @@ use stepfold_runner::session_scopes::{
     AnyStore, AppendEvent, Author, Event, EventId, EventKind, Expected, InvocationId, SessionKey,
     SessionSchema, SessionStore, SqliteStore, Timestamp, VerifySessions,
 };
-use stepfold_runner::{DecisionReceipt, ResumeRun, Runner, RunnerError, SessionHandle};
+use stepfold_runner::{DecisionReceipt, ResumeRun, Runner, RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
@@ -118,7 +118,9 @@ async fn check_known(store: &AnyStore, id: &str, first: &str) {
         [(with_key, true), (decide(other).await, false), (decide(Decision::Approve).await, false)]
     {
         let error = sent(resume).await.unwrap_err();
-        let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+        let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = error else {
+            panic!("{error:?}")
+        };
         match &*error {
             DecisionError::KeyReused { idempotency_key } => {
                 assert!(is_reused && idempotency_key == "click-1");
@@ -132,7 +134,9 @@ async fn check_known(store: &AnyStore, id: &str, first: &str) {
         let receipt = session.edit(edit.clone()).await.unwrap();
         assert_eq!((receipt.version, receipt.is_of_run), (version, is_of_run));
         let error = session.edit(edit.set("topic", "other")).await.unwrap_err();
-        let RunnerError::Edit { error, .. } = error else { panic!("{error:?}") };
+        let RunnerError { kind: RunnerErrorKind::Edit { error, .. }, .. } = error else {
+            panic!("{error:?}")
+        };
         assert!(matches!(&*error, EditError::KeyReused { .. }), "{error:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, ApprovalRequest, Decision, Exit, Pause};
-use stepfold_runner::{RecoverOptions, Runner, RunnerError};
+use stepfold_runner::{RecoverOptions, Runner, RunnerError, RunnerErrorKind};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -26,7 +26,10 @@ fn results_are_held_while_the_store_is_away() {
                 let ended = session.run("pay").await;
                 let paid = world.trace.take().iter().filter(|it| it.starts_with("pay")).count();
                 if from == 0 {
-                    assert!(matches!(ended, Err(RunnerError::Store { .. })), "{ended:?}");
+                    assert!(
+                        matches!(ended, Err(RunnerError { kind: RunnerErrorKind::Store { .. }, .. })),
+                        "{ended:?}"
+                    );
                     return assert_eq!(paid, 0);
                 }
                 let outcome = ended.unwrap();
@@ -49,7 +52,10 @@ fn a_shutdown_ends_what_is_held() {
             // tidy: allow sleep, because the clock is paused, and the store is away for this time.
             tokio::time::sleep(Duration::from_secs(60)).await;
             assert!(!runner.shutdown(Duration::from_secs(1)).await);
-            assert!(matches!(invocation.outcome().await, Err(RunnerError::ShutDown { .. })));
+            assert!(matches!(
+                invocation.outcome().await,
+                Err(RunnerError { kind: RunnerErrorKind::ShutDown { .. }, .. })
+            ));
         });
     });
 }
@@ -193,10 +199,10 @@ fn a_decision_is_stored_whatever_agent_is_there() {
             let approve = || session.resume().decide(&*id, Decision::Approve).by("ada").idempotency_key("k");
             let (receipt, resumed) = approve().submit().await.unwrap();
             let refused = resumed.outcome().await.unwrap_err();
-            assert!(matches!(refused, RunnerError::AgentChanged { .. }), "{refused:?}");
+            assert!(matches!(refused.kind, RunnerErrorKind::AgentChanged { .. }), "{refused:?}");
             assert_eq!(approve().submit().await.unwrap().0, receipt);
             let second = session.resume().decide(&*id, Decision::reject("no")).submit().await.unwrap_err();
-            assert!(matches!(second, RunnerError::Decision { .. }), "{second:?}");
+            assert!(matches!(second.kind, RunnerErrorKind::Decision { .. }), "{second:?}");
         });
         let (said, done) = finished(world, "pay", &clock);
         assert!(said.ends_with("assistant: done\n"), "{said}");

@@ -3,7 +3,7 @@
 use serde_json::json;
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, AskReason, Decision, DecisionError, Exit, Pause};
-use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_tools::{Effect, InputRequest, InputResponse, Tool, ToolContext, ToolError};
 
 use super::world::{Trace, World, each_store, id_at, process};
@@ -65,7 +65,7 @@ fn a_question_is_answered_after_a_restart_once() {
             );
             // A message does not get past it.
             let error = session.run("hello?").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Pending { .. }), "{error}");
+            assert!(matches!(error.kind, RunnerErrorKind::Pending { .. }), "{error}");
             let wrong = session.resume().decide(&*request.id, Decision::Approve).await.unwrap_err();
             assert!(wrong.to_string().contains("seat"), "{wrong}");
             request.id
@@ -91,7 +91,9 @@ fn a_fork_has_a_question_of_its_own() {
             let (here, there) = (id_at(&session, "c1/seat").await, id_at(&fork, "c1/seat").await);
             assert_ne!(here, there);
             let error = fork.resume().decide(&*here, seat("aisle")).await.unwrap_err();
-            let RunnerError::Decision { error, .. } = &error else { panic!("{error}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = &error else {
+                panic!("{error}")
+            };
             assert!(matches!(**error, DecisionError::NotPending { .. }), "{error}");
             assert_eq!(session.resume().decide(here, seat("aisle")).await.unwrap().text(), "done");
             assert_eq!(fork.resume().decide(there, seat("window")).await.unwrap().text(), "done");
@@ -116,7 +118,7 @@ fn after_a_rewind_an_old_answer_counts_for_nothing() {
             let new = id_at(&session, "c1/seat").await;
             assert_ne!(old, new);
             let error = session.resume().decide(old, seat("aisle")).await.unwrap_err();
-            assert!(matches!(error, RunnerError::Decision { .. }), "{error}");
+            assert!(matches!(error.kind, RunnerErrorKind::Decision { .. }), "{error}");
             assert_eq!(session.resume().decide(new, seat("window")).await.unwrap().text(), "done");
         });
         let booked = booked(&trace);

@@ -9,7 +9,9 @@ use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Exit};
 use stepfold_runner::session_scopes::{
     EventRange, ListUnattended, ReadInbox, SessionKey, SessionStore, Timestamp, Unattended,
 };
-use stepfold_runner::{RecoverOptions, Runner, RunnerError, SessionChange, WatchScope, is_left_to_person};
+use stepfold_runner::{
+    RecoverOptions, Runner, RunnerError, RunnerErrorKind, SessionChange, WatchScope, is_left_to_person,
+};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect};
 use tokio::time::Instant;
@@ -297,10 +299,13 @@ fn a_run_that_would_fail_again_is_left_to_a_person() {
             process(async {
                 let session = failing().session("ada", "s1").await.unwrap();
                 let message = session.send_once("m1", "one").await.unwrap();
-                assert!(matches!(message.await, Err(RunnerError::Run { .. })));
+                assert!(matches!(message.await, Err(RunnerError { kind: RunnerErrorKind::Run { .. }, .. })));
                 // A person asks again, by a message, which waits behind the run.
                 let message = session.send_once("m2", "two").await.unwrap();
-                assert!(matches!(message.await, Err(RunnerError::EarlierRunFailed { times: 2, .. })));
+                assert!(matches!(
+                    message.await,
+                    Err(RunnerError { kind: RunnerErrorKind::EarlierRunFailed { times: 2, .. }, .. })
+                ));
                 assert_eq!(asked.lock().unwrap().len(), 2);
             });
             // Processes that come and go, and time that passes, ask nothing.
@@ -433,7 +438,10 @@ fn a_follower_sees_the_commits_of_all_workers() {
             assert_eq!(versions, [2, 3, 4, 5, 6, 7]);
             session.delete(false).await.unwrap();
             let end: Vec<_> = first.follow(session.key().clone(), 0).collect().await;
-            assert!(matches!(&end[..], [Err(RunnerError::Store { .. })]), "{end:?}");
+            assert!(
+                matches!(&end[..], [Err(RunnerError { kind: RunnerErrorKind::Store { .. }, .. })]),
+                "{end:?}"
+            );
         });
     });
 }

@@ -11,7 +11,8 @@ use serde_json::json;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, DecisionError, Decisions, Exit, Input};
 use stepfold_runner::session_scopes::{EventRange, SessionError, Timestamp};
 use stepfold_runner::{
-    REPORT_FORMAT, Remedy, RunReport, RunStatus, Runner, RunnerError, SessionHandle, WallClock, WhenBusy,
+    REPORT_FORMAT, Remedy, RunReport, RunStatus, Runner, RunnerError, RunnerErrorKind, SessionHandle,
+    WallClock, WhenBusy,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -91,7 +92,9 @@ fn it_begins_continues_and_reports_the_result() {
             assert_eq!(session.run_as("k1", Input::new()).decide_all(decisions.clone()).await.unwrap(), done);
             let id = &decisions.decisions[0].0;
             let error = again().decide(id, Decision::reject("no")).await.unwrap_err();
-            let RunnerError::Decision { error: refused, .. } = &error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error: refused, .. }, .. } = &error else {
+                panic!("{error:?}")
+            };
             assert!(matches!(**refused, DecisionError::KeyReused { .. }), "{refused:?}");
             assert_eq!(error.remedy(), Remedy::Never);
             assert!(again().decide("c9#0", Decision::Approve).await.is_err());
@@ -145,7 +148,10 @@ fn an_earlier_run_comes_first() {
             let session = session(world, "first").await;
             let waiting = session.run_as("k1", "pay").await.unwrap();
             let error = session.run_as("k2", "thanks").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Pending { is_accepted: true, .. }), "{error:?}");
+            assert!(
+                matches!(error, RunnerError { kind: RunnerErrorKind::Pending { is_accepted: true, .. }, .. }),
+                "{error:?}"
+            );
             assert_eq!(error.remedy(), Remedy::Wait);
             let done = session.run_as("k1", "pay").decide_all(approved(&waiting)).await.unwrap();
             let thanked = session.run_as("k2", "thanks").await.unwrap();
@@ -165,7 +171,9 @@ fn another_input_under_the_key_is_refused() {
         process(async {
             let session = session(world, "first").await;
             let error = session.send_once("k1", "do not pay").await.unwrap_err();
-            let RunnerError::Store { source, .. } = &error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. } = &error else {
+                panic!("{error:?}")
+            };
             assert!(matches!(**source, SessionError::IdempotencyKeyReused { .. }), "{source:?}");
             assert_eq!(error.remedy(), Remedy::Never);
         });
@@ -217,7 +225,7 @@ fn a_fork_and_a_rewind_keep_what_has_ended() {
             // It had not ended where it was taken back.
             inside.rewind(0).await.unwrap();
             let error = inside.run_as("k1", "pay").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Withdrawn), "{error:?}");
             assert_eq!(error.remedy(), Remedy::Never);
         });
     });
@@ -274,7 +282,7 @@ fn a_run_that_was_taken_back_to_its_middle_is_withdrawn() {
             session.rewind(waiting.version - 1).await.unwrap();
             session.run_as("k2", "pay").await.unwrap();
             let error = session.run_as("k1", "pay").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Withdrawn { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Withdrawn), "{error:?}");
         });
     });
 }
@@ -287,7 +295,7 @@ fn an_agent_that_changed_waits_and_what_ended_is_reported() {
         process(async {
             let session = world.runner(changed(world)).build().session("ada", "s1").await.unwrap();
             let error = session.run_as("k1", "pay").await.unwrap_err();
-            assert!(matches!(error, RunnerError::AgentChanged { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::AgentChanged { .. }), "{error:?}");
             assert_eq!(error.remedy(), Remedy::Wait);
         });
         let done = process(async {
@@ -566,7 +574,10 @@ impl Law<'_> {
                 let again = self.call(&other, &key, Decisions::new(), false).await;
                 match (ended, again) {
                     (Ok(report), Ok(again)) => assert_eq!(report, again),
-                    (Err(RunnerError::Withdrawn { .. }), Err(RunnerError::Withdrawn { .. })) => {
+                    (
+                        Err(RunnerError { kind: RunnerErrorKind::Withdrawn, .. }),
+                        Err(RunnerError { kind: RunnerErrorKind::Withdrawn, .. }),
+                    ) => {
                         let (_, rewinds, _) = self.place(&session, &key).await;
                         assert!(rewinds > 0, "{key} was withdrawn, and nothing was taken back");
                     }
@@ -590,7 +601,7 @@ impl Law<'_> {
                 Ok(report @ RunReport { status: RunStatus::Waiting(_), .. }) => decisions = approved(&report),
                 Ok(_) => {}
                 // An earlier run waits, of another key or none.
-                Err(RunnerError::Pending { pending, .. }) => {
+                Err(RunnerError { kind: RunnerErrorKind::Pending { pending, .. }, .. }) => {
                     let all = pending.into_iter().map(|id| (id, Decision::Approve));
                     session.resume().decide_all(all.collect::<Decisions>()).await.unwrap();
                 }

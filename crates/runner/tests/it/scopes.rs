@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use stepfold_runner::RunnerError;
 use stepfold_runner::agent_loop::{AgentBuilder, Decision, HookAction, HookContext, Input};
 use stepfold_runner::session_scopes::EventRange;
+use stepfold_runner::{RunnerError, RunnerErrorKind};
 use stepfold_state_core::state::ValueRef;
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 
@@ -52,7 +52,10 @@ fn temporary_values_last_for_one_invocation_and_are_never_stored() {
             assert_eq!(outcome.run().instructions().unwrap(), format!("Mind the note: {SECRET}"));
             // Neither who looks, nor who is refused, makes it forget.
             assert_eq!(session.pending().await.unwrap().len(), 1);
-            assert!(matches!(session.run("more").await, Err(RunnerError::Pending { .. })));
+            assert!(matches!(
+                session.run("more").await,
+                Err(RunnerError { kind: RunnerErrorKind::Pending { .. }, .. })
+            ));
             // Nor does another request of the same process that comes for the decision.
             let runner = session.clone();
             drop(session);

@@ -1,7 +1,7 @@
 //! The laws of time travel: whatever a session has gone through, each of its versions can be forked, rewound to, stored
 //! and replayed, and nothing of it depends on what others do meanwhile, or on the store.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use stepfold_runner::session_scopes::{
     Receipt, RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage, SessionStore,
     Timestamp, WriteScope,
 };
-use stepfold_runner::{Runner, RunnerError, SessionHandle};
+use stepfold_runner::{Runner, RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
 };
@@ -293,7 +293,7 @@ fn stories() -> impl Strategy<Value = Story> {
 struct Stage {
     version: u64,
     oldest: u64,
-    said: Vec<(u64, String)>,
+    said: Vec<(u64, Arc<Message>)>,
     values: String,
 }
 
@@ -302,7 +302,7 @@ impl Stage {
         let stored = session.read(EventRange::All).await.unwrap();
         let said = stored.visible_events().flat_map(|committed| {
             let messages = committed.event.messages.iter();
-            messages.map(move |message| (committed.version, format!("{message:?}")))
+            messages.map(move |message| (committed.version, message.clone()))
         });
         let said = said.collect();
         let serde_json::Value::Object(mut values) = stored.to_json() else { unreachable!() };
@@ -312,10 +312,21 @@ impl Stage {
         Stage { version: stored.version, oldest: stored.oldest, said, values }
     }
 
-    /// What is left of it after retention.
+    /// What is left of it after retention, with its calls numbered: the ids of calls that were deleted, or whose turn has
+    /// lost its beginning, are free again, and a fork gives them to its own.
     fn without(&self, oldest: u64) -> String {
-        let said = self.said.iter().filter(|(version, _)| *version > oldest);
-        said.map(|(_, message)| format!("{message}\n")).collect::<String>() + &self.values
+        let (mut count, mut numbers, mut text) = (0, HashMap::new(), String::new());
+        for (_, message) in self.said.iter().filter(|(version, _)| *version > oldest) {
+            for call in message.tool_calls() {
+                count += 1;
+                numbers.insert(&call.id, count);
+            }
+            let number = |text: String, (id, number): (&&String, &i32)| {
+                text.replace(&format!("{id:?}"), &format!("call {number}"))
+            };
+            text += &numbers.iter().fold(format!("{message:?}\n"), number);
+        }
+        text + &self.values
     }
 }
 
@@ -433,6 +444,16 @@ proptest! {
         each_store(|world| seen.lock().unwrap().push(process(obeys_the_laws(world, &story))));
         let seen = seen.into_inner().unwrap();
         prop_assert!(seen.windows(2).all(|two| two[0] == two[1]), "the stores differ:\n{}", seen.join("\n---\n"));
+    }
+}
+
+/// The ids of calls that retention deleted are free again: a fork gives one to its own call.
+#[test]
+fn a_fork_gives_ids_of_deleted_calls_to_its_own() {
+    for percent in (0..100).step_by(8) {
+        let nexts = vec![Next::Say(vec!["see"]), Next::Say(vec!["pay", "see"]), Next::Prune(percent)];
+        let story = Story { is_graph: true, is_created: false, nexts, again: 92 };
+        process(obeys_the_laws(&World::in_memory(), &story));
     }
 }
 
@@ -877,7 +898,7 @@ fn tools_that_are_asked_for_at_each_step_are_compared() {
 }
 
 fn why_it_diverged(error: &RunnerError) -> String {
-    let RunnerError::Diverged { source, .. } = error else { panic!("{error}") };
+    let RunnerError { kind: RunnerErrorKind::Diverged { source, .. }, .. } = error else { panic!("{error}") };
     assert!(error.to_string().ends_with(&format!(" diverged: {source}")), "{error}");
     source.to_string()
 }
@@ -892,7 +913,9 @@ fn a_replay_says_where_a_live_run_would_fail() {
             say(&session, "look").await;
             let told = async |agent: AgentBuilder| {
                 let error = session.replay(&agent.build().unwrap()).await.unwrap_err();
-                let RunnerError::Diverged { version, .. } = error else { panic!("{error}") };
+                let RunnerError { kind: RunnerErrorKind::Diverged { version, .. }, .. } = error else {
+                    panic!("{error}")
+                };
                 format!("v{version}: {}", why_it_diverged(&error))
             };
             let needy = {

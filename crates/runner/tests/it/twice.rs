@@ -3,7 +3,7 @@
 use serde_json::json;
 use stepfold_runner::agent_loop::{AgentBuilder, Decision, DecisionError};
 use stepfold_runner::session_scopes::{DeleteSession, SessionStore};
-use stepfold_runner::{DecisionReceipt, ResumeRun, RunnerError, SessionHandle};
+use stepfold_runner::{DecisionReceipt, ResumeRun, RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, id_at, process, threads};
@@ -63,7 +63,9 @@ async fn settled(resume: ResumeRun) -> Result<DecisionReceipt, RunnerError> {
 
 #[track_caller]
 fn assert_already(error: &RunnerError, by_whom: &str) {
-    let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+    let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = error else {
+        panic!("{error:?}")
+    };
     let DecisionError::AlreadyDecided { by, decision, .. } = &**error else { panic!("{error:?}") };
     assert_eq!((by.as_deref(), &**decision), (Some(by_whom), &Decision::Approve));
 }
@@ -153,14 +155,16 @@ fn with_other_content() {
                 let error = settled(other()).await.unwrap_err();
                 assert_already(&error, "ada");
                 let words = format!(
-                    "invalid decision in session stalls/ada/s1: approval `{id}` is already decided by ada: \
+                    "session stalls/ada/s1: invalid decision: approval `{id}` is already decided by ada: \
                      approved, at 2023-11-14T22:13:20.000000Z"
                 );
                 assert_eq!(error.to_string(), words);
                 let error = settled(other().idempotency_key("click-2")).await.unwrap_err();
                 assert_already(&error, "ada");
                 let error = settled(other().idempotency_key("click-1")).await.unwrap_err();
-                let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+                let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = error else {
+                    panic!("{error:?}")
+                };
                 assert!(matches!(*error, DecisionError::KeyReused { .. }), "{error:?}");
                 if !is_ended {
                     let second = id_at(&session, "c2").await;
@@ -198,7 +202,9 @@ fn a_key_holds_over_runs() {
             paid(world);
             let error =
                 settled(approve(&session, &later, "ada").idempotency_key("click-2")).await.unwrap_err();
-            let RunnerError::Decision { error, at, .. } = error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error, at, .. }, .. } = error else {
+                panic!("{error:?}")
+            };
             assert!(matches!(*error, DecisionError::KeyReused { .. }) && at.is_some(), "{error:?}");
             assert!(paid(world).is_empty());
             assert_eq!(session.pending().await.unwrap()[0].id, later, "the request still waits");
@@ -242,13 +248,15 @@ fn after_a_rewind() {
             assert_eq!(paid(world), [FIRST]);
             session.rewind(0).await.unwrap();
             let error = settled(click()).await.unwrap_err();
-            assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::NothingToResume), "{error:?}");
 
             session.run("pay").await.unwrap();
             let anew = id_at(&session, "c1").await;
             assert_ne!(anew, id);
             let error = settled(click()).await.unwrap_err();
-            let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = error else {
+                panic!("{error:?}")
+            };
             assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
             assert_eq!(id_at(&session, "c1").await, anew, "the request still waits");
             assert!(paid(world).is_empty());
@@ -275,7 +283,9 @@ fn in_a_fork() {
 
             // A decision for the original does not apply to the fork.
             let error = settled(click(&before)).await.unwrap_err();
-            let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = error else {
+                panic!("{error:?}")
+            };
             assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
             let own = id_at(&before, "c1").await;
             settled(approve(&before, &own, "ada")).await.unwrap();
@@ -299,14 +309,16 @@ fn after_the_session_was_made_again() {
             let made = world.session(agent(world)).await;
             for session in [&session, &made] {
                 let error = settled(click(session)).await.unwrap_err();
-                assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+                assert!(matches!(error.kind, RunnerErrorKind::NothingToResume), "{error:?}");
             }
             paid(world);
             made.run("pay").await.unwrap();
             assert_ne!(id_at(&made, "c1").await, id);
             for session in [&session, &made] {
                 let error = settled(click(session)).await.unwrap_err();
-                let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+                let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = error else {
+                    panic!("{error:?}")
+                };
                 assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
             }
             assert!(paid(world).is_empty());
@@ -327,7 +339,9 @@ fn in_a_fork_that_was_made_again() {
             let again = session.fork("fork", None).await.unwrap();
             assert_ne!(id_at(&again, "c1").await, id);
             let error = settled(approve(&again, &id, "ada")).await.unwrap_err();
-            let RunnerError::Decision { error, .. } = error else { panic!("{error:?}") };
+            let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = error else {
+                panic!("{error:?}")
+            };
             assert!(matches!(*error, DecisionError::NotPending { .. }), "{error:?}");
             assert!(paid(world).is_empty());
         });
@@ -371,7 +385,7 @@ fn while_the_run_is_cancelled() {
                 session.running().expect("it is submitted").cancel();
             });
             let error = decided.map(|(receipt, _)| receipt).unwrap_err();
-            assert!(matches!(error, RunnerError::NothingToResume { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::NothingToResume), "{error:?}");
             assert!(session.pending().await.unwrap().is_empty(), "the run is cancelled");
             assert!(paid(world).is_empty());
         });

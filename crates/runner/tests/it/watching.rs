@@ -7,7 +7,7 @@ use expect_test::expect;
 use futures_util::StreamExt;
 use stepfold_runner::agent_loop::{HookAction, Observer, ObserverError, RunEvent};
 use stepfold_runner::session_scopes::{EventRange, SessionKey};
-use stepfold_runner::{Invocation, InvocationEvent, RunnerError};
+use stepfold_runner::{Invocation, InvocationEvent, RunnerErrorKind};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, Chunk, FinishReason, ReplyStream};
 use stepfold_tools::{Tool, ToolContext, ToolError};
 use tokio::sync::Semaphore;
@@ -156,8 +156,8 @@ fn a_panic_leaves_a_session_that_continues() {
                 let error = run.outcome().await.unwrap_err();
                 // After a tool it is a failure like any other, since the call has happened.
                 let is_expected = match id {
-                    "after" => matches!(error, RunnerError::Run { .. }),
-                    _ => matches!(error, RunnerError::Panicked { .. }),
+                    "after" => matches!(error.kind, RunnerErrorKind::Run { .. }),
+                    _ => matches!(error.kind, RunnerErrorKind::Panicked),
                 };
                 assert!(is_expected, "{id}: {error:?}");
                 assert!(session.running().is_none());
@@ -226,7 +226,7 @@ fn every_invocation_has_an_observer_of_its_own_which_may_stop_it() {
         process(async {
             let session = runner(Some("answered")).session("ada", "s1").await.unwrap();
             let error = session.run("look").await.unwrap_err();
-            assert!(matches!(error, RunnerError::Run { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Run { .. }), "{error:?}");
             // The event was stored before the watcher failed, so that the run continues after it.
             let session = runner(None).session("ada", "s1").await.unwrap();
             assert_eq!(session.resume().await.unwrap().text(), "done");

@@ -15,8 +15,8 @@ use stepfold_runner::session_scopes::{
     SessionSchema, SessionStore,
 };
 use stepfold_runner::{
-    Invocation, RecoverOptions, Remedy, ResumeRun, RunStatus, Runner, RunnerError, SessionHandle, WallClock,
-    WhenBusy, WhenClaimed,
+    Invocation, RecoverOptions, Remedy, ResumeRun, RunStatus, Runner, RunnerError, RunnerErrorKind,
+    SessionHandle, WallClock, WhenBusy, WhenClaimed,
 };
 use stepfold_state_core::chat::Message;
 use stepfold_tools::{Approval, Effect, Tool, ToolContext};
@@ -416,9 +416,9 @@ fn a_refused_message_interrupts_nothing() {
             let waits = session.when_busy(WhenBusy::Wait).send("two").await.unwrap();
             settle().await;
             let full = session.send("three").await.unwrap_err();
-            assert!(matches!(full, RunnerError::Busy { .. }), "{full}");
+            assert!(matches!(full.kind, RunnerErrorKind::Busy { .. }), "{full}");
             let full = session.send_once("k3", "three").await.unwrap_err();
-            assert!(matches!(full, RunnerError::Busy { .. }), "{full}");
+            assert!(matches!(full.kind, RunnerErrorKind::Busy { .. }), "{full}");
             // One that cannot be stored.
             let state = stepfold_state_core::state::State::new(&schema());
             gate.add_permits(9);
@@ -429,7 +429,7 @@ fn a_refused_message_interrupts_nothing() {
             let run = session.send("four").await.unwrap();
             settle().await;
             let refused = session.send(Input::on(state)).await.unwrap_err();
-            assert!(matches!(refused, RunnerError::CannotWait { .. }), "{refused}");
+            assert!(matches!(refused.kind, RunnerErrorKind::CannotWait), "{refused}");
             gate.add_permits(9);
             assert_eq!(text_of(&run).await, "re: four");
         });
@@ -483,7 +483,9 @@ fn a_used_key_with_another_input_is_refused() {
                 ];
                 for (key, other) in others {
                     let error = session.run_as(key, other).await.unwrap_err();
-                    let RunnerError::Store { source, .. } = &error else { panic!("{error:?}") };
+                    let RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. } = &error else {
+                        panic!("{error:?}")
+                    };
                     assert!(matches!(**source, SessionError::IdempotencyKeyReused { .. }), "{error}");
                     assert_eq!(error.remedy(), Remedy::Never);
                 }
@@ -532,7 +534,9 @@ fn a_completion_is_known_however_long_ago() {
         append_others(&session, &world, 4_200).await;
         assert_eq!(runner.complete(&token, Ok(json!(1))).await.unwrap(), receipt);
         let error = runner.complete(&token, Ok(json!(2))).await.unwrap_err();
-        let RunnerError::Decision { error, .. } = &error else { panic!("{error:?}") };
+        let RunnerError { kind: RunnerErrorKind::Decision { error, .. }, .. } = &error else {
+            panic!("{error:?}")
+        };
         assert!(matches!(**error, DecisionError::KeyReused { .. }), "{error}");
     });
 }
@@ -582,7 +586,7 @@ fn a_key_may_be_as_long_as_an_id() {
                 assert_eq!(waits.exit(), &Exit::Paused(Pause::Approval));
                 let id = id_at(&session, "c1").await;
                 let failed = session.resume().decide(id, Decision::Approve).await.unwrap_err();
-                assert!(matches!(failed, RunnerError::Run { .. }), "{failed:?}");
+                assert!(matches!(failed.kind, RunnerErrorKind::Run { .. }), "{failed:?}");
             });
             process(async {
                 let session = world.session(agent(world)).await;
@@ -697,8 +701,8 @@ fn a_failed_run_is_not_run_again_by_the_messages_that_it_took() {
             settle().await;
             let steering = session.when_busy(WhenBusy::Steer).send("two").await.unwrap();
             gate.add_permits(9);
-            assert!(matches!(run.await, Err(RunnerError::Run { .. })));
-            assert!(matches!(steering.await, Err(RunnerError::Run { .. })));
+            assert!(matches!(run.await, Err(RunnerError { kind: RunnerErrorKind::Run { .. }, .. })));
+            assert!(matches!(steering.await, Err(RunnerError { kind: RunnerErrorKind::Run { .. }, .. })));
             settle().await;
             let asked = world.trace.take().iter().filter(|line| *line == "the model is asked").count();
             assert_eq!(asked, 1);

@@ -5,7 +5,9 @@ use rmcp::model as wire;
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, Decision, Exit, Ids as _, RandomIds, RunEvent};
-use stepfold_runner::{Invocation, InvocationEvent, InvocationResult, ResumeRun, RunnerError, SessionHandle};
+use stepfold_runner::{
+    Invocation, InvocationEvent, InvocationResult, ResumeRun, RunnerError, RunnerErrorKind, SessionHandle,
+};
 
 use super::AgentServer;
 use super::ask;
@@ -44,7 +46,9 @@ impl AgentServer {
         let answered = match (asked, text("message")) {
             (None, Some(message)) => match session.send(message).await {
                 Ok(invocation) => self.follow_to_answer(&session, invocation, context).await,
-                Err(RunnerError::Pending { .. }) => still_waiting(&session, context).await,
+                Err(RunnerError { kind: RunnerErrorKind::Pending { .. }, .. }) => {
+                    still_waiting(&session, context).await
+                }
                 Err(error) => Err(error),
             },
             _ => {

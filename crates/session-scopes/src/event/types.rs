@@ -25,7 +25,7 @@ use crate::time::Timestamp;
 /// assert_eq!(EventKind::STARTED.as_str(), "started");
 /// assert_eq!(EventKind::new("approval").as_str(), "approval");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventKind(Cow<'static, str>);
 
@@ -51,6 +51,13 @@ impl EventKind {
 impl Default for EventKind {
     fn default() -> Self {
         EventKind::MESSAGE
+    }
+}
+
+impl fmt::Debug for EventKind {
+    /// The word, as in `[(1, began), (2, replied)]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -3,6 +3,7 @@
 mod branches;
 mod claims;
 mod erased;
+mod find;
 mod inbox;
 mod lists;
 mod notices;
@@ -91,30 +92,28 @@ pub trait SessionStore: Send + Sync + 'static {
 
     /// The version of a session's own event with this id, whether or not a rewind has hidden it; `None` if there is none.
     /// Events that a fork inherited are not found. The cost does not depend on the number of events (or as that of an
-    /// index does).
+    /// index does). By default the events are read, the newest first.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not look up events.
+    /// [`SessionError::NotFound`].
     fn find_event(
         &self,
         request: FindEvent,
     ) -> impl Future<Output = Result<Option<u64>, SessionError>> + Send {
-        let _ = request;
-        async { Err(unsupported("look-ups of events")) }
+        find::find_event(self, request)
     }
 
     /// Of each of the tags, the version of the newest event of the session's history that has it and that no rewind has
     /// hidden: events that a fork inherited are found as its own are. The cost does not depend on the number of events
-    /// without these tags (or as that of an index does).
+    /// without these tags (or as that of an index does). By default the events are read, the newest first.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::Unsupported`] by a store that does not look up events.
+    /// [`SessionError::NotFound`].
     fn find_tagged(
         &self,
         request: FindTagged,
     ) -> impl Future<Output = Result<Vec<Option<u64>>, SessionError>> + Send {
-        let _ = request;
-        async { Err(unsupported("look-ups of events")) }
+        find::find_tagged(self, request)
     }
 
     /// The sizes of events in bytes as they are stored, each with its version, in order: for readers that bound what they

@@ -2,6 +2,7 @@
 //! the number of clones.
 
 use std::fmt;
+use std::ops::Index;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,7 @@ use crate::{List, list};
 /// assert_eq!(transcript.check(), Ok(()));
 /// assert_eq!((snapshot.len(), transcript.len()), (3, 4));
 /// assert_eq!(transcript.turns().count(), 1);
+/// assert_eq!(transcript[3].text(), "area 3");
 /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
 /// ```
 #[doc(alias("history", "messages", "conversation"))]
@@ -133,6 +135,16 @@ impl Transcript {
     /// The role of the message at `index`.
     pub(super) fn role(&self, index: usize) -> Option<super::Role> {
         self.get(index).map(|message| message.role())
+    }
+}
+
+impl Index<usize> for Transcript {
+    type Output = Message;
+
+    /// # Panics
+    /// If `index` is at or after the end, as a slice does; [`get`](Transcript::get) returns `None` there.
+    fn index(&self, index: usize) -> &Message {
+        &self.0[index]
     }
 }
 

@@ -150,23 +150,26 @@ fn replaced(before: ValueRef<'_>, after: ValueRef<'_>) -> Option<ValueChange> {
 /// One line per change; new messages below it, in the notation of transcripts.
 impl fmt::Display for Diff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for KeyChange { key, change } in &self.0 {
-            match change {
-                ValueChange::Added { after } => writeln!(f, "{key}: unset -> {after}")?,
-                ValueChange::Removed { before } => writeln!(f, "{key}: {before} -> unset")?,
-                ValueChange::Replaced { before, after } => writeln!(f, "{key}: {before} -> {after}")?,
-                ValueChange::Appended { from, items } => {
-                    let total = from + items.len();
-                    writeln!(f, "{key}: + {} ({total} items)", ValueRef::from(&Value::from(items.clone())))?;
-                }
-                ValueChange::Messages { from, messages } => {
-                    writeln!(f, "{key}: + ({} messages)", from + messages.len())?;
-                    for line in messages.to_string().lines() {
-                        writeln!(f, "  {line}")?;
-                    }
-                }
+        self.0.iter().try_for_each(|change| writeln!(f, "{change}"))
+    }
+}
+
+/// The line of a change, without a line break at the end; new messages below it.
+impl fmt::Display for KeyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KeyChange { key, change } = self;
+        match change {
+            ValueChange::Added { after } => write!(f, "{key}: unset -> {after}"),
+            ValueChange::Removed { before } => write!(f, "{key}: {before} -> unset"),
+            ValueChange::Replaced { before, after } => write!(f, "{key}: {before} -> {after}"),
+            ValueChange::Appended { from, items } => {
+                let total = from + items.len();
+                write!(f, "{key}: + {} ({total} items)", ValueRef::from(&Value::from(items.clone())))
+            }
+            ValueChange::Messages { from, messages } => {
+                write!(f, "{key}: + ({} messages)", from + messages.len())?;
+                messages.to_string().lines().try_for_each(|line| write!(f, "\n  {line}"))
             }
         }
-        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use stepfold_runner::{Runner, RunnerError, SessionHandle};
+use stepfold_runner::{Runner, RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_session_scopes::EventRange;
 use stepfold_state_core::chat::Role;
 
@@ -192,7 +192,7 @@ async fn go_on(session: &SessionHandle, part: &Part) -> Result<(), RunnerError> 
     }
     match session.resume().await {
         // Another process may have ended the last turn, or this one has already taken the message in the inbox.
-        Err(RunnerError::NothingToResume { .. }) => match self::said(session).await {
+        Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. }) => match self::said(session).await {
             said if part.speaks && said < part.turns => session.run(format!("turn {said}")).await.map(drop),
             _ => {
                 tokio::task::yield_now().await;
@@ -205,8 +205,10 @@ async fn go_on(session: &SessionHandle, part: &Part) -> Result<(), RunnerError> 
 
 fn is_in_the_way(error: &RunnerError) -> bool {
     matches!(
-        error,
-        RunnerError::Conflict { .. } | RunnerError::Claimed { .. } | RunnerError::ClaimLost { .. }
+        error.kind,
+        RunnerErrorKind::Conflict { .. }
+            | RunnerErrorKind::Claimed { .. }
+            | RunnerErrorKind::ClaimLost { .. }
     )
 }
 

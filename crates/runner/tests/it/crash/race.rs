@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_runner::{Runner, RunnerError, WallClock};
+use stepfold_runner::{Runner, RunnerError, RunnerErrorKind, WallClock};
 use stepfold_session_scopes::{AnyStore, AppendEvent, MemoryStore, SessionError, SessionStore, Timestamp};
 use stepfold_tools::{Tool, ToolError};
 use tokio::sync::Barrier;
@@ -66,7 +66,7 @@ async fn only_one_of_two_workers_starts_a_call() {
     let store = AnyStore::new(Plain(AnyStore::new(MemoryStore::new())));
     let watched = Watched { store: store.clone(), watch: BreaksAt("started") };
     let broken = runner(&agent, watched).session("ada", "s1").await.unwrap();
-    assert!(matches!(broken.run("pay").await, Err(RunnerError::Store { .. })));
+    assert!(matches!(broken.run("pay").await, Err(RunnerError { kind: RunnerErrorKind::Store { .. }, .. })));
 
     let barrier = Arc::new(Barrier::new(2));
     let worker = || {
@@ -82,5 +82,5 @@ async fn only_one_of_two_workers_starts_a_call() {
     assert_eq!(paid.load(Ordering::SeqCst), 1);
     let (winner, loser) = if one.is_ok() { (one, other) } else { (other, one) };
     assert_eq!(winner.unwrap().text(), "done");
-    assert!(matches!(loser, Err(RunnerError::Conflict { .. })), "{loser:?}");
+    assert!(matches!(loser, Err(RunnerError { kind: RunnerErrorKind::Conflict { .. }, .. })), "{loser:?}");
 }

@@ -4,7 +4,7 @@ use http::{HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepfold_agent_loop::{DecisionError, EditError};
-use stepfold_runner::{Remedy, RunnerError};
+use stepfold_runner::{Remedy, RunnerError, RunnerErrorKind};
 use stepfold_session_scopes::{ErrorKind, SessionError};
 use stepfold_state_core::ErrorChain;
 
@@ -366,49 +366,48 @@ impl From<RunnerError> for Problem {
         use StatusCode as S;
         let (detail, remedy) = (error.to_string(), error.remedy());
         let of_kind = |status, kind, title| Problem::new(status, kind, title, detail.clone()).remedy(remedy);
-        match &error {
+        match &error.kind {
             _ if error.is_invalid_record() => {
                 tracing::warn!(error = %ErrorChain(&error), "invalid record");
                 of_kind(S::CONFLICT, "invalid_record", "Invalid record")
             }
-            RunnerError::InvalidId { source } => Problem::from(&**source),
-            RunnerError::Store { source, .. } | RunnerError::Conflict { source, .. } => {
-                Problem::from(&**source)
-            }
-            RunnerError::Claimed { is_accepted, .. } => {
+            RunnerErrorKind::InvalidId { source }
+            | RunnerErrorKind::Store { source, .. }
+            | RunnerErrorKind::Conflict { source, .. } => Problem::from(&**source),
+            RunnerErrorKind::Claimed { is_accepted, .. } => {
                 let mut problem = of_kind(S::CONFLICT, "claimed", "Claimed by another worker").after(1);
                 problem.0.accepted = *is_accepted;
                 problem
             }
-            RunnerError::ClaimLost { .. } => of_kind(S::CONFLICT, "claim_lost", "Claim lost").after(1),
-            RunnerError::EarlierRunFailed { .. } => {
+            RunnerErrorKind::ClaimLost { .. } => of_kind(S::CONFLICT, "claim_lost", "Claim lost").after(1),
+            RunnerErrorKind::EarlierRunFailed { .. } => {
                 let mut problem = of_kind(S::CONFLICT, "earlier_run_failed", "Earlier run failed");
                 problem.0.accepted = true;
                 problem
             }
-            RunnerError::EarlierCannotBegin { is_accepted, .. } => {
+            RunnerErrorKind::EarlierCannotBegin { is_accepted, .. } => {
                 let mut problem =
                     of_kind(S::CONFLICT, "earlier_cannot_begin", "Earlier message cannot begin");
                 problem.0.accepted = *is_accepted;
                 problem
             }
-            RunnerError::Run { .. } => of_kind(S::BAD_GATEWAY, "run_failed", "Run failed"),
-            RunnerError::Input { .. } => of_kind(S::UNPROCESSABLE_ENTITY, "input", "Invalid input"),
-            RunnerError::Edit { error, .. } => match **error {
+            RunnerErrorKind::Run { .. } => of_kind(S::BAD_GATEWAY, "run_failed", "Run failed"),
+            RunnerErrorKind::Input { .. } => of_kind(S::UNPROCESSABLE_ENTITY, "input", "Invalid input"),
+            RunnerErrorKind::Edit { error, .. } => match **error {
                 EditError::KeyReused { .. } => of_kind(S::CONFLICT, "key_reused", "Idempotency key reused"),
                 _ => of_kind(S::UNPROCESSABLE_ENTITY, "edit", "Invalid edit"),
             },
-            RunnerError::InvalidToken { .. } => {
+            RunnerErrorKind::InvalidToken { .. } => {
                 of_kind(S::UNPROCESSABLE_ENTITY, "invalid_token", "Invalid token")
             }
-            RunnerError::Busy { .. } => of_kind(S::CONFLICT, "busy", "Session busy").after(1),
-            RunnerError::Pending { pending, is_accepted, .. } => {
+            RunnerErrorKind::Busy { .. } => of_kind(S::CONFLICT, "busy", "Session busy").after(1),
+            RunnerErrorKind::Pending { pending, is_accepted, .. } => {
                 let mut problem = of_kind(S::CONFLICT, "pending", "Decisions pending");
                 (problem.0.pending, problem.0.accepted) = (pending.clone(), *is_accepted);
                 problem
             }
-            RunnerError::CannotWait { .. } => of_kind(S::CONFLICT, "cannot_wait", "Input cannot wait"),
-            RunnerError::Decision { error, .. } => match **error {
+            RunnerErrorKind::CannotWait => of_kind(S::CONFLICT, "cannot_wait", "Input cannot wait"),
+            RunnerErrorKind::Decision { error, .. } => match **error {
                 DecisionError::AlreadyDecided { .. } => of_kind(S::CONFLICT, "decided", "Already decided"),
                 DecisionError::KeyReused { .. } => {
                     of_kind(S::CONFLICT, "key_reused", "Idempotency key reused")
@@ -416,13 +415,13 @@ impl From<RunnerError> for Problem {
                 DecisionError::NotPending { .. } => of_kind(S::CONFLICT, "not_pending", "Not pending"),
                 _ => of_kind(S::UNPROCESSABLE_ENTITY, "decision", "Invalid decision"),
             },
-            RunnerError::Withdrawn { .. } => of_kind(S::GONE, "withdrawn", "Message removed"),
-            RunnerError::NothingToResume { .. } => {
+            RunnerErrorKind::Withdrawn => of_kind(S::GONE, "withdrawn", "Message removed"),
+            RunnerErrorKind::NothingToResume => {
                 of_kind(S::CONFLICT, "nothing_to_resume", "Nothing to resume")
             }
-            RunnerError::AgentChanged { .. } => of_kind(S::CONFLICT, "agent_changed", "Agent changed"),
-            RunnerError::Diverged { .. } => of_kind(S::CONFLICT, "diverged", "Replay diverged"),
-            RunnerError::ShutDown { is_accepted, .. } => {
+            RunnerErrorKind::AgentChanged { .. } => of_kind(S::CONFLICT, "agent_changed", "Agent changed"),
+            RunnerErrorKind::Diverged { .. } => of_kind(S::CONFLICT, "diverged", "Replay diverged"),
+            RunnerErrorKind::ShutDown { is_accepted, .. } => {
                 let mut problem = Problem::unavailable("the server is shutting down");
                 problem.0.accepted = *is_accepted;
                 problem

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stepfold_agent_loop::state_core::state::{State, ValueRef, Write};
 use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
-use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Scope, Session, SessionStore as _};
 
 use super::runs::hold_permit;
@@ -696,13 +696,15 @@ pub(super) async fn replay(request: ApiRequest<SessionTarget>) -> Result<JsonRep
             let (first_divergence, invocation, version) = (None, None, None);
             Ok(JsonReply(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))
         }
-        Err(RunnerError::Diverged { invocation, version, source, .. }) => Ok(JsonReply(ReplayRow {
-            same: false,
-            runs: None,
-            first_divergence: Some(source.to_string()),
-            invocation: Some(invocation),
-            version: Some(version),
-        })),
+        Err(RunnerError { kind: RunnerErrorKind::Diverged { invocation, version, source, .. }, .. }) => {
+            Ok(JsonReply(ReplayRow {
+                same: false,
+                runs: None,
+                first_divergence: Some(source.to_string()),
+                invocation: Some(invocation),
+                version: Some(version),
+            }))
+        }
         Err(error) => Err(error.into()),
     }
 }

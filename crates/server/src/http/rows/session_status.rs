@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::ApprovalRequest;
-use stepfold_runner::{RunnerError, SessionHandle, failure};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, failure};
 use stepfold_session_scopes::{EventRange, Session};
 
 /// The status of a session.
@@ -79,7 +79,9 @@ impl LastRun {
             // The event that begins a run belongs to its record as well.
             // NOTE: An invalid record is a status, not an error: one such session must not fail the list of all sessions
             // (docs/decisions/server.md).
-            Err(error) if error.is_invalid_record() || matches!(error, RunnerError::Input { .. }) => {
+            Err(error)
+                if error.is_invalid_record() || matches!(error.kind, RunnerErrorKind::Input { .. }) =>
+            {
                 Ok(LastRun::Invalid(error.to_string()))
             }
             Err(error) => Err(error),

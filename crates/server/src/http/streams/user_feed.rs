@@ -15,7 +15,7 @@ use futures_util::stream::{BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 use serde_json::json;
-use stepfold_runner::{Remedy, RunnerError, SessionChange};
+use stepfold_runner::{Remedy, RunnerError, RunnerErrorKind, SessionChange};
 use stepfold_session_scopes::{
     ErrorKind, LifeId, ListSessions, Session, SessionKey, SessionStore as _, UserId,
 };
@@ -346,7 +346,9 @@ impl FeedSource {
             }
             Ok(None) => self.send_deleted(key),
             // NOTE: It was deleted between the two reads.
-            Err(RunnerError::Store { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            Err(RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. })
+                if source.kind() == ErrorKind::NotFound =>
+            {
                 self.send_deleted(key);
             }
             Err(error) => {

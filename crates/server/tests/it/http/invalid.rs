@@ -34,7 +34,7 @@ async fn site() -> Site {
     site
 }
 
-const WHY: &str = "interrupted run in session clerk/ada/wrong cannot be restored at version 3: unexpected event \"hooked\": \
+const WHY: &str = "session clerk/ada/wrong: interrupted run cannot be restored at version 3: unexpected event \"hooked\": \
                    the run needs decisions about approvals";
 
 fn statuses(list: &Value) -> Vec<(&str, &str)> {

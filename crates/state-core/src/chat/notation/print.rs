@@ -35,6 +35,13 @@ impl fmt::Display for Message {
     }
 }
 
+impl fmt::Display for ToolCall {
+    /// Prints the call in the [notation](super), such as `> c1 count(area=3)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&call_segment(self))
+    }
+}
+
 /// A message, and the tool named by each call so far.
 struct PrintedMessage<'a> {
     message: &'a Message,

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use stepfold_agent_loop::{Ids as _, Input, RandomIds};
-use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_session_scopes::{EventRange, ListSessions, Session, SessionCursor, SessionStore as _};
 use stepfold_state_core::check_exact;
 
@@ -99,10 +99,16 @@ impl From<RunnerError> for MethodError {
     fn from(error: RunnerError) -> Self {
         let words = error.to_string();
         MethodError::Rpc(match error {
-            RunnerError::Decision { .. } | RunnerError::Input { .. } | RunnerError::InvalidId { .. } => {
-                RpcError::invalid(words)
+            RunnerError {
+                kind:
+                    RunnerErrorKind::Decision { .. }
+                    | RunnerErrorKind::Input { .. }
+                    | RunnerErrorKind::InvalidId { .. },
+                ..
+            } => RpcError::invalid(words),
+            RunnerError { kind: RunnerErrorKind::Pending { .. }, .. } => {
+                RpcError::new(-32004, "UNSUPPORTED_OPERATION", words)
             }
-            RunnerError::Pending { .. } => RpcError::new(-32004, "UNSUPPORTED_OPERATION", words),
             error => match Problem::from(error).kind() {
                 "key_reused" => RpcError::invalid(
                     "the `messageId` was used for another message of this context: send a new message under a new id",
@@ -263,7 +269,7 @@ async fn session(call: &A2aRequest, app: &App, id: &str) -> Result<Option<Sessio
     match app.runner().find_session(call.principal.user().as_str(), id).await {
         Ok(found) => Ok(found),
         // No session has such a name.
-        Err(RunnerError::InvalidId { .. }) => Ok(None),
+        Err(RunnerError { kind: RunnerErrorKind::InvalidId { .. }, .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
