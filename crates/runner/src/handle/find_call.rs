@@ -32,12 +32,11 @@ impl SessionHandle {
     /// # Examples
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// use serde_json::json;
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::{Agent, Edit};
     /// use stepfold_runner::Runner;
     /// use stepfold_session_scopes::MemoryStore;
-    /// # use stepfold_tools::{Tool, ToolError};
+    /// use stepfold_tools::{Tool, ToolError};
     ///
     /// # async fn count() -> Result<u32, ToolError> { Ok(3) }
     /// # let count = Tool::new("count", "Counts stalls.", count).build()?;

@@ -77,7 +77,7 @@ fn the_log_leaves_out_hidden_and_deleted_events() {
     });
 }
 
-/// The lines of each event are those of the log, whoever puts them together.
+/// The lines of each event are those of the log.
 #[test]
 fn the_log_has_the_lines_of_its_events() {
     each_store(|world| {
@@ -118,21 +118,8 @@ fn a_comparison_shows_events_and_values_that_differ() {
                 state, from s1 to s2:
                   ~ log: ["look","save","save"] -> ["look","save"]
                   ~ n: 3 -> 2
-            "#]#"
-                s1 and s2 are the same up to version 5
-                only in s1, 5 events:
-                    6  replied   assistant: done
-                    7  began     user:      second
-                    8  replied   assistant: > c1-3 save()
-                    9  answered  tool c1-3 save: save is done
-                   10  replied   assistant: done again
-                only in s2, 1 event:
-                    6  edited    tool c2 save: not saved
-                the first event after that differs at $.kind.replied: s1 {"finish_reason":"stop"}, s2 nothing
-                state, from s1 to s2:
-                  ~ log: ["look","save","save"] -> ["look","save"]
-                  ~ n: 3 -> 2
-            "#]].assert_eq(&session.compare(&fork).await.unwrap().to_string());
+            "#]]
+            .assert_eq(&session.compare(&fork).await.unwrap().to_string());
         });
     });
 }
