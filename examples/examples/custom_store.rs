@@ -5,9 +5,9 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stepfold::exam::StoreExam;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
-use stepfold::session_scopes::contract::StoreExam;
 use stepfold::session_scopes::{
     AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
     Enqueued, EventSizes, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion, ListForks,

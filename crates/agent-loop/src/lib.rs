@@ -91,8 +91,8 @@
 //!
 //! Further topics: [`RunLimits`], [hooks](HookAction), [`Output`] for values
 //! instead of text, [`Trim`](trim::Trim) for long conversations, [agents as tools](AgentTool), [`plan`] for workflows
-//! (graphs are in `stepfold-graph`), [`Traces`], [`Recording`] for replays, and with the feature `test-kit` scripted
-//! models and a simulator that stops a run everywhere.
+//! (graphs are in `stepfold-graph`), [`Traces`], [`Recording`] for replays, and with the feature `test-kit` a scripted
+//! model (the simulator that stops a run everywhere is in `stepfold-exam`).
 //!
 //! # Guarantees
 //!
@@ -108,7 +108,7 @@
 //! # What is absent
 //!
 //! This crate stores nothing except requested snapshots; the runner connects sessions and the loop. Its only
-//! models are those of the test kit. Clock and ids are ports: [`Clock`], [`Ids`].
+//! model is that of the test kit. Clock and ids are ports: [`Clock`], [`Ids`].
 //!
 //! # Prior art
 //!

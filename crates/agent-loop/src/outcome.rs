@@ -71,11 +71,6 @@ impl Outcome {
         Outcome::new(run, exit)
     }
 
-    #[cfg(feature = "test-kit")]
-    pub(crate) fn failed(run: Run) -> Self {
-        Outcome::new(run, Exit::Failed)
-    }
-
     /// The exit of the run, or its pause.
     pub fn exit(&self) -> &Exit {
         &self.exit

@@ -98,8 +98,6 @@
 
 mod access;
 mod builder;
-#[cfg(feature = "contract")]
-pub mod contract;
 mod core;
 mod error;
 mod feed;
@@ -137,7 +135,7 @@ pub use crate::handle::run_as::RunAs;
 pub use crate::handle::session_handle::SessionHandle;
 pub use crate::ports::{ShortIds, SystemClock, WallClock};
 pub use crate::record::compare::{Comparison, FirstDifference, compare};
-pub use crate::record::events::{RECORD_FORMAT, failure, is_left_to_person, is_unfinished};
+pub use crate::record::events::{RECORD_FORMAT, exit_of, failure, is_left_to_person, is_unfinished};
 pub use crate::record::report::{REPORT_FORMAT, RunReport, RunStatus};
 pub use crate::recovery::recover::RecoverOptions;
 pub use crate::recovery::unattended::UnattendedSession;

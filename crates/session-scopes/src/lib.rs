@@ -171,13 +171,10 @@
 //!
 //! - `sqlite`: sessions in a SQLite file, bundled.
 //! - `postgres`: sessions in PostgreSQL, without TLS so far.
-//! - `contract`: the test suite for any store.
 #![doc = include_str!("../docs/limits.md")]
 
 mod apply;
 mod changes;
-#[cfg(feature = "contract")]
-pub mod contract;
 mod digest;
 mod error;
 mod event;

@@ -366,12 +366,6 @@ impl ScopeValues {
         ScopeValues { appended, ..values }
     }
 
-    /// The keys whose values were read, or the new items of their lists.
-    #[cfg(feature = "contract")]
-    pub(crate) fn changed(&self) -> impl Iterator<Item = &str> {
-        self.held.keys().chain(self.appended.keys()).map(|key| &**key)
-    }
-
     /// The values, converted to another schema.
     pub(crate) fn adopted(
         self,

@@ -74,6 +74,7 @@
 //! | `restate` | sessions as virtual objects of Restate (feature `restate`) |
 //! | `otel` | spans to an OpenTelemetry collector (feature `otel`) |
 //! | `terminal` | runs shown at a terminal (feature `terminal`) |
+//! | `exam` | for tests: exams of stores and hosts (feature `contract`), and the simulator of runs (feature `test-kit`) |
 //!
 //! # Features
 //!
@@ -97,8 +98,8 @@
 //! | `restate` | | sessions as virtual objects of Restate, for many machines |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `terminal` | | runs are shown at a terminal: answers, calls, state changes, approvals |
-//! | `contract` | | the exam of session stores, for tests |
-//! | `test-kit` | | the simulator of runs, for tests |
+//! | `contract` | | the exams of session stores and of hosts, for tests |
+//! | `test-kit` | | a scripted model and the simulator of runs, for tests |
 //!
 //! # What is absent
 //!
@@ -108,6 +109,9 @@
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;
+#[cfg(any(feature = "contract", feature = "test-kit"))]
+#[doc(inline)]
+pub use stepfold_exam as exam;
 #[doc(inline)]
 pub use stepfold_graph as graph;
 #[cfg(feature = "mcp")]

@@ -159,7 +159,8 @@ fn check_fence(krate: &Crate, fence: &Fence) -> Vec<Violation> {
 mod tests {
     use expect_test::{Expect, expect};
 
-    use super::{Crate, Edge, EdgeKind, WorkspaceCrates, check, layer};
+    use super::{Crate, Edge, EdgeKind, Row, WorkspaceCrates, check, layer};
+    use crate::layers::rules::LAYERS;
 
     /// A crate in its proper folder, with these edges and these paths to libraries.
     fn krate(package: &str, edges: &[(&str, EdgeKind)], paths: &[&[&str]]) -> Crate {
@@ -228,6 +229,17 @@ mod tests {
         );
     }
 
+    /// A crate's tests never use the exam of its own row or of a lower one: cargo would allow such a cycle.
+    #[test]
+    fn tests_below_the_exam_do_not_use_it() {
+        let exam = |from| krate(from, &[("stepfold-exam", EdgeKind::Dev)], &[]);
+        for below in LAYERS.iter().filter(|layer| layer.row < Row::Exams) {
+            let workspace = WorkspaceCrates { crates: vec![exam(below.package)] };
+            assert_eq!(check(&workspace).len(), 1, "{}", below.package);
+        }
+        expect_clean(exam("stepfold-restate"));
+    }
+
     #[test]
     fn programs_see_only_the_facade_in_tests_too() {
         expect_violations(
@@ -249,7 +261,7 @@ mod tests {
         expect_violations(
             facade.clone(),
             &expect![[r#"
-                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-graph, stepfold-runner, stepfold-providers, stepfold-mcp, stepfold-otel, stepfold-restate, stepfold-server, stepfold-terminal
+                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-graph, stepfold-runner, stepfold-providers, stepfold-mcp, stepfold-otel, stepfold-exam, stepfold-restate, stepfold-server, stepfold-terminal
             "#]],
         );
         facade.edges[0].optional = true;
@@ -283,7 +295,7 @@ mod tests {
         expect_violations(
             krate("stepfold-state-core", &[], &[&["jsonschema", "reqwest", "tokio"]]),
             &expect![[r#"
-                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: state-core never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: state-core never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold-exam, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
         expect_clean(krate("stepfold-tools", &[], &[&["tokio"], &["rayon"]]));
@@ -305,7 +317,7 @@ mod tests {
         expect_violations(
             krate("stepfold-providers", &[], &[&["cache", "rusqlite"]]),
             &expect![[r"
-                `stepfold-providers` has `rusqlite` by way of cache -> rusqlite: only session stores talk to databases; allowed in: stepfold-session-scopes, stepfold-runner, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-providers` has `rusqlite` by way of cache -> rusqlite: only session stores talk to databases; allowed in: stepfold-session-scopes, stepfold-runner, stepfold-exam, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
             "]],
         );
         expect_clean(krate("stepfold-runner", &[], &[&["stepfold-session-scopes", "rusqlite"]]));

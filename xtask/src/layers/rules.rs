@@ -16,6 +16,7 @@ const OTEL: &str = "stepfold-otel";
 const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
 const RESTATE: &str = "stepfold-restate";
+const EXAM: &str = "stepfold-exam";
 const SERVER: &str = "stepfold-server";
 const TERMINAL: &str = "stepfold-terminal";
 const FACADE: &str = "stepfold";
@@ -85,6 +86,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: EXAM,
+        folder: "crates/exam",
+        row: Row::Exams,
+        may_use: &[STATE_CORE, TOOLS, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        by_feature: &[],
+    },
+    Layer {
         package: SERVER,
         folder: "crates/server",
         row: Row::Hosts,
@@ -110,7 +118,7 @@ pub const LAYERS: &[Layer] = &[
         folder: "crates/stepfold",
         row: Row::Facade,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
-        by_feature: &[PROVIDERS, MCP, OTEL, RESTATE, SERVER, TERMINAL],
+        by_feature: &[PROVIDERS, MCP, OTEL, EXAM, RESTATE, SERVER, TERMINAL],
     },
     Layer { package: CLI, folder: "crates/cli", row: Row::Programs, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", row: Row::Programs, may_use: &[FACADE], by_feature: &[] },
@@ -131,6 +139,7 @@ pub const FENCES: &[Fence] = &[
             GRAPH,
             MCP,
             RUNNER,
+            EXAM,
             RESTATE,
             SERVER,
             TERMINAL,
@@ -176,7 +185,7 @@ pub const FENCES: &[Fence] = &[
             "diesel",
         ],
         reach: Reach::Tree,
-        allowed: &[SESSION_SCOPES, RUNNER, RESTATE, SERVER, TERMINAL, FACADE, CLI, EXAMPLES],
+        allowed: &[SESSION_SCOPES, RUNNER, EXAM, RESTATE, SERVER, TERMINAL, FACADE, CLI, EXAMPLES],
         reason: "only session stores talk to databases",
     },
     Fence {
@@ -221,6 +230,8 @@ pub enum Row {
     Workflows,
     /// The runner, which combines the loop and the sessions.
     Sessions,
+    /// Examines stores, runners and agents, in the tests of the rows above it and of users.
+    Exams,
     /// Serves runners to others.
     Hosts,
     /// The output of runs at a terminal.

@@ -223,11 +223,47 @@ impl Agent {
     pub fn inside(&self) -> Vec<(&str, &Agent)> {
         let called = self.tools().into_iter().flat_map(Tools::iter);
         let called = called.filter_map(|tool| Some((tool.name(), &tool.hosted_as::<HostedAgent>()?.agent)));
-        let planner = self.config().planner.as_deref();
-        let nodes = planner.into_iter().flat_map(|planner| {
+        let nodes = self.planner().into_iter().flat_map(|planner| {
             planner.names().iter().filter_map(|name| Some((name.as_str(), planner.agent(name)?.agent())))
         });
         called.chain(nodes).collect()
+    }
+
+    /// The agent directly inside that a tool or a node of this name runs. It knows those of static tools that are offered
+    /// next to dynamic toolsets, too.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// let counter = Agent::builder(Script::parse("")?).name("counter").build()?;
+    /// let count = counter.as_tool("count", "Counts the stalls of an area.");
+    /// let agent = Agent::builder(Script::parse("")?).tool(count).build()?;
+    /// assert_eq!(agent.inside_of("count").unwrap().name(), "counter");
+    /// assert!(agent.inside_of("other").is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn inside_of(&self, name: &str) -> Option<&Agent> {
+        match self.planner() {
+            Some(planner) => Some(planner.agent(name)?.agent()),
+            None => Some(&self.static_tool(name)?.hosted_as::<HostedAgent>()?.agent),
+        }
+    }
+
+    /// The [planner](AgentBuilder::planner) of its steps, if it is a workflow.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// let agent = Agent::builder(Script::parse("")?).build()?;
+    /// assert!(agent.planner().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn planner(&self) -> Option<&dyn Planner> {
+        self.config().planner.as_deref()
     }
 
     /// The parts that a run depends on: used to detect a changed agent when a stored run is loaded.

@@ -1,9 +1,5 @@
-//! Scripted models, and the simulator that stops a run wherever it can be stopped.
+//! A scripted model, for tests.
 
-mod executions;
 mod script;
-mod simulator;
 
-pub use self::executions::Executions;
 pub use self::script::Script;
-pub use self::simulator::{SimulationError, SimulationReport, Simulator};

@@ -14,4 +14,3 @@ mod loop_rows;
 mod messages;
 mod oracle;
 mod regressions;
-mod simulated;

@@ -18,4 +18,3 @@ mod loop_kit;
 mod loop_spans;
 mod messages;
 mod progress;
-mod simulated;

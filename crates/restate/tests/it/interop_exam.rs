@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{Agent, Decision, Decisions};
+use stepfold_exam::{ExamEffects, HostError, HostExam, RunHost, WorkerReady};
 use stepfold_restate::{RemoteSession, RestateClient, RestateWorker};
-use stepfold_runner::contract::{self, ExamEffects, HostError, HostExam, RunHost, WorkerReady};
 use stepfold_runner::{Runner, RunnerBuilder};
 use stepfold_session_scopes::{AnyStore, PostgresStore, SessionKey, SqliteStore};
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 
 use crate::balancer::Balancer;
-use crate::exam_graph;
+use crate::host_graph;
 use crate::postgres;
 use crate::server::Server;
 
@@ -119,14 +119,14 @@ impl RunHost for Restate {
     }
 
     fn graph(&self, effects: ExamEffects) -> Option<Agent> {
-        Some(exam_graph::graph(effects))
+        Some(host_graph::graph(effects))
     }
 }
 
 /// Does nothing, unless the exam has started this process.
 #[test]
 fn child() {
-    contract::child(async |address: String| serde_json::from_str::<Restate>(&address).unwrap());
+    stepfold_exam::child(async |address: String| serde_json::from_str::<Restate>(&address).unwrap());
 }
 
 async fn examined(server: &Server, folder: &Path, sessions: String, count: usize) {

@@ -12,8 +12,8 @@
 )]
 
 mod balancer;
-#[path = "../../../runner/tests/it/exam_graph.rs"]
-mod exam_graph;
+#[path = "../../../exam/tests/it/host_graph.rs"]
+mod host_graph;
 #[path = "../../../providers/tests/it/installed.rs"]
 mod installed;
 mod interop;

@@ -290,8 +290,29 @@ pub(crate) fn ends(event: &Event) -> bool {
     is_of_run(event) && event.metadata.contains(EXIT)
 }
 
-/// The exit reason of a run, if the event is its last one.
-pub(crate) fn exit_of(event: &Event) -> Option<Exit> {
+/// The exit reason of a run, if the event is its last one. Determined by the record, independent of the current agent.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use stepfold_runner::agent_loop::test_kit::Script;
+/// use stepfold_runner::agent_loop::{Agent, Exit};
+/// use stepfold_runner::session_scopes::{EventRange, GetSession, MemoryStore, SessionStore};
+/// use stepfold_runner::{Runner, exit_of};
+///
+/// let store = MemoryStore::new();
+/// let agent = Agent::builder(Script::parse("assistant: Hello.")?).build()?;
+/// let runner = Runner::builder(agent, store.clone()).app("desk")?.build();
+/// let session = runner.session("ada", "s1").await?;
+/// session.send("hi").await?;
+///
+/// let stored = store.get(GetSession::new(session.key().clone()).events(EventRange::All)).await?;
+/// let exits: Vec<_> = stored.events.iter().filter_map(|committed| exit_of(&committed.event)).collect();
+/// assert_eq!(exits, [Exit::Text]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+pub fn exit_of(event: &Event) -> Option<Exit> {
     if is_of_run(event) { event.metadata.read(EXIT) } else { None }
 }
 

@@ -23,8 +23,6 @@ mod crash;
 mod cut_off;
 mod decisions;
 mod edits;
-mod exam;
-mod exam_graph;
 mod failing;
 mod finished_work;
 mod flat;

@@ -61,7 +61,7 @@ pub struct StoreConnections {
 /// Stores sessions.
 ///
 /// Implemented by stores: [`MemoryStore`](crate::MemoryStore) and those for databases here, others elsewhere;
-/// `contract` is the test suite that each of them passes. Called by the runner, and by applications that
+/// `stepfold-exam` has the test suite that each of them passes. Called by the runner, and by applications that
 /// show, fork or delete sessions. A method can be written as an `async fn`. Use [`AnyStore`] to hold stores
 /// of several types.
 ///

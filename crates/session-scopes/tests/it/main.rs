@@ -1,6 +1,6 @@
 //! Tests at the crate's boundary.
 
-#![cfg(all(feature = "contract", feature = "sqlite", feature = "postgres"))]
+#![cfg(all(feature = "sqlite", feature = "postgres"))]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,6 @@
 mod changes;
 mod children;
 mod claims;
-mod contract;
 mod crashes;
 mod damage;
 mod files;
@@ -29,6 +28,7 @@ mod messages;
 mod model;
 mod parallel;
 mod past;
+mod pgbouncer;
 mod pooler;
 mod random;
 mod scenario;

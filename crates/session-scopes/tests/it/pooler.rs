@@ -1,77 +1,15 @@
 //! PostgreSQL through PgBouncer in transaction mode: each transaction may get another connection of the server.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
-use stepfold_session_scopes::contract::StoreExam;
 use stepfold_session_scopes::{PostgresOptions, PostgresStore, SessionStore, WatchStore};
 use tokio_postgres::NoTls;
 
+use crate::pgbouncer::Pooler;
 use crate::scenario::{append, create, event, get, key, writing};
-use crate::server::{server, unprivileged};
-
-/// A pooler that ends with the test: a shell waits for the pipe to this process to close.
-struct Pooler {
-    port: u16,
-    _watch: Child,
-    _folder: tempfile::TempDir,
-}
-
-const WATCH: &str = r#""$0" -q pooler.ini & cat >/dev/null; kill -INT $!; wait $!"#;
-
-impl Pooler {
-    /// One in front of a server, with this many connections to a database; none where PgBouncer is not installed.
-    fn start(url: &str, mode: &str, connections: usize) -> Option<Self> {
-        let program = ["/usr/sbin/pgbouncer", "/usr/local/bin/pgbouncer", "/usr/bin/pgbouncer"];
-        let Some(program) = program.into_iter().find(|path| Path::new(path).exists()) else {
-            eprintln!("SKIPPED: PgBouncer is not installed (Debian: `apt-get install pgbouncer`)");
-            return None;
-        };
-        let folder = tempfile::Builder::new().prefix("stepfold-pooler-").tempdir().unwrap();
-        let server: u16 = url.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let settings = format!(
-            "[databases]\n* = host=127.0.0.1 port={server} user=stepfold\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
-             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n\
-             default_pool_size = {connections}\nmax_client_conn = 200\n"
-        );
-        fs::write(folder.path().join("pooler.ini"), settings).unwrap();
-        let mut command = unprivileged(folder.path());
-        command.args(["sh", "-c", WATCH, program]).current_dir(folder.path());
-        let watch =
-            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            std::thread::yield_now();
-        }
-        Some(Pooler { port, _watch: watch, _folder: folder })
-    }
-
-    fn url(&self, url: &str) -> String {
-        let (_, database) = url.rsplit_once('/').unwrap();
-        format!("postgres://stepfold@127.0.0.1:{}/{database}", self.port)
-    }
-}
-
-/// All laws of a store, over a pooler with few connections and with one.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_store_through_a_pooler_is_one() {
-    let Some(server) = server() else { return };
-    for connections in [1, 5] {
-        let url = server.database(&format!("pooled_{connections}")).await;
-        let Some(pooler) = Pooler::start(&url, "transaction", connections) else { return };
-        let store = PostgresStore::open(pooler.url(&url)).await.unwrap();
-        let report = StoreExam::new("pooled", async || Ok(store.clone())).run().await;
-        let passed = report.passed().unwrap_or_else(|report| panic!("{connections}: {report}"));
-        assert!(passed.len() > 50, "only {} cases ran", passed.len());
-        // It says that nothing can be heard, so that who would listen looks.
-        assert!(store.notices(WatchStore::new()).await.is_err());
-    }
-}
+use crate::server::server;
 
 /// What a worker sets holds in its transactions, and is in no connection that others use.
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,9 @@ use stepfold_agent_loop::state_core::chat::{
 };
 use stepfold_agent_loop::state_core::state::State;
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_agent_loop::tools::{CallLimits, RawArgs, Tool, ToolBuilder, ToolError};
+use stepfold_agent_loop::tools::{
+    CallLimits, InputRequest, InputResponse, RawArgs, Tool, ToolBuilder, ToolContext, ToolError,
+};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Decision, Decisions, Exit, Input, Outcome, Pause, Recording, Run, RunBuilder,
     RunError, RunEvent, RunFault,
@@ -354,4 +356,43 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 /// The names of what was committed, in order.
 pub(crate) fn committed(events: &[RunEvent]) -> Vec<&'static str> {
     events.iter().filter_map(RunEvent::committed).map(stepfold_agent_loop::Event::name).collect()
+}
+
+/// The form of the answer about a seat.
+pub(crate) fn seats() -> Value {
+    json!({"type": "object", "properties": {"seat": {"enum": ["window", "aisle"]}}, "required": ["seat"]})
+}
+
+/// Asks for a seat, then whether to pay for it; what it does is noted.
+pub(crate) fn book(notes: &Notes) -> ToolBuilder {
+    let notes = notes.clone();
+    let function = move |context: ToolContext| {
+        let notes = notes.clone();
+        async move {
+            notes.add("began");
+            let seat = InputRequest::new("seat", "Window or aisle?")
+                .details(json!({"flight": "LX 318"}))
+                .schema(seats())
+                .state(json!({"held": "12A"}));
+            let seat = match context.ask(seat)? {
+                InputResponse::Accept(answer) => answer["seat"].as_str().unwrap_or_default().to_owned(),
+                InputResponse::Decline { reason } => {
+                    return Err(ToolError::permanent(format!("no seat: {reason}")));
+                }
+                _ => return Err(ToolError::permanent("an answer of another kind")),
+            };
+            context.ask(InputRequest::new("pay", format!("Pay 20 euros for {seat}?")).schema(false))?;
+            let held = context.answered()[0].request.state.clone().unwrap_or_default();
+            notes.add(format!("booked {seat} {}", held["held"]));
+            Ok::<_, ToolError>(format!("a seat at the {seat}"))
+        }
+    };
+    Tool::new("book", "Books a flight.", function).parameters(json!({
+        "type": "object", "properties": {"to": {"type": "string"}},
+    }))
+}
+
+/// The answer of a user who wants this seat.
+pub(crate) fn seat(seat: &str) -> Decision {
+    Decision::modify(json!({"seat": seat}))
 }

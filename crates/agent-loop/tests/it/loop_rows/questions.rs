@@ -1,58 +1,18 @@
 //! Tools that ask the user while they run: the question is stored with the run, and answered once, in any process.
 
 use expect_test::expect;
-use serde_json::{Value, json};
-use stepfold_agent_loop::test_kit::{Executions, Simulator};
-use stepfold_agent_loop::tools::{
-    Approval, Effect, InputRequest, InputResponse, Tool, ToolBuilder, ToolContext, ToolError,
-};
-use stepfold_agent_loop::{Agent, AskReason, Decision, DecisionError, Exit, Pause, Run, RunEvent, RunFault};
+use serde_json::json;
+use stepfold_agent_loop::tools::{Approval, Effect};
+use stepfold_agent_loop::{Agent, Decision, DecisionError, Exit, Pause, Run, RunEvent, RunFault};
 
 use super::kit::*;
 
 const PAUSED: Exit = Exit::Paused(Pause::Approval);
 const SCRIPT: &str = "assistant: > c1 book(to=\"Rome\")\nassistant: booked";
 
-fn schema() -> Value {
-    json!({"type": "object", "properties": {"seat": {"enum": ["window", "aisle"]}}, "required": ["seat"]})
-}
-
-/// Asks for a seat, then whether to pay for it; what it does is noted.
-fn book(notes: &Notes) -> ToolBuilder {
-    let notes = notes.clone();
-    let function = move |context: ToolContext| {
-        let notes = notes.clone();
-        async move {
-            notes.add("began");
-            let seat = InputRequest::new("seat", "Window or aisle?")
-                .details(json!({"flight": "LX 318"}))
-                .schema(schema())
-                .state(json!({"held": "12A"}));
-            let seat = match context.ask(seat)? {
-                InputResponse::Accept(answer) => answer["seat"].as_str().unwrap_or_default().to_owned(),
-                InputResponse::Decline { reason } => {
-                    return Err(ToolError::permanent(format!("no seat: {reason}")));
-                }
-                _ => return Err(ToolError::permanent("an answer of another kind")),
-            };
-            context.ask(InputRequest::new("pay", format!("Pay 20 euros for {seat}?")).schema(false))?;
-            let held = context.answered()[0].request.state.clone().unwrap_or_default();
-            notes.add(format!("booked {seat} {}", held["held"]));
-            Ok::<_, ToolError>(format!("a seat at the {seat}"))
-        }
-    };
-    Tool::new("book", "Books a flight.", function).parameters(json!({
-        "type": "object", "properties": {"to": {"type": "string"}},
-    }))
-}
-
 fn booking(notes: &Notes, effect: Effect) -> Agent {
     let tool = book(notes).effect(effect).build().unwrap();
     Agent::builder(script(SCRIPT)).tools([tool]).build().unwrap()
-}
-
-fn seat(seat: &str) -> Decision {
-    Decision::modify(json!({"seat": seat}))
 }
 
 #[tokio::test]
@@ -74,7 +34,7 @@ async fn each_question_is_stored_and_the_call_continues_once_with_the_answers() 
         let request = asked.pending().remove(0);
         assert_eq!(
             (request.message.as_deref(), request.schema()),
-            (Some("Window or aisle?"), Some(&schema()))
+            (Some("Window or aisle?"), Some(&seats()))
         );
 
         let second = decide(reloaded(&asked), [("c1/seat", seat("window"))]).await.unwrap();
@@ -212,32 +172,4 @@ async fn the_question_is_an_event_of_the_record() {
     let run = Run::new(&booking(&notes, Effect::AtMostOnce), "to Rome!", "run").unwrap();
     run.resume().observe(&mut events).await.unwrap();
     assert_eq!(committed(&events), ["began", "replied", "started", "asks"]);
-}
-
-/// A process ends at any event, whatever the effect: the tool goes past the last question once, or says that it is unknown.
-#[tokio::test]
-async fn a_call_that_asks_is_interrupted_anywhere() {
-    for effect in [Effect::Pure, Effect::Idempotent, Effect::AtMostOnce] {
-        let (notes, executions) = (Notes::default(), Executions::new());
-        let counter = executions.clone();
-        let (ask, booked) = (book(&notes).effect(effect).build().unwrap(), notes.clone());
-        let look = Tool::new("look", "Looks.", move |context: ToolContext| {
-            counter.note(&context);
-            let booked = booked.clone();
-            async move {
-                context.ask(InputRequest::new("sure", "Sure?"))?;
-                booked.add("looked");
-                Ok::<_, ToolError>("seen")
-            }
-        });
-        let model = script("assistant: > c1 book()   > c2 look()\nassistant: > c3 look()\nassistant: done");
-        let agent = Agent::builder(model).tools([ask, look.effect(effect).build().unwrap()]).build().unwrap();
-        let decide = |request: &stepfold_agent_loop::ApprovalRequest| match request.reason {
-            AskReason::Input if request.schema().is_some() => seat("aisle"),
-            _ => Decision::Approve,
-        };
-        let simulator = Simulator::new(&agent).counting(&executions).deciding(decide);
-        let simulated = simulator.check("go").await.unwrap();
-        assert!(simulated.runs() > 10);
-    }
 }
