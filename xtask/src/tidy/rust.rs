@@ -21,6 +21,7 @@ const WORLDLY: &[&str] = &[
     "crates/agent-loop/src/ports.rs",
     "crates/mcp/src/process.rs",
     "crates/restate/",
+    "crates/exam/",
     "crates/runner/",
     "crates/server/src/http/",
     "crates/providers/",
