@@ -12,6 +12,7 @@ mod sql;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
 use stepfold::prelude::*;
@@ -19,8 +20,8 @@ use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold::state_core::chat::Role;
 use stepfold::terminal::{StyledText, TextStyle, describe_unfinished};
 use stepfold_examples::{
-    Failure, Recording, USER, ask as ask_for, command, ended, fork, inspect, is_unfinished, list, live,
-    newest, say, write,
+    Failure, Recording, USER, ask as ask_for, command, continuing, ended, fork, inspect, is_unfinished, list,
+    live, newest, on_interrupt, say, unfinished, write,
 };
 
 use crate::agent::analyst;
@@ -63,7 +64,9 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         return look(&runner, &arguments).await;
     }
     let is_picture = arguments.options.picture.is_some();
-    let mut screen = Screen { printer: arguments.options.printer(APP), recording, is_picture };
+    let command = continuing(&command_line(&arguments), &arguments.options);
+    on_interrupt(&command);
+    let mut screen = Screen { printer: arguments.options.printer(APP), recording, is_picture, command };
     let session = match &name {
         Some(name) => ask(&runner, &arguments, &mut screen, name).await?,
         None => replay(&runner, &arguments, &mut screen).await?,
@@ -83,7 +86,13 @@ async fn replay(
     };
     let (session, asked) = match &arguments.options.session {
         Some(id) => open(runner, arguments, id).await?,
-        None => unfinished(runner, arguments, questions.len()).await?,
+        None => {
+            let written = screen.recording.questions();
+            let is_open = async |session: &SessionHandle| is_open(session, &written).await;
+            let session = unfinished(runner, &arguments.options.user, "replay", is_open).await?;
+            let asked = questions_of(&session).await?.len();
+            (session, asked)
+        }
     };
     if asked == 0 {
         screen.printer.aside(
@@ -154,25 +163,24 @@ async fn go_on(session: &SessionHandle, screen: &mut Screen) -> Result<(), Failu
 /// A session, and how often the user has asked there.
 async fn open(runner: &Runner, arguments: &Arguments, id: &str) -> Result<(SessionHandle, usize), Failure> {
     let session = runner.session(arguments.options.user.as_str(), id).await?;
-    let said = session.read(EventRange::All).await?.transcript();
-    let asked = said.iter().filter(|message| message.role() == Role::User).count();
+    let asked = questions_of(&session).await?.len();
     Ok((session, asked))
 }
 
-/// The first of the sessions `replay-1`, `replay-2`, ... that is not at its end.
-async fn unfinished(
-    runner: &Runner,
-    arguments: &Arguments,
-    questions: usize,
-) -> Result<(SessionHandle, usize), Failure> {
-    let mut number = 1_u64;
-    loop {
-        let (session, asked) = open(runner, arguments, &format!("replay-{number}")).await?;
-        if asked < questions || session.last_run().await?.as_ref().is_none_or(is_unfinished) {
-            return Ok((session, asked));
-        }
-        number += 1;
+/// The user's messages in a session.
+async fn questions_of(session: &SessionHandle) -> Result<Vec<String>, Failure> {
+    let said = session.read(EventRange::All).await?.transcript();
+    let users = said.iter().filter(|message| message.role() == Role::User);
+    Ok(users.map(|message| message.text().into_owned()).collect())
+}
+
+/// Whether a session is in the middle of the written conversation, in a fork or not.
+async fn is_open(session: &SessionHandle, written: &[String]) -> Result<bool, Failure> {
+    let asked = questions_of(session).await?;
+    if !written.starts_with(&asked) {
+        return Ok(false);
     }
+    Ok(asked.len() < written.len() || session.last_run().await?.as_ref().is_none_or(is_unfinished))
 }
 
 fn looks_only(arguments: &Arguments) -> bool {
@@ -194,16 +202,29 @@ async fn look(runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints where the session is stored, and the commands that continue it.
-async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), Failure> {
+/// The command with the folder and the user of this one.
+fn command_line(arguments: &Arguments) -> String {
     let given = [
         ("--folder", arguments.folder.display().to_string(), args::FOLDER),
         ("--user", arguments.options.user.clone(), USER),
     ];
-    let command = command("cargo analyst", &given);
-    let model = arguments.options.model_name().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
-    let go_on = format!("--session {} --model {model}", session.key().id);
-    let more = [("continue with a model", go_on.as_str())];
+    command("cargo analyst", &given)
+}
+
+/// Prints where the session is stored, and the commands that continue it.
+async fn farewell(arguments: &Arguments, session: &SessionHandle) -> Result<(), Failure> {
+    let command = command_line(arguments);
+    let name = arguments.options.model_name();
+    let model = name.clone().unwrap_or_else(|| "PROVIDER:MODEL".to_owned());
+    let (id, written) = (&session.key().id, Recording::new(CONVERSATION, Duration::ZERO)?.questions());
+    let (go_on, script) = (format!("--session {id} --model {model}"), format!("--session {id} --replay"));
+    let mut more = Vec::new();
+    if is_open(session, &written).await? {
+        // NOTE: Without a model, the session with the newest write is the one that continues.
+        let option = if name.is_none() { "" } else { script.as_str() };
+        more.push(("continue with the written conversation", option));
+    }
+    more.push(("continue with a model", go_on.as_str()));
     say("");
     stepfold_examples::farewell(session, &arguments.folder.join("sessions.sqlite"), &command, &more).await
 }

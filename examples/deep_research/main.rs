@@ -28,8 +28,8 @@ use stepfold::runner::Invocation;
 use stepfold::session_scopes::{EventRange, SqliteStore};
 use stepfold::terminal::{StyledText, TextStyle, stdout_form};
 use stepfold_examples::{
-    Failure, Recording, USER, command, ended, fork, inspect, is_unfinished, list, live, newest, say,
-    write as write_text,
+    Failure, Recording, USER, command, continuing, ended, fork, inspect, is_unfinished, list, live, newest,
+    on_interrupt, say, unfinished, write as write_text,
 };
 
 use crate::args::Arguments;
@@ -81,6 +81,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     if options.inspect || options.fork.is_some() {
         return look(&runner, &arguments).await;
     }
+    on_interrupt(&continuing(&command_line(&arguments), &arguments.options));
     research(&runner, &arguments, &corpus).await
 }
 
@@ -88,7 +89,12 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
 async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Result<(), Failure> {
     let session = match &arguments.options.session {
         Some(id) => runner.session(arguments.options.user.as_str(), id.as_str()).await?,
-        None => unfinished(runner, arguments).await?,
+        None => {
+            let is_open = async |session: &SessionHandle| {
+                Ok(session.last_run().await?.as_ref().is_none_or(is_unfinished))
+            };
+            unfinished(runner, &arguments.options.user, "research", is_open).await?
+        }
     };
     let last = session.last_run().await?;
     let is_cut_off = last.as_ref().is_some_and(is_unfinished);
@@ -197,18 +203,6 @@ fn preface(model: Option<&str>, corpus: &Corpus) -> String {
     }
 }
 
-/// The first of the sessions `research-1`, `research-2`, ... that is not at its end.
-async fn unfinished(runner: &Runner, arguments: &Arguments) -> Result<SessionHandle, Failure> {
-    let mut number = 1_u64;
-    loop {
-        let session = runner.session(arguments.options.user.as_str(), format!("research-{number}")).await?;
-        if session.last_run().await?.as_ref().is_none_or(is_unfinished) {
-            return Ok(session);
-        }
-        number += 1;
-    }
-}
-
 /// Writes the report, if there is one, and prints the commands that continue the session.
 async fn finish(session: &SessionHandle, runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {
     let stored = session.read(EventRange::None).await?;
@@ -246,16 +240,24 @@ fn write(
     Ok(path)
 }
 
-/// Prints where the session is stored, and the commands that continue it.
-async fn farewell(session: &SessionHandle, arguments: &Arguments) -> Result<(), Failure> {
+/// The command with the store and the user of this one.
+fn command_line(arguments: &Arguments) -> String {
     let given = [
         ("--store", arguments.store.display().to_string(), args::STORE),
         ("--user", arguments.options.user.clone(), USER),
     ];
-    let command = command("cargo research", &given);
+    command("cargo research", &given)
+}
+
+/// Prints where the session is stored, and the commands that continue it.
+async fn farewell(session: &SessionHandle, arguments: &Arguments) -> Result<(), Failure> {
     let format = format!("--session {} --format html", session.key().id);
-    let more = [("the report in another form", format.as_str())];
-    stepfold_examples::farewell(session, &arguments.store, &command, &more).await
+    let more = if session.last_run().await?.as_ref().is_none_or(is_unfinished) {
+        ("continue where it stopped", "")
+    } else {
+        ("the report in another form", format.as_str())
+    };
+    stepfold_examples::farewell(session, &arguments.store, &command_line(arguments), &[more]).await
 }
 
 async fn look(runner: &Runner, arguments: &Arguments) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ mod show;
 pub use self::model::live;
 pub use self::recording::Recording;
 pub use self::sessions::{
-    ColorArgument, Failure, Options, USER, command, ended, farewell, fork, inspect, is_unfinished, list,
-    newest,
+    ColorArgument, Failure, Options, USER, command, continuing, ended, farewell, fork, inspect,
+    is_unfinished, list, newest, on_interrupt, unfinished,
 };
 pub use self::show::{ask, cut, say, tell, write};

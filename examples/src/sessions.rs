@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use stepfold::prelude::*;
-use stepfold::session_scopes::{EventRange, ListSessions, SessionStore as _};
+use stepfold::session_scopes::{EventRange, ListSessions, Session, SessionStore as _};
 use stepfold::state_core::ErrorChain;
 use stepfold::state_core::chat::Transcript;
 use stepfold::terminal::{Color, DisplayForm, Printer, StyledText, TextStyle, brief, stdout_form};
@@ -135,24 +135,74 @@ pub fn is_unfinished(run: &Run) -> bool {
     run.exit().is_none_or(Exit::is_resumable)
 }
 
+/// The command that continues what a program with these options does.
+pub fn continuing(command_line: &str, options: &Options) -> String {
+    let given = [
+        ("--session", options.session.clone().unwrap_or_default(), ""),
+        ("--model", options.model.clone().unwrap_or_default(), ""),
+    ];
+    let continues = command(command_line, &given);
+    if options.replay { format!("{continues} --replay") } else { continues }
+}
+
+/// Ends the program at Ctrl-C, with the exit status 130, after the command that continues.
+pub fn on_interrupt(command: &str) {
+    let words = format!("\nStored. Run `{command}` again: it continues here. (exit status 130)");
+    // NOTE: A task of its own, since the main one may wait for a line of standard input.
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            tell(words);
+            #[expect(clippy::exit, reason = "a thread that waits for a line cannot be cancelled")]
+            std::process::exit(130);
+        }
+    });
+}
+
 /// Lists the sessions of a user.
 ///
 /// # Errors
 /// When the store fails.
 pub async fn list(runner: &Runner, user: &str) -> Result<(), Failure> {
+    for session in stored(runner, user).await? {
+        say(format!("{} (version {})", session.key.id, session.version));
+    }
+    Ok(())
+}
+
+/// The sessions of a user, newest write first.
+async fn stored(runner: &Runner, user: &str) -> Result<Vec<Session>, Failure> {
     let app = runner.key(user, "-")?.app;
-    let mut cursor = None;
+    let (mut sessions, mut cursor) = (Vec::new(), None);
     loop {
-        let request = ListSessions::new(app.as_str(), user)?.after(cursor);
-        let page = runner.store().list(request).await?;
-        for session in &page.sessions {
-            say(format!("{} (version {})", session.key.id, session.version));
-        }
+        let page = runner.store().list(ListSessions::new(app.as_str(), user)?.after(cursor)).await?;
+        sessions.extend(page.sessions);
         cursor = page.next;
         if cursor.is_none() {
-            return Ok(());
+            return Ok(sessions);
         }
     }
+}
+
+/// The session with the newest write that is unfinished; without one a new session, `NAME-1`, `NAME-2` and so on.
+///
+/// # Errors
+/// When the store fails.
+pub async fn unfinished(
+    runner: &Runner,
+    user: &str,
+    name: &str,
+    is_unfinished: impl AsyncFn(&SessionHandle) -> Result<bool, Failure>,
+) -> Result<SessionHandle, Failure> {
+    let stored = stored(runner, user).await?;
+    for known in &stored {
+        let session = runner.session(user, known.key.id.as_str()).await?;
+        if is_unfinished(&session).await? {
+            return Ok(session);
+        }
+    }
+    let is_new = |id: &String| stored.iter().all(|known| known.key.id.as_str() != id);
+    let id = (1..=stored.len() + 1).map(|number| format!("{name}-{number}")).find(is_new);
+    Ok(runner.session(user, id.unwrap_or_else(|| name.to_owned())).await?)
 }
 
 /// Creates a session that shares the history of this one up to a version.
@@ -225,8 +275,9 @@ pub async fn farewell(
         ("every event, and the state", "--inspect"),
         ("another session, with the past up to a version", fork.as_str()),
     ];
+    let line = |option: &str| format!("{command} {option}").trim_end().to_owned();
     let things: Vec<(String, &str)> =
-        things.iter().chain(more).map(|(what, option)| (format!("{command} {option}"), *what)).collect();
+        more.iter().chain(&things).map(|(what, option)| (line(option), *what)).collect();
     let width = things.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
     let is_wide = things.iter().all(|(_, what)| width + what.len() + 6 <= printer.form().width());
     for (line, what) in things {

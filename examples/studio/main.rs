@@ -44,7 +44,7 @@ use stepfold::state_core::chat::{
     Usage,
 };
 use stepfold::trim::{ApproximateTokens, Summarize, TokenCounter as _, Trim};
-use stepfold_examples::{Failure, Recording, USER, ended, say};
+use stepfold_examples::{Failure, Recording, USER, ended, say, tell};
 use tokio::net::TcpListener;
 
 use crate::agent::analyst;
@@ -180,7 +180,9 @@ async fn serve(apps: [App; 2], bind: SocketAddr) -> Result<(), Failure> {
     let server =
         apps.into_iter().fold(Server::builder().auth(tokens), stepfold::server::http::ServerBuilder::app);
     let listener = TcpListener::bind(bind).await?;
-    say(format!("http://{}/#token={}", listener.local_addr()?, token.secret()));
+    let address = listener.local_addr()?;
+    tell("Open this in a browser; Ctrl-C ends it:");
+    say(format!("http://{address}/#token={}", token.secret()));
     server.build()?.serve(listener).await;
     Ok(())
 }

@@ -84,6 +84,56 @@ fn a_fork_from_the_middle_of_a_turn_has_the_same_end() {
 }
 
 #[test]
+fn the_newest_unfinished_session_continues_and_a_fork_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let sessions = || {
+        let listed = run(folder.path(), &["--list"]).unwrap();
+        let mut names: Vec<String> =
+            listed.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    run(folder.path(), &[]).unwrap();
+    let printed = run(folder.path(), &["--fork", "16"]).unwrap();
+    let command = format!("\n  cargo analyst --folder {}  ", folder.path().display());
+    assert!(printed.contains(&command) && printed.contains("  # continue with the written conversation\n"));
+    // A conversation of one's own is not the written one, and is left alone.
+    run(folder.path(), &["--session", "own", "What is the meaning of life?"]).unwrap_err();
+    run(folder.path(), &[]).unwrap();
+    assert_eq!(transcript(folder.path(), "replay-1-from-16"), CONVERSATION);
+    assert_eq!(sessions(), ["own", "replay-1", "replay-1-from-16"]);
+    let printed = run(folder.path(), &[]).unwrap();
+    assert!(!printed.contains("# continue with the written conversation"), "{printed}");
+    assert_eq!(sessions(), ["own", "replay-1", "replay-1-from-16", "replay-2"]);
+}
+
+#[test]
+fn an_interrupt_says_that_all_is_stored_and_what_continues() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = analyst(folder.path(), &["--delay", "20"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+    printed.by_ref().take(4).for_each(|line| drop(line.unwrap()));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    printed.for_each(|line| drop(line.unwrap()));
+    let ended = child.wait_with_output().unwrap();
+    let again = format!("cargo analyst --folder {}", folder.path().display());
+    let expected = format!("\nStored. Run `{again}` again: it continues here. (exit status 130)\n");
+    assert_eq!(String::from_utf8(ended.stderr).unwrap(), expected);
+    assert_eq!(ended.status.code(), Some(130));
+    run(folder.path(), &[]).unwrap();
+    assert_eq!(transcript(folder.path(), "replay-1"), CONVERSATION);
+}
+
+#[test]
+fn a_stop_names_the_command_that_continues() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = run(folder.path(), &["--picture", "200"]).unwrap();
+    let again = format!("run `cargo analyst --folder {}` again", folder.path().display());
+    assert!(printed.contains("`kill -9 4711` elsewhere, and ") && printed.contains(&again), "{printed}");
+}
+
+#[test]
 fn a_reader_that_has_enough_is_no_failure() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();

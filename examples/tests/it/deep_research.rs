@@ -151,8 +151,12 @@ fn a_fork_from_the_middle_gives_the_same_report() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), &["--session", "s"]).unwrap();
     let printed = run(folder.path(), &["--session", "s", "--fork", "30"]).unwrap();
-    assert_prints(&printed, &["The session s-from-30 shares the past of s up to version 30."]);
-    let printed = run(folder.path(), &["--session", "s-from-30"]).unwrap();
+    assert_prints(
+        &printed,
+        &["The session s-from-30 shares the past of s up to version 30.", "# continue where it stopped"],
+    );
+    // The newest unfinished session is the fork.
+    let printed = run(folder.path(), &[]).unwrap();
     assert_prints(&printed, &["The research s-from-30 was interrupted; it continues where it stopped."]);
     assert!(!printed.contains("▸ plan"), "{printed}");
     assert_eq!(report(folder.path(), "s-from-30.md"), REPORT);
