@@ -64,7 +64,11 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         return look(&runner, &arguments).await;
     }
     let is_picture = arguments.options.picture.is_some();
-    let command = continuing(&command_line(&arguments), &arguments.options);
+    // NOTE: A picture shows the command as a reader types it.
+    let command = match is_picture {
+        true => "cargo analyst".to_owned(),
+        false => continuing(&command_line(&arguments), &arguments.options),
+    };
     on_interrupt(&command);
     let mut screen = Screen { printer: arguments.options.printer(APP), recording, is_picture, command };
     let session = match &name {

@@ -1,12 +1,13 @@
 //! The command line.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use stepfold::runner::WhenClaimed;
 use stepfold::terminal::Color;
 
@@ -41,6 +42,15 @@ pub(crate) struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
+    /// Write a first agent into a new folder: its file, a scripted model and a test.
+    New {
+        /// The folder, which must not exist.
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+        /// Write a Rust program instead.
+        #[arg(long)]
+        rust: bool,
+    },
     /// Ask an agent one question.
     Run {
         #[command(flatten)]
@@ -162,7 +172,7 @@ pub(crate) enum CliCommand {
         #[arg(long)]
         once: bool,
         /// Serve metrics at `/metrics` of this address, without authentication.
-        #[arg(long, value_name = "ADDRESS")]
+        #[arg(long, value_name = "HOST:PORT", value_parser = address)]
         metrics: Option<SocketAddr>,
         /// List the sessions with work and without a worker instead, and why none continues them.
         #[arg(long, conflicts_with_all = ["once", "metrics", "parallel"])]
@@ -185,12 +195,15 @@ pub(crate) enum CliCommand {
     Fork {
         #[command(flatten)]
         target: SessionArgs,
-        /// The version to fork at, a number or a label; by default the newest.
+        /// The version to fork at, a number or a label; by default the newest, or with `--with` that of the result.
         #[arg(long, value_name = "VERSION")]
         at: Option<VersionName>,
         /// The id of the new session; random by default.
         #[arg(long, value_name = "ID")]
         to: Option<String>,
+        /// Replace the result of a call in the fork, as CALL_ID=JSON; text that is not JSON is a string. Repeatable.
+        #[arg(long, value_name = "CALL_ID=RESULT")]
+        with: Vec<String>,
     },
     /// List the forks of a session, with the version at which each was made.
     Forks {
@@ -310,6 +323,16 @@ pub(crate) enum CliCommand {
         #[arg(value_enum, default_value_t)]
         of: FileKind,
     },
+    /// Print completions for a shell: `source <(stepfold completions bash)`.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write manual pages, one for each command, into a folder.
+    Man {
+        /// The folder, created if it is missing.
+        folder: PathBuf,
+    },
 }
 
 /// When colors are shown.
@@ -383,7 +406,10 @@ impl CliCommand {
             | CliCommand::State {
                 command: StateCommand::Get { target, .. } | StateCommand::Set { target, .. },
             } => Some(target),
-            CliCommand::Serve(_)
+            CliCommand::New { .. }
+            | CliCommand::Completions { .. }
+            | CliCommand::Man { .. }
+            | CliCommand::Serve(_)
             | CliCommand::Token { .. }
             | CliCommand::Check { .. }
             | CliCommand::Resources { .. }
@@ -509,8 +535,8 @@ pub(crate) struct ServeArgs {
     // NOTE: The URL may contain a password, which the help must not print.
     #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// The address to listen on; port 0 selects a free port.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8477")]
+    /// The address to listen on, such as `localhost:8477`; port 0 selects a free port.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8477", value_parser = address)]
     pub(crate) bind: SocketAddr,
     /// A file with the tokens of users and their roles: see `stepfold token`. Without it, a token for the user `local` is
     /// printed, and only clients on this host are served.
@@ -636,6 +662,15 @@ pub(crate) enum CassetteMode {
     /// Replay recorded requests; call the model for others, and record them.
     #[default]
     Auto,
+}
+
+/// Parses `HOST:PORT`. The name of a host stands for its first IPv4 address, or if it has none, for its first address.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let expected = "expected HOST:PORT, such as `localhost:8477` or `127.0.0.1:8477`";
+    let found = text.to_socket_addrs().map_err(|error| format!("{expected}: {error}"))?;
+    let found: Vec<SocketAddr> = found.collect();
+    let address = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    address.copied().ok_or_else(|| format!("{expected}: the host has no address"))
 }
 
 #[cfg(test)]

@@ -91,8 +91,9 @@ impl LoadedAgent {
 impl CommandContext {
     /// Opens the agent with a model, and the store, created if it is missing: for commands that create sessions.
     pub(crate) fn for_run(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
-        let open =
-            |path: &Path| if options.last { open_existing(target, path) } else { open_or_create(path) };
+        let open = |path: &Path| {
+            if options.last { open_existing(target, path) } else { open_or_create(target.store.as_deref()) }
+        };
         CommandContext::with_model(target, options, open, None)
     }
 
@@ -107,7 +108,8 @@ impl CommandContext {
         options: &RunArgs,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
-        CommandContext::with_model(target, options, open_or_create, metrics)
+        let open = |_: &Path| open_or_create(target.store.as_deref());
+        CommandContext::with_model(target, options, open, metrics)
     }
 
     /// Opens the agent without a model: for a command that abandons a run.

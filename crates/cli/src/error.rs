@@ -9,6 +9,7 @@ use stepfold::session_scopes::{ErrorKind, SessionError};
 use stepfold::state_core::ErrorChain;
 
 use crate::form::FileFaults;
+use crate::other_process::with_short_workers;
 
 /// The ending of a command. It determines the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +102,10 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// The text of an error for users of the command, with advice in terms of the command line.
 pub(crate) fn error_text(error: &anyhow::Error) -> String {
+    with_short_workers(&command_text(error))
+}
+
+fn command_text(error: &anyhow::Error) -> String {
     // NOTE: The library advises by its methods; users of the command need the options.
     let Some(stored) = session_error(error) else {
         return chain(error.as_ref()).replace("with `when_claimed`", "with `--when-claimed take-over`");

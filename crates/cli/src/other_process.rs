@@ -15,6 +15,19 @@ use crate::context::CommandContext;
 /// The interval between two reads of its session.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
+/// Replaces the names of workers in a text, such as `process-17-8471-00e1-x9`, by `process 17`.
+pub(crate) fn with_short_workers(text: &str) -> String {
+    let words = text.split(' ').map(|word| {
+        let end = word.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '-');
+        let id = word.strip_prefix("process-").and_then(|rest| Some(rest.split_once('-')?.0));
+        match id.filter(|id| !id.is_empty() && id.bytes().all(|digit| digit.is_ascii_digit())) {
+            Some(id) => format!("process {id}{end}"),
+            None => word.to_owned(),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Another process that holds the claim on a session.
 pub(crate) struct OtherProcess {
     pub(crate) claim: Claim,
@@ -87,4 +100,22 @@ pub(crate) async fn unfinished_run(session: &SessionHandle) -> Option<Run> {
 async fn read_head(context: &CommandContext, session: &SessionHandle) -> Result<Session, SessionError> {
     let get = GetSession::new(session.key().clone()).events(EventRange::None).without_state();
     context.runner.store().get(get.now(SystemClock.now())).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_short_workers;
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(with_short_workers(text), expected);
+    }
+
+    #[test]
+    fn workers_are_named_by_their_processes() {
+        let worker = "process-17-8471-00e1c0ffee00e1c0-x9Yz01";
+        check(&format!("claimed by {worker} until 9; wait"), "claimed by process 17 until 9; wait");
+        check(&format!("{worker}; wait"), "process 17; wait");
+        check("of worker-7, process-x-1, a process", "of worker-7, process-x-1, a process");
+    }
 }

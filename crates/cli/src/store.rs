@@ -47,8 +47,10 @@ fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
     move |error| anyhow::Error::new(error).context(words)
 }
 
-/// Opens the store, or creates it if its file does not exist. The database of another program is not changed.
-pub(crate) fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
+/// Opens the store at this path, or the default one, or creates it if its file does not exist. The database of another
+/// program is not changed.
+pub(crate) fn open_or_create(named: Option<&Path>) -> anyhow::Result<AnyStore> {
+    let path = &named.map_or_else(default_store, |path| Ok(path.to_owned()))?;
     // NOTE: Only a missing file is created: opening an existing one for creation could write tables into the database of
     // another program.
     if path.exists() {
@@ -56,6 +58,15 @@ pub(crate) fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
         return opened.map(AnyStore::new).map_err(cannot_open(path));
     }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        // NOTE: The path of the user may be mistyped: only the default folder is created.
+        if named.is_some() && !folder.is_dir() {
+            let words = format!(
+                "session store {} could not be created: folder {} not found; create it, or correct `--store`",
+                path.display(),
+                folder.display()
+            );
+            return Err(UsageError(words).into());
+        }
         std::fs::create_dir_all(folder)
             .with_context(|| format!("folder {} of the sessions could not be created", folder.display()))?;
     }
@@ -63,7 +74,7 @@ pub(crate) fn open_or_create(path: &Path) -> anyhow::Result<AnyStore> {
 }
 
 /// The default path of the store.
-pub(crate) fn default_store() -> anyhow::Result<PathBuf> {
+fn default_store() -> anyhow::Result<PathBuf> {
     let folder = environment::data_folder()
         .map_err(|UsageError(reason)| UsageError(format!("{reason}: set the store with --store FILE")))?;
     Ok(folder.join("sessions.db"))

@@ -12,7 +12,9 @@
 //! | none: the connection ended | unknown, and never repeated |
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,8 +25,10 @@ use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer,
     PeerRequestOptions, RequestContext, RoleClient, RunningService, ServiceError,
 };
+use rmcp::transport::DynamicTransportError;
 use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClient;
+use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpError};
+use rmcp::transport::worker::WorkerQuitReason;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::ErrorChain;
@@ -43,6 +47,9 @@ use crate::remote::RemoteServer;
 
 /// The limit on rounds of questions before a call.
 const MAX_ROUNDS: usize = 10;
+
+/// The time after which a start is reported as slow: a server that never answers would look like a hanging program.
+const SLOW_START: Duration = Duration::from_secs(5);
 
 /// The time that a server may take to exit after its standard input is closed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -66,6 +73,20 @@ pub(crate) struct ConnectionPlan<'a> {
     pub(crate) initialize_only: bool,
     pub(crate) message_bytes: usize,
     pub(crate) start_timeout: Duration,
+}
+
+/// A failed start.
+pub(crate) struct StartFailure {
+    pub(crate) error: McpError,
+    /// Whether another attempt would fail in the same way.
+    pub(crate) is_final: bool,
+}
+
+impl From<McpError> for StartFailure {
+    fn from(error: McpError) -> Self {
+        // NOTE: A start that timed out has used all the time that a start may take.
+        StartFailure { is_final: matches!(error, McpError::Timeout { .. }), error }
+    }
 }
 
 /// The reason why a call has no result.
@@ -98,7 +119,7 @@ pub(crate) struct ServerConnection {
 
 impl ServerConnection {
     /// Starts a server, or reaches it, and agrees on a revision of the protocol.
-    pub(crate) async fn start(plan: &ConnectionPlan<'_>) -> Result<Self, McpError> {
+    pub(crate) async fn start(plan: &ConnectionPlan<'_>) -> Result<Self, StartFailure> {
         let client = McpClient {
             server: plan.server.into(),
             routes: ProgressRoutes::default(),
@@ -110,8 +131,10 @@ impl ServerConnection {
         let meter = Arc::new(ByteMeter::new(plan.message_bytes));
         let (service, process) = match plan.launch {
             ServerLocation::Program(program) => {
-                let (mut process, pipes) =
-                    program.start(&meter).map_err(|error| failed(error.to_string()))?;
+                let (mut process, pipes) = program.start(&meter).map_err(|error| StartFailure {
+                    error: failed(program.refusal(&error)),
+                    is_final: true,
+                })?;
                 // NOTE: `MeteredLines` refuses a long line before it gets there.
                 let transport =
                     AsyncRwTransport::new_client(pipes.stdout, pipes.stdin).with_max_line_length(usize::MAX);
@@ -122,9 +145,9 @@ impl ServerConnection {
                         ClientInitializeError::ConnectionClosed(_)
                         | ClientInitializeError::TransportError { .. },
                     ) => {
-                        return Err(failed(process.failure_reason().await));
+                        return Err(failed(process.failure_reason().await).into());
                     }
-                    Err(error) => return Err(failed(ErrorChain(&error).to_string())),
+                    Err(error) => return Err(failed(connection_reason(&error)).into()),
                 }
             }
             ServerLocation::Remote(remote) => {
@@ -450,8 +473,8 @@ impl ServerConnection {
             }
             _ if let Some(broken) = self.meter.broken() => broken,
             _ => match &self.remote {
-                Some(remote) => remote.redact(&ErrorChain(error).to_string()),
-                None => ErrorChain(error).to_string(),
+                Some(remote) => remote.redact(&service_reason(error)),
+                None => service_reason(error),
             },
         }
     }
@@ -551,8 +574,41 @@ where
     let started = client.clone().serve_with_lifecycle(transport, plan.lifecycle());
     plan.in_time(started).await?.map_err(|error| match error.auth_challenge() {
         Some(challenge) => unauthorized(plan.server, Some(remote), challenge),
-        None => plan.failed(remote.redact(&ErrorChain(&error).to_string())),
+        None => plan.failed(remote.redact(&connection_reason(&error))),
     })
+}
+
+/// The reason why no connection was made.
+fn connection_reason(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => transport_reason(error),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => connection_reason(fallback),
+        error => ErrorChain(error).to_string(),
+    }
+}
+
+/// The reason why a request failed.
+fn service_reason(error: &ServiceError) -> String {
+    match error {
+        ServiceError::TransportSend(error) => transport_reason(error),
+        error => ErrorChain(error).to_string(),
+    }
+}
+
+/// The reason of the HTTP client.
+// NOTE: The SDK's own text has the names of its Rust types, and not the causes of the client's error.
+fn transport_reason(error: &DynamicTransportError) -> String {
+    type HttpError = StreamableHttpError<reqwest::Error>;
+    let error: &(dyn Error + 'static) = error.error.as_ref();
+    let http = match error.downcast_ref::<WorkerQuitReason<HttpError>>() {
+        Some(WorkerQuitReason::Fatal { error, .. }) => Some(error),
+        _ => error.downcast_ref::<HttpError>(),
+    };
+    match http {
+        Some(StreamableHttpError::Client(error)) => http::failure(error),
+        Some(error) => ErrorChain(error).to_string(),
+        None => ErrorChain(error).to_string(),
+    }
 }
 
 /// The error of a server that requires authorization.
@@ -580,11 +636,16 @@ impl ConnectionPlan<'_> {
     async fn in_time<T>(&self, started: impl Future<Output = T>) -> Result<T, McpError> {
         let method = "initialize";
         let (server, timeout) = (self.server.to_owned(), self.start_timeout);
-        tokio::time::timeout(timeout, started).await.map_err(|_| McpError::Timeout {
-            server,
-            method,
-            timeout,
-        })
+        let started = async {
+            let mut started = pin!(started);
+            if let Ok(started) = tokio::time::timeout(SLOW_START, &mut started).await {
+                return started;
+            }
+            tracing::warn!(server, ?timeout, "an MCP server has not answered yet: it is waited for");
+            started.await
+        };
+        let late = |_| McpError::Timeout { server: self.server.to_owned(), method, timeout };
+        tokio::time::timeout(timeout, started).await.map_err(late)
     }
 }
 

@@ -36,7 +36,7 @@ pub enum McpError {
     },
     /// The server did not answer in time.
     #[error(
-        "MCP server `{server}` did not answer `{method}` within {timeout:?}; raise the timeout, or check what delays the server"
+        "MCP server `{server}` did not answer `{method}` within {timeout:?}; raise `start_timeout`, or check what delays the server"
     )]
     Timeout {
         /// The server.

@@ -1,9 +1,11 @@
 //! The HTTP client of servers and of authorization servers, and a denied authorization.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_platform_verifier::BuilderVerifierExt as _;
+use stepfold_state_core::ErrorChain;
 
 /// Builds a client that follows no redirects.
 pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
@@ -22,6 +24,19 @@ pub(crate) fn client(connect: Duration) -> Result<reqwest::Client, String> {
         .tls_backend_preconfigured(tls)
         .build()
         .map_err(|error| format!("the HTTP client could not be set up: {error}"))
+}
+
+/// Describes a request that failed, with the remedy if no server was reached.
+pub(crate) fn failure(error: &reqwest::Error) -> String {
+    if !error.is_connect() {
+        return ErrorChain(error).to_string();
+    }
+    let mut cause: &dyn Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let url = error.url().map(ToString::to_string).unwrap_or_default();
+    format!("no connection to {url}: {cause}; check the URL, and that the server runs")
 }
 
 /// Returns the remedy for a challenge where OAuth is not set.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +41,23 @@ pub(crate) struct ServerPipes {
 }
 
 impl ServerProgram {
+    /// Describes why the program was not started, with the remedy.
+    pub(crate) fn refusal(&self, error: &io::Error) -> String {
+        let program = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+        match (error.kind(), &self.folder) {
+            (io::ErrorKind::NotFound, Some(folder)) if !folder.is_dir() => {
+                format!("folder {} not found", folder.display())
+            }
+            (io::ErrorKind::NotFound, _) if Path::new(program.as_ref()).components().count() > 1 => {
+                format!("program {program} not found; install it, or correct its path")
+            }
+            (io::ErrorKind::NotFound, _) => {
+                format!("program {program} not found in PATH; install it, or write its path")
+            }
+            _ => format!("program {program} could not be run: {error}"),
+        }
+    }
+
     /// Starts it.
     pub(crate) fn start(&self, meter: &Arc<ByteMeter>) -> io::Result<(ServerProcess, ServerPipes)> {
         let (program, arguments) =

@@ -8,7 +8,7 @@
 //! | starting | started | running |
 //! | starting | unauthorized, and a user signs in (twice at most) | starting |
 //! | starting | unauthorized otherwise, or the third sign-in | stopped, with an error |
-//! | starting | timeout, or the third failed attempt | stopped, with an error |
+//! | starting | timeout, a program that cannot be run, or the third failed attempt | stopped, with an error |
 //! | starting | another failure | starting, after a pause |
 //! | running | closed after a minute or more | stopped, with one failure |
 //! | running | closed earlier | stopped, with one more failure |
@@ -32,7 +32,7 @@ use stepfold_tools::{
     ToolSource, Toolset,
 };
 
-use crate::connection::{CallError, ConnectionPlan, ServerConnection, ServerLocation};
+use crate::connection::{CallError, ConnectionPlan, ServerConnection, ServerLocation, StartFailure};
 use crate::content::{self, ProtocolDeviations};
 use crate::definition::{ApprovedTools, RefusedDefinition, ServerToolDefinition, ToolChange};
 use crate::error::McpError;
@@ -54,6 +54,9 @@ const MAX_NAME_BYTES: usize = 32;
 /// The number of start attempts before an error is returned.
 const ATTEMPTS: usize = 3;
 
+/// The timeout of a start at a URL by default: nothing is downloaded there.
+const REMOTE_START: Duration = Duration::from_secs(10);
+
 /// The limit on sign-ins for one request.
 const MAX_SIGN_INS: usize = 2;
 
@@ -74,7 +77,7 @@ pub struct ServerLimits {
     /// Limits the tools, resources or prompts that a server lists; 512 by default.
     pub listed: usize,
     /// The timeout of a start, of a list and of everything that is not a call of a tool; 60 seconds by default, since some
-    /// programs are downloaded first.
+    /// programs are downloaded first, and 10 seconds for a server at a URL without other limits.
     pub start_timeout: Duration,
 }
 
@@ -162,7 +165,9 @@ impl McpServer {
 
     /// Describes a server at a URL, which speaks streamable HTTP.
     pub fn http(name: impl Into<String>, url: impl Into<String>) -> McpServerBuilder {
-        McpServerBuilder::new(name.into(), ServerLocation::Remote(RemoteServer::new(url.into())))
+        let location = ServerLocation::Remote(RemoteServer::new(url.into()));
+        McpServerBuilder::new(name.into(), location)
+            .limits(ServerLimits::default().with_start_timeout(REMOTE_START))
     }
 
     /// The name, which errors mention.
@@ -444,16 +449,18 @@ impl McpServer {
                     return Ok(connection);
                 }
                 // NOTE: A refused token is no failed start: it does not count for the pauses.
-                Err(error @ McpError::Unauthorized { .. }) if sign_ins < MAX_SIGN_INS => {
+                Err(StartFailure { error: error @ McpError::Unauthorized { .. }, .. }) => {
+                    if sign_ins == MAX_SIGN_INS {
+                        return Err(error);
+                    }
                     sign_ins += 1;
                     self.authorize(error, sign_ins_before).await?;
                 }
-                Err(error @ McpError::Unauthorized { .. }) => return Err(error),
-                Err(error) => {
+                Err(StartFailure { error, is_final }) => {
                     link.failures += 1;
-                    tracing::warn!(server = self.0.name, %error, attempt, "an MCP server could not be started");
-                    // NOTE: A start that timed out has used all the time that a start may take.
-                    if attempt == ATTEMPTS || matches!(error, McpError::Timeout { .. }) {
+                    // NOTE: Not a warning: the last error is the caller's to report, once.
+                    tracing::info!(server = self.0.name, %error, attempt, "an MCP server could not be started");
+                    if is_final || attempt == ATTEMPTS {
                         return Err(error);
                     }
                     attempt += 1;

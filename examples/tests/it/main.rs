@@ -11,6 +11,7 @@ mod deep_research;
 mod installed;
 #[cfg(feature = "server")]
 mod interop;
+mod new;
 mod small;
 
 use std::process::{Command, Stdio};

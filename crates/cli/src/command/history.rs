@@ -1,12 +1,14 @@
 //! `stepfold replay`, `fork` and `rewind`: operations on the history of a session.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use stepfold::agent_loop::Edit;
+use stepfold::prelude::*;
 use stepfold::runner::{RunnerError, RunnerErrorKind};
 
 use crate::args::{BusyPolicy, SessionArgs, VersionName};
-use crate::argument_text::shell_quoted;
+use crate::argument_text::{shell_quoted, values};
 use crate::context::{CommandContext, short_id};
-use crate::error::{CommandEnding, chain};
+use crate::error::{CommandEnding, UsageError, chain};
 use crate::other_process::unfinished_run;
 use crate::show::{self, UnfinishedRun};
 
@@ -40,24 +42,77 @@ pub(super) async fn fork(
     target: &SessionArgs,
     at: Option<&VersionName>,
     to: Option<&str>,
+    results: &[String],
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
+    let results = values(results)?;
     let context = CommandContext::for_write(target)?;
     let session = context.session().await?;
+    let results: Vec<(&String, &Value)> = results.as_object().into_iter().flatten().collect();
     let at = match at {
         Some(at) => Some(context.version(session.key(), at).await?),
-        None => None,
+        None => version_of_results(&session, results.iter().map(|(call, _)| call.as_str())).await?,
     };
     let to = to.map_or_else(short_id, str::to_owned);
     let fork = session.fork(to, at).await?;
+    if !results.is_empty() {
+        set_results(&fork, &results, &context.user).await?;
+    }
     let (id, from) = (fork.key().id.as_str(), session.key().id.as_str());
     if json {
         show::line(json!({"from": from, "session": id}).to_string());
     } else {
         show::line(id);
-        show::aside(&format!("continue: stepfold chat {} --session {}", context.words(), shell_quoted(id)));
+        let go_on = match unfinished_run(&fork).await {
+            Some(_) => context.resume_command(id),
+            None => format!("stepfold chat {} --session {}", context.words(), shell_quoted(id)),
+        };
+        show::aside(&format!("continue: {go_on}"));
     }
     Ok(CommandEnding::Done)
+}
+
+/// The version at which all of these calls have their results; none without calls.
+async fn version_of_results(
+    session: &SessionHandle,
+    calls: impl Iterator<Item = &str>,
+) -> anyhow::Result<Option<u64>> {
+    let (mut at, id) = (None, session.key().id.as_str());
+    for call in calls {
+        let answered_at = match session.find_call(call).await? {
+            Some(found) => found.answered_at,
+            None => {
+                let words =
+                    format!("unknown call `{call}` of session {id}; `stepfold inspect` shows the calls");
+                return Err(UsageError(words).into());
+            }
+        };
+        let Some(answered_at) = answered_at else {
+            return Err(UsageError(format!("call `{call}` of session {id} has no result to replace")).into());
+        };
+        at = at.max(Some(answered_at));
+    }
+    Ok(at)
+}
+
+/// Replaces results in a new fork. A fork that refuses them is deleted.
+// NOTE: Not `fork_with`, which refuses the agent of this command: it is opened without its model, so that it looks changed.
+async fn set_results(fork: &SessionHandle, results: &[(&String, &Value)], by: &str) -> anyhow::Result<()> {
+    let edit = results
+        .iter()
+        .fold(Edit::new(), |edit, (call, result)| edit.result(call.as_str(), Value::clone(result)));
+    match fork.edit(edit.by(by)).with_changed_agent().await {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            fork.delete(false).await?;
+            match error {
+                RunnerError { kind: RunnerErrorKind::Edit { error, .. }, .. } => {
+                    Err(UsageError(error.to_string()).into())
+                }
+                error => Err(error.into()),
+            }
+        }
+    }
 }
 
 pub(super) async fn rewind(

@@ -11,6 +11,7 @@ mod inbox;
 mod inspect;
 mod login;
 mod mcp;
+mod new;
 mod resources;
 mod resume;
 mod run;
@@ -67,7 +68,9 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         }
         CliCommand::Inbox { target, remove } => inbox::inbox(target, remove, json).await,
         CliCommand::Replay { target } => history::replay(target, json).await,
-        CliCommand::Fork { target, at, to } => history::fork(target, at.as_ref(), to.as_deref(), json).await,
+        CliCommand::Fork { target, at, to, with } => {
+            history::fork(target, at.as_ref(), to.as_deref(), with, json).await
+        }
         CliCommand::Forks { target } => branches::forks(target, json).await,
         CliCommand::Compare { target, left, right } => branches::compare(target, left, right, json).await,
         CliCommand::Rewind { target, to, when_claimed } => {
@@ -99,6 +102,9 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         }
         CliCommand::Login { agent, server } => login::login(agent, server.as_deref(), json).await,
         CliCommand::Logout { agent, server } => login::logout(agent, server.as_deref(), json).await,
+        CliCommand::New { folder, rust } => new::new(folder, *rust, json),
+        CliCommand::Completions { shell } => Ok(new::completions(*shell)),
+        CliCommand::Man { folder } => new::man(folder, json),
         CliCommand::Draw { graph, language } => draw::draw(graph, *language, json),
         CliCommand::Schema { of } => {
             let schema = match of {

@@ -23,7 +23,7 @@ use crate::error::{CommandEnding, UsageError};
 use crate::model::ModelSource;
 use crate::show;
 use crate::signals::{CtrlCListener, StopSignals};
-use crate::store::{default_store, open_or_create};
+use crate::store::open_or_create;
 
 /// The user of the sessions if there is no file of tokens.
 pub(super) const LOCAL: &str = "local";
@@ -125,9 +125,15 @@ fn tokens(options: &ServeArgs) -> anyhow::Result<(Tokens, Option<Token>)> {
         let principal = Principal::new(LOCAL, Role::Administer)?;
         return Ok((Tokens::new().with(&token, principal), Some(token)));
     };
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("file of tokens {} cannot be read", path.display()))?;
-    let tokens = Tokens::parse(&text).map_err(|error| UsageError(format!("{}: {error}", path.display())))?;
+    let read = std::fs::read_to_string(path);
+    let path = path.display();
+    let text =
+        read.map_err(|error| UsageError(format!("file of tokens {path} could not be read: {error}")))?;
+    let tokens = Tokens::parse(&text).map_err(|error| UsageError(format!("{path}: {error}")))?;
+    if tokens.is_empty() {
+        let words = format!("{path}: missing tokens; add lines of `stepfold token`");
+        return Err(UsageError(words).into());
+    }
     Ok((tokens, None))
 }
 
@@ -137,9 +143,9 @@ async fn store(options: &ServeArgs) -> anyhow::Result<AnyStore> {
             let store = PostgresStore::open(url.as_str()).await;
             Ok(AnyStore::new(store.context("the PostgreSQL store cannot be opened")?))
         }
-        Some(path) => open_or_create(Path::new(path)),
+        Some(path) => open_or_create(Some(Path::new(path))),
         None if options.demo => Ok(AnyStore::new(MemoryStore::new())),
-        None => open_or_create(&default_store()?),
+        None => open_or_create(None),
     }
 }
 

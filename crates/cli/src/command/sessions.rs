@@ -9,6 +9,7 @@ use stepfold::terminal::TextStyle;
 use crate::args::{BusyPolicy, SessionArgs};
 use crate::context::CommandContext;
 use crate::error::{CommandEnding, UsageError};
+use crate::other_process::with_short_workers;
 use crate::show;
 
 pub(super) async fn sessions(
@@ -99,7 +100,9 @@ impl SessionSummary {
         let activity = match &self.activity {
             SessionActivity::Idle => String::new(),
             SessionActivity::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
-            SessionActivity::Running(worker) => format!(", running in {worker}"),
+            SessionActivity::Running(worker) => {
+                format!(", running in {}", with_short_workers(worker.as_str()))
+            }
             SessionActivity::Interrupted => ", interrupted".to_owned(),
         };
         match self.messages {

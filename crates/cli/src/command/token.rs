@@ -1,7 +1,7 @@
 //! `stepfold token`: a token for `serve --tokens`.
 
 use serde_json::json;
-use stepfold::server::http::{Principal, Role, Token};
+use stepfold::server::http::{Principal, Role, Token, Tokens};
 
 use crate::args::TokenRole;
 use crate::error::{CommandEnding, UsageError};
@@ -25,6 +25,7 @@ pub(super) fn token(
         Some(name) => format!("{} {name}", token.line(user, role)),
         None => token.line(user, role),
     };
+    check(&line, &token, user, name)?;
     if json {
         show::line(json!({"token": token.secret(), "line": line}).to_string());
     } else {
@@ -33,4 +34,21 @@ pub(super) fn token(
         show::line(line);
     }
     Ok(CommandEnding::Done)
+}
+
+/// Checks that `serve --tokens` reads the line as it is meant: a user or a name may contain what a line cannot.
+fn check(line: &str, token: &Token, user: &str, name: Option<&str>) -> Result<(), UsageError> {
+    let tokens = Tokens::parse(line).unwrap_or_default();
+    let read = tokens.find(token.secret()).map(|read| (read.user().as_str(), read.name()));
+    if read == Some((user, name.unwrap_or(user))) {
+        return Ok(());
+    }
+    Err(UsageError(match name {
+        Some(name) if !user.contains(char::is_whitespace) => {
+            format!(
+                "invalid name `{name}`: must not be empty, have line breaks, or begin or end with a space"
+            )
+        }
+        _ => format!("invalid user `{user}`: must not have spaces, which a file of tokens cannot hold"),
+    }))
 }

@@ -359,7 +359,7 @@ pub(crate) enum BuiltinTool {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct McpForm {
     /// The program, which speaks on its standard input and output.
-    pub(crate) command: Option<McpCommandForm>,
+    pub(crate) command: Option<McpProgramForm>,
     /// The address of a server that speaks streamable HTTP.
     pub(crate) url: Option<String>,
     /// For a `url`: headers of each request.
@@ -391,7 +391,7 @@ pub(crate) struct McpForm {
     pub(crate) approved: Option<String>,
     /// The time that a call may take, as in `30s`; `1m` by default.
     pub(crate) timeout: Option<TimeSpan>,
-    /// The time that the server may take to start and to list its tools; `1m` by default.
+    /// The time that the server may take to start and to list its tools; by default `1m`, and `10s` for a `url`.
     pub(crate) start_timeout: Option<TimeSpan>,
 }
 
@@ -411,8 +411,29 @@ pub(crate) struct OAuthForm {
     pub(crate) port: Option<u16>,
 }
 
+/// A program that is a server: alone, or with its environment.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum McpProgramForm {
+    /// The program and its arguments.
+    Argv(Vec<String>),
+    /// With its environment.
+    Full(McpCommandForm),
+}
+
+by_type!(McpProgramForm, "list or object", list => McpProgramForm::Argv, table => McpProgramForm::Full);
+
+impl McpProgramForm {
+    pub(crate) fn command(&self) -> McpCommandForm {
+        match self {
+            McpProgramForm::Full(form) => form.clone(),
+            McpProgramForm::Argv(argv) => McpCommandForm { argv: argv.clone(), ..McpCommandForm::default() },
+        }
+    }
+}
+
 /// A program that is a server.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct McpCommandForm {
     /// The program and its arguments. A program with a slash is found from the file's folder, others in PATH.

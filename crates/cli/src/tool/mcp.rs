@@ -41,7 +41,7 @@ pub(crate) fn toolset(
 ) -> Option<Toolset> {
     let before = faults.count();
     let builder = match (&form.command, &form.url) {
-        (Some(command), None) => command_of(name, command, folder, faults),
+        (Some(command), None) => command_of(name, &command.command(), folder, faults),
         (None, Some(url)) => remote(name, url, form, faults),
         (None, None) => {
             faults.add_to_whole("invalid server: expected `command` or `url`");

@@ -12,7 +12,7 @@ use super::{EndedInvocation, TurnRunner, TurnSubject};
 use crate::args::BusyPolicy;
 use crate::argument_text::shell_quoted;
 use crate::error::{CommandEnding, StoredMessageError, UsageError, chain};
-use crate::other_process::OtherProcess;
+use crate::other_process::{OtherProcess, with_short_workers};
 use crate::show::{self, counted};
 
 impl TurnRunner<'_> {
@@ -49,6 +49,7 @@ impl TurnRunner<'_> {
             );
         }
         let until = show::moment(until);
+        let worker = with_short_workers(worker);
         show::aside(&format!("{worker} is at work in the session, until {until} at least; {what}"));
     }
 

@@ -165,9 +165,9 @@ fn a_label_stands_wherever_a_version_does() {
     room.check(
         "fork a.toml -s s1 --at asked --to f1",
         expect![[r#"
-        f1
-        | continue: stepfold chat a.toml --session f1
-    "#]],
+            f1
+            | continue: stepfold resume a.toml --session f1
+        "#]],
     );
     room.check(
         "rewind a.toml -s s1 called",

@@ -200,7 +200,7 @@ fn a_session_that_another_process_works_in_is_refused_or_taken_over() {
     let said = room.say("sessions a.toml", "");
     assert!(said.contains(", running"), "{said}");
     let said = room.say("resume a.toml --when-claimed refuse", "");
-    assert!(said.contains("session a/local/s1: claimed by "), "{said}");
+    assert!(said.contains("session a/local/s1: claimed by worker process "), "{said}");
     assert!(said.contains("`stepfold resume a.toml --session s1 --when-claimed take-over`"), "{said}");
     assert!(said.ends_with("exit 1\n"), "{said}");
     let said = room.say("resume a.toml --when-claimed take-over", "");
@@ -295,7 +295,7 @@ fn a_process_that_is_stopped_for_a_while_keeps_its_session() {
     // tidy: allow sleep, because it is about a process that does nothing for longer than a claim once held.
     std::thread::sleep(std::time::Duration::from_secs(3));
     let said = room.say("resume a.toml --when-claimed refuse", "");
-    assert!(said.contains("session a/local/s1: claimed by "), "{said}");
+    assert!(said.contains("session a/local/s1: claimed by worker process "), "{said}");
     send("-CONT", &child);
     drop(gate);
     let output = child.wait_with_output().unwrap();
@@ -323,14 +323,17 @@ fn a_session_that_another_process_works_in_is_deleted_or_rewound_only_by_taking_
     let (room, child, gate) = at_work("at_most_once");
     for line in ["delete a.toml -s s1 --when-claimed refuse", "rewind a.toml --when-claimed refuse 1"] {
         let said = room.say(line, "");
-        assert!(said.contains("session a/local/s1: claimed by "), "{line}: {said}");
+        assert!(said.contains("session a/local/s1: claimed by worker process "), "{line}: {said}");
         assert!(
             said.contains("with `--when-claimed take-over`") && said.ends_with("exit 1\n"),
             "{line}: {said}"
         );
     }
     let said = room.say("state set a.toml k=1", "");
-    assert!(said.contains("session a/local/s1: claimed by ") && said.ends_with("exit 1\n"), "{said}");
+    assert!(
+        said.contains("session a/local/s1 is claimed by process ") && said.ends_with("exit 1\n"),
+        "{said}"
+    );
     let said = room.say("delete a.toml -s s1 --when-claimed take-over", "");
     assert!(said.starts_with("session s1 is deleted"), "{said}");
     drop(gate);

@@ -41,3 +41,21 @@ fn the_page_about_the_command_is_true() {
     assert!(commands > 5, "the page shows commands");
     expect_file!["../../../../docs/cli.md"].assert_eq(&told);
 }
+
+/// The page names each handler: those that an error about an unknown one lists.
+#[test]
+fn the_page_about_the_command_names_all_handlers() {
+    let room = Room::new("[state.a]\ntype = \"array\"\nhandler = \"no such handler\"", "");
+    let said = room.say("check a.toml", "");
+    let listed = said.split_once("handlers: ").unwrap_or_else(|| panic!("{said}")).1;
+    let listed = listed.split_once(" at ").unwrap().0;
+    let page = include_str!("../../../../docs/cli.md");
+    let handlers: Vec<&str> = listed.split(", ").map(|name| name.split('(').next().unwrap()).collect();
+    assert!(handlers.len() >= 10, "{listed}");
+    for handler in handlers {
+        assert!(
+            page.contains(&format!("`{handler}`")) || page.contains(&format!("`{handler}(")),
+            "{handler}"
+        );
+    }
+}

@@ -320,7 +320,7 @@ fn all_that_works_with_a_session_works_with_that_of_a_graph() {
         "fork g.toml --at 12 --to s2",
         expect![[r#"
             s2
-            | continue: stepfold chat g.toml --session s2
+            | continue: stepfold resume g.toml --session s2
         "#]],
     );
     room.check(

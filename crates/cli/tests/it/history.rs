@@ -368,6 +368,76 @@ fn a_paused_run_is_edited_and_continues() {
     );
 }
 
+/// A fork with another result begins where that result was stored, and continues with it.
+#[test]
+fn a_fork_may_have_other_results() {
+    let room = room();
+    room.check(
+        "fork a.toml -s s1 --to f1 --with c1=100 --with 'c2={\"number\": 200}'",
+        expect![[r#"
+        f1
+        | continue: stepfold resume a.toml --session f1
+    "#]],
+    );
+    room.say("resume a.toml --session f1", "");
+    room.check(
+        "inspect a.toml --session f1",
+        expect![[r#"
+        session f1 of a/local, version 6
+        head 6:DIGEST
+        forked from s1 at version 4
+
+            1  began     user:      look
+            2  replied   assistant: > c1 see(number=1)   > c2 see(number=2)
+            3  answered  (c1 see)
+            4  answered  tool c1 see: {"number": 1}
+                         tool c2 see: {"number": 2}
+                         ~ seen: unset -> [1,2]
+            5  edited    by local
+                         tool c1 see: 100
+                         tool c2 see: {"number": 200}
+            6  replied   assistant: Seen.
+
+        seen = [1,2]  (version 4, merge_lists, the last of 2 writes)
+    "#]],
+    );
+    room.check(
+        "fork a.toml -s s1 --to f2 --with c9=1",
+        expect![[r#"
+        | error: unknown call `c9` of session s1; `stepfold inspect` shows the calls
+        exit 2
+    "#]],
+    );
+    // At a version where it cannot be, there is no fork either.
+    room.check(
+        "fork a.toml -s s1 --to f2 --at 2 --with c1=1",
+        expect![[r#"
+        | error: invalid edit of the result of call `c1`: it has not run yet; reject it, or let it run
+        exit 2
+    "#]],
+    );
+    room.check(
+        "fork a.toml -s s1 --to f2 --with c1",
+        expect![[r#"
+        | error: `c1` is not of the form KEY=VALUE
+        exit 2
+    "#]],
+    );
+    let forks = room.say("forks a.toml -s s1", "");
+    assert!(forks.starts_with("f1 ") && forks.lines().count() == 1, "{forks}");
+}
+
+/// The command that continues a fork depends on where its history ends.
+#[test]
+fn a_fork_says_how_it_continues() {
+    let room = room();
+    for (at, command) in [(2, "resume"), (3, "resume"), (5, "chat")] {
+        let said = room.say(&format!("fork a.toml -s s1 --at {at} --to f{at}"), "");
+        let expected = format!("f{at}\n| continue: stepfold {command} a.toml --session f{at}\n");
+        assert_eq!(said, expected);
+    }
+}
+
 #[test]
 fn state_is_written_between_runs_by_its_handlers() {
     let room = room();

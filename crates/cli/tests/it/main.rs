@@ -30,6 +30,7 @@ mod logins;
 mod mcp;
 mod mcp_http;
 mod migrations;
+mod new;
 mod outcomes;
 #[path = "../../../session-scopes/tests/it/server.rs"]
 #[allow(dead_code, clippy::print_stderr, reason = "the store's own tests use the rest")]

@@ -308,3 +308,82 @@ fn resources_and_prompts_are_listed_read_and_sent() {
     let said = room.say("inspect a.toml --session s", "");
     assert!(said.contains("tea: 3"), "{said}");
 }
+
+/// A server that does not start is one line: its name, the reason, and what to do.
+#[test]
+fn a_server_that_does_not_start_is_one_line() {
+    // Connections are accepted, and never answered.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = format!("url = \"http://{}/mcp\"\nstart_timeout = \"300ms\"", mute.local_addr().unwrap());
+    let check = |server: &str, expect: expect_test::Expect| {
+        let room = Room::new(&format!("[mcp.shop]\n{server}"), "assistant: Well.");
+        let said = room.say("run a.toml go --session s", "");
+        let rest =
+            "| what was done is stored; continue with\n|   stepfold resume a.toml --session s\nexit 1\n";
+        let line = said.strip_prefix("| session s\n").and_then(|said| said.strip_suffix(rest));
+        expect.assert_eq(line.unwrap_or(&said));
+    };
+    check(
+        "command = [\"no-such-program-here\"]",
+        expect![[r#"
+        | error: the run failed after 0 steps: tools of the step could not be listed: toolset "shop" failed to list its tools: MCP server `shop` could not be started: program no-such-program-here not found in PATH; install it, or write its path
+    "#]],
+    );
+    check(
+        "command = { argv = [\"/\"] }",
+        expect![[r#"
+        | error: the run failed after 0 steps: tools of the step could not be listed: toolset "shop" failed to list its tools: MCP server `shop` could not be started: program / could not be run: Permission denied (os error 13)
+    "#]],
+    );
+    check(
+        "command = [\"false\"]",
+        expect![[r#"
+        | error: the run failed after 0 steps: tools of the step could not be listed: toolset "shop" failed to list its tools: MCP server `shop` could not be started: the process ended (exit status: 1)
+    "#]],
+    );
+    check(
+        "command = [\"sleep\", \"60\"]\nstart_timeout = \"300ms\"",
+        expect![[r#"
+        | error: the run failed after 0 steps: tools of the step could not be listed: toolset "shop" failed to list its tools: MCP server `shop` did not answer `initialize` within 300ms; raise `start_timeout`, or check what delays the server
+    "#]],
+    );
+    check(
+        "url = \"http://127.0.0.1:1/mcp\"",
+        expect![[r#"
+        | error: the run failed after 0 steps: tools of the step could not be listed: toolset "shop" failed to list its tools: MCP server `shop` could not be started: no connection to http://127.0.0.1:1/mcp: Connection refused (os error 111); check the URL, and that the server runs
+    "#]],
+    );
+    check(
+        &mute,
+        expect![[r#"
+        | error: the run failed after 0 steps: tools of the step could not be listed: toolset "shop" failed to list its tools: MCP server `shop` did not answer `initialize` within 300ms; raise `start_timeout`, or check what delays the server
+    "#]],
+    );
+}
+
+/// A program without more is a list, as it is for a tool.
+#[test]
+fn a_command_may_be_a_list() {
+    let room = room("", "Orders.");
+    let this = std::env::current_exe().unwrap();
+    let words = format!(
+        "[\"env\", \"{DESCRIPTION}=Orders.\", \"{ENDED}={}\", \"{}\", \"--exact\", \"mcp::serves\", \"--nocapture\"]",
+        room.path("ended").display(),
+        this.display()
+    );
+    room.write("a.toml", &format!("model = \"script:a.script\"\n[mcp.shop]\ncommand = {words}\n"));
+    let said = room.say("run a.toml tea --session s", "");
+    assert!(said.starts_with("Ordered.\n"), "{said}");
+    room.write(
+        "b.toml",
+        "model = \"script:a.script\"\n[mcp.shop]\ncommand = \"x\"\n[mcp.none]\ncommand = []\n",
+    );
+    room.check(
+        "check b.toml",
+        expect![[r#"
+        b.toml:3:1: expected list or object, found string
+        b.toml:4:6: the command names no program
+        exit 2
+    "#]],
+    );
+}

@@ -89,3 +89,73 @@ fn other_hosts_are_served_with_tokens_only() {
     let made = room.say("token --user ada --role read", "");
     assert!(made.contains("ada") && made.contains("read") && made.contains("stepfold_"), "{made}");
 }
+
+/// A line that `token` prints is one that `serve` reads in the same way; the others are refused before.
+#[test]
+fn a_token_is_made_only_for_a_line_that_can_be_read() {
+    let room = Room::new("", "");
+    for (words, user, name) in
+        [("--user ada", "ada", "ada"), ("--user #ada --name 'Ada of the shop'", "#ada", "Ada of the shop")]
+    {
+        let made = room.command(&format!("--json token {words}")).output().unwrap().stdout;
+        let made: Value = serde_json::from_slice(&made).unwrap();
+        let tokens = stepfold::server::http::Tokens::parse(made["line"].as_str().unwrap()).unwrap();
+        let known = tokens.find(made["token"].as_str().unwrap()).unwrap();
+        assert_eq!((known.user().as_str(), known.name()), (user, name));
+    }
+    room.check(
+        "token --user 'a b'",
+        expect![[r#"
+            | error: invalid user `a b`: must not have spaces, which a file of tokens cannot hold
+            exit 2
+        "#]],
+    );
+    for (words, why) in [
+        ("--user 'a\tb'", "invalid user"),
+        ("--user ''", "user"),
+        ("--name ''", "invalid name"),
+        ("--name ' ada'", "invalid name"),
+        ("--name 'ada\nbob'", "invalid name"),
+    ] {
+        let said = room.say(&format!("token {words}"), "");
+        assert!(
+            said.contains(why) && said.ends_with("exit 2\n") && !said.contains("sha256"),
+            "{words}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_file_of_tokens_that_lets_nobody_in_is_refused() {
+    let room = Room::new("", "");
+    room.write("empty", "# none yet\n\n");
+    room.check(
+        "serve a.toml --bind 127.0.0.1:0 --tokens empty",
+        expect![[r#"
+            | error: empty: missing tokens; add lines of `stepfold token`
+            exit 2
+        "#]],
+    );
+    room.check(
+        "serve a.toml --bind 127.0.0.1:0 --tokens gone",
+        expect![[r#"
+            | error: file of tokens gone could not be read: No such file or directory (os error 2)
+            exit 2
+        "#]],
+    );
+    let said = room.say("serve a.toml --bind nowhere", "");
+    assert!(said.contains("expected HOST:PORT") && said.ends_with("exit 2\n"), "{said}");
+    let said = room.say("work a.toml --metrics nowhere", "");
+    assert!(said.contains("expected HOST:PORT") && said.ends_with("exit 2\n"), "{said}");
+}
+
+#[test]
+fn a_host_may_be_named() {
+    let room = Room::new("", "assistant: area 3");
+    let mut child = room.command("--json serve a.toml --bind localhost:0").spawn().unwrap();
+    let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let told: Value = serde_json::from_str(&line).unwrap();
+    assert!(told["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{told}");
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    child.wait().unwrap();
+}

@@ -103,6 +103,14 @@ fn a_store_that_does_not_exist_is_named_and_not_created() {
         assert!(notes.contains("typo.db") && output.status.code() == Some(2), "{line}: {notes}");
     }
     assert!(!room.path("typo").exists() && !room.path("typo.db").exists());
+    // Commands that begin a store do so in a folder that is there.
+    for line in ["run a.toml -s s1 hello", "chat a.toml -s s1", "serve a.toml --bind 127.0.0.1:0"] {
+        let expected = "| error: session store new/s.db could not be created: folder new not found; create it, or correct \
+                        `--store`\nexit 2\n";
+        assert_eq!(room.say(&format!("{line} --store new/s.db"), ""), expected, "{line}");
+        assert!(!room.path("new").exists());
+    }
+    fs::create_dir(room.path("new")).unwrap();
     let said = room.say("run a.toml -s s1 --store new/s.db hello", "");
     assert!(said.starts_with("One.") && room.path("new/s.db").exists(), "{said}");
 }

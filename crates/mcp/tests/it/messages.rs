@@ -25,7 +25,7 @@ fn every_error_message() {
         invalid MCP server `stalls`: missing program
         MCP server `stalls` could not be started: program `stalls-mcp` not found
         MCP server `stalls` requires authorization: not signed in; sign in with `Server::sign_in`
-        MCP server `stalls` did not answer `tools/list` within 30s; raise the timeout, or check what delays the server
+        MCP server `stalls` did not answer `tools/list` within 30s; raise `start_timeout`, or check what delays the server
         MCP server `stalls` failed to answer `tools/call`: connection closed
         MCP server `stalls` offers more than 128 tools; raise the limit, or use another server
     "]]

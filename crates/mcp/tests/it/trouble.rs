@@ -22,7 +22,7 @@ async fn a_server_that_dies_at_start_says_why() {
 #[tokio::test]
 async fn a_program_that_is_not_there_is_an_error() {
     let error = McpServer::command("gone", ["/no/such/program"]).build().unwrap().start().await.unwrap_err();
-    let expected = "MCP server `gone` could not be started: No such file or directory (os error 2)";
+    let expected = "MCP server `gone` could not be started: program /no/such/program not found; install it, or correct its path";
     assert_eq!(error.to_string(), expected);
 }
 
@@ -157,7 +157,10 @@ async fn a_server_that_cannot_be_restarted_is_a_failed_call_that_was_not_made() 
     assert_eq!(call(&server, "die", json!({})).await.status, CallStatus::Unknown);
     std::fs::remove_file(&program).unwrap();
     let line = line_of(&crate::kit::call_with(&tools, "other", json!({})).await);
-    let expected = "Failed(Error): tool 'other' was not called: MCP server `peer` could not be started: \
-                    No such file or directory (os error 2)";
+    let expected = format!(
+        "Failed(Error): tool 'other' was not called: MCP server `peer` could not be started: program {} not found; \
+         install it, or correct its path",
+        program.display()
+    );
     assert_eq!(line, expected);
 }

@@ -275,6 +275,11 @@ impl Tokens {
         Ok(Tokens(known))
     }
 
+    /// Returns whether there are no tokens: such a server refuses everyone.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The principal of a token. It takes the same time wherever a token stands.
     pub fn find(&self, token: &str) -> Option<&Principal> {
         let hash = hash(token);
