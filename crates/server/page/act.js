@@ -75,6 +75,7 @@ export function Composer() {
 
 /** Opens a dialog. @param {string} name @param {import("./types").Know["about"]} [about] */
 export const open = (name, about) => {
+  if (name === "new" && !know.app) return;
   Object.assign(know, { dialog: name, about });
   store.changed();
 };
@@ -129,20 +130,20 @@ function Dialog({ title, children }) {
     <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
 }
 
-/** A form of a dialog. @param {{ title: string, word: string, submit: () => Promise<any>, wrong?: string, isDanger?: boolean, cancel?: string, children?: any }} props */
-function Ask({ title, word, submit, wrong, isDanger, cancel = "Cancel", children }) {
+/** A form of a dialog, which may have a second button that does it in another way. @param {{ title: string, word: string, other?: string, submit: (isOther: boolean) => Promise<any>, wrong?: string, isDanger?: boolean, cancel?: string, children?: any }} props */
+function Ask({ title, word, other, submit, wrong, isDanger, cancel = "Cancel", children }) {
   const [fault, setFault] = useState("");
   return html`<${Dialog} title=${title}><form onSubmit=${async (event) => {
     event.preventDefault();
     const dialog = know.dialog;
     if (wrong) return;
-    const done = await submit();
+    const done = await submit(event.submitter?.name === "other");
     if (know.dialog !== dialog) return;
     if (done) close();
     else setFault(store.takeNote());
   }}>${children}
     ${(wrong?.trim() || fault) && html`<p class="wrong" role="alert">${wrong?.trim() || fault}</p>`}
-    <div class="buttons"><button class=${isDanger ? "main danger" : "main"} disabled=${!!wrong}>${word}</button><button type="button" onClick=${close}>${cancel}</button></div></form><//>`;
+    <div class="buttons"><button class=${isDanger ? "main danger" : "main"} disabled=${!!wrong}>${word}</button>${other && html`<button name="other" disabled=${!!wrong}>${other}</button>`}<button type="button" onClick=${close}>${cancel}</button></div></form><//>`;
 }
 
 export function Dialogs() {
@@ -173,11 +174,12 @@ function Field({ label, value, set, hint, rows }) {
 
 function Fork() {
   const at = lookedAt();
-  const [id, setId] = useState(`${know.view.session}-v${at}`);
+  const isOpen = at > 0 && (at === know.version ? know.detail?.unfinished : !store.rowAt(at)?.exit);
+  const [id, setId] = useState(() => store.forkName(at));
   const [set, setSet] = useState("");
   const { value, wrong } = set.trim() ? typed(set) : { value: undefined, wrong: "" };
-  return html`<${Ask} title=${`Fork at v${at}`} word="Fork" wrong=${wrong} submit=${() => store.fork(at, id, { set: value })}>
-    <p>A new session that shares the history up to v${at}. Finished calls are not run again.</p>
+  return html`<${Ask} title=${`Fork at v${at}`} word="Fork" other=${isOpen && "Fork and run"} wrong=${wrong} submit=${(run) => store.fork(at, id, { set: value, run })}>
+    <p>A new session that shares the history up to v${at}. Finished calls are not run again.${isOpen && " Its open run waits for Resume, or runs at once."}</p>
     <${Field} label="Name" value=${id} set=${setId} />
     <${Field} label="State changes (JSON, optional)" rows=${3} value=${set} set=${setSet} hint='For example {"counted": 10}' /><//>`;
 }
@@ -185,11 +187,11 @@ function Fork() {
 /** A fork in which a call runs with other arguments. */
 function OtherArguments() {
   const { version = 0, call = { id: "", name: "", arguments: {} } } = know.about ?? {};
-  const [id, setId] = useState(`${know.view.session}-v${version}-${call.id}`);
+  const [id, setId] = useState(() => store.forkName(version, `-${call.id}`));
   const [text, setText] = useState(editable(call.arguments));
   const { value, wrong } = typed(text);
-  return html`<${Ask} title=${`Fork with other arguments of ${call.name}`} word="Fork" wrong=${wrong} submit=${() => store.fork(version, id, { arguments: { [call.id]: value } })}>
-    <p>A new session at v${version}, before the call ran. Resume runs it with these arguments; the model is told that they were changed.</p>
+  return html`<${Ask} title=${`Fork with other arguments of ${call.name}`} word="Fork" other="Fork and run" wrong=${wrong} submit=${(run) => store.fork(version, id, { arguments: { [call.id]: value }, run })}>
+    <p>A new session at v${version}, before the call ran. Resume, or <b>Fork and run</b>, runs it with these arguments; the model is told that they were changed.</p>
     <${Field} label="Name" value=${id} set=${setId} />
     <${Field} label="Arguments (JSON)" rows=${5} value=${text} set=${setText} /><//>`;
 }
@@ -235,7 +237,7 @@ function Edit() {
   const [text, setText] = useState(editable(values[key] ?? null));
   const { value, wrong } = typed(text);
   const isHere = at === know.version && !know.detail?.running;
-  const name = `${know.view.session}-v${at}-edited`;
+  const [name] = useState(() => store.forkName(at, "-edited"));
   return html`<${Ask} title="Edit a value" word=${isHere ? "Write" : "Write in a fork"} wrong=${wrong}
     submit=${() => (isHere ? store.edit({ [key]: value }) : store.fork(at, name, { set: { [key]: value } }))}>
     <p>${isHere ? "The write is a commit of its own." : `v${at} is not the newest version: the fork ${name} gets the value.`}</p>
@@ -262,7 +264,7 @@ function EditResult() {
   const text = changed ?? editable(found?.result ?? "");
   const { value, wrong } = isRead ? typed(text) : { value: undefined, wrong: " " };
   const isHere = at === know.version && know.detail?.unfinished && !know.detail?.running;
-  const name = `${know.view.session}-v${at}-edited`;
+  const [name] = useState(() => store.forkName(at, "-edited"));
   return html`<${Ask} title="Edit a recorded result" word=${isHere ? "Write" : "Write in a fork"} wrong=${call ? wrong : "No call has a result yet."}
     submit=${() => (isHere ? store.editResults({ [call]: value }) : store.fork(at, name, { results: { [call]: value } }))}>
     <p>The model reads the new result from then on; the call is not made again.</p>

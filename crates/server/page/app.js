@@ -71,17 +71,18 @@ function lost() {
   const { view } = know;
   if (view.invalid) return html`The address <code>${view.invalid}</code> is invalid: each <code>%</code> must begin a character in percent encoding.`;
   if (know.ready && view.app && !know.app) return html`There is no agent <code>${view.app}</code>.`;
-  return know.isAbsent && html`There is no session <code>${view.session}</code> of ${view.app}.`;
+  return know.isAbsent && html`The session <code>${view.session}</code> of ${view.app} is unknown: it was deleted, has another name, or belongs to another user. Choose one in the list, or create one with New.`;
 }
 
 /** @param {{ why: any }} props */
 const Nowhere = ({ why }) => html`<div class="empty" role="alert"><h1>Nothing here</h1><p>${why}</p>
   <button type="button" class="main" onClick=${() => store.go({ app: know.app?.app ?? know.apps[0]?.app, session: undefined })}>All sessions</button></div>`;
 
-/** Without a session: what there is to do. */
+/** Without a session: what there is to do. Without an agent, nothing can be created. */
 function Welcome() {
+  if (!know.app) return know.ready && html`<div class="empty"><h1>No agent</h1><p>${know.trouble ? "The agents could not be read." : "The server has none for you."}</p><button type="button" class="main" onClick=${() => store.enter()}>Try again</button></div>`;
   const stopped = know.apps.flatMap(({ app }) => (know.stopped[app] ?? []).slice(0, 5).map((row) => ({ ...row, app })));
-  return html`<div class="empty"><h1>${know.view.app ?? "No app"}</h1><${About} />
+  return html`<div class="empty"><h1>${know.view.app}</h1><${About} />
     <p>A session is a sequence of steps, and every step is kept. Open one and drag the bar above its steps to go back. Each value of the state names the call that wrote it. <b>Fork here</b> continues from any step without repeating finished calls.</p>
     ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ app: row.app, session: row.id })}>${row.id}</button>${row.app === know.view.app ? "" : ` of ${row.app}`} ${STOPPED[store.statusOf(row)]}<br />`)}</p>`}
     <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`;

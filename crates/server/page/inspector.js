@@ -44,18 +44,20 @@ function State() {
 function Entry({ name, now, before }) {
   const value = now.values[name];
   const origin = now.origin?.[name];
-  const scope = scopeOf(name, origin);
+  const elsewhere = now.changed_elsewhere?.[name];
+  const last = origin ?? elsewhere;
+  const scope = scopeOf(name, last);
   const isShared = scope === "user" || scope === "app";
-  const isChanged = before && !before.error && (isShared ? origin?.version === now.version : !same(value, before.values[name]));
+  const isChanged = before && !before.error && (isShared ? last?.version === now.version : !same(value, before.values[name]));
   const isOpen = know.view.key === name;
   const toggle = () => go({ key: isOpen ? undefined : name }, true);
-  const handler = origin?.handler ?? know.app?.schema?.keys?.[name]?.handler;
+  const handler = last?.handler ?? know.app?.schema?.keys?.[name]?.handler;
   return html`<div class=${`entry${isChanged ? " changed" : ""}`}>
     <dt><button type="button" class="key" aria-expanded=${isOpen} title=${know.app?.schema?.keys?.[name]?.description ?? ""}
       onClick=${toggle}>${name}</button>
       ${isShared && html`<span class="tag" title="Shared with other sessions: the value as it is now, not at this version">${scope} scope · current value</span>`}</dt>
     <dd>${isChanged && !isShared && html`<span class="before"><${Value} value=${before.values[name]} most=${600} /></span><span aria-label="becomes" class="arrow"> → </span>`}<${Value} value=${value} most=${isOpen ? 20_000 : 600} /></dd>
-    <dd class="blame">${origin ? html`<${Blame} origin=${origin} open=${toggle} />` : html`<span>${isShared ? "written in another session" : "default value"}${handler && ` · merged by ${handlerWord(handler)}`}</span>`}</dd>
+    <dd class="blame">${last ? html`${elsewhere && html`<span title="By another session, or a step that is later or was rewound">changed elsewhere too · last here: </span>`}<${Blame} origin=${last} open=${toggle} />` : html`<span>${isShared ? `not written by a step up to v${now.version}` : "default value"}${handler && ` · merged by ${handlerWord(handler)}`}</span>`}</dd>
     ${isOpen && html`<dd><${History} name=${name} /></dd>`}
   </div>`;
 }

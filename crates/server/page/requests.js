@@ -138,7 +138,9 @@ function Request({ request, chosen, isOne, reading, open, skip, decide }) {
   }, [mode]);
   const why = typeof request.reason === "string" ? request.reason : Object.keys(request.reason ?? {})[0] ?? "";
   const { value, wrong } = mode === "change" ? typed(text) : { value: undefined, wrong: "" };
-  const facts = [nameOf(request.id).replaceAll("/", " › "), WHY[why] ?? why.replaceAll("_", " "), request.times && `the reply makes this call ${request.times} times`, request.deadline && `until ${request.deadline}`];
+  const id = nameOf(request.id).replaceAll("/", " › ");
+  // A node that asks is named once.
+  const facts = [id.startsWith(`${request.call.name} › `) ? id.slice(request.call.name.length + 1) : id, WHY[why] ?? why.replaceAll("_", " "), request.times && `the reply makes this call ${request.times} times`, request.deadline && `until ${request.deadline}`];
   return html`<div class="request" ref=${box}>
     <p><b>${allVisible(request.call.name)}</b> <span class="quiet">${facts.filter(Boolean).join(" · ")}</span></p>
     ${request.message && html`<p class="asks" dir="auto">${request.message}</p>`}

@@ -10,7 +10,7 @@ export function Sessions() {
   const open = (/** @type {string} */ session) => go({ session });
   return html`<nav class="sessions" aria-label="Sessions">
     <div class="top">
-      ${know.apps.length > 1 ? html`<label class="quiet" for="app">Agent</label><select id="app" title="In brackets: sessions that wait, or were interrupted" value=${view.app} onChange=${(event) => go({ app: event.currentTarget.value, session: undefined })}>${know.apps.map(({ app }) => html`<option value=${app}>${app}${know.stopped[app]?.length ? ` (${know.stopped[app].length})` : ""}</option>`)}</select>`
+      ${know.apps.length > 1 ? html`<label class="quiet" for="app">Agent</label><select id="app" title="Open: sessions that wait, failed, or were interrupted" value=${view.app} onChange=${(event) => go({ app: event.currentTarget.value, session: undefined })}>${know.apps.map(({ app }) => html`<option value=${app}>${app}${know.stopped[app]?.length ? ` (${know.stopped[app].length} open)` : ""}</option>`)}</select>`
       : html`<b class="app">${view.app}</b>`}
     </div>
     <div class="top"><input id="search" type="search" dir="auto" aria-label="Search sessions" placeholder="Search" value=${know.search} onInput=${(event) => search(event.currentTarget.value)}
@@ -19,9 +19,9 @@ export function Sessions() {
         open(found[0].id);
         search("");
       }} />
-      <button type="button" onClick=${() => openDialog("new")} title="n">New</button>
+      <button type="button" disabled=${!know.app} onClick=${() => openDialog("new")} title="n">New</button>
     </div>
-    ${!found.length && know.ready && html`<p class="quiet">${know.search ? "No session fits." : "No session yet: make one with New."}</p>`}
+    ${!found.length && know.app && html`<p class="quiet">${know.search ? "No session fits." : "No session yet: make one with New."}</p>`}
     <ul>${found.map((row) => html`<li key=${row.id}><a href=${`#/${encodeURIComponent(view.app ?? "")}/${encodeURIComponent(row.id)}`} aria-current=${row.id === view.session ? "page" : undefined}
       onClick=${(event) => {
         if (event.metaKey || event.ctrlKey || event.shiftKey) return;

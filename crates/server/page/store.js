@@ -92,12 +92,16 @@ export function go(part, isStep = false) {
   arrived(view);
 }
 
+/** The view of an address: one without an app is that of the app in view, or else of the first one with a session that needs a person. @param {View} view @returns {View} */
+function whole(view) {
+  const first = know.apps.find(({ app }) => know.stopped[app]?.length) ?? know.apps[0];
+  return view.app ? view : { ...view, app: know.app?.app ?? first?.app };
+}
+
 /** @param {View} view */
 function arrived(view) {
   const before = know.view;
-  // An address without an app is that of the app in view.
-  if (!view.app) view = { ...view, app: before.app };
-  know.view = view;
+  know.view = view = whole(view);
   if (view.app !== before.app) openApp();
   if (view.app !== before.app || view.session !== before.session) openSession();
   else look();
@@ -111,19 +115,25 @@ const still = () => {
   return () => know.view.session === session && know.view.app === app;
 };
 
-/** Begins: logs in with the token of the address, if there is one. */
-export async function start() {
+/** Logs in with the token of the address, if there is one, which is then that of the start. */
+async function logIn() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (token) {
-    know.view = read("");
-    history.replaceState(null, "", write(know.view));
-    try {
-      await ask("POST", "/login", { token });
-    } catch {
-      know.locked = "The token is unknown: was the server started again?";
-    }
+  if (!token) return false;
+  know.view = whole(read(""));
+  history.replaceState(null, "", write(read("")));
+  try {
+    await ask("POST", "/login", { token });
+  } catch {
+    know.locked = "The token is unknown: was the server started again?";
   }
-  addEventListener("popstate", () => arrived(read(location.hash)));
+  return true;
+}
+
+/** Begins. */
+export async function start() {
+  await logIn();
+  // The printed address may be opened in the tab of the page.
+  addEventListener("popstate", async () => ((await logIn()) ? enter() : arrived(read(location.hash))));
   document.addEventListener("visibilitychange", () => (document.hidden ? unfollow() : catchUp()));
   addEventListener("online", () => catchUp());
   await enter();
@@ -137,10 +147,8 @@ export async function enter(token) {
     know.locked = null;
     know.ready = true;
     const finding = findStopped();
-    if (!know.view.app && know.apps.length) {
-      await finding;
-      know.view = { ...know.view, app: (know.apps.find(({ app }) => know.stopped[app]?.length) ?? know.apps[0]).app };
-    }
+    if (!know.view.app) await finding;
+    know.view = whole(know.view);
     await Promise.all([openApp(), openSession()]);
   } catch (error) {
     know.ready = true;
@@ -367,6 +375,7 @@ function listen() {
 /** A tab that was hidden gave up its stream. */
 function catchUp() {
   if (know.locked || document.hidden) return;
+  if (!know.me) return void enter();
   listSessions();
   if (!know.detail) return listen();
   readDetail();
@@ -563,8 +572,16 @@ async function make(how, done) {
 }
 /** @param {string} id @param {any} [values] */
 export const create = (id, values) => make(() => post(`${appPath(know.view.app)}/sessions`, { ...(id && { id }), values }));
-/** @param {number} at @param {string} id @param {{ set?: any, results?: any, arguments?: any }} changes */
+/** @param {number} at @param {string} id @param {{ set?: any, results?: any, arguments?: any, run?: boolean }} changes */
 export const fork = (at, id, changes) => make(() => post(`${base()}/fork`, { at, ...(id && { id }), ...changes }), `Forked at v${at}. Finished calls are not run again.`);
+/** A name for a fork that no known session has. @param {number} at @param {string} [what] */
+export function forkName(at, what = "") {
+  const name = `${know.view.session}-v${at}${what}`;
+  const taken = new Set([...know.sessions, ...know.forks].map((one) => one.id));
+  let free = name;
+  for (let number = 2; taken.has(free); number += 1) free = `${name}-${number}`;
+  return free;
+}
 export async function remove() {
   const path = base();
   const id = know.view.session;

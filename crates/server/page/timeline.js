@@ -108,7 +108,7 @@ export function Timeline() {
   }
   return html`<div class="timeline">
     <div class="rows" ref=${box} role="tree" aria-label="Commits" tabindex="0" onKeyDown=${pressed}
-      aria-activedescendant=${selected >= first && selected < last ? `row-${rows[selected].version}` : undefined}
+      aria-owns=${rows.slice(first, last).map((row) => `row-${row.version}`).join(" ")} aria-activedescendant=${selected >= first && selected < last ? `row-${rows[selected].version}` : undefined}
       onScroll=${(event) => {
         const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
         setTop(Math.floor(scrollTop / HEIGHT / 4) * 4);

@@ -29,7 +29,7 @@ export interface Row {
 /** What the hooks of a point did. */
 export interface Hook { point: string; verdict: Json; answers?: (Item & { result: string })[]; wrote?: string[] }
 export interface Origin { version: number; handler?: string | null; writes: number; call_id?: string; tool?: string; node?: string; kind: string }
-export interface State { version: number; values: Record<string, Json>; origin?: Record<string, Origin>; error?: string }
+export interface State { version: number; values: Record<string, Json>; origin?: Record<string, Origin>; changed_elsewhere?: Record<string, Origin>; error?: string }
 export interface BlamedWrite extends Write { version: number; kind: string; at: string; before?: Json; after?: Json }
 export interface Comparison { common: number; left: Row[]; right: Row[]; aligned: { left?: number; right?: number; same: boolean }[]; first?: string | null; changed: { key: string; before?: Json; after?: Json }[] }
 export interface Shape { name: string; nodes: { name: string; agent?: string; is_tracked: boolean }[]; edges: { from: string; to: string; kind: string; of?: string }[] }

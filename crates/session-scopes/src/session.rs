@@ -9,14 +9,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use stepfold_state_core::List;
 use stepfold_state_core::chat::Transcript;
-use stepfold_state_core::state::{State, StoredValue, ValueRef};
+use stepfold_state_core::state::{State, StoredValue, ValueRef, Write};
 
+use crate::apply::catch_panics;
 use crate::digest::Digest;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
 use crate::ids::{LifeId, SessionId, SessionKey, WorkerId};
 use crate::schema::{Adopted, SessionSchema};
 use crate::scope::{ByScope, Scope, ScopeVersions, merged};
+use crate::store::WriteOrigin;
 use crate::time::Timestamp;
 
 /// A session at one version, as returned by a store. State and events are present if they were requested, and
@@ -192,6 +194,49 @@ impl Session {
             Scope::Session => values.session.get(key),
             Scope::Temp => None,
         }
+    }
+
+    /// Whether the value of a key, as it was read, is the result of these writes alone, in order.
+    ///
+    /// A session shares the values of `app:` and `user:` keys, and [reads](crate::GetSession::at_version) the current ones
+    /// at any version. The writes of its visible events name the origin of such a value only if they lead to it. A value
+    /// that another session has written again, equal to the one before, is not told apart. The value follows from no write
+    /// that does not fit the schema.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::{CreateSession, MemoryStore, SessionSchema, SessionStore, Timestamp};
+    /// use stepfold_state_core::state::{Handler, Schema};
+    ///
+    /// let schema = Schema::builder().key::<u64>("app:queries").handler(Handler::sum()).build()?;
+    /// let schema: SessionSchema = schema.into();
+    /// let request = CreateSession::new("my_app", "alice", &schema, Timestamp::from_micros(0))?;
+    /// let session = MemoryStore::new().create(request.values(json!({"app:queries": 6}))?).await?;
+    ///
+    /// let one = schema.schema().write("app:queries", 1)?;
+    /// let five = schema.schema().write("app:queries", 5)?;
+    /// assert!(!session.is_result_of("app:queries", [&one], &schema));
+    /// assert!(session.is_result_of("app:queries", [&one, &five], &schema));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    pub fn is_result_of<'a>(
+        &self,
+        key: &str,
+        writes: impl IntoIterator<Item = &'a Write>,
+        schema: &SessionSchema,
+    ) -> bool {
+        let folded = catch_panics(|| {
+            let mut value: Option<StoredValue> = None;
+            for write in writes {
+                let merged = schema.schema().merge(value.as_ref(), write);
+                value = merged.map_err(SessionError::state(WriteOrigin::NewSession))?;
+            }
+            Ok(value)
+        });
+        folded.is_ok_and(|value| value.as_ref().map(StoredValue::view) == self.get(key))
     }
 
     /// All stored values of all scopes as one JSON object, independent of any schema.

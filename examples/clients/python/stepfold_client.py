@@ -227,12 +227,13 @@ class ExportedLabel(TypedDict):
 
 
 class Fork(TypedDict):
-    """A fork. One with changes within a run, which waits for no decision then, is continued by the server at once; one without changes waits until it is resumed."""
+    """A fork, with or without changes. A run that is open at the version waits in it until it is resumed, or continues at once."""
 
     arguments: NotRequired[dict[str, Any]]
     at: NotRequired[int | None]
     id: NotRequired[str | None]
     results: NotRequired[dict[str, Any]]
+    run: NotRequired[bool]
     set: NotRequired[dict[str, Any]]
 
 
@@ -659,6 +660,7 @@ class StateEdit(TypedDict):
 class StateRow(TypedDict):
     """The state of a session at a version."""
 
+    changed_elsewhere: NotRequired[dict[str, OriginRow]]
     origin: NotRequired[dict[str, OriginRow] | None]
     values: dict[str, Any]
     version: int

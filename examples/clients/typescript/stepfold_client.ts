@@ -304,7 +304,7 @@ export interface ExportedLabel {
   version: number;
 }
 
-/** A fork. One with changes within a run, which waits for no decision then, is continued by the server at once; one without changes waits until it is resumed. */
+/** A fork, with or without changes. A run that is open at the version waits in it until it is resumed, or continues at once. */
 export interface Fork {
   /** Arguments of calls that have not begun at the version, by call: the fork runs these calls with them. */
   arguments?: Record<string, any>;
@@ -314,6 +314,8 @@ export interface Fork {
   id?: string | null;
   /** Results of calls that are changed in the fork, by call. */
   results?: Record<string, any>;
+  /** Continues the run that is open at the version at once, as `/resume` does; by default it waits. Without an effect if no run is open there, or if it waits for a decision. */
+  run?: boolean;
   /** Values that are changed in the fork, instead of those at the version. */
   set?: Record<string, any>;
 }
@@ -881,7 +883,9 @@ export interface StateEdit {
 
 /** The state of a session at a version. */
 export interface StateRow {
-  /** The last write of each key that the session itself has written, in the versions that are kept. */
+  /** The last write of other keys of scopes that the session shares, whose value is not the result of the visible writes alone: another session has changed it, or a step that is later, was rewound, or is not kept. Also of a key that a visible step has merged more than 64 KiB into. */
+  changed_elsewhere?: Record<string, OriginRow>;
+  /** The last write of each key that the session itself has written, in the versions that are kept: the origin of its value. */
   origin?: Record<string, OriginRow> | null;
   /** The values of the session, and those of scopes that it shares (`user:`, `app:`), which are always the current ones. */
   values: Record<string, any>;

@@ -163,6 +163,9 @@ studio(async (studio) => {
     await page.getByLabel('Result (JSON)').fill('{"area":3,"stalls":9}');
     await button('Write in a fork').click();
     await page.waitForURL(/v5-edited/);
+    // It waits, as its buttons say.
+    await page.getByText(/Stopped before/).waitFor();
+    await button('Resume').click();
     await page.getByRole('treeitem', { name: /result c2 ← .*9/ }).last().waitFor();
     await page.getByText('Area 3 has 8 stalls').first().waitFor();
 
@@ -172,10 +175,10 @@ studio(async (studio) => {
     await page.getByRole('tab', { name: 'Step' }).click();
     await button('Fork with other arguments…').click();
     await page.getByLabel('Arguments (JSON)').fill('{"area": 5, "stalls": "many"}');
-    await dialog().getByRole('button', { name: 'Fork' }).click();
+    await dialog().getByRole('button', { name: 'Fork', exact: true }).click();
     seen.misfit = await page.getByText(/invalid arguments/).innerText();
     await page.getByLabel('Arguments (JSON)').fill('{"area": 5, "stalls": 4}');
-    await dialog().getByRole('button', { name: 'Fork' }).click();
+    await dialog().getByRole('button', { name: 'Fork and run' }).click();
     await page.waitForURL(/v8-c3/);
     await page.getByRole('treeitem', { name: /Area 5 has/ }).first().waitFor();
     await page.getByRole('tab', { name: 'State' }).click();

@@ -52,7 +52,7 @@ example(async (studio) => {
     // A fork within two clicks: from before the call that was wrong.
     await row(/calls validate_sql.*z\.lat < 0/).click();
     await button('Fork here').click();
-    await page.getByRole('dialog').getByRole('button', { name: 'Fork' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Fork', exact: true }).click();
     await page.waitForURL(/a-wrong-query-v\d+/);
     await page.getByText(/Stopped before validate_sql/).waitFor();
     await button('Resume').click();
@@ -78,7 +78,7 @@ example(async (studio) => {
     await page.getByRole('link', { name: /^a-plan-to-approve .*waiting$/ }).waitFor();
     seen.research = await sessions();
     await choose('a-plan-to-approve');
-    await page.getByText('accept › plan · a node asks').waitFor();
+    await page.getByText('› plan · a node asks').waitFor();
     await button('Approve').click();
     // The searches of the branches side by side, which have the same ids, each with its branch; and what comes after them.
     await page.getByText('research#2 › c2 · the tool requires approval').waitFor();

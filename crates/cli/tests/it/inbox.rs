@@ -317,7 +317,10 @@ fn a_message_is_refused_while_another_process_is_at_work_if_that_is_asked_for() 
         "chat a.toml -s s1 --when-claimed refuse",
     ] {
         let said = work.room.say(line, "again\n");
-        assert!(said.contains("session a/local/s1: claimed by worker process ") && said.ends_with("exit 1\n"), "{said}");
+        assert!(
+            said.contains("session a/local/s1: claimed by worker process ") && said.ends_with("exit 1\n"),
+            "{said}"
+        );
         assert!(!said.contains("stored"), "{said}");
     }
     assert!(!work.room.say("sessions a.toml", "").contains("inbox"));

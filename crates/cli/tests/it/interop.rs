@@ -326,6 +326,13 @@ fn the_studio_keeps_the_focus_and_reads_any_address() {
     expect_file!["../interop/studio_focus.json"].assert_eq(&format!("{seen:#}\n"));
 }
 
+/// Forks that wait or run, names of forks, addresses back and forth, origins of shared values, words for people.
+#[test]
+fn the_studio_with_forks_and_ways_back() {
+    let Some(seen) = studio("studio_ways.cjs") else { return };
+    expect_file!["../interop/studio_ways.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
 /// Markdown; scripts from right to left; a message, a value and a result of a megabyte, read whole; a model's view of 20,000 messages.
 #[test]
 fn the_studio_with_long_and_foreign_texts() {

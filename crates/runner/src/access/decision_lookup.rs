@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use stepfold_agent_loop::{Decision, DecisionError, Decisions, EventKind};
-use stepfold_session_scopes::{
-    CommittedEvent, EventRange, FindTagged, Session, SessionError, SessionStore, Timestamp,
-};
+use stepfold_session_scopes::{CommittedEvent, EventRange, FindTagged, Session, SessionStore, Timestamp};
 
 use crate::access::session_access::SessionAccess;
 use crate::error::RunnerError;

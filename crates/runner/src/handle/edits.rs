@@ -101,9 +101,40 @@ pub struct ForkWithEdit {
     version: Option<u64>,
     edit: Edit,
     with_changed_agent: bool,
+    is_waiting: bool,
 }
 
 impl ForkWithEdit {
+    /// Leaves a run that is open in the fork until it is [resumed](SessionHandle::resume), as a fork without an edit does:
+    /// recovery does not continue it.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Edit};
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let schema = Schema::builder().key::<u32>("stalls").build()?;
+    /// let agent = Agent::builder(Script::parse("assistant: seven\nassistant: eight")?).schema(schema).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).build();
+    /// let session = runner.create("ada", "s1", json!({})).await?;
+    /// session.run("How many?").await?;
+    /// // Before the reply: the run is open there.
+    /// let fork = session.fork_with("s2", Some(1), Edit::new().set("stalls", json!(8))).waiting().await?;
+    /// assert!(fork.unfinished().await?.is_some());
+    /// assert_eq!(fork.resume().await?.text(), "seven");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn waiting(mut self) -> Self {
+        self.is_waiting = true;
+        self
+    }
+
     /// Forces the edit with an agent that changed since the run began.
     pub fn with_changed_agent(mut self) -> Self {
         self.with_changed_agent = true;
@@ -209,18 +240,18 @@ impl SessionHandle {
     /// ```
     pub fn fork_with(&self, id: impl Into<Arc<str>>, version: Option<u64>, edit: Edit) -> ForkWithEdit {
         let (session, id) = (self.clone(), id.into());
-        ForkWithEdit { session, id, version, edit, with_changed_agent: false }
+        ForkWithEdit { session, id, version, edit, with_changed_agent: false, is_waiting: false }
     }
 
     async fn fork_and_edit(&self, request: ForkWithEdit) -> Result<Self, RunnerError> {
-        let ForkWithEdit { id, version, edit, with_changed_agent, .. } = request;
+        let ForkWithEdit { id, version, edit, with_changed_agent, is_waiting, .. } = request;
         if edit.is_empty() {
             return self.fork(id, version).await;
         }
         let session = self.read_at(version).await?;
         let (at, prepared) = (session.version, self.prepare_on(session, &edit, with_changed_agent)?);
         let owner = self.core().claims.worker.clone();
-        let claim = prepared.leaves_work().then_some(AppendClaim::Take {
+        let claim = (!is_waiting && prepared.leaves_work()).then_some(AppendClaim::Take {
             owner,
             duration: Duration::ZERO,
             take_over: TakeOver::Never,

@@ -216,7 +216,9 @@ impl Problem {
 
     /// The same for a session of another user and for one that does not exist.
     pub(in crate::http) fn unknown_session(session: &str) -> Self {
-        let detail = format!("unknown session `{session}`; create one with POST …/sessions");
+        let detail = format!(
+            "unknown session `{session}`; the list of sessions has the known ones, or create it first"
+        );
         Problem::new(StatusCode::NOT_FOUND, "unknown_session", "Unknown session", detail)
     }
 
@@ -226,7 +228,7 @@ impl Problem {
     }
 
     pub(in crate::http) fn unknown_label(label: &str) -> Self {
-        let detail = format!("unknown label `{label}`; GET …/labels lists the known ones");
+        let detail = format!("unknown label `{label}`; the list of labels has the known ones");
         Problem::new(StatusCode::NOT_FOUND, "unknown_label", "Unknown label", detail)
     }
 

@@ -7,11 +7,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use stepfold_agent_loop::state_core::state::{Delta, Handler, Write};
 use stepfold_session_scopes::{
-    CommittedEvent, EventRange, GetSession, LifeId, Session, SessionKey, SessionStore as _,
+    CommittedEvent, EventRange, GetSession, LifeId, Scope, Session, SessionKey, SessionSchema,
+    SessionStore as _,
 };
 
-use super::page_plan::{PagePlan, newest};
+use super::page_plan::{PagePlan, newest, weight_of_value};
 use crate::http::app::SessionTarget;
 use crate::http::guard::problem::Problem;
 use crate::http::rows::row_builder::{BEFORE, ReplyUsage, RowBuilder};
@@ -19,6 +21,12 @@ use crate::http::rows::{EventRow, WriterRow};
 
 /// The number of writes and replies of all sessions that are kept: some 30 MB. An index that is larger is used once.
 const MAX_ENTRIES: usize = 100_000;
+
+/// The largest write of a shared key, in bytes of memory, whose value is kept to tell whether the current value is its result.
+const MAX_SHARED: usize = 64 << 10;
+
+/// The bytes of memory that count as an entry.
+const ENTRY_BYTES: usize = 300;
 
 /// The number of commits that are read at once.
 const PAGE: usize = 1_000;
@@ -94,6 +102,8 @@ pub(in crate::http) struct IndexedWrite {
     pub(in crate::http) kind: Arc<str>,
     pub(in crate::http) handler: Option<Arc<str>>,
     pub(in crate::http) by: Option<Box<WriterRow>>,
+    /// The write of a key that other sessions share, unless it is larger than [`MAX_SHARED`].
+    shared: Option<Write>,
 }
 
 /// The writes and the token usage of the commits of a session, by version.
@@ -104,6 +114,8 @@ pub(in crate::http) struct WriteIndex {
     upto: u64,
     keys: HashMap<Arc<str>, Vec<AtVersion<IndexedWrite>>>,
     reply_usage: Vec<AtVersion<ReplyUsage>>,
+    /// The memory of the values that are kept, in entries.
+    values: usize,
     /// Interned words: kinds, keys and handlers that many writes share.
     words: HashSet<Arc<str>>,
 }
@@ -123,13 +135,42 @@ impl WriteIndex {
         counted(self.keys.get(key).map_or(&[], Vec::as_slice), head)
     }
 
+    /// Whether the value of a key is the result of these writes, which are all visible ones: always, unless other sessions
+    /// share it.
+    pub(in crate::http) fn is_origin(
+        key: &str,
+        writes: &VisibleEntries<'_, IndexedWrite>,
+        session: &Session,
+        schema: &SessionSchema,
+    ) -> bool {
+        if Scope::of(key) == Scope::Session {
+            return true;
+        }
+        let is_blind =
+            |write: &Write| write.handler().is_none_or(|handler| *handler == Handler::replace_values());
+        // From the last write that does not depend on those before it.
+        let mut last = Vec::new();
+        for entry in writes.iter().rev() {
+            let Some(write) = &entry.what.shared else { return false };
+            last.push(write);
+            if is_blind(write) {
+                break;
+            }
+        }
+        session.is_result_of(key, last.into_iter().rev(), schema)
+    }
+
     /// The visible token usage of the models.
     pub(in crate::http) fn reply_usage(&self, head: &Session) -> VisibleEntries<'_, ReplyUsage> {
         counted(&self.reply_usage, head)
     }
 
     fn size(&self) -> usize {
-        self.keys.values().map(Vec::len).sum::<usize>() + self.keys.len() + self.reply_usage.len() + 1
+        self.keys.values().map(Vec::len).sum::<usize>()
+            + self.keys.len()
+            + self.reply_usage.len()
+            + self.values
+            + 1
     }
 
     /// Reads the commits that are new.
@@ -164,7 +205,7 @@ impl WriteIndex {
                 // NOTE: The request may be cancelled at any await, and the next one continues: no entry is added twice.
                 if row.version > self.upto {
                     self.upto = row.version;
-                    self.add(row, rows.take_reply_usage());
+                    self.add(row, &committed.event.actions.delta, rows.take_reply_usage());
                 }
             }
             if stored.is_empty() {
@@ -177,15 +218,25 @@ impl WriteIndex {
         Ok(())
     }
 
-    fn add(&mut self, row: EventRow, reply_usage: Option<ReplyUsage>) {
+    /// Adds the entries of a commit: a row has the writes of its delta, in the same order.
+    fn add(&mut self, row: EventRow, delta: &Delta, reply_usage: Option<ReplyUsage>) {
         let EventRow { version, kind, writes, .. } = row;
-        for write in writes {
+        for (write, stored) in writes.into_iter().zip(delta.iter()) {
             let (key, kind) = (self.word(&write.key), self.word(&kind));
             let handler = write.handler.map(|handler| self.word(&handler));
-            let what = IndexedWrite { kind, handler, by: write.by.map(Box::new) };
+            let shared = self.kept(stored);
+            let what = IndexedWrite { kind, handler, by: write.by.map(Box::new), shared };
             self.keys.entry(key).or_default().push(AtVersion { version, what });
         }
         self.reply_usage.extend(reply_usage.map(|what| AtVersion { version, what }));
+    }
+
+    /// The write of a shared key, if it is not too large.
+    fn kept(&mut self, write: &Write) -> Option<Write> {
+        let bytes = write.value().map_or(0, weight_of_value);
+        let is_kept = Scope::of(write.key()) != Scope::Session && bytes <= MAX_SHARED;
+        self.values += if is_kept { bytes / ENTRY_BYTES } else { 0 };
+        is_kept.then(|| write.clone())
     }
 
     fn word(&mut self, word: &str) -> Arc<str> {

@@ -1,7 +1,6 @@
 //! The history of a session: its commits, its state at any version, forks and rewinds.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +8,9 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::state_core::state::{State, ValueRef, Write};
 use stepfold_agent_loop::{Edit, Ids as _, RandomIds};
 use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle};
-use stepfold_session_scopes::{CommittedEvent, EventRange, GetSession, Scope, Session, SessionStore as _};
+use stepfold_session_scopes::{
+    CommittedEvent, EventRange, GetSession, Scope, Session, SessionSchema, SessionStore as _,
+};
 
 use super::runs::hold_permit;
 use super::shared_values::check_shared;
@@ -152,17 +153,20 @@ pub(super) async fn state(
     let (runner, key) = (request.target.runner(), request.target.session.key());
     let is_taken = reserve_state(&request.memory, runner, key, request.query.at).await?;
     let session = session_at(&request.target, request.query.at, EventRange::None).await?;
-    let origin = match request.query.origin {
-        true => Some(
-            request.shared.indexes.read(&request.target, &session, |index| origin(index, &session)).await?,
-        ),
-        false => None,
+    let (origin, changed_elsewhere) = match request.query.origin {
+        true => {
+            let schema = runner.schema();
+            let read = |index: &WriteIndex| origin(index, &session, schema);
+            let (origin, elsewhere) = request.shared.indexes.read(&request.target, &session, read).await?;
+            (Some(origin), elsewhere)
+        }
+        false => (None, BTreeMap::new()),
     };
     let values = values(&session);
     if !is_taken {
         request.memory.grow(values.values().map(weight_of_value).sum())?;
     }
-    Ok(JsonReply(StateRow { version: session.version, values, origin }))
+    Ok(JsonReply(StateRow { version: session.version, values, origin, changed_elsewhere }))
 }
 
 pub(super) async fn session_at(
@@ -182,11 +186,15 @@ fn values(session: &Session) -> BTreeMap<String, Value> {
     }
 }
 
-/// The last write of each key, and the number of writes.
-fn origin(index: &WriteIndex, session: &Session) -> BTreeMap<String, OriginRow> {
-    let row = |key: &Arc<str>| {
+/// Rows by key.
+type OriginRows = BTreeMap<String, OriginRow>;
+
+/// The last write of each key, and the number of writes: of keys with values that are the result of these, and of others.
+fn origin(index: &WriteIndex, session: &Session, schema: &SessionSchema) -> (OriginRows, OriginRows) {
+    let (mut origin, mut elsewhere) = (BTreeMap::new(), BTreeMap::new());
+    for key in index.keys() {
         let writes = index.writes(key, session);
-        let last = writes.iter().next_back()?;
+        let Some(last) = writes.iter().next_back() else { continue };
         let row = OriginRow {
             version: last.version,
             handler: last.what.handler.as_deref().map(str::to_owned),
@@ -194,9 +202,11 @@ fn origin(index: &WriteIndex, session: &Session) -> BTreeMap<String, OriginRow> 
             by: last.what.by.as_deref().cloned(),
             kind: last.what.kind.to_string(),
         };
-        Some((key.to_string(), row))
-    };
-    index.keys().filter_map(row).collect()
+        let is_origin = WriteIndex::is_origin(key, &writes, session, schema);
+        let rows = if is_origin { &mut origin } else { &mut elsewhere };
+        rows.insert(key.to_string(), row);
+    }
+    (origin, elsewhere)
 }
 
 /// A key.
@@ -507,8 +517,7 @@ async fn compared(
     (shown, says)
 }
 
-/// A fork. One with changes within a run, which waits for no decision then, is continued by the server at once; one
-/// without changes waits until it is resumed.
+/// A fork, with or without changes. A run that is open at the version waits in it until it is resumed, or continues at once.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fork {
@@ -525,6 +534,10 @@ pub(super) struct Fork {
     /// Arguments of calls that have not begun at the version, by call: the fork runs these calls with them.
     #[serde(default)]
     arguments: Map<String, Value>,
+    /// Continues the run that is open at the version at once, as `/resume` does; by default it waits. Without an effect if
+    /// no run is open there, or if it waits for a decision.
+    #[serde(default)]
+    run: bool,
 }
 
 /// Refuses a fork that [`check_newest`] would refuse: it opens a run again that has ended later.
@@ -549,9 +562,8 @@ pub(super) async fn fork(
     check_shared(&request.principal, &fork.set)?;
     check_fork(&request.principal, &request.target, fork.at).await?;
     let SessionTarget { app, session } = request.target;
-    let has_changes = !(fork.set.is_empty() && fork.results.is_empty() && fork.arguments.is_empty());
     // NOTE: Recovery would continue the fork as well, but outside of the limit of runs per user (docs/decisions/server.md).
-    let permit = match has_changes {
+    let permit = match fork.run {
         true => Some(request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?),
         false => None,
     };
@@ -559,7 +571,10 @@ pub(super) async fn fork(
     let edit = build_edit(Edit::new().by(request.principal.name()), fork.set, (fork.results, fork.arguments));
     // NOTE: With its edit in one transaction: a process that died between fork and edit left a session that no client had
     // asked for (docs/decisions/server.md).
-    let forked = session.fork_with(id.as_str(), fork.at, edit).await?;
+    let forked = match fork.run {
+        true => session.fork_with(id.as_str(), fork.at, edit).await?,
+        false => session.fork_with(id.as_str(), fork.at, edit).waiting().await?,
+    };
     let value = SessionRow::of(&forked.read_events(EventRange::None).await?);
     if let Some(permit) = permit {
         // Recovery would continue as well, of all users together. A failure here changes nothing about the fork.

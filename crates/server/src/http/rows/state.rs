@@ -14,9 +14,15 @@ pub(in crate::http) struct StateRow {
     pub(in crate::http) version: u64,
     /// The values of the session, and those of scopes that it shares (`user:`, `app:`), which are always the current ones.
     pub(in crate::http) values: BTreeMap<String, Value>,
-    /// The last write of each key that the session itself has written, in the versions that are kept.
+    /// The last write of each key that the session itself has written, in the versions that are kept: the origin of its
+    /// value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) origin: Option<BTreeMap<String, OriginRow>>,
+    /// The last write of other keys of scopes that the session shares, whose value is not the result of the visible writes
+    /// alone: another session has changed it, or a step that is later, was rewound, or is not kept. Also of a key that a
+    /// visible step has merged more than 64 KiB into.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(in crate::http) changed_elsewhere: BTreeMap<String, OriginRow>,
 }
 
 /// The origin of a value.

@@ -2,6 +2,7 @@
 
 use http::Method;
 use serde_json::{Value, json};
+use stepfold_runner::RecoverOptions;
 
 use super::site::Site;
 
@@ -50,4 +51,32 @@ async fn forks_are_listed_and_counted() {
     assert_eq!(listed["sessions"][0]["forks"], 2, "{listed}");
     assert_eq!(site.ask("root", Method::DELETE, "/sessions/s2", &[], "").await.status, 204);
     assert_eq!(forks().await, [(json!("s3"), json!(2))]);
+}
+
+/// A fork waits, with changes or without, also where a process recovers runs; or it runs, if that is asked for.
+#[tokio::test]
+async fn a_fork_runs_only_if_it_is_asked_to() {
+    for (body, runs) in [
+        (json!({}), false),
+        (json!({"set": {"spent": 3}}), false),
+        (json!({"run": true}), true),
+        (json!({"set": {"spent": 3}, "run": true}), true),
+        (json!({"set": {"spent": 3}, "run": false}), false),
+    ] {
+        let site = site().await;
+        let mut body = body.as_object().unwrap().clone();
+        body.extend([("id".to_owned(), json!("s2")), ("at".to_owned(), json!(1))]);
+        let forked = site.post("ada", "/sessions/s1/fork", json!(body)).await;
+        assert_eq!(forked.status, 201, "{}", forked.text);
+        site.runner.recover(RecoverOptions::new().once()).await.unwrap();
+        if runs {
+            site.live_from("ada", "/sessions/s2/live?after=1", None).await.until("ended").await;
+        }
+        let fork = site.get("reader", "/sessions/s2").await.json();
+        assert_eq!(fork["unfinished"], !runs, "{body:?}: {fork}");
+        if !runs {
+            assert_eq!(site.post("ada", "/sessions/s2/resume", json!({})).await.status, 202);
+            site.live_from("ada", "/sessions/s2/live?after=1", None).await.until("ended").await;
+        }
+    }
 }

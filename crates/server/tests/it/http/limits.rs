@@ -354,7 +354,7 @@ async fn heavy_requests_delay_no_others_and_end_in_time() {
     assert_eq!(small.status, 201, "{}", small.text);
 }
 
-/// A fork with changes within a run continues at once, and its run is one of its user, as if it was resumed.
+/// A fork whose run is asked for continues at once, and its run is one of its user, as if it was resumed.
 #[tokio::test]
 async fn a_fork_that_goes_on_takes_a_place() {
     let mut limits = limits();
@@ -368,10 +368,12 @@ async fn a_fork_that_goes_on_takes_a_place() {
     assert_eq!(send().await.status, 202);
     live.until("tool_started").await;
     let fork = async |body| site.post("ada", "/sessions/s1/fork", body).await;
-    let changed = json!({"id": "s2", "at": 2, "set": {"spent": 3}});
+    let changed = json!({"id": "s2", "at": 2, "set": {"spent": 3}, "run": true});
     assert_eq!(fork(changed.clone()).await.problem(), (429, "too_many".to_owned()));
     assert_eq!(site.get("ada", "/sessions/s2").await.status, 404, "it is refused before it is made");
     assert_eq!(fork(json!({"id": "s3", "at": 2})).await.status, 201, "nothing runs in it");
+    let waits = json!({"id": "s4", "at": 2, "set": {"spent": 3}});
+    assert_eq!(fork(waits).await.status, 201, "nothing runs in it, with changes too");
     gate.add_permits(1);
     live.until("ended").await;
     // A place is given back after the last event.

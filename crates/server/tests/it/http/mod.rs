@@ -29,6 +29,7 @@ mod reference;
 mod replies;
 mod search;
 mod security;
+mod shared_origins;
 pub(crate) mod site;
 mod steps;
 mod transfer;
