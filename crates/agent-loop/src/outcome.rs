@@ -44,15 +44,12 @@ pub struct Outcome {
 /// a decision.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.last_words().filter(|_| self.exit.is_answer()) {
-            Some(words) => f.write_str(&words),
-            None => {
-                let pending = self.pending();
-                let calls: Vec<String> = pending.iter().map(|request| request.call.to_string()).collect();
-                let about = if calls.is_empty() { "" } else { ": " };
-                write!(f, "{}{about}{}", self.exit, calls.join(", "))
-            }
+        if let Some(words) = self.last_words().filter(|_| self.exit.is_answer()) {
+            return f.write_str(&words);
         }
+        let calls: Vec<String> = self.pending().iter().map(|request| request.call.to_string()).collect();
+        let about = if calls.is_empty() { "" } else { ": " };
+        write!(f, "{}{about}{}", self.exit, calls.join(", "))
     }
 }
 

@@ -14,7 +14,6 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -637,7 +636,8 @@ impl ConnectionPlan<'_> {
         let method = "initialize";
         let (server, timeout) = (self.server.to_owned(), self.start_timeout);
         let started = async {
-            let mut started = pin!(started);
+            // NOTE: The futures of the SDK are large.
+            let mut started = Box::pin(started);
             if let Ok(started) = tokio::time::timeout(SLOW_START, &mut started).await {
                 return started;
             }

@@ -490,7 +490,7 @@ impl McpServer {
             let list = |connection: Arc<ServerConnection>| async move {
                 connection.tools(limits.listed, limits.start_timeout).await
             };
-            match self.authorized(list).await {
+            match Box::pin(self.authorized(list)).await {
                 Ok(listed) => return Ok(self.store_offer(offer(listed, &self.0.rules))),
                 Err(error) => {
                     connection.mark_stale();

@@ -54,10 +54,17 @@ pub(super) async fn fork(
         None => version_of_results(&session, results.iter().map(|(call, _)| call.as_str())).await?,
     };
     let to = to.map_or_else(short_id, str::to_owned);
-    let fork = session.fork(to, at).await?;
-    if !results.is_empty() {
-        set_results(&fork, &results, &context.user).await?;
-    }
+    let edit = results
+        .iter()
+        .fold(Edit::new(), |edit, (call, result)| edit.result(call.as_str(), Value::clone(result)));
+    let edit = if edit.is_empty() { edit } else { edit.by(&*context.user) };
+    // NOTE: The agent is opened without its model, so it looks changed; the command that resumes the run checks the agent.
+    let fork = match session.fork_with(to, at, edit).with_changed_agent().waiting().await {
+        Err(RunnerError { kind: RunnerErrorKind::Edit { error }, .. }) => {
+            return Err(UsageError(error.to_string()).into());
+        }
+        fork => fork?,
+    };
     let (id, from) = (fork.key().id.as_str(), session.key().id.as_str());
     if json {
         show::line(json!({"from": from, "session": id}).to_string());
@@ -93,26 +100,6 @@ async fn version_of_results(
         at = at.max(Some(answered_at));
     }
     Ok(at)
-}
-
-/// Replaces results in a new fork. A fork that refuses them is deleted.
-// NOTE: Not `fork_with`, which refuses the agent of this command: it is opened without its model, so that it looks changed.
-async fn set_results(fork: &SessionHandle, results: &[(&String, &Value)], by: &str) -> anyhow::Result<()> {
-    let edit = results
-        .iter()
-        .fold(Edit::new(), |edit, (call, result)| edit.result(call.as_str(), Value::clone(result)));
-    match fork.edit(edit.by(by)).with_changed_agent().await {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            fork.delete(false).await?;
-            match error {
-                RunnerError { kind: RunnerErrorKind::Edit { error, .. }, .. } => {
-                    Err(UsageError(error.to_string()).into())
-                }
-                error => Err(error.into()),
-            }
-        }
-    }
 }
 
 pub(super) async fn rewind(

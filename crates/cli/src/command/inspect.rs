@@ -11,7 +11,7 @@ use stepfold::prelude::*;
 use stepfold::runner::log::{event_lines, readable_messages};
 use stepfold::runner::{WaitingMessage, failure};
 use stepfold::session_scopes::{
-    CommittedEvent, EventRange, GetSession, Label, ReadLabels, Session, SessionKey, SessionSchema,
+    CommittedEvent, EventRange, GetSession, Label, ReadLabels, Scope, Session, SessionKey, SessionSchema,
     SessionStore as _,
 };
 use stepfold::state_core::state::{MESSAGES, ValueRef, Write};
@@ -106,16 +106,40 @@ impl SessionInspection<'_> {
         with.filter(|(_, counts)| *counts || self.all)
     }
 
-    /// The last write of each key, and the number of its writes.
-    fn writes(&self) -> BTreeMap<&str, (u64, &Write, usize)> {
-        let mut writes: BTreeMap<&str, (u64, &Write, usize)> = BTreeMap::new();
+    /// The visible writes of each key.
+    fn writes(&self) -> BTreeMap<&str, KeyWrites<'_>> {
+        let mut all: BTreeMap<&str, KeyWrites<'_>> = BTreeMap::new();
         for (committed, _) in self.events().filter(|(_, counts)| *counts) {
             for write in &committed.event.actions.delta {
-                let before = writes.get(write.key()).map_or(0, |(_, _, count)| *count);
-                writes.insert(write.key(), (committed.version, write, before + 1));
+                let of_key =
+                    all.entry(write.key()).or_insert_with(|| KeyWrites { last: 0, writes: Vec::new() });
+                of_key.last = committed.version;
+                of_key.writes.push(write);
             }
         }
-        writes
+        all
+    }
+
+    /// Whether the value of a key is that of its last write here: of a key that other sessions share, if it is the result
+    /// of the visible writes alone.
+    fn is_origin(&self, key: &str, of_key: &KeyWrites<'_>) -> bool {
+        let writes = of_key.writes.iter().copied();
+        Scope::of(key) == Scope::Session || self.session.is_result_of(key, writes, self.schema)
+    }
+
+    /// The origin of a value, in words.
+    fn origin_text(&self, key: &str, of_key: Option<&KeyWrites<'_>>) -> String {
+        let Some(of_key) = of_key else { return "not written in this session".to_owned() };
+        let handler = of_key.last_write().and_then(Write::handler);
+        let handler = handler.map_or_else(|| "removal".to_owned(), ToString::to_string);
+        let count = of_key.writes.len();
+        let more = if count > 1 { format!(", the last of {count} writes") } else { String::new() };
+        let here = format!("version {}, {handler}{more}", of_key.last);
+        match self.is_origin(key, of_key) {
+            true => here,
+            // By another session, or by a step that is later, was rewound, or was deleted by retention.
+            false => format!("changed elsewhere too; here: {here}"),
+        }
     }
 
     fn show(&self) {
@@ -176,15 +200,7 @@ impl SessionInspection<'_> {
     fn show_state(&self) {
         let writes = self.writes();
         for (key, value) in self.state.iter().filter(|(key, _)| *key != MESSAGES) {
-            let by = writes.get(key).map_or_else(
-                || "not written in this session".to_owned(),
-                |(version, write, count)| {
-                    let handler = write.handler().map_or_else(|| "removal".to_owned(), ToString::to_string);
-                    let more =
-                        if *count > 1 { format!(", the last of {count} writes") } else { String::new() };
-                    format!("version {version}, {handler}{more}")
-                },
-            );
+            let by = self.origin_text(key, writes.get(key));
             let fit = match fit(self.session, self.schema, key) {
                 ValueFit::Fits => String::new(),
                 fit => format!("; {fit}"),
@@ -211,14 +227,24 @@ impl SessionInspection<'_> {
     fn json(&self) -> Value {
         let writes = self.writes();
         let state = self.state.iter().filter(|(key, _)| *key != MESSAGES).map(|(key, value)| {
-            let by = writes
-                .get(key)
-                .map(|(version, write, count)| json!({"version": version, "write": write, "writes": count}));
+            let by = writes.get(key).map(|of_key| {
+                let by = json!({"version": of_key.last, "write": of_key.last_write(), "writes": of_key.writes.len()});
+                (by, self.is_origin(key, of_key))
+            });
+            let (by, elsewhere) = match by {
+                Some((by, false)) => (None, Some(by)),
+                by => (by.map(|(by, _)| by), None),
+            };
             let misfit = match fit(self.session, self.schema, key) {
                 ValueFit::Fits => None,
                 fit => Some(fit.to_string()),
             };
-            (key.to_owned(), json!({"misfit": misfit, "set_by": by, "value": value.to_json()}))
+            let value = value.to_json();
+            let mut row = json!({"misfit": misfit, "set_by": by, "value": value});
+            if let Some(elsewhere) = elsewhere {
+                row["changed_elsewhere"] = elsewhere;
+            }
+            (key.to_owned(), row)
         });
         let events = self.events().map(|(committed, counts)| event_json(committed, counts));
         json!({
@@ -235,6 +261,19 @@ impl SessionInspection<'_> {
             "version": self.session.version,
             "waits": self.pending.iter().map(show::request_json).collect::<Vec<_>>(),
         })
+    }
+}
+
+/// The visible writes of a key.
+struct KeyWrites<'a> {
+    /// The version of the last one.
+    last: u64,
+    writes: Vec<&'a Write>,
+}
+
+impl KeyWrites<'_> {
+    fn last_write(&self) -> Option<&Write> {
+        self.writes.last().copied()
     }
 }
 

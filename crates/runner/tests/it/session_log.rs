@@ -3,7 +3,7 @@
 use expect_test::expect;
 use stepfold_runner::SessionHandle;
 use stepfold_runner::agent_loop::Edit;
-use stepfold_runner::log::event_lines;
+use stepfold_runner::log::{ActiveBranches, event_lines};
 use stepfold_runner::session_scopes::{EventRange, PruneBound, PruneSession, SessionStore};
 
 use crate::world::{World, each_store, process};
@@ -83,7 +83,7 @@ fn the_log_has_the_lines_of_its_events() {
     each_store(|world| {
         process(async {
             let session = two_turns(world).await;
-            let (log, mut active) = (session.log().await.unwrap(), Default::default());
+            let (log, mut active) = (session.log().await.unwrap(), ActiveBranches::default());
             let read = session.read_events(EventRange::All).await.unwrap();
             let lines = read.visible_events().flat_map(|event| event_lines(event, true, &mut active));
             let of_events = log.lines().filter(|line| !line.trim_start().starts_with('~'));

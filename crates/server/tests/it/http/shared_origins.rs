@@ -193,8 +193,8 @@ fn script(random: &mut fastrand::Rng) -> String {
 }
 
 /// Random changes of two sessions and their forks: their number with either answer. The store may have values already.
-async fn the_law_holds(store: AnyStore, seed: u64, seen: &mut Seen) {
-    let mut random = fastrand::Rng::with_seed(seed);
+async fn the_law_holds(store: AnyStore, number: u64, seen: &mut Seen) {
+    let mut random = fastrand::Rng::with_seed(number);
     let runner = Runner::builder(agent(&script(&mut random)), store).build();
     let site = Site::of(App::from(runner), Limits::default()).await;
     let mut sessions = vec!["s1".to_owned(), "s2".to_owned()];
