@@ -88,15 +88,14 @@ async fn replay(
         [] => screen.recording.questions(),
         given => given.to_vec(),
     };
-    let (session, asked) = match &arguments.options.session {
-        Some(id) => open(runner, arguments, id).await?,
-        None => {
-            let written = screen.recording.questions();
-            let is_open = async |session: &SessionHandle| is_open(session, &written).await;
-            let session = unfinished(runner, &arguments.options.user, "replay", is_open).await?;
-            let asked = questions_of(&session).await?.len();
-            (session, asked)
-        }
+    let (session, asked) = if let Some(id) = &arguments.options.session {
+        open(runner, arguments, id).await?
+    } else {
+        let written = screen.recording.questions();
+        let is_open = async |session: &SessionHandle| is_open(session, &written).await;
+        let session = unfinished(runner, &arguments.options.user, "replay", is_open).await?;
+        let asked = questions_of(&session).await?.len();
+        (session, asked)
     };
     if asked == 0 {
         screen.printer.aside(

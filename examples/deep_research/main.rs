@@ -87,14 +87,12 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
 
 /// Starts a research, or continues that of the session, and writes its report.
 async fn research(runner: &Runner, arguments: &Arguments, corpus: &Corpus) -> Result<(), Failure> {
-    let session = match &arguments.options.session {
-        Some(id) => runner.session(arguments.options.user.as_str(), id.as_str()).await?,
-        None => {
-            let is_open = async |session: &SessionHandle| {
-                Ok(session.last_run().await?.as_ref().is_none_or(is_unfinished))
-            };
-            unfinished(runner, &arguments.options.user, "research", is_open).await?
-        }
+    let session = if let Some(id) = &arguments.options.session {
+        runner.session(arguments.options.user.as_str(), id.as_str()).await?
+    } else {
+        let is_open =
+            async |session: &SessionHandle| Ok(session.last_run().await?.as_ref().is_none_or(is_unfinished));
+        unfinished(runner, &arguments.options.user, "research", is_open).await?
     };
     let last = session.last_run().await?;
     let is_cut_off = last.as_ref().is_some_and(is_unfinished);

@@ -86,15 +86,11 @@ async fn version_of_results(
 ) -> anyhow::Result<Option<u64>> {
     let (mut at, id) = (None, session.key().id.as_str());
     for call in calls {
-        let answered_at = match session.find_call(call).await? {
-            Some(found) => found.answered_at,
-            None => {
-                let words =
-                    format!("unknown call `{call}` of session {id}; `stepfold inspect` shows the calls");
-                return Err(UsageError(words).into());
-            }
+        let Some(found) = session.find_call(call).await? else {
+            let words = format!("unknown call `{call}` of session {id}; `stepfold inspect` shows the calls");
+            return Err(UsageError(words).into());
         };
-        let Some(answered_at) = answered_at else {
+        let Some(answered_at) = found.answered_at else {
             return Err(UsageError(format!("call `{call}` of session {id} has no result to replace")).into());
         };
         at = at.max(Some(answered_at));
