@@ -461,7 +461,7 @@ mod tests {
                     cargo clippy --workspace --all-targets --all-features -- -D warnings
                 test
                     # cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`; PostgreSQL is not installed, and installing it takes root and `apt-get`: its tests are skipped
-                    cargo test --workspace --all-features --lib --bins --tests --examples
+                    PROPTEST_RNG_SEED='1' cargo test --workspace --all-features --lib --bins --tests --examples
                 doc-test
                     cargo test --doc --workspace --all-features
                 docs
@@ -477,7 +477,7 @@ mod tests {
                     # cargo-nextest is not installed (`cargo install cargo-nextest --locked`): using `cargo test`
                     cargo clippy --package stepfold-state-core --all-targets -- -D warnings
                     cargo test --doc --package stepfold-state-core
-                    cargo test --package stepfold-state-core --lib --tests
+                    PROPTEST_RNG_SEED='1' cargo test --package stepfold-state-core --lib --tests
             "#]],
         );
     }

@@ -209,7 +209,7 @@ fn a_session_that_another_process_works_in_is_refused_or_taken_over() {
     let output = child.wait_with_output().unwrap();
     let notes = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{notes}");
-    assert!(notes.contains("claim on session a/local/s1 lost: another worker took over"), "{notes}");
+    assert!(notes.contains("claim lost: another worker took over"), "{notes}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use stepfold_session_scopes::{
 
 use crate::error::RunnerError;
 use crate::handle::session_handle::SessionHandle;
-use crate::record::compare::{Comparison, compare};
+use crate::log::compare::{Comparison, compare};
 
 impl SessionHandle {
     /// Forks the session at a version; at the newest one if `None`. The agent's effects in the fork are
@@ -51,7 +51,7 @@ impl SessionHandle {
     /// stay. If another worker is running in the session, [`WhenClaimed`](crate::WhenClaimed) decides.
     ///
     /// # Errors
-    /// [`RunnerErrorKind::Busy`] while the agent is running here; [`RunnerErrorKind::Claimed`] while another worker
+    /// [`RunnerErrorKind::Busy`](crate::RunnerErrorKind::Busy) while the agent is running here; [`RunnerErrorKind::Claimed`](crate::RunnerErrorKind::Claimed) while another worker
     /// is; when the version does not exist, another worker was faster, or the store fails.
     #[doc(alias("time_travel", "rollback", "undo"))]
     pub async fn rewind(&self, to: u64) -> Result<u64, RunnerError> {
@@ -62,7 +62,7 @@ impl SessionHandle {
     /// shown this version to a person.
     ///
     /// # Errors
-    /// As `rewind`; [`RunnerErrorKind::Conflict`] with both versions if the session is at another one.
+    /// As `rewind`; [`RunnerErrorKind::Conflict`](crate::RunnerErrorKind::Conflict) with both versions if the session is at another one.
     ///
     /// # Examples
     /// ```
@@ -112,7 +112,7 @@ impl SessionHandle {
     /// work.
     ///
     /// # Errors
-    /// [`RunnerErrorKind::Busy`] while the agent is running here; [`RunnerErrorKind::Claimed`] while another worker
+    /// [`RunnerErrorKind::Busy`](crate::RunnerErrorKind::Busy) while the agent is running here; [`RunnerErrorKind::Claimed`](crate::RunnerErrorKind::Claimed) while another worker
     /// is; when the session does not exist, or the store fails.
     ///
     /// # Examples
@@ -155,7 +155,7 @@ impl SessionHandle {
     /// them.
     ///
     /// # Errors
-    /// [`RunnerErrorKind::Diverged`] for the first diverging run.
+    /// [`RunnerErrorKind::Diverged`](crate::RunnerErrorKind::Diverged) for the first diverging run.
     pub async fn replay(&self, agent: &Agent) -> Result<usize, RunnerError> {
         crate::handle::replay::replay(&self.access(), agent).await
     }

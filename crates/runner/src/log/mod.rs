@@ -6,6 +6,7 @@
 //! `stepfold_terminal`.
 
 mod active_branches;
+pub(crate) mod compare;
 mod event_lines;
 mod session_log;
 

@@ -3,7 +3,6 @@
 //! Nothing here waits or reads the store: functions take a session that was read.
 
 pub(crate) mod cached_values;
-pub(crate) mod compare;
 pub(crate) mod conversation_start;
 pub(crate) mod events;
 pub(crate) mod history;

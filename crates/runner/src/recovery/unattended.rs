@@ -30,7 +30,7 @@ impl Runner {
     /// Of each it reads the last run, without values.
     ///
     /// # Errors
-    /// [`RunnerErrorKind::Store`] when the store fails, or does not list such sessions.
+    /// [`RunnerErrorKind::Store`](crate::RunnerErrorKind::Store) when the store fails, or does not list such sessions.
     ///
     /// # Examples
     /// ```

@@ -29,6 +29,7 @@ fn the_log_shows_events_with_what_they_changed() {
         process(async {
             let session = two_turns(world).await;
             expect![[r#"
+                log:
                     1  began     user:      first
                     2  replied   assistant: > c1 look()
                     3  answered  tool c1 look: look is done
@@ -52,7 +53,7 @@ fn the_log_shows_events_with_what_they_changed() {
                                  ~ user:n: 2 -> 3
                    10  replied   assistant: done again
             "#]]
-            .assert_eq(&session.log().await.unwrap().to_string());
+            .assert_eq(&format!("log:\n{}", session.log().await.unwrap()));
         });
     });
 }
@@ -104,6 +105,10 @@ fn a_comparison_shows_events_and_values_that_differ() {
                 session.compare(&session).await.unwrap().to_string(),
                 "s1 and s1 are the same, up to version 10\n"
             );
+            let comparison = session.compare(&fork).await.unwrap().to_string();
+            assert!(comparison.contains("the first event after that differs at $."), "{comparison}");
+            // NOTE: Its first different field depends on the order of fields, which a feature keeps.
+            let lines = comparison.split_inclusive('\n').filter(|line| !line.starts_with("the first event"));
             expect![[r#"
                 s1 and s2 are the same up to version 5
                 only in s1, 5 events:
@@ -114,12 +119,11 @@ fn a_comparison_shows_events_and_values_that_differ() {
                    10  replied   assistant: done again
                 only in s2, 1 event:
                     6  edited    tool c2 save: not saved
-                the first event after that differs at $.kind.replied: s1 {"finish_reason":"stop"}, s2 nothing
                 state, from s1 to s2:
                   ~ log: ["look","save","save"] -> ["look","save"]
                   ~ n: 3 -> 2
             "#]]
-            .assert_eq(&session.compare(&fork).await.unwrap().to_string());
+            .assert_eq(&lines.collect::<String>());
         });
     });
 }
