@@ -14,7 +14,7 @@
 //!
 //! # A custom store sits the exam
 //!
-//! A store that counts the appends of another one, and has neither claims nor lists of forks:
+//! A store that counts the appends of another one, and has no claims:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,14 +22,14 @@
 //!
 //! use stepfold_exam::StoreExam;
 //! use stepfold_session_scopes::{
-//!     AppendEvent, CreateSession, DeleteSession, Deleted, ForkSession, GetSession, ListSessions, MemoryStore,
-//!     PruneSession, Pruned, Receipt, RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage,
-//!     SessionStore, WriteScope,
+//!     AppendEvent, CreateSession, DeleteSession, Deleted, ForkInfo, ForkSession, GetSession, ListForks, ListSessions,
+//!     ListUsers, MemoryStore, PruneSession, Pruned, Receipt, RewindSession, ScopeKey, ScopeValues, Session, SessionError,
+//!     SessionPage, SessionStore, UserId, WriteScope,
 //! };
 //!
 //! #[derive(Clone, Default)]
 //! struct Counted {
-//!     store: MemoryStore,
+//!     store: Arc<MemoryStore>,
 //!     appends: Arc<AtomicU64>,
 //! }
 //!
@@ -69,6 +69,14 @@
 //!
 //!     async fn write_scope(&self, request: WriteScope) -> Result<ScopeValues, SessionError> {
 //!         self.store.write_scope(request).await
+//!     }
+//!
+//!     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
+//!         self.store.forks(request).await
+//!     }
+//!
+//!     async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
+//!         self.store.users(request).await
 //!     }
 //!
 //!     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {

@@ -1,11 +1,13 @@
 //! Finds a call in the record of a session.
 
+use stepfold_agent_loop::EventKind;
 use stepfold_session_scopes::{CommittedEvent, EventRange, InvocationId, Session};
 use stepfold_state_core::chat::{ToolCall, ToolResult};
 
 use crate::error::RunnerError;
 use crate::handle::session_handle::SessionHandle;
 use crate::log::{SessionLog, own_values};
+use crate::record::events::read_record;
 
 /// A call in the record of a session. Created by [`SessionHandle::find_call`].
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +17,7 @@ pub struct FoundCall {
     pub call: ToolCall,
     /// The version of the reply with the call.
     pub called_at: u64,
-    /// The result of the call, if it has one.
+    /// The result of the call, if it has one; that of the newest edit, if it was edited.
     pub result: Option<ToolResult>,
     /// The version of the result: in a fork from here, [an edit](SessionHandle::fork_with) can replace it.
     pub answered_at: Option<u64>,
@@ -40,16 +42,18 @@ impl SessionHandle {
     ///
     /// # async fn count() -> Result<u32, ToolError> { Ok(3) }
     /// # let count = Tool::new("count", "Counts stalls.", count).build()?;
-    /// # let model = Script::parse("assistant: > c1 count()\nassistant: 3 stalls\nassistant: 12 stalls")?;
+    /// # let model = Script::parse("assistant: > c1 count()\nassistant: thank you")?;
     /// let agent = Agent::builder(model).tools([count]).build()?;
     /// let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "s1").await?;
     /// session.run("how many?").await?;
     ///
     /// let found = session.find_call("c1").await?.expect("the model called it");
-    /// assert_eq!((found.called_at, found.answered_at), (2, Some(3)));
+    /// assert_eq!((found.called_at, found.answered_at), (2, Some(4)));
     /// // Another result, from that version on.
     /// let fork = session.fork_with("s2", found.answered_at, Edit::new().result("c1", 12)).await?;
-    /// assert_eq!(fork.resume().await?.to_string(), "12 stalls");
+    /// fork.resume().await?;
+    /// let found = fork.find_call("c1").await?.expect("it is in the shared past");
+    /// assert_eq!(found.result.expect("it has one").text(), "12");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
@@ -95,6 +99,9 @@ impl SessionHandle {
 fn newest_call<'a>(id: &str, newest_first: impl Iterator<Item = &'a CommittedEvent>) -> Option<FoundCall> {
     let mut answered = None;
     for committed in newest_first {
+        if let Some(edited) = edited_result(id, committed) {
+            answered = answered.or(Some((committed.version, edited)));
+        }
         for message in &committed.event.messages {
             if let Some(result) = message.tool_result().filter(|result| result.call_id() == id) {
                 answered = answered.or(Some((committed.version, result.clone())));
@@ -108,4 +115,15 @@ fn newest_call<'a>(id: &str, newest_first: impl Iterator<Item = &'a CommittedEve
         }
     }
     None
+}
+
+/// The result that an edit gave the call.
+fn edited_result(id: &str, committed: &CommittedEvent) -> Option<ToolResult> {
+    if committed.event.kind.as_str() != "edited" {
+        return None;
+    }
+    match read_record(&committed.event)?.kind {
+        EventKind::Edited { results, .. } => results.into_iter().find(|result| result.call_id() == id),
+        _ => None,
+    }
 }

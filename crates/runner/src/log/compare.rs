@@ -135,7 +135,7 @@ impl fmt::Display for FirstDifference {
 /// let (left, right) = (session.read(EventRange::All).await?, fork.read(EventRange::All).await?);
 /// let comparison = compare(&left, &right, runner.schema())?;
 /// assert_eq!((comparison.common, comparison.left.len(), comparison.right.len()), (2, 0, 2));
-/// let first = comparison.first.expect("the fork went on");
+/// let first = comparison.first.as_ref().expect("the fork went on");
 /// assert_eq!(first.to_string(), "no event on the left, version 3 (began) on the right");
 /// assert!(comparison.to_string().starts_with("s1 and s2 are the same up to version 2\nonly in s1: nothing\n"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

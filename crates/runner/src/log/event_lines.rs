@@ -73,7 +73,7 @@ pub fn event_lines(committed: &CommittedEvent, is_visible: bool, active: &mut Ac
 ///
 /// let parts = ToolContent::Parts(vec!["stall 7".into(), "stall 9".into()]);
 /// let message = Message::tool(ToolResult::new("c1", "find", parts));
-/// assert_eq!(readable_messages([&message]).to_string(), "tool c1 find: stall 7\n           stall 9\n");
+/// assert_eq!(readable_messages([&message]).to_string(), "tool c1 find: stall 7stall 9\n");
 /// ```
 pub fn readable_messages<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Transcript {
     messages.into_iter().map(readable_message).collect()

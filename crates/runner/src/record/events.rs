@@ -297,16 +297,15 @@ pub(crate) fn ends(event: &Event) -> bool {
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 /// use stepfold_runner::agent_loop::test_kit::Script;
 /// use stepfold_runner::agent_loop::{Agent, Exit};
-/// use stepfold_runner::session_scopes::{EventRange, GetSession, MemoryStore, SessionStore};
+/// use stepfold_runner::session_scopes::{EventRange, MemoryStore};
 /// use stepfold_runner::{Runner, exit_of};
 ///
-/// let store = MemoryStore::new();
-/// let agent = Agent::builder(Script::parse("assistant: Hello.")?).build()?;
-/// let runner = Runner::builder(agent, store.clone()).app("desk")?.build();
+/// # let model = Script::parse("assistant: Hello.")?;
+/// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
 /// let session = runner.session("ada", "s1").await?;
-/// session.send("hi").await?;
+/// session.run("hi").await?;
 ///
-/// let stored = store.get(GetSession::new(session.key().clone()).events(EventRange::All)).await?;
+/// let stored = session.read(EventRange::All).await?;
 /// let exits: Vec<_> = stored.events.iter().filter_map(|committed| exit_of(&committed.event)).collect();
 /// assert_eq!(exits, [Exit::Text]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

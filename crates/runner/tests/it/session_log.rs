@@ -101,6 +101,8 @@ fn a_comparison_shows_events_and_values_that_differ() {
             let found = session.find_call("c2").await.unwrap().unwrap();
             let edit = Edit::new().result("c2", "not saved");
             let fork = session.fork_with("s2", found.answered_at, edit).await.unwrap();
+            let edited = fork.find_call("c2").await.unwrap().unwrap();
+            assert_eq!((edited.answered_at, edited.result.unwrap().text()), (Some(6), "not saved".into()));
             assert_eq!(
                 session.compare(&session).await.unwrap().to_string(),
                 "s1 and s1 are the same, up to version 10\n"
