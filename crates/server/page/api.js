@@ -10,7 +10,7 @@ export class Refused extends Error {
   constructor(status, body) {
     const why = body?.detail ?? body?.error?.message ?? body?.message ?? body?.title ?? `the server answered ${status}`;
     // The page shows which session it is about, and the call of a request.
-    super(why.replace(/^(session \S+ was not edited|invalid decision in session \S+|run in session \S+ failed): /, "").replace(/^run '[^']*' (failed|waits) after step \d+: /, "").replace(/#\w+`/g, "`"));
+    super(why.replace(/^session \S+: (invalid decision: |run (failed|waits) after step \d+: )?/, "").replace(/#\w+`/g, "`"));
     this.status = status;
     this.body = body;
   }
