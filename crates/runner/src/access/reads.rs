@@ -34,20 +34,18 @@ impl SessionAccess {
         Ok(session.events.into_iter().find(|it| it.version == version))
     }
 
-    /// Looks for something in the newest events: in so many first, then in eight times as many, until it is found, or the
-    /// oldest event or `max` is reached. `find` is told whether this is the last read.
+    /// Looks for something in the newest events: in so many first, then in eight times as many, until it is found or there
+    /// are no more.
     pub(crate) async fn search_newest<T>(
         &self,
         first: usize,
-        max: usize,
-        mut find: impl FnMut(&Session, bool) -> Result<Option<T>, RunnerError>,
+        find: impl Fn(&Session) -> Option<T>,
     ) -> Result<Option<T>, RunnerError> {
         let mut events = first;
         loop {
             let session = self.read_events(EventRange::Last(events)).await?;
-            let is_last = session.events.len() < events || events >= max;
-            let found = find(&session, is_last)?;
-            if found.is_some() || is_last {
+            let found = find(&session);
+            if found.is_some() || session.events.len() < events {
                 return Ok(found);
             }
             events = events.saturating_mul(8);
@@ -132,10 +130,10 @@ impl SessionAccess {
     /// Whether a request with a deadline may be pending. It reads no more than the last step, and of a run that has
     /// ended one event.
     pub(crate) async fn may_have_deadline(&self) -> Result<bool, RunnerError> {
-        let find = |session: &Session, _| {
-            Ok(session.visible_events().rev().find_map(|committed| has_deadline(&committed.event)))
+        let find = |session: &Session| {
+            session.visible_events().rev().find_map(|committed| has_deadline(&committed.event))
         };
-        Ok(self.search_newest(1, usize::MAX, find).await?.unwrap_or(false))
+        Ok(self.search_newest(1, find).await?.unwrap_or(false))
     }
 
     /// The end of the session, from the beginning of its last run, or earlier. Earlier messages and all

@@ -58,8 +58,8 @@ impl SessionHandle {
     /// # }).unwrap();
     /// ```
     pub async fn find_call(&self, id: &str) -> Result<Option<FoundCall>, RunnerError> {
-        let find = |session: &Session, _| Ok(newest_call(id, session.visible_events().rev()));
-        self.access().search_newest(64, usize::MAX, find).await
+        let find = |session: &Session| newest_call(id, session.visible_events().rev());
+        self.access().search_newest(64, find).await
     }
 
     /// The log of the session, as `stepfold inspect` shows it: its visible events, with the changes that they made to the

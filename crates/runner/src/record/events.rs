@@ -325,18 +325,21 @@ pub(crate) fn loop_event(
     if record.version > FORMAT_VERSION {
         return Err(RunnerError::new(key, RunnerErrorKind::NewerRecord { version, found: record.version }));
     }
-    let Event { messages, actions, .. } = &*committed.event;
-    record
-        .read::<agent_loop::Event>()
-        .map(|event| Some(event.with_content(messages.clone(), actions.delta.clone())))
+    commit_in(&committed.event, record)
+        .map(Some)
         .map_err(|source| RunnerError::new(key, RunnerErrorKind::Record { version, source: source.into() }))
 }
 
 /// The commit of the loop that an event stores, if this version can read it.
 pub(crate) fn read_record(event: &Event) -> Option<agent_loop::Event> {
     let record = run_record(event).filter(|record| record.version <= FORMAT_VERSION)?;
-    let commit: agent_loop::Event = record.read().ok()?;
-    Some(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
+    commit_in(event, record).ok()
+}
+
+/// The commit in the record of an event, with the contents that the event has.
+fn commit_in(event: &Event, record: &RunRecord) -> Result<agent_loop::Event, serde_json::Error> {
+    let commit: agent_loop::Event = record.read()?;
+    Ok(commit.with_content(event.messages.clone(), event.actions.delta.clone()))
 }
 
 fn run_record(event: &Event) -> Option<&RunRecord> {

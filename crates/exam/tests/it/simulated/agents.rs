@@ -15,7 +15,7 @@ use stepfold_state_core::chat::{
     Arguments, ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ReplyStream,
     Role, ToolCall, ToolContent, Transcript, Usage,
 };
-use stepfold_state_core::state::{Handler, Handlers, Schema, State, ValueRef};
+use stepfold_state_core::state::{Handler, Handlers, Schema, SchemaBuilder, State, ValueRef};
 use stepfold_tools::{
     Approval, CallLimits, InputRequest, RawArgs, ResultSource, Tool, ToolContext, ToolError, Toolset,
 };
@@ -26,6 +26,11 @@ use super::scenarios::{Argument, Asks, Behavior, Call, Hook, Options, Reply, Sce
 const KEYS: [&str; 4] = ["log", "count", "last", "picky"];
 
 pub(super) fn schema() -> Schema {
+    keys().build().unwrap()
+}
+
+/// The keys that generated agents and graphs share.
+pub(super) fn keys() -> SchemaBuilder {
     let refuses = Handler::custom("refuses_seven", |_, new| match new == json!(7) {
         true => Err("seven is refused".into()),
         false => Ok(new),
@@ -38,8 +43,6 @@ pub(super) fn schema() -> Schema {
         .key::<Value>("last")
         .key::<Value>("picky")
         .handler(refuses)
-        .build()
-        .unwrap()
 }
 
 pub(super) fn input(scenario: &Scenario) -> Input {

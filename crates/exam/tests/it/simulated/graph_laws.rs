@@ -9,8 +9,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{
-    Agent, ApprovalRequest, Decision, EventKind, Exit, Input, Observer, ObserverError, Outcome, Recording,
-    Run, RunError, RunEvent,
+    Agent, ApprovalRequest, Decision, EventKind, Exit, Input, Outcome, Recording, Run, RunError, RunEvent,
 };
 use stepfold_exam::{Executions, SimulationReport, Simulator};
 use stepfold_graph::progress::{ResearchState, Task, TaskStatus, keys};
@@ -21,6 +20,7 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::oneshot;
 
 use super::graph_plans::{self, GraphPlan};
+use super::laws::Cancels;
 use super::{agents, block_on, config, edited, graphs, kind};
 
 fn simulate(plan: &GraphPlan) -> Result<SimulationReport, String> {
@@ -316,23 +316,6 @@ proptest! {
         live.take_over();
         prop_assert_eq!(format!("{:?}", caught_up.decide()), format!("{:?}", live.decide()));
         prop_assert_eq!(caught_up.pending().len(), live.pending().len());
-    }
-}
-
-/// Cancels the run when it is told of an event.
-struct Cancels {
-    recording: Recording,
-    at: usize,
-    token: CancellationToken,
-}
-
-impl Observer for Cancels {
-    async fn observe(&mut self, told: &RunEvent) -> Result<(), ObserverError> {
-        self.recording.observe(told).await?;
-        if self.recording.events().len() >= self.at {
-            self.token.cancel();
-        }
-        Ok(())
     }
 }
 

@@ -10,25 +10,14 @@ use stepfold_graph::{
     AgentNode, END, Graph, GraphBuilder, Node, NodeContext, NodeError, RouteChoice, START, Update,
 };
 use stepfold_state_core::chat::{Message, ToolResult};
-use stepfold_state_core::state::{Handler, Handlers, Schema, State, ValueRef};
+use stepfold_state_core::state::{Handler, Schema, State, ValueRef};
 
 use super::agents;
 use super::graph_plans::{Does, Failing, GraphPlan, NodePlan, Talk, Way, Work};
 
 /// The keys of generated agents, what graphs write themselves, and what is fanned out over.
 fn schema() -> Schema {
-    let refuses = Handler::custom("refuses_seven", |_, new| match new == json!(7) {
-        true => Err("seven is refused".into()),
-        false => Ok(new),
-    });
-    Schema::builder()
-        .handlers(&Handlers::new().with(refuses.clone()).unwrap())
-        .key::<Vec<Value>>("log")
-        .key::<u8>("count")
-        .handler(Handler::sum())
-        .key::<Value>("last")
-        .key::<Value>("picky")
-        .handler(refuses)
+    agents::keys()
         .key::<Vec<Value>>("items")
         .default(json!([1, null, {"id": 3}]))
         .key::<Value>("execution_counts")

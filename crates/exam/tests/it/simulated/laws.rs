@@ -280,10 +280,10 @@ fn hooks_after_tools_that_fail_anywhere_lose_nothing() {
 }
 
 /// Cancels the run when it is told of an event.
-struct Cancels {
-    recording: Recording,
-    at: usize,
-    token: CancellationToken,
+pub(super) struct Cancels {
+    pub(super) recording: Recording,
+    pub(super) at: usize,
+    pub(super) token: CancellationToken,
 }
 
 impl Observer for Cancels {
