@@ -390,7 +390,8 @@ function heard(name, data) {
   switch (name) {
     case "hello":
       know.unfinished = nothing();
-      if (detail) Object.assign(detail, { running: data.running, pending: data.pending });
+      // A run may have ended after the session was read, and before its stream began.
+      readDetail();
       break;
     case "committed":
       committed(data);
@@ -422,6 +423,7 @@ function heard(name, data) {
     case "running":
       // What waits stays until it is decided: a decision may be refused.
       if (detail) Object.assign(detail, { running: data.invocation, unfinished: true });
+      if (newestRead) readDetail();
       break;
     case "waiting":
       if (detail) Object.assign(detail, { running: null, unfinished: true, pending: data.requests ?? [] });
@@ -462,11 +464,17 @@ function renew() {
   listSessions();
 }
 
+/** The newest read of the session that has no answer yet. @type {object | null} */
+let newestRead = null;
+/** Reads the session. The answer to an older read is not shown. */
 export async function readDetail() {
   const isStill = still();
+  const read = (newestRead = {});
   try {
     const detail = await get(base());
-    if (isStill()) know.detail = detail;
+    if (!isStill() || newestRead !== read) return;
+    know.detail = detail;
+    newestRead = null;
   } catch (error) {
     fail(error);
   }

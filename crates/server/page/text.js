@@ -12,7 +12,7 @@ export const count = (value) => number.format(value);
 export function duration(us) {
   if (us === undefined || us === null) return "";
   if (us < 1000) return `${Math.round(us)} µs`;
-  if (us < 1e6) return `${(us / 1000).toPrecision(us < 1e5 ? 2 : 3).replace(/\.0$/, "")} ms`;
+  if (us < 1e6) return `${+(us / 1000).toFixed(us < 1e4 ? 1 : 0)} ms`;
   if (us < 6e7) return `${(us / 1e6).toFixed(1)} s`;
   return `${Math.floor(us / 6e7)} min ${Math.round((us % 6e7) / 1e6)} s`;
 }

@@ -58,8 +58,7 @@ studio(async (studio) => {
     await status('idle');
     await fork('Fork and run');
     await page.getByRole('treeitem', { name: /You are Ada/ }).waitFor();
-    // NOTE: The status of a run that ends while the page opens may stay the first one until the session is read again.
-    await page.reload();
+    // A run that ends while the page opens.
     await status('idle');
 
     // Back, on and again over all views: each shows its own, and a session can be created from each.
