@@ -263,7 +263,12 @@ impl ReplayedRun {
 fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>> {
     let refused = |error| Box::new(Difference::Refused(error));
     // Only the whole conversation shows which part was to be condensed, and which results there were.
-    if run.is_pruned() && matches!(recorded.kind, EventKind::Summarized { .. } | EventKind::Edited { .. }) {
+    if run.is_pruned()
+        && matches!(
+            recorded.kind,
+            EventKind::Summarized { .. } | EventKind::Edited { .. } | EventKind::Narrowed { .. }
+        )
+    {
         return Ok(recorded.clone());
     }
     recorded.whole_outcomes().map_err(refused)?;
@@ -633,6 +638,9 @@ fn recorded_answer(event: &Event, run: &Run) -> Option<RunAnswer> {
                 (Some(summary), _) => Ok((summary.text().to_owned(), *usage)),
                 (None, error) => Err((error.clone().unwrap_or_default(), *usage)),
             })
+        }
+        (EventKind::Narrowed { limit, used, .. }, RunNeed::Model) => {
+            RunAnswer::TooLong { limit: *limit, used: *used }
         }
         (EventKind::Steered, RunNeed::Model | RunNeed::Hook(_)) => {
             RunAnswer::Steer(event.messages.iter().map(|message| (**message).clone()).collect())

@@ -10,7 +10,7 @@ use std::ops::Range;
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
 use crate::kept::MessageRanges;
-use crate::pins::Pins;
+use crate::pins::{PinLimit, Pins};
 use crate::tokens::TokenCounter;
 use crate::view::{TrimRule, leading_systems};
 
@@ -61,9 +61,9 @@ impl<'a> TrimInput<'a> {
     }
 
     /// Keeps the last `count` messages after the leading system messages, extended or cut to begin at a turn,
-    /// and the pinned older ones.
-    pub(crate) fn keep_last(self, count: usize, pins: Option<&Pins>) -> Option<PolicyCut> {
-        if self.len() - self.lead <= count {
+    /// and the pinned older ones; of at most `over` messages, all.
+    pub(crate) fn keep_last(self, count: usize, over: usize, pins: Option<&Pins>) -> Option<PolicyCut> {
+        if self.len() - self.lead <= count.max(over) {
             return None;
         }
         let earliest = self.len() - count;
@@ -145,11 +145,12 @@ impl<'a> TrimInput<'a> {
     /// The last pinned blocks before `window`, within the pins' limit, the last one first; they begin with a
     /// user message, if there is one.
     fn pinned(self, window: usize, pins: &Pins) -> Vec<Range<usize>> {
-        let (mut pinned, mut end, mut room) = (Vec::new(), window, pins.messages);
-        while end > self.lead && room > 0 {
+        let (mut pinned, mut end, mut room) = (Vec::new(), window, pins.limit);
+        while end > self.lead && room.is_left() {
             let start = self.block_start(end, self.lead);
-            if pins.includes(self.messages(start, end)) {
-                match room.checked_sub(end - start) {
+            let found = pins.pinned(self.messages(start, end));
+            if found > 0 {
+                match room.after(end - start, found) {
                     Some(rest) => room = rest,
                     // NOTE: Not skipped: older results would be shown with a hole where the newest one was.
                     None => break,
@@ -168,17 +169,17 @@ impl<'a> TrimInput<'a> {
 
     /// Prepends the user message that opens the oldest block's turn, if it exists and fits; removes the block
     /// otherwise. Repeats until the blocks begin with a user message or none is left.
-    fn open_with_user(self, pinned: &mut Vec<Range<usize>>, mut room: usize) {
+    fn open_with_user(self, pinned: &mut Vec<Range<usize>>, mut room: PinLimit) {
         while let Some(oldest) = pinned.last().cloned() {
             match self.transcript.turn_start(oldest.start) {
                 Some(user) if user == oldest.start => break,
-                Some(user) if room > 0 => {
+                Some(user) if room.has_opening() => {
                     pinned.push(user..user + 1);
                     break;
                 }
                 _ => {
                     pinned.pop();
-                    room += oldest.len();
+                    room = room.without(oldest.len());
                 }
             }
         }

@@ -117,6 +117,19 @@ impl MessageRanges {
         composed
     }
 
+    /// The indexes kept here or in `other`.
+    pub(crate) fn union(&self, other: &MessageRanges) -> Self {
+        let mut all: Vec<_> = self.0.iter().chain(&other.0).cloned().collect();
+        all.sort_by_key(|range| range.start);
+        // Those that overlap are joined.
+        all.into_iter().collect()
+    }
+
+    /// The indexes kept here and in `other`.
+    pub(crate) fn within(&self, other: &MessageRanges) -> Self {
+        self.indexes().filter(|index| other.contains(*index)).map(|index| index..index + 1).collect()
+    }
+
     /// The indexes kept here and not in `other`, which is a subset.
     pub(crate) fn without(&self, other: &MessageRanges) -> Self {
         let mut left = MessageRanges::default();

@@ -18,6 +18,10 @@
 //! | to fit a model's window, or a budget, by whole turns | [`Trim::max_tokens(n)`](Trim::max_tokens) |
 //! | a hard bound, even for one huge turn | `.then(`[`Trim::cap_tokens(n)`](Trim::cap_tokens)`)` or
 //! [`cap_messages`](Trim::cap_messages) |
+//! | the calls of old steps without their large results | [`Trim::clear_results(3, 200)`](Trim::clear_results);
+//! within a turn [`Window::clear_results`] |
+//! | nothing left out until the conversation is much longer than what is kept |
+//! [`Trim::keep_last(20)`](Trim::keep_last) [`.when_over(100)`](Trim::when_over) |
 //! | old messages condensed instead of left out | [`Summarize::beyond(trim)`](Summarize::beyond) |
 //! | a turn of a hundred steps that does not overflow the model | [`Window::new(limit)`](Window::new), with
 //! any of these |
@@ -75,6 +79,7 @@ mod window;
 
 mod summarize;
 
+mod cleared;
 mod cut;
 mod kept;
 

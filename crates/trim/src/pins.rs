@@ -23,16 +23,83 @@ use stepfold_state_core::chat::{Message, Role};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pins {
-    pub(crate) messages: usize,
+    pub(crate) limit: PinLimit,
     users: bool,
     tools: Vec<String>,
+}
+
+/// What a limit of pins counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PinLimit {
+    /// Each message that is shown.
+    Shown(usize),
+    /// User messages and results of the named tools.
+    Pinned(usize),
+}
+
+impl PinLimit {
+    pub(crate) const fn is_left(self) -> bool {
+        let (PinLimit::Shown(room) | PinLimit::Pinned(room)) = self;
+        room > 0
+    }
+
+    /// What is left after a block of so many messages, of which so many are pinned; `None` if it does not fit.
+    pub(crate) fn after(self, messages: usize, pinned: usize) -> Option<Self> {
+        match self {
+            PinLimit::Shown(room) => room.checked_sub(messages).map(PinLimit::Shown),
+            // NOTE: A step is whole: the one with the last counted result is shown with its other results.
+            PinLimit::Pinned(room) => Some(PinLimit::Pinned(room.saturating_sub(pinned))),
+        }
+    }
+
+    /// Whether there is room for the user message before the oldest block.
+    pub(crate) const fn has_opening(self) -> bool {
+        match self {
+            PinLimit::Shown(room) => room > 0,
+            PinLimit::Pinned(_) => true,
+        }
+    }
+
+    /// What is left once a block of so many messages is removed.
+    pub(crate) const fn without(self, messages: usize) -> Self {
+        match self {
+            PinLimit::Shown(room) => PinLimit::Shown(room + messages),
+            PinLimit::Pinned(room) => PinLimit::Pinned(room),
+        }
+    }
 }
 
 impl Pins {
     /// Pins user messages, at most `messages` of them. The first step that does not fit ends the selection,
     /// so pins are always the newest of their kind.
     pub const fn up_to(messages: usize) -> Self {
-        Pins { messages, users: true, tools: Vec::new() }
+        Pins { limit: PinLimit::Shown(messages), users: true, tools: Vec::new() }
+    }
+
+    /// Pins the last `messages` user messages and results of the named tools, as `smart_trim_for_sql_workflow` counts
+    /// them (the trimming page of LangGraph's ReAct agents). The rest of their steps, and the user message that opens the
+    /// oldest turn, come on top, so more messages are shown.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::{Pins, Trim};
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "\
+    /// user:      which area has most stalls?
+    /// assistant: > c1 run_sql(q=\"...\")
+    /// tool c1:   3
+    /// assistant: area 3
+    /// user:      thanks
+    /// assistant: you are welcome
+    /// ".parse()?;
+    /// let kept = |pins: Pins| Trim::keep_last(2).with_pins(pins.results_of(["run_sql"])).view(&log).kept().to_string();
+    /// assert_eq!(kept(Pins::messages(2)), "0..3, 4..6");
+    /// assert_eq!(kept(Pins::up_to(2)), "4..6"); // the call counts as well
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub const fn messages(messages: usize) -> Self {
+        Pins { limit: PinLimit::Pinned(messages), users: true, tools: Vec::new() }
     }
 
     /// Also pins steps in which one of these tools answered, within the same limit.
@@ -49,15 +116,19 @@ impl Pins {
         self
     }
 
-    /// Whether the block of these messages is pinned.
-    pub(crate) fn includes<'a>(&self, mut block: impl Iterator<Item = &'a Message>) -> bool {
-        let is_pinned = |message: &Message| match message.role() {
+    /// The number of pinned messages among these.
+    pub(crate) fn pinned<'a>(&self, block: impl Iterator<Item = &'a Message>) -> usize {
+        let is_pinned = |message: &&Message| match message.role() {
             Role::User => self.users,
-            Role::Tool => (message.tool_result())
-                .is_some_and(|result| self.tools.iter().any(|tool| tool == result.name())),
+            Role::Tool => message.tool_result().is_some_and(|result| self.names(result.name())),
             _ => false,
         };
-        block.any(is_pinned)
+        block.filter(is_pinned).count()
+    }
+
+    /// Whether the results of a tool are pinned.
+    pub(crate) fn names(&self, tool: &str) -> bool {
+        self.tools.iter().any(|name| name == tool)
     }
 }
 
@@ -67,7 +138,10 @@ impl fmt::Display for Pins {
         let names: Vec<_> = users.into_iter().chain(self.tools.iter().map(String::as_str)).collect();
         match names.as_slice() {
             [] => f.write_str("no pins"),
-            names => write!(f, "up to {} pins: {}", self.messages, names.join(", ")),
+            names => match self.limit {
+                PinLimit::Shown(messages) => write!(f, "up to {messages} pins: {}", names.join(", ")),
+                PinLimit::Pinned(messages) => write!(f, "{messages} pinned messages: {}", names.join(", ")),
+            },
         }
     }
 }

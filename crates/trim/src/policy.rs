@@ -6,10 +6,12 @@ use std::sync::Arc;
 use stepfold_state_core::chat::Transcript;
 
 use crate::approximate::ApproximateTokens;
+use crate::cleared::{self, ClearedResults};
 use crate::cut::{PolicyCut, SizeUnit, TrimInput};
+use crate::kept::MessageRanges;
 use crate::pins::Pins;
 use crate::tokens::TokenCounter;
-use crate::view::{TrimReason, View, leading_kept};
+use crate::view::{TrimReason, TrimRule, View, leading_kept};
 
 /// A trimming policy, applied when a turn begins; see the [crate](crate) for a table.
 ///
@@ -79,7 +81,70 @@ impl Trim {
     /// assert_eq!(Trim::keep_last(100).view(&log).kept().to_string(), "18..120");
     /// ```
     pub fn keep_last(messages: usize) -> Self {
-        TrimPolicy::KeepLast { messages, pins: None }.into()
+        TrimPolicy::KeepLast { messages, over: 0, pins: None }.into()
+    }
+
+    /// Makes each [`keep_last`](Trim::keep_last) of this trim act only on more than `messages` messages, leading system
+    /// messages not counted, and then show as many as before. A smaller number than it keeps changes nothing. Other
+    /// policies are unchanged.
+    ///
+    /// So the beginning of the conversation stays the same over many turns, and a provider's prompt cache with it. The
+    /// rule of the trimming page of LangGraph's ReAct agents: untouched up to 100 messages, then the last 20.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::{Message, Transcript};
+    ///
+    /// let trim = Trim::keep_last(20).when_over(100);
+    /// let log = |messages| (0..messages).map(|_| Message::user("?")).collect::<Transcript>();
+    /// assert!(trim.view(&log(100)).is_whole());
+    /// assert_eq!(trim.view(&log(101)).transcript().len(), 20);
+    /// ```
+    #[must_use]
+    pub fn when_over(mut self, messages: usize) -> Self {
+        for policy in Arc::make_mut(&mut self.0) {
+            if let TrimPolicy::KeepLast { over, .. } = policy {
+                *over = messages;
+            }
+        }
+        self
+    }
+
+    /// Shows results of more than `above_tokens` tokens as one line each, but those of the newest `newest_steps` steps
+    /// with calls. Every message stays, and the calls with their arguments: the model knows what it has asked, and can
+    /// ask again.
+    ///
+    /// A result that is hardly longer than its line stays, and so does one of a tool that
+    /// [pins](Trim::with_pins) name. An error stays an error. Within a turn, see
+    /// [`Window::clear_results`](crate::Window::clear_results).
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let page = "stall ".repeat(200);
+    /// let log: Transcript = format!("\
+    /// user:      what do the pages say?
+    /// assistant: > c1 read(page=1)
+    /// tool c1:   {page}
+    /// assistant: > c2 read(page=2)
+    /// tool c2:   open
+    /// ").parse()?;
+    /// let view = Trim::clear_results(1, 100).view(&log);
+    /// assert_eq!(view.transcript().to_string(), "\
+    /// user:      what do the pages say?
+    /// assistant: > c1 read(page=1)
+    /// tool c1:   [The result of read, 1 kB, is no longer shown.]
+    /// assistant: > c2 read(page=2)
+    /// tool c2:   open
+    /// ");
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    #[doc(alias("clear_tool_uses", "context editing"))]
+    pub fn clear_results(newest_steps: usize, above_tokens: usize) -> Self {
+        TrimPolicy::ClearResults(ClearedResults::new(newest_steps, above_tokens)).into()
     }
 
     /// Shows the last turns that fit into `tokens`, leading system messages included; the last turn always,
@@ -152,7 +217,8 @@ impl Trim {
     }
 
     /// Makes each [`keep_last`](Trim::keep_last) of this trim also show the pinned messages older than its
-    /// window. Other policies are unchanged.
+    /// window, and each [`clear_results`](Trim::clear_results) leave results of the pinned tools. Other policies are
+    /// unchanged.
     ///
     /// # Examples
     /// ```
@@ -175,7 +241,9 @@ impl Trim {
     #[expect(clippy::needless_pass_by_value, reason = "a builder takes what it keeps")]
     pub fn with_pins(mut self, pins: Pins) -> Self {
         for policy in Arc::make_mut(&mut self.0) {
-            if let TrimPolicy::KeepLast { pins: kept, .. } = policy {
+            if let TrimPolicy::KeepLast { pins: kept, .. }
+            | TrimPolicy::ClearResults(ClearedResults { pins: kept, .. }) = policy
+            {
                 *kept = Some(pins.clone());
             }
         }
@@ -196,7 +264,10 @@ impl Trim {
     pub fn counted_by(mut self, counter: impl TokenCounter + 'static) -> Self {
         let chosen: Arc<dyn TokenCounter> = Arc::new(counter);
         for policy in Arc::make_mut(&mut self.0) {
-            if let TrimPolicy::MaxTokens { counter, .. } | TrimPolicy::CapTokens { counter, .. } = policy {
+            if let TrimPolicy::MaxTokens { counter, .. }
+            | TrimPolicy::CapTokens { counter, .. }
+            | TrimPolicy::ClearResults(ClearedResults { counter, .. }) = policy
+            {
                 *counter = Arc::clone(&chosen);
             }
         }
@@ -259,11 +330,11 @@ impl Trim {
     /// ```
     pub fn narrow(&self, view: &View, log: &Transcript) -> View {
         let view = view.clone().grown(log);
-        let mut kept = view.kept().clone();
-        let mut shown = kept.of(log);
+        let (mut kept, mut cleared) = (view.kept().clone(), view.cleared().clone());
+        let mut shown = cleared::shown(log, &kept, &cleared);
         let mut reasons = Vec::new();
         // NOTE: In a circle, because idempotent policies in a row are not idempotent: pins of one may leave a window
-        // that an earlier one would cut. Each round drops a message, so the loop ends.
+        // that an earlier one would cut. Each round drops or clears a message, so the loop ends.
         let mut satisfied = 0;
         for policy in self.0.iter().cycle() {
             if satisfied == self.0.len() {
@@ -273,18 +344,36 @@ impl Trim {
                 None => TrimInput::new(&shown),
                 Some(summary) => TrimInput::after_summary(&shown, leading_kept(log, &kept), summary),
             };
-            let Some(cut) = policy.cut(conversation) else {
-                satisfied += 1;
-                continue;
+            let mut reason = TrimReason {
+                policy: policy.to_string().into(),
+                dropped: 0,
+                cleared: 0,
+                why: TrimRule::OldResults,
             };
-            let dropped = shown.len() - cut.kept.len();
-            reasons.push(TrimReason { policy: policy.to_string().into(), dropped, why: cut.why });
-            kept = kept.compose(&cut.kept);
-            shown = kept.of(log);
+            match policy.change(conversation, &shown) {
+                None => {
+                    satisfied += 1;
+                    continue;
+                }
+                Some(PolicyChange::Cut(cut)) => {
+                    (reason.dropped, reason.why) = (shown.len() - cut.kept.len(), cut.why);
+                    kept = kept.compose(&cut.kept);
+                }
+                Some(PolicyChange::Clear(places)) => {
+                    reason.cleared = places.len();
+                    cleared = cleared.union(&kept.compose(&places));
+                }
+            }
+            reasons.push(reason);
+            shown = cleared::shown(log, &kept, &cleared);
             // NOTE: A policy is idempotent on its own result.
             satisfied = 1;
         }
-        if reasons.is_empty() { view } else { view.narrowed(shown, log, kept, reasons) }
+        if reasons.is_empty() {
+            return view;
+        }
+        let cleared = cleared.within(&kept);
+        view.narrowed(log, kept, cleared, reasons)
     }
 }
 
@@ -316,33 +405,68 @@ impl From<TrimPolicy> for Trim {
 /// One policy.
 #[derive(Clone)]
 pub(crate) enum TrimPolicy {
-    KeepLast { messages: usize, pins: Option<Pins> },
-    MaxTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
-    CapMessages { messages: usize },
-    CapTokens { tokens: usize, counter: Arc<dyn TokenCounter> },
+    /// The last `messages`, of more than `over`.
+    KeepLast {
+        messages: usize,
+        over: usize,
+        pins: Option<Pins>,
+    },
+    MaxTokens {
+        tokens: usize,
+        counter: Arc<dyn TokenCounter>,
+    },
+    CapMessages {
+        messages: usize,
+    },
+    CapTokens {
+        tokens: usize,
+        counter: Arc<dyn TokenCounter>,
+    },
+    ClearResults(ClearedResults),
+}
+
+/// What a policy does to what is shown.
+enum PolicyChange {
+    /// A part of it stays.
+    Cut(PolicyCut),
+    /// Results at these places become a line each.
+    Clear(MessageRanges),
 }
 
 impl TrimPolicy {
-    /// The part that the policy would keep; `None` if that is everything.
-    fn cut(&self, shown: TrimInput<'_>) -> Option<PolicyCut> {
-        match self {
-            TrimPolicy::KeepLast { messages, pins } => shown.keep_last(*messages, pins.as_ref()),
+    /// What the policy does to what is `shown`; `None` if nothing.
+    fn change(&self, conversation: TrimInput<'_>, shown: &Transcript) -> Option<PolicyChange> {
+        let cut = match self {
+            TrimPolicy::ClearResults(rule) => return rule.places(shown).map(PolicyChange::Clear),
+            TrimPolicy::KeepLast { messages, over, pins } => {
+                conversation.keep_last(*messages, *over, pins.as_ref())
+            }
             TrimPolicy::MaxTokens { tokens, counter } => {
-                shown.at_most(*tokens, SizeUnit::Tokens(counter), false)
+                conversation.at_most(*tokens, SizeUnit::Tokens(counter), false)
             }
-            TrimPolicy::CapMessages { messages } => shown.at_most(*messages, SizeUnit::Messages, true),
+            TrimPolicy::CapMessages { messages } => conversation.at_most(*messages, SizeUnit::Messages, true),
             TrimPolicy::CapTokens { tokens, counter } => {
-                shown.at_most(*tokens, SizeUnit::Tokens(counter), true)
+                conversation.at_most(*tokens, SizeUnit::Tokens(counter), true)
             }
-        }
+        };
+        cut.map(PolicyChange::Cut)
     }
 }
 
 impl fmt::Display for TrimPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TrimPolicy::KeepLast { messages, pins: None } => write!(f, "keep_last({messages})"),
-            TrimPolicy::KeepLast { messages, pins: Some(pins) } => write!(f, "keep_last({messages}, {pins})"),
+            TrimPolicy::KeepLast { messages, over, pins } => {
+                write!(f, "keep_last({messages}")?;
+                if over > messages {
+                    write!(f, " when over {over}")?;
+                }
+                match pins {
+                    Some(pins) => write!(f, ", {pins})"),
+                    None => f.write_str(")"),
+                }
+            }
+            TrimPolicy::ClearResults(rule) => write!(f, "{rule}"),
             TrimPolicy::CapMessages { messages } => write!(f, "cap_messages({messages})"),
             TrimPolicy::MaxTokens { tokens, counter } => write_budget(f, "max_tokens", *tokens, counter),
             TrimPolicy::CapTokens { tokens, counter } => write_budget(f, "cap_tokens", *tokens, counter),

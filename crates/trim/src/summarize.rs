@@ -115,6 +115,13 @@ impl Summarize {
         self
     }
 
+    /// Waits for nothing: the messages that are not kept are replaced now.
+    #[must_use]
+    pub fn at_once(mut self) -> Self {
+        self.once = self.keep.clone();
+        self
+    }
+
     /// Sets the role of the summary message.
     #[must_use]
     pub fn shown_as(mut self, role: SummaryRole) -> Self {

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use stepfold_state_core::chat::{Message, Role, Transcript};
 
+use crate::cleared;
 use crate::kept::MessageRanges;
 
 /// The part of a log that is sent to a model.
 ///
 /// [`transcript`](View::transcript) goes into the request. [`kept`](View::kept) has the indexes of its
-/// messages in the log, and is all that has to be stored to restore the view with [`View::of`]. If nothing is
-/// dropped, the transcript is the log's own, shared ([`ptr_eq`](Transcript::ptr_eq)).
+/// messages in the log, and [`cleared`](View::cleared) those of results that are shown as one line. They are all that has
+/// to be stored to restore the view with [`View::of`]. If nothing is dropped or cleared, the transcript is the log's own,
+/// shared ([`ptr_eq`](Transcript::ptr_eq)).
 ///
 /// # Examples
 /// ```
@@ -43,6 +45,8 @@ use crate::kept::MessageRanges;
 pub struct View {
     transcript: Transcript,
     kept: MessageRanges,
+    /// Those of the kept messages that are results shown as one line.
+    cleared: MessageRanges,
     /// The length of the log when it was last examined.
     log_length: usize,
     /// The summary of dropped messages, after the leading system messages.
@@ -72,18 +76,48 @@ impl View {
     ) -> Self {
         let reaches_past_log = kept.ranges().last().is_some_and(|last| last.end > log.len());
         let kept = if reaches_past_log { kept.cut_to(log.len()) } else { kept };
-        let shown = kept.of(log);
-        View::showing(shown, log, kept, summary, reasons)
+        View::showing(log, kept, MessageRanges::default(), summary, reasons)
     }
 
-    /// The view of `shown`, which are the messages of `log` in `kept`.
+    /// The same view of only these messages of `log`; its [reasons](View::reasons) are gone. The summary stays.
+    #[must_use]
+    pub fn keeping(self, log: &Transcript, kept: MessageRanges) -> Self {
+        View::assemble(log, kept, self.summary, Vec::new())
+    }
+
+    /// The same view with the results at these indexes of `log` as one line each, as far as they are
+    /// [kept](View::kept); other results are shown in full.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::{Trim, View};
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let text = "stall ".repeat(100);
+    /// let log: Transcript = format!("user: go\nassistant: > c1 f()\ntool c1: {text}\nassistant: done").parse()?;
+    /// let view = Trim::clear_results(0, 50).view(&log);
+    /// assert_eq!(view.cleared().to_string(), "2..3");
+    /// let restored = View::of(&log, view.kept().clone()).with_cleared(&log, view.cleared().clone());
+    /// assert_eq!(restored.transcript(), view.transcript());
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    #[must_use]
+    pub fn with_cleared(self, log: &Transcript, cleared: MessageRanges) -> Self {
+        if cleared == self.cleared {
+            return self;
+        }
+        let cleared = cleared.within(&self.kept);
+        View::showing(log, self.kept, cleared, self.summary, self.reasons)
+    }
+
     fn showing(
-        shown: Transcript,
         log: &Transcript,
         kept: MessageRanges,
+        cleared: MessageRanges,
         summary: Option<Arc<Message>>,
         reasons: Vec<TrimReason>,
     ) -> Self {
+        let shown = cleared::shown(log, &kept, &cleared);
         let transcript = match &summary {
             None => shown,
             Some(summary) => {
@@ -92,7 +126,7 @@ impl View {
                 before.chain([summary]).chain(after).cloned().collect()
             }
         };
-        View { transcript, kept, log_length: log.len(), summary, reasons }
+        View { transcript, kept, cleared, log_length: log.len(), summary, reasons }
     }
 
     /// The messages that are sent to the model.
@@ -110,14 +144,19 @@ impl View {
         &self.kept
     }
 
+    /// The indexes in the log of results that are shown as one line.
+    pub const fn cleared(&self) -> &MessageRanges {
+        &self.cleared
+    }
+
     /// The number of dropped messages.
     pub fn dropped(&self) -> usize {
         self.log_length - self.kept.len()
     }
 
-    /// Whether nothing is dropped.
+    /// Whether nothing is dropped or cleared.
     pub fn is_whole(&self) -> bool {
-        self.kept.is_first(self.log_length)
+        self.kept.is_first(self.log_length) && self.cleared.is_empty()
     }
 
     /// The message of the [`Summary`](crate::Summary), if the view has one.
@@ -156,8 +195,9 @@ impl View {
     /// Extends the view in place; see [`grown`](View::grown).
     pub fn grow(&mut self, log: &Transcript) {
         if log.len() < self.log_length {
-            let (kept, reasons) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.reasons));
-            *self = View::assemble(log, kept, self.summary.take(), reasons);
+            let (kept, cleared) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.cleared));
+            let reasons = std::mem::take(&mut self.reasons);
+            *self = View::assemble(log, kept, self.summary.take(), reasons).with_cleared(log, cleared);
             return;
         }
         // NOTE: Shares the log, so that nothing is copied.
@@ -175,12 +215,12 @@ impl View {
         self.log_length
     }
 
-    /// A smaller view: `shown`, which are the messages of the log in `kept`, with additional reasons.
+    /// A smaller view: the messages of the log in `kept`, results in `cleared` as a line, with additional reasons.
     pub(crate) fn narrowed(
         &self,
-        shown: Transcript,
         log: &Transcript,
         kept: MessageRanges,
+        cleared: MessageRanges,
         more: Vec<TrimReason>,
     ) -> Self {
         let mut reasons = self.reasons.clone();
@@ -189,11 +229,12 @@ impl View {
                 // NOTE: A long turn shrinks repeatedly for one reason.
                 Some(last) if last.why == reason.why && last.policy == reason.policy => {
                     last.dropped += reason.dropped;
+                    last.cleared += reason.cleared;
                 }
                 _ => reasons.push(reason),
             }
         }
-        View::showing(shown, log, kept, self.summary.clone(), reasons)
+        View::showing(log, kept, cleared, self.summary.clone(), reasons)
     }
 }
 
@@ -213,6 +254,11 @@ impl fmt::Display for View {
         write!(f, "{} of {} messages ({})", self.kept.len(), self.log_length, self.kept)?;
         if self.summary.is_some() {
             f.write_str(" and a summary")?;
+        }
+        match self.cleared.len() {
+            0 => {}
+            1 => f.write_str(", 1 result cleared")?,
+            results => write!(f, ", {results} results cleared")?,
         }
         self.reasons.iter().try_for_each(|reason| write!(f, "; {reason}"))
     }
@@ -239,13 +285,18 @@ pub struct TrimReason {
     pub policy: Arc<str>,
     /// The number of messages it dropped.
     pub dropped: usize,
+    /// The number of results it cleared: they are shown as one line each.
+    pub cleared: usize,
     /// The rule that applied.
     pub why: TrimRule,
 }
 
 impl fmt::Display for TrimReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} left out {}: {}", self.policy, self.dropped, self.why)
+        match self.cleared {
+            0 => write!(f, "{} left out {}: {}", self.policy, self.dropped, self.why),
+            cleared => write!(f, "{} cleared {cleared}: {}", self.policy, self.why),
+        }
     }
 }
 
@@ -269,6 +320,8 @@ pub enum TrimRule {
     InsideTurn,
     /// The model's context window would have overflowed within a turn.
     Overflow,
+    /// Large results of older steps are shown as one line each.
+    OldResults,
 }
 
 impl fmt::Display for TrimRule {
@@ -286,6 +339,7 @@ impl fmt::Display for TrimRule {
                 "the last turn does not fit, so its user message and its last steps are shown"
             }
             TrimRule::Overflow => "the model's context window would have overflowed within the turn",
+            TrimRule::OldResults => "large results of older steps are shown as one line each",
         })
     }
 }

@@ -13,8 +13,10 @@ use std::sync::Arc;
 use stepfold_state_core::chat::{Role, Transcript};
 
 use crate::approximate::ApproximateTokens;
+use crate::cleared::{self, ClearedResults};
 use crate::cut::SizeUnit;
 use crate::kept::MessageRanges;
+use crate::pins::Pins;
 use crate::tokens::TokenCounter;
 use crate::view::{TrimReason, TrimRule, View, leading_systems};
 
@@ -56,7 +58,15 @@ use crate::view::{TrimReason, TrimRule, View, leading_systems};
 pub struct Window {
     limit: usize,
     percent: u8,
+    clearing: Option<Clearing>,
     counter: Arc<dyn TokenCounter>,
+}
+
+/// What a window clears before it drops anything.
+#[derive(Clone, Debug)]
+struct Clearing {
+    newest_steps: usize,
+    pins: Option<Pins>,
 }
 
 impl Window {
@@ -65,7 +75,41 @@ impl Window {
     pub fn new(limit: usize) -> Self {
         // NOTE: Far below the limit, for the prompt cache: a view that loses a little at each step has a new
         // prefix at each step (docs/decisions/trimming.md).
-        Window { limit, percent: 70, counter: Arc::new(ApproximateTokens) }
+        Window { limit, percent: 70, clearing: None, counter: Arc::new(ApproximateTokens) }
+    }
+
+    /// On overflow, shows the results of all but the newest `newest_steps` steps with calls as one line each, before
+    /// anything is dropped; nothing is dropped if the view is at its [target](Window::target) then. For an agent that
+    /// makes a hundred calls in one turn: it keeps its calls, and so knows what it has done.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::{View, Window};
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let page = "stall ".repeat(200);
+    /// let step = |page_number: u32| format!("assistant: > c{page_number} read(page={page_number})\ntool c{page_number}: {page}\n");
+    /// let log: Transcript = format!("user: what do the pages say?\n{}{}{}", step(1), step(2), step(3)).parse()?;
+    /// let window = Window::new(500).clear_results(1);
+    /// let turn = window.begin(View::whole(&log), &log);
+    /// assert_eq!((turn.view().dropped(), turn.view().cleared().to_string()), (0, "2..3, 4..5".to_owned()));
+    /// assert!(turn.fits());
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    #[must_use]
+    pub fn clear_results(mut self, newest_steps: usize) -> Self {
+        let pins = self.clearing.and_then(|clearing| clearing.pins);
+        self.clearing = Some(Clearing { newest_steps, pins });
+        self
+    }
+
+    /// Never clears results of the tools that `pins` name. Pins of a window keep nothing from being dropped.
+    #[must_use]
+    pub fn with_pins(mut self, pins: Pins) -> Self {
+        if let Some(clearing) = &mut self.clearing {
+            clearing.pins = Some(pins);
+        }
+        self
     }
 
     /// Sets the share of the limit that the view shrinks to; values above 100 count as 100. With a small share the view
@@ -73,6 +117,13 @@ impl Window {
     #[must_use]
     pub fn shrink_to_percent(mut self, percent: u8) -> Self {
         self.percent = percent.min(100);
+        self
+    }
+
+    /// Limits the view to `limit` tokens, and keeps the rest.
+    #[must_use]
+    pub fn with_limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
         self
     }
 
@@ -127,6 +178,11 @@ impl Window {
         turn
     }
 
+    /// The reason of a change of this window, which nothing is counted in yet.
+    fn reason(&self, why: TrimRule) -> TrimReason {
+        TrimReason { policy: self.to_string().into(), dropped: 0, cleared: 0, why }
+    }
+
     fn count(&self, messages: &Transcript) -> usize {
         self.measure().of_all(messages.iter().map(|message| &**message))
     }
@@ -138,13 +194,20 @@ impl Window {
 
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "window({} tokens, shrinks to {})", self.limit, self.target())
+        write!(f, "window({} tokens, shrinks to {}", self.limit, self.target())?;
+        if let Some(Clearing { newest_steps, pins }) = &self.clearing {
+            write!(f, ", clears results before the newest {newest_steps} steps")?;
+            if let Some(pins) = pins {
+                write!(f, " but {pins}")?;
+            }
+        }
+        f.write_str(")")
     }
 }
 
 /// The view within a turn: it grows with the log, and shrinks when the [`Window`] would overflow.
 ///
-/// Older turns are dropped first, whole and the oldest first; then the oldest steps of this turn, whole. The
+/// If the window [clears results](Window::clear_results), that comes first. Older turns are dropped next, whole and the oldest first; then the oldest steps of this turn, whole. The
 /// leading system messages, a summary, the user messages of this turn and its last step always stay; without
 /// that step the model would repeat its request. If these alone exceed the limit, [`fits`](TurnView::fits) is
 /// false.
@@ -217,31 +280,49 @@ impl TurnView {
         if self.fits() {
             return;
         }
+        self.clear(log);
+        if self.tokens <= self.window.target() {
+            return;
+        }
         let (dropped, tokens) = self.dropped(log);
         if dropped.is_empty() {
             return;
         }
-        let reason = TrimReason {
-            policy: self.window.to_string().into(),
-            dropped: dropped.len(),
-            why: TrimRule::Overflow,
-        };
+        let mut reason = self.window.reason(TrimRule::Overflow);
+        reason.dropped = dropped.len();
         let kept = self.view.kept().without(&dropped);
-        self.view = self.view.narrowed(kept.of(log), log, kept, vec![reason]);
+        let cleared = self.view.cleared().within(&kept);
+        self.view = self.view.narrowed(log, kept, cleared, vec![reason]);
         self.tokens = tokens;
+    }
+
+    /// Clears old results, if the window does so.
+    fn clear(&mut self, log: &Transcript) {
+        let Some(Clearing { newest_steps, pins }) = self.window.clearing.clone() else { return };
+        let counter = Arc::clone(&self.window.counter);
+        let rule = ClearedResults { newest_steps, above_tokens: 0, counter, pins };
+        let kept = self.view.kept();
+        let shown = cleared::shown(log, kept, self.view.cleared());
+        let Some(places) = rule.places(&shown) else { return };
+        let mut reason = self.window.reason(TrimRule::OldResults);
+        reason.cleared = places.len();
+        let cleared = self.view.cleared().union(&kept.compose(&places));
+        self.view = self.view.narrowed(log, kept.clone(), cleared, vec![reason]);
+        self.tokens = self.window.count(self.view.transcript());
     }
 
     /// The oldest droppable messages, as many as needed to reach the target; and the tokens of the rest.
     fn dropped(&self, log: &Transcript) -> (MessageRanges, usize) {
-        let (target, measure) = (self.window.target(), self.window.measure());
+        let target = self.window.target();
         let mut dropped = MessageRanges::default();
         let mut tokens = self.tokens;
         for DroppableBlock { range, is_boundary } in self.droppable(log) {
             if is_boundary && tokens <= target {
                 break;
             }
-            let messages = log.iter_from(range.start).take(range.len()).map(|message| &**message);
-            tokens = tokens.saturating_sub(measure.of_all(messages));
+            let block = [range.clone()].into_iter().collect();
+            let messages = cleared::shown(log, &block, self.view.cleared());
+            tokens = tokens.saturating_sub(self.window.count(&messages));
             dropped.push(range);
         }
         (dropped, tokens)

@@ -11,7 +11,7 @@ use stepfold_state_core::chat::{
 use super::RunDriver;
 use crate::error::StartError;
 use crate::observe::RunEvent;
-use crate::run::{Run, RunAnswer};
+use crate::run::{Run, RunAnswer, heaviest_parts};
 use crate::run_error::RunFault;
 use stepfold_trim::SummaryPlan;
 
@@ -51,6 +51,10 @@ impl RunDriver<'_> {
             // The driver looks at the token before anything else.
             Err(NoReply::Cancelled) => Ok(()),
             Err(NoReply::TimeIsUp) => self.commit(run, RunAnswer::TimedOut).await,
+            Err(NoReply::Failed(RunFault::Model(error))) => match run.rescue(error.kind()) {
+                Some(answer) => self.commit(run, answer).await,
+                None => Err(RunFault::Model(with_heaviest_parts(error, &run.request()))),
+            },
             Err(NoReply::Failed(fault)) => Err(fault),
         }
     }
@@ -207,6 +211,18 @@ impl RunDriver<'_> {
         };
         self.commit(run, RunAnswer::Summary(summary)).await
     }
+}
+
+/// The error of a request that is too long also says what in it is.
+fn with_heaviest_parts(error: ModelError, request: &ChatRequest) -> ModelError {
+    if !matches!(error.kind(), ModelErrorKind::TooLong { .. }) {
+        return error;
+    }
+    let message = match error.message() {
+        "" => heaviest_parts(request),
+        message => format!("{message}; {}", heaviest_parts(request)),
+    };
+    error.with_message(message)
 }
 
 /// A summary that failed without a reply.

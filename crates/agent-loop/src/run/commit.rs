@@ -66,6 +66,11 @@ impl Run {
         self.tally.steps = event.step.min(u64::MAX - 1);
         // NOTE: The clock of another host may be behind; the time of a run never decreases.
         self.tally.elapsed = event.elapsed.max(self.tally.elapsed);
+        match &event.kind {
+            EventKind::Replied { .. } => self.tally.rescues = 0,
+            EventKind::Narrowed { .. } => self.tally.rescues = self.tally.rescues.saturating_add(1),
+            _ => {}
+        }
         self.note_ids(event);
         self.note_decisions(&event.kind);
         self.note_edit(event, folding);
@@ -194,6 +199,7 @@ impl Run {
                 *point != HookPoint::AfterTool
                     && matches!(self.decide(), RunNeed::Hook(needed) if needed == *point)
             }
+            (EventKind::Narrowed { .. }, RunPhase::Asking { is_hooked: true, .. }) => self.may_be_rescued(),
             (EventKind::Replied { fates, .. }, RunPhase::Asking { is_hooked: true, .. }) => {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
                 !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
@@ -223,7 +229,7 @@ impl Run {
         decided: &[ItemDecision<'_>],
     ) -> RunPhase {
         match (&event.kind, phase) {
-            (EventKind::Began { id, instructions, shown, messages_before, .. }, _) => {
+            (EventKind::Began { id, instructions, shown, cleared, messages_before, .. }, _) => {
                 if *self.id != **id {
                     self.id = id.as_str().into();
                 }
@@ -236,6 +242,7 @@ impl Run {
                 self.tally.is_pruned = pruned > 0;
                 let shown = shown.as_ref().map(|shown| shown.without_first(pruned));
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
+                let view = view.with_cleared(&log, cleared.without_first(pruned));
                 let earlier = self.cache.prompt.take().filter(|_| event.rewrite.is_none());
                 let followed = earlier.filter(|_| self.agent.config().window.is_none()).and_then(|earlier| {
                     ModelPrompt::following(*earlier, instructions.as_deref(), &view, &log)
@@ -248,9 +255,15 @@ impl Run {
             }
             (EventKind::Summarized { summary: Some(summary), .. }, _) => {
                 self.summary = Some(summary.of_end(self.transcript().len()));
-                RunPhase::Condensing { gave_up: false }
+                RunPhase::condensing()
             }
-            (EventKind::Summarized { summary: None, .. }, _) => RunPhase::Condensing { gave_up: true },
+            (EventKind::Summarized { summary: None, .. }, _) => {
+                RunPhase::Condensing { gave_up: true, is_rescue: false }
+            }
+            (EventKind::Narrowed { shown, cleared, messages, summarizes, .. }, phase) => {
+                self.show_narrowed(shown, cleared, *messages);
+                if *summarizes { RunPhase::Condensing { gave_up: false, is_rescue: true } } else { phase }
+            }
             (EventKind::Steered, RunPhase::Asking { last, .. }) => {
                 RunPhase::Asking { is_hooked: false, last }
             }
@@ -302,7 +315,7 @@ impl Run {
     fn after_opening(&self) -> RunPhase {
         match self.planner() {
             Some(_) => RunPhase::Working(OpenStep::of_walk()),
-            None => RunPhase::Condensing { gave_up: false },
+            None => RunPhase::condensing(),
         }
     }
 
@@ -491,7 +504,7 @@ impl Run {
         loop {
             let next = match &self.phase {
                 RunPhase::Opening if !self.has_hook(HookPoint::BeforeRun) => self.after_opening(),
-                RunPhase::Condensing { gave_up }
+                RunPhase::Condensing { gave_up, .. }
                     if *gave_up || self.tally.is_pruned || self.summary_plan().is_none() =>
                 {
                     self.show_condensed(*gave_up);

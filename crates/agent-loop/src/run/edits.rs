@@ -170,7 +170,8 @@ impl Run {
             self.agent.config().trim.view(&seen)
         } else {
             let (kept, summary) = (before.kept().clone(), before.summary().cloned());
-            View::assemble(&seen, kept, summary, before.reasons().to_vec())
+            let view = View::assemble(&seen, kept, summary, before.reasons().to_vec());
+            view.with_cleared(&seen, before.cleared().clone())
         };
         let instructions = self.prompt.instructions().map(str::to_owned);
         self.set_prompt(instructions, view, &seen);
@@ -232,7 +233,7 @@ impl Run {
 /// The phase after an edit, unless a step is open. Hooks before the model are asked again.
 pub(super) fn after_edit(drops_summary: bool, phase: RunPhase) -> RunPhase {
     match phase {
-        RunPhase::Asking { last: None, .. } if drops_summary => RunPhase::Condensing { gave_up: false },
+        RunPhase::Asking { last: None, .. } if drops_summary => RunPhase::condensing(),
         RunPhase::Asking { last, .. } => RunPhase::Asking { is_hooked: false, last },
         phase => phase,
     }

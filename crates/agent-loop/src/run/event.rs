@@ -114,6 +114,9 @@ pub enum EventKind {
         /// The messages that the model is shown, if not all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shown: Option<MessageRanges>,
+        /// The results among them that it is shown as one line each.
+        #[serde(default, skip_serializing_if = "MessageRanges::is_empty")]
+        cleared: MessageRanges,
         /// A digest of the tools on offer, and of their bindings to the state.
         /// None where they are asked for at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,6 +150,25 @@ pub enum EventKind {
         /// The usage.
         #[serde(default, skip_serializing_if = "is_default")]
         usage: Usage,
+    },
+    /// The provider refused the request as too long; the model is shown less from here on, and is asked again.
+    Narrowed {
+        /// The number of tokens that fit, as the provider reported it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u64>,
+        /// The number of tokens of the request, as the provider reported it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        used: Option<u64>,
+        /// The messages that the model is shown.
+        shown: MessageRanges,
+        /// The results among them that it is shown as one line each.
+        #[serde(default, skip_serializing_if = "MessageRanges::is_empty")]
+        cleared: MessageRanges,
+        /// The number of messages in the conversation. Where a store has fewer, it was pruned since.
+        messages: usize,
+        /// Whether a summary is made first of what the agent's [`Summarize`](stepfold_trim::Summarize) does not keep.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        summarizes: bool,
     },
     /// A user message joined the running run.
     Steered,
@@ -444,6 +466,7 @@ impl Event {
             EventKind::Began { .. } => "began",
             EventKind::Hooked { .. } => "hooked",
             EventKind::Summarized { .. } => "summarized",
+            EventKind::Narrowed { .. } => "narrowed",
             EventKind::Steered => "steered",
             EventKind::Replied { .. } => "replied",
             EventKind::Decided { .. } => "decided",

@@ -15,6 +15,7 @@ use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 use super::approval_rules::ReplyQuestions;
 use super::event::{CallDisposition, Event, EventKind, OutputDisposition, StepEnd};
 use super::machine::{Run, RunNeed, RunPhase};
+use super::rescue::ReportedSize;
 use super::step::{ItemCondition, ItemOutcome, OpenStep, StepItem, WorkOutcome};
 use super::step_end::not_run;
 use super::taken_ids::TakenIds;
@@ -40,6 +41,14 @@ pub enum RunAnswer {
     Hooked(HookReport),
     /// The text of a summary, or why there is none, and what it cost.
     Summary(Result<(String, Usage), (String, Usage)>),
+    /// The provider refused the request as too long: it takes so many tokens, and the request has so many, if it said so.
+    /// Taken where [`Run::rescue`] gives it.
+    TooLong {
+        /// The number of tokens that fit.
+        limit: Option<u64>,
+        /// The number of tokens of the request.
+        used: Option<u64>,
+    },
     /// Messages of the user that arrived during the run. Taken whenever the model is to be asked.
     Steer(Vec<Message>),
     /// The model's reply.
@@ -182,6 +191,10 @@ impl Run {
                 return Ok(Event { messages, ..Event::new(self.tally.steps, elapsed, EventKind::Steered) });
             }
             RunAnswer::Summary(text) => self.summarized(text)?,
+            RunAnswer::TooLong { limit, used } => {
+                let size = ReportedSize { limit, used };
+                self.narrowed(size).ok_or_else(|| self.not_needed("narrowed"))?
+            }
             RunAnswer::Decisions(decisions) => self.decisions(decisions)?,
             RunAnswer::Interrupted => self.interrupted(),
             RunAnswer::Ask(fates) => EventKind::Asked { fates },
@@ -229,6 +242,7 @@ impl Run {
             id: self.id.to_string(),
             instructions,
             repairs: repaired.repairs.iter().map(ToString::to_string).collect(),
+            cleared: shown.as_ref().map(|view| view.cleared().clone()).unwrap_or_default(),
             shown: shown.map(|view| view.kept().clone()),
             tools: self.agent.tools_digest().map(str::to_owned),
             messages_before: self.transcript().len(),

@@ -112,6 +112,9 @@ pub(crate) enum RunPhase {
         /// It was tried and did not work.
         #[serde(default)]
         gave_up: bool,
+        /// The request was too long: it needs one, whatever the agent waits for otherwise.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_rescue: bool,
     },
     /// The model is to be asked.
     Asking {
@@ -128,6 +131,13 @@ pub(crate) enum RunPhase {
     Closing(Exit),
     /// All is done.
     Done(Exit),
+}
+
+impl RunPhase {
+    /// The beginning of the conversation may need a summary.
+    pub(super) const fn condensing() -> Self {
+        RunPhase::Condensing { gave_up: false, is_rescue: false }
+    }
 }
 
 /// The beginning of a run, before it is committed.
@@ -164,6 +174,9 @@ pub(crate) struct RunTally {
     /// The replies in a row after which the model was asked again because they are empty.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) empty_replies: u32,
+    /// The times in a row that the request was narrowed because the provider refused it as too long.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) rescues: u32,
     /// The index in the log at which the turn of this run begins.
     pub(crate) turn_start: usize,
     pub(crate) finish_reason: Option<FinishReason>,
@@ -427,7 +440,10 @@ impl Run {
 
     pub(super) fn summary_plan(&self) -> Option<SummaryPlan> {
         let summarize = self.agent.config().summarize.as_ref()?;
-        summarize.plan(self.transcript(), self.summary.as_ref())
+        match &self.phase {
+            RunPhase::Condensing { is_rescue: true, .. } => self.rescuing_plan(),
+            _ => summarize.plan(self.transcript(), self.summary.as_ref()),
+        }
     }
 
     /// The next request to the model.

@@ -22,6 +22,7 @@
 //! | `Condensing` |  | `TimedOut` | `Leaving` |
 //! | `Asking` | `Hook`, `Model` | `Hooked` | `Asking`, `Closing` |
 //! | `Asking` |  | `Steer` | `Asking` |
+//! | `Asking` |  | `TooLong` | `Condensing`, `Asking` |
 //! | `Asking` |  | `Reply` | `Asking`, `Working`, `Leaving` |
 //! | `Asking` |  | `Edit` | `Condensing`, `Asking` |
 //! | `Asking` |  | `Cancelled` | `Closing` |
@@ -64,6 +65,7 @@ mod name_map;
 mod prompt;
 mod recorded_outcomes;
 mod requests;
+mod rescue;
 mod run_file;
 mod shared_values;
 mod step;
@@ -86,6 +88,7 @@ pub use self::step::{ItemOutcome, WorkOutcome};
 pub use self::unknown_calls::UnknownCall;
 
 pub(crate) use self::contradiction::CallContradiction;
+pub(crate) use self::rescue::heaviest_parts;
 pub(crate) use self::step::StepItem;
 pub(crate) use self::step_end::is_note;
 pub(crate) use self::stored_run::check_version;

@@ -79,13 +79,14 @@ impl ModelPrompt {
     pub(crate) fn grow(&mut self, log: &Transcript) {
         let before = self.shown.view().transcript().len();
         let was_whole = self.shown.view().is_whole();
-        let dropped = self.shown.view().dropped();
+        let left_out = |view: &View| (view.dropped(), view.cleared().len());
+        let dropped = left_out(self.shown.view());
         match &mut self.shown {
             PromptView::Plain(view) => view.grow(log),
             PromptView::Windowed(turn) => turn.grow(log),
         }
         let view = self.shown.view();
-        if view.dropped() != dropped || view.is_whole() != was_whole || view.transcript().len() < before {
+        if left_out(view) != dropped || view.is_whole() != was_whole || view.transcript().len() < before {
             self.rebuild();
         } else if self.instructions.is_none() {
             self.transcript = view.transcript().clone();

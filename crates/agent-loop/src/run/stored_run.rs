@@ -52,6 +52,8 @@ struct WrittenView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<&'a str>,
     kept: &'a MessageRanges,
+    #[serde(skip_serializing_if = "MessageRanges::is_empty")]
+    cleared: &'a MessageRanges,
     of: usize,
 }
 
@@ -82,6 +84,8 @@ struct LoadedView {
     #[serde(default)]
     instructions: Option<String>,
     kept: MessageRanges,
+    #[serde(default)]
+    cleared: MessageRanges,
     of: usize,
 }
 
@@ -116,6 +120,7 @@ impl Serialize for Run {
             shown: WrittenView {
                 instructions: self.prompt.instructions(),
                 kept: view.kept(),
+                cleared: view.cleared(),
                 of: view.kept().len() + view.dropped(),
             },
             summary: self.summary.as_ref(),
@@ -226,7 +231,8 @@ impl Run {
 fn prompt_of(agent: &Agent, state: &State, stored: &LoadedRun) -> ModelPrompt {
     let seen = first_messages(state.messages(), stored.shown.of);
     let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
-    let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new());
+    let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new())
+        .with_cleared(&seen, stored.shown.cleared.clone());
     let window = agent.config().window.as_ref();
     ModelPrompt::new(stored.shown.instructions.clone(), view, window, &seen, stored.tally.turn_start)
 }

@@ -203,15 +203,19 @@ fn runs() -> Vec<Run> {
             runs.push(at(agent, 1, RunPhase::Asking { is_hooked, last }));
         }
     }
+    // A request that is too long, with a summary of what comes before its turn, and without.
+    for last in [None, Some(Exit::MaxSteps)] {
+        runs.push(at(agent, 5, RunPhase::Asking { is_hooked: true, last }));
+    }
     // An edit of a result that a summary replaces drops the summary.
-    let condensing = at(agent, 5, RunPhase::Condensing { gave_up: false });
+    let condensing = at(agent, 5, RunPhase::condensing());
     let summary = RunAnswer::Summary(Ok(("short".to_owned(), Usage::default())));
     runs.extend(committed(&condensing, summary));
     runs.push(condensing);
     // An edit may make a long conversation short enough to need no summary.
     let summarize = Summarize::beyond(Trim::keep_last(1)).once(Trim::cap_tokens(200));
     let patient = agent.to_builder().summarize(summarize).build().unwrap();
-    let mut long = at(&patient, 5, RunPhase::Condensing { gave_up: false });
+    let mut long = at(&patient, 5, RunPhase::condensing());
     let result = ToolResult::value("x1", "work", "long ".repeat(500));
     let mut log = conversation(5);
     log.replace(2, Message::tool(result));
@@ -250,6 +254,7 @@ fn answers(run: &Run) -> Vec<RunAnswer> {
         RunAnswer::Summary(Ok(("short".to_owned(), Usage::default()))),
         RunAnswer::Summary(Err(("failed".to_owned(), Usage::default()))),
         RunAnswer::Steer(vec![Message::user("and now?")]),
+        RunAnswer::TooLong { limit: None, used: None },
         reply(calls(&["work"]), FinishReason::ToolCalls),
         reply(calls(&["work"]), FinishReason::Length),
         reply(Message::assistant("done"), FinishReason::Stop),

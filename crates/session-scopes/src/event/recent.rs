@@ -27,6 +27,7 @@ const COMMON: [&str; 24] = [
     "edited",
     "steered",
     "summarized",
+    "narrowed",
     "interrupted",
     "cancelled",
     "failed",

@@ -23,17 +23,18 @@ fn text() -> impl Strategy<Value = String> {
 
 /// An assistant message with calls, and their results in any order.
 pub(super) fn step() -> impl Strategy<Value = Piece> {
-    let calls = prop::collection::vec((prop::sample::select(TOOLS.to_vec()), any::<bool>()), 1..5);
+    let size = prop::sample::select(vec![0, 0, 0, 40, 200]);
+    let calls = prop::collection::vec((prop::sample::select(TOOLS.to_vec()), any::<bool>(), size), 1..5);
     (calls, any::<bool>()).prop_map(|(calls, is_reversed)| {
         let mut reply = Message::new(Role::Assistant);
         let mut results = Vec::new();
-        for (position, (tool, failed)) in calls.into_iter().enumerate() {
+        for (position, (tool, failed, size)) in calls.into_iter().enumerate() {
             let id = format!("c{position}");
             reply = reply.with_part(ToolCall::new(&*id, tool, Arguments::default()));
-            results.push(Message::tool(if failed {
-                ToolResult::error(id, tool, "timed out")
-            } else {
-                ToolResult::value(id, tool, position)
+            results.push(Message::tool(match (failed, size) {
+                (true, _) => ToolResult::error(id, tool, "timed out"),
+                (false, 0) => ToolResult::value(id, tool, position),
+                (false, size) => ToolResult::value(id, tool, "stall ".repeat(size)),
             }));
         }
         if is_reversed {
@@ -113,12 +114,12 @@ pub(super) fn damaged() -> impl Strategy<Value = Transcript> {
 }
 
 fn pins() -> impl Strategy<Value = Pins> {
-    (0..12_usize, any::<bool>(), prop::collection::vec(prop::sample::select(TOOLS.to_vec()), 0..3)).prop_map(
-        |(messages, users, tools)| {
-            let pins = Pins::up_to(messages).results_of(tools);
-            if users { pins } else { pins.without_users() }
-        },
-    )
+    let tools = prop::collection::vec(prop::sample::select(TOOLS.to_vec()), 0..3);
+    (0..12_usize, any::<bool>(), any::<bool>(), tools).prop_map(|(messages, counts_pinned, users, tools)| {
+        let pins = if counts_pinned { Pins::messages(messages) } else { Pins::up_to(messages) };
+        let pins = pins.results_of(tools);
+        if users { pins } else { pins.without_users() }
+    })
 }
 
 /// One policy.
@@ -126,6 +127,13 @@ pub(super) fn policy() -> impl Strategy<Value = Trim> {
     prop_oneof![
         3 => (0..20_usize).prop_map(Trim::keep_last),
         3 => (0..20_usize, pins()).prop_map(|(count, pins)| Trim::keep_last(count).with_pins(pins)),
+        2 => (0..10_usize, 0..30_usize, prop::option::of(pins())).prop_map(|(count, over, pins)| {
+            let trim = Trim::keep_last(count).when_over(over);
+            pins.into_iter().fold(trim, Trim::with_pins)
+        }),
+        2 => (0..4_usize, 0..60_usize, prop::option::of(pins())).prop_map(|(steps, tokens, pins)| {
+            pins.into_iter().fold(Trim::clear_results(steps, tokens), Trim::with_pins)
+        }),
         2 => (0..300_usize).prop_map(Trim::max_tokens),
         2 => (0..20_usize).prop_map(Trim::cap_messages),
         1 => (0..300_usize).prop_map(Trim::cap_tokens),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use stepfold_state_core::chat::{Role, Transcript};
+use stepfold_state_core::chat::{Message, Role, ToolResult, Transcript};
 use stepfold_trim::{ApproximateTokens, Pins, TokenCounter, Trim, View};
 
 use crate::histories::{self, last_user, lead, ones};
@@ -21,11 +21,78 @@ proptest! {
         let view = trim.view(&log);
         let kept: Vec<_> = view.kept().indexes().map(|index| Arc::clone(log.get(index).unwrap())).collect();
         prop_assert_eq!(view.transcript().len(), kept.len());
-        prop_assert!(view.transcript().iter().zip(&kept).all(|(shown, kept)| Arc::ptr_eq(shown, kept)));
+        for ((index, shown), kept) in view.kept().indexes().zip(view.transcript().iter()).zip(&kept) {
+            prop_assert_eq!(Arc::ptr_eq(shown, kept), !view.cleared().contains(index));
+        }
         prop_assert_eq!(view.kept().len() + view.dropped(), log.len());
         prop_assert_eq!(view.reasons().iter().map(|reason| reason.dropped).sum::<usize>(), view.dropped());
-        let restored = View::of(&log, view.kept().clone());
+        let restored = View::of(&log, view.kept().clone()).with_cleared(&log, view.cleared().clone());
         prop_assert_eq!(restored.transcript(), view.transcript());
+    }
+
+    /// The calls stay; a line is of the same call, smaller, and an error only if the result was one; results of pinned
+    /// tools and of the newest steps stay.
+    #[test]
+    fn cleared_results_are_lines_of_their_calls(
+        log in histories::well_formed(),
+        steps in 0..4_usize,
+        tokens in 0..60_usize,
+    ) {
+        let pins = Pins::up_to(0).results_of(["fetch"]);
+        let view = Trim::clear_results(steps, tokens).with_pins(pins).view(&log);
+        prop_assert_eq!(view.dropped(), 0);
+        let starts = log.steps().filter(|step| log.get(step.range().start).unwrap().has_tool_calls());
+        let starts: Vec<usize> = starts.map(|step| step.range().start).collect();
+        let newest = starts.iter().rev().take(steps).last().copied().unwrap_or(log.len());
+        let size = |message: &Message| ApproximateTokens.count(message);
+        for index in 0..log.len() {
+            let (whole, shown) = (log.get(index).unwrap(), view.transcript().get(index).unwrap());
+            let Some(result) = whole.tool_result() else { continue };
+            let may_be = result.name() != "fetch" && index < newest && size(whole) > tokens;
+            prop_assert_eq!(view.cleared().contains(index), may_be && size(whole) >= 2 * size(&line_of(result)));
+            let line = shown.tool_result().unwrap();
+            prop_assert_eq!((line.call_id(), line.name()), (result.call_id(), result.name()));
+            prop_assert_eq!(line.is_error(), result.is_error());
+        }
+    }
+
+    /// The described variant, message by message: all that it keeps is kept, with the steps around it.
+    #[test]
+    fn messages_that_the_described_variant_keeps_are_kept(
+        log in histories::well_formed(),
+        count in 1..10_usize,
+        most in 1..12_usize,
+        over in 0..30_usize,
+    ) {
+        // What precedes the first user message cannot be shown alone.
+        let log: Transcript = [Message::user("go").into()].into_iter().chain(log.iter().cloned()).collect();
+        if log.len() <= count.max(over) {
+            return Ok(());
+        }
+        let is_important = |index: &usize| {
+            let message = log.get(*index).unwrap();
+            message.role() == Role::User
+                || message.tool_result().is_some_and(|result| result.name() == "run_sql")
+        };
+        let older: Vec<usize> = (0..log.len() - count).filter(is_important).collect();
+        let described = older.iter().rev().take(most).copied().chain(log.len() - count..log.len());
+        let pins = Pins::messages(most).results_of(["run_sql"]);
+        let view = Trim::keep_last(count).when_over(over).with_pins(pins).view(&log);
+        for index in described {
+            prop_assert!(view.kept().contains(index), "{} of {}", index, view);
+        }
+    }
+
+    #[test]
+    fn when_over_shows_all_or_what_is_shown_without_it(
+        log in histories::well_formed(),
+        count in 0..20_usize,
+        over in 0..40_usize,
+    ) {
+        let view = Trim::keep_last(count).when_over(over).view(&log);
+        let is_over = log.len() - lead(&log) > over;
+        let expected = if is_over { Trim::keep_last(count).view(&log) } else { View::whole(&log) };
+        prop_assert_eq!(view.kept(), expected.kept());
     }
 
     #[test]
@@ -45,7 +112,7 @@ proptest! {
         let view = trim.view(&log);
         let shown = view.transcript();
         let opening = shown.get(lead(shown)).map(|message| message.role());
-        if last_user(&log).is_some() && !view.is_whole() {
+        if last_user(&log).is_some() && view.dropped() > 0 {
             prop_assert_eq!(opening, Some(Role::User), "{}: {}", trim, view);
         }
     }
@@ -62,7 +129,7 @@ proptest! {
     fn what_is_whole_is_shared(log in histories::well_formed(), trim in histories::trim()) {
         let view = trim.view(&log);
         prop_assert_eq!(view.is_whole(), view.transcript().ptr_eq(&log));
-        prop_assert_eq!(view.is_whole(), view.dropped() == 0);
+        prop_assert_eq!(view.is_whole(), view.dropped() == 0 && view.cleared().is_empty());
     }
 
     #[test]
@@ -163,6 +230,16 @@ proptest! {
             prop_assert!(more > most || start <= lead(&log));
         }
     }
+}
+
+/// The line that stands for a cleared result.
+fn line_of(result: &ToolResult) -> Message {
+    let size = match result.text().len() {
+        bytes @ ..1_000 => format!("{bytes} bytes"),
+        bytes => format!("{} kB", bytes / 1_000),
+    };
+    let text = format!("[The result of {}, {size}, is no longer shown.]", result.name());
+    Message::tool(ToolResult::value(result.call_id(), result.name(), text))
 }
 
 /// The definition of `keep_last`, with its rules for system messages and missing user messages, on a vector.

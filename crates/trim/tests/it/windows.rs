@@ -33,13 +33,15 @@ fn check_step(before: &TurnView, after: &TurnView, log: &Transcript, turn_start:
     assert!((turn_start..log.len()).filter(is_user).all(|index| kept.contains(index)));
     assert!((log.step_start(log.len() - 1)..log.len()).all(|index| kept.contains(index)));
     assert!(last_step(log, turn_start).all(|index| kept.contains(index)));
-    let has_shrunk = after.view().dropped() > before.view().dropped();
-    if has_shrunk {
+    let has_dropped = after.view().dropped() > before.view().dropped();
+    let has_cleared = after.view().reasons().len() > before.view().reasons().len()
+        || after.view().cleared().len() > before.view().cleared().len();
+    if has_dropped || has_cleared {
         assert!(before.tokens() + tokens(&new_messages(before, log)) > window.limit());
     } else {
         assert!(after.transcript().starts_with(before.transcript()), "the prefix is stable");
     }
-    if !after.fits() || has_shrunk && after.tokens() > window.target() {
+    if !after.fits() || has_dropped && after.tokens() > window.target() {
         // Only what must stay is left: leading system messages, user messages, the last step.
         let last = log.step_start(log.len() - 1);
         let last_step = last_step(log, turn_start);
@@ -62,8 +64,10 @@ proptest! {
             prop_oneof![8 => histories::step(), 1 => Just(vec![Message::user("wait")]), 1 => histories::system()], 1..30),
         limit in 0..400_usize,
         percent in 0..=100_u8,
+        clearing in prop::option::of(0..4_usize),
     ) {
         let window = Window::new(limit).shrink_to_percent(percent);
+        let window = clearing.into_iter().fold(window, Window::clear_results);
         let mut log = history.with(Message::user("go"));
         let turn_start = log.len() - 1;
         let mut turn = window.begin(trim.view(&log), &log);
@@ -73,7 +77,8 @@ proptest! {
             turn = turn.grown(&log);
             check_step(&before, &turn, &log, turn_start, &window);
             // Interrupted here, it continues identically.
-            let resumed = window.resume(View::of(&log, turn.view().kept().clone()), &log, turn_start);
+            let (kept, cleared) = (turn.view().kept().clone(), turn.view().cleared().clone());
+            let resumed = window.resume(View::of(&log, kept).with_cleared(&log, cleared), &log, turn_start);
             prop_assert_eq!(resumed.transcript(), turn.transcript());
             prop_assert_eq!(resumed.tokens(), turn.tokens());
         }
@@ -110,6 +115,29 @@ fn it_seldom_shrinks() {
     }
     assert_eq!(turn.view().reasons().len(), 1);
     assert_eq!(shrunk, [999, 1_300, 1_601, 1_902, 2_203, 2_504, 2_805]);
+}
+
+/// An agent that reads pages within one turn: it keeps all its calls, and forgets the oldest pages only.
+#[test]
+fn results_of_a_long_turn_are_cleared_at_once_and_nothing_is_dropped() {
+    let page = "stall ".repeat(300);
+    let window = Window::new(4_000).clear_results(2);
+    let mut log = Transcript::new().with(Message::user("what do the pages say?"));
+    let mut turn = window.begin(View::whole(&log), &log);
+    let mut cleared_at = Vec::new();
+    for step in 0..60 {
+        let text = format!("assistant: > c{step} read(page={step})\ntool c{step}: {page}");
+        log.extend(text.parse::<Transcript>().unwrap().iter().cloned());
+        let before = turn.view().cleared().len();
+        turn = turn.grown(&log);
+        assert!(turn.fits() && turn.view().dropped() == 0, "{}", turn.view());
+        if turn.view().cleared().len() > before {
+            cleared_at.push(step);
+        }
+    }
+    assert_eq!(turn.transcript().len(), 121);
+    // Many steps apart, so that the prefix of requests stays the same in between.
+    assert!(cleared_at.len() <= 8, "{cleared_at:?}");
 }
 
 /// A log that is shorter than before is a different log: no panic, and the existing messages are shown.

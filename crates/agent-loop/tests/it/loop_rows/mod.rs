@@ -33,6 +33,7 @@ mod output;
 mod recorded;
 mod replay;
 mod spans;
+mod too_long;
 
 use expect_test::Expect;
 use stepfold_agent_loop::{AgentBuilder, Input};
