@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_state_core::chat::{FinishReason, Message, ToolResult, Transcript, Usage};
+use stepfold_state_core::chat::{FinishReason, Message, ModelErrorKind, ToolResult, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError};
 
 use super::recorded_outcomes::{AnsweredItem, RecordedCall};
@@ -481,6 +481,35 @@ impl Event {
             EventKind::Cancelled => "cancelled",
             EventKind::TimedOut => "timed_out",
         }
+    }
+}
+
+impl EventKind {
+    /// Why a request was [narrowed](EventKind::Narrowed), and what it leaves out, in words; `None` of other kinds.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::EventKind;
+    ///
+    /// let stored = r#"{"narrowed": {"limit": 8000, "used": 9100, "shown": [[4, 9]], "cleared": [[6, 7]], "messages": 9}}"#;
+    /// let kind: EventKind = serde_json::from_str(stored)?;
+    /// assert_eq!(
+    ///     kind.narrowing().unwrap(),
+    ///     "conversation too long: expected at most 8000 tokens, found 9100; 4 messages left out, 1 result cleared",
+    /// );
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn narrowing(&self) -> Option<String> {
+        let EventKind::Narrowed { limit, used, shown, cleared, messages, summarizes } = self else {
+            return None;
+        };
+        let size = ModelErrorKind::TooLong { limit: *limit, used: *used };
+        let counted =
+            |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+        let left_out = counted(messages.saturating_sub(shown.len()), "message");
+        let results = counted(cleared.len(), "result");
+        let next = if *summarizes { ", and a summary is made" } else { "" };
+        Some(format!("{size}; {left_out} left out, {results} cleared{next}"))
     }
 }
 

@@ -248,6 +248,10 @@ impl ErrorBody {
                 &self.message,
                 &[
                     "maximum context length is ",
+                    "maximum prompt length is ",
+                    "tokens allowed (",
+                    "tokens allowed ",
+                    "cannot exceed ",
                     "tokens > ",
                     // After a sum that has the name of a limit before it.
                     "> ",
@@ -265,10 +269,19 @@ impl ErrorBody {
     /// The number of tokens in the request.
     fn used(&self) -> Option<u64> {
         self.field(&["n_prompt_tokens"]).or_else(|| {
-            number_after(
-                &self.message,
-                &["resulted in ", "you requested ", "prompt is too long: ", "contains ", "Requested "],
-            )
+            let cues = [
+                "resulted in ",
+                "you requested about ",
+                "you requested ",
+                "prompt is too long: ",
+                "contains ",
+                "Requested ",
+                "(requested: ",
+                "token count (",
+                "token count of ",
+                "received ",
+            ];
+            sum_over_limit(&self.message).or_else(|| number_after(&self.message, &cues))
         })
     }
 
@@ -284,6 +297,12 @@ const TOO_LONG_PHRASES: &[&str] = &[
     "maximum context length",
     "context length exceeded",
     "context window",
+    "maximum prompt length",
+    "exceeds the maximum number of tokens",
+    "exceeded model token limit",
+    "greater than the context length",
+    "input is too long for requested model",
+    "total number of tokens in the prompt cannot exceed",
     "exceed context limit",
     "exceeds the available context size",
     "context size has been exceeded",
@@ -292,6 +311,7 @@ const TOO_LONG_PHRASES: &[&str] = &[
     "range of input length",
     "reduce the length of the messages",
     "too large for model with",
+    "prompt token count of",
     // NOTE: More than the rate limit lets through at once: waiting does not help.
     "request too large for",
 ];
@@ -360,6 +380,14 @@ fn number_after(text: &str, cues: &[&str]) -> Option<u64> {
     })
 }
 
+/// The sum of the input and the longest reply, as in `188240 + 21333 > 200000`.
+fn sum_over_limit(text: &str) -> Option<u64> {
+    let (before, after) = text.split_once(" + ")?;
+    let (reply, _) = after.split_once(" > ")?;
+    let input = before.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+    Some(input.parse::<u64>().ok()?.saturating_add(reply.parse().ok()?))
+}
+
 /// The number before the first of these cues that has one.
 fn number_before(text: &str, cues: &[&str]) -> Option<u64> {
     cues.iter().find_map(|cue| {
@@ -385,6 +413,67 @@ mod tests {
         let status = StatusCode::from_u16(status).ok();
         let error = classify(&context, status, &HeaderMap::new(), body);
         expected.assert_eq(&format!("{error}"));
+    }
+
+    /// Sizes in the words of servers, as their users report them.
+    #[test]
+    fn sizes_that_servers_report() {
+        for (message, limit, used) in [
+            (
+                "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).",
+                Some(1_048_576),
+                Some(1_200_293),
+            ),
+            (
+                "The input token count exceeds the maximum number of tokens allowed 1048576.",
+                Some(1_048_576),
+                None,
+            ),
+            (
+                "This model's maximum prompt length is 131072 but the request contains 136973 tokens.",
+                Some(131_072),
+                Some(136_973),
+            ),
+            (
+                "This model's maximum context length is 128000 tokens, however you requested 130,418 tokens (126418 in your prompt; 4000 for the completion).",
+                Some(128_000),
+                Some(130_418),
+            ),
+            (
+                "This endpoint's maximum context length is 131072 tokens. However, you requested about 137104 tokens.",
+                Some(131_072),
+                Some(137_104),
+            ),
+            (
+                "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000",
+                Some(200_000),
+                Some(209_573),
+            ),
+            ("prompt token count of 137000 exceeds the limit of 128000", Some(128_000), Some(137_000)),
+            (
+                "Your request exceeded model token limit: 262144 (requested: 291351)",
+                Some(262_144),
+                Some(291_351),
+            ),
+            (
+                "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000",
+                Some(4_081),
+                Some(5_000),
+            ),
+            ("Input is too long for requested model.", None, None),
+            (
+                "The number of tokens to keep from the initial prompt is greater than the context length.",
+                None,
+                None,
+            ),
+        ] {
+            let body = serde_json::json!({"error": {"code": 400, "message": message}}).to_string();
+            let kind = ErrorBody::read(&body).kind();
+            assert_eq!(kind, Some(ModelErrorKind::TooLong { limit, used }), "{message}");
+        }
+        // A rate limit passes by waiting.
+        let waits = ErrorBody::read(r#"{"message": "Too many tokens, please wait before trying again."}"#);
+        assert_eq!(waits.kind(), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stepfold_agent_loop::{Event, EventKind, ItemOutcome, JoinArrivals, PlannedBranch, WorkOutcome};
 use stepfold_session_scopes::CommittedEvent;
 use stepfold_state_core::chat::{Content, Message, ToolContent, ToolResult, Transcript};
+use stepfold_trim::Summary;
 
 use super::active_branches::{ActiveBranches, item};
 use crate::record::events::{failure, read_record};
@@ -122,6 +123,11 @@ fn commit_lines(event: &Event, active: &ActiveBranches) -> Vec<String> {
                 .map(|(id, given)| format!("arguments of {id}: {}", one_line(&given.to_string())));
             who.into_iter().chain(results).chain(arguments).collect()
         }
+        EventKind::Summarized { summary, error, .. } => {
+            let text = summary.as_ref().map(Summary::text).or(error.as_deref());
+            text.map(one_line).into_iter().collect()
+        }
+        EventKind::Narrowed { .. } => event.kind.narrowing().into_iter().collect(),
         EventKind::Started { places } if !active.is_empty() => {
             vec![format!("starts {}", labels(active, places))]
         }

@@ -9,7 +9,7 @@ use crate::error::SessionError;
 use crate::ids::{Author, InvocationId};
 
 /// The kinds, formats and names of metadata that runners write. Others are read as well, each as a text of its own.
-const COMMON: [&str; 24] = [
+const COMMON: [&str; 25] = [
     "stepfold.run",
     "replied",
     "answered",

@@ -262,6 +262,7 @@ impl StepItems {
                 row.summary =
                     summary.as_ref().map(|summary| summary.text().to_owned()).or_else(|| error.clone());
             }
+            EventKind::Narrowed { .. } => row.summary = event.kind.narrowing(),
             _ => {}
         }
     }
