@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use divan::{Bencher, black_box};
 use serde_json::{Map, Value, json};
-use stepfold_state_core::chat::ToolCall;
+use stepfold_state_core::chat::{Message, ToolCall};
 use stepfold_state_core::json_schema::ValueType;
 use stepfold_state_core::state::{Schema, State};
+#[cfg(feature = "search")]
+use stepfold_tools::recall_tools;
 use stepfold_tools::{Args, Invocation, InvokeOptions, RawArgs, Tool, ToolError, Tools};
 use tokio::runtime::{Builder, Runtime};
 
@@ -169,4 +171,34 @@ fn error_of_a_reader(bencher: Bencher<'_, '_>, items: usize) {
         let invocation = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default());
         runtime.block_on(invocation.finish())
     });
+}
+
+/// A search in a conversation of 10,000 messages of 1 kB that was searched before, beside ten others: of words in some
+/// messages, and of one that all have. Goal: 5 ms.
+#[cfg(feature = "search")]
+#[divan::bench(args = [(10_000, "word77 of word4000"), (10_000, "order")])]
+fn recall(bencher: Bencher<'_, '_>, (messages, query): (usize, &str)) {
+    let recall = recall_tools().expect("the tools are valid");
+    let tools = recall.static_tools().expect("the tools are static");
+    let mut states = Vec::new();
+    for session in 0..10 {
+        let mut state = snapshot();
+        for message in 0..messages {
+            let words = (0..90).map(|word| format!("word{} ", (message * 31 + word * 17 + session) % 5_000));
+            state.push_message(Message::user(format!("{}order {message}", words.collect::<String>())));
+        }
+        states.push(state);
+    }
+    let runtime = runtime();
+    let search = |state: &State| {
+        let calls = vec![ToolCall::new("c1", "recall_search", json!({"query": query}))];
+        let done = Invocation::new(&tools, state.clone(), calls, InvokeOptions::default());
+        let done = runtime.block_on(done.finish());
+        assert!(done.outcomes.iter().all(|outcome| outcome.succeeded()));
+        done
+    };
+    let started = Instant::now();
+    states.iter().for_each(|state| drop(search(state)));
+    eprintln!("first search of {messages} messages: {:?}", started.elapsed() / 10);
+    bencher.bench_local(|| search(&states[3]));
 }

@@ -157,6 +157,14 @@ impl ToolContext {
         &self.0.call.state
     }
 
+    /// Whether the model is shown the message of the conversation with this index, and in full: it was not trimmed, and no
+    /// line stands for it. Nothing is shown where the host does not say what is.
+    pub fn is_shown(&self, index: usize) -> bool {
+        let shown = &self.0.call.invocation.options.shown;
+        let before = shown.partition_point(|range| range.start <= index);
+        before.checked_sub(1).is_some_and(|place| shown[place].contains(&index))
+    }
+
     /// Writes to the state. A function with a [`StateWriter`] parameter thereby declares that it writes.
     pub fn writer(&self) -> StateWriter {
         StateWriter(self.clone())

@@ -81,7 +81,7 @@
 //! - `macros` (default): the attribute `#[tool]`.
 //! - `validation`: checks arguments against their whole JSON Schema. Without it typed arguments are still
 //!   checked by `serde`; those of a tool with an explicit schema are only known to be an object.
-//! - `search`: a toolset with a search over hundreds of tools.
+//! - `search`: a toolset with a search over hundreds of tools, and tools for recall of what is no longer shown.
 #![doc = include_str!("../docs/limits.md")]
 
 #[cfg(feature = "macros")]
@@ -124,8 +124,8 @@ pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::resources::Resources;
 pub use crate::tool::{IntoTool, Tool, ToolBuilder};
 #[cfg(feature = "search")]
-pub use crate::toolset::{FOUND_TOOLS, SearchableToolset};
-pub use crate::toolset::{RefusedTool, ToolSource, Tools, Toolset};
+pub use crate::toolset::{FOUND_TOOLS, RECALL_SEARCH, SearchableToolset, recall_tools};
+pub use crate::toolset::{RECALL_READ, RefusedTool, ToolSource, Tools, Toolset};
 
 #[cfg(feature = "macros")]
 #[doc = include_str!("../docs/tool_macro.md")]

@@ -1,6 +1,7 @@
 //! Options of an invocation: limits, long results, resources.
 
 use std::error::Error;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ pub struct InvokeOptions {
     /// The prefix of the calls' idempotency keys: the session, invocation and step, so that the key of a call
     /// is the same when the step runs again, and unique otherwise.
     pub key_scope: String,
+    /// The messages of the conversation in the state that the model is shown in full; see
+    /// [`ToolContext::is_shown`](crate::ToolContext::is_shown). None by default.
+    pub shown: Arc<[Range<usize>]>,
     /// Whether a failed call ends the run. By default the model reads the failure and the run continues.
     pub raise_on_failure: bool,
     /// Whether the caller runs [hosted](crate::Tool::hosted) tools, [completes](crate::Invocation::complete) their calls,
@@ -96,6 +100,7 @@ impl InvokeOptions {
             cancellation,
             resources,
             key_scope: String::new(),
+            shown: Arc::default(),
             raise_on_failure: false,
             hosts_calls: false,
         }

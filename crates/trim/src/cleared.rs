@@ -53,7 +53,7 @@ impl ClearedResults {
             return false;
         }
         let tokens = self.counter.count(message);
-        let least = || self.counter.count(&line(message)).saturating_mul(2);
+        let least = || self.counter.count(&line(message, None)).saturating_mul(2);
         tokens > self.above_tokens && tokens >= least()
     }
 }
@@ -72,10 +72,18 @@ impl fmt::Display for ClearedResults {
     }
 }
 
-/// The message that stands for a cleared result: of the same call, and an error if that was one.
-pub(crate) fn line(message: &Message) -> Message {
+/// The message that stands for a cleared result: of the same call, and an error if that was one. It names the tool that
+/// reads the result, if there is one.
+pub(crate) fn line(message: &Message, reader: Option<&str>) -> Message {
     let Some(result) = message.tool_result() else { return message.clone() };
-    let text = format!("[The result of {}, {}, is no longer shown.]", result.name(), size_of(result));
+    let (tool, id, size) = (result.name(), result.call_id(), size_of(result));
+    let text = match reader {
+        None => format!("[The result of {tool} ({id}), {size}, is no longer shown.]"),
+        Some(reader) => {
+            let id = serde_json::Value::from(id);
+            format!("[The result of {tool}, {size}, is no longer shown: {reader}(call_id={id}) reads it.]")
+        }
+    };
     let content = match result.content() {
         ToolContent::Error(_) => ToolContent::Error(text),
         _ => ToolContent::Value(text.into()),
@@ -98,14 +106,19 @@ fn size_of(result: &ToolResult) -> String {
 }
 
 /// The messages of a log in `kept`, those in `cleared` as a line. Shares the log if that is all of it.
-pub(crate) fn shown(log: &Transcript, kept: &MessageRanges, cleared: &MessageRanges) -> Transcript {
+pub(crate) fn shown(
+    log: &Transcript,
+    kept: &MessageRanges,
+    cleared: &MessageRanges,
+    reader: Option<&str>,
+) -> Transcript {
     if cleared.is_empty() {
         return kept.of(log);
     }
     let messages = kept.indexes().filter_map(|index| Some((index, log.get(index)?)));
     messages
         .map(|(index, message)| match cleared.contains(index) {
-            true => Arc::new(line(message)),
+            true => Arc::new(line(message, reader)),
             false => Arc::clone(message),
         })
         .collect()

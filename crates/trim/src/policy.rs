@@ -136,7 +136,7 @@ impl Trim {
     /// assert_eq!(view.transcript().to_string(), "\
     /// user:      what do the pages say?
     /// assistant: > c1 read(page=1)
-    /// tool c1:   [The result of read, 1 kB, is no longer shown.]
+    /// tool c1:   [The result of read (c1), 1 kB, is no longer shown.]
     /// assistant: > c2 read(page=2)
     /// tool c2:   open
     /// ");
@@ -331,7 +331,7 @@ impl Trim {
     pub fn narrow(&self, view: &View, log: &Transcript) -> View {
         let view = view.clone().grown(log);
         let (mut kept, mut cleared) = (view.kept().clone(), view.cleared().clone());
-        let mut shown = cleared::shown(log, &kept, &cleared);
+        let mut shown = cleared::shown(log, &kept, &cleared, view.reader());
         let mut reasons = Vec::new();
         // NOTE: In a circle, because idempotent policies in a row are not idempotent: pins of one may leave a window
         // that an earlier one would cut. Each round drops or clears a message, so the loop ends.
@@ -365,7 +365,7 @@ impl Trim {
                 }
             }
             reasons.push(reason);
-            shown = cleared::shown(log, &kept, &cleared);
+            shown = cleared::shown(log, &kept, &cleared, view.reader());
             // NOTE: A policy is idempotent on its own result.
             satisfied = 1;
         }

@@ -49,6 +49,8 @@ pub struct View {
     cleared: MessageRanges,
     /// The length of the log when it was last examined.
     log_length: usize,
+    /// The tool that reads cleared results.
+    reader: Option<Arc<str>>,
     /// The summary of dropped messages, after the leading system messages.
     summary: Option<Arc<Message>>,
     reasons: Vec<TrimReason>,
@@ -76,7 +78,7 @@ impl View {
     ) -> Self {
         let reaches_past_log = kept.ranges().last().is_some_and(|last| last.end > log.len());
         let kept = if reaches_past_log { kept.cut_to(log.len()) } else { kept };
-        View::showing(log, kept, MessageRanges::default(), summary, reasons)
+        View::showing(log, kept, MessageRanges::default(), None, summary, reasons)
     }
 
     /// The same view of only these messages of `log`; its [reasons](View::reasons) are gone. The summary stays.
@@ -107,17 +109,50 @@ impl View {
             return self;
         }
         let cleared = cleared.within(&self.kept);
-        View::showing(log, self.kept, cleared, self.summary, self.reasons)
+        View::showing(log, self.kept, cleared, self.reader, self.summary, self.reasons)
+    }
+
+    /// The same view, in which the line of a cleared result names the tool that reads it, by the id of its call:
+    /// `recall_read`, for an agent that has it.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::Trim;
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let text = "stall ".repeat(100);
+    /// let log: Transcript = format!("user: go\nassistant: > c1 f()\ntool c1: {text}\nassistant: done").parse()?;
+    /// let view = Trim::clear_results(0, 50).view(&log).with_reader(&log, "recall_read");
+    /// assert_eq!(
+    ///     view.transcript().get(2).unwrap().tool_result().unwrap().text(),
+    ///     r#"[The result of f, 599 bytes, is no longer shown: recall_read(call_id="c1") reads it.]"#,
+    /// );
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    #[must_use]
+    pub fn with_reader(mut self, log: &Transcript, tool: impl Into<Arc<str>>) -> Self {
+        let reader = Some(tool.into());
+        if self.cleared.is_empty() {
+            self.reader = reader;
+            return self;
+        }
+        View::showing(log, self.kept, self.cleared, reader, self.summary, self.reasons)
+    }
+
+    /// The tool that reads cleared results, if their lines name one.
+    pub fn reader(&self) -> Option<&str> {
+        self.reader.as_deref()
     }
 
     fn showing(
         log: &Transcript,
         kept: MessageRanges,
         cleared: MessageRanges,
+        reader: Option<Arc<str>>,
         summary: Option<Arc<Message>>,
         reasons: Vec<TrimReason>,
     ) -> Self {
-        let shown = cleared::shown(log, &kept, &cleared);
+        let shown = cleared::shown(log, &kept, &cleared, reader.as_deref());
         let transcript = match &summary {
             None => shown,
             Some(summary) => {
@@ -126,7 +161,7 @@ impl View {
                 before.chain([summary]).chain(after).cloned().collect()
             }
         };
-        View { transcript, kept, cleared, log_length: log.len(), summary, reasons }
+        View { transcript, kept, cleared, log_length: log.len(), reader, summary, reasons }
     }
 
     /// The messages that are sent to the model.
@@ -147,6 +182,11 @@ impl View {
     /// The indexes in the log of results that are shown as one line.
     pub const fn cleared(&self) -> &MessageRanges {
         &self.cleared
+    }
+
+    /// The indexes of the messages that are shown as they are.
+    pub fn shown_in_full(&self) -> MessageRanges {
+        self.kept.without(&self.cleared)
     }
 
     /// The number of dropped messages.
@@ -197,7 +237,15 @@ impl View {
         if log.len() < self.log_length {
             let (kept, cleared) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.cleared));
             let reasons = std::mem::take(&mut self.reasons);
-            *self = View::assemble(log, kept, self.summary.take(), reasons).with_cleared(log, cleared);
+            let cleared = cleared.cut_to(log.len());
+            *self = View::showing(
+                log,
+                kept.cut_to(log.len()),
+                cleared,
+                self.reader.take(),
+                self.summary.take(),
+                reasons,
+            );
             return;
         }
         // NOTE: Shares the log, so that nothing is copied.
@@ -234,7 +282,7 @@ impl View {
                 _ => reasons.push(reason),
             }
         }
-        View::showing(log, kept, cleared, self.summary.clone(), reasons)
+        View::showing(log, kept, cleared, self.reader.clone(), self.summary.clone(), reasons)
     }
 }
 

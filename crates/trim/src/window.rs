@@ -302,7 +302,7 @@ impl TurnView {
         let counter = Arc::clone(&self.window.counter);
         let rule = ClearedResults { newest_steps, above_tokens: 0, counter, pins };
         let kept = self.view.kept();
-        let shown = cleared::shown(log, kept, self.view.cleared());
+        let shown = cleared::shown(log, kept, self.view.cleared(), self.view.reader());
         let Some(places) = rule.places(&shown) else { return };
         let mut reason = self.window.reason(TrimRule::OldResults);
         reason.cleared = places.len();
@@ -321,7 +321,7 @@ impl TurnView {
                 break;
             }
             let block = [range.clone()].into_iter().collect();
-            let messages = cleared::shown(log, &block, self.view.cleared());
+            let messages = cleared::shown(log, &block, self.view.cleared(), self.view.reader());
             tokens = tokens.saturating_sub(self.window.count(&messages));
             dropped.push(range);
         }

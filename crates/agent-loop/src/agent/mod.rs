@@ -18,7 +18,9 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use stepfold_state_core::chat::{ChatModel, ModelParams, ToolSpec};
 use stepfold_state_core::state::{Schema, Template};
-use stepfold_tools::{Approval, CallLimits, Overflow, RefusedTool, Resources, Tool, Tools, Toolset};
+use stepfold_tools::{
+    Approval, CallLimits, Overflow, RECALL_READ, RefusedTool, Resources, Tool, Tools, Toolset,
+};
 
 pub use self::as_tool::AgentTool;
 pub use self::builder::AgentBuilder;
@@ -313,6 +315,11 @@ impl Agent {
             Some(offer) => offer.tools.get(name),
             None => self.config().toolset.static_tool(name),
         }
+    }
+
+    /// The name of its tool that reads what the model is no longer shown, if it has one.
+    pub(crate) fn reader(&self) -> Option<&'static str> {
+        self.static_tool(RECALL_READ).map(|_| RECALL_READ)
     }
 
     /// The JSON Schema of its [output](AgentBuilder::output), if it has one.

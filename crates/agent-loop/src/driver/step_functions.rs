@@ -2,6 +2,7 @@
 //! which includes the functions of nodes, runs among the [attempts](super::attempts).
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -157,6 +158,7 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
         .with_overflow(config.overflow.clone())
         .hosting_calls();
     options.key_scope = run.key_scope();
+    options.shown = shown_messages(run);
     options.raise_on_failure = config.raise_on_failure;
     let tools = run.tools().cloned().unwrap_or_default();
     let finished = if run.has_finished_calls() { run.finished_calls() } else { Vec::new() };
@@ -166,6 +168,13 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
     }
     run.modified_calls().for_each(|place| invocation.mark_given(place));
     invocation
+}
+
+/// The messages that the model has been shown in full, and the reply that it has just made.
+fn shown_messages(run: &Run) -> Arc<[Range<usize>]> {
+    let view = run.view();
+    let seen = view.kept().len() + view.dropped();
+    view.shown_in_full().ranges().iter().cloned().chain([seen..usize::MAX]).collect()
 }
 
 /// The branches of a step, which start in order, a limited number at a time.

@@ -292,8 +292,7 @@ impl Run {
         view: stepfold_trim::View,
         log: &Transcript,
     ) {
-        let window = self.agent.config().window.as_ref();
-        self.prompt = ModelPrompt::new(instructions, view, window, log, self.tally.turn_start);
+        self.prompt = ModelPrompt::new(&self.agent, instructions, view, log, self.tally.turn_start);
     }
 
     fn after_hooks(&self, verdict: &HookVerdict, phase: RunPhase) -> RunPhase {

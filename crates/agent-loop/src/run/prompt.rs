@@ -5,7 +5,9 @@
 
 use stepfold_state_core::chat::{Message, Transcript};
 
-use stepfold_trim::{MessageRanges, Summary, TurnView, View, Window};
+use stepfold_trim::{MessageRanges, Summary, TurnView, View};
+
+use crate::agent::Agent;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ModelPrompt {
@@ -36,14 +38,19 @@ impl ModelPrompt {
         ModelPrompt { instructions: None, shown: PromptView::Plain(View::whole(&log)), transcript: log }
     }
 
-    /// Shows `view` of the log, within the window; the turn began at `turn_start`.
+    /// Shows `view` of the log, within the agent's window; the turn began at `turn_start`.
     pub(crate) fn new(
+        agent: &Agent,
         instructions: Option<String>,
         view: View,
-        window: Option<&Window>,
         log: &Transcript,
         turn_start: usize,
     ) -> Self {
+        let (window, reader) = (agent.config().window.as_ref(), agent.reader());
+        let view = match reader {
+            Some(tool) => view.with_reader(log, tool),
+            None => view,
+        };
         let shown = match window {
             None => PromptView::Plain(view.grown(log)),
             Some(window) => PromptView::Windowed(window.resume(view, log, turn_start)),

@@ -233,6 +233,5 @@ fn prompt_of(agent: &Agent, state: &State, stored: &LoadedRun) -> ModelPrompt {
     let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
     let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new())
         .with_cleared(&seen, stored.shown.cleared.clone());
-    let window = agent.config().window.as_ref();
-    ModelPrompt::new(stored.shown.instructions.clone(), view, window, &seen, stored.tally.turn_start)
+    ModelPrompt::new(agent, stored.shown.instructions.clone(), view, &seen, stored.tally.turn_start)
 }

@@ -34,11 +34,7 @@ impl ToolIndex {
 
     /// The indexes of the best matching tools, best first; equal ones by name.
     pub(crate) fn search(&self, query: &str, limit: usize) -> Vec<usize> {
-        let mut words = WordTokenizer.tokenize(query);
-        let mut seen = std::collections::HashSet::new();
-        // NOTE: A repeated word must not count twice.
-        words.retain(|word| seen.insert(word.clone()));
-        words.truncate(MAX_QUERY_WORDS);
+        let words = query_words(query);
         let words = words.iter().map(|word| TokenEmbedding { index: u64::embed(word), value: 1.0 }).collect();
         let mut found = self.scorer.matches(&Embedding(words));
         found.sort_by(|a, b| {
@@ -47,6 +43,16 @@ impl ToolIndex {
         });
         found.into_iter().take(limit).map(|document| document.id).collect()
     }
+}
+
+/// The words of a query, each once.
+pub(super) fn query_words(query: &str) -> Vec<String> {
+    let mut words = WordTokenizer.tokenize(query);
+    let mut seen = std::collections::HashSet::new();
+    // NOTE: A repeated word must not count twice.
+    words.retain(|word| seen.insert(word.clone()));
+    words.truncate(MAX_QUERY_WORDS);
+    words
 }
 
 /// The indexed text: name, description, names and descriptions of parameters.
@@ -97,7 +103,8 @@ const STOP_WORDS: [&str; 27] = [
 /// Splits text and identifiers into words: `getUserInfo`, `get_user-info` and "get user infos" have the same
 /// ones. Words with inner capitals, such as "GitHub", also match as one word. Scripts without spaces between
 /// words are split into pairs of characters.
-struct WordTokenizer;
+#[derive(Default)]
+pub(super) struct WordTokenizer;
 
 impl Tokenizer for WordTokenizer {
     fn tokenize(&self, text: &str) -> Vec<String> {

@@ -17,6 +17,8 @@ mod laws;
 #[cfg(feature = "macros")]
 mod macros;
 mod messages;
+#[cfg(feature = "search")]
+mod recall;
 mod semantics;
 mod toolset;
 #[cfg(feature = "macros")]

@@ -238,7 +238,8 @@ fn line_of(result: &ToolResult) -> Message {
         bytes @ ..1_000 => format!("{bytes} bytes"),
         bytes => format!("{} kB", bytes / 1_000),
     };
-    let text = format!("[The result of {}, {size}, is no longer shown.]", result.name());
+    let text =
+        format!("[The result of {} ({}), {size}, is no longer shown.]", result.name(), result.call_id());
     Message::tool(ToolResult::value(result.call_id(), result.name(), text))
 }
 

@@ -121,7 +121,7 @@ fn it_seldom_shrinks() {
 #[test]
 fn results_of_a_long_turn_are_cleared_at_once_and_nothing_is_dropped() {
     let page = "stall ".repeat(300);
-    let window = Window::new(4_000).clear_results(2);
+    let window = Window::new(5_000).clear_results(2);
     let mut log = Transcript::new().with(Message::user("what do the pages say?"));
     let mut turn = window.begin(View::whole(&log), &log);
     let mut cleared_at = Vec::new();

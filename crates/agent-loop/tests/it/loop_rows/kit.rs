@@ -175,16 +175,16 @@ impl<M: ChatModel> ChatModel for Asked<M> {
 }
 
 /// A model that says its lines one after the other, whatever it is shown.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Counting {
     lines: Vec<Message>,
-    asked: AtomicUsize,
+    asked: Arc<AtomicUsize>,
 }
 
 impl Counting {
     pub(crate) fn new(script: &str) -> Self {
         let lines = conversation(script).iter().map(|message| (**message).clone()).collect();
-        Counting { lines, asked: AtomicUsize::new(0) }
+        Counting { lines, asked: Arc::default() }
     }
 }
 

@@ -10,6 +10,7 @@ use stepfold_agent_loop::state_core::chat::{
     ChatModel, ChatRequest, Message, ModelError, ModelErrorKind, ReplyStream, Role, ToolResult, Transcript,
 };
 use stepfold_agent_loop::test_kit::Script;
+use stepfold_agent_loop::tools::{Toolset, recall_tools};
 use stepfold_agent_loop::{
     Agent, Event, EventKind, Exit, Input, Recording, Run, RunAnswer, RunEvent, RunFault,
 };
@@ -31,13 +32,13 @@ enum Says {
 struct Limited {
     limit: usize,
     says: Says,
-    model: Arc<Counting>,
+    model: Counting,
     refused: Arc<AtomicUsize>,
 }
 
 impl Limited {
     fn new(limit: usize, says: Says, script: &str) -> Self {
-        Limited { limit, says, model: Arc::new(Counting::new(script)), refused: Arc::default() }
+        Limited { limit, says, model: Counting::new(script), refused: Arc::default() }
     }
 
     fn refused(&self) -> usize {
@@ -278,4 +279,42 @@ fn other_errors_are_no_reason_to_show_less() {
     for kind in [ModelErrorKind::RateLimited, ModelErrorKind::InvalidRequest, ModelErrorKind::Refused] {
         assert!(run.rescue(&kind).is_none());
     }
+}
+
+/// With the tools for recall, a cleared result says how it is read again, and the model reads it.
+#[tokio::test]
+async fn a_cleared_result_is_read_again() {
+    let script = "\
+assistant: > c1 read(file=1)
+assistant: > c2 read(file=2)
+assistant: > c3 recall_read(call_id=\"c1\", from=0, characters=20)   > c4 recall_search(query=\"file 1\")   > c5 recall_search(query=\"file 2\")
+assistant: File 1 is about stalls.
+";
+    let model = Asked::new(Counting::new(script));
+    let read =
+        tool("read", |arguments| Ok(json!(format!("file {}: {}", arguments["file"], "stall ".repeat(500)))));
+    let files = Toolset::from([read.build().unwrap()]);
+    let toolset = Toolset::merged("files", [files, recall_tools().unwrap()]);
+    let agent = Agent::builder(model.clone()).tools(toolset).window(Window::new(1_000).clear_results(1));
+    let agent = agent.build().unwrap();
+    let mut seen = Vec::new();
+    let run = Run::new(&agent, "What do the files say?", "run").unwrap();
+    let outcome = go_on(run.clone(), |run| run.observe(&mut seen)).await.unwrap();
+    let shown = model.requests()[2].messages.to_string();
+    let line =
+        "tool c1:   [The result of read, 3 kB, is no longer shown: recall_read(call_id=\"c1\") reads it.]";
+    assert!(shown.contains(line), "{shown}");
+    let text = |id: &str| {
+        let results = outcome.transcript().iter().filter_map(|message| message.tool_result());
+        results.into_iter().find(|result| result.call_id() == id).unwrap().text().into_owned()
+    };
+    assert!(
+        text("c3").contains("file 1: stall stall") || text("c3").contains("\"file 1: stall"),
+        "{}",
+        text("c3")
+    );
+    assert!(text("c4").contains("\"call_id\":\"c1\""), "{}", text("c4"));
+    // The newest result is shown, so it is not found.
+    assert!(!text("c5").contains("\"call_id\":\"c2\""), "{}", text("c5"));
+    continues_anywhere(&agent, run, &seen);
 }
