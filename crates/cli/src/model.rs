@@ -198,7 +198,7 @@ fn no_model(error: &anyhow::Error) -> ModelError {
 /// given as many replies as the conversation contains. So a run can be resumed in any process, and a session rewound.
 fn script(path: &Path, counts_tokens: bool) -> anyhow::Result<Scripted> {
     let (name, transcript) = read_script(path)?;
-    Ok(Scripted::from_fn(move |request: &ChatRequest| {
+    let model = Scripted::from_fn(move |request: &ChatRequest| {
         let (replies, given) = due_reply(&transcript, request);
         replies.get(given).map_or_else(
             || {
@@ -210,7 +210,9 @@ fn script(path: &Path, counts_tokens: bool) -> anyhow::Result<Scripted> {
                 if counts_tokens { scripted.with_usage(estimate(request, reply)) } else { scripted }
             },
         )
-    }))
+    });
+    // A window of the file may clear or leave out earlier messages within a turn.
+    Ok(model.with_changing_prefix())
 }
 
 /// Estimates the tokens that a provider would count.

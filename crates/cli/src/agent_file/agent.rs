@@ -7,9 +7,9 @@ use stepfold::agent_loop::{AgentBuilder, OutputMode};
 use stepfold::prelude::*;
 use stepfold::state_core::chat::{ModelParams, ServerTool};
 use stepfold::state_core::state::{Handlers, Issue, KeySchema, StateError, check_key};
-use stepfold::tools::CallLimits;
-use stepfold::trim::{Pins, Trim, Window};
+use stepfold::tools::{CallLimits, recall_tools};
 
+use super::{AgentModels, context};
 use crate::form::agent::{
     AgentFileForm, ApprovalForm, McpForm, NamedValues, OutputModeForm, ServerToolForm, StateKeyForm,
     ValueConversion,
@@ -24,7 +24,7 @@ pub(super) fn build(
     faults: &mut FaultCollector,
     folder: &Path,
     name: &str,
-    model: impl ChatModel + 'static,
+    models: AgentModels,
     (schema, graph): (Schema, Option<&Schema>),
 ) -> Option<Agent> {
     let keys = graph.into_iter().flat_map(Schema::keys).map(KeySchema::name);
@@ -48,12 +48,18 @@ pub(super) fn build(
             servers.push((name, server));
         }
     }
+    if form.recall.is_some() {
+        match recall_tools() {
+            Ok(tools) => sets.push(tools),
+            Err(error) => faults.add(&["recall"], error.to_string()),
+        }
+    }
     let exits = exits(form, &named, &servers, faults);
     let tools = match sets.len() {
         1 => sets.remove(0),
         _ => Toolset::merged("tools", sets),
     };
-    let mut builder = Agent::builder(model)
+    let mut builder = Agent::builder(models.own)
         .name(name)
         .schema(schema)
         .tools(tools)
@@ -62,7 +68,7 @@ pub(super) fn build(
         .tool_limits(tool_limits(form))
         .params(params(form))
         .approval(form.approval.into())
-        .trim(trim(form, faults));
+        .trim(context::trim(form, faults));
     if let Some(graph) = graph {
         builder = builder.graph_schema(graph.clone());
     }
@@ -70,8 +76,14 @@ pub(super) fn build(
         check_closed("instructions", instructions, faults);
         builder = builder.instructions(instructions);
     }
-    if let Some(tokens) = form.trim.window {
-        builder = builder.window(Window::new(tokens));
+    if let Some(window) = context::window(form, faults) {
+        builder = builder.window(window);
+    }
+    if let Some(summarize) = context::summarize(form, faults) {
+        builder = builder.summarize(summarize);
+    }
+    if let Some(model) = models.summary {
+        builder = builder.summary_model(model);
     }
     match flags(builder, form).build() {
         Ok(agent) => Some(agent),
@@ -241,27 +253,6 @@ fn params(form: &AgentFileForm) -> ModelParams {
 fn server_tool(form: &ServerToolForm) -> ServerTool {
     let fields = form.tool.iter().map(|(name, value)| (name.clone(), value.clone()));
     ServerTool::new(&form.dialect, fields.collect::<serde_json::Value>())
-}
-
-fn trim(form: &AgentFileForm, faults: &mut FaultCollector) -> Trim {
-    let form = &form.trim;
-    let mut trim = Trim::none();
-    if let Some(messages) = form.keep_last {
-        trim = Trim::keep_last(messages);
-    }
-    match &form.pins {
-        Some(_) if form.keep_last.is_none() => {
-            faults.add(&["trim", "pins"], "pins require `keep_last`: add it");
-        }
-        Some(pins) => trim = trim.with_pins(Pins::up_to(pins.messages).results_of(&pins.results_of)),
-        None => {}
-    }
-    let others = [
-        form.max_tokens.map(Trim::max_tokens),
-        form.cap_messages.map(Trim::cap_messages),
-        form.cap_tokens.map(Trim::cap_tokens),
-    ];
-    others.into_iter().flatten().fold(trim, Trim::then)
 }
 
 impl From<ApprovalForm> for Approval {

@@ -3,6 +3,7 @@
 //! NOTE: The files of this folder import each other: a node of a graph may be an agent or a graph in another file.
 
 mod agent;
+mod context;
 mod graph;
 mod node;
 
@@ -140,10 +141,10 @@ impl AgentFile {
         match &self.content {
             None => Ok(None),
             Some(FileContent::Agent(form)) => {
-                let model = model(form.model.as_deref(), faults, models, &folder, enclosing)?;
+                let asked = models_of(form, faults, models, &folder, enclosing)?;
                 let schema = agent::state_schema(&form.state, form.open_state, faults, Map::new());
                 let schemas = (schema, enclosing.keys.as_ref());
-                Ok(agent::build(form, faults, &folder, &name, model, schemas).map(BuiltFile::Agent))
+                Ok(agent::build(form, faults, &folder, &name, asked, schemas).map(BuiltFile::Agent))
             }
             Some(FileContent::Graph(form)) => {
                 let place = GraphSource { folder: &folder, name: &name, path: &self.path, models };
@@ -208,17 +209,32 @@ fn parse(text: &str, faults: &mut FaultCollector) -> Option<FileContent> {
     }
 }
 
-/// The model of an agent.
-fn model(
-    name: Option<&str>,
+/// The models of an agent: its own, and the one that writes its summaries, if the file names one.
+struct AgentModels {
+    own: Arc<dyn ChatModel>,
+    summary: Option<Arc<dyn ChatModel>>,
+}
+
+fn models_of(
+    form: &AgentFileForm,
     faults: &mut FaultCollector,
     models: &ModelSource<'_>,
     folder: &Path,
     enclosing: &EnclosingGraphs,
-) -> anyhow::Result<Arc<dyn ChatModel>> {
-    if let Some(message) = name.and_then(|name| models.fault(name, folder)) {
-        faults.add(&["model"], message);
+) -> anyhow::Result<AgentModels> {
+    let named = [
+        (&["model"][..], form.model.as_deref()),
+        (&["summarize", "model"], form.summarize.as_ref().and_then(|form| form.model.as_deref())),
+    ];
+    for (path, name) in named {
+        if let Some(message) = name.and_then(|name| models.fault(name, folder)) {
+            faults.add(path, message);
+        }
     }
+    let [(_, own), (_, summary)] = named;
     let others = || enclosing.model.as_ref().map(|(name, folder)| (name.as_str(), folder.as_path()));
-    models.pick(name.map(|name| (name, folder)).or_else(others))
+    Ok(AgentModels {
+        own: models.pick(own.map(|name| (name, folder)).or_else(others))?,
+        summary: summary.map(|name| models.pick(Some((name, folder)))).transpose()?,
+    })
 }

@@ -11,7 +11,7 @@ use stepfold::state_core::state::{KeySchema, Template};
 use stepfold::tools::Retry;
 
 use super::graph::{GraphSource, library_name};
-use super::{AgentFile, BuiltFile, EnclosingGraphs, agent, model};
+use super::{AgentFile, BuiltFile, EnclosingGraphs, agent, models_of};
 use crate::form::agent::{
     AgentFileForm, EffectForm, NamedValues, ProgramForm, StateKeyForm, ToolOutputFormat,
 };
@@ -218,9 +218,9 @@ impl NodeBuilder<'_> {
             );
         }
         let folder = self.place.folder;
-        let model = model(form.model.as_deref(), faults, self.place.models, folder, self.enclosing)?;
+        let models = models_of(form, faults, self.place.models, folder, self.enclosing)?;
         let name = form.name.as_deref().unwrap_or(self.name);
-        let built = agent::build(form, faults, folder, name, model, (self.schema.clone(), None));
+        let built = agent::build(form, faults, folder, name, models, (self.schema.clone(), None));
         Ok(built.map(BuiltFile::Agent))
     }
 

@@ -58,6 +58,15 @@ pub(crate) struct AgentFileForm {
     pub(crate) recover_leaked_calls: bool,
     /// The view of a long conversation when a turn begins.
     pub(crate) trim: TrimForm,
+    /// Old results of tools that are shown as one line each, when a turn begins, and within it where there is a `window`.
+    pub(crate) clear_results: Option<ClearResultsForm>,
+    /// The maximum tokens of the conversation within a turn.
+    pub(crate) window: Option<WindowForm>,
+    /// Condenses what is no longer shown into a summary, when a turn begins.
+    pub(crate) summarize: Option<SummarizeForm>,
+    /// Gives the model two tools with which it finds and reads what it is no longer shown: `recall_search` and
+    /// `recall_read`.
+    pub(crate) recall: Option<RecallForm>,
     /// The required output of a run.
     pub(crate) output: Option<OutputForm>,
     /// The sampling parameters of the model.
@@ -523,6 +532,8 @@ pub(crate) struct ToolLimitsForm {
 pub(crate) struct TrimForm {
     /// The last messages, from the beginning of a turn on.
     pub(crate) keep_last: Option<usize>,
+    /// Only of a conversation with more messages than this, with `keep_last`.
+    pub(crate) when_over: Option<usize>,
     /// Also shows, of older messages, user messages and results of these tools, with `keep_last`.
     pub(crate) pins: Option<PinsForm>,
     /// The last turns that fit into this many tokens, always including the last one.
@@ -531,9 +542,58 @@ pub(crate) struct TrimForm {
     pub(crate) cap_messages: Option<usize>,
     /// A bound on tokens that one huge turn cannot break.
     pub(crate) cap_tokens: Option<usize>,
-    /// The maximum tokens of the conversation within a turn.
+    /// The maximum tokens of the conversation within a turn: the short form of `[window]` with `tokens`.
     pub(crate) window: Option<usize>,
 }
+
+/// Results that become one line each: the calls stay, with their arguments.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ClearResultsForm {
+    /// The newest steps with calls whose results stay; 3 by default.
+    pub(crate) newest_steps: usize,
+    /// Smaller results stay, when a turn begins; 200 by default.
+    pub(crate) above_tokens: usize,
+    /// Results of these tools stay.
+    pub(crate) except: Vec<String>,
+}
+
+impl Default for ClearResultsForm {
+    fn default() -> Self {
+        ClearResultsForm { newest_steps: 3, above_tokens: 200, except: Vec::new() }
+    }
+}
+
+/// The window of a model, less what else is in a request.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WindowForm {
+    /// The maximum tokens of the conversation within a turn.
+    pub(crate) tokens: usize,
+    /// The share of them that is shown after an overflow, in percent; 70 by default.
+    pub(crate) shrink_to_percent: Option<u8>,
+}
+
+/// Summaries by a model.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SummarizeForm {
+    /// The last messages, which stay as they are.
+    pub(crate) keep_last: usize,
+    /// Only once the conversation has more messages than this.
+    pub(crate) when_over: Option<usize>,
+    /// Only once the conversation has more tokens than this.
+    pub(crate) when_over_tokens: Option<usize>,
+    /// The model that writes them; that of the agent by default.
+    pub(crate) model: Option<String>,
+    /// The instructions for that model, in place of the built-in ones.
+    pub(crate) instructions: Option<String>,
+}
+
+/// Recall. It has no options.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RecallForm {}
 
 /// The older messages that are shown.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -541,9 +601,24 @@ pub(crate) struct TrimForm {
 pub(crate) struct PinsForm {
     /// The maximum number of messages.
     pub(crate) messages: usize,
+    /// What that number counts: all messages that are shown, or only user messages and results of the named tools, without
+    /// their calls.
+    #[serde(default)]
+    pub(crate) counts: PinCount,
     /// Steps in which one of these tools answered.
     #[serde(default)]
     pub(crate) results_of: Vec<String>,
+}
+
+/// What the number of pins counts.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PinCount {
+    /// All messages that are shown.
+    #[default]
+    Shown,
+    /// User messages and results of the named tools.
+    Pinned,
 }
 
 /// A structured output instead of free text.

@@ -9,7 +9,8 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
     let near = known.iter().map(|known| (distance(name, known), *known)).min();
     match near {
         Some((distance, near)) if distance <= 1 + near.len() / 4 => format!("; did you mean `{near}`?"),
-        _ => format!("; available: {}", known.join(", ")),
+        None => "; available: none".to_owned(),
+        Some(_) => format!("; available: {}", known.join(", ")),
     }
 }
 

@@ -83,6 +83,47 @@ pins = { messages = 3 }
     );
 }
 
+/// What a model is shown: each table is checked at its line.
+#[test]
+fn tables_about_the_context_have_their_faults() {
+    check(
+        r#"model = "ollama:x"
+
+[trim]
+when_over = 100
+pins = { messages = 3, counts = "some" }
+
+
+[clear_results]
+newest = 3
+
+[window]
+tokens = 0
+shrink_to_percent = 140
+
+[summarize]
+keep_last = 20
+when_over = 10
+model = "nobody:x"
+
+[recall]
+sessions = "all"
+"#,
+        expect![[r#"
+            f.toml:4:1: a threshold requires `keep_last`: add it
+            f.toml:5:1: pins require `keep_last`: add it
+            f.toml:5:24: expected one of shown, pinned
+            f.toml:9:1: unknown field `newest`; available: newest_steps, above_tokens, except
+            f.toml:12:1: invalid number 0: must be at least 1
+            f.toml:13:1: invalid share: must be 1 to 100
+            f.toml:17:1: invalid value 10: must be at least the 20 of `keep_last`
+            f.toml:18:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
+            f.toml:21:1: unknown field `sessions`; available: none
+            exit 2
+        "#]],
+    );
+}
+
 #[test]
 fn a_placeholder_that_is_not_closed_is_a_fault() {
     check(

@@ -13,6 +13,7 @@ mod approvals;
 mod branches;
 mod checks;
 mod chromium;
+mod context;
 mod conversations;
 mod crashes;
 mod documents;

@@ -1,0 +1,85 @@
+//! What the model of an agent file is shown of a long conversation: cleared results, recall, thresholds, summaries.
+
+use expect_test::expect;
+
+use crate::room::Room;
+
+/// An agent that reads pages, in a small window.
+const READER: &str = r#"
+[tools.read]
+description = "Reads a page."
+effect = "pure"
+parameters = { properties = { page = { type = "integer" } }, required = ["page"] }
+command = { argv = ["sh", "-c", "echo the page of stalls; seq -s ' ' 1000"] }
+
+[clear_results]
+newest_steps = 1
+
+[window]
+tokens = 2500
+
+[recall]
+"#;
+
+/// A page that is cleared is found and read again.
+#[test]
+fn a_cleared_page_is_read_again() {
+    let room = Room::new(
+        READER,
+        "assistant: > c1 read(page=1)\n\
+         assistant: > c2 read(page=2)\n\
+         assistant: > c3 recall_search(query=\"stalls\", limit=1)\n\
+         assistant: > c4 recall_read(call_id=\"c1\", characters=18)\n\
+         assistant: All is read.\n",
+    );
+    let said = room.say("run a.toml -s s1 'Read all.'", "");
+    assert!(said.contains("All is read."), "{said}");
+    room.check("inspect a.toml", expect![[r#"
+        session s1 of a/local, version 10
+        head 10:DIGEST
+
+            1  began     user:      Read all.
+            2  replied   assistant: > c1 read(page=1)
+            3  answered  tool c1 read: the page of stalls
+                                    1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79 80 81 82 83 84 85 86 87 88 89 90 91 92 93 94 95 96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117 118 119 120  ... (3920 characters)
+            4  replied   assistant: > c2 read(page=2)
+            5  answered  tool c2 read: the page of stalls
+                                    1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79 80 81 82 83 84 85 86 87 88 89 90 91 92 93 94 95 96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117 118 119 120  ... (3920 characters)
+            6  replied   assistant: > c3 recall_search(query="stalls", limit=1)
+            7  answered  tool c3 recall_search: {"found": [{"message": 2, "of": "tool", "tool": "read", "call_id": "c1", "characters": 3911, "excerpt": "the page of stalls\n1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 …"}]}
+            8  replied   assistant: > c4 recall_read(call_id="c1", characters=18)
+            9  answered  tool c4 recall_read: {"message": 2, "of": "tool", "characters": 3911, "text": "the page of stalls", "next": 18}
+           10  replied   assistant: All is read.
+
+        | 2 lines are cut; --full shows all
+    "#]]);
+}
+
+/// Up to the threshold all is shown, then what is kept; and a summary of the rest, by the model of the file.
+#[test]
+fn a_summary_is_made_beyond_the_threshold() {
+    let room = Room::new(
+        "[summarize]\nkeep_last = 2\nwhen_over = 4\nmodel = \"script:summary.script\"\n",
+        "assistant: one\nassistant: two\nassistant: three\n",
+    );
+    room.write("summary.script", "assistant: One and two were said.");
+    for text in ["1", "2", "3"] {
+        room.say(&format!("run a.toml -s s1 {text}"), "");
+    }
+    room.check(
+        "inspect a.toml",
+        expect![[r#"
+        session s1 of a/local, version 7
+        head 7:DIGEST
+
+            1  began     user:      1
+            2  replied   assistant: one
+            3  began     user:      2
+            4  replied   assistant: two
+            5  began     user:      3
+            6  summarized One and two were said.
+            7  replied   assistant: two
+
+    "#]],
+    );
+}
