@@ -259,6 +259,15 @@ pub(crate) enum CliCommand {
         #[arg(long, value_name = "VERSION:DIGEST", requires = "session")]
         head: Option<HistoryHead>,
     },
+    /// Show what the model would have been shown in stored sessions by the policies of this file: how much is left out,
+    /// and whether each view is well-formed. Nothing is changed.
+    Trim {
+        #[command(flatten)]
+        target: SessionArgs,
+        /// The maximum number of sessions, those with the newest writes first.
+        #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+        limit: usize,
+    },
     /// Read or write the state of a session.
     State {
         #[command(subcommand)]
@@ -402,6 +411,7 @@ impl CliCommand {
             }
             | CliCommand::Delete { target, .. }
             | CliCommand::Verify { target, .. }
+            | CliCommand::Trim { target, .. }
             | CliCommand::Result { command: ResultCommand::Set { target, .. } }
             | CliCommand::State {
                 command: StateCommand::Get { target, .. } | StateCommand::Set { target, .. },

@@ -317,6 +317,16 @@ impl Agent {
         }
     }
 
+    /// The policy that trims the conversation when a run begins.
+    pub fn trim(&self) -> &Trim {
+        &self.config().trim
+    }
+
+    /// The window of the conversation within a run, if it has one.
+    pub fn window(&self) -> Option<&Window> {
+        self.config().window.as_ref()
+    }
+
     /// The name of its tool that reads what the model is no longer shown, if it has one.
     pub(crate) fn reader(&self) -> Option<&'static str> {
         self.static_tool(RECALL_READ).map(|_| RECALL_READ)

@@ -19,6 +19,7 @@ mod serve;
 mod sessions;
 mod state;
 mod token;
+mod trim;
 mod verify;
 mod wire;
 mod work;
@@ -86,6 +87,7 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         CliCommand::Delete { target, user_state, when_claimed } => {
             sessions::delete(target, *user_state, *when_claimed, json).await
         }
+        CliCommand::Trim { target, limit } => trim::trim(target, *limit, json).await,
         CliCommand::Verify { target, head } => verify::verify(target, *head, json).await,
         CliCommand::State { command: StateCommand::Get { target, key } } => {
             state::get(target, key.as_deref(), json).await

@@ -83,3 +83,37 @@ fn a_summary_is_made_beyond_the_threshold() {
     "#]],
     );
 }
+
+/// Another policy is tried on what is stored: nothing runs, and nothing is written.
+#[test]
+fn a_policy_is_tried_on_stored_sessions() {
+    let room = Room::new(
+        READER,
+        "assistant: > c1 read(page=1)\n\
+         assistant: > c2 read(page=2)\n\
+         assistant: Both are read.\n",
+    );
+    room.say("run a.toml -s s1 'Read both.'", "");
+    room.say("run a.toml -s s2 'Read both.'", "");
+    let policy = "name = \"a\"\n[tools.read]\ndescription = \"Reads.\"\ncommand = [\"true\"]\n";
+    room.write("all.toml", policy);
+    room.write(
+        "short.toml",
+        &format!("{policy}[clear_results]\nnewest_steps = 0\n[window]\ntokens = 1000\n"),
+    );
+    room.check("trim all.toml", expect![[r#"
+        s2  1 turn: 0 leave messages out, 0 clear results, 0 malformed; at the end about 2873 of 2873 tokens are shown
+        s1  1 turn: 0 leave messages out, 0 clear results, 0 malformed; at the end about 2873 of 2873 tokens are shown
+        | 2 turns: 0 leave messages out, 0 clear results, 0 malformed; at the end about 5746 of 5746 tokens are shown
+    "#]]);
+    room.check("trim short.toml --session s1 --json", expect![[r#"
+        {"sessions":[{"cleared":1,"malformed":0,"shown_tokens":97,"trimmed":0,"turns":1,"whole_tokens":2873,"session":"s1"}],"total":{"cleared":1,"malformed":0,"shown_tokens":97,"trimmed":0,"turns":1,"whole_tokens":2873}}
+    "#]]);
+    room.check(
+        "trim short.toml --session s3",
+        expect![[r#"
+        | error: session a/local/s3 not found
+        exit 2
+    "#]],
+    );
+}

@@ -73,6 +73,20 @@ fn smart_trim_for_sql_workflow() {
     assert_eq!(kept(&trim, &log), "20..120");
 }
 
+/// The same with its threshold and its count: untouched up to 100 messages; beyond, all that the described code keeps.
+#[test]
+fn smart_trim_with_its_threshold_and_its_count() {
+    let tools = ["generate_sql", "valid_sql", "run_sql"];
+    let trim = Trim::keep_last(20).when_over(100).with_pins(Pins::messages(80).results_of(tools));
+    let users: Vec<usize> = (0..101).step_by(3).collect();
+    let calls: Vec<usize> = (1..100).step_by(3).collect();
+    assert_eq!(kept(&trim, &conversation(100, &users, &calls)), "0..100");
+    // Of 180 older messages, 60 are questions and 60 results: the last 80 of these stay, with the calls between them.
+    let users: Vec<usize> = (0..200).step_by(3).collect();
+    let calls: Vec<usize> = (1..199).step_by(3).collect();
+    assert_eq!(kept(&trim, &conversation(200, &users, &calls)), "60..200");
+}
+
 /// "Keeping one message breaks the tool chain": here the turn is kept.
 #[test]
 fn keeping_one_message_keeps_the_turn() {
