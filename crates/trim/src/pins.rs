@@ -28,7 +28,7 @@ pub struct Pins {
     tools: Vec<String>,
 }
 
-/// What a limit of pins counts.
+/// A limit of pins, in its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PinLimit {
     /// Each message that is shown.
@@ -43,7 +43,7 @@ impl PinLimit {
         room > 0
     }
 
-    /// What is left after a block of so many messages, of which so many are pinned; `None` if it does not fit.
+    /// The room after a block of so many messages, of which so many are pinned; `None` if it does not fit.
     pub(crate) fn after(self, messages: usize, pinned: usize) -> Option<Self> {
         match self {
             PinLimit::Shown(room) => room.checked_sub(messages).map(PinLimit::Shown),
@@ -60,7 +60,7 @@ impl PinLimit {
         }
     }
 
-    /// What is left once a block of so many messages is removed.
+    /// The room once a block of so many messages is removed.
     pub(crate) const fn without(self, messages: usize) -> Self {
         match self {
             PinLimit::Shown(room) => PinLimit::Shown(room + messages),

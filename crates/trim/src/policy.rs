@@ -425,7 +425,7 @@ pub(crate) enum TrimPolicy {
     ClearResults(ClearedResults),
 }
 
-/// What a policy does to what is shown.
+/// The effect of a policy on the shown messages.
 enum PolicyChange {
     /// A part of it stays.
     Cut(PolicyCut),
@@ -434,7 +434,7 @@ enum PolicyChange {
 }
 
 impl TrimPolicy {
-    /// What the policy does to what is `shown`; `None` if nothing.
+    /// The effect of the policy on what is `shown`; `None` if it has none.
     fn change(&self, conversation: TrimInput<'_>, shown: &Transcript) -> Option<PolicyChange> {
         let cut = match self {
             TrimPolicy::ClearResults(rule) => return rule.places(shown).map(PolicyChange::Clear),

@@ -45,7 +45,7 @@ use crate::kept::MessageRanges;
 pub struct View {
     transcript: Transcript,
     kept: MessageRanges,
-    /// Those of the kept messages that are results shown as one line.
+    /// The kept messages that are results, shown as one line each.
     cleared: MessageRanges,
     /// The length of the log when it was last examined.
     log_length: usize,

@@ -62,7 +62,7 @@ pub struct Window {
     counter: Arc<dyn TokenCounter>,
 }
 
-/// What a window clears before it drops anything.
+/// The results that a window clears before it drops anything.
 #[derive(Clone, Debug)]
 struct Clearing {
     newest_steps: usize,

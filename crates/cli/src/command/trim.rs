@@ -25,7 +25,7 @@ pub(super) async fn trim(target: &SessionArgs, limit: usize, json: bool) -> anyh
     for key in keys {
         let id = key.id.to_string();
         let session = context.runner.store().get(GetSession::new(key).visible().without_state()).await?;
-        // A session that was cut off in a step has calls without results: a run repairs that when it begins.
+        // A session that was interrupted in a step has calls without results: a run repairs that when it begins.
         let log = session.transcript().repair().transcript;
         let shown = ShownTurns::of(context.runner.agent(), &log);
         total.add(&shown);

@@ -46,6 +46,9 @@ const AVERAGE_WORDS: f32 = 100.0;
 ///
 /// [cleared]: https://docs.rs/stepfold-trim/latest/stepfold_trim/struct.Trim.html#method.clear_results
 ///
+/// # Errors
+/// None in practice: the tools are fixed.
+///
 /// # Examples
 /// ```
 /// use serde_json::json;
