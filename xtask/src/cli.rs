@@ -41,6 +41,8 @@ pub enum Command {
     Sim(SimOptions),
     /// Package every crate that is published, in an order in which they can be. Nothing is uploaded.
     Release(ReleaseOptions),
+    /// Build the command small, and pack it with its manual pages and completions into `target/dist`.
+    Dist,
 }
 
 /// Options of `cargo xtask picture`.

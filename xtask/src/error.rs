@@ -61,6 +61,14 @@ pub enum Error {
         /// The cause.
         source: Box<Error>,
     },
+    /// The binary to pack is too large.
+    #[error("the binary has {bytes} bytes, more than {limit}: see what a dependency has added")]
+    LargeBinary {
+        /// Its size.
+        bytes: u64,
+        /// The largest size.
+        limit: u64,
+    },
     /// There is no bench target of this name.
     #[error("no bench target is named `{name}`; there are: {known}")]
     UnknownBench {

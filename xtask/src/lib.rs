@@ -3,7 +3,7 @@
 //! Read in this order: [`cli`] says which commands there are, [`ci`] strings the checks together,
 //! [`layers`] guards the arrows between crates, [`tidy`] guards what no compiler looks at,
 //! [`api`] lists the public items, [`interop`] brings peers that others wrote, [`sim`] simulates runs by the thousand, [`bench`](mod@bench) measures,
-//! [`release`] packages, [`picture`] shows the first program.
+//! [`release`] packages, [`dist`] packs the command, [`picture`] shows the first program.
 //! Every check is a pure function of data; reading files and starting programs happens in
 //! [`workspace`] and [`process`] only. Nothing here is published, and no other crate may use it.
 
@@ -13,6 +13,7 @@ pub mod bench;
 pub mod ci;
 pub mod cli;
 mod console;
+pub mod dist;
 mod error;
 pub mod interop;
 pub mod layers;
@@ -45,6 +46,7 @@ pub fn run(cli: &Cli) -> Result<(), Error> {
         Command::Clients => clients(),
         Command::Picture(options) => picture::run(options),
         Command::Release(options) => release::run(*options),
+        Command::Dist => dist::run(),
     }
 }
 

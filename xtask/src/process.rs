@@ -68,6 +68,17 @@ impl Call {
         self.checked(status).map(|()| printed)
     }
 
+    /// Runs the call, and gives what it printed on standard output, which is not shown.
+    ///
+    /// # Errors
+    /// As [`run`](Call::run).
+    pub fn run_and_read_silently(&self, folder: &Path) -> Result<String, ProcessError> {
+        let output = self.command(folder).stderr(Stdio::inherit()).output();
+        let output = output.map_err(|source| self.not_started(source))?;
+        self.checked(output.status)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// Runs the call as [`run`](Call::run) does, without showing its output.
     ///
     /// # Errors
