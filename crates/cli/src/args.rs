@@ -130,6 +130,9 @@ pub(crate) enum CliCommand {
         /// server. Nothing is sent.
         #[arg(long, conflicts_with_all = ["diff", "all", "full"])]
         wire: bool,
+        /// Show what each request shares with the one before it, which is what a provider caches, and what broke it.
+        #[arg(long, conflicts_with_all = ["at", "diff", "all", "full", "wire"])]
+        cache: bool,
         /// The model of the request: PROVIDER:MODEL or URL#MODEL. By default the agent's.
         #[arg(long, value_name = "NAME", requires = "wire")]
         model: Option<String>,

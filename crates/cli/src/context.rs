@@ -46,6 +46,8 @@ pub(crate) struct CommandContext {
     pub(crate) failures: Mutex<FailedRequests>,
     target: SessionArgs,
     options: Option<RunArgs>,
+    /// The prices of the models that the file names.
+    pub(crate) prices: Prices,
     /// The id of the command's session, once it is known.
     active_session: OnceLock<String>,
 }
@@ -171,7 +173,7 @@ impl CommandContext {
         open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
-        let LoadedAgent { agent, schema, speakers, .. } = LoadedAgent::read(&target.agent, &models)?;
+        let LoadedAgent { agent, schema, speakers, prices, .. } = LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let runner = with_metrics(with_traces(Runner::builder(agent, store)), metrics)
@@ -192,6 +194,7 @@ impl CommandContext {
             failures,
             target,
             options,
+            prices,
             active_session: OnceLock::new(),
         })
     }

@@ -130,6 +130,7 @@ pub use crate::handle::complete::CompleteCall;
 pub use crate::handle::edits::{EditReceipt, EditSession, ForkWithEdit, RecordedEdit};
 pub use crate::handle::find_call::FoundCall;
 pub use crate::handle::model_step::ModelStep;
+pub use crate::handle::prompt_cache::{CachedRequest, PrefixBreak};
 pub use crate::handle::resume::ResumeRun;
 pub use crate::handle::run_as::RunAs;
 pub use crate::handle::session_handle::SessionHandle;

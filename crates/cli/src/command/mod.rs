@@ -2,6 +2,7 @@
 
 mod approval_ids;
 mod branches;
+mod cache;
 mod chat;
 mod check;
 mod demo;
@@ -49,6 +50,7 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         CliCommand::Inspect { target, at, wire: true, model, .. } => {
             wire::wire(target, at.as_ref(), model.as_deref(), json).await
         }
+        CliCommand::Inspect { target, cache: true, .. } => cache::cache(target, json).await,
         CliCommand::Inspect { target, at, diff, all, full, .. } => {
             let what =
                 inspect::InspectOptions { at: at.as_ref(), diff: diff.as_deref(), all: *all, full: *full };

@@ -117,3 +117,35 @@ fn a_policy_is_tried_on_stored_sessions() {
     "#]],
     );
 }
+
+/// What a provider could cache of each request, and what broke it: a cleared result, and instructions with the time.
+#[test]
+fn the_prefix_of_each_request_is_compared_with_the_one_before() {
+    let prices = "[prices.\"scripted\"]\ninput = 1.0\noutput = 4.0\ncached_input = 0.1\n";
+    let room = Room::new(
+        &format!(
+            "instructions = \"You read for {{who?}}.\"\n[state.who]\ntype = \"string\"\n{prices}{READER}"
+        ),
+        "user: Read all.\n\
+         assistant: > c1 read(page=1)\n\
+         assistant: > c2 read(page=2)\n\
+         assistant: All is read.\n\
+         user: Again.\n\
+         assistant: As I said.\n",
+    );
+    room.say("run a.toml -s s1 'Read all.'", "");
+    room.say("state set a.toml -s s1 who=Ada", "");
+    room.say("run a.toml -s s1 Again.", "");
+    room.check(
+        "inspect a.toml --cache",
+        expect![[r#"
+            2  about 15 tokens, 0 as before
+            4  about 1444 tokens, 15 as before
+            6  about 1495 tokens, 34 as before: results cleared, 1410 lost
+            9  about 1510 tokens, 0 as before: other instructions, 1495 lost
+        | 0 of 0 input tokens were read from the cache, as the provider counts
+    "#]],
+    );
+    let first = &room.json("inspect a.toml --cache --json")[0];
+    assert_eq!((&first["version"], &first["shared_tokens"]), (&serde_json::json!(2), &serde_json::json!(0)));
+}

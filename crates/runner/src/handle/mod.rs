@@ -10,6 +10,7 @@ pub(crate) mod complete;
 pub(crate) mod edits;
 pub(crate) mod find_call;
 pub(crate) mod model_step;
+pub(crate) mod prompt_cache;
 pub(crate) mod replay;
 pub(crate) mod resume;
 pub(crate) mod run_as;

@@ -12,20 +12,41 @@ use stepfold_trim::Summary;
 
 use crate::access::session_access::SessionAccess;
 use crate::error::{RunnerError, RunnerErrorKind};
+use crate::handle::prompt_cache::{CachedRequest, SeenRequests};
 use crate::record::conversation_start::ConversationStart;
 use crate::record::events::{agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
 
 /// Returns the number of replayed runs.
 pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usize, RunnerError> {
+    Ok(replayed(access, agent, RunVisit::Replay).await?.runs)
+}
+
+/// The requests of all runs, of which none is replayed.
+pub(crate) async fn prompt_cache(access: &SessionAccess) -> Result<Vec<CachedRequest>, RunnerError> {
+    let agent = access.runner.agent.clone();
+    let replayed = replayed(access, &agent, RunVisit::Requests(SeenRequests::default())).await?;
+    Ok(match replayed.visit {
+        RunVisit::Requests(seen) => seen.requests,
+        RunVisit::Replay => Vec::new(),
+    })
+}
+
+async fn replayed<'a>(
+    access: &'a SessionAccess,
+    agent: &'a Agent,
+    visit: RunVisit,
+) -> Result<SessionReplay<'a>, RunnerError> {
     let session = access.read_events(EventRange::All).await?;
     let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
     // Values of another schema could not be read.
-    if let Some(began) = events.iter().find(|committed| begins(&committed.event)) {
+    if visit.is_replay()
+        && let Some(began) = events.iter().find(|committed| begins(&committed.event))
+    {
         check_schema(access, agent, began)?;
     }
     let state = own_values(first_state(access, agent, &session).await?);
     let start = ConversationStart::of(&session);
-    let mut replayed = SessionReplay { access, agent, state, start, summary: None, runs: 0 };
+    let mut replayed = SessionReplay { access, agent, visit, state, start, summary: None, runs: 0 };
     for events in invocations(events) {
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
@@ -34,13 +55,28 @@ pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usiz
         // Nothing here waits. Other tasks of the thread get their turn, and a caller can drop a long replay.
         tokio::task::yield_now().await;
     }
-    Ok(replayed.runs)
+    Ok(replayed)
+}
+
+/// What is done with each run.
+enum RunVisit {
+    /// It is replayed, and compared with its record.
+    Replay,
+    /// Its requests are listed.
+    Requests(SeenRequests),
+}
+
+impl RunVisit {
+    const fn is_replay(&self) -> bool {
+        matches!(self, RunVisit::Replay)
+    }
 }
 
 /// A session, replayed up to some event.
 struct SessionReplay<'a> {
     access: &'a SessionAccess,
     agent: &'a Agent,
+    visit: RunVisit,
     /// The session's own values, and those of shared scopes in its record.
     state: State,
     start: ConversationStart,
@@ -57,7 +93,9 @@ impl SessionReplay<'_> {
             .filter_map(|committed| loop_event(&self.access.local.key, committed).transpose())
             .collect::<Result<Vec<Event>, _>>()?;
         if begins(&events[0].event) {
-            check_schema(self.access, self.agent, &events[0])?;
+            if self.visit.is_replay() {
+                check_schema(self.access, self.agent, &events[0])?;
+            }
             self.go_through(events, &recorded).await?;
             self.runs += 1;
         }
@@ -78,7 +116,7 @@ impl SessionReplay<'_> {
         Ok(())
     }
 
-    async fn go_through(&self, events: &[CommittedEvent], recorded: &[Event]) -> Result<(), RunnerError> {
+    async fn go_through(&mut self, events: &[CommittedEvent], recorded: &[Event]) -> Result<(), RunnerError> {
         let key = &self.access.local.key;
         let Some(first) = recorded.first() else { return Ok(()) };
         // A fork contains runs of its origin, with their ids there.
@@ -87,6 +125,9 @@ impl SessionReplay<'_> {
         let input = Input::recorded(self.state.clone(), first).with_summary(self.summary.clone());
         let run = Run::new(self.agent, input, id.as_str())
             .map_err(|error| RunnerError::new(key, RunnerErrorKind::Input { source: Arc::new(error) }))?;
+        if let RunVisit::Requests(seen) = &mut self.visit {
+            return seen.of_run(key, run, events, recorded);
+        }
         let replayed = run.replay_with_tools(recorded, is_stored).await.map(drop);
         replayed.map_err(|divergence| {
             let divergence = match agent_of(&events[0].event) {

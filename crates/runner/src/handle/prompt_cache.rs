@@ -1,0 +1,195 @@
+//! The requests of a session beside each other: which prefix each shares with the one before, which is what a provider
+//! caches, and what broke it. From the record alone.
+
+use std::fmt;
+use std::sync::Arc;
+
+use stepfold_agent_loop::{Event, EventKind, Run};
+use stepfold_session_scopes::{CommittedEvent, SessionKey};
+use stepfold_state_core::chat::{ChatRequest, Message, Usage};
+use stepfold_trim::{ApproximateTokens, TokenCounter as _};
+
+use crate::error::{RunnerError, RunnerErrorKind};
+use crate::handle::session_handle::SessionHandle;
+
+/// A request of a stored session, and the prefix that it shares with the request before it. Created by
+/// [`SessionHandle::prompt_cache`].
+///
+/// Sizes are estimates by [`ApproximateTokens`]; the usage is that of the provider.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct CachedRequest {
+    /// The version of the session with the reply.
+    pub version: u64,
+    /// The model that replied, as the provider named it, if it did.
+    pub model: Option<String>,
+    /// The tokens of the messages.
+    pub tokens: usize,
+    /// The tokens of the messages that are the same as in the request before.
+    pub shared_tokens: usize,
+    /// What broke the prefix; `None` if the request continues the one before, or is the first.
+    pub broken_by: Option<PrefixBreak>,
+    /// The tokens of the request before that are not shared: they were cached in vain.
+    pub lost_tokens: usize,
+    /// The usage that the provider reported, with the tokens that it read from its cache.
+    pub usage: Usage,
+}
+
+/// Why a request does not begin as the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PrefixBreak {
+    /// Another model: caches are per model.
+    Model,
+    /// Other tools, or other descriptions of them. Tools come first in a request.
+    Tools,
+    /// Other instructions: a placeholder in them has another value.
+    Instructions,
+    /// A summary has taken the place of messages.
+    Summary,
+    /// Messages are left out that were there: by a trim or a window, or because the request was too long.
+    LeftOut,
+    /// Results are cleared that were there.
+    Cleared,
+    /// A message has changed: it was edited, or a hook has rewritten the conversation.
+    Changed,
+}
+
+impl fmt::Display for PrefixBreak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PrefixBreak::Model => "another model",
+            PrefixBreak::Tools => "other tools",
+            PrefixBreak::Instructions => "other instructions",
+            PrefixBreak::Summary => "a summary",
+            PrefixBreak::LeftOut => "messages left out",
+            PrefixBreak::Cleared => "results cleared",
+            PrefixBreak::Changed => "a changed message",
+        })
+    }
+}
+
+impl SessionHandle {
+    /// The requests to the model of the session's own runs, oldest first, each beside the one before: the prefix that
+    /// they share, what broke it, and what the provider read from its cache. Runs inside of calls and nodes have caches of
+    /// their own, and are left out. O(the session).
+    ///
+    /// # Errors
+    /// When a record does not fit the agent, or the store fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::{PrefixBreak, Runner};
+    /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_trim::Trim;
+    ///
+    /// # let model = Script::parse("assistant: area 3\nassistant: area 7\nassistant: area 3")?;
+    /// let agent = Agent::builder(model).trim(Trim::keep_last(3)).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// for text in ["which area has most stalls?", "and fewest?", "say the first again"] {
+    ///     session.run(text).await?;
+    /// }
+    /// let requests = session.prompt_cache().await?;
+    /// let broken: Vec<_> = requests.iter().map(|request| request.broken_by).collect();
+    /// assert_eq!(broken, [None, None, Some(PrefixBreak::LeftOut)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn prompt_cache(&self) -> Result<Vec<CachedRequest>, RunnerError> {
+        crate::handle::replay::prompt_cache(&self.access()).await
+    }
+}
+
+/// The requests that were seen, in order.
+#[derive(Default)]
+pub(super) struct SeenRequests {
+    pub(super) requests: Vec<CachedRequest>,
+    last: Option<(Option<String>, ChatRequest)>,
+}
+
+impl SeenRequests {
+    /// Adds those of a run, from its events.
+    pub(super) fn of_run(
+        &mut self,
+        key: &SessionKey,
+        mut run: Run,
+        committed: &[CommittedEvent],
+        recorded: &[Event],
+    ) -> Result<(), RunnerError> {
+        for (committed, event) in committed.iter().zip(recorded) {
+            if let EventKind::Replied { usage, model, .. } = &event.kind {
+                self.add(&run, committed.version, model.clone(), *usage);
+            }
+            run.catch_up(event.clone()).map_err(|error| {
+                let (version, source) = (committed.version, Arc::new(error));
+                RunnerError::new(key, RunnerErrorKind::Recover { version, source })
+            })?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, run: &Run, version: u64, model: Option<String>, usage: Usage) {
+        let request = run.request();
+        let tokens = tokens(request.messages.iter());
+        let mut added = CachedRequest {
+            version,
+            model: model.clone(),
+            tokens,
+            shared_tokens: 0,
+            broken_by: None,
+            lost_tokens: 0,
+            usage,
+        };
+        if let Some((last_model, last)) = &self.last {
+            let shared = shared_messages(last, &request);
+            added.broken_by = match (*last_model == model, last.tools == request.tools) {
+                (false, _) => Some(PrefixBreak::Model),
+                (true, false) => Some(PrefixBreak::Tools),
+                (true, true) => (shared < last.messages.len()).then(|| break_at(shared, run, last, &request)),
+            };
+            if !matches!(added.broken_by, Some(PrefixBreak::Model | PrefixBreak::Tools)) {
+                added.shared_tokens = self::tokens(request.messages.iter().take(shared));
+            }
+            added.lost_tokens = self::tokens(last.messages.iter()).saturating_sub(added.shared_tokens);
+        }
+        self.requests.push(added);
+        self.last = Some((model, request));
+    }
+}
+
+fn tokens<'a>(messages: impl Iterator<Item = &'a Arc<Message>>) -> usize {
+    messages.map(|message| ApproximateTokens.count(message)).sum()
+}
+
+fn shared_messages(last: &ChatRequest, next: &ChatRequest) -> usize {
+    let are_same = |(one, other): &(&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(one, other) || one == other;
+    last.messages.iter().zip(next.messages.iter()).take_while(are_same).count()
+}
+
+/// What broke the prefix at this message.
+fn break_at(shared: usize, run: &Run, last: &ChatRequest, next: &ChatRequest) -> PrefixBreak {
+    let leads = usize::from(run.instructions().is_some());
+    let (before, now) = (last.messages.get(shared), next.messages.get(shared));
+    if shared < leads {
+        return PrefixBreak::Instructions;
+    }
+    if now.is_some_and(|now| run.view().summary() == Some(now)) {
+        return PrefixBreak::Summary;
+    }
+    let of_same_call = |(before, now): (&Arc<Message>, &Arc<Message>)| {
+        let (before, now) = (before.tool_result()?, now.tool_result()?);
+        Some(before.call_id() == now.call_id())
+    };
+    // The place in the conversation, as far as it has no summary before it.
+    let place = run.view().kept().indexes().nth(shared - leads);
+    match before.zip(now).and_then(of_same_call) {
+        Some(true) if place.is_some_and(|place| run.view().cleared().contains(place)) => PrefixBreak::Cleared,
+        Some(true) => PrefixBreak::Changed,
+        _ if run.view().dropped() > 0 => PrefixBreak::LeftOut,
+        _ => PrefixBreak::Changed,
+    }
+}
