@@ -82,6 +82,19 @@ class BlamedWrite(TypedDict):
     version: int
 
 
+class CachedRequestRow(TypedDict):
+    """A request beside the one before it."""
+
+    broken_by: NotRequired[str | None]
+    cached_input_tokens: int
+    input_tokens: int
+    lost_tokens: int
+    model: NotRequired[str | None]
+    shared_tokens: int
+    tokens: int
+    version: int
+
+
 class CallRow(TypedDict):
     """A call of a tool."""
 
@@ -514,6 +527,12 @@ class Problem(TypedDict):
     type: str
 
 
+class PromptCacheRow(TypedDict):
+    """The requests to the model in a session."""
+
+    requests: list[CachedRequestRow]
+
+
 class QuestionRow(TypedDict):
     """A call about which a decision is requested. What waits now is in the session's `pending`."""
 
@@ -851,6 +870,10 @@ class Client:
     def blame(self, app: str, session: str, *, key: str, at: int | None = None, before: int | None = None, limit: int | None = None) -> BlameRow:
         """Lists the writes of a key."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/blame", {"key": key, "at": at, "before": before, "limit": limit})
+
+    def read_prompt_cache(self, app: str, session: str) -> PromptCacheRow:
+        """Lists the requests to the model: the prefix that each shares with the one before, and what broke it."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/cache", {})
 
     def cancel(self, app: str, session: str) -> CancelRow:
         """Cancels the run, in any process."""

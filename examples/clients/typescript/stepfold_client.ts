@@ -96,6 +96,26 @@ export interface BlamedWrite {
   version: number;
 }
 
+/** A request beside the one before it. */
+export interface CachedRequestRow {
+  /** What broke the prefix, in words; absent if nothing did. */
+  broken_by?: string | null;
+  /** Of these, the tokens that the provider read from its cache. */
+  cached_input_tokens: number;
+  /** The input tokens, as the provider reported them. */
+  input_tokens: number;
+  /** The tokens of the request before that are not shared. */
+  lost_tokens: number;
+  /** The model, as the provider named it. */
+  model?: string | null;
+  /** Of these, the tokens of the messages that are the same as in the request before. */
+  shared_tokens: number;
+  /** An estimate of the tokens of its messages. */
+  tokens: number;
+  /** The version of the reply. */
+  version: number;
+}
+
 /** A call of a tool. */
 export interface CallRow {
   /** The arguments: an object, or text if the model sent no valid one. */
@@ -678,6 +698,12 @@ export interface Problem {
   type: string;
 }
 
+/** The requests to the model in a session. */
+export interface PromptCacheRow {
+  /** The requests of its own runs, oldest first. */
+  requests: CachedRequestRow[];
+}
+
 /** A call about which a decision is requested. What waits now is in the session's `pending`. */
 export interface QuestionRow {
   call: CallRow;
@@ -1100,6 +1126,11 @@ export class Client {
   /** Lists the writes of a key. */
   blame(app: string, session: string, query: { key: string; at?: number; before?: number; limit?: number }): Promise<BlameRow> {
     return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/blame`, { query });
+  }
+
+  /** Lists the requests to the model: the prefix that each shares with the one before, and what broke it. */
+  readPromptCache(app: string, session: string): Promise<PromptCacheRow> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/cache`);
   }
 
   /** Cancels the run, in any process. */

@@ -52,6 +52,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps/{app}/sessions/{session}/compare", Read, "compare", history::compare, "Compares a session with another one, such as a fork.";
         GET "/apps/{app}/sessions/{session}/model", Read, "read_model_step", model::shown, "Reads what the model was shown at a step.";
         GET "/apps/{app}/sessions/{session}/usage", Read, "read_usage", model::usage, "Reads the tokens of a session and their cost.";
+        GET "/apps/{app}/sessions/{session}/cache", Read, "read_prompt_cache", model::cache, "Lists the requests to the model: the prefix that each shares with the one before, and what broke it.";
         GET "/apps/{app}/sessions/{session}/export", Read, "export", transfer::export, "Exports a session: whole as JSON, or as a scripted test.";
         POST "/apps/{app}/import", Act, "import", transfer::import, "Creates a session from an export.";
         GET "/apps/{app}/sessions/{session}/labels", Read, "list_labels", branches::labels, "Lists the labels of versions.";
@@ -74,7 +75,8 @@ pub(super) fn operations() -> Vec<ApiOperation> {
     for operation in &mut operations {
         operation.takes_key =
             matches!(operation.id, "send" | "run" | "decide" | "edit_state" | "edit_results");
-        operation.is_heavy = matches!(operation.id, "import" | "export" | "compare" | "replay");
+        operation.is_heavy =
+            matches!(operation.id, "import" | "export" | "compare" | "replay" | "read_prompt_cache");
         operation.is_whole = operation.is_heavy || operation.id == "read_model_step";
     }
     operations

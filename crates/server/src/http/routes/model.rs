@@ -12,7 +12,7 @@ use stepfold_agent_loop::state_core::chat::{
 };
 use stepfold_agent_loop::trim::{ApproximateTokens, Summary, TokenCounter as _};
 use stepfold_agent_loop::{EventKind, Run, RunNeed};
-use stepfold_runner::ModelStep;
+use stepfold_runner::{CachedRequest, ModelStep};
 use stepfold_session_scopes::Session;
 
 use super::history::{event_at, head};
@@ -463,4 +463,56 @@ fn by_model(index: &WriteIndex, head: &Session) -> BTreeMap<String, UsageTotal> 
         }
     }
     models
+}
+
+/// The requests to the model in a session.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct PromptCacheRow {
+    /// The requests of its own runs, oldest first.
+    requests: Vec<CachedRequestRow>,
+}
+
+/// A request beside the one before it.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CachedRequestRow {
+    /// The version of the reply.
+    version: u64,
+    /// The model, as the provider named it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    /// An estimate of the tokens of its messages.
+    tokens: usize,
+    /// Of these, the tokens of the messages that are the same as in the request before.
+    shared_tokens: usize,
+    /// The tokens of the request before that are not shared.
+    lost_tokens: usize,
+    /// What broke the prefix, in words; absent if nothing did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broken_by: Option<String>,
+    /// The input tokens, as the provider reported them.
+    input_tokens: u64,
+    /// Of these, the tokens that the provider read from its cache.
+    cached_input_tokens: u64,
+}
+
+impl From<CachedRequest> for CachedRequestRow {
+    fn from(request: CachedRequest) -> Self {
+        CachedRequestRow {
+            version: request.version,
+            model: request.model,
+            tokens: request.tokens,
+            shared_tokens: request.shared_tokens,
+            lost_tokens: request.lost_tokens,
+            broken_by: request.broken_by.map(|broken| broken.to_string()),
+            input_tokens: request.usage.input_tokens,
+            cached_input_tokens: request.usage.cached_input_tokens,
+        }
+    }
+}
+
+pub(super) async fn cache(request: ApiRequest<SessionTarget>) -> Result<JsonReply<PromptCacheRow>, Problem> {
+    let session = &request.target.session;
+    reserve_whole(&request.memory, request.target.runner(), session.key()).await?;
+    let requests = session.prompt_cache().await?;
+    Ok(JsonReply(PromptCacheRow { requests: requests.into_iter().map(Into::into).collect() }))
 }

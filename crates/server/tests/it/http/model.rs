@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use http::Method;
 use serde_json::{Value, json};
 use stepfold_agent_loop::Agent;
-use stepfold_agent_loop::trim::{Summarize, Trim};
+use stepfold_agent_loop::trim::{ApproximateTokens, Summarize, TokenCounter as _, Trim};
 use stepfold_runner::Runner;
 use stepfold_server::http::{App, Limits};
 use stepfold_session_scopes::MemoryStore;
@@ -180,6 +180,39 @@ async fn each_commit_belongs_to_a_step_and_a_path_leads_inside() {
         let reply = site.get("reader", &format!("/sessions/s1/model?{query}")).await;
         assert_eq!(reply.problem(), (problem.0, problem.1.to_owned()), "{query}");
     }
+}
+
+/// The law: what is told of the cache is what a provider would find that keeps the last request and compares bytes.
+#[tokio::test]
+async fn what_each_request_shares_is_what_was_sent() {
+    let model = Told::new(SCRIPT);
+    let site = site(&model, Prices::new()).await;
+    let sent: Vec<ChatRequest> = {
+        let requests = model.requests.lock().unwrap();
+        requests.iter().filter(|(id, _)| *id == "acme/large").map(|(_, request)| request.clone()).collect()
+    };
+    let bytes = |message: &Message| serde_json::to_string(message).unwrap();
+    let size = |request: &ChatRequest, messages: usize| -> usize {
+        request.messages.iter().take(messages).map(|message| ApproximateTokens.count(message)).sum()
+    };
+    let mut expected = vec![(size(&sent[0], usize::MAX), 0, 0)];
+    for (before, now) in sent.iter().zip(&sent[1..]) {
+        let both = before.messages.iter().zip(now.messages.iter());
+        let shared = both.take_while(|(before, now)| bytes(before) == bytes(now)).count();
+        let lost = size(before, usize::MAX) - size(before, shared);
+        expected.push((size(now, usize::MAX), size(now, shared), lost));
+    }
+    let told = site.get("reader", "/sessions/s1/cache").await.json();
+    let told = told["requests"].as_array().unwrap();
+    let number = |row: &Value, name: &str| usize::try_from(row[name].as_u64().unwrap()).unwrap();
+    let sizes: Vec<_> = told
+        .iter()
+        .map(|row| (number(row, "tokens"), number(row, "shared_tokens"), number(row, "lost_tokens")))
+        .collect();
+    assert_eq!(sizes, expected, "{told:?}");
+    let broken: Vec<&Value> = told.iter().map(|row| &row["broken_by"]).collect();
+    assert_eq!(broken, [&Value::Null, &Value::Null, &Value::Null, &json!("a summary")], "{told:?}");
+    assert!(told.iter().all(|row| row["cached_input_tokens"] == 400 && row["input_tokens"] == 1_000));
 }
 
 #[tokio::test]
