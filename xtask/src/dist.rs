@@ -32,7 +32,7 @@ pub fn run() -> Result<(), Error> {
     let version = command.map_or_else(String::new, |package| package.version.to_string());
     let plan = DistPlan::new(metadata.target_directory.as_std_path(), &version);
 
-    step(&plan.build(), root)?;
+    step(&build(), root)?;
     let bytes = std::fs::metadata(plan.binary()).map_err(read_failed(&plan.binary()))?.len();
     say(format_args!("   {bytes} bytes"));
     if bytes > MAX_BYTES {
@@ -84,6 +84,10 @@ fn read_failed(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     |source| Error::ReadFile { path, source }
 }
 
+fn build() -> Call {
+    Call::cargo(["build", "--locked", "--profile", "dist", "--package", "stepfold-cli"])
+}
+
 /// The calls and the places of one archive.
 struct DistPlan {
     /// The folder of what is packed.
@@ -109,10 +113,6 @@ impl DistPlan {
 
     fn archive_name(&self) -> String {
         format!("{}.tar.gz", self.name)
-    }
-
-    fn build(&self) -> Call {
-        Call::cargo(["build", "--locked", "--profile", "dist", "--package", "stepfold-cli"])
     }
 
     fn manual(&self) -> Call {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn the_command_is_built_asked_and_packed() {
         let plan = DistPlan { folder: "target/dist".into(), name: "stepfold-1.2.3-x86_64-linux".to_owned() };
-        let calls = [plan.build(), plan.manual(), plan.completions("zsh"), plan.archive(), plan.sums()];
+        let calls = [build(), plan.manual(), plan.completions("zsh"), plan.archive(), plan.sums()];
         let calls: Vec<String> = calls.iter().map(ToString::to_string).collect();
         expect![[r#"
             cargo build --locked --profile dist --package stepfold-cli

@@ -99,13 +99,13 @@ impl View {
     /// let log: Transcript = format!("user: go\nassistant: > c1 f()\ntool c1: {text}\nassistant: done").parse()?;
     /// let view = Trim::clear_results(0, 50).view(&log);
     /// assert_eq!(view.cleared().to_string(), "2..3");
-    /// let restored = View::of(&log, view.kept().clone()).with_cleared(&log, view.cleared().clone());
+    /// let restored = View::of(&log, view.kept().clone()).with_cleared(&log, view.cleared());
     /// assert_eq!(restored.transcript(), view.transcript());
     /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
     /// ```
     #[must_use]
-    pub fn with_cleared(self, log: &Transcript, cleared: MessageRanges) -> Self {
-        if cleared == self.cleared {
+    pub fn with_cleared(self, log: &Transcript, cleared: &MessageRanges) -> Self {
+        if *cleared == self.cleared {
             return self;
         }
         let cleared = cleared.within(&self.kept);

@@ -174,7 +174,7 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
 fn shown_messages(run: &Run) -> Arc<[Range<usize>]> {
     let view = run.view();
     let seen = view.kept().len() + view.dropped();
-    view.shown_in_full().ranges().iter().cloned().chain([seen..usize::MAX]).collect()
+    view.shown_in_full().ranges().iter().cloned().chain(std::iter::once(seen..usize::MAX)).collect()
 }
 
 /// The branches of a step, which start in order, a limited number at a time.

@@ -242,7 +242,7 @@ impl Run {
                 self.tally.is_pruned = pruned > 0;
                 let shown = shown.as_ref().map(|shown| shown.without_first(pruned));
                 let view = view_of(&log, shown.as_ref(), self.summary.as_ref());
-                let view = view.with_cleared(&log, cleared.without_first(pruned));
+                let view = view.with_cleared(&log, &cleared.without_first(pruned));
                 let earlier = self.cache.prompt.take().filter(|_| event.rewrite.is_none());
                 let followed = earlier.filter(|_| self.agent.config().window.is_none()).and_then(|earlier| {
                     ModelPrompt::following(*earlier, instructions.as_deref(), &view, &log)

@@ -171,7 +171,7 @@ impl Run {
         } else {
             let (kept, summary) = (before.kept().clone(), before.summary().cloned());
             let view = View::assemble(&seen, kept, summary, before.reasons().to_vec());
-            view.with_cleared(&seen, before.cleared().clone())
+            view.with_cleared(&seen, before.cleared())
         };
         let instructions = self.prompt.instructions().map(str::to_owned);
         self.set_prompt(instructions, view, &seen);

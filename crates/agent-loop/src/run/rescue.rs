@@ -132,8 +132,9 @@ impl Run {
         let log = self.state.messages().clone();
         let pruned = messages.saturating_sub(log.len());
         let view = view_of(&log, None, self.summary.as_ref());
-        let view =
-            view.keeping(&log, shown.without_first(pruned)).with_cleared(&log, cleared.without_first(pruned));
+        let view = view
+            .keeping(&log, shown.without_first(pruned))
+            .with_cleared(&log, &cleared.without_first(pruned));
         let instructions = self.prompt.instructions().map(str::to_owned);
         self.set_prompt(instructions, view, &log);
     }

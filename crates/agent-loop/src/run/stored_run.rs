@@ -232,6 +232,6 @@ fn prompt_of(agent: &Agent, state: &State, stored: &LoadedRun) -> ModelPrompt {
     let seen = first_messages(state.messages(), stored.shown.of);
     let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
     let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new())
-        .with_cleared(&seen, stored.shown.cleared.clone());
+        .with_cleared(&seen, &stored.shown.cleared);
     ModelPrompt::new(agent, stored.shown.instructions.clone(), view, &seen, stored.tally.turn_start)
 }

@@ -48,13 +48,13 @@ fn show(request: &CachedRequest, lost: Option<Cost>) {
     show::row(&row.with(show::DIM, read), 7);
 }
 
-/// The price of reading the lost tokens anew, beyond that of reading them from the cache; `None` without prices.
+/// The price of reading the lost tokens again, beyond that of reading them from the cache; `None` without prices.
 fn lost_cost(context: &CommandContext, request: &CachedRequest) -> Option<Cost> {
     let lost = u64::try_from(request.lost_tokens).ok()?;
     let usage = Usage::new(lost, 0);
     let price = context.prices.price(request.model.as_deref()?)?;
-    let (anew, cached) = (price.cost(&usage), price.cost(&usage.with_cached_input_tokens(lost)));
-    Some(Cost::from_nanodollars(anew.nanodollars().saturating_sub(cached.nanodollars())))
+    let (whole, cached) = (price.cost(&usage), price.cost(&usage.with_cached_input_tokens(lost)));
+    Some(Cost::from_nanodollars(whole.nanodollars().saturating_sub(cached.nanodollars())))
 }
 
 fn as_json(request: &CachedRequest, lost: Option<Cost>) -> Value {

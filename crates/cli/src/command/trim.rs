@@ -100,7 +100,7 @@ impl ShownTurns {
 
     fn show(&self, id: &str) {
         let look = if self.malformed == 0 { TextStyle::PLAIN } else { TextStyle::BAD };
-        show::line(show::styled(show::NAME, id.to_owned()).with(look, format!("  {}", self.words())));
+        show::line(show::styled(show::NAME, id).with(look, format!("  {}", self.words())));
     }
 
     fn json(&self, id: &str) -> Value {

@@ -24,7 +24,7 @@ pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usiz
 /// The requests of all runs, of which none is replayed.
 pub(crate) async fn prompt_cache(access: &SessionAccess) -> Result<Vec<CachedRequest>, RunnerError> {
     let agent = access.runner.agent.clone();
-    let replayed = replayed(access, &agent, RunVisit::Requests(SeenRequests::default())).await?;
+    let replayed = replayed(access, &agent, RunVisit::Requests(Box::default())).await?;
     Ok(match replayed.visit {
         RunVisit::Requests(seen) => seen.requests,
         RunVisit::Replay => Vec::new(),
@@ -63,7 +63,7 @@ enum RunVisit {
     /// It is replayed, and compared with its record.
     Replay,
     /// Its requests are listed.
-    Requests(SeenRequests),
+    Requests(Box<SeenRequests>),
 }
 
 impl RunVisit {

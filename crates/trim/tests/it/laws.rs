@@ -26,7 +26,7 @@ proptest! {
         }
         prop_assert_eq!(view.kept().len() + view.dropped(), log.len());
         prop_assert_eq!(view.reasons().iter().map(|reason| reason.dropped).sum::<usize>(), view.dropped());
-        let restored = View::of(&log, view.kept().clone()).with_cleared(&log, view.cleared().clone());
+        let restored = View::of(&log, view.kept().clone()).with_cleared(&log, view.cleared());
         prop_assert_eq!(restored.transcript(), view.transcript());
     }
 
@@ -43,7 +43,7 @@ proptest! {
         prop_assert_eq!(view.dropped(), 0);
         let starts = log.steps().filter(|step| log.get(step.range().start).unwrap().has_tool_calls());
         let starts: Vec<usize> = starts.map(|step| step.range().start).collect();
-        let newest = starts.iter().rev().take(steps).last().copied().unwrap_or(log.len());
+        let newest = starts.len().checked_sub(steps).map_or(0, |at| starts.get(at).copied().unwrap_or(log.len()));
         let size = |message: &Message| ApproximateTokens.count(message);
         for index in 0..log.len() {
             let (whole, shown) = (log.get(index).unwrap(), view.transcript().get(index).unwrap());

@@ -78,7 +78,7 @@ proptest! {
             check_step(&before, &turn, &log, turn_start, &window);
             // Interrupted here, it continues identically.
             let (kept, cleared) = (turn.view().kept().clone(), turn.view().cleared().clone());
-            let resumed = window.resume(View::of(&log, kept).with_cleared(&log, cleared), &log, turn_start);
+            let resumed = window.resume(View::of(&log, kept).with_cleared(&log, &cleared), &log, turn_start);
             prop_assert_eq!(resumed.transcript(), turn.transcript());
             prop_assert_eq!(resumed.tokens(), turn.tokens());
         }

@@ -12,7 +12,7 @@ use stepfold_agent_loop::state_core::chat::{
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::tools::{Toolset, recall_tools};
 use stepfold_agent_loop::{
-    Agent, Event, EventKind, Exit, Input, Recording, Run, RunAnswer, RunEvent, RunFault,
+    Agent, AgentBuilder, Event, EventKind, Exit, Input, Recording, Run, RunAnswer, RunEvent, RunFault,
 };
 use stepfold_trim::{ApproximateTokens, Summarize, TokenCounter, Trim, Window};
 
@@ -80,7 +80,7 @@ fn reads_all() -> String {
     (1..=FILES).map(step).chain(["assistant: All 40 are read.\n".to_owned()]).collect()
 }
 
-fn reader(model: &Limited) -> stepfold_agent_loop::AgentBuilder {
+fn reader(model: &Limited) -> AgentBuilder {
     let read = tool("read", |arguments| {
         let file = arguments["file"].as_u64().unwrap_or_default();
         Ok(json!(format!("file {file}: {}", "stall ".repeat(500))))
@@ -105,7 +105,7 @@ async fn forty_files_in_a_small_window() {
         (Says::Both, Some(Window::new(50_000).clear_results(2)), true),
     ] {
         let model = Limited::new(8_000, says, &reads_all());
-        let agent = window.clone().into_iter().fold(reader(&model), |agent, window| agent.window(window));
+        let agent = window.clone().into_iter().fold(reader(&model), AgentBuilder::window);
         let agent = agent.build().unwrap();
         let mut seen = Vec::new();
         let run = Run::new(&agent, "What do the files say?", "run").unwrap();

@@ -192,15 +192,15 @@ async fn what_each_request_shares_is_what_was_sent() {
         requests.iter().filter(|(id, _)| *id == "acme/large").map(|(_, request)| request.clone()).collect()
     };
     let bytes = |message: &Message| serde_json::to_string(message).unwrap();
-    let size = |request: &ChatRequest, messages: usize| -> usize {
+    let tokens = |request: &ChatRequest, messages: usize| -> usize {
         request.messages.iter().take(messages).map(|message| ApproximateTokens.count(message)).sum()
     };
-    let mut expected = vec![(size(&sent[0], usize::MAX), 0, 0)];
+    let mut expected = vec![(tokens(&sent[0], usize::MAX), 0, 0)];
     for (before, now) in sent.iter().zip(&sent[1..]) {
         let both = before.messages.iter().zip(now.messages.iter());
         let shared = both.take_while(|(before, now)| bytes(before) == bytes(now)).count();
-        let lost = size(before, usize::MAX) - size(before, shared);
-        expected.push((size(now, usize::MAX), size(now, shared), lost));
+        let lost = tokens(before, usize::MAX) - tokens(before, shared);
+        expected.push((tokens(now, usize::MAX), tokens(now, shared), lost));
     }
     let told = site.get("reader", "/sessions/s1/cache").await.json();
     let told = told["requests"].as_array().unwrap();
