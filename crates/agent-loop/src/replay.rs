@@ -639,8 +639,8 @@ fn recorded_answer(event: &Event, run: &Run) -> Option<RunAnswer> {
                 (None, error) => Err((error.clone().unwrap_or_default(), *usage)),
             })
         }
-        (EventKind::Narrowed { limit, used, .. }, RunNeed::Model) => {
-            RunAnswer::TooLong { limit: *limit, used: *used }
+        (EventKind::Narrowed { limit, used, tools, .. }, RunNeed::Model) => {
+            RunAnswer::TooLong { limit: *limit, used: *used, tools: *tools }
         }
         (EventKind::Steered, RunNeed::Model | RunNeed::Hook(_)) => {
             RunAnswer::Steer(event.messages.iter().map(|message| (**message).clone()).collect())

@@ -250,6 +250,16 @@ impl Trim {
         self
     }
 
+    /// The pins of this trim, if it has some.
+    pub fn pins(&self) -> Option<&Pins> {
+        self.0.iter().find_map(|policy| match policy {
+            TrimPolicy::KeepLast { pins, .. } | TrimPolicy::ClearResults(ClearedResults { pins, .. }) => {
+                pins.as_ref()
+            }
+            _ => None,
+        })
+    }
+
     /// Makes each token policy of this trim count with `counter`.
     ///
     /// # Examples

@@ -78,6 +78,11 @@ impl Window {
         Window { limit, percent: 70, clearing: None, counter: Arc::new(ApproximateTokens) }
     }
 
+    /// The pins whose results it never clears, if it has some.
+    pub fn pins(&self) -> Option<&Pins> {
+        self.clearing.as_ref()?.pins.as_ref()
+    }
+
     /// On overflow, shows the results of all but the newest `newest_steps` steps with calls as one line each, before
     /// anything is dropped; nothing is dropped if the view is at its [target](Window::target) then. For an agent that
     /// makes a hundred calls in one turn: it keeps its calls, and so knows what it has done.

@@ -159,6 +159,9 @@ pub enum EventKind {
         /// The number of tokens of the request, as the provider reported it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         used: Option<u64>,
+        /// The tokens of the tools in the request, by an estimate.
+        #[serde(default, skip_serializing_if = "is_default")]
+        tools: usize,
         /// The messages that the model is shown.
         shown: MessageRanges,
         /// The results among them that it is shown as one line each.
@@ -500,7 +503,7 @@ impl EventKind {
     /// # Ok::<(), serde_json::Error>(())
     /// ```
     pub fn narrowing(&self) -> Option<String> {
-        let EventKind::Narrowed { limit, used, shown, cleared, messages, summarizes } = self else {
+        let EventKind::Narrowed { limit, used, shown, cleared, messages, summarizes, .. } = self else {
             return None;
         };
         let size = ModelErrorKind::TooLong { limit: *limit, used: *used };

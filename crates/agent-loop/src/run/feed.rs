@@ -15,7 +15,7 @@ use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
 use super::approval_rules::ReplyQuestions;
 use super::event::{CallDisposition, Event, EventKind, OutputDisposition, StepEnd};
 use super::machine::{Run, RunNeed, RunPhase};
-use super::rescue::ReportedSize;
+use super::rescue::RefusedSize;
 use super::step::{ItemCondition, ItemOutcome, OpenStep, StepItem, WorkOutcome};
 use super::step_end::not_run;
 use super::taken_ids::TakenIds;
@@ -48,6 +48,8 @@ pub enum RunAnswer {
         limit: Option<u64>,
         /// The number of tokens of the request.
         used: Option<u64>,
+        /// The tokens of the tools in it, as [`Run::rescue`] counts them.
+        tools: usize,
     },
     /// Messages of the user that arrived during the run. Taken whenever the model is to be asked.
     Steer(Vec<Message>),
@@ -191,8 +193,8 @@ impl Run {
                 return Ok(Event { messages, ..Event::new(self.tally.steps, elapsed, EventKind::Steered) });
             }
             RunAnswer::Summary(text) => self.summarized(text)?,
-            RunAnswer::TooLong { limit, used } => {
-                let size = ReportedSize { limit, used };
+            RunAnswer::TooLong { limit, used, tools } => {
+                let size = RefusedSize { limit, used, tools };
                 self.narrowed(size).ok_or_else(|| self.not_needed("narrowed"))?
             }
             RunAnswer::Decisions(decisions) => self.decisions(decisions)?,

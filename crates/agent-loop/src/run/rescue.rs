@@ -23,11 +23,15 @@ const SHARE: (u64, u64) = (7, 10);
 /// The share that is left where the provider reports no size, and of each further rescue.
 const FURTHER_SHARE: (u64, u64) = (2, 3);
 
-/// The sizes that a provider reported.
+/// The sizes of a request that was refused.
 #[derive(Clone, Copy)]
-pub(super) struct ReportedSize {
+pub(super) struct RefusedSize {
+    /// The tokens that fit, as the provider reported them.
     pub(super) limit: Option<u64>,
+    /// The tokens of the request, as the provider reported them.
     pub(super) used: Option<u64>,
+    /// The tokens of the tools in it, by our counter.
+    pub(super) tools: usize,
 }
 
 impl Run {
@@ -62,7 +66,10 @@ impl Run {
     /// ```
     pub fn rescue(&self, error: &ModelErrorKind) -> Option<RunAnswer> {
         let ModelErrorKind::TooLong { limit, used } = *error else { return None };
-        self.narrowed(ReportedSize { limit, used }).map(|_| RunAnswer::TooLong { limit, used })
+        let specs = self.offer.iter().flat_map(|offer| offer.specs.iter());
+        let tools = specs.map(tokens_of_tool).fold(0, usize::saturating_add);
+        let size = RefusedSize { limit, used, tools };
+        self.narrowed(size).map(|_| RunAnswer::TooLong { limit, used, tools })
     }
 
     /// Whether the request may be narrowed once more.
@@ -71,7 +78,7 @@ impl Run {
     }
 
     /// The event that narrows the request; `None` if nothing more can be left out.
-    pub(super) fn narrowed(&self, size: ReportedSize) -> Option<EventKind> {
+    pub(super) fn narrowed(&self, size: RefusedSize) -> Option<EventKind> {
         let RunPhase::Asking { is_hooked: true, last } = &self.phase else { return None };
         if !self.may_be_rescued() {
             return None;
@@ -89,6 +96,7 @@ impl Run {
         Some(EventKind::Narrowed {
             limit: size.limit,
             used: size.used,
+            tools: size.tools,
             shown: turn.view().kept().clone(),
             cleared: turn.view().cleared().clone(),
             messages: log.len(),
@@ -97,28 +105,26 @@ impl Run {
     }
 
     /// The view of a narrowed request.
-    fn fitted(&self, size: ReportedSize) -> TurnView {
-        let base = self.agent.config().window.clone().unwrap_or_else(|| Window::new(usize::MAX));
+    fn fitted(&self, size: RefusedSize) -> TurnView {
+        let config = self.agent.config();
+        let base = config.window.clone().unwrap_or_else(|| Window::new(usize::MAX));
+        let pins = base.pins().or(config.trim.pins()).cloned();
+        let base = pins.into_iter().fold(base.clear_results(1), Window::with_pins);
         let (log, view) = (self.transcript(), self.prompt.view());
         let of = |window: &Window| window.resume(view.clone(), log, self.tally.turn_start);
         let shown = of(&base.clone().with_limit(usize::MAX)).tokens();
-        let rest = self.tokens_beside_messages();
+        // NOTE: The tools are not in the record, and a replay may not know them: their size is.
+        let instructions = self.prompt.instructions().map_or(0, ApproximateTokens::of_text);
+        let rest = instructions.saturating_add(size.tools);
         let goal = goal(size, shown.saturating_add(rest), self.tally.rescues);
         let window = base.with_limit(goal.saturating_sub(rest)).shrink_to_percent(100);
-        let turn = of(&window.clone().clear_results(1));
+        let turn = of(&window);
         match turn.fits() {
             true => turn,
             // NOTE: A newest result that is too long for any request would end the run for good; its line says so to the
             // model, which can ask for less.
             false => window.clear_results(0).resume(turn.view().clone(), log, self.tally.turn_start),
         }
-    }
-
-    /// The tokens of the instructions and the tools, approximately.
-    fn tokens_beside_messages(&self) -> usize {
-        let instructions = self.prompt.instructions().map_or(0, ApproximateTokens::of_text);
-        let specs = self.offer.iter().flat_map(|offer| offer.specs.iter());
-        specs.map(tokens_of_tool).fold(instructions, usize::saturating_add)
     }
 
     /// The plan of a summary of all that the agent's policy does not keep, whether it is time for one or not.
@@ -141,7 +147,7 @@ impl Run {
 }
 
 /// The tokens that the request may have, by our counter, which counted `counted`.
-fn goal(size: ReportedSize, counted: usize, rescues: u32) -> usize {
+fn goal(size: RefusedSize, counted: usize, rescues: u32) -> usize {
     let counted = counted as u64;
     let first = match (size.limit, size.used) {
         // NOTE: Our counter and the provider's differ; their ratio is known from the request that was refused.

@@ -254,7 +254,7 @@ fn answers(run: &Run) -> Vec<RunAnswer> {
         RunAnswer::Summary(Ok(("short".to_owned(), Usage::default()))),
         RunAnswer::Summary(Err(("failed".to_owned(), Usage::default()))),
         RunAnswer::Steer(vec![Message::user("and now?")]),
-        RunAnswer::TooLong { limit: None, used: None },
+        RunAnswer::TooLong { limit: None, used: None, tools: 0 },
         reply(calls(&["work"]), FinishReason::ToolCalls),
         reply(calls(&["work"]), FinishReason::Length),
         reply(Message::assistant("done"), FinishReason::Stop),

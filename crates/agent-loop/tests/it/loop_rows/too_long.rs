@@ -14,7 +14,7 @@ use stepfold_agent_loop::tools::{Toolset, recall_tools};
 use stepfold_agent_loop::{
     Agent, AgentBuilder, Event, EventKind, Exit, Input, Recording, Run, RunAnswer, RunEvent, RunFault,
 };
-use stepfold_trim::{ApproximateTokens, Summarize, TokenCounter, Trim, Window};
+use stepfold_trim::{ApproximateTokens, Pins, Summarize, TokenCounter, Trim, Window};
 
 use super::kit::*;
 
@@ -266,7 +266,7 @@ proptest! {
         }
         prop_assert!(rescues <= 2);
         prop_assert_eq!(run.transcript().len(), log.len());
-        let once_more = run.feed(RunAnswer::TooLong { limit, used }, Duration::ZERO);
+        let once_more = run.feed(RunAnswer::TooLong { limit, used, tools: 0 }, Duration::ZERO);
         prop_assert!(once_more.is_err());
     }
 }
@@ -317,4 +317,41 @@ assistant: File 1 is about stalls.
     // The newest result is shown, so it is not found.
     assert!(!text("c5").contains("\"call_id\":\"c2\""), "{}", text("c5"));
     continues_anywhere(&agent, run, &seen);
+}
+
+/// Tools that are listed at each step are not in the record; a replay that does not list them narrows the same.
+#[tokio::test]
+async fn a_replay_needs_no_tools() {
+    let model = Limited::new(8_000, Says::Both, &reads_all());
+    let read = tool("read", |_| Ok(json!("stall ".repeat(500)))).build().unwrap();
+    let listed = Toolset::dynamic_with("files", move |_| {
+        let read = read.clone();
+        async move { Ok(vec![read]) }
+    });
+    let agent = Agent::builder(model.clone()).tools(listed).build().unwrap();
+    let run = Run::new(&agent, "What do the files say?", "run").unwrap();
+    let mut seen = Vec::new();
+    let outcome = run.clone().resume().observe(&mut seen).await.unwrap();
+    assert!(model.refused() > 0);
+    let events: Vec<Event> = seen.iter().filter_map(RunEvent::committed).cloned().collect();
+    let replayed = run.replay_with_tools(&events, |_| true).await.unwrap();
+    assert_eq!(replayed.digest(), outcome.run().digest());
+}
+
+/// Results of tools that pins name are not cleared.
+#[tokio::test]
+async fn a_rescue_spares_what_pins_name() {
+    let pages = "stall ".repeat(600);
+    let log = conversation(&format!(
+        "user: go\nassistant: > a read(file=1)   > b run_sql(q=1)\ntool a: {pages}\ntool b: {pages}\nassistant: > c read(file=2)\ntool c: short"
+    ));
+    let pins = Pins::up_to(80).results_of(["run_sql"]);
+    let agent = Agent::builder(script("")).trim(Trim::keep_last(100).with_pins(pins)).build().unwrap();
+    let input = Input::from(log).say("and now?");
+    let mut run = Run::new(&agent, input, "run").unwrap();
+    run.commit(run.feed(RunAnswer::Begin, Duration::ZERO).unwrap()).unwrap();
+    let refused = ModelErrorKind::TooLong { limit: Some(1_250), used: Some(1_300) };
+    let answer = run.rescue(&refused).unwrap();
+    run.commit(run.feed(answer, Duration::ZERO).unwrap()).unwrap();
+    assert_eq!(run.view().cleared().to_string(), "2..3");
 }
