@@ -52,7 +52,7 @@ impl Run {
     ///
     /// let agent = Agent::builder(Script::parse("assistant: area 3")?).build()?;
     /// let log: Transcript = format!("user: {0}\nassistant: {0}", "stall ".repeat(500)).parse()?;
-    /// let input = Input::new("which area has most stalls?").conversation(log);
+    /// let input = Input::from(log).say("which area has most stalls?");
     /// let mut run = Run::new(&agent, input, "run-1")?;
     /// run.commit(run.feed(RunAnswer::Begin, Duration::ZERO)?)?;
     /// assert_eq!(run.request().messages.len(), 3);
