@@ -127,11 +127,19 @@ impl DistPlan {
     fn archive(&self) -> Call {
         let folder = self.folder.display().to_string();
         let archive = self.folder.join(self.archive_name()).display().to_string();
-        let same = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
+        // Or it would differ by who packs, when, and under which umask; gzip writes its own time as well.
+        let same = [
+            "--sort=name",
+            "--mtime=@0",
+            "--owner=0",
+            "--group=0",
+            "--numeric-owner",
+            "--mode=u+rwX,go+rX,go-w",
+            "--use-compress-program=gzip -n",
+        ];
         let arguments = same.map(str::to_owned).into_iter();
-        let named = ["--directory".to_owned(), folder, "-czf".to_owned(), archive, self.name.clone()];
-        // Or the archive would have the time of its compression.
-        Call::program("tar", arguments.chain(named)).env("GZIP", "-n")
+        let named = ["--directory".to_owned(), folder, "-cf".to_owned(), archive, self.name.clone()];
+        Call::program("tar", arguments.chain(named))
     }
 
     fn sums(&self) -> Call {
@@ -155,7 +163,7 @@ mod tests {
             cargo build --locked --profile dist --package stepfold-cli
             target/dist/stepfold man target/dist/stepfold-1.2.3-x86_64-linux/man
             target/dist/stepfold completions zsh
-            GZIP='-n' tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --directory target/dist -czf target/dist/stepfold-1.2.3-x86_64-linux.tar.gz stepfold-1.2.3-x86_64-linux
+            tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w --use-compress-program=gzip -n --directory target/dist -cf target/dist/stepfold-1.2.3-x86_64-linux.tar.gz stepfold-1.2.3-x86_64-linux
             sha256sum stepfold-1.2.3-x86_64-linux.tar.gz"#]]
         .assert_eq(&calls.join("\n"));
     }
