@@ -43,7 +43,7 @@ use stepfold::state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, ModelError, ModelErrorKind, Price, Prices, ReplyStream,
     Usage,
 };
-use stepfold::trim::{ApproximateTokens, Summarize, TokenCounter as _, Trim};
+use stepfold::trim::{ApproximateTokens, Summarize, Trim};
 use stepfold_examples::{Failure, Recording, USER, ended, say, tell};
 use tokio::net::TcpListener;
 
@@ -236,10 +236,8 @@ impl<M: ChatModel> ChatModel for Counted<M> {
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        let messages = request.messages.iter().map(|message| ApproximateTokens.count(message));
-        let told = |tool| serde_json::to_string(tool).unwrap_or_default();
-        let tools = request.tools.iter().map(|tool| ApproximateTokens::of_text(&told(tool)));
-        let input = messages.sum::<usize>() + tools.sum::<usize>();
+        let tools: usize = request.tools.iter().map(ApproximateTokens::of_tool).sum();
+        let input = ApproximateTokens::of_messages(&request.messages) + tools;
         let mut usage = Usage::new(0, 0);
         usage.input_tokens = u64::try_from(input).unwrap_or(u64::MAX);
         let mut text = String::new();

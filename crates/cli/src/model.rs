@@ -217,7 +217,7 @@ fn script(path: &Path, counts_tokens: bool) -> anyhow::Result<Scripted> {
 
 /// Estimates the tokens that a provider would count.
 fn estimate(request: &ChatRequest, reply: &Message) -> Usage {
-    let shown: usize = request.messages.iter().map(|message| ApproximateTokens.count(message)).sum();
+    let shown = ApproximateTokens::of_messages(&request.messages);
     let tokens = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     Usage::new(tokens(shown), tokens(ApproximateTokens.count(reply)))
 }

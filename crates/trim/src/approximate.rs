@@ -4,9 +4,10 @@
 //! do, and charges the average cost of each run.
 
 use std::io;
+use std::sync::Arc;
 
 use serde::Serialize;
-use stepfold_state_core::chat::{Content, Message, Part, ToolContent};
+use stepfold_state_core::chat::{Content, Message, Part, ToolContent, ToolSpec};
 
 use crate::tokens::TokenCounter;
 
@@ -61,6 +62,42 @@ impl ApproximateTokens {
     pub fn of_text(text: &str) -> usize {
         let mut scanner = TokenScanner::default();
         scanner.text(text);
+        scanner.tokens()
+    }
+
+    /// Estimates the tokens of several messages: of a [`Transcript`](stepfold_state_core::chat::Transcript) by
+    /// reference, or of a part of one.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_trim::ApproximateTokens;
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let log: Transcript = "user: which area has most stalls?\nassistant: area 3".parse()?;
+    /// assert_eq!(ApproximateTokens::of_messages(&log), 17);
+    /// assert_eq!(ApproximateTokens::of_messages(log.iter_from(1)), 7);
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn of_messages<'a>(messages: impl IntoIterator<Item = &'a Arc<Message>>) -> usize {
+        messages.into_iter().map(|message| ApproximateTokens.count(message)).sum()
+    }
+
+    /// Estimates the tokens of a tool's definition in a request: of its JSON, which is not built.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_trim::ApproximateTokens;
+    /// use stepfold_state_core::chat::ToolSpec;
+    ///
+    /// let tool = ToolSpec::new("count", "Counts stalls.", json!({"type": "object"}));
+    /// let text = serde_json::to_string(&tool)?;
+    /// assert_eq!(ApproximateTokens::of_tool(&tool), ApproximateTokens::of_text(&text));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn of_tool(tool: &ToolSpec) -> usize {
+        let mut scanner = TokenScanner::default();
+        scanner.json(tool);
         scanner.tokens()
     }
 }

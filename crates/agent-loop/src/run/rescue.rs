@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use stepfold_state_core::chat::{ChatRequest, Message, ModelErrorKind, ToolSpec};
+use stepfold_state_core::chat::{ChatRequest, Message, ModelErrorKind};
 use stepfold_trim::{ApproximateTokens, MessageRanges, SummaryPlan, TokenCounter, TurnView, Window};
 
 use super::event::EventKind;
@@ -67,7 +67,7 @@ impl Run {
     pub fn rescue(&self, error: &ModelErrorKind) -> Option<RunAnswer> {
         let ModelErrorKind::TooLong { limit, used } = *error else { return None };
         let specs = self.offer.iter().flat_map(|offer| offer.specs.iter());
-        let tools = specs.map(tokens_of_tool).fold(0, usize::saturating_add);
+        let tools = specs.map(ApproximateTokens::of_tool).fold(0, usize::saturating_add);
         let size = RefusedSize { limit, used, tools };
         self.narrowed(size).map(|_| RunAnswer::TooLong { limit, used, tools })
     }
@@ -166,13 +166,9 @@ fn share(of: u64, (part, whole): (u64, u64)) -> u64 {
     of / whole * part + of % whole * part / whole
 }
 
-fn tokens_of_tool(spec: &ToolSpec) -> usize {
-    ApproximateTokens::of_text(&serde_json::to_string(spec).unwrap_or_default())
-}
-
 /// What weighs most in a request, in words: the tools, the instructions, and the largest messages.
 pub(crate) fn heaviest_parts(request: &ChatRequest) -> String {
-    let tools: usize = request.tools.iter().map(tokens_of_tool).sum();
+    let tools: usize = request.tools.iter().map(ApproximateTokens::of_tool).sum();
     let count = |message: &Message| ApproximateTokens.count(message);
     let mut messages: Vec<(usize, String)> =
         request.messages.iter().map(|message| (count(message), name_of(message))).collect();

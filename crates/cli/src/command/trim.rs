@@ -7,7 +7,7 @@ use stepfold::prelude::*;
 use stepfold::session_scopes::{GetSession, SessionStore as _};
 use stepfold::state_core::chat::{Role, Transcript};
 use stepfold::terminal::TextStyle;
-use stepfold::trim::{ApproximateTokens, TokenCounter as _, View};
+use stepfold::trim::{ApproximateTokens, View};
 
 use crate::args::SessionArgs;
 use crate::context::CommandContext;
@@ -75,9 +75,9 @@ impl ShownTurns {
             shown.trimmed += usize::from(view.dropped() > 0);
             shown.cleared += usize::from(!view.cleared().is_empty());
             shown.malformed += usize::from(view.transcript().check().is_err());
-            shown.shown_tokens = tokens(view.transcript());
+            shown.shown_tokens = ApproximateTokens::of_messages(view.transcript());
         }
-        shown.whole_tokens = tokens(&seen);
+        shown.whole_tokens = ApproximateTokens::of_messages(&seen);
         shown
     }
 
@@ -142,8 +142,4 @@ fn view_of_turn(agent: &Agent, log: &Transcript, seen: &mut Transcript, turn: &R
         shown.grow(seen);
     }
     shown.view().clone()
-}
-
-fn tokens(messages: &Transcript) -> usize {
-    messages.iter().map(|message| ApproximateTokens.count(message)).sum()
 }

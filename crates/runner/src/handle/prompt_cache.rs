@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stepfold_agent_loop::{Event, EventKind, Run};
 use stepfold_session_scopes::{CommittedEvent, SessionKey};
 use stepfold_state_core::chat::{ChatRequest, Message, Usage};
-use stepfold_trim::{ApproximateTokens, TokenCounter as _};
+use stepfold_trim::ApproximateTokens;
 
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
@@ -134,7 +134,7 @@ impl SeenRequests {
 
     fn add(&mut self, run: &Run, version: u64, model: Option<String>, usage: Usage) {
         let request = run.request();
-        let tokens = tokens(request.messages.iter());
+        let tokens = ApproximateTokens::of_messages(&request.messages);
         let mut added = CachedRequest {
             version,
             model: model.clone(),
@@ -152,17 +152,14 @@ impl SeenRequests {
                 (true, true) => (shared < last.messages.len()).then(|| break_at(shared, run, last, &request)),
             };
             if !matches!(added.broken_by, Some(PrefixBreak::Model | PrefixBreak::Tools)) {
-                added.shared_tokens = self::tokens(request.messages.iter().take(shared));
+                added.shared_tokens = ApproximateTokens::of_messages(request.messages.iter().take(shared));
             }
-            added.lost_tokens = self::tokens(last.messages.iter()).saturating_sub(added.shared_tokens);
+            added.lost_tokens =
+                ApproximateTokens::of_messages(&last.messages).saturating_sub(added.shared_tokens);
         }
         self.requests.push(added);
         self.last = Some((model, request));
     }
-}
-
-fn tokens<'a>(messages: impl Iterator<Item = &'a Arc<Message>>) -> usize {
-    messages.map(|message| ApproximateTokens.count(message)).sum()
 }
 
 fn shared_messages(last: &ChatRequest, next: &ChatRequest) -> usize {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use stepfold_agent_loop::state_core::chat::{
-    ChatRequest, Cost, Message, ModelError, ToolChoice, ToolSpec, Usage, WireRequest,
+    ChatRequest, Cost, ModelError, ToolChoice, ToolSpec, Usage, WireRequest,
 };
 use stepfold_agent_loop::trim::{ApproximateTokens, Summary, TokenCounter as _};
 use stepfold_agent_loop::{EventKind, Run, RunNeed};
@@ -297,13 +297,14 @@ fn messages(run: &Run, request: &ChatRequest) -> Vec<ShownRow> {
             () if is_summary => (ShownSource::Summary, None),
             () => (ShownSource::Conversation, kept.next()),
         };
-        rows.push(ShownRow { source, index, message: json(&**message), tokens: tokens_of(message) });
+        rows.push(ShownRow {
+            source,
+            index,
+            message: json(&**message),
+            tokens: ApproximateTokens.count(message),
+        });
     }
     rows
-}
-
-fn tokens_of(message: &Message) -> usize {
-    ApproximateTokens.count(message)
 }
 
 /// The ranges of the conversation that are not shown.
@@ -326,13 +327,12 @@ fn left_out(run: &Run) -> Vec<LeftOutRow> {
 }
 
 fn offered(spec: &ToolSpec) -> OfferedRow {
-    let told = serde_json::to_string(spec).unwrap_or_default();
     OfferedRow {
         name: spec.name.clone(),
         description: spec.description.clone(),
         parameters: spec.parameters.clone(),
         digest: digest(spec),
-        tokens: ApproximateTokens::of_text(&told),
+        tokens: ApproximateTokens::of_tool(spec),
     }
 }
 
