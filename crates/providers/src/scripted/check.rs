@@ -80,8 +80,8 @@ fn check_continuation(
     earlier: &ScriptedExchange,
 ) -> Result<(), String> {
     let before = &earlier.request.messages;
-    let changed = before.iter().zip(&request.messages).position(|(theirs, ours)| theirs != ours);
-    if let Some(index) = changed {
+    let index = before.common_prefix(&request.messages);
+    if index < before.len().min(request.messages.len()) {
         return Err(format!(
             "the prefix changed within the turn: message {index} differs from request {number}\n  \
              was: {}\n  is:  {}",

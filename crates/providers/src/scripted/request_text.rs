@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use stepfold_state_core::chat::{ChatRequest, Message, ToolChoice, Transcript};
+use stepfold_state_core::chat::{ChatRequest, ToolChoice, Transcript};
 
 use super::model::ScriptedExchange;
 
@@ -32,8 +32,7 @@ pub(super) fn render(exchanges: &[ScriptedExchange]) -> String {
 fn longest_prefix(request: &ChatRequest, earlier: &[ScriptedExchange]) -> (usize, usize) {
     let mut best = (0, 0);
     for (index, exchange) in earlier.iter().enumerate() {
-        let same = |(ours, theirs): &(&Arc<Message>, &Arc<Message>)| ours == theirs;
-        let shared = request.messages.iter().zip(&exchange.request.messages).take_while(same).count();
+        let shared = request.messages.common_prefix(&exchange.request.messages);
         if shared > 0 && shared >= best.0 {
             best = (shared, index + 1);
         }

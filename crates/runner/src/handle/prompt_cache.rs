@@ -145,7 +145,7 @@ impl SeenRequests {
             usage,
         };
         if let Some((last_model, last)) = &self.last {
-            let shared = shared_messages(last, &request);
+            let shared = request.messages.common_prefix(&last.messages);
             added.broken_by = match (*last_model == model, last.tools == request.tools) {
                 (false, _) => Some(PrefixBreak::Model),
                 (true, false) => Some(PrefixBreak::Tools),
@@ -160,11 +160,6 @@ impl SeenRequests {
         self.requests.push(added);
         self.last = Some((model, request));
     }
-}
-
-fn shared_messages(last: &ChatRequest, next: &ChatRequest) -> usize {
-    let are_same = |(one, other): &(&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(one, other) || one == other;
-    last.messages.iter().zip(next.messages.iter()).take_while(are_same).count()
 }
 
 /// What broke the prefix at this message.

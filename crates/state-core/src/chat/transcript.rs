@@ -122,9 +122,25 @@ impl Transcript {
     /// messages are compared.
     pub fn starts_with(&self, earlier: &Self) -> bool {
         self.0.grew_from(&earlier.0)
-            || self.len() >= earlier.len()
-                && (earlier.iter().zip(self))
-                    .all(|(theirs, ours)| Arc::ptr_eq(theirs, ours) || theirs == ours)
+            || self.len() >= earlier.len() && self.common_prefix(earlier) == earlier.len()
+    }
+
+    /// The number of messages, from the first on, that both have in common. Shared messages are equal without being
+    /// compared.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::Transcript;
+    ///
+    /// let one: Transcript = "user: one\nassistant: 1\nuser: two".parse()?;
+    /// let other: Transcript = "user: one\nassistant: 1\nuser: three\nassistant: 3".parse()?;
+    /// assert_eq!(one.common_prefix(&other), 2);
+    /// # Ok::<(), stepfold_state_core::chat::NotationError>(())
+    /// ```
+    pub fn common_prefix(&self, other: &Self) -> usize {
+        let are_same =
+            |(ours, theirs): &(&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(ours, theirs) || ours == theirs;
+        self.iter().zip(other).take_while(are_same).count()
     }
 
     /// The messages as a list.
