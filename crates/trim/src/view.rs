@@ -81,12 +81,6 @@ impl View {
         View::showing(log, kept, MessageRanges::default(), None, summary, reasons)
     }
 
-    /// The same view of only these messages of `log`; its [reasons](View::reasons) are gone. The summary stays.
-    #[must_use]
-    pub fn keeping(self, log: &Transcript, kept: MessageRanges) -> Self {
-        View::assemble(log, kept, self.summary, Vec::new())
-    }
-
     /// The same view with the results at these indexes of `log` as one line each, as far as they are
     /// [kept](View::kept); other results are shown in full.
     ///

@@ -3,8 +3,9 @@
 //! Kept from step to step, so that a request costs what is new in it. Only [`MessageRanges`] of it is stored; the
 //! rest is made again from the log.
 
-use stepfold_state_core::chat::{Message, Transcript};
+use std::sync::Arc;
 
+use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_trim::{MessageRanges, Summary, TurnView, View};
 
 use crate::agent::Agent;
@@ -85,7 +86,6 @@ impl ModelPrompt {
     /// The same with what the log has gained since. O(what is new), unless the window has to shrink.
     pub(crate) fn grow(&mut self, log: &Transcript) {
         let before = self.shown.view().transcript().len();
-        let was_whole = self.shown.view().is_whole();
         let left_out = |view: &View| (view.dropped(), view.cleared().len());
         let dropped = left_out(self.shown.view());
         match &mut self.shown {
@@ -93,7 +93,7 @@ impl ModelPrompt {
             PromptView::Windowed(turn) => turn.grow(log),
         }
         let view = self.shown.view();
-        if left_out(view) != dropped || view.is_whole() != was_whole || view.transcript().len() < before {
+        if left_out(view) != dropped || view.transcript().len() < before {
             self.rebuild();
         } else if self.instructions.is_none() {
             self.transcript = view.transcript().clone();
@@ -134,6 +134,17 @@ pub(crate) fn view_of(log: &Transcript, kept: Option<&MessageRanges>, summary: O
         (Some(kept), None) => View::of(log, kept.clone()),
         (None, None) => View::whole(log),
     }
+}
+
+/// The view of a log that shows `kept`, results in `cleared` as a line, and the summary.
+pub(super) fn restored_view(
+    log: &Transcript,
+    kept: MessageRanges,
+    cleared: &MessageRanges,
+    summary: Option<&Summary>,
+) -> View {
+    let summary = summary.map(|summary| Arc::new(summary.message()));
+    View::assemble(log, kept, summary, Vec::new()).with_cleared(log, cleared)
 }
 
 /// The first messages of a log.

@@ -11,7 +11,7 @@ use stepfold_trim::{ApproximateTokens, MessageRanges, SummaryPlan, TokenCounter,
 use super::event::EventKind;
 use super::feed::RunAnswer;
 use super::machine::{Run, RunPhase};
-use super::prompt::view_of;
+use super::prompt::restored_view;
 
 /// The number of times that a request is narrowed.
 const MOST_RESCUES: u32 = 2;
@@ -137,10 +137,8 @@ impl Run {
     pub(super) fn show_narrowed(&mut self, shown: &MessageRanges, cleared: &MessageRanges, messages: usize) {
         let log = self.state.messages().clone();
         let pruned = messages.saturating_sub(log.len());
-        let view = view_of(&log, None, self.summary.as_ref());
-        let view = view
-            .keeping(&log, shown.without_first(pruned))
-            .with_cleared(&log, &cleared.without_first(pruned));
+        let (kept, cleared) = (shown.without_first(pruned), cleared.without_first(pruned));
+        let view = restored_view(&log, kept, &cleared, self.summary.as_ref());
         let instructions = self.prompt.instructions().map(str::to_owned);
         self.set_prompt(instructions, view, &log);
     }

@@ -16,13 +16,13 @@ use super::event::FORMAT_VERSION;
 use super::input::ConversationCache;
 use super::load_error::LoadError;
 use super::machine::{ApprovedCall, Run, RunPhase, RunTally};
-use super::prompt::{ModelPrompt, first_messages};
+use super::prompt::{ModelPrompt, first_messages, restored_view};
 use super::run_file::save_in;
 use super::step::{OpenStep, StepPlan};
 use super::unknown_calls::UnknownCall;
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::SettledDecision;
-use stepfold_trim::{MessageRanges, Summary, View};
+use stepfold_trim::{MessageRanges, Summary};
 
 /// The stored form of a run, as it is written.
 #[derive(Serialize)]
@@ -230,8 +230,7 @@ impl Run {
 /// The prompt of the model when the run was stored, so that its window continues unchanged.
 fn prompt_of(agent: &Agent, state: &State, stored: &LoadedRun) -> ModelPrompt {
     let seen = first_messages(state.messages(), stored.shown.of);
-    let summary = stored.summary.as_ref().map(|summary| Arc::new(summary.message()));
-    let view = View::assemble(&seen, stored.shown.kept.clone(), summary, Vec::new())
-        .with_cleared(&seen, &stored.shown.cleared);
-    ModelPrompt::new(agent, stored.shown.instructions.clone(), view, &seen, stored.tally.turn_start)
+    let LoadedView { instructions, kept, cleared, .. } = &stored.shown;
+    let view = restored_view(&seen, kept.clone(), cleared, stored.summary.as_ref());
+    ModelPrompt::new(agent, instructions.clone(), view, &seen, stored.tally.turn_start)
 }
