@@ -173,6 +173,10 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
 /// The messages that the model has been shown in full, and the reply that it has just made.
 fn shown_messages(run: &Run) -> Arc<[Range<usize>]> {
     let view = run.view();
+    if view.is_whole() {
+        // The usual case: all of it, for one allocation.
+        return Arc::new([0..usize::MAX]);
+    }
     let seen = view.kept().len() + view.dropped();
     view.shown_in_full().ranges().iter().cloned().chain(std::iter::once(seen..usize::MAX)).collect()
 }
