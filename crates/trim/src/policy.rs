@@ -354,22 +354,22 @@ impl Trim {
                 None => TrimInput::new(&shown),
                 Some(summary) => TrimInput::after_summary(&shown, leading_kept(log, &kept), summary),
             };
+            let Some(change) = policy.change(conversation, &shown) else {
+                satisfied += 1;
+                continue;
+            };
             let mut reason = TrimReason {
                 policy: policy.to_string().into(),
                 dropped: 0,
                 cleared: 0,
                 why: TrimRule::OldResults,
             };
-            match policy.change(conversation, &shown) {
-                None => {
-                    satisfied += 1;
-                    continue;
-                }
-                Some(PolicyChange::Cut(cut)) => {
+            match change {
+                PolicyChange::Cut(cut) => {
                     (reason.dropped, reason.why) = (shown.len() - cut.kept.len(), cut.why);
                     kept = kept.compose(&cut.kept);
                 }
-                Some(PolicyChange::Clear(places)) => {
+                PolicyChange::Clear(places) => {
                     reason.cleared = places.len();
                     cleared = cleared.union(&kept.compose(&places));
                 }
