@@ -115,11 +115,19 @@ pub(crate) fn shown(
     if cleared.is_empty() {
         return kept.of(log);
     }
-    let messages = kept.indexes().filter_map(|index| Some((index, log.get(index)?)));
-    messages
-        .map(|(index, message)| match cleared.contains(index) {
-            true => Arc::new(line(message, reader)),
-            false => Arc::clone(message),
-        })
-        .collect()
+    kept.indexes().filter_map(|index| message(log, index, cleared, reader)).collect()
+}
+
+/// The message of a log at `index`, as a line if it is in `cleared`.
+pub(crate) fn message(
+    log: &Transcript,
+    index: usize,
+    cleared: &MessageRanges,
+    reader: Option<&str>,
+) -> Option<Arc<Message>> {
+    let message = log.get(index)?;
+    Some(match cleared.contains(index) {
+        true => Arc::new(line(message, reader)),
+        false => Arc::clone(message),
+    })
 }

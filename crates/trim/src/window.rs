@@ -319,15 +319,16 @@ impl TurnView {
     /// The oldest droppable messages, as many as needed to reach the target; and the tokens of the rest.
     fn dropped(&self, log: &Transcript) -> (MessageRanges, usize) {
         let target = self.window.target();
+        let (cleared, reader) = (self.view.cleared(), self.view.reader());
         let mut dropped = MessageRanges::default();
         let mut tokens = self.tokens;
         for DroppableBlock { range, is_boundary } in self.droppable(log) {
             if is_boundary && tokens <= target {
                 break;
             }
-            let block = [range.clone()].into_iter().collect();
-            let messages = cleared::shown(log, &block, self.view.cleared(), self.view.reader());
-            tokens = tokens.saturating_sub(self.window.count(&messages));
+            let messages = range.clone().filter_map(|index| cleared::message(log, index, cleared, reader));
+            let counts = messages.map(|message| self.window.counter.count(&message));
+            tokens = counts.fold(tokens, usize::saturating_sub);
             dropped.push(range);
         }
         (dropped, tokens)
