@@ -18,35 +18,32 @@ use crate::record::events::{agent_of, begins, failure, is_of_run, is_stored, loo
 
 /// Returns the number of replayed runs.
 pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usize, RunnerError> {
-    Ok(replayed(access, agent, RunVisit::Replay).await?.runs)
+    Ok(replayed(access, agent, None).await?.runs)
 }
 
 /// The requests of all runs, of which none is replayed.
 pub(crate) async fn prompt_cache(access: &SessionAccess) -> Result<Vec<CachedRequest>, RunnerError> {
     let agent = access.runner.agent.clone();
-    let replayed = replayed(access, &agent, RunVisit::Requests(Box::default())).await?;
-    Ok(match replayed.visit {
-        RunVisit::Requests(seen) => seen.requests,
-        RunVisit::Replay => Vec::new(),
-    })
+    let replayed = replayed(access, &agent, Some(SeenRequests::default())).await?;
+    Ok(replayed.seen.unwrap_or_default().requests)
 }
 
 async fn replayed<'a>(
     access: &'a SessionAccess,
     agent: &'a Agent,
-    visit: RunVisit,
+    seen: Option<SeenRequests>,
 ) -> Result<SessionReplay<'a>, RunnerError> {
     let session = access.read_events(EventRange::All).await?;
     let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
     // Values of another schema could not be read.
-    if visit.is_replay()
+    if seen.is_none()
         && let Some(began) = events.iter().find(|committed| begins(&committed.event))
     {
         check_schema(access, agent, began)?;
     }
     let state = own_values(first_state(access, agent, &session).await?);
     let start = ConversationStart::of(&session);
-    let mut replayed = SessionReplay { access, agent, visit, state, start, summary: None, runs: 0 };
+    let mut replayed = SessionReplay { access, agent, seen, state, start, summary: None, runs: 0 };
     for events in invocations(events) {
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
@@ -58,25 +55,12 @@ async fn replayed<'a>(
     Ok(replayed)
 }
 
-/// What is done with each run.
-enum RunVisit {
-    /// It is replayed, and compared with its record.
-    Replay,
-    /// Its requests are listed.
-    Requests(Box<SeenRequests>),
-}
-
-impl RunVisit {
-    const fn is_replay(&self) -> bool {
-        matches!(self, RunVisit::Replay)
-    }
-}
-
 /// A session, replayed up to some event.
 struct SessionReplay<'a> {
     access: &'a SessionAccess,
     agent: &'a Agent,
-    visit: RunVisit,
+    /// The requests of the runs; `None` where these are replayed, and compared with their records.
+    seen: Option<SeenRequests>,
     /// The session's own values, and those of shared scopes in its record.
     state: State,
     start: ConversationStart,
@@ -93,7 +77,7 @@ impl SessionReplay<'_> {
             .filter_map(|committed| loop_event(&self.access.local.key, committed).transpose())
             .collect::<Result<Vec<Event>, _>>()?;
         if begins(&events[0].event) {
-            if self.visit.is_replay() {
+            if self.seen.is_none() {
                 check_schema(self.access, self.agent, &events[0])?;
             }
             self.go_through(events, &recorded).await?;
@@ -125,7 +109,7 @@ impl SessionReplay<'_> {
         let input = Input::recorded(self.state.clone(), first).with_summary(self.summary.clone());
         let run = Run::new(self.agent, input, id.as_str())
             .map_err(|error| RunnerError::new(key, RunnerErrorKind::Input { source: Arc::new(error) }))?;
-        if let RunVisit::Requests(seen) = &mut self.visit {
+        if let Some(seen) = &mut self.seen {
             return seen.of_run(key, run, events, recorded);
         }
         let replayed = run.replay_with_tools(recorded, is_stored).await.map(drop);
