@@ -17,11 +17,8 @@ pub(super) fn trim(form: &AgentFileForm, faults: &mut FaultCollector) -> Trim {
             faults.add(&["trim", field], words);
         }
     }
-    if let (Some(keep_last), Some(over)) = (trim.keep_last, trim.when_over)
-        && over < keep_last
-    {
-        let words = format!("invalid value {over}: must be at least the {keep_last} of `keep_last`");
-        faults.add(&["trim", "when_over"], words);
+    if let Some(keep_last) = trim.keep_last {
+        check_over("trim", trim.when_over, keep_last, faults);
     }
     let kept = kept.map(|kept| trim.when_over.into_iter().fold(kept, Trim::when_over));
     let kept = kept.map(|kept| trim.pins.iter().map(pins).fold(kept, Trim::with_pins));
@@ -36,6 +33,14 @@ pub(super) fn trim(form: &AgentFileForm, faults: &mut FaultCollector) -> Trim {
     ];
     // NOTE: Results are cleared before tokens are counted: a limit then leaves more of the conversation.
     [kept, cleared].into_iter().chain(caps).flatten().fold(Trim::none(), Trim::then)
+}
+
+/// Refuses a threshold that is less than the number of kept messages.
+fn check_over(table: &str, when_over: Option<usize>, keep_last: usize, faults: &mut FaultCollector) {
+    if let Some(over) = when_over.filter(|over| *over < keep_last) {
+        let words = format!("invalid value {over}: must be at least the {keep_last} of `keep_last`");
+        faults.add(&[table, "when_over"], words);
+    }
 }
 
 fn pins(form: &PinsForm) -> Pins {
@@ -73,10 +78,7 @@ pub(super) fn window(form: &AgentFileForm, faults: &mut FaultCollector) -> Optio
 /// The summaries of what is no longer shown.
 pub(super) fn summarize(form: &AgentFileForm, faults: &mut FaultCollector) -> Option<Summarize> {
     let form = form.summarize.as_ref()?;
-    if let Some(over) = form.when_over.filter(|over| *over < form.keep_last) {
-        let words = format!("invalid value {over}: must be at least the {} of `keep_last`", form.keep_last);
-        faults.add(&["summarize", "when_over"], words);
-    }
+    check_over("summarize", form.when_over, form.keep_last, faults);
     let keep = Trim::keep_last(form.keep_last);
     let thresholds = [form.when_over.map(Trim::cap_messages), form.when_over_tokens.map(Trim::cap_tokens)];
     let mut summarize = Summarize::beyond(keep);
