@@ -212,10 +212,10 @@ impl fmt::Display for Window {
 
 /// The view within a turn: it grows with the log, and shrinks when the [`Window`] would overflow.
 ///
-/// If the window [clears results](Window::clear_results), that comes first. Older turns are dropped next, whole and the oldest first; then the oldest steps of this turn, whole. The
-/// leading system messages, a summary, the user messages of this turn and its last step always stay; without
-/// that step the model would repeat its request. If these alone exceed the limit, [`fits`](TurnView::fits) is
-/// false.
+/// If the window [clears results](Window::clear_results), that comes first. Older turns are dropped next, whole and
+/// the oldest first; then the oldest steps of this turn, whole. The leading system messages, a summary, the user
+/// messages of this turn and its last step always stay; without that step the model would repeat its request. If
+/// these alone exceed the limit, [`fits`](TurnView::fits) is false.
 ///
 /// # Examples
 /// ```

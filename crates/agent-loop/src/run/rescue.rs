@@ -164,7 +164,7 @@ fn share(of: u64, (part, whole): (u64, u64)) -> u64 {
     of / whole * part + of % whole * part / whole
 }
 
-/// What weighs most in a request, in words: the tools, the instructions, and the largest messages.
+/// The heaviest parts of a request, in words: the tools, the instructions, and the largest messages.
 pub(crate) fn heaviest_parts(request: &ChatRequest) -> String {
     let tools: usize = request.tools.iter().map(ApproximateTokens::of_tool).sum();
     let count = |message: &Message| ApproximateTokens.count(message);

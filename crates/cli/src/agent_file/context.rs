@@ -1,4 +1,4 @@
-//! What a model is shown of a long conversation, from the tables of an agent file that say so.
+//! The view that a model has of a long conversation, from an agent file's tables for it.
 
 use stepfold::trim::{Pins, Summarize, Trim, Window};
 

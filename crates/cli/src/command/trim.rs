@@ -48,7 +48,7 @@ pub(super) async fn trim(target: &SessionArgs, limit: usize, json: bool) -> anyh
 /// The newest turns of a session that are looked at.
 const NEWEST_TURNS: usize = 200;
 
-/// What would be shown at the ends of the turns of a conversation, and in how many of them something is missing.
+/// Counts of the views at the ends of a conversation's turns: in how many of them something is missing.
 #[derive(Default)]
 struct ShownTurns {
     turns: usize,
@@ -119,7 +119,7 @@ impl ShownTurns {
     }
 }
 
-/// What the model would be shown at the end of the turn: the view of its beginning, and, within the window, its steps.
+/// The model's view at the end of the turn: the view of its beginning, and, within the window, its steps.
 /// `seen` is the conversation before the turn, and then with it.
 fn view_of_turn(agent: &Agent, log: &Transcript, seen: &mut Transcript, turn: &Range<usize>) -> View {
     let grow = |seen: &mut Transcript, end: usize| {

@@ -601,8 +601,8 @@ pub(crate) struct RecallForm {}
 pub(crate) struct PinsForm {
     /// The maximum number of messages.
     pub(crate) messages: usize,
-    /// What that number counts: all messages that are shown, or only user messages and results of the named tools, without
-    /// their calls.
+    /// The messages that this number counts: all that are shown, or only user messages and results of the named tools,
+    /// without their calls.
     #[serde(default)]
     pub(crate) counts: PinCount,
     /// Steps in which one of these tools answered.
@@ -610,7 +610,7 @@ pub(crate) struct PinsForm {
     pub(crate) results_of: Vec<String>,
 }
 
-/// What the number of pins counts.
+/// The messages that the number of pins counts.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum PinCount {

@@ -27,7 +27,7 @@ pub struct CachedRequest {
     pub tokens: usize,
     /// The tokens of the messages that are the same as in the request before.
     pub shared_tokens: usize,
-    /// What broke the prefix; `None` if the request continues the one before, or is the first.
+    /// The reason why the prefix broke; `None` if the request continues the one before, or is the first.
     pub broken_by: Option<PrefixBreak>,
     /// The tokens of the request before that are not shared: they were cached in vain.
     pub lost_tokens: usize,
@@ -162,7 +162,7 @@ impl SeenRequests {
     }
 }
 
-/// What broke the prefix at this message.
+/// The reason why the prefix broke at this message.
 fn break_at(shared: usize, run: &Run, last: &ChatRequest, next: &ChatRequest) -> PrefixBreak {
     let leads = usize::from(run.instructions().is_some());
     let (before, now) = (last.messages.get(shared), next.messages.get(shared));

@@ -225,7 +225,7 @@ fn read(arguments: &ReadArguments, log: &Transcript) -> Result<Value, ToolError>
     Ok(read)
 }
 
-/// What is searched and read of a message: its text, or the text of its result.
+/// The part of a message that is searched and read: its text, or the text of its result.
 fn text_of(message: &Message) -> String {
     match message.tool_result() {
         Some(result) => result.text().into_owned(),
