@@ -86,12 +86,12 @@ fn items(json: &Path) -> Result<Option<String>, Error> {
 
 /// Writes the list, or says whether the items differ from it.
 fn settle(library: &Library, items: &str, options: ApiOptions) -> Result<bool, Error> {
-    let list = library.list.clone();
+    let list = &library.list;
     if options.update {
-        let written = std::fs::write(&list, items);
-        return written.map(|()| false).map_err(|source| Error::WriteFile { path: list, source });
+        std::fs::write(list, items).map_err(Error::write(list))?;
+        return Ok(false);
     }
-    let known = if list.exists() { read_text(list)?.unwrap_or_default() } else { String::new() };
+    let known = if list.exists() { read_text(list.clone())?.unwrap_or_default() } else { String::new() };
     let changes = changes(&known, items);
     if !changes.is_empty() {
         say(format_args!("{}: its public items differ from {FILE}:\n{changes}", library.name));

@@ -34,9 +34,9 @@ fn studio(root: &Path, target: &Path) -> Result<(), Error> {
     Call::cargo(["build", "--release", "-p", "stepfold-cli", "--all-features"]).run(root)?;
     let folder = target.join("bench-studio");
     if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(|source| Error::WriteFile { path: folder.clone(), source })?;
+        fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
     }
-    fs::create_dir_all(&folder).map_err(|source| Error::WriteFile { path: folder.clone(), source })?;
+    fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
     let script = root.join("crates/cli/tests/interop/studio_bench.cjs");
     let program = target.join("release/stepfold");
     let playwright = target.join("interop/playwright/node_modules/playwright-core");

@@ -33,17 +33,17 @@ pub fn run() -> Result<(), Error> {
     let plan = DistPlan::new(metadata.target_directory.as_std_path(), &version);
 
     step(&build(), root)?;
-    let bytes = std::fs::metadata(plan.binary()).map_err(read_failed(&plan.binary()))?.len();
+    let bytes = std::fs::metadata(plan.binary()).map_err(Error::read(plan.binary()))?.len();
     say(format_args!("   {bytes} bytes"));
     if bytes > MAX_BYTES {
         return Err(Error::LargeBinary { bytes, limit: MAX_BYTES });
     }
     let packed = plan.packed();
     if packed.exists() {
-        std::fs::remove_dir_all(&packed).map_err(write_failed(&packed))?;
+        std::fs::remove_dir_all(&packed).map_err(Error::write(&packed))?;
     }
     for folder in [packed.join("man"), packed.join("completions")] {
-        std::fs::create_dir_all(&folder).map_err(write_failed(&folder))?;
+        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
     }
     copy(&plan.binary(), &packed.join("stepfold"))?;
     for file in FILES {
@@ -54,12 +54,12 @@ pub fn run() -> Result<(), Error> {
     for (shell, name) in SHELLS {
         let text = plan.completions(shell).run_and_read_silently(root)?;
         let path = packed.join("completions").join(name);
-        std::fs::write(&path, text).map_err(write_failed(&path))?;
+        std::fs::write(&path, text).map_err(Error::write(&path))?;
     }
     step(&plan.archive(), root)?;
     let sums = plan.sums().run_and_read(&plan.folder)?;
     let path = plan.folder.join("SHA256SUMS");
-    std::fs::write(&path, sums).map_err(write_failed(&path))?;
+    std::fs::write(&path, sums).map_err(Error::write(&path))?;
     say(format_args!("packed: {}", plan.folder.join(plan.archive_name()).display()));
     Ok(())
 }
@@ -70,18 +70,8 @@ fn step(call: &Call, root: &Path) -> Result<(), Error> {
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-    std::fs::copy(from, to).map_err(write_failed(to))?;
+    std::fs::copy(from, to).map_err(Error::write(to))?;
     Ok(())
-}
-
-fn write_failed(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    |source| Error::WriteFile { path, source }
-}
-
-fn read_failed(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    |source| Error::ReadFile { path, source }
 }
 
 fn build() -> Call {

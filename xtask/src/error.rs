@@ -95,3 +95,17 @@ pub enum Error {
     #[error(transparent)]
     Process(#[from] ProcessError),
 }
+
+impl Error {
+    /// The error of reading this file.
+    pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        |source| Error::ReadFile { path, source }
+    }
+
+    /// The error of writing or removing this file.
+    pub(crate) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        |source| Error::WriteFile { path, source }
+    }
+}

@@ -83,7 +83,7 @@ pub fn run(options: &PictureOptions) -> Result<(), Error> {
                 if is_same { "up to date" } else { "differs; run `cargo xtask picture`" }
             ));
         } else {
-            fs::write(&path, svg).map_err(|source| Error::WriteFile { path: path.clone(), source })?;
+            fs::write(&path, svg).map_err(Error::write(&path))?;
             say(format_args!("{file} is written"));
         }
     }
@@ -109,7 +109,7 @@ fn studio(root: &Path, target: &Path) -> Result<(), Error> {
 fn recording(root: &Path, columns: usize) -> Result<String, Error> {
     let folder = root.join(FOLDER);
     if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(|source| Error::WriteFile { path: folder.clone(), source })?;
+        fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
     }
     let mut shown = String::new();
     for is_first in [true, false] {

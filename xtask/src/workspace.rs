@@ -125,10 +125,8 @@ pub(crate) fn relative(root: &Path, path: &Path) -> String {
 /// # Errors
 /// When it cannot be read.
 pub(crate) fn read_text(path: PathBuf) -> Result<Option<String>, Error> {
-    match std::fs::read(&path) {
-        Ok(bytes) => Ok(String::from_utf8(bytes).ok()),
-        Err(source) => Err(Error::ReadFile { path, source }),
-    }
+    let bytes = std::fs::read(&path).map_err(Error::read(path))?;
+    Ok(String::from_utf8(bytes).ok())
 }
 
 #[cfg(test)]
