@@ -20,7 +20,7 @@ const FILES: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "docs/cl
 const SHELLS: [(&str, &str); 3] =
     [("bash", "stepfold.bash"), ("fish", "stepfold.fish"), ("zsh", "_stepfold")];
 
-/// Builds and packs the command, into `target/dist`.
+/// Builds and packs the command, into `target/dist` of the repository, wherever cargo builds.
 ///
 /// # Errors
 /// When a program fails, a file cannot be written, or the binary is larger than it may be.
@@ -30,9 +30,13 @@ pub fn run() -> Result<(), Error> {
     let packages = metadata.workspace_packages();
     let command = packages.iter().find(|package| package.name == "stepfold-cli");
     let version = command.map_or_else(String::new, |package| package.version.to_string());
-    let plan = DistPlan::new(metadata.target_directory.as_std_path(), &version);
+    let plan = DistPlan::new(root, metadata.target_directory.as_std_path(), &version);
 
     step(&build(), root)?;
+    if plan.built != plan.binary() {
+        std::fs::create_dir_all(&plan.folder).map_err(Error::write(&plan.folder))?;
+        copy(&plan.built, &plan.binary())?;
+    }
     let bytes = std::fs::metadata(plan.binary()).map_err(Error::read(plan.binary()))?.len();
     say(format_args!("   {bytes} bytes"));
     if bytes > MAX_BYTES {
@@ -80,20 +84,22 @@ fn build() -> Call {
 
 /// The calls and the places of one archive.
 struct DistPlan {
-    /// The folder of what is packed.
+    /// The binary where cargo puts it.
+    built: PathBuf,
+    /// The folder of what is packed. The `Dockerfile` takes the binary from there.
     folder: PathBuf,
     /// The archive without its extension.
     name: String,
 }
 
 impl DistPlan {
-    fn new(target: &Path, version: &str) -> Self {
+    fn new(root: &Path, target: &Path, version: &str) -> Self {
         let name = format!("stepfold-{version}-{}-{}", std::env::consts::ARCH, std::env::consts::OS);
-        DistPlan { folder: target.join("dist"), name }
+        DistPlan { built: binary_in(&target.join("dist")), folder: root.join("target/dist"), name }
     }
 
     fn binary(&self) -> PathBuf {
-        self.folder.join(format!("stepfold{}", std::env::consts::EXE_SUFFIX))
+        binary_in(&self.folder)
     }
 
     /// The folder that becomes the archive.
@@ -137,6 +143,10 @@ impl DistPlan {
     }
 }
 
+fn binary_in(folder: &Path) -> PathBuf {
+    folder.join(format!("stepfold{}", std::env::consts::EXE_SUFFIX))
+}
+
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
@@ -146,7 +156,8 @@ mod tests {
     /// The calls, in order.
     #[test]
     fn the_command_is_built_asked_and_packed() {
-        let plan = DistPlan { folder: "target/dist".into(), name: "stepfold-1.2.3-x86_64-linux".to_owned() };
+        let name = "stepfold-1.2.3-x86_64-linux".to_owned();
+        let plan = DistPlan { name, ..DistPlan::new(Path::new(""), Path::new("target"), "1.2.3") };
         let calls = [build(), plan.manual(), plan.completions("zsh"), plan.archive(), plan.sums()];
         let calls: Vec<String> = calls.iter().map(ToString::to_string).collect();
         expect![[r#"
@@ -164,8 +175,11 @@ mod tests {
         for file in FILES {
             assert!(root.join(file).exists(), "{file}");
         }
-        // The image is made of the archive, by the same name.
+        // The image is made of the archive's binary, wherever cargo has built that.
+        let plan = DistPlan::new(Path::new(""), Path::new("/elsewhere"), "1.2.3");
+        let copied = format!("COPY {} ", plan.binary().display());
         let image = std::fs::read_to_string(root.join("Dockerfile")).unwrap();
+        assert!(image.contains(&copied), "{image}");
         assert!(image.contains("FROM debian:") && image.contains("USER stepfold"), "{image}");
     }
 }
