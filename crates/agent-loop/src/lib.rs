@@ -153,8 +153,8 @@ pub use stepfold_tools as tools;
 pub use stepfold_trim as trim;
 
 pub use crate::agent::{
-    Agent, AgentBuilder, AgentTool, Fingerprint, HookAction, HookContext, HookError, HookPoint, HookResult,
-    HookVerdict, OUTPUT_TOOL, Output, OutputMode, RepeatGuard, RunLimits,
+    Agent, AgentBuilder, AgentChange, AgentTool, ChangeKind, Fingerprint, HookAction, HookContext, HookError,
+    HookPoint, HookResult, HookVerdict, OUTPUT_TOOL, Output, OutputMode, RepeatGuard, RunLimits,
 };
 pub use crate::approval::{ApprovalQuestion, ApprovalRequest, Approver, AskReason, Decision};
 pub use crate::decisions::{DecisionError, Decisions};
@@ -168,9 +168,9 @@ pub use crate::planned::{JoinArrivals, NodeOutcome, NodeStatus, PlannedBranch, R
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
-    AnsweredItem, CallDisposition, Event, EventKind, FORMAT_VERSION, HookReport, Input, ItemOutcome,
-    LoadError, OutputDisposition, PendingHook, RecordedCall, RecordedOutcome, Run, RunAnswer, RunNeed,
-    SharedValue, StepEnd, UnknownCall, WorkOutcome,
+    AgentUpgrade, AnsweredItem, CallDisposition, Event, EventKind, FORMAT_VERSION, HookReport, Input,
+    ItemOutcome, LoadError, OutputDisposition, PendingHook, RecordedCall, RecordedOutcome, Run, RunAnswer,
+    RunNeed, SharedValue, StepEnd, TouchedWork, UnknownCall, WorkOutcome,
 };
 pub use crate::run_error::{RunError, RunFault};
 pub use crate::state_input::{StateInput, StateValue};

@@ -138,6 +138,9 @@ impl Recording {
 impl Run {
     /// Replays recorded events, without calling the model or tools: the run is in its state before them.
     ///
+    /// Of a run whose agent was [upgraded](EventKind::Upgraded), the part before counts as it is recorded, and the part after is
+    /// compared.
+    ///
     /// `stored` selects the writes that the record can contain: others are not compared. A run that has not
     /// begun takes the values of `app:` and `user:` keys from the record. For a run whose conversation was
     /// pruned, its view and its summaries are taken from the record.
@@ -146,7 +149,8 @@ impl Run {
     /// [`Divergence`] for the first event that differs; otherwise for the first request with other tools.
     pub fn replay(self, events: &[Event], stored: impl Fn(&Write) -> bool) -> Result<Run, Divergence> {
         let mut replay = ReplayedRun { run: self, other_tools: None };
-        for (place, recorded) in events.iter().enumerate() {
+        let compared = replay.follow_upgrades(events)?;
+        for (place, recorded) in events.iter().enumerate().skip(compared) {
             replay.step(place, recorded, &stored)?;
         }
         replay.end()
@@ -197,7 +201,8 @@ impl Run {
         stored: impl Fn(&Write) -> bool,
     ) -> Result<Run, Divergence> {
         let mut replay = ReplayedRun { run: self, other_tools: None };
-        for (place, recorded) in events.iter().enumerate() {
+        let compared = replay.follow_upgrades(events)?;
+        for (place, recorded) in events.iter().enumerate().skip(compared) {
             if let EventKind::Replied { .. } = recorded.kind {
                 replay.list_tools(place, recorded).await?;
             }
@@ -215,6 +220,25 @@ struct ReplayedRun {
 }
 
 impl ReplayedRun {
+    /// Follows the record up to its last [upgrade](EventKind::Upgraded): what another agent did there is not compared.
+    /// Returns the number of events that it followed.
+    fn follow_upgrades(&mut self, events: &[Event]) -> Result<usize, Divergence> {
+        let upgraded = events.iter().rposition(|event| matches!(event.kind, EventKind::Upgraded { .. }));
+        let Some(last) = upgraded else { return Ok(0) };
+        for (place, recorded) in events[..=last].iter().enumerate() {
+            self.run.follow_other_agent();
+            self.run.restore_shared(recorded);
+            self.run.follow(recorded).map_err(|error| Divergence::At {
+                event: place,
+                name: recorded.name(),
+                step: recorded.step,
+                difference: Box::new(Difference::Refused(error)),
+            })?;
+        }
+        self.run.follow_own_agent();
+        Ok(last + 1)
+    }
+
     fn step(
         &mut self,
         place: usize,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use stepfold_agent_loop::plan::{END, EndedBranch, NextSuperstep, PlanPosition, START};
 use stepfold_agent_loop::{Exit, FeedError, JoinArrivals, PlannedBranch, RecordedRoute};
 use stepfold_state_core::state::State;
@@ -183,7 +183,7 @@ impl GraphDefinition {
     }
 
     /// The parts of the graph that a stored run depends on.
-    pub(crate) fn parts(&self) -> Vec<(String, Value)> {
+    pub(crate) fn parts(&self, parts_of: fn(&Node, usize) -> Value) -> Vec<(String, Value)> {
         let arrow = |(from, edge): (&str, &DefinedEdge)| match edge {
             DefinedEdge::To(target) => format!("{from} -> {target}"),
             DefinedEdge::Each { node, key, .. } => {
@@ -195,7 +195,7 @@ impl GraphDefinition {
         let edges: Vec<String> = self.edges().map(arrow).chain(joins).collect();
         let mut parts = vec![("edges".to_owned(), edges.into())];
         for (place, (name, node)) in self.named_nodes().enumerate() {
-            parts.push((format!("node {name}"), json!([place, node.parts()])));
+            parts.push((format!("node {name}"), parts_of(node, place)));
         }
         parts
     }

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use stepfold_agent_loop::plan::AttemptPolicy;
+use stepfold_agent_loop::state_core::canonical_json;
 use stepfold_tools::{Effect, Retry};
 
 use super::agent_node::AgentNode;
@@ -201,16 +202,27 @@ impl Node {
         self
     }
 
-    /// The parts that a stored run depends on.
-    pub(super) fn parts(&self) -> Value {
-        let agent = match &self.work {
-            NodeWork::Function(_) => None,
-            NodeWork::Agent(node) => Some(node.agent().fingerprint()),
-        };
+    /// The parts that a stored run depends on, of the node at this place.
+    pub(super) fn parts(&self, place: usize) -> Value {
         // NOTE: Part of the fingerprint: a new setting has to be left out while it has its default, or stored runs look
         // changed.
+        let rules =
+            (place, self.max_executions, self.is_deferred, self.is_tracked, &self.goes_to, &self.at_limit);
+        let rules = canonical_json(&json!([rules, self.effect, self.on_error.words()]));
+        match &self.work {
+            NodeWork::Function(_) => json!({"rules": rules}),
+            NodeWork::Agent(node) => json!({"rules": rules, "agent": node.agent().fingerprint()}),
+        }
+    }
+
+    /// The same in the first form of fingerprints.
+    pub(super) fn first_parts(&self, place: usize) -> Value {
+        let agent = match &self.work {
+            NodeWork::Function(_) => None,
+            NodeWork::Agent(node) => Some(node.agent().first_fingerprint()),
+        };
         let rules = (self.max_executions, self.is_deferred, self.is_tracked, &self.goes_to, &self.at_limit);
-        json!([agent, rules, self.effect, self.on_error.words()])
+        json!([place, [agent, rules, self.effect, self.on_error.words()]])
     }
 
     /// Sets the nodes, or [`END`](super::END), that the function may choose with [`Update::goto`]; for

@@ -26,7 +26,11 @@ impl Planner for GraphDefinition {
     }
 
     fn parts(&self) -> Vec<(String, Value)> {
-        GraphDefinition::parts(self)
+        GraphDefinition::parts(self, Node::parts)
+    }
+
+    fn first_parts(&self) -> Vec<(String, Value)> {
+        GraphDefinition::parts(self, Node::first_parts)
     }
 
     fn faults(&self, schema: &Schema) -> Vec<Issue> {

@@ -21,6 +21,7 @@ use crate::record::events::AgentAuthor;
 use crate::session::busy::WhenBusy;
 use crate::session::claim::{ClaimSettings, DeathCheck, WhenClaimed};
 use crate::session::table::SessionTable;
+use crate::upgrade::WhenChanged;
 
 /// Builds a [`Runner`].
 #[must_use = "a builder does nothing until it is built"]
@@ -37,6 +38,7 @@ pub struct RunnerBuilder {
     claims: ClaimSettings,
     max_paused: usize,
     abandon_after: Option<u32>,
+    when_changed: WhenChanged,
 }
 
 impl Runner {
@@ -66,6 +68,7 @@ impl Runner {
             },
             max_paused: 4_096,
             abandon_after: None,
+            when_changed: WhenChanged::default(),
         }
     }
 }
@@ -193,6 +196,13 @@ impl RunnerBuilder {
         self
     }
 
+    /// Sets the handling of unfinished runs of an agent that has changed since; [compatible](WhenChanged::Compatible) by
+    /// default: a run continues with the new agent if nothing that is open in it depends on the change.
+    pub fn when_changed(mut self, when: WhenChanged) -> Self {
+        self.when_changed = when;
+        self
+    }
+
     /// Abandons an interrupted run automatically when it has failed this many times with the same error and a
     /// message waits for it; never by default. The record of the session counts: consecutive failures without
     /// progress, in any process.
@@ -239,7 +249,7 @@ impl RunnerBuilder {
     /// Builds the runner.
     pub fn build(self) -> Runner {
         let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers, .. } = self;
-        let (claims, abandon_after) = (self.claims, self.abandon_after);
+        let (claims, abandon_after, when_changed) = (self.claims, self.abandon_after, self.when_changed);
         let sessions = Mutex::new(SessionTable::new(self.max_paused));
         Runner(Arc::new(RunnerCore {
             agent,
@@ -254,6 +264,7 @@ impl RunnerBuilder {
             observers,
             claims,
             abandon_after,
+            when_changed,
             shutdown: RunnerShutdown::default(),
             changes: ChangeFeed::default(),
             heartbeat: HeartbeatRegistry::default(),

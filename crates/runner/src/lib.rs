@@ -110,6 +110,7 @@ mod remedy;
 mod remote_tool;
 mod runner;
 mod session;
+mod upgrade;
 mod worker;
 
 #[doc = include_str!("../docs/guarantees.md")]
@@ -147,3 +148,4 @@ pub use crate::session::decision_reply::DecisionReceipt;
 pub use crate::session::event_hub::InvocationEvent;
 pub use crate::session::inbox::WaitingMessage;
 pub use crate::session::invocation::{Invocation, InvocationResult};
+pub use crate::upgrade::{CheckedRun, UpgradeCheck, WhenChanged};

@@ -73,6 +73,20 @@ impl SessionSchema {
         self.optional_migration(key, move |old| convert(old).map(Some))
     }
 
+    /// Whether values of a key are converted that were stored under another type.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::SessionSchema;
+    ///
+    /// let schema = SessionSchema::new(Default::default()).migration("tag", |old| Ok(json!([old])));
+    /// assert!(schema.has_migration("tag") && !schema.has_migration("area"));
+    /// ```
+    pub fn has_migration(&self, key: &str) -> bool {
+        self.0.migrations.contains_key(key)
+    }
+
     /// As [`migration`](Self::migration), for values that cannot always be converted: if `convert` returns
     /// `None`, the key is unset. The stored value stays until the key is written again.
     ///

@@ -97,6 +97,27 @@ impl Approval {
     }
 }
 
+impl Approval {
+    /// The rule in one word: `never`, `always`, `once`, or `when` for a predicate. The word is part of stored fingerprints
+    /// of agents, so it stays as it is.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::Approval;
+    ///
+    /// assert_eq!(Approval::Once.as_str(), "once");
+    /// assert_eq!(Approval::when(|arguments| arguments.contains_key("euro")).as_str(), "when");
+    /// ```
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Approval::Never => "never",
+            Approval::Always => "always",
+            Approval::Once => "once",
+            Approval::When(_) => "when",
+        }
+    }
+}
+
 impl fmt::Debug for Approval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -81,6 +81,8 @@ const NO_BINDINGS: &str = r#"{"inputs":[],"outputs":[],"reads":[],"writes":[]}"#
 #[derive(Clone)]
 pub(crate) struct CanonicalTexts {
     specification: Box<str>,
+    signature: Box<str>,
+    words: Box<str>,
     bindings: Box<str>,
 }
 
@@ -359,23 +361,57 @@ impl Tool {
         &self.canonical().bindings
     }
 
-    fn canonical(&self) -> &CanonicalTexts {
-        self.0.canonical.get_or_init(|| CanonicalTexts {
-            specification: canonical_json(&serde_json::to_value(&self.0.spec).unwrap_or_default()).into(),
-            bindings: match self.has_bindings() {
-                true => canonical_json(&self.bindings()).into(),
-                false => NO_BINDINGS.into(),
-            },
-        })
+    /// The part of the specification that decides which arguments fit, in the same form: the parameters without their
+    /// descriptions.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_tools::{Tool, ToolError};
+    ///
+    /// async fn count() -> Result<u32, ToolError> {
+    ///     Ok(12)
+    /// }
+    /// let brief = Tool::new("count", "Counts.", count).build()?;
+    /// let clear = Tool::new("count", "Counts the stalls of an area.", count).build()?;
+    /// assert_eq!(brief.canonical_signature(), clear.canonical_signature());
+    /// assert_ne!(brief.canonical_words(), clear.canonical_words());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn canonical_signature(&self) -> &str {
+        &self.canonical().signature
     }
 
-    fn has_bindings(&self) -> bool {
+    /// The rest of the specification, in the same form: the description, and those of the parameters.
+    pub fn canonical_words(&self) -> &str {
+        &self.canonical().words
+    }
+
+    /// Whether it reads or writes the state.
+    pub fn has_bindings(&self) -> bool {
         let ToolDefinition { inputs, outputs, access, result_text, .. } = &*self.0;
         !inputs.is_empty()
             || !outputs.is_empty()
             || !access.reads.is_empty()
             || !access.writes.is_empty()
             || result_text.is_some()
+    }
+
+    fn canonical(&self) -> &CanonicalTexts {
+        self.0.canonical.get_or_init(|| {
+            let ToolSpec { description, parameters, strict, extras, .. } = &self.0.spec;
+            let mut words = Map::new();
+            let parameters = schema::without_words(parameters, "", &mut words);
+            let words = json!([description, strict, extras, words]);
+            CanonicalTexts {
+                specification: canonical_json(&serde_json::to_value(&self.0.spec).unwrap_or_default()).into(),
+                signature: canonical_json(&parameters).into(),
+                words: canonical_json(&words).into(),
+                bindings: match self.has_bindings() {
+                    true => canonical_json(&self.bindings()).into(),
+                    false => NO_BINDINGS.into(),
+                },
+            }
+        })
     }
 
     /// Checks the tool against the state schema and the run's resources.

@@ -1,15 +1,20 @@
 //! Fingerprints of agents: the parts that a run depends on, so that a stored run can name the changes of its agent.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use stepfold_state_core::canonical_json;
-use stepfold_tools::Tool;
+use stepfold_tools::{Approval, Effect, Tool};
 
 use super::{Agent, AgentConfig, HostedAgent, OfferedTools};
 use crate::digest;
 
-/// The parts of an agent that a run depends on, each as a digest or in words.
+/// The parts of an agent that a run depends on, each in words, as a digest, or as parts of its own: a tool has its schema,
+/// its effect, its rule of approval, and, if it is an agent, that agent's parts.
+///
+/// The form is stored with each run and stays: what is digested has no names of this program's types in it.
 ///
 /// # Examples
 /// ```
@@ -26,16 +31,123 @@ use crate::digest;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Fingerprint(BTreeMap<String, String>);
+pub struct Fingerprint(BTreeMap<String, FingerprintPart>);
 
-/// The number of parts of an agent with a few tools.
-const USUAL_PARTS: usize = 20;
+/// The part that says which form a fingerprint has. The first one had none.
+const FORM: &str = "form";
+const SECOND_FORM: &str = "2";
+
+/// A part of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum FingerprintPart {
+    /// In words, or as a digest.
+    Words(String),
+    /// As parts of its own.
+    Parts(Fingerprint),
+}
+
+/// A difference between two agents.
+///
+/// # Examples
+/// ```
+/// use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, ChangeKind};
+///
+/// let agent = Agent::builder(Script::parse("")?).instructions("Be brief.").build()?;
+/// let changed = agent.to_builder().instructions("Be kind.").build()?;
+/// let changes = agent.fingerprint().differences(changed.fingerprint());
+/// assert_eq!((&*changes[0].part, changes[0].kind), ("instructions", ChangeKind::Changed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AgentChange {
+    /// The part of the agent: `instructions`, `limits`, `tool pay`, `state key docs`, `node plan`.
+    pub part: String,
+    /// The part of that part, such as the `effect` of a tool, and of an agent inside, that agent's part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inside: Vec<String>,
+    /// The kind of change.
+    pub kind: ChangeKind,
+}
+
+/// The kind of a change of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ChangeKind {
+    /// It is not as it was.
+    Changed,
+    /// It is gone.
+    Removed,
+    /// It is new.
+    Added,
+}
+
+impl fmt::Display for AgentChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.part)?;
+        for inside in &self.inside {
+            write!(f, ": {inside}")?;
+        }
+        f.write_str(match self.kind {
+            ChangeKind::Changed => " changed",
+            ChangeKind::Removed => " is gone",
+            ChangeKind::Added => " is new",
+        })
+    }
+}
+
+impl From<String> for FingerprintPart {
+    fn from(words: String) -> Self {
+        FingerprintPart::Words(words)
+    }
+}
+
+impl From<&Fingerprint> for FingerprintPart {
+    fn from(parts: &Fingerprint) -> Self {
+        FingerprintPart::Parts(parts.clone())
+    }
+}
 
 impl Fingerprint {
     pub(super) fn of(agent: &Agent) -> Self {
         let config = agent.config();
-        let mut parts = Vec::with_capacity(USUAL_PARTS);
-        let mut add = |name: &str, words: String| parts.push((name.to_owned(), words));
+        let mut parts = Fingerprint::common_parts(agent);
+        parts.set(FORM, SECOND_FORM.to_owned());
+        parts.set("approval", config.approval.as_str().to_owned());
+        let hooks: Vec<String> = config.hooks.points().iter().map(ToString::to_string).collect();
+        parts.set("hooks", hooks.join(", "));
+        if let Some(output) = &config.output {
+            parts.set("output", digest_of(&(&output.name, &output.schema, output.mode.as_str())));
+        }
+        if let Some(planner) = &config.planner {
+            for (part, value) in planner.parts() {
+                parts.0.insert(part, FingerprintPart::of_json(value));
+            }
+        }
+        for tool in agent.static_offer().iter().flat_map(|offer| &offer.tools) {
+            let part = FingerprintPart::Parts(Fingerprint::of_tool(tool));
+            parts.0.insert(format!("tool {}", tool.name()), part);
+        }
+        parts
+    }
+
+    pub(super) fn set(&mut self, name: &str, words: String) {
+        self.0.insert(name.to_owned(), words.into());
+    }
+
+    /// Whether it was stored before fingerprints had parts of parts.
+    pub(super) fn is_of_first_form(&self) -> bool {
+        !self.0.is_empty() && !self.0.contains_key(FORM)
+    }
+
+    /// The parts that each form of a fingerprint has alike.
+    pub(super) fn common_parts(agent: &Agent) -> Self {
+        let config = agent.config();
+        let mut parts = BTreeMap::new();
+        let mut add = |name: &str, words: String| drop(parts.insert(name.to_owned(), words.into()));
         add("name", config.name.clone());
         add("model", config.model.id().to_owned());
         add("model parameters", digest_of(&(&config.params, &config.model_name)));
@@ -44,16 +156,9 @@ impl Fingerprint {
         }
         add("limits", digest_of(&config.limits));
         add("exit conditions", config.exit_tools.join(", "));
-        // NOTE: These debug texts are digested in stored fingerprints: names of variants and fields must not change, or
-        // every stored run would look as if its agent had changed.
-        add("approval", format!("{:?}", config.approval));
-        add("hooks", format!("{:?}", config.hooks));
         add("trim", config.trim.to_string());
         if let Some(window) = &config.window {
             add("window", window.to_string());
-        }
-        if let Some(output) = &config.output {
-            add("output", digest_of(&(&output.name, &output.schema, format!("{:?}", output.mode))));
         }
         add("rules", AgentSwitches::of(config).digest());
         for key in config.schema.declared_keys() {
@@ -62,54 +167,90 @@ impl Fingerprint {
             let words = list([&canonical_json(key.json_schema()), &handler, &default]);
             add(&format!("state key {}", key.name()), digest::of_text(&words));
         }
-        if let Some(planner) = &config.planner {
-            for (part, value) in planner.parts() {
-                add(&part, digest_of(&value));
-            }
+        if agent.static_offer().is_none() {
+            add("tools", "asked at each step".to_owned());
         }
-        match agent.static_offer() {
-            None => add("tools", "asked at each step".to_owned()),
-            Some(offer) => {
-                for tool in &offer.tools {
-                    let (effect, approval) = (json_of(&tool.effect()), format!("{:?}", tool.approval()));
-                    let words = list([tool.canonical_spec(), &effect, &json_of(&approval)]);
-                    // An agent that is a tool continues inside of the run, so that what it depends on, the run does.
-                    // NOTE: Its debug text is digested as well.
-                    let inside = tool.hosted_as::<HostedAgent>().map(|call| call.agent.fingerprint());
-                    let words = match inside {
-                        Some(inside) => list([&words, &json_of(inside)]),
-                        None => words,
-                    };
-                    add(&format!("tool {}", tool.name()), digest::of_text(&words));
-                }
-            }
+        Fingerprint(parts)
+    }
+
+    /// The parts of a tool. One that has its default is left out, so that a part that comes later changes no stored
+    /// fingerprint.
+    fn of_tool(tool: &Tool) -> Self {
+        let mut parts = BTreeMap::new();
+        let mut add = |name: &str, part: FingerprintPart| drop(parts.insert(name.to_owned(), part));
+        add("schema", digest::of_text(tool.canonical_signature()).into());
+        add("description", digest::of_text(tool.canonical_words()).into());
+        if tool.effect() != Effect::default() {
+            add("effect", json_of(&tool.effect()).trim_matches('"').to_owned().into());
         }
-        Fingerprint(parts.into_iter().collect())
+        if !matches!(tool.approval(), Approval::Never) {
+            add("approval", tool.approval().as_str().to_owned().into());
+        }
+        if tool.has_bindings() {
+            add("bindings", digest::of_text(tool.canonical_bindings()).into());
+        }
+        // An agent that is a tool continues inside of the run, so that what it depends on, the run does.
+        if let Some(call) = tool.hosted_as::<HostedAgent>() {
+            add("agent", call.agent.fingerprint().into());
+        }
+        Fingerprint(parts)
     }
 
     /// The same of some parts.
     pub(crate) fn changes_of(&self, now: &Fingerprint, part: &str) -> Vec<String> {
-        let is_one = |name: &String| name.starts_with(part);
-        let some = |of: &Fingerprint| {
-            let parts = of.0.iter().filter(|(name, _)| is_one(name));
-            Fingerprint(parts.map(|(name, words)| (name.clone(), words.clone())).collect())
-        };
-        some(self).changes(&some(now))
+        let changes = self.differences(now).into_iter();
+        changes.filter(|change| change.part.starts_with(part)).map(|change| change.to_string()).collect()
     }
 
     /// The differences of `now`, in words: what changed, what was removed, what was added.
     pub fn changes(&self, now: &Fingerprint) -> Vec<String> {
+        self.differences(now).iter().map(ToString::to_string).collect()
+    }
+
+    /// The differences of `now`: what changed and what was removed, then what was added, each in the order of the names.
+    pub fn differences(&self, now: &Fingerprint) -> Vec<AgentChange> {
+        let change = |part: &String, kind| AgentChange { part: part.clone(), inside: Vec::new(), kind };
         let mut changes = Vec::new();
         for (part, before) in &self.0 {
-            match now.0.get(part) {
-                None => changes.push(format!("{part} is gone")),
-                Some(after) if after != before => changes.push(format!("{part} changed")),
-                Some(_) => {}
+            match (before, now.0.get(part)) {
+                (_, None) => changes.push(change(part, ChangeKind::Removed)),
+                (before, Some(after)) if before == after => {}
+                (FingerprintPart::Parts(before), Some(FingerprintPart::Parts(after))) => {
+                    changes.extend(before.differences(after).into_iter().map(|change| change.within(part)));
+                }
+                _ => changes.push(change(part, ChangeKind::Changed)),
             }
         }
         let new = now.0.keys().filter(|part| !self.0.contains_key(*part));
-        changes.extend(new.map(|part| format!("{part} is new")));
+        changes.extend(new.map(|part| change(part, ChangeKind::Added)));
         changes
+    }
+
+    /// The parts of a part: of a tool, of a node, of the agent inside.
+    pub(crate) fn inside(&self, path: &[&str]) -> Option<&Fingerprint> {
+        let Some((first, rest)) = path.split_first() else { return Some(self) };
+        match self.0.get(*first)? {
+            FingerprintPart::Parts(parts) => parts.inside(rest),
+            FingerprintPart::Words(_) => None,
+        }
+    }
+}
+
+impl AgentChange {
+    fn within(self, part: &str) -> Self {
+        let AgentChange { part: own, mut inside, kind } = self;
+        inside.insert(0, own);
+        AgentChange { part: part.to_owned(), inside, kind }
+    }
+}
+
+impl FingerprintPart {
+    /// A part as a planner gives it: an object of texts and such objects is one of parts.
+    fn of_json(value: Value) -> Self {
+        match serde_json::from_value(value.clone()) {
+            Ok(FingerprintPart::Parts(parts)) => FingerprintPart::Parts(parts),
+            _ => FingerprintPart::Words(digest_of(&value)),
+        }
     }
 }
 
@@ -130,7 +271,7 @@ pub(crate) fn of_offer(offer: &OfferedTools) -> String {
 }
 
 /// Texts of JSON as a list of JSON.
-fn list(items: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+pub(super) fn list(items: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     let mut text = String::with_capacity(256);
     push_list(&mut text, items);
     text
@@ -151,7 +292,7 @@ fn push_list(text: &mut String, items: impl IntoIterator<Item = impl AsRef<str>>
 /// names, so that their JSON is canonical as it is.
 #[derive(Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
-struct AgentSwitches {
+pub(super) struct AgentSwitches {
     ask_when_uncertain: bool,
     final_answer: bool,
     raise_on_failure: bool,
@@ -166,7 +307,7 @@ struct RepeatThresholds {
 }
 
 impl AgentSwitches {
-    fn of(config: &AgentConfig) -> Self {
+    pub(super) fn of(config: &AgentConfig) -> Self {
         AgentSwitches {
             ask_when_uncertain: config.ask_when_uncertain,
             final_answer: config.final_answer,
@@ -178,17 +319,17 @@ impl AgentSwitches {
         }
     }
 
-    fn digest(&self) -> String {
+    pub(super) fn digest(&self) -> String {
         digest::of_text(&serde_json::to_string(self).unwrap_or_default())
     }
 }
 
 /// A digest of what a value says, whatever order its objects are in, so that a run loads in the next build as well.
-fn digest_of<T: Serialize>(value: &T) -> String {
+pub(super) fn digest_of<T: Serialize>(value: &T) -> String {
     digest::of_text(&json_of(value))
 }
 
-fn json_of<T: Serialize>(value: &T) -> String {
+pub(super) fn json_of<T: Serialize>(value: &T) -> String {
     canonical_json(&serde_json::to_value(value).unwrap_or_default())
 }
 

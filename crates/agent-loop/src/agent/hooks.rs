@@ -255,6 +255,11 @@ impl HookList {
         self.0.iter().any(|(at, _)| *at == point)
     }
 
+    /// The points of the hooks, in their order.
+    pub(crate) fn points(&self) -> Vec<HookPoint> {
+        self.0.iter().map(|(point, _)| *point).collect()
+    }
+
     pub(crate) fn at(&self, point: HookPoint) -> impl Iterator<Item = &HookFunction> {
         self.0.iter().filter(move |(at, _)| *at == point).map(|(_, hook)| hook)
     }

@@ -3,6 +3,7 @@
 mod as_tool;
 mod builder;
 mod fingerprint;
+mod first_fingerprint;
 mod hooks;
 mod leaked_calls;
 mod limits;
@@ -24,7 +25,7 @@ use stepfold_tools::{
 
 pub use self::as_tool::AgentTool;
 pub use self::builder::AgentBuilder;
-pub use self::fingerprint::Fingerprint;
+pub use self::fingerprint::{AgentChange, ChangeKind, Fingerprint};
 pub use self::hooks::{HookAction, HookContext, HookError, HookPoint, HookResult, HookVerdict};
 pub use self::limits::{RepeatGuard, RunLimits};
 pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
@@ -271,6 +272,31 @@ impl Agent {
     /// The parts that a run depends on: used to detect a changed agent when a stored run is loaded.
     pub fn fingerprint(&self) -> &Fingerprint {
         self.0.derived.fingerprint.get_or_init(|| Fingerprint::of(self))
+    }
+
+    /// The changes since `recorded`, the fingerprint that a run was stored with, in whatever form that is.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// let agent = Agent::builder(Script::parse("")?).build()?;
+    /// let changed = agent.to_builder().instructions("Be kind.").build()?;
+    /// assert_eq!(changed.changes_since(agent.fingerprint())[0].to_string(), "instructions is new");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn changes_since(&self, recorded: &Fingerprint) -> Vec<AgentChange> {
+        match recorded.is_of_first_form() {
+            true => recorded.differences(&self.first_fingerprint()),
+            false => recorded.differences(self.fingerprint()),
+        }
+    }
+
+    /// The fingerprint in its first form, which stored runs may have.
+    #[doc(hidden)]
+    pub fn first_fingerprint(&self) -> Fingerprint {
+        Fingerprint::first_of(self)
     }
 
     /// The same as JSON, for hosts that store it where each run begins: made once.

@@ -63,6 +63,17 @@ pub enum OutputMode {
     Prompt,
 }
 
+impl OutputMode {
+    /// The mode in one word, as stored fingerprints have it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            OutputMode::Schema => "schema",
+            OutputMode::Tool => "tool",
+            OutputMode::Prompt => "prompt",
+        }
+    }
+}
+
 impl Output {
     /// A `T`, by its JSON Schema.
     pub fn of<T: JsonSchema + DeserializeOwned>() -> Self {

@@ -37,6 +37,11 @@ pub trait Planner: fmt::Debug + Send + Sync {
     /// The parts that a stored run depends on, for the [fingerprint](crate::Fingerprint) of the agent.
     fn parts(&self) -> Vec<(String, Value)>;
 
+    /// The parts as stored runs have them whose fingerprint is of the first form.
+    fn first_parts(&self) -> Vec<(String, Value)> {
+        self.parts()
+    }
+
     /// The faults of a schema of the state, for which the agent is not built.
     fn faults(&self, _: &Schema) -> Vec<Issue> {
         Vec::new()

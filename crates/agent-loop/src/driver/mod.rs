@@ -24,6 +24,7 @@ pub use self::stream::RunStream;
 use crate::agent::HookPoint;
 use crate::approval::DynApprover;
 use crate::decisions::Decisions;
+use crate::error::FeedError;
 use crate::exit::{Breakpoint, Exit, Pause};
 use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
@@ -143,6 +144,7 @@ impl<'a> RunDriver<'a> {
     async fn answer_need(&mut self, run: &mut Run, need: RunNeed) -> Result<Option<Pause>, RunFault> {
         let answer = match need {
             RunNeed::Begin => RunAnswer::Begin,
+            RunNeed::Upgrade => RunAnswer::Upgrade,
             RunNeed::Interrupted => RunAnswer::Interrupted,
             RunNeed::Superstep => RunAnswer::Plan,
             // Decisions are checked against the tools of the step.
@@ -231,6 +233,10 @@ impl<'a> RunDriver<'a> {
         }
         // Modified arguments are checked against the tools of the step.
         self.offer_all_tools(run).await?;
+        if matches!(run.decide(), RunNeed::Upgrade) {
+            run.check_decisions(&decisions).map_err(FeedError::from)?;
+            self.commit(run, RunAnswer::Upgrade).await?;
+        }
         self.commit(run, RunAnswer::Decisions(decisions)).await
     }
 

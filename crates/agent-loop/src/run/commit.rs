@@ -44,7 +44,7 @@ impl Run {
     }
 
     fn commit_as(&mut self, event: &Event, folding: FoldMode) -> Result<(), FeedError> {
-        self.check_place(event)?;
+        self.check_recorded_place(event)?;
         let decided = self.item_decisions(&event.kind);
         let mut outcomes = event.whole_outcomes()?;
         outcomes.append(&mut self.implied_outcomes(&event.kind, &decided));
@@ -74,6 +74,7 @@ impl Run {
         self.note_ids(event);
         self.note_decisions(&event.kind);
         self.note_edit(event, folding);
+        self.note_upgrade(&event.kind);
         self.count_calls(&event.kind, calls_inside, &outcomes);
         self.unknown.extend(unknown.into_iter().chain(unknown_inside));
         match (&event.kind, folding) {
@@ -184,6 +185,21 @@ impl Run {
         self.count_usage(usage, model);
     }
 
+    /// Whether the event can happen where the run is, or where its record says that it was.
+    fn check_recorded_place(&mut self, event: &Event) -> Result<(), FeedError> {
+        let Err(error) = self.check_place(event) else { return Ok(()) };
+        let recorded = self.recorded_phase(&event.kind).filter(|_| self.is_of_other_agent).ok_or(error)?;
+        let here = std::mem::replace(&mut self.phase, recorded);
+        // Where the other agent was about to end and this one goes on, what the hooks did counts, and the end does not.
+        let is_of_end =
+            matches!(event.kind, EventKind::Hooked { point: HookPoint::OnExit | HookPoint::AfterRun, .. });
+        let fits = if is_of_end { Ok(()) } else { self.check_place(event) };
+        if fits.is_err() {
+            self.phase = here;
+        }
+        fits
+    }
+
     /// Whether the event can happen where the run is.
     pub(super) fn check_place(&self, event: &Event) -> Result<(), FeedError> {
         let fits = match (&event.kind, &self.phase) {
@@ -204,6 +220,7 @@ impl Run {
                 let calls = event.messages.first().map_or(0, |reply| reply.tool_calls().count());
                 !event.messages.is_empty() && fates.iter().all(|(place, _)| *place < calls) && is_asked(fates)
             }
+            (EventKind::Upgraded { .. }, phase) => !matches!(phase, RunPhase::Fresh(_) | RunPhase::Done(_)),
             (EventKind::Edited { results, arguments, .. }, _) => {
                 let are_ahead = arguments.iter().all(|(id, _)| self.call_not_begun(id).is_ok());
                 self.takes_edits() && self.has_results(results) && are_ahead

@@ -15,6 +15,7 @@ use stepfold_state_core::state::{Delta, State, StateError};
 
 use super::recorded_outcomes::{AnsweredItem, RecordedCall};
 use super::shared_values::SharedValue;
+use crate::agent::AgentChange;
 use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{ApprovalQuestion, ApprovalRequest, Decision};
 use crate::exit::Exit;
@@ -172,6 +173,22 @@ pub enum EventKind {
         /// Whether a summary is made first of what the agent's [`Summarize`](stepfold_trim::Summarize) does not keep.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         summarizes: bool,
+    },
+    /// The agent is another one from here on: the program that continued the run has changed since.
+    Upgraded {
+        /// The [digest](crate::Fingerprint::digest) of the agent before.
+        from: String,
+        /// The digest of the agent from here on.
+        to: String,
+        /// The changes.
+        changes: Vec<AgentChange>,
+        /// The instructions from here on, rendered, if they have changed; empty if there are none any more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instructions: Option<String>,
+        /// The requests that are asked again because what they are about has changed: each by the place of its call or
+        /// branch, inside of others by all places.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        asked: Vec<Vec<usize>>,
     },
     /// A user message joined the running run.
     Steered,
@@ -470,6 +487,7 @@ impl Event {
             EventKind::Hooked { .. } => "hooked",
             EventKind::Summarized { .. } => "summarized",
             EventKind::Narrowed { .. } => "narrowed",
+            EventKind::Upgraded { .. } => "upgraded",
             EventKind::Steered => "steered",
             EventKind::Replied { .. } => "replied",
             EventKind::Decided { .. } => "decided",

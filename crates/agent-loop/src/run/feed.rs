@@ -51,6 +51,8 @@ pub enum RunAnswer {
         /// The tokens of the tools in it, as [`Run::rescue`] counts them.
         tools: usize,
     },
+    /// The agent is another one from here on. Taken where the run [needs](RunNeed::Upgrade) it.
+    Upgrade,
     /// Messages of the user that arrived during the run. Taken whenever the model is to be asked.
     Steer(Vec<Message>),
     /// The model's reply.
@@ -197,6 +199,7 @@ impl Run {
                 let size = RefusedSize { limit, used, tools };
                 self.narrowed(size).ok_or_else(|| self.not_needed("narrowed"))?
             }
+            RunAnswer::Upgrade => self.upgraded()?,
             RunAnswer::Decisions(decisions) => self.decisions(decisions)?,
             RunAnswer::Interrupted => self.interrupted(),
             RunAnswer::Ask(fates) => EventKind::Asked { fates },
@@ -272,7 +275,7 @@ impl Run {
         log.repair()
     }
 
-    fn instructions_on<E>(
+    pub(super) fn instructions_on<E>(
         &self,
         render: impl FnOnce(&Template) -> Result<String, E>,
     ) -> Result<Option<String>, E> {
@@ -293,6 +296,9 @@ impl Run {
                 if let Some(stored) = self.lasting_instructions() {
                     *instructions = Some(stored);
                 }
+            }
+            EventKind::Upgraded { instructions: Some(instructions), .. } => {
+                *instructions = self.instructions_that_last(&self.state).unwrap_or_default();
             }
             EventKind::Inner { place, event } => {
                 if let Some(new) = self.lasting_inner_event(*place, event) {

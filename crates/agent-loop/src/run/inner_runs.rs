@@ -17,6 +17,7 @@ use super::machine::{Run, RunPhase};
 use super::step::{InnerRun, InnerRunState, SpentBudget, StepItem, StepPlan};
 use super::step_task::StepTask;
 use super::unknown_calls::{UnknownCall, under_outer_path};
+use super::upgrade::part_of;
 use crate::agent::{BranchAgent, EndedAgent, HostedAgent, NotBegun, RunLimits, result_of_call};
 use crate::error::FeedError;
 use crate::exit::Exit;
@@ -88,6 +89,7 @@ impl Run {
 
     /// A run as part of this one.
     fn as_inner_run(&self, task: StepTask<'_>, mut run: Run) -> Run {
+        run.is_of_other_agent = self.is_of_other_agent;
         run.depth = self.depth + 1;
         run.bounds = self.limits_of_inner_runs();
         run.with_key_prefix(task.key())
@@ -249,8 +251,8 @@ impl Run {
     }
 
     /// Attaches agents to the runs inside that wait for them: those that were loaded, and those whose agents are among
-    /// tools that were not known. Returns the changes of these agents.
-    pub(super) fn attach_agents(&mut self) -> Result<Vec<String>, LoadError> {
+    /// tools that were not known. Returns the changes of these agents, each with the part that has the agent.
+    pub(super) fn attach_agents(&mut self) -> Result<Vec<(String, String)>, LoadError> {
         let mut differences = Vec::new();
         for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
@@ -267,7 +269,7 @@ impl Run {
         &self,
         place: usize,
         child: &mut InnerRun,
-        differences: &mut Vec<String>,
+        differences: &mut Vec<(String, String)>,
     ) -> Result<(bool, Vec<UnknownCall>), LoadError> {
         let Some(task) = self.task(place) else { return Ok((false, Vec::new())) };
         let what = if task.planned().is_some() { "node" } else { "tool" };
@@ -277,17 +279,18 @@ impl Run {
             // the call.
             let may_come = task.planned().is_none() && self.tools().is_none();
             if !may_come {
-                differences.push(format!("{what} '{name}' has lost its agent"));
+                differences.push((part_of(task), format!("{what} '{name}' has lost its agent")));
             }
             return Ok((may_come, Vec::new()));
         };
         if let InnerRunState::Stored(stored) = &child.run {
             let Ok(agent) = inside.agent_on(&self.state) else {
-                differences.push(format!("{what} '{name}' has lost its agent"));
+                differences.push((part_of(task), format!("{what} '{name}' has lost its agent")));
                 return Ok((false, Vec::new()));
             };
-            let (run, changed) = Run::load_changed(&agent, &stored.to_string())?;
-            differences.extend(changed.into_iter().map(|change| format!("{what} '{name}': {change}")));
+            let (run, _, changed) = Run::load_recorded(&agent, &stored.to_string())?;
+            let changed = changed.into_iter().map(|change| format!("{what} '{name}': {change}"));
+            differences.extend(changed.map(|change| (part_of(task), change)));
             child.run = InnerRunState::Run(Box::new(self.as_inner_run(task, run)));
         }
         let mut unknown = Vec::new();

@@ -20,6 +20,7 @@ use super::prompt::ModelPrompt;
 use super::step::{ItemCondition, ItemState, OpenStep, StepItem, StepPlan, SuperstepWalk};
 use super::step_task::StepTask;
 use super::unknown_calls::UnknownCall;
+use super::upgrade::PendingUpgrade;
 use crate::agent::{Agent, HookPoint, OfferedTools, Planner, RunLimits};
 use crate::approval::nested_path;
 use crate::decisions::SettledDecision;
@@ -97,6 +98,10 @@ pub struct Run {
     pub(super) is_taken_up: bool,
     /// Whether another process started the running items.
     pub(super) is_lost: bool,
+    /// Whether the next events were recorded with another agent.
+    pub(super) is_of_other_agent: bool,
+    /// The change of the agent that is to be recorded next.
+    pub(super) upgrade: Option<Box<PendingUpgrade>>,
 }
 
 /// The phase of a run. [`super`] has the table of transitions.
@@ -216,6 +221,9 @@ impl ApprovedCall {
 pub enum RunNeed {
     /// The start: [`RunAnswer::Begin`](crate::RunAnswer::Begin).
     Begin,
+    /// The record that the agent is another one from here on: [`RunAnswer::Upgrade`](crate::RunAnswer::Upgrade). Only of a run
+    /// that was recorded with another agent.
+    Upgrade,
     /// The hooks of this point: [`RunAnswer::Hooked`](crate::RunAnswer::Hooked). After a tool, those that failed before:
     /// [`RunAnswer::Outcomes`](crate::RunAnswer::Outcomes) for each of [`Run::pending_hooks`].
     Hook(HookPoint),
@@ -244,6 +252,7 @@ impl fmt::Display for RunNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RunNeed::Begin => f.write_str("its beginning"),
+            RunNeed::Upgrade => f.write_str("the record of a changed agent"),
             RunNeed::Hook(point) => write!(f, "its hooks {point}"),
             RunNeed::Summary(_) => f.write_str("a summary"),
             RunNeed::Model => f.write_str("a reply of the model"),
@@ -315,6 +324,8 @@ impl Run {
             offer: agent.static_offer().cloned(),
             is_taken_up: false,
             is_lost: false,
+            is_of_other_agent: false,
+            upgrade: None,
         }
     }
 
@@ -393,6 +404,8 @@ impl Run {
     pub fn decide(&self) -> RunNeed {
         match &self.phase {
             RunPhase::Fresh(_) => RunNeed::Begin,
+            RunPhase::Done(exit) => RunNeed::Nothing(exit.clone()),
+            _ if self.upgrade.is_some() => RunNeed::Upgrade,
             RunPhase::Opening => RunNeed::Hook(HookPoint::BeforeRun),
             RunPhase::Condensing { .. } => match self.summary_plan() {
                 Some(plan) => RunNeed::Summary(Box::new(plan)),
@@ -403,7 +416,6 @@ impl Run {
             RunPhase::Working(step) => self.needed_by(step),
             RunPhase::Leaving(_) => RunNeed::Hook(HookPoint::OnExit),
             RunPhase::Closing(_) => RunNeed::Hook(HookPoint::AfterRun),
-            RunPhase::Done(exit) => RunNeed::Nothing(exit.clone()),
         }
     }
 

@@ -13,14 +13,17 @@
 //! |---|---|---|---|
 //! | `Fresh` | `Begin` | `Begin` | `Opening` |
 //! | `Opening` | `Hook` | `Hooked` | `Condensing`, `Asking`, `Working`, `Closing` |
+//! | `Opening` | `Upgrade` | `Upgrade` | `Opening` |
 //! | `Opening` |  | `Edit` | `Opening` |
 //! | `Opening` |  | `Cancelled` | `Closing` |
 //! | `Opening` |  | `TimedOut` | `Leaving` |
 //! | `Condensing` | `Summary` | `Summary` | `Asking` |
+//! | `Condensing` | `Upgrade` | `Upgrade` | `Condensing` |
 //! | `Condensing` |  | `Edit` | `Condensing`, `Asking` |
 //! | `Condensing` |  | `Cancelled` | `Closing` |
 //! | `Condensing` |  | `TimedOut` | `Leaving` |
 //! | `Asking` | `Hook`, `Model` | `Hooked` | `Asking`, `Closing` |
+//! | `Asking` | `Upgrade` | `Upgrade` | `Asking` |
 //! | `Asking` |  | `Steer` | `Asking` |
 //! | `Asking` |  | `TooLong` | `Condensing`, `Asking` |
 //! | `Asking` |  | `Reply` | `Asking`, `Working`, `Leaving` |
@@ -28,6 +31,7 @@
 //! | `Asking` |  | `Cancelled` | `Closing` |
 //! | `Asking` |  | `TimedOut` | `Leaving` |
 //! | `Working` | `Calls`, `Nodes`, `Superstep`, `Approval`, `Interrupted`, `Hook` | `Hooked` | `Asking`, `Working`, `Leaving`, `Closing` |
+//! | `Working` | `Upgrade` | `Upgrade` | `Working` |
 //! | `Working` |  | `Plan` | `Working`, `Leaving` |
 //! | `Working` |  | `Ask` | `Working` |
 //! | `Working` |  | `Decisions` | `Asking`, `Working`, `Leaving`, `Closing` |
@@ -40,9 +44,11 @@
 //! | `Working` |  | `Cancelled` | `Closing` |
 //! | `Working` |  | `TimedOut` | `Leaving`, `Closing` |
 //! | `Leaving` | `Hook` | `Hooked` | `Asking`, `Closing` |
+//! | `Leaving` | `Upgrade` | `Upgrade` | `Leaving` |
 //! | `Leaving` |  | `Edit` | `Leaving` |
 //! | `Leaving` |  | `Cancelled` | `Closing` |
 //! | `Leaving` |  | `TimedOut` | `Closing` |
+//! | `Closing` | `Upgrade` | `Upgrade` | `Closing` |
 //! | `Closing` | `Hook` | `Hooked` | `Done` |
 //! | `Done` | `Nothing` | | |
 //!
@@ -76,6 +82,7 @@ mod taken_ids;
 #[cfg(all(test, feature = "test-kit"))]
 mod tests;
 mod unknown_calls;
+mod upgrade;
 
 pub use self::event::{CallDisposition, Event, EventKind, FORMAT_VERSION, OutputDisposition, StepEnd};
 pub use self::feed::{HookReport, RunAnswer};
@@ -86,6 +93,7 @@ pub use self::recorded_outcomes::{AnsweredItem, RecordedCall, RecordedOutcome};
 pub use self::shared_values::SharedValue;
 pub use self::step::{ItemOutcome, WorkOutcome};
 pub use self::unknown_calls::UnknownCall;
+pub use self::upgrade::{AgentUpgrade, TouchedWork};
 
 pub(crate) use self::contradiction::CallContradiction;
 pub(crate) use self::rescue::heaviest_parts;

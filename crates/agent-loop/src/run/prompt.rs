@@ -102,6 +102,12 @@ impl ModelPrompt {
         }
     }
 
+    /// Shows the same log under other instructions.
+    pub(crate) fn set_instructions(&mut self, instructions: Option<String>) {
+        self.instructions = instructions;
+        self.rebuild();
+    }
+
     fn rebuild(&mut self) {
         let view = self.shown.view().transcript();
         self.transcript = match &self.instructions {

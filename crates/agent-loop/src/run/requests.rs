@@ -293,7 +293,8 @@ impl Run {
 
     /// The event of decisions. All are taken or none: an invalid one must not pass unnoticed among the others.
     pub(super) fn decisions(&self, decisions: Decisions) -> Result<EventKind, FeedError> {
-        if self.open_step().is_none() {
+        // NOTE: The ids of requests that are asked again count from the record of the upgrade on.
+        if self.open_step().is_none() || self.upgrade.is_some() {
             return Err(self.not_needed("decided"));
         }
         match self.has_decided(&decisions) {

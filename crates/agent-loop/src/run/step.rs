@@ -424,6 +424,13 @@ impl InnerRun {
             _ => None,
         }
     }
+
+    pub(super) fn run_mut(&mut self) -> Option<&mut Run> {
+        match &mut self.run {
+            InnerRunState::Run(run) => Some(run),
+            _ => None,
+        }
+    }
 }
 
 impl OpenStep {

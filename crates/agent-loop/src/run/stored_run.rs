@@ -20,6 +20,7 @@ use super::prompt::{ModelPrompt, first_messages, restored_view};
 use super::run_file::save_in;
 use super::step::{OpenStep, StepPlan};
 use super::unknown_calls::UnknownCall;
+use super::upgrade::{AGENT_PART, PendingUpgrade};
 use crate::agent::{Agent, Fingerprint};
 use crate::decisions::SettledDecision;
 use stepfold_trim::{MessageRanges, Summary};
@@ -45,6 +46,8 @@ struct WrittenRun<'a> {
     decided: &'a BTreeMap<String, SettledDecision>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     unknown: &'a [UnknownCall],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upgrade: Option<&'a PendingUpgrade>,
 }
 
 #[derive(Serialize)]
@@ -77,6 +80,8 @@ struct LoadedRun {
     decided: BTreeMap<String, SettledDecision>,
     #[serde(default)]
     unknown: Vec<UnknownCall>,
+    #[serde(default)]
+    upgrade: Option<Box<PendingUpgrade>>,
 }
 
 #[derive(Deserialize)]
@@ -127,6 +132,7 @@ impl Serialize for Run {
             approved: &self.approved,
             decided: &self.decided,
             unknown: &self.unknown,
+            upgrade: self.upgrade.as_deref(),
         }
         .serialize(serializer)
     }
@@ -165,17 +171,29 @@ impl Run {
         }
     }
 
-    /// Loads a stored run with a possibly changed agent, and returns the changes.
+    /// Loads a stored run with a possibly changed agent, and returns the changes. If there are any, the run needs to
+    /// [record](super::RunNeed::Upgrade) them first: see [`upgrade_from`](Run::upgrade_from).
     ///
     /// # Errors
     /// As [`Run::load`], but for the changes.
     pub fn load_changed(agent: &Agent, json: &str) -> Result<(Self, Vec<String>), LoadError> {
+        let (mut run, recorded, changes) = Run::load_recorded(agent, json)?;
+        run.upgrade_from(&recorded);
+        Ok((run, changes))
+    }
+
+    /// Loads a stored run, with the agent that it was stored with and the changes since.
+    pub(super) fn load_recorded(
+        agent: &Agent,
+        json: &str,
+    ) -> Result<(Self, Fingerprint, Vec<String>), LoadError> {
         check_version(json, "run")?;
         let stored: LoadedRun =
             serde_json::from_str(json).map_err(|source| LoadError::Json { what: "run", source })?;
         // NOTE: A changed agent is reported rather than refused here: only the caller knows whether the change matters
         // to the run.
-        let mut changes = stored.agent.changes(agent.fingerprint());
+        let mut changes: Vec<String> =
+            agent.changes_since(&stored.agent).iter().map(ToString::to_string).collect();
         let state = State::from_json(agent.schema(), stored.state.get())?;
         let prompt = prompt_of(agent, &state, &stored);
         let mut phase = stored.phase;
@@ -193,14 +211,17 @@ impl Run {
             approved: stored.approved,
             decided: stored.decided,
             unknown: stored.unknown,
+            upgrade: stored.upgrade,
             prompt,
             cache,
             // NOTE: Another process may have started the running items, so the run needs `Interrupted` first.
             is_lost: true,
             ..Run::at(agent, stored.id, state, phase)
         };
-        changes.extend(run.attach_agents()?);
-        Ok((run, changes))
+        // Those of agents that are known without the tools of a step are among the changes already.
+        let is_new = |(part, _): &(String, String)| stored.agent.inside(&[part, AGENT_PART]).is_none();
+        changes.extend(run.attach_agents()?.into_iter().filter(is_new).map(|(_, change)| change));
+        Ok((run, stored.agent, changes))
     }
 
     /// Writes the run into a folder, under a name that no other state of it or of another run has: a file

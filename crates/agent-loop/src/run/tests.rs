@@ -251,6 +251,7 @@ fn reply(message: Message, reason: FinishReason) -> RunAnswer {
 fn answers(run: &Run) -> Vec<RunAnswer> {
     let mut answers = vec![
         RunAnswer::Begin,
+        RunAnswer::Upgrade,
         RunAnswer::Summary(Ok(("short".to_owned(), Usage::default()))),
         RunAnswer::Summary(Err(("failed".to_owned(), Usage::default()))),
         RunAnswer::Steer(vec![Message::user("and now?")]),
@@ -303,6 +304,14 @@ fn answers(run: &Run) -> Vec<RunAnswer> {
     answers
 }
 
+/// The run as an agent finds it that has changed since.
+fn of_another_agent(run: &Run) -> Run {
+    let other = run.agent.to_builder().instructions("Be kind.").build().unwrap();
+    let mut run = run.clone();
+    run.upgrade_from(other.fingerprint());
+    run
+}
+
 fn committed(run: &Run, answer: RunAnswer) -> Option<Run> {
     let event = run.feed(answer, Duration::ZERO).ok()?;
     let mut run = run.clone();
@@ -314,7 +323,7 @@ fn committed(run: &Run, answer: RunAnswer) -> Option<Run> {
 fn the_table_is_what_the_machine_does() {
     let mut found = Transitions::new();
     let mut needs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for run in runs() {
+    for run in runs().into_iter().flat_map(|run| [of_another_agent(&run), run]) {
         let phase = variant(&run.phase);
         let need = run.decide();
         needs.entry(phase.clone()).or_default().insert(variant(&need));

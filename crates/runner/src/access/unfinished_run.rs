@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stepfold_agent_loop::Run;
+use stepfold_agent_loop::{AgentUpgrade, Run};
 use stepfold_session_scopes::{InvocationId, SeenVersions, Session};
 
 use crate::access::session_access::{ReadSession, SessionAccess};
@@ -11,6 +11,7 @@ use crate::record::cached_values::CachedValues;
 use crate::record::events::temp_keys_of;
 use crate::record::history::SessionHistory;
 use crate::session::cache::SessionCache;
+use crate::upgrade::WhenChanged;
 
 /// A run that has not ended, its invocation, and the number of its stored events.
 pub(crate) struct UnfinishedRun {
@@ -32,23 +33,94 @@ impl SessionAccess {
         with_changed_agent: bool,
     ) -> Result<Option<Box<UnfinishedRun>>, RunnerError> {
         let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
-        if !with_changed_agent {
-            history.check_agent(&self.local.key, &self.runner.agent)?;
-        }
+        let when_changed = if with_changed_agent { WhenChanged::Always } else { self.runner.when_changed };
+        self.refuse_changed(history, when_changed)?;
         // It stays cached: a refused caller must not cost the next one its `temp:` values.
         let (run, seen, missing_temp) = if let Some(left) = &cache.stopped {
             // Other sessions may have written to shared scopes since.
             let seen =
                 left.seen.filter(|seen| history.values.as_ref().map(CachedValues::seen) == Some(*seen));
-            (Some(left.run().clone()), seen, BTreeSet::new())
+            let mut run = left.run().clone();
+            if let Some(recorded) = history.recorded_agent() {
+                run.upgrade_from(&recorded);
+            }
+            (Some(run), seen, BTreeSet::new())
         } else {
             let (agent, key) = (&self.runner.agent, &self.local.key);
             let state = history.state(session, &self.runner.schema)?;
             (history.last_run(agent, state, key)?, None, temp_keys_of(&last.events))
         };
-        let run = run.filter(|run| run.exit().is_none());
+        let Some(run) = run.filter(|run| run.exit().is_none()) else { return Ok(None) };
+        if when_changed != WhenChanged::Always {
+            self.check_touched(history, session, &run)?;
+        }
         let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
-        Ok(run.map(|run| Box::new(UnfinishedRun { run, invocation, place, seen, missing_temp })))
+        Ok(Some(Box::new(UnfinishedRun { run, invocation, place, seen, missing_temp })))
+    }
+
+    /// Refuses any change of the agent, if the runner is to.
+    fn refuse_changed(&self, history: &SessionHistory, when_changed: WhenChanged) -> Result<(), RunnerError> {
+        if when_changed != WhenChanged::Refuse {
+            return Ok(());
+        }
+        let changes = history.changes(&self.runner.agent);
+        match changes.is_empty() {
+            true => Ok(()),
+            false => Err(RunnerError::new(&self.local.key, RunnerErrorKind::AgentChanged { changes })),
+        }
+    }
+
+    /// Refuses changes of the agent that touch open work of the run.
+    fn check_touched(
+        &self,
+        history: &SessionHistory,
+        session: &Session,
+        run: &Run,
+    ) -> Result<(), RunnerError> {
+        let upgrade = self.upgrade_of(history, session, run);
+        if upgrade.is_ahead_only() {
+            return Ok(());
+        }
+        let changes = upgrade.touches.iter().map(ToString::to_string).collect();
+        Err(RunnerError::new(&self.local.key, RunnerErrorKind::AgentChanged { changes }))
+    }
+
+    /// The changes of the agent since the end of the last run, and the work that they touch.
+    pub(crate) fn upgrade_of(&self, history: &SessionHistory, session: &Session, run: &Run) -> AgentUpgrade {
+        let Some(recorded) = history.recorded_agent() else { return AgentUpgrade::default() };
+        // A value that is converted is read as the agent of today has it.
+        let is_read_as_stored = |key: &str| {
+            let has_value = session.get(key).is_some() || run.state().get(key).is_some();
+            has_value && !self.runner.schema.has_migration(key)
+        };
+        run.check_upgrade(&recorded, is_read_as_stored)
+    }
+
+    /// The changes of the agent since the end of the last run; `None` if that has ended.
+    pub(crate) async fn checked_upgrade(&self) -> Result<Option<AgentUpgrade>, RunnerError> {
+        let (history, session) = self.read().await?;
+        if history.has_ended() || history.last.is_none() {
+            return Ok(None);
+        }
+        let run = self.restored_run(&history, &session)?.filter(|run| run.exit().is_none());
+        Ok(run.map(|run| self.upgrade_of(&history, &session, &run)))
+    }
+
+    /// Why the last run, which has not ended, cannot be continued by this agent, if it cannot. The session may have been read
+    /// without its values.
+    pub(crate) fn refused_agent(&self, history: &SessionHistory, session: &Session) -> Option<RunnerError> {
+        self.refuse_changed(history, self.runner.when_changed).err().or_else(|| {
+            if history.changes(&self.runner.agent).is_empty()
+                || self.runner.when_changed == WhenChanged::Always
+            {
+                return None;
+            }
+            match self.restored_run(history, session) {
+                Ok(Some(run)) => self.check_touched(history, session, &run).err(),
+                Ok(None) => None,
+                Err(error) => Some(error),
+            }
+        })
     }
 
     /// The last run as the record has it, if it has not ended. In a process that has not cached the session, it reads only

@@ -17,6 +17,7 @@ use crate::record::events::AgentAuthor;
 use crate::session::busy::WhenBusy;
 use crate::session::claim::ClaimSettings;
 use crate::session::table::SessionTable;
+use crate::upgrade::WhenChanged;
 
 /// Runs an agent in the sessions of a store.
 ///
@@ -65,6 +66,7 @@ pub(crate) struct RunnerCore {
     pub(crate) claims: ClaimSettings,
     /// The number of equal failures after which a run is abandoned; never if `None`.
     pub(crate) abandon_after: Option<u32>,
+    pub(crate) when_changed: WhenChanged,
     pub(crate) shutdown: RunnerShutdown,
     pub(crate) changes: ChangeFeed,
     /// The heartbeat of the claims that are held.

@@ -120,6 +120,8 @@ impl SeenRequests {
         committed: &[CommittedEvent],
         recorded: &[Event],
     ) -> Result<(), RunnerError> {
+        // An agent that has changed since may have decided otherwise.
+        run.follow_other_agent();
         for (committed, event) in committed.iter().zip(recorded) {
             if let EventKind::Replied { usage, model, .. } = &event.kind {
                 self.add(&run, committed.version, model.clone(), *usage);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Input, Run};
+use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Fingerprint, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, EventRange, Scope, Session, SessionError, SessionSchema};
 use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
@@ -34,17 +34,17 @@ async fn replayed<'a>(
     seen: Option<SeenRequests>,
 ) -> Result<SessionReplay<'a>, RunnerError> {
     let session = access.read_events(EventRange::All).await?;
-    let events: Vec<CommittedEvent> = session.visible_events().cloned().collect();
+    let invocations = invocations(session.visible_events().cloned().collect());
     // Values of another schema could not be read.
     if seen.is_none()
-        && let Some(began) = events.iter().find(|committed| begins(&committed.event))
+        && let Some(began) = invocations.iter().find(|events| begins(&events[0].event))
     {
         check_schema(access, agent, began)?;
     }
     let state = own_values(first_state(access, agent, &session).await?);
     let start = ConversationStart::of(&session);
     let mut replayed = SessionReplay { access, agent, seen, state, start, summary: None, runs: 0 };
-    for events in invocations(events) {
+    for events in invocations {
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
             false => replayed.written_by_others(&events)?,
@@ -78,7 +78,7 @@ impl SessionReplay<'_> {
             .collect::<Result<Vec<Event>, _>>()?;
         if begins(&events[0].event) {
             if self.seen.is_none() {
-                check_schema(self.access, self.agent, &events[0])?;
+                check_schema(self.access, self.agent, events)?;
             }
             self.go_through(events, &recorded).await?;
             self.runs += 1;
@@ -114,7 +114,7 @@ impl SessionReplay<'_> {
         }
         let replayed = run.replay_with_tools(recorded, is_stored).await.map(drop);
         replayed.map_err(|divergence| {
-            let divergence = match agent_of(&events[0].event) {
+            let divergence = match last_agent(events) {
                 Some(before) => divergence.explained(&before, self.agent.fingerprint()),
                 None => divergence,
             };
@@ -141,10 +141,16 @@ impl SessionReplay<'_> {
     }
 }
 
-fn check_schema(access: &SessionAccess, agent: &Agent, began: &CommittedEvent) -> Result<(), RunnerError> {
-    let Some(before) = agent_of(&began.event) else { return Ok(()) };
+/// Compares the schema of the agent with that of the one that the run of these events ended with.
+fn check_schema(access: &SessionAccess, agent: &Agent, events: &[CommittedEvent]) -> Result<(), RunnerError> {
+    let Some(before) = last_agent(events) else { return Ok(()) };
     Divergence::check_schema(&before, agent.fingerprint())
-        .map_err(|divergence| diverged(access, began, divergence))
+        .map_err(|divergence| diverged(access, &events[0], divergence))
+}
+
+/// The agent that a run ended with: the one that it began with, or that it was upgraded to.
+fn last_agent(events: &[CommittedEvent]) -> Option<Fingerprint> {
+    events.iter().rev().find_map(|committed| agent_of(&committed.event))
 }
 
 /// The commit of a run at which a replay diverges.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Agent, Exit, Input, Run};
+use stepfold_agent_loop::{Agent, Exit, Fingerprint, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::State;
@@ -251,6 +251,10 @@ impl SessionHistory {
             let events = last.events.iter().filter_map(|committed| loop_event(key, committed).transpose());
             return Ok(Some(run.ended_as(events.collect::<Result<Vec<_>, _>>()?, exit)));
         }
+        // Where this agent would have decided otherwise, the record counts.
+        if self.first_agent().is_some_and(|first| !agent.changes_since(&first).is_empty()) {
+            run.follow_other_agent();
+        }
         for committed in &last.events {
             let Some(event) = loop_event(key, committed)? else { continue };
             run.catch_up(event).map_err(|error| {
@@ -260,23 +264,28 @@ impl SessionHistory {
                 )
             })?;
         }
+        if let Some(recorded) = self.recorded_agent() {
+            run.upgrade_from(&recorded);
+        }
         Ok(Some(run))
     }
 
-    /// The changes of the agent since the last invocation began.
-    pub(crate) fn changes(&self, agent: &Agent) -> Vec<String> {
-        let began = self.last.as_ref().and_then(|last| last.events.first());
-        let before = began.and_then(|committed| agent_of(&committed.event));
-        before.map(|before| before.changes(agent.fingerprint())).unwrap_or_default()
+    /// The agent that the last run began with.
+    fn first_agent(&self) -> Option<Fingerprint> {
+        agent_of(&self.last.as_ref()?.events.first()?.event)
     }
 
-    /// Rejects an agent that has changed since.
-    pub(crate) fn check_agent(&self, key: &SessionKey, agent: &Agent) -> Result<(), RunnerError> {
-        let changes = self.changes(agent);
-        if changes.is_empty() {
-            return Ok(());
-        }
-        Err(RunnerError::new(key, RunnerErrorKind::AgentChanged { changes }))
+    /// The agent of the end of the last run: the one that it began with, or that it was upgraded to.
+    pub(crate) fn recorded_agent(&self) -> Option<Fingerprint> {
+        let events = self.last.as_ref()?.events.iter();
+        events.rev().find_map(|committed| agent_of(&committed.event))
+    }
+
+    /// The changes of the agent since the end of the last run.
+    pub(crate) fn changes(&self, agent: &Agent) -> Vec<String> {
+        let recorded = self.recorded_agent();
+        let changes = recorded.map(|recorded| agent.changes_since(&recorded)).unwrap_or_default();
+        changes.iter().map(ToString::to_string).collect()
     }
 }
 

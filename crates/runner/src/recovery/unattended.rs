@@ -81,8 +81,8 @@ impl Runner {
     /// Why the last run of a session has stopped, or cannot be continued by this agent.
     async fn blocked(&self, key: &SessionKey) -> Option<String> {
         let access = SessionAccess { runner: Arc::clone(&self.0), local: self.0.sessions().get(key.clone()) };
-        let history = match access.read_end().await {
-            Ok((history, _)) => history,
+        let (history, session) = match access.read_end().await {
+            Ok(read) => read,
             Err(error) => return Some(error.to_string()),
         };
         let stopped = match history.last.as_ref().and_then(|last| last.failed.as_ref()) {
@@ -96,7 +96,7 @@ impl Runner {
                 }
             },
             None if history.has_ended() => return None,
-            None => history.check_agent(key, &self.0.agent).err()?,
+            None => access.refused_agent(&history, &session)?,
         };
         Some(stopped.to_string())
     }

@@ -96,12 +96,13 @@ impl InvocationDriver<'_> {
         }
         // A record that this agent cannot read waits for another version of the agent.
         let Ok(Some(stopped)) = self.access.unfinished_run(&self.cache, read, true) else { return Ok(()) };
-        self.validate_decisions(&stopped.run).await?;
-        let decisions = self.decisions_about(&stopped.run);
+        let UnfinishedRun { run, invocation, place, seen, .. } = *stopped;
+        let run = run.without_upgrade();
+        self.validate_decisions(&run).await?;
+        let decisions = self.decisions_about(&run);
         if decisions.is_empty() {
             return Ok(());
         }
-        let UnfinishedRun { run, invocation, place, seen, .. } = *stopped;
         let event = match run.feed(RunAnswer::Decisions(decisions), run.elapsed()) {
             Ok(event) => event,
             Err(FeedError::Decision(refused)) => {

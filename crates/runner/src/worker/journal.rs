@@ -65,8 +65,10 @@ impl RunJournal {
             at: self.runner.clock.now(),
         };
         let mut stored = session_event(lasting, &stamp, started)?;
-        if let EventKind::Began { .. } = event.kind {
+        if let EventKind::Began { .. } | EventKind::Upgraded { .. } = event.kind {
             stored = with_agent(stored, &self.runner.agent);
+        }
+        if let EventKind::Began { .. } = event.kind {
             if !self.begins_with.is_empty() {
                 stored = with_worker(stored, &self.runner.claims.worker);
             }

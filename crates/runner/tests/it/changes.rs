@@ -2,13 +2,14 @@
 
 use expect_test::expect;
 use serde_json::json;
+use stepfold_graph::{END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::{AgentBuilder, Exit, HookAction};
-use stepfold_runner::session_scopes::{EventRange, SessionSchema};
-use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle};
+use stepfold_runner::session_scopes::{CommittedEvent, EventRange, SessionSchema};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, WhenChanged};
 use stepfold_state_core::state::Schema;
 use stepfold_tools::{Effect, Toolset};
 
-use crate::world::{Fault, World, each_store, process};
+use crate::world::{Fault, World, each_store, process, schema};
 
 const SCRIPT: &str = "\
 assistant: > c1 look()
@@ -39,10 +40,11 @@ fn a_changed_agent_does_not_continue_unless_it_is_told_to() {
                 .instructions("Be brief.")
                 .max_steps(7)
                 .tools(vec![world.tool("look", Effect::Idempotent).build().unwrap()]);
-            let session = world.session(agent).await;
+            let runner = world.runner(agent.build().unwrap()).when_changed(WhenChanged::Refuse).build();
+            let session = runner.session("ada", "s1").await.unwrap();
             let error = session.run("thanks").await.unwrap_err();
             assert!(matches!(error.kind, RunnerErrorKind::AgentChanged { .. }), "{error:?}");
-            expect!["session stalls/ada/s1: agent changed since the run was interrupted: limits changed; tool look changed; tool pay is gone; tool save is gone; instructions is new; force it with `with_changed_agent()`, or cancel the run with `abandon()`"].assert_eq(&error.to_string());
+            expect!["session stalls/ada/s1: agent changed since the run was interrupted: limits changed; tool look: effect changed; tool pay is gone; tool save is gone; instructions is new; force it with `with_changed_agent()`, or cancel the run with `abandon()`"].assert_eq(&error.to_string());
             assert!(matches!(
                 session.resume().await,
                 Err(RunnerError { kind: RunnerErrorKind::AgentChanged { .. }, .. })
@@ -60,21 +62,101 @@ async fn is_usable(session: &SessionHandle) {
     outcome.transcript().check().unwrap();
 }
 
-/// An agent with a hook more cannot read the record of the run. It can give it up, and the session is free.
+/// A graph cannot read the record of an agent. It can give it up, and the session is free.
 #[test]
 fn what_cannot_be_resumed_can_be_abandoned() {
     each_store(|world| {
         cut_off(world);
         process(async {
-            let session = world.session(with_hook(world.agent(SCRIPT))).await;
+            let fine = async |_: NodeContext| Ok::<_, NodeError>(Update::new().say("fine"));
+            let graph = Graph::builder("clerk").schema(schema()).node("a", fine).chain([START, "a", END]);
+            let runner = world.runner(graph.build().unwrap().into()).build();
+            let session = runner.session("ada", "s1").await.unwrap();
             let error = session.run("thanks").await.unwrap_err();
-            assert!(matches!(error.kind, RunnerErrorKind::AgentChanged { .. }), "{error:?}");
+            assert!(matches!(error.kind, RunnerErrorKind::Recover { .. }), "{error:?}");
             let error = session.resume().with_changed_agent().await.unwrap_err();
             assert!(matches!(error.kind, RunnerErrorKind::Recover { .. }), "{error:?}");
+            let checked = runner.check_upgrade().next().await.unwrap().unwrap();
+            assert!(checked.error.is_some() && !checked.is_compatible(), "{checked:?}");
             let outcome = session.abandon().await.unwrap();
             assert_eq!(outcome.exit(), &Exit::Cancelled);
             outcome.transcript().check().unwrap();
-            is_usable(&session).await;
+        });
+        process(async { is_usable(&world.session(world.agent(SCRIPT)).await).await });
+    });
+}
+
+/// The kinds and the changes of what a session has recorded of upgrades.
+async fn upgrades(session: &SessionHandle) -> Vec<String> {
+    let stored = session.read(EventRange::All).await.unwrap();
+    let upgraded = stored.visible_events().filter(|committed| committed.event.kind.as_str() == "upgraded");
+    let records = upgraded.map(|committed| committed.event.record.as_ref().unwrap().text().to_owned());
+    let changes = records.map(|record| {
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        let changes = record["kind"]["upgraded"]["changes"].as_array().unwrap().iter();
+        changes.map(|change| change["part"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(", ")
+    });
+    changes.collect()
+}
+
+/// A change that is ahead of a run: it continues, the change is in the record, and what comes later knows it.
+#[test]
+fn a_compatible_change_continues_and_is_recorded_once() {
+    each_store(|world| {
+        cut_off(world);
+        let changed = |world: &World| with_hook(world.agent(SCRIPT)).instructions("Be brief.").max_steps(40);
+        process(async {
+            let runner = world.runner(changed(world).build().unwrap()).build();
+            let checked = runner.check_upgrade().next().await.unwrap().unwrap();
+            let changes: Vec<String> = checked.upgrade.changes.iter().map(ToString::to_string).collect();
+            assert_eq!(changes, ["hooks changed", "limits changed", "instructions is new"]);
+            assert!(checked.is_compatible());
+            let session = runner.session("ada", "s1").await.unwrap();
+            assert!(upgrades(&session).await.is_empty(), "a check writes nothing");
+            assert_eq!(session.resume().await.unwrap().text(), "done");
+            assert_eq!(upgrades(&session).await, ["hooks, limits, instructions"]);
+            // The part after the upgrade is compared with the agent of today, and the part before is as it was.
+            assert_eq!(session.replay(&changed(world).build().unwrap()).await.unwrap(), 1);
+            assert_eq!(runner.check_upgrade().next().await.unwrap().map(|run| run.key), None);
+        });
+        // A fork from before the upgrade is a run of the earlier agent again.
+        process(async {
+            let session = world.session(changed(world)).await;
+            let stored = session.read(EventRange::All).await.unwrap();
+            let kind = |committed: &CommittedEvent| committed.event.kind.as_str() == "upgraded";
+            let upgraded = stored.events.iter().find(|committed| kind(committed)).unwrap().version;
+            let runner = world.runner(world.agent(SCRIPT).build().unwrap()).build();
+            let before = runner.session("ada", "s1").await.unwrap().fork("before", Some(upgraded - 1)).await;
+            assert_eq!(before.unwrap().resume().await.unwrap().text(), "done");
+            let before = runner.session("ada", "before").await.unwrap();
+            assert!(upgrades(&before).await.is_empty());
+            // One from after it is a run of the new one, so the earlier agent is another upgrade.
+            let after =
+                runner.session("ada", "s1").await.unwrap().fork("after", Some(upgraded)).await.unwrap();
+            assert_eq!(after.resume().await.unwrap().text(), "done");
+            assert_eq!(upgrades(&after).await.len(), 2);
+        });
+    });
+}
+
+/// A change that touches an open call is refused, and the error names the call.
+#[test]
+fn a_touching_change_is_refused_with_the_call() {
+    each_store(|world| {
+        world.wire.faults([(3, Fault::DiesAfter)]);
+        let died = world.wire.process(async { world.session(world.agent(SCRIPT)).await.run("look").await });
+        assert!(died.is_none());
+        world.wire.faults([]);
+        process(async {
+            let agent = world.agent(SCRIPT).tools(Toolset::default());
+            let runner = world.runner(agent.build().unwrap()).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let error = session.run("thanks").await.unwrap_err();
+            expect!["session stalls/ada/s1: agent changed since the run was interrupted: tool look is gone, and call `c2` is open; force it with `with_changed_agent()`, or cancel the run with `abandon()`"].assert_eq(&error.to_string());
+            let unattended = runner.unattended(None, 10).await.unwrap();
+            assert!(unattended.iter().all(|session| session.blocked.is_some()), "{unattended:?}");
+            session.resume().with_changed_agent().await.unwrap();
+            assert_eq!(upgrades(&session).await, ["tool look, tool pay, tool save"]);
         });
     });
 }

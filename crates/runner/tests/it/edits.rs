@@ -12,7 +12,9 @@ use stepfold_runner::agent_loop::{
     AgentBuilder, Decision, Edit, EditError, Exit, Input, Observer, ObserverError, Pause, RunEvent,
 };
 use stepfold_runner::session_scopes::{EventRange, SessionError};
-use stepfold_runner::{Remedy, RunnerError, RunnerErrorKind, SessionChange, SessionHandle, WatchScope};
+use stepfold_runner::{
+    Remedy, RunnerError, RunnerErrorKind, SessionChange, SessionHandle, WatchScope, WhenChanged,
+};
 use stepfold_tools::{Approval, Effect};
 
 use crate::world::{Fault, World, each_store, id_at, paths, process, shown};
@@ -515,7 +517,8 @@ fn a_running_session_and_a_changed_agent_are_not_edited() {
             let fork = session.fork("s2", Some(5)).await.unwrap();
             let changed = world.session(agent(world).instructions("Be brief.")).await;
             drop(changed);
-            let runner = world.runner(agent(world).max_steps(3).build().unwrap()).build();
+            let runner = world.runner(agent(world).max_steps(3).build().unwrap());
+            let runner = runner.when_changed(WhenChanged::Refuse).build();
             let changed = runner.session("ada", "s2").await.unwrap();
             let error = changed.edit(Edit::new().set("n", 1)).await.unwrap_err();
             assert!(matches!(error.kind, RunnerErrorKind::AgentChanged { .. }), "{error:?}");

@@ -15,7 +15,7 @@ use stepfold_runner::session_scopes::{
     RenewClaim, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage,
     SessionStore, Unattended, UserId, WorkerId, WriteScope,
 };
-use stepfold_runner::{Runner, RunnerErrorKind, WallClock};
+use stepfold_runner::{Runner, RunnerErrorKind, WallClock, WhenChanged};
 use stepfold_state_core::chat::{ModelError, ModelErrorKind};
 use stepfold_tools::{Tool, ToolContext, ToolError};
 
@@ -106,7 +106,8 @@ fn agent(answers: bool) -> Agent {
 
 fn runner<S: SessionStore + 'static>(worker: &str, agent: Agent, store: S, clock: &ManualClock) -> Runner {
     let runner = Runner::builder(agent, store).app("marks").unwrap().worker(worker).unwrap();
-    runner.clock(clock.clone()).claim_for(CLAIM).build()
+    // Each continues its own runs.
+    runner.when_changed(WhenChanged::Refuse).clock(clock.clone()).claim_for(CLAIM).build()
 }
 
 /// Delivers what a session waits for, by a worker whose model then fails.

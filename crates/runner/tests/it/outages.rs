@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, ApprovalRequest, Decision, Exit, Pause};
-use stepfold_runner::{RecoverOptions, Runner, RunnerError, RunnerErrorKind};
+use stepfold_runner::{RecoverOptions, Runner, RunnerError, RunnerErrorKind, WhenChanged};
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect, Tool, ToolContext, ToolError};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -143,7 +143,8 @@ fn worker(world: &World, name: &str, tool: &str, instructions: &str, clock: &Man
     let script = Script::parse(&format!("assistant: > c1 {tool}()\nassistant: done")).unwrap();
     let agent = Agent::builder(script).name("clerk").instructions(instructions);
     let agent = agent.tools([taxi(world), pay(world)]).build().unwrap();
-    world.runner(agent).worker(name).unwrap().clock(clock.clone()).build()
+    let runner = world.runner(agent).when_changed(WhenChanged::Refuse);
+    runner.worker(name).unwrap().clock(clock.clone()).build()
 }
 
 /// A run that waits, and the session of it in a process of the old version.

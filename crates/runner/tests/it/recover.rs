@@ -10,7 +10,8 @@ use stepfold_runner::session_scopes::{
     EventRange, ListUnattended, ReadInbox, SessionKey, SessionStore, Timestamp, Unattended,
 };
 use stepfold_runner::{
-    RecoverOptions, Runner, RunnerError, RunnerErrorKind, SessionChange, WatchScope, is_left_to_person,
+    RecoverOptions, Runner, RunnerError, RunnerErrorKind, SessionChange, WatchScope, WhenChanged,
+    is_left_to_person,
 };
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect};
@@ -29,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 fn runner(world: &World, worker: &str, agent: AgentBuilder, clock: &ManualClock) -> Runner {
     let runner = world.runner(agent.build().unwrap()).worker(worker).unwrap();
-    runner.clock(clock.clone()).claim_for(CLAIM).build()
+    runner.when_changed(WhenChanged::Refuse).clock(clock.clone()).claim_for(CLAIM).build()
 }
 
 async fn unattended(runner: &Runner) -> Vec<Unattended> {

@@ -12,7 +12,7 @@ use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, DecisionError, 
 use stepfold_runner::session_scopes::{EventRange, SessionError, Timestamp};
 use stepfold_runner::{
     REPORT_FORMAT, Remedy, RunReport, RunStatus, Runner, RunnerError, RunnerErrorKind, SessionHandle,
-    WallClock, WhenBusy,
+    WallClock, WhenBusy, WhenChanged,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -293,7 +293,8 @@ fn an_agent_that_changed_waits_and_what_ended_is_reported() {
         let waiting = process(async { session(world, "first").await.run_as("k1", "pay").await.unwrap() });
         let changed = |world: &World| asking(world).instructions("Be quick.").build().unwrap();
         process(async {
-            let session = world.runner(changed(world)).build().session("ada", "s1").await.unwrap();
+            let runner = world.runner(changed(world)).when_changed(WhenChanged::Refuse).build();
+            let session = runner.session("ada", "s1").await.unwrap();
             let error = session.run_as("k1", "pay").await.unwrap_err();
             assert!(matches!(error.kind, RunnerErrorKind::AgentChanged { .. }), "{error:?}");
             assert_eq!(error.remedy(), Remedy::Wait);

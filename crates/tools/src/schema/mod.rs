@@ -5,6 +5,8 @@ mod plain;
 mod stand_in;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub(crate) use self::plain::{UnlistedProperties, for_model};
 pub(crate) use self::stand_in::drop_stand_in_nulls;
+pub(crate) use self::words::without_words;

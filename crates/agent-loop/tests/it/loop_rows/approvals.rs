@@ -604,7 +604,7 @@ async fn approval_that_an_agent_wants_after_a_restart() {
     let paused = go_on(run, |run| run.observe(&mut seen)).await.unwrap();
     assert_eq!(
         (committed(&seen), paths(&paused), notes.text()),
-        (vec!["asked"], vec!["c1".to_owned()], String::new())
+        (vec!["upgraded", "asked"], vec!["c1".to_owned()], String::new())
     );
     let ended = decide(reloaded(&paused), [("c1", Decision::Approve)]).await.unwrap();
     assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));

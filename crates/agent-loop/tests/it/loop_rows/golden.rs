@@ -65,7 +65,7 @@ async fn run() {
     let stored = file()["run"].clone();
     let agent = clerk().build().unwrap();
     let run = Run::load(&agent, &stored.to_string()).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&run.to_json()).unwrap(), stored);
+    assert_eq!(without_agents(serde_json::from_str(&run.to_json()).unwrap()), without_agents(stored));
     assert_eq!(run.pending().len(), 1);
     let ended = decide(run, [("c4", Decision::Approve)]).await;
     expect![[r#"
@@ -94,7 +94,7 @@ fn recording() {
     let recording = Recording::from_json(&stored.to_string()).unwrap();
     assert_eq!(serde_json::to_value(&recording).unwrap(), stored);
     let agent = clerk().build().unwrap();
-    assert_eq!(recording.agent().changes(agent.fingerprint()), Vec::<String>::new());
+    assert_eq!(agent.changes_since(recording.agent()), []);
     let run = recording.replay(&agent).unwrap();
     expect![[r#"
         system:    Speak French.
@@ -148,5 +148,19 @@ fn newer_files() {
         Recording::from_json(&with("recording", "version", 2.into())).unwrap_err(),
     ] {
         assert!(matches!(error, LoadError::NewerFormat { found: 2, supported: 1, .. }), "{error}");
+    }
+}
+
+/// A stored value without the fingerprints of agents, whose form is another one today.
+fn without_agents(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let is_agent =
+                |(name, value): &(String, Value)| name == "agent" && value.get("exit conditions").is_some();
+            let members = members.into_iter().filter(|member| !is_agent(member));
+            Value::Object(members.map(|(name, value)| (name, without_agents(value))).collect())
+        }
+        Value::Array(items) => items.into_iter().map(without_agents).collect(),
+        value => value,
     }
 }

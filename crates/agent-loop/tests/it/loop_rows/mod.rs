@@ -34,6 +34,7 @@ mod recorded;
 mod replay;
 mod spans;
 mod too_long;
+mod upgrades;
 
 use expect_test::Expect;
 use stepfold_agent_loop::{AgentBuilder, Input};

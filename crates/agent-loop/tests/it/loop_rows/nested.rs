@@ -542,9 +542,7 @@ async fn nested_fingerprint_is_checked() {
     let waiting = play(&agent, "go", |run| run).await.unwrap();
     let changed = paying_inside(&notes, "Pay twice.");
     let error = Run::load(&changed, &waiting.run().to_json()).unwrap_err();
-    expect![[
-        r#"agent changed since the run was stored: tool ask changed; tool 'ask': instructions changed; force it with `load_changed`"#
-    ]]
+    expect!["agent changed since the run was stored: tool ask: agent: instructions changed; force it with `load_changed`"]
     .assert_eq(&error.to_string());
     let (run, _) = Run::load_changed(&changed, &waiting.run().to_json()).unwrap();
     let ended = decide(run, [("c1/i1", Decision::Approve)]).await.unwrap();

@@ -302,7 +302,7 @@ async fn replay_with_other_bindings() {
         let changed = agent.to_builder().tools(vec![bound(change).build().unwrap()]).build().unwrap();
         chain(&recording.replay(&changed).unwrap_err())
     };
-    let words = "event 0 (began, step 0) offers other tools, or with other bindings to the state";
+    let words = "event 0 (began, step 0) offers other tools: tool visit: bindings changed";
     let no_output = replayed(&|tool| tool.input_from_state("visits", "seen"));
     let other_field =
         replayed(&|tool| tool.input_from_state("visits", "seen").output_to_state("visits", "n"));

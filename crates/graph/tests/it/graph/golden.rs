@@ -62,7 +62,7 @@ async fn a_run_that_waits_in_a_fan_out() {
     let stored = file()["run"].clone();
     let office = office();
     let run = Run::load(office.agent(), &stored.to_string()).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&run.to_json()).unwrap(), stored);
+    assert_eq!(without_agents(serde_json::from_str(&run.to_json()).unwrap()), without_agents(stored));
     let pending: Vec<String> = run.pending().into_iter().map(|request| request.id).collect();
     assert_eq!(pending.iter().map(|id| path_of(id)).collect::<Vec<_>>(), ["clerk#1/c1", "door/close"]);
     let decisions: Decisions = pending.into_iter().map(|id| (id, Decision::Approve)).collect();
@@ -80,7 +80,22 @@ fn a_recording() {
     let recording = Recording::from_json(&stored.to_string()).unwrap();
     assert_eq!(serde_json::to_value(&recording).unwrap(), stored);
     let office = office();
-    assert_eq!(recording.agent().changes(office.agent().fingerprint()), Vec::<String>::new());
+    assert_eq!(office.agent().changes_since(recording.agent()), []);
     let run = recording.replay(office.agent()).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&run.to_json()).unwrap(), file()["run"]);
+    let replayed = serde_json::from_str(&run.to_json()).unwrap();
+    assert_eq!(without_agents(replayed), without_agents(file()["run"].clone()));
+}
+
+/// A stored value without the fingerprints of agents, whose form is another one today.
+fn without_agents(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let is_agent =
+                |(name, value): &(String, Value)| name == "agent" && value.get("exit conditions").is_some();
+            let members = members.into_iter().filter(|member| !is_agent(member));
+            Value::Object(members.map(|(name, value)| (name, without_agents(value))).collect())
+        }
+        Value::Array(items) => items.into_iter().map(without_agents).collect(),
+        value => value,
+    }
 }

@@ -137,13 +137,13 @@ async fn loaded_after_a_change() {
         exit: the graph reached its end
         steps: 3
         state: {"log":["a","b","c"]}
-        agent changed since the run was stored: node a changed; node b changed; force it with `load_changed`
+        agent changed since the run was stored: node a: rules changed; node b: rules changed; force it with `load_changed`
         user:      go
         --
         exit: the graph reached its end
         steps: 2
         state: {"log":["a","b"]}
-        agent changed since the run was stored: node b changed; force it with `load_changed`
+        agent changed since the run was stored: node b: rules changed; force it with `load_changed`
         user:      go
         --
         exit: the graph reached its end
@@ -170,5 +170,5 @@ async fn an_agent_changed() {
     let stored = outcome_of(&walked.ended).run().to_json();
     let changed = agent("assistant: x").instructions("Be brief.").build().unwrap();
     let changed = super::kit::graph().node("a", changed).edge(START, "a").build().unwrap();
-    expect!["agent changed since the run was stored: node a changed; node 'a': approval changed; node 'a': instructions is new; force it with `load_changed`"].assert_eq(&chain(&Run::load(changed.agent(), &stored).unwrap_err()));
+    expect!["agent changed since the run was stored: node a: agent: approval changed; node a: agent: instructions is new; force it with `load_changed`"].assert_eq(&chain(&Run::load(changed.agent(), &stored).unwrap_err()));
 }

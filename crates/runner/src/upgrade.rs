@@ -1,0 +1,237 @@
+//! Changes of an agent under unfinished runs: what a runner does with them, and what they touch.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use stepfold_agent_loop::AgentUpgrade;
+use stepfold_session_scopes::{
+    ListSessions, ListUsers, Session, SessionCursor, SessionKey, SessionStore as _, UserId,
+};
+
+use crate::access::session_access::SessionAccess;
+use crate::core::runner_core::Runner;
+use crate::error::RunnerError;
+
+/// The handling of an unfinished run whose agent has changed since.
+///
+/// Runs wait for days, for approvals and webhooks, and a deployment changes a prompt meanwhile. A run that continues with
+/// a changed agent records it, as an event [`upgraded`](stepfold_agent_loop::EventKind::Upgraded) before its first event
+/// under the new one. An open approval of a tool that has changed is asked again under each of these, with another id, so
+/// that a decision approves what was shown.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use std::sync::Arc;
+///
+/// use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Decision};
+/// use stepfold_runner::Runner;
+/// use stepfold_session_scopes::MemoryStore;
+/// use stepfold_tools::{Approval, Tool, ToolError};
+///
+/// # let model = || Script::parse("assistant: > c1 pay()\nassistant: done");
+/// # async fn transfer() -> Result<&'static str, ToolError> { Ok("paid") }
+/// let pay = Tool::new("pay", "Pays a bill.", transfer).approval(Approval::Always).build()?;
+/// let agent = Agent::builder(model()?).name("clerk").tools([pay]).build()?;
+/// let store = Arc::new(MemoryStore::new());
+/// let before = Runner::builder(agent.clone(), Arc::clone(&store)).build();
+/// let waiting = before.session("ada", "s1").await?.run("pay the bill").await?;
+///
+/// // A deployment, with other instructions. The run waits under the same id, and continues.
+/// let agent = agent.to_builder().instructions("Be brief.").build()?;
+/// let session = Runner::builder(agent, store).build().session("ada", "s1").await?;
+/// let outcome = session.resume().decide(&*waiting.pending()[0].id, Decision::Approve).await?;
+/// assert_eq!(outcome.text(), "done");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenChanged {
+    /// Refuses every change with [`AgentChanged`](crate::RunnerErrorKind::AgentChanged).
+    Refuse,
+    /// Continues a run if the changes are ahead of it: nothing that is open in it depends on them, as
+    /// [`Run::check_upgrade`](stepfold_agent_loop::Run::check_upgrade) says. Otherwise refuses it, and says which change touches
+    /// which call, branch or key.
+    #[default]
+    Compatible,
+    /// Continues with the new agent, whatever has changed.
+    Always,
+}
+
+impl WhenChanged {
+    /// The name in agent files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            WhenChanged::Refuse => "refuse",
+            WhenChanged::Compatible => "compatible",
+            WhenChanged::Always => "always",
+        }
+    }
+}
+
+impl fmt::Display for WhenChanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for WhenChanged {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let all = [WhenChanged::Refuse, WhenChanged::Compatible, WhenChanged::Always];
+        let found = all.into_iter().find(|when| when.as_str() == name);
+        found.ok_or_else(|| format!("expected `refuse`, `compatible` or `always`; found `{name}`"))
+    }
+}
+
+/// An unfinished run beside the agent of today: see [`Runner::check_upgrade`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CheckedRun {
+    /// The session.
+    pub key: SessionKey,
+    /// The version of the session.
+    pub version: u64,
+    /// The changes of the agent since the run was recorded, and the open work that they touch.
+    pub upgrade: AgentUpgrade,
+    /// Why this agent cannot read the record, if it cannot: a value that does not fit the schema, for example.
+    pub error: Option<RunnerError>,
+}
+
+impl CheckedRun {
+    /// Whether [`Compatible`](WhenChanged::Compatible) continues the run.
+    pub const fn is_compatible(&self) -> bool {
+        self.error.is_none() && self.upgrade.is_ahead_only()
+    }
+}
+
+/// A pass over the unfinished runs of an application: see [`Runner::check_upgrade`].
+#[derive(Debug)]
+#[must_use = "a check does nothing until its runs are taken"]
+pub struct UpgradeCheck {
+    runner: Runner,
+    /// Users that are still to be listed, and the last one that was.
+    users: VecDeque<UserId>,
+    last_user: Option<UserId>,
+    /// Sessions that are still to be read, and where the list of their user continues.
+    sessions: VecDeque<Session>,
+    next_page: Option<(UserId, SessionCursor)>,
+    is_last_user: bool,
+}
+
+/// The number of users and of sessions that are listed at a time.
+const PAGE: usize = 100;
+
+impl Runner {
+    /// Compares the agent with each unfinished run of the application, those of all users in the order of their ids. It reads
+    /// only: no model, no tool, no event.
+    ///
+    /// For a deployment: `stepfold check AGENT.toml --runs` does it from the shell. The cost is one read of each unfinished
+    /// session, and one list for each user; one page of these is in memory.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::sync::Arc;
+    ///
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
+    ///
+    /// # let model = || Script::parse("assistant: > c1 pay()\nassistant: done");
+    /// # async fn transfer() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// let pay = Tool::new("pay", "Pays a bill.", transfer).approval(Approval::Always).build()?;
+    /// let agent = Agent::builder(model()?).name("clerk").tools([pay]).build()?;
+    /// let store = Arc::new(MemoryStore::new());
+    /// let before = Runner::builder(agent, Arc::clone(&store)).build();
+    /// before.session("ada", "s1").await?.run("pay the bill").await?;
+    ///
+    /// let without_pay = Agent::builder(model()?).name("clerk").build()?;
+    /// let runner = Runner::builder(without_pay, store).build();
+    /// let mut check = runner.check_upgrade();
+    /// let mut touched = Vec::new();
+    /// while let Some(run) = check.next().await? {
+    ///     touched.extend(run.upgrade.touches.iter().map(ToString::to_string));
+    /// }
+    /// assert_eq!(touched, ["tool pay is gone, and call `c1` is open"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn check_upgrade(&self) -> UpgradeCheck {
+        UpgradeCheck {
+            runner: self.clone(),
+            users: VecDeque::new(),
+            last_user: None,
+            sessions: VecDeque::new(),
+            next_page: None,
+            is_last_user: false,
+        }
+    }
+}
+
+impl UpgradeCheck {
+    /// The next unfinished run; `None` at the end. A run whose record cannot be read is one, with its error.
+    ///
+    /// # Errors
+    /// [`RunnerErrorKind::Store`](crate::RunnerErrorKind::Store) when the store fails, or does not list users.
+    pub async fn next(&mut self) -> Result<Option<CheckedRun>, RunnerError> {
+        loop {
+            while let Some(session) = self.sessions.pop_front() {
+                if let Some(checked) = self.check(session).await {
+                    return Ok(Some(checked));
+                }
+            }
+            if !self.list_more().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Lists more sessions, of this user or the next one; false if there are no more users.
+    async fn list_more(&mut self) -> Result<bool, RunnerError> {
+        let store = &self.runner.0.store;
+        let failed = |error| self.runner.failed(error);
+        let (user, after) = match self.next_page.take() {
+            Some((user, after)) => (user, Some(after)),
+            None => {
+                if self.users.is_empty() && !self.is_last_user {
+                    let mut request = ListUsers::of(self.runner.0.app.clone());
+                    (request.after, request.limit) = (self.last_user.clone(), PAGE);
+                    let users = store.users(request).await.map_err(failed)?;
+                    self.is_last_user = users.len() < PAGE;
+                    self.users.extend(users);
+                }
+                let Some(user) = self.users.pop_front() else { return Ok(false) };
+                self.last_user = Some(user.clone());
+                (user, None)
+            }
+        };
+        let listed = ListSessions::new(self.runner.0.app.as_str(), user.as_str());
+        let mut request = listed.map_err(failed)?.unfinished();
+        (request.limit, request.after) = (PAGE, after);
+        let page = store.list(request).await.map_err(failed)?;
+        self.next_page = page.next.map(|next| (user, next));
+        self.sessions.extend(page.sessions);
+        Ok(true)
+    }
+
+    /// The last run of a session, if it has not ended.
+    async fn check(&self, session: Session) -> Option<CheckedRun> {
+        let core = &self.runner.0;
+        let access =
+            SessionAccess { runner: Arc::clone(core), local: core.sessions().get(session.key.clone()) };
+        let (upgrade, error) = match access.checked_upgrade().await {
+            Ok(None) => return None,
+            Ok(Some(upgrade)) => (upgrade, None),
+            Err(error) => (AgentUpgrade::default(), Some(error)),
+        };
+        Some(CheckedRun { key: session.key, version: session.version, upgrade, error })
+    }
+}
