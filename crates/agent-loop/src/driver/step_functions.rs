@@ -175,7 +175,7 @@ fn shown_messages(run: &Run) -> Arc<[Range<usize>]> {
     let view = run.view();
     if view.is_whole() {
         // The usual case: all of it, for one allocation.
-        return Arc::new([0..usize::MAX]);
+        return std::iter::once(0..usize::MAX).collect();
     }
     let seen = view.kept().len() + view.dropped();
     view.shown_in_full().ranges().iter().cloned().chain(std::iter::once(seen..usize::MAX)).collect()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use http::request::Parts;
 use tokio::sync::watch;
 
 use crate::http::app::App;
@@ -16,6 +17,7 @@ use crate::http::loading::write_index::WriteIndexes;
 #[cfg(feature = "mcp")]
 use crate::http::mcp_services::McpServices;
 use crate::http::metrics::Metrics;
+use crate::http::operation::path::names;
 use crate::http::pages::adk_web::WebBundle;
 use crate::http::phase::ServerPhase;
 use crate::http::streams::channel::LiveChannels;
@@ -48,6 +50,16 @@ pub(in crate::http) struct ServerState {
 }
 
 impl ServerState {
+    /// The app that a path names; without a name, the app of a server that has one only.
+    pub(in crate::http) async fn app_of(&self, parts: &mut Parts) -> Result<Option<&Arc<App>>, Problem> {
+        let (names, mut apps) = (names(parts).await?, self.apps.values());
+        match (names.get("app"), apps.next(), apps.next()) {
+            (Some(name), ..) => self.apps.get(name).map(Some).ok_or_else(|| Problem::unknown_app(name)),
+            (None, only, None) => Ok(only),
+            (None, ..) => Ok(None),
+        }
+    }
+
     /// Takes the permit of a live stream. As that of its run, it is taken before anything is stored: a client that is
     /// refused sends its message again.
     // NOTE: A client that gets 429 sends its message again. With a permit taken after the message was stored, a message

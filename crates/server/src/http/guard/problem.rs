@@ -1,6 +1,8 @@
 //! Errors as problem documents (RFC 9457).
 
-use http::{HeaderValue, StatusCode, header};
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepfold_agent_loop::{DecisionError, EditError};
@@ -134,22 +136,6 @@ impl Problem {
 
     pub(in crate::http) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-
-    /// The body and the headers of the response.
-    pub(in crate::http) fn into_response(self) -> http::Response<axum::body::Body> {
-        let text = serde_json::to_vec(&self).unwrap_or_default();
-        let mut response = http::Response::new(axum::body::Body::from(text));
-        *response.status_mut() = self.status();
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
-        if let Some(seconds) = self.0.retry_after {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if self.0.status == 401 {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"stepfold\""));
-        }
-        response
     }
 
     pub(in crate::http) fn denied(denied: GateRefusal) -> Self {
@@ -316,6 +302,17 @@ impl Problem {
         tracing::error!(error = %ErrorChain(error), "request failed");
         let detail = "the request failed; the log of the server has the cause";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
+    }
+}
+
+/// The body and the headers of the response.
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let retry = self.0.retry_after.map(|seconds| [(header::RETRY_AFTER, seconds.to_string())]);
+        let realm =
+            (self.0.status == 401).then_some([(header::WWW_AUTHENTICATE, "Bearer realm=\"stepfold\"")]);
+        let kind = [(header::CONTENT_TYPE, MEDIA_TYPE)];
+        (self.status(), retry, realm, kind, Json(self)).into_response()
     }
 }
 

@@ -14,16 +14,16 @@ pub(super) mod schemas;
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::Query;
+use axum::extract::{Query, Request};
+use axum::response::Response;
 use futures_util::future::BoxFuture;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, StatusCode};
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 
 use self::path::{BASE, names};
 use self::reply::{ApiReply, MediaSchemas};
-use self::request::{ApiRequest, PathTarget, RequestBody, read_body};
+use self::request::{ApiRequest, NamedPath, PathTarget, RequestBody, read_body};
 use self::schemas::SchemaGenerators;
 use crate::http::guard::auth::{Principal, Role};
 use crate::http::guard::limits::MemoryReservation;
@@ -35,8 +35,8 @@ type OperationHandler = Arc<
             Arc<ServerState>,
             Principal,
             MemoryReservation,
-            Request<Body>,
-        ) -> BoxFuture<'static, Result<Response<Body>, Problem>>
+            Request,
+        ) -> BoxFuture<'static, Result<Response, Problem>>
         + Send
         + Sync,
 >;
@@ -106,7 +106,7 @@ impl ApiOperation {
             let handle = handle.clone();
             Box::pin(async move {
                 let request = ask::<T, Q, B>(shared, principal, memory, request).await?;
-                handle(request).await.map(A::respond)
+                handle(request).await.map(A::into_response)
             })
         });
         ApiOperation {
@@ -138,13 +138,13 @@ async fn ask<T: PathTarget, Q: DeserializeOwned, B: RequestBody>(
     shared: Arc<ServerState>,
     principal: Principal,
     memory: MemoryReservation,
-    request: Request<Body>,
+    request: Request,
 ) -> Result<ApiRequest<T, Q, B>, Problem> {
     let (mut parts, body) = request.into_parts();
     let names = names(&mut parts).await?;
     // NOTE: The target comes before query and body: an invalid request must not tell whether a session of another user
     // exists.
-    let target = T::find(&shared, &principal, &names).await?;
+    let target = T::find(NamedPath { shared: &shared, principal: &principal, names: &names }).await?;
     let query = Query::<Q>::try_from_uri(&parts.uri).map_err(|error| Problem::invalid("query", error))?;
     let body = read_body(&shared, &memory, body, B::limit(&shared.limits)).await?;
     memory.grow(B::weight(&body))?;

@@ -42,12 +42,23 @@ impl<T, Q, B> ApiRequest<T, Q, B> {
 
 /// The target of an operation, as its path names it.
 pub(in crate::http) trait PathTarget: Sized + Send {
-    /// Finds it, for this principal.
-    fn find(
-        shared: &Arc<ServerState>,
-        principal: &Principal,
-        names: &HashMap<String, String>,
-    ) -> impl Future<Output = Result<Self, Problem>> + Send;
+    /// Finds it, for the principal.
+    fn find(path: NamedPath<'_>) -> impl Future<Output = Result<Self, Problem>> + Send;
+}
+
+/// The names in the path of a request of a principal.
+#[derive(Clone, Copy)]
+pub(in crate::http) struct NamedPath<'a> {
+    pub(super) shared: &'a ServerState,
+    pub(super) principal: &'a Principal,
+    pub(super) names: &'a HashMap<String, String>,
+}
+
+impl<'a> NamedPath<'a> {
+    /// The value of a parameter; empty if the path has none of this name.
+    pub(in crate::http) fn get(self, parameter: &str) -> &'a str {
+        self.names.get(parameter).map_or("", String::as_str)
+    }
 }
 
 /// The server.
@@ -57,32 +68,23 @@ pub(in crate::http) struct WholeServer;
 pub(in crate::http) struct AppTarget(pub(in crate::http) Arc<App>);
 
 impl PathTarget for WholeServer {
-    async fn find(_: &Arc<ServerState>, _: &Principal, _: &HashMap<String, String>) -> Result<Self, Problem> {
+    async fn find(_: NamedPath<'_>) -> Result<Self, Problem> {
         Ok(WholeServer)
     }
 }
 
 impl PathTarget for AppTarget {
-    async fn find(
-        shared: &Arc<ServerState>,
-        _: &Principal,
-        names: &HashMap<String, String>,
-    ) -> Result<Self, Problem> {
-        let name = names.get("app").map_or("", String::as_str);
-        let app = shared.apps.get(name).ok_or_else(|| Problem::unknown_app(name))?;
+    async fn find(path: NamedPath<'_>) -> Result<Self, Problem> {
+        let name = path.get("app");
+        let app = path.shared.apps.get(name).ok_or_else(|| Problem::unknown_app(name))?;
         Ok(AppTarget(Arc::clone(app)))
     }
 }
 
 impl PathTarget for SessionTarget {
-    async fn find(
-        shared: &Arc<ServerState>,
-        principal: &Principal,
-        names: &HashMap<String, String>,
-    ) -> Result<Self, Problem> {
-        let AppTarget(app) = AppTarget::find(shared, principal, names).await?;
-        let id = names.get("session").map_or("", String::as_str);
-        let session = find_session(&app, principal, id).await?;
+    async fn find(path: NamedPath<'_>) -> Result<Self, Problem> {
+        let AppTarget(app) = AppTarget::find(path).await?;
+        let session = find_session(&app, path.principal, path.get("session")).await?;
         Ok(SessionTarget { app, session })
     }
 }
@@ -103,13 +105,9 @@ pub(in crate::http) trait PathParameter: Sized + Send {
 }
 
 impl<T: PathParameter> PathTarget for SessionPart<T> {
-    async fn find(
-        shared: &Arc<ServerState>,
-        principal: &Principal,
-        names: &HashMap<String, String>,
-    ) -> Result<Self, Problem> {
-        let session = SessionTarget::find(shared, principal, names).await?;
-        let part = T::read(names.get(T::PARAMETER).map_or("", String::as_str))?;
+    async fn find(path: NamedPath<'_>) -> Result<Self, Problem> {
+        let session = SessionTarget::find(path).await?;
+        let part = T::read(path.get(T::PARAMETER))?;
         Ok(SessionPart { session, part })
     }
 }

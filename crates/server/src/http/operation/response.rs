@@ -2,13 +2,14 @@
 
 use axum::BoxError;
 use axum::body::{Body, HttpBody};
+use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http::{HeaderMap, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderValue, header};
 use http_body_util::BodyExt as _;
 
 /// A response with what all responses have.
-pub(in crate::http) fn finish(response: Response<Body>, foreign: Option<HeaderValue>) -> Response<Body> {
+pub(in crate::http) fn finish(response: Response, foreign: Option<HeaderValue>) -> Response {
     with_origin(with_headers(response), foreign)
 }
 
@@ -16,7 +17,7 @@ pub(in crate::http) fn finish(response: Response<Body>, foreign: Option<HeaderVa
 pub(in crate::http) const SLICE: usize = 64 << 10;
 
 /// A response whose body is sent piece by piece: a connection takes no more of it than its client reads.
-pub(in crate::http) fn in_slices(mut response: Response<Body>) -> Response<Body> {
+pub(in crate::http) fn in_slices(mut response: Response) -> Response {
     if let Some(bytes) = response.body().size_hint().exact() {
         // NOTE: A body of slices has no known length.
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
@@ -35,7 +36,7 @@ pub(in crate::http) fn in_slices(mut response: Response<Body>) -> Response<Body>
 }
 
 /// A response that keeps something until its body has ended, or its client is gone.
-pub(in crate::http) fn holding<B>(response: Response<B>, kept: impl Send + 'static) -> Response<Body>
+pub(in crate::http) fn holding<B>(response: http::Response<B>, kept: impl Send + 'static) -> Response
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -49,7 +50,7 @@ where
 }
 
 /// The headers of every response.
-pub(in crate::http) fn with_headers(mut response: Response<Body>) -> Response<Body> {
+pub(in crate::http) fn with_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     let policy = "default-src 'none'; frame-ancestors 'none'";
     for (name, value) in [
@@ -90,10 +91,7 @@ pub(in crate::http) fn allowed_headers(asked: &HeaderMap) -> HeaderValue {
 }
 
 /// Lets pages of an allowed origin read the response.
-pub(in crate::http) fn with_origin(
-    mut response: Response<Body>,
-    foreign: Option<HeaderValue>,
-) -> Response<Body> {
+pub(in crate::http) fn with_origin(mut response: Response, foreign: Option<HeaderValue>) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::VARY, HeaderValue::from_static("origin"));
     let Some(origin) = foreign else { return response };

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::header;
 use thiserror::Error;
 
 /// The path of the page.
@@ -84,7 +84,7 @@ impl WebBundle {
     }
 
     /// The response to a request of a path after [`BASE`].
-    pub(in crate::http) fn file(&self, path: &str) -> Option<Response<Body>> {
+    pub(in crate::http) fn file(&self, path: &str) -> Option<Response> {
         let path = if path.is_empty() { "index.html" } else { path };
         let body = match path {
             // The server is that of the page.
@@ -93,15 +93,12 @@ impl WebBundle {
             }
             path => self.0.get(path)?.clone(),
         };
-        let mut response = Response::new(Body::from(body));
-        for (name, value) in [
+        let headers = [
             (header::CONTENT_TYPE, kind(path)),
             (header::CONTENT_SECURITY_POLICY, POLICY),
             (header::CACHE_CONTROL, "no-cache"),
-        ] {
-            response.headers_mut().insert(name, HeaderValue::from_static(value));
-        }
-        Some(response)
+        ];
+        Some((headers, body).into_response())
     }
 }
 

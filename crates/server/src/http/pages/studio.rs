@@ -4,8 +4,9 @@
 use std::sync::LazyLock;
 
 use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 /// The content security policy of the page: it runs its own modules and sends requests to its own server, and nothing
 /// else. No text becomes markup.
@@ -102,27 +103,21 @@ pub(in crate::http) fn paths() -> impl Iterator<Item = &'static str> {
 }
 
 /// The file at a path of [`paths`]; without its content if the browser has it.
-pub(in crate::http) fn answer(path: &str, asked: &HeaderMap) -> Response<Body> {
+pub(in crate::http) fn answer(path: &str, asked: &HeaderMap) -> Response {
     let place = FILES.iter().position(|file| file.path == path).unwrap_or(0);
     let (file, ServedFile { bytes, tag }) = (&FILES[place], &SERVED[place]);
     let is_known = asked.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    let mut response = Response::new(match is_known {
-        true => Body::empty(),
-        false => Body::from(bytes.clone()),
-    });
-    if is_known {
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-    }
-    for (name, value) in [
+    let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(file.kind)),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         // Browsers keep files, and ask each time whether they are the same.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         (header::ETAG, tag.clone()),
-    ] {
-        response.headers_mut().insert(name, value);
+    ];
+    match is_known {
+        true => (StatusCode::NOT_MODIFIED, headers).into_response(),
+        false => (headers, Body::from(bytes.clone())).into_response(),
     }
-    response
 }
 
 /// The tag of a content: its length, and a hash (FNV-1a) that tells versions of a file apart.

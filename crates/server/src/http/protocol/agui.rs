@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -17,8 +18,7 @@ use super::run_updates::{CallEnd, RunUpdate, StreamEnd, StreamedCall, recent};
 use crate::http::guard::problem::Problem;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
 use crate::http::protocol::{
-    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, session_of, stream,
-    with_words,
+    ClientRequest, ProtocolFrame, UpdateEncoder, accept, key_of, run_permit, session_of, stream, with_words,
 };
 use crate::http::rows::exit;
 
@@ -189,7 +189,7 @@ fn known(stored: &Session, invocation: &str, texts: &[Cow<'_, str>]) -> usize {
 
 pub(super) async fn run(
     request: ApiRequest<AppTarget, (), JsonBody<RunAgentInput>>,
-) -> Result<RawResponse, Problem> {
+) -> Result<Response, Problem> {
     let (app, JsonBody(mut input)) = (&request.target.0, request.body);
     let (runner, order) = (app.runner(), input.order()?);
     let permit = run_permit(&request.shared, &request.principal)?;
@@ -198,7 +198,7 @@ pub(super) async fn run(
     let order = without_known(order, runner, &session).await?;
     let reader = accept::<Problem>(permit, &request.principal, runner, session, order).await?;
     let events = AguiEncoder::new(input.thread_id, input.run_id, input.protocol_version);
-    Ok(RawResponse(stream(stream_permit, reader, events)))
+    Ok(stream(stream_permit, reader, events))
 }
 
 /// A message that is open.

@@ -1,6 +1,7 @@
 //! The stream of UI messages of the AI SDK.
 
-use http::{HeaderValue, Response, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use crate::http::app::SessionTarget;
 use crate::http::guard::problem::Problem;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, find_session};
 use crate::http::protocol::{
-    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, stream, with_words,
+    ClientRequest, ProtocolFrame, UpdateEncoder, accept, key_of, run_permit, stream, with_words,
 };
 use crate::http::rows::{RequestRow, exit};
 
@@ -69,9 +70,7 @@ impl UiMessage {
     }
 }
 
-pub(super) async fn chat(
-    request: ApiRequest<AppTarget, (), JsonBody<UiChat>>,
-) -> Result<RawResponse, Problem> {
+pub(super) async fn chat(request: ApiRequest<AppTarget, (), JsonBody<UiChat>>) -> Result<Response, Problem> {
     let (app, JsonBody(chat)) = (&request.target.0, request.body);
     let runner = app.runner();
     if chat.trigger.as_deref() == Some("regenerate-message") {
@@ -95,7 +94,7 @@ pub(super) async fn chat(
         (session, ClientRequest::Decide(decisions, Some(key)), Some(last.id.clone()))
     };
     let reader = accept::<Problem>(permit, &request.principal, runner, session, order).await?;
-    Ok(RawResponse(with_protocol_header(stream(stream_permit, reader, UiPartEncoder::new(message)))))
+    Ok(with_protocol_header(stream(stream_permit, reader, UiPartEncoder::new(message))))
 }
 
 /// The decisions of a message about what waits. A client that sends its message again decides nothing that does: then
@@ -122,22 +121,19 @@ async fn answered_decisions(
     Ok(answered.into_iter().filter(|(id, _)| together.contains(&id.as_str())).collect())
 }
 
-pub(super) async fn resume(request: ApiRequest<SessionTarget>) -> Result<RawResponse, Problem> {
+pub(super) async fn resume(request: ApiRequest<SessionTarget>) -> Result<Response, Problem> {
     let session = request.target.session.clone();
     let Some(reader) = RunReader::attach(request.target.runner(), &session).await? else {
-        let mut response = Response::new(axum::body::Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        return Ok(RawResponse(response));
+        return Ok(StatusCode::NO_CONTENT.into_response());
     };
     let parts = UiPartEncoder::of_message(Some(reader.run().to_owned()));
     let stream_permit = request.shared.stream_permit(&request.principal)?;
-    Ok(RawResponse(with_protocol_header(stream(stream_permit, reader, parts))))
+    Ok(with_protocol_header(stream(stream_permit, reader, parts)))
 }
 
 /// Adds the header by which clients recognise the protocol.
-fn with_protocol_header<T>(mut response: Response<T>) -> Response<T> {
-    response.headers_mut().insert("x-vercel-ai-ui-message-stream", HeaderValue::from_static("v1"));
-    response
+fn with_protocol_header(response: Response) -> Response {
+    ([("x-vercel-ai-ui-message-stream", "v1")], response).into_response()
 }
 
 /// A part that is open.

@@ -17,10 +17,11 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
-use http::{Method, Response, StatusCode};
+use http::Method;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::Value;
@@ -136,17 +137,9 @@ impl ProtocolFrame {
 struct AnyQuery {}
 
 /// A response that a protocol has made itself.
-struct RawResponse(Response<Body>);
-
-impl ApiReply for RawResponse {
-    const STATUS: StatusCode = StatusCode::OK;
-
+impl ApiReply for Response {
     fn shapes(_: &mut SchemaGenerator) -> MediaSchemas {
         vec![("text/event-stream", text_schema()), ("application/json", Schema::default())]
-    }
-
-    fn respond(self) -> Response<Body> {
-        self.0
     }
 }
 
@@ -238,7 +231,7 @@ fn key_of(parts: &[&str]) -> String {
 }
 
 /// A response that streams the updates of a run. It ends with its client, and stops nothing else.
-fn stream(stream_permit: StreamPermit, reader: RunReader, mut encoder: impl UpdateEncoder) -> Response<Body> {
+fn stream(stream_permit: StreamPermit, reader: RunReader, mut encoder: impl UpdateEncoder) -> Response {
     let frames = reader
         .into_stream()
         .map(move |update| encoder.push(&update).iter().map(ProtocolFrame::text).collect::<String>());
@@ -249,14 +242,14 @@ fn stream(stream_permit: StreamPermit, reader: RunReader, mut encoder: impl Upda
 fn event_stream(
     stream_permit: StreamPermit,
     events: impl Stream<Item = String> + Send + 'static,
-) -> Response<Body> {
+) -> Response {
     let StreamPermit { keep_alive, phase, permit, .. } = stream_permit;
     let events = events.take_until(stopped(phase)).boxed();
     let chunks = futures_util::stream::unfold((events, permit), move |(mut events, permit)| async move {
         let chunk = next_chunk(&mut events, keep_alive).await?;
         Some((Ok::<_, Infallible>(chunk), (events, permit)))
     });
-    EventStream(Body::from_stream(chunks)).respond()
+    EventStream(Body::from_stream(chunks)).into_response()
 }
 
 /// Waits until the server has stopped and the last events of its runs are sent: what a stream still follows then is a run

@@ -1,8 +1,9 @@
 //! Chat completions in the form of OpenAI: an app is a model.
 
-use axum::body::Body;
+use axum::Json;
+use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
-use http::{HeaderValue, Response, StatusCode};
+use http::HeaderValue;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -14,10 +15,10 @@ use tokio::sync::oneshot;
 
 use super::run_updates::{RunReader, RunUpdate, StreamEnd};
 use crate::http::guard::problem::Problem;
-use crate::http::operation::reply::{JsonReply, json_response};
+
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, WholeServer};
 use crate::http::protocol::{
-    ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder, accept, key_of, run_permit, stream, with_words,
+    ClientRequest, ProtocolFrame, UpdateEncoder, accept, key_of, run_permit, stream, with_words,
 };
 use crate::http::rows::{RequestRow, exit};
 
@@ -53,13 +54,13 @@ impl Model {
     }
 }
 
-pub(super) async fn models(request: ApiRequest<WholeServer>) -> Result<JsonReply<Models>, Problem> {
+pub(super) async fn models(request: ApiRequest<WholeServer>) -> Result<Json<Models>, Problem> {
     let data = request.shared.apps.keys().map(|name| Model::of(name)).collect();
-    Ok(JsonReply(Models { object: "list", data }))
+    Ok(Json(Models { object: "list", data }))
 }
 
-pub(super) async fn model(request: ApiRequest<AppTarget>) -> Result<JsonReply<Model>, Problem> {
-    Ok(JsonReply(Model::of(request.target.0.name())))
+pub(super) async fn model(request: ApiRequest<AppTarget>) -> Result<Json<Model>, Problem> {
+    Ok(Json(Model::of(request.target.0.name())))
 }
 
 /// A request for a chat completion. What it says of sampling is ignored, since the app has its own settings; what would
@@ -236,7 +237,7 @@ fn is_nothing(value: &Value) -> bool {
 
 pub(super) async fn chat(
     request: ApiRequest<WholeServer, (), JsonBody<ChatCompletion>>,
-) -> Result<RawResponse, Problem> {
+) -> Result<Response, Problem> {
     let key = request.idempotency_key()?;
     let JsonBody(completion) = &request.body;
     completion.check()?;
@@ -283,7 +284,7 @@ pub(super) async fn chat(
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(SESSION, id);
     }
-    Ok(RawResponse(response))
+    Ok(response)
 }
 
 /// Seconds since 1970.
@@ -328,7 +329,7 @@ async fn is_only_of(session: &SessionHandle, id: &InvocationId) -> Result<bool, 
 }
 
 /// The completion of a request without a stream.
-async fn complete(reader: RunReader, encoder: ChunkEncoder) -> Result<Response<Body>, Problem> {
+async fn complete(reader: RunReader, encoder: ChunkEncoder) -> Result<Response, Problem> {
     let mut updates = reader.into_stream().boxed();
     let mut whole = CompletionBuilder::new(encoder);
     while let Some(update) = updates.next().await {
@@ -336,7 +337,7 @@ async fn complete(reader: RunReader, encoder: ChunkEncoder) -> Result<Response<B
             return Err(problem);
         }
         if let Some(completion) = whole.push(&update) {
-            return Ok(json_response(StatusCode::OK, &completion));
+            return Ok(Json(completion).into_response());
         }
     }
     Err(Problem::unavailable("the run was stopped"))

@@ -1,5 +1,6 @@
 //! Apps: what a server has.
 
+use axum::Json;
 use serde_json::Value;
 use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::tools::{Approval, RefusedTool, Tool, Tools};
@@ -8,7 +9,7 @@ use super::model::digest;
 use crate::http::app::App;
 use crate::http::guard::auth::Role;
 use crate::http::guard::problem::Problem;
-use crate::http::operation::reply::{JsonReply, OpenMetrics};
+use crate::http::operation::reply::OpenMetrics;
 use crate::http::operation::request::{ApiRequest, AppTarget, WholeServer};
 use crate::http::rows::{
     AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, RefusedToolRow,
@@ -22,20 +23,20 @@ pub(super) async fn metrics(request: ApiRequest<WholeServer>) -> Result<OpenMetr
     Ok(OpenMetrics(request.shared.metrics.text()))
 }
 
-pub(super) async fn list(request: ApiRequest<WholeServer>) -> Result<JsonReply<Apps>, Problem> {
-    Ok(JsonReply(Apps { apps: request.shared.apps.values().map(|app| row(app)).collect() }))
+pub(super) async fn list(request: ApiRequest<WholeServer>) -> Result<Json<Apps>, Problem> {
+    Ok(Json(Apps { apps: request.shared.apps.values().map(|app| row(app)).collect() }))
 }
 
-pub(super) async fn read(request: ApiRequest<AppTarget>) -> Result<JsonReply<AppDetail>, Problem> {
-    Ok(JsonReply(detail(&request.target.0)))
+pub(super) async fn read(request: ApiRequest<AppTarget>) -> Result<Json<AppDetail>, Problem> {
+    Ok(Json(detail(&request.target.0)))
 }
 
-pub(super) async fn graph(request: ApiRequest<AppTarget>) -> Result<JsonReply<Value>, Problem> {
+pub(super) async fn graph(request: ApiRequest<AppTarget>) -> Result<Json<Value>, Problem> {
     let shape = request.target.0.shape().cloned();
-    shape.map(JsonReply).ok_or_else(|| Problem::no_graph(request.target.0.name()))
+    shape.map(Json).ok_or_else(|| Problem::no_graph(request.target.0.name()))
 }
 
-pub(super) async fn me(request: ApiRequest<WholeServer>) -> Result<JsonReply<MeRow>, Problem> {
+pub(super) async fn me(request: ApiRequest<WholeServer>) -> Result<Json<MeRow>, Problem> {
     let principal = &request.principal;
     let role = match principal.role() {
         Role::Read => "read",
@@ -43,7 +44,7 @@ pub(super) async fn me(request: ApiRequest<WholeServer>) -> Result<JsonReply<MeR
         Role::Administer => "administer",
     };
     let (user, name) = (principal.user().to_string(), principal.name().to_owned());
-    Ok(JsonReply(MeRow { user, name, role }))
+    Ok(Json(MeRow { user, name, role }))
 }
 
 fn detail(app: &App) -> AppDetail {

@@ -1,13 +1,14 @@
 //! Labels on versions, and the forks of a session.
 
-use http::HeaderMap;
+use axum::Json;
+use axum::response::NoContent;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_session_scopes::{Label, LabelVersion, ListForks, ReadLabels, SessionStore as _};
 
 use crate::http::app::SessionTarget;
 use crate::http::guard::problem::Problem;
-use crate::http::operation::reply::{JsonReply, NoContent};
+
 use crate::http::operation::request::{ApiRequest, JsonBody, PathParameter, SessionPart};
 
 impl PathParameter for Label {
@@ -32,11 +33,11 @@ struct LabelRow {
     version: u64,
 }
 
-pub(super) async fn labels(request: ApiRequest<SessionTarget>) -> Result<JsonReply<LabelRows>, Problem> {
+pub(super) async fn labels(request: ApiRequest<SessionTarget>) -> Result<Json<LabelRows>, Problem> {
     let SessionTarget { app, session } = &request.target;
     let labels = app.runner().store().labels(ReadLabels::new(session.key().clone())).await?;
     let row = |(label, version): (Label, u64)| LabelRow { label: label.to_string(), version };
-    Ok(JsonReply(LabelRows { labels: labels.into_iter().map(row).collect() }))
+    Ok(Json(LabelRows { labels: labels.into_iter().map(row).collect() }))
 }
 
 /// The version that a label names.
@@ -58,19 +59,19 @@ pub(super) struct LabelSet {
 
 pub(super) async fn set_label(
     request: ApiRequest<SessionPart<Label>, (), JsonBody<Labelled>>,
-) -> Result<JsonReply<LabelSet>, Problem> {
+) -> Result<Json<LabelSet>, Problem> {
     let SessionPart { session: SessionTarget { app, session }, part: label } = request.target;
     let version = request.body.0.version;
     let change = LabelVersion::new(session.key().clone(), label.clone(), version);
     let before = app.runner().store().set_label(change).await?;
-    Ok(JsonReply(LabelSet { label: label.to_string(), version, before }))
+    Ok(Json(LabelSet { label: label.to_string(), version, before }))
 }
 
 pub(super) async fn remove_label(request: ApiRequest<SessionPart<Label>>) -> Result<NoContent, Problem> {
     let SessionPart { session: SessionTarget { app, session }, part: label } = request.target;
     let change = LabelVersion::removal(session.key().clone(), label.clone());
     match app.runner().store().set_label(change).await? {
-        Some(_) => Ok(NoContent(HeaderMap::new())),
+        Some(_) => Ok(NoContent),
         None => Err(Problem::unknown_label(label.as_str())),
     }
 }
@@ -92,7 +93,7 @@ struct ForkRow {
     created: String,
 }
 
-pub(super) async fn forks(request: ApiRequest<SessionTarget>) -> Result<JsonReply<ForkRows>, Problem> {
+pub(super) async fn forks(request: ApiRequest<SessionTarget>) -> Result<Json<ForkRows>, Problem> {
     let SessionTarget { app, session } = &request.target;
     let forks = app.runner().store().forks(ListForks::new(session.key().clone())).await?;
     let forks = forks.into_iter().map(|fork| ForkRow {
@@ -100,5 +101,5 @@ pub(super) async fn forks(request: ApiRequest<SessionTarget>) -> Result<JsonRepl
         version: fork.version,
         created: fork.created.to_string(),
     });
-    Ok(JsonReply(ForkRows { forks: forks.collect() }))
+    Ok(Json(ForkRows { forks: forks.collect() }))
 }

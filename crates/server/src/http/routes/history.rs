@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -23,7 +24,7 @@ use crate::http::loading::page_plan::{
     PAGE_BYTES, PagePlan, reserve_commits, reserve_state, reserve_whole, weight_of_value,
 };
 use crate::http::loading::write_index::{AtVersion, IndexedWrite, VisibleEntries, WriteIndex};
-use crate::http::operation::reply::{CreatedReply, JsonReply};
+use crate::http::operation::reply::CreatedReply;
 use crate::http::operation::request::{ApiRequest, JsonBody, PathParameter, SessionPart, find_session};
 use crate::http::rows::import_mark::check_newest;
 use crate::http::rows::row_builder::{RowBuilder, rows};
@@ -72,7 +73,7 @@ impl EventPageQuery {
 
 pub(super) async fn events(
     request: ApiRequest<SessionTarget, EventPageQuery>,
-) -> Result<JsonReply<EventRows>, Problem> {
+) -> Result<Json<EventRows>, Problem> {
     let (mut after, limit) = (request.query.after(), request.query.limit());
     let held = request.memory.size();
     let mut page = page(&request.target, &request.memory, after, limit).await?;
@@ -91,7 +92,7 @@ pub(super) async fn events(
     }
     let last = events.last().map(|row| row.version);
     let next = last.filter(|last| *last < session.version);
-    Ok(JsonReply(EventRows { events, next, version: session.version, oldest: session.oldest }))
+    Ok(Json(EventRows { events, next, version: session.version, oldest: session.oldest }))
 }
 
 async fn page(
@@ -118,10 +119,10 @@ impl PathParameter for VersionParameter {
 
 pub(super) async fn event(
     request: ApiRequest<SessionPart<VersionParameter>>,
-) -> Result<JsonReply<EventRow>, Problem> {
+) -> Result<Json<EventRow>, Problem> {
     let SessionPart { session, part: VersionParameter(version) } = request.target;
     let row = event_at(&session, version, &request.memory).await?;
-    row.map(JsonReply).ok_or_else(|| Problem::unknown_version(version))
+    row.map(Json).ok_or_else(|| Problem::unknown_version(version))
 }
 
 /// The commit at a version, if it is there.
@@ -147,9 +148,7 @@ pub(super) struct StateQuery {
     origin: bool,
 }
 
-pub(super) async fn state(
-    request: ApiRequest<SessionTarget, StateQuery>,
-) -> Result<JsonReply<StateRow>, Problem> {
+pub(super) async fn state(request: ApiRequest<SessionTarget, StateQuery>) -> Result<Json<StateRow>, Problem> {
     let (runner, key) = (request.target.runner(), request.target.session.key());
     let is_taken = reserve_state(&request.memory, runner, key, request.query.at).await?;
     let session = session_at(&request.target, request.query.at, EventRange::None).await?;
@@ -166,7 +165,7 @@ pub(super) async fn state(
     if !is_taken {
         request.memory.grow(values.values().map(weight_of_value).sum())?;
     }
-    Ok(JsonReply(StateRow { version: session.version, values, origin, changed_elsewhere }))
+    Ok(Json(StateRow { version: session.version, values, origin, changed_elsewhere }))
 }
 
 pub(super) async fn session_at(
@@ -223,9 +222,7 @@ pub(super) struct BlameQuery {
     limit: Option<usize>,
 }
 
-pub(super) async fn blame(
-    request: ApiRequest<SessionTarget, BlameQuery>,
-) -> Result<JsonReply<BlameRow>, Problem> {
+pub(super) async fn blame(request: ApiRequest<SessionTarget, BlameQuery>) -> Result<Json<BlameRow>, Problem> {
     let BlameQuery { key, at: version, before, limit } = request.query;
     let (before, limit) = (before.unwrap_or(u64::MAX), limit.unwrap_or(MOST).clamp(1, MOST));
     let head = head(&request.target, version).await?;
@@ -234,7 +231,7 @@ pub(super) async fn blame(
     let state = state_before(&request.target, &request.memory, head.oldest, blame.writes.first()).await?;
     blame.writes =
         with_values(&request.target, &request.memory, std::mem::take(&mut blame.writes), state).await?;
-    Ok(JsonReply(blame))
+    Ok(Json(blame))
 }
 
 /// The newest writes before a version, without what only their commits have. Those of one commit stay together.
@@ -354,9 +351,7 @@ pub(super) struct DiffQuery {
     to: Option<u64>,
 }
 
-pub(super) async fn diff(
-    request: ApiRequest<SessionTarget, DiffQuery>,
-) -> Result<JsonReply<DiffRow>, Problem> {
+pub(super) async fn diff(request: ApiRequest<SessionTarget, DiffQuery>) -> Result<Json<DiffRow>, Problem> {
     let mut is_taken = true;
     for version in [Some(request.query.from), request.query.to] {
         let (runner, key) = (request.target.runner(), request.target.session.key());
@@ -378,7 +373,7 @@ pub(super) async fn diff(
     if !is_taken {
         request.memory.grow(earlier.values().chain(later.values()).map(weight_of_value).sum())?;
     }
-    Ok(JsonReply(DiffRow {
+    Ok(Json(DiffRow {
         from: before.version,
         to: after.version,
         changed: changed_values(&earlier, &later),
@@ -466,7 +461,7 @@ fn comparison_key(row: &EventRow) -> String {
 
 pub(super) async fn compare(
     request: ApiRequest<SessionTarget, CompareQuery>,
-) -> Result<JsonReply<CompareRow>, Problem> {
+) -> Result<Json<CompareRow>, Problem> {
     let SessionTarget { app, session } = request.target;
     let other = find_session(&app, &request.principal, &request.query.with).await?;
     for session in [&session, &other] {
@@ -484,7 +479,7 @@ pub(super) async fn compare(
         right: there.and_then(|at| of_right.get(at)).map(|row| row.version),
         same,
     };
-    Ok(JsonReply(CompareRow {
+    Ok(Json(CompareRow {
         common: comparison.common,
         aligned: aligned(&said_left, &said_right).into_iter().map(row).collect(),
         left: of_left,
@@ -604,7 +599,7 @@ pub(super) struct StateEdit {
 
 pub(super) async fn edit_state(
     request: ApiRequest<SessionTarget, (), JsonBody<StateEdit>>,
-) -> Result<JsonReply<Changed>, Problem> {
+) -> Result<Json<Changed>, Problem> {
     let key = request.idempotency_key()?;
     let JsonBody(StateEdit { set, unset, expected }) = request.body;
     let mut touched = set.clone();
@@ -631,7 +626,7 @@ pub(super) struct ResultEdit {
 
 pub(super) async fn edit_results(
     request: ApiRequest<SessionTarget, (), JsonBody<ResultEdit>>,
-) -> Result<JsonReply<Changed>, Problem> {
+) -> Result<Json<Changed>, Problem> {
     let key = request.idempotency_key()?;
     let JsonBody(ResultEdit { results, arguments, expected }) = request.body;
     let edit = build_edit(Edit::new().by(request.principal.name()), Map::new(), (results, arguments));
@@ -654,12 +649,12 @@ async fn apply_edit(
     edit: Edit,
     key: Option<String>,
     expected: u64,
-) -> Result<JsonReply<Changed>, Problem> {
+) -> Result<Json<Changed>, Problem> {
     let edit = match key {
         Some(key) => edit.with_idempotency_key(key),
         None => edit,
     };
-    Ok(JsonReply(Changed { version: session.edit(edit).expected_version(expected).await?.version }))
+    Ok(Json(Changed { version: session.edit(edit).expected_version(expected).await?.version }))
 }
 
 /// A rewind.
@@ -681,10 +676,10 @@ pub(super) struct Changed {
 
 pub(super) async fn rewind(
     request: ApiRequest<SessionTarget, (), JsonBody<Rewind>>,
-) -> Result<JsonReply<Changed>, Problem> {
+) -> Result<Json<Changed>, Problem> {
     let JsonBody(Rewind { to, expected }) = request.body;
     let session: &SessionHandle = &request.target.session;
-    Ok(JsonReply(Changed { version: session.rewind_from(expected, to).await? }))
+    Ok(Json(Changed { version: session.rewind_from(expected, to).await? }))
 }
 
 /// The result of a replay.
@@ -702,17 +697,17 @@ pub(super) struct ReplayRow {
     version: Option<u64>,
 }
 
-pub(super) async fn replay(request: ApiRequest<SessionTarget>) -> Result<JsonReply<ReplayRow>, Problem> {
+pub(super) async fn replay(request: ApiRequest<SessionTarget>) -> Result<Json<ReplayRow>, Problem> {
     let runner = request.target.runner();
     reserve_whole(&request.memory, runner, request.target.session.key()).await?;
     let agent = runner.agent();
     match request.target.session.replay(agent).await {
         Ok(runs) => {
             let (first_divergence, invocation, version) = (None, None, None);
-            Ok(JsonReply(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))
+            Ok(Json(ReplayRow { same: true, runs: Some(runs), first_divergence, invocation, version }))
         }
         Err(RunnerError { kind: RunnerErrorKind::Diverged { invocation, version, source, .. }, .. }) => {
-            Ok(JsonReply(ReplayRow {
+            Ok(Json(ReplayRow {
                 same: false,
                 runs: None,
                 first_divergence: Some(source.to_string()),

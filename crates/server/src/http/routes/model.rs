@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use axum::Json;
 use data_encoding::HEXLOWER;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,6 @@ use crate::http::app::SessionTarget;
 use crate::http::guard::problem::Problem;
 use crate::http::loading::page_plan::reserve_whole;
 use crate::http::loading::write_index::{AtVersion, WriteIndex};
-use crate::http::operation::reply::JsonReply;
 use crate::http::operation::request::ApiRequest;
 use crate::http::rows::pricing::dollars;
 use crate::http::rows::{ItemRow, OutputRow, UsageRow, json};
@@ -175,9 +175,7 @@ enum ShownPart {
     Tools,
 }
 
-pub(super) async fn shown(
-    request: ApiRequest<SessionTarget, StepQuery>,
-) -> Result<JsonReply<ModelRow>, Problem> {
+pub(super) async fn shown(request: ApiRequest<SessionTarget, StepQuery>) -> Result<Json<ModelRow>, Problem> {
     let path = request.query.path.as_deref().map(places).transpose()?;
     let session = &request.target.session;
     let version = match request.query.at {
@@ -198,7 +196,7 @@ pub(super) async fn shown(
     let wired = step.run.agent().model().wire_request(&step.run.request());
     let mut row = row(version, step, told.map(|row| (row.path, row.cost)).unwrap_or_default());
     row.set_wire(wired, request.query.wire);
-    Ok(JsonReply(row))
+    Ok(Json(row))
 }
 
 /// The places of a path.
@@ -426,9 +424,7 @@ impl UsageTotal {
     }
 }
 
-pub(super) async fn usage(
-    request: ApiRequest<SessionTarget, UsageQuery>,
-) -> Result<JsonReply<TotalRow>, Problem> {
+pub(super) async fn usage(request: ApiRequest<SessionTarget, UsageQuery>) -> Result<Json<TotalRow>, Problem> {
     let head = head(&request.target, request.query.at).await?;
     let models = request.shared.indexes.read(&request.target, &head, |index| by_model(index, &head)).await?;
     let mut all = UsageTotal::default();
@@ -442,7 +438,7 @@ pub(super) async fn usage(
         usage: of.usage.into(),
         cost: of.cost.map(dollars),
     };
-    Ok(JsonReply(TotalRow {
+    Ok(Json(TotalRow {
         version: head.version,
         currency: "USD",
         replies: all.replies,
@@ -510,9 +506,9 @@ impl From<CachedRequest> for CachedRequestRow {
     }
 }
 
-pub(super) async fn cache(request: ApiRequest<SessionTarget>) -> Result<JsonReply<PromptCacheRow>, Problem> {
+pub(super) async fn cache(request: ApiRequest<SessionTarget>) -> Result<Json<PromptCacheRow>, Problem> {
     let session = &request.target.session;
     reserve_whole(&request.memory, request.target.runner(), session.key()).await?;
     let requests = session.prompt_cache().await?;
-    Ok(JsonReply(PromptCacheRow { requests: requests.into_iter().map(Into::into).collect() }))
+    Ok(Json(PromptCacheRow { requests: requests.into_iter().map(Into::into).collect() }))
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use axum::Json;
+use axum::response::NoContent;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::{Stream, StreamExt as _};
@@ -19,7 +21,7 @@ use super::shared_values::check_shared;
 use crate::http::app::SessionTarget;
 use crate::http::guard::limits::{LimitPermit, Limits};
 use crate::http::guard::problem::Problem;
-use crate::http::operation::reply::{AcceptedReply, EventStream, JsonReply, NoContent};
+use crate::http::operation::reply::{AcceptedReply, EventStream};
 use crate::http::operation::request::{
     ApiRequest, JsonBody, PathParameter, SessionPart, WholeServer, find_session,
 };
@@ -185,7 +187,7 @@ pub(super) fn hold_permit(invocation: Invocation, permit: LimitPermit) -> Accept
 
 pub(super) async fn run(
     request: ApiRequest<SessionTarget, (), JsonBody<NewMessage>>,
-) -> Result<JsonReply<RunRow>, Problem> {
+) -> Result<Json<RunRow>, Problem> {
     let key = request.idempotency_key()?.unwrap_or_else(|| RandomIds.next());
     check_shared(&request.principal, &request.body.0.values)?;
     if request.body.0.when_busy.is_some() {
@@ -194,13 +196,13 @@ pub(super) async fn run(
     let input = request.body.0.into_input(&request.shared.limits)?;
     let _permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
     let report = request.target.session.run_as(key, input).await?;
-    Ok(JsonReply(RunRow::of(report)))
+    Ok(Json(RunRow::of(report)))
 }
 
 pub(super) async fn withdraw(request: ApiRequest<SessionPart<InvocationId>>) -> Result<NoContent, Problem> {
     let SessionPart { session: SessionTarget { session, .. }, part: message } = request.target;
     match session.withdraw(&message).await? {
-        true => Ok(NoContent(HeaderMap::new())),
+        true => Ok(NoContent),
         false => Err(Problem::not_waiting(message.as_str())),
     }
 }
@@ -271,7 +273,7 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D:
 
 pub(super) async fn complete(
     request: ApiRequest<SessionTarget, (), JsonBody<NewOutcome>>,
-) -> Result<JsonReply<Completed>, Problem> {
+) -> Result<Json<Completed>, Problem> {
     let NewOutcome { token, result, error } = request.body.0;
     let outcome = match (result, error) {
         (Some(result), None) => Ok(result),
@@ -289,7 +291,7 @@ pub(super) async fn complete(
     if let Some(invocation) = session.running() {
         hold_permit(invocation, permit);
     }
-    Ok(JsonReply(Completed { version: receipt.version, requests: receipt.requests }))
+    Ok(Json(Completed { version: receipt.version, requests: receipt.requests }))
 }
 
 /// A stored outcome.
@@ -355,9 +357,9 @@ pub(super) struct EndRow {
     exit: Value,
 }
 
-pub(super) async fn abandon(request: ApiRequest<SessionTarget>) -> Result<JsonReply<EndRow>, Problem> {
+pub(super) async fn abandon(request: ApiRequest<SessionTarget>) -> Result<Json<EndRow>, Problem> {
     let outcome = request.target.session.abandon().await?;
-    Ok(JsonReply(EndRow { exit: exit(outcome.exit()) }))
+    Ok(Json(EndRow { exit: exit(outcome.exit()) }))
 }
 
 /// Whether a run was cancelled.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use axum::Json;
+use axum::response::NoContent;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -20,7 +22,7 @@ use crate::http::app::{App, SessionTarget};
 use crate::http::guard::limits::MemoryReservation;
 use crate::http::guard::problem::Problem;
 use crate::http::loading::page_plan::{CommitSizes, PagePlan, reserve_newest};
-use crate::http::operation::reply::{CreatedReply, JsonReply, NoContent};
+use crate::http::operation::reply::CreatedReply;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
 use crate::http::rows::import_mark::ImportedRow;
 use crate::http::rows::session_status::{LastRun, Status};
@@ -49,7 +51,7 @@ pub(super) struct SessionPageQuery {
 
 pub(super) async fn list(
     request: ApiRequest<AppTarget, SessionPageQuery>,
-) -> Result<JsonReply<SessionRows>, Problem> {
+) -> Result<Json<SessionRows>, Problem> {
     let (app, user) = (&request.target.0, request.principal.user());
     let SessionPageQuery { after, limit, q, status, stopped } = request.query;
     let filter = SessionFilter { text: q.map(|text| text.to_lowercase()), status, is_stopped: stopped };
@@ -76,10 +78,7 @@ pub(super) async fn list(
         // Each page of the store is as long as what is left of this one: half a page is enough to end it.
         let is_full = sessions.len() * 2 >= limit || filter == SessionFilter::default();
         if next.is_none() || is_full || looked >= LOOKED {
-            return Ok(JsonReply(SessionRows {
-                sessions,
-                next: next.map(|cursor| cursor.as_str().to_owned()),
-            }));
+            return Ok(Json(SessionRows { sessions, next: next.map(|cursor| cursor.as_str().to_owned()) }));
         }
     }
 }
@@ -219,7 +218,7 @@ pub(super) async fn create(
     Ok(CreatedReply::session(&app, &id, value))
 }
 
-pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<JsonReply<SessionDetail>, Problem> {
+pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<Json<SessionDetail>, Problem> {
     let session = &request.target.session;
     reserve_newest(&request.memory, request.target.runner(), session).await?;
     let stored = session.read_events(EventRange::Last(1)).await?;
@@ -235,7 +234,7 @@ pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<JsonReply
     row.status = Some(Status::decide(session, &stored, &run));
     row.forks = number_of_forks(&request.target.app, session).await?;
     row.imported = ImportedRow::read(session).await?;
-    Ok(JsonReply(SessionDetail {
+    Ok(Json(SessionDetail {
         session: row,
         running: session.running().map(|running| running.id().to_string()),
         unfinished: !matches!(run, LastRun::Ended),
@@ -259,5 +258,5 @@ pub(super) struct DeletionQuery {
 
 pub(super) async fn delete(request: ApiRequest<SessionTarget, DeletionQuery>) -> Result<NoContent, Problem> {
     request.target.session.delete(request.query.user_state).await?;
-    Ok(NoContent(HeaderMap::new()))
+    Ok(NoContent)
 }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::body::Body;
-use http::{HeaderValue, Response, StatusCode, header};
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::header;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,7 @@ use crate::http::guard::limits::Limits;
 use crate::http::guard::problem::Problem;
 use crate::http::guard::strict;
 use crate::http::loading::page_plan::reserve_whole;
-use crate::http::operation::reply::{ApiReply, CreatedReply, MediaSchemas, json_response, text_schema};
+use crate::http::operation::reply::{ApiReply, CreatedReply, MediaSchemas, text_schema};
 use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody, exact_numbers};
 use crate::http::rows::import_mark::{ImportedRow, check_newest, marked, unmarked};
 use crate::http::rows::{ParentRow, SessionRow};
@@ -144,28 +145,22 @@ pub(super) enum ExportReply {
 }
 
 impl ApiReply for ExportReply {
-    const STATUS: StatusCode = StatusCode::OK;
-
     fn shapes(generator: &mut SchemaGenerator) -> MediaSchemas {
         vec![("application/json", generator.subschema_for::<ExportRow>()), ("text/x-rust", text_schema())]
     }
+}
 
-    fn respond(self) -> Response<Body> {
-        let (name, mut response) = match self {
-            ExportReply::Json(row) => {
-                (format!("{}.json", file_name(&row.id)), json_response(Self::STATUS, &row))
-            }
+impl IntoResponse for ExportReply {
+    fn into_response(self) -> Response {
+        let (name, response) = match self {
+            ExportReply::Json(row) => (format!("{}.json", file_name(&row.id)), Json(row).into_response()),
             ExportReply::Test { name, text } => {
-                let mut response = Response::new(Body::from(text));
-                let kind = HeaderValue::from_static("text/x-rust; charset=utf-8");
-                response.headers_mut().insert(header::CONTENT_TYPE, kind);
-                (format!("{}.rs", file_name(&name)), response)
+                let kind = [(header::CONTENT_TYPE, "text/x-rust; charset=utf-8")];
+                (format!("{}.rs", file_name(&name)), (kind, text).into_response())
             }
         };
-        if let Ok(value) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
-            response.headers_mut().insert(header::CONTENT_DISPOSITION, value);
-        }
-        response
+        let disposition = format!("attachment; filename=\"{name}\"");
+        ([(header::CONTENT_DISPOSITION, disposition)], response).into_response()
     }
 }
 

@@ -7,21 +7,20 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
+use http::Method;
 use http::request::Parts;
-use http::{Method, Response};
 use http_body_util::Full;
 use serde::Deserialize;
 use tower_service::Service as _;
 
-use crate::http::app::App;
 use crate::http::guard::access::CallerName;
 use crate::http::guard::auth::{Principal, Role};
 use crate::http::guard::problem::Problem;
 use crate::http::operation::admission::admit;
-use crate::http::operation::path::names;
 use crate::http::operation::request::{read_body, weight_of_json};
 use crate::http::operation::response::{finish, holding};
 use crate::http::state::ServerState;
@@ -35,29 +34,21 @@ struct McpMessage {
 }
 
 /// Adds the routes.
-pub(in crate::http) fn mount(mut router: Router, shared: &Arc<ServerState>) -> Router {
+pub(in crate::http) fn mount(router: Router<Arc<ServerState>>) -> Router<Arc<ServerState>> {
     let methods = MethodFilter::GET.or(MethodFilter::POST).or(MethodFilter::DELETE);
-    for path in ["/mcp", "/mcp/{app}"] {
-        let shared = Arc::clone(shared);
-        let handler = move |request: Request| {
-            let shared = Arc::clone(&shared);
-            async move { answer(&shared, request).await }
-        };
-        router = router.route(path, on(methods, handler));
-    }
-    router
+    ["/mcp", "/mcp/{app}"].into_iter().fold(router, |router, path| router.route(path, on(methods, answer)))
 }
 
-async fn answer(shared: &Arc<ServerState>, request: Request) -> Response<Body> {
+async fn answer(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
     let foreign = shared.rules.allowed_origin(request.headers());
     let (parts, body) = request.into_parts();
-    let admitted = admit(shared, &parts, Role::Act).await;
+    let admitted = admit(&shared, &parts, Role::Act).await;
     let caller = admitted.as_ref().ok().map(|principal| CallerName(principal.name().to_owned()));
     let answered = match admitted {
-        Ok(principal) => serve(shared, &principal, parts, body).await,
+        Ok(principal) => serve(&shared, &principal, parts, body).await,
         Err(problem) => Err(problem),
     };
-    let mut response = answered.unwrap_or_else(Problem::into_response);
+    let mut response = answered.into_response();
     if let Some(caller) = caller {
         response.extensions_mut().insert(caller);
     }
@@ -70,12 +61,13 @@ async fn serve(
     principal: &Principal,
     mut parts: Parts,
     body: Body,
-) -> Result<Response<Body>, Problem> {
-    let app = app(shared, &mut parts).await?;
+) -> Result<Response, Problem> {
+    let several = || Problem::invalid("path", "the server has several apps: use /mcp/{app}");
+    let app = shared.app_of(&mut parts).await?.ok_or_else(several)?;
     let memory = shared.usage.memory(principal.user(), &shared.limits);
     let body = Bytes::from(read_body(shared, &memory, body, shared.limits.body).await?);
     memory.grow(weight_of_json(&body))?;
-    let mut service = shared.mcp.of(&app, principal).await;
+    let mut service = shared.mcp.of(app, principal).await;
     let stream = match parts.method {
         Method::GET => {
             let permit = shared.usage.stream_permit(principal.user(), &shared.limits)?;
@@ -117,15 +109,4 @@ async fn admit_message(
         _ => {}
     }
     Ok(())
-}
-
-async fn app(shared: &ServerState, parts: &mut Parts) -> Result<Arc<App>, Problem> {
-    let names = names(parts).await?;
-    let mut apps = shared.apps.values();
-    let app = match (names.get("app"), apps.next(), apps.next()) {
-        (Some(name), ..) => shared.apps.get(name).ok_or_else(|| Problem::unknown_app(name))?,
-        (None, Some(only), None) => only,
-        (None, ..) => return Err(Problem::invalid("path", "the server has several apps: use /mcp/{app}")),
-    };
-    Ok(Arc::clone(app))
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, HttpBody as _};
-use axum::extract::Request;
+use axum::body::HttpBody as _;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{Method, StatusCode, header};
 
 use super::Server;
 use crate::http::guard::access::{CallerName, logged};
@@ -33,56 +34,30 @@ impl Server {
         for operation in operations() {
             let path = format!("{}{}", operation.base, operation.path);
             let filter = MethodFilter::try_from(operation.method.clone()).unwrap_or(MethodFilter::GET);
-            let (shared, operation) = (Arc::clone(&self.shared), Arc::new(operation));
-            let handler = move |request: Request| {
-                let (shared, operation) = (Arc::clone(&shared), Arc::clone(&operation));
-                async move { answer(shared, Some(&operation), request).await }
-            };
+            let operation = Arc::new(operation);
+            let handler = move |State(shared), request| answer(shared, Some(Arc::clone(&operation)), request);
             router = router.route(&path, on(filter, handler));
         }
-        let health = |shared: Arc<ServerState>| {
-            move |request: Request| {
-                let shared = Arc::clone(&shared);
-                async move { answer_public(&shared, &request) }
-            }
-        };
         for path in PUBLIC.into_iter().chain(studio::paths()) {
-            router = router.route(path, on(MethodFilter::GET, health(Arc::clone(&self.shared))));
+            router = router.route(path, on(MethodFilter::GET, answer_public));
         }
         #[cfg(feature = "mcp")]
-        let router = super::mcp_endpoint::mount(router, &self.shared);
-        let router = protocol::mount_cards(router, &self.shared);
-        let router = match &self.shared.adk_web {
-            Some(_) => self.with_adk_web(router),
-            None => router,
-        };
-        let (shared, other) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
-        let router = router
-            .method_not_allowed_fallback(move |request: Request| {
-                let shared = Arc::clone(&shared);
-                async move { not_allowed(shared, request).await }
-            })
-            .fallback(move |request: Request| {
-                let shared = Arc::clone(&other);
-                async move { answer(shared, None, request).await }
-            });
+        let mut router = super::mcp_endpoint::mount(router);
+        if self.shared.adk_web.is_some() {
+            for path in [ADK_WEB.to_owned(), format!("{ADK_WEB}{{*path}}")] {
+                router = router.route(&path, on(MethodFilter::GET, adk_web));
+            }
+        }
+        let router = protocol::mount_cards(router)
+            .method_not_allowed_fallback(not_allowed)
+            .fallback(|State(shared), request| answer(shared, None, request))
+            .with_state(Arc::clone(&self.shared));
         match self.shared.access.clone() {
             None => router,
             Some(log) => router.layer(axum::middleware::from_fn(move |request, next| {
                 logged(Arc::clone(&log), request, next)
             })),
         }
-    }
-
-    /// Adds the page of adk-web.
-    fn with_adk_web(&self, router: Router) -> Router {
-        let shared = Arc::clone(&self.shared);
-        let page = move |request: Request| {
-            let shared = Arc::clone(&shared);
-            async move { adk_web(&shared, &request) }
-        };
-        let router = router.route(ADK_WEB, on(MethodFilter::GET, page.clone()));
-        router.route(&format!("{ADK_WEB}{{*path}}"), on(MethodFilter::GET, page))
     }
 }
 
@@ -96,18 +71,20 @@ pub(super) fn operations() -> Vec<ApiOperation> {
 /// Paths without authentication, for requests that name the host: their contents are not secret.
 const PUBLIC: [&str; 3] = ["/healthz", "/readyz", "/api/v1/openapi.json"];
 
-fn answer_public(shared: &ServerState, request: &Request) -> Response<Body> {
+async fn answer_public(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
     let response = match shared.rules.admit_host(request.headers()) {
         Err(denied) => Problem::denied(denied).into_response(),
         Ok(()) => match request.uri().path() {
-            "/healthz" => text(StatusCode::OK, "ok\n"),
+            "/healthz" => "ok\n".into_response(),
             // NOTE: The store is not asked: all processes share it, so that a failing probe would take all of them out of
             // rotation (docs/decisions/server.md).
             "/readyz" if *shared.phase.borrow() != ServerPhase::Serving => {
-                text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+                (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response()
             }
-            "/readyz" => text(StatusCode::OK, "ready\n"),
-            "/api/v1/openapi.json" => typed(StatusCode::OK, "application/json", shared.openapi()),
+            "/readyz" => "ready\n".into_response(),
+            "/api/v1/openapi.json" => {
+                ([(header::CONTENT_TYPE, "application/json")], shared.openapi()).into_response()
+            }
             path => studio::answer(path, request.headers()),
         },
     };
@@ -115,7 +92,7 @@ fn answer_public(shared: &ServerState, request: &Request) -> Response<Body> {
 }
 
 /// A file of the page of adk-web. It is not a secret: its requests are authenticated.
-fn adk_web(shared: &ServerState, request: &Request) -> Response<Body> {
+async fn adk_web(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
     let path = request.uri().path().strip_prefix(ADK_WEB).unwrap_or_default();
     let file = || shared.adk_web.as_ref().and_then(|bundle| bundle.file(path));
     let response = match shared.rules.admit_host(request.headers()) {
@@ -133,23 +110,13 @@ impl ServerState {
     }
 }
 
-fn text(status: StatusCode, text: &'static str) -> Response<Body> {
-    typed(status, "text/plain; charset=utf-8", text)
-}
-
-fn typed(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response<Body> {
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
-
 /// Answers a request: the rules first, then who sends it, then what it may do. Without an operation, the path is unknown.
 async fn answer(
     shared: Arc<ServerState>,
-    operation: Option<&ApiOperation>,
+    operation: Option<Arc<ApiOperation>>,
     request: Request,
-) -> Response<Body> {
+) -> Response {
+    let operation = operation.as_deref();
     let (metrics, foreign) = (shared.metrics.clone(), shared.rules.allowed_origin(request.headers()));
     let (parts, body) = request.into_parts();
     let needs = operation.map_or(Role::Read, |operation| operation.needs);
@@ -163,7 +130,7 @@ async fn answer(
             execute(shared, operation, principal, Request::from_parts(parts, body)).await
         }
     };
-    let mut response = answered.unwrap_or_else(|problem| problem.in_form(form).into_response());
+    let mut response = answered.map_err(|problem| problem.in_form(form)).into_response();
     if let Some(caller) = caller {
         response.extensions_mut().insert(caller);
     }
@@ -177,7 +144,7 @@ async fn execute(
     operation: &ApiOperation,
     principal: Principal,
     request: Request,
-) -> Result<Response<Body>, Problem> {
+) -> Result<Response, Problem> {
     // NOTE: A replay changes nothing, although it is a POST.
     let is_read = operation.method == Method::GET || operation.id == "replay";
     let timeout = shared.limits.heavy_timeout;
@@ -209,13 +176,13 @@ async fn execute(
 }
 
 /// A known path with an unknown method; or a browser that asks first, for a page of an allowed origin.
-async fn not_allowed(shared: Arc<ServerState>, request: Request) -> Response<Body> {
+async fn not_allowed(State(shared): State<Arc<ServerState>>, request: Request) -> Response {
     let foreign = shared.rules.allowed_origin(request.headers());
     let (parts, _) = request.into_parts();
     let is_preflight = foreign.is_some() && parts.method == Method::OPTIONS;
     let response = match shared.rules.admit_host(&parts.headers) {
         Err(denied) => Problem::denied(denied).into_response(),
-        Ok(()) if is_preflight => text(StatusCode::NO_CONTENT, ""),
+        Ok(()) if is_preflight => (StatusCode::NO_CONTENT, "").into_response(),
         Ok(()) => match authenticate(&shared, &parts).await {
             Err(problem) => problem.into_response(),
             Ok(_) => Problem::method().into_response(),

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use http::{Method, Request, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::http::app::App;
 use crate::http::metrics::Metrics;
-use crate::http::operation::reply::{ApiReply as _, OpenMetrics};
+use crate::http::operation::reply::OpenMetrics;
 
 /// Limits the connections served at once, and the duration of each: a reader of metrics needs less.
 const AT_ONCE: usize = 16;
@@ -83,22 +83,13 @@ async fn answer(stream: TcpStream, metrics: Metrics, app: Arc<App>) -> Result<()
     http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service).await
 }
 
-fn answered(request: &Request<Incoming>, metrics: &Metrics, app: &App) -> Response<Body> {
-    let refused = |status: StatusCode| {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = status;
-        response
-    };
+fn answered(request: &Request<Incoming>, metrics: &Metrics, app: &App) -> Response {
     match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
             metrics.load(app.name(), app.runner().load());
-            OpenMetrics(metrics.text()).respond()
+            OpenMetrics(metrics.text()).into_response()
         }
-        (_, "/metrics") => {
-            let mut response = refused(StatusCode::METHOD_NOT_ALLOWED);
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            response
-        }
-        _ => refused(StatusCode::NOT_FOUND),
+        (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")]).into_response(),
+        _ => StatusCode::NOT_FOUND.into_response(),
     }
 }

@@ -8,8 +8,8 @@ mod updates;
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use http::{Response, StatusCode};
+use axum::Json;
+use axum::response::{IntoResponse as _, Response};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -28,11 +28,10 @@ use crate::http::guard::auth::Role;
 use crate::http::guard::problem::Problem;
 use crate::http::guard::strict;
 use crate::http::loading::page_plan::{reserve_commits, weight_of_value};
-use crate::http::operation::reply::json_response;
 use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody};
 use crate::http::protocol::a2a::task::{TaskState, tasks};
 use crate::http::protocol::{
-    AnyQuery, ClientRequest, ProtocolFrame, RawResponse, accept, event_stream, run_permit, stream,
+    AnyQuery, ClientRequest, ProtocolFrame, accept, event_stream, run_permit, stream,
 };
 use crate::http::rows::session_status::LastRun;
 
@@ -175,22 +174,22 @@ impl RequestBody for RpcBody {
 
 type A2aRequest = ApiRequest<AppTarget, AnyQuery, RpcBody>;
 
-pub(super) async fn call(mut call: A2aRequest) -> Result<RawResponse, Problem> {
+pub(super) async fn call(mut call: A2aRequest) -> Result<Response, Problem> {
     let app = Arc::clone(&call.target.0);
     let request = call.body.0.take();
     let Some((request, id)) = request.and_then(|request| request.id().map(|id| (request, id))) else {
         let fault = RpcError::new(-32600, "INVALID_REQUEST", "expected a JSON-RPC request");
-        return Ok(RawResponse(error_response(&Value::Null, &fault)));
+        return Ok(error_response(&Value::Null, &fault));
     };
     let version =
         call.headers.get("a2a-version").and_then(|version| version.to_str().ok()).unwrap_or_default();
     if version != VERSION && !version.starts_with("1.0.") {
         let words = format!("unsupported version `{version}`: expected the header `A2A-Version: {VERSION}`");
-        return Ok(RawResponse(error_response(&id, &RpcError::new(-32009, "VERSION_NOT_SUPPORTED", words))));
+        return Ok(error_response(&id, &RpcError::new(-32009, "VERSION_NOT_SUPPORTED", words)));
     }
     match dispatch(&call, &app, &request, &id).await {
-        Ok(response) => Ok(RawResponse(response)),
-        Err(MethodError::Rpc(fault)) => Ok(RawResponse(error_response(&id, &fault))),
+        Ok(response) => Ok(response),
+        Err(MethodError::Rpc(fault)) => Ok(error_response(&id, &fault)),
         Err(MethodError::Problem(problem)) => Err(problem),
     }
 }
@@ -200,7 +199,7 @@ async fn dispatch(
     app: &App,
     asked: &RpcCall,
     id: &Value,
-) -> Result<Response<Body>, MethodError> {
+) -> Result<Response, MethodError> {
     if !call.principal.may(asked.needs()) {
         return Err(Problem::forbidden(asked.needs()).into());
     }
@@ -232,11 +231,11 @@ async fn dispatch(
             );
         }
     };
-    Ok(json_response(StatusCode::OK, &updates::response(id, &result)))
+    Ok(Json(updates::response(id, &result)).into_response())
 }
 
-fn error_response(id: &Value, fault: &RpcError) -> Response<Body> {
-    json_response(StatusCode::OK, &json!({"jsonrpc": "2.0", "id": id, "error": fault.to_json()}))
+fn error_response(id: &Value, fault: &RpcError) -> Response {
+    Json(json!({"jsonrpc": "2.0", "id": id, "error": fault.to_json()})).into_response()
 }
 
 fn no_push() -> RpcError {
@@ -394,7 +393,7 @@ async fn send_streaming(
     app: &App,
     id: Value,
     params: &Value,
-) -> Result<Response<Body>, MethodError> {
+) -> Result<Response, MethodError> {
     let stream_permit = call.shared.stream_permit(&call.principal)?;
     let (task, session, reader) = begin(call, app, params).await?;
     // What the task had before: after a decision, or when the message was sent again.
@@ -407,12 +406,7 @@ async fn send_streaming(
     Ok(stream(stream_permit, reader, updates))
 }
 
-async fn subscribe(
-    call: &A2aRequest,
-    app: &App,
-    id: Value,
-    params: &Value,
-) -> Result<Response<Body>, MethodError> {
+async fn subscribe(call: &A2aRequest, app: &App, id: Value, params: &Value) -> Result<Response, MethodError> {
     let stream_permit = call.shared.stream_permit(&call.principal)?;
     let (task, session) = find_task(call, app, params).await?;
     let reader = RunReader::attach(app.runner(), &session).await?;

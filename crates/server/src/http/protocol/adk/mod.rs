@@ -5,11 +5,12 @@
 
 mod events;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Json;
+use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
-use http::{Method, StatusCode};
+use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -29,14 +30,13 @@ use crate::http::guard::limits::MemoryReservation;
 use crate::http::guard::problem::Problem;
 use crate::http::loading::page_plan::{PagePlan, reserve_state, reserve_whole, weight_of_value};
 use crate::http::operation::ApiOperation;
-use crate::http::operation::reply::{JsonReply, json_response};
+
 use crate::http::operation::request::{
-    ApiRequest, AppTarget, JsonBody, PathTarget, WholeServer, find_session,
+    ApiRequest, AppTarget, JsonBody, NamedPath, PathTarget, WholeServer, find_session,
 };
 use crate::http::protocol::adk::events::{CONFIRMATION, METADATA, WrittenValues};
 use crate::http::protocol::{
-    AnyQuery, ClientRequest, ProtocolFrame, RawResponse, UpdateEncoder as _, accept, run_permit, stream,
-    with_words,
+    AnyQuery, ClientRequest, ProtocolFrame, UpdateEncoder as _, accept, run_permit, stream, with_words,
 };
 use crate::http::routes::check_shared;
 use crate::http::rows::session_status::LastRun;
@@ -149,43 +149,35 @@ struct UserSessionTarget {
 }
 
 impl PathTarget for UserTarget {
-    async fn find(
-        shared: &Arc<ServerState>,
-        principal: &Principal,
-        names: &HashMap<String, String>,
-    ) -> Result<Self, Problem> {
-        let AppTarget(app) = AppTarget::find(shared, principal, names).await?;
-        let user = names.get("user").cloned().unwrap_or_default();
-        Ok(UserTarget { app, user, session: names.get("session").cloned() })
+    async fn find(path: NamedPath<'_>) -> Result<Self, Problem> {
+        let AppTarget(app) = AppTarget::find(path).await?;
+        let session = Some(path.get("session")).filter(|id| !id.is_empty());
+        Ok(UserTarget { app, user: path.get("user").to_owned(), session: session.map(str::to_owned) })
     }
 }
 
 impl PathTarget for UserSessionTarget {
-    async fn find(
-        shared: &Arc<ServerState>,
-        principal: &Principal,
-        names: &HashMap<String, String>,
-    ) -> Result<Self, Problem> {
-        let within = SessionTarget::find(shared, principal, names).await?;
-        Ok(UserSessionTarget { within, user: names.get("user").cloned().unwrap_or_default() })
+    async fn find(path: NamedPath<'_>) -> Result<Self, Problem> {
+        let within = SessionTarget::find(path).await?;
+        Ok(UserSessionTarget { within, user: path.get("user").to_owned() })
     }
 }
 
-async fn list_apps(request: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Vec<String>>, Problem> {
-    Ok(JsonReply(request.shared.apps.keys().cloned().collect()))
+async fn list_apps(request: ApiRequest<WholeServer, AnyQuery>) -> Result<Json<Vec<String>>, Problem> {
+    Ok(Json(request.shared.apps.keys().cloned().collect()))
 }
 
-async fn version(_: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
+async fn version(_: ApiRequest<WholeServer, AnyQuery>) -> Result<Json<Value>, Problem> {
     let language = env!("CARGO_PKG_RUST_VERSION");
-    Ok(JsonReply(json!({"version": VERSION, "language": "rust", "language_version": language})))
+    Ok(Json(json!({"version": VERSION, "language": "rust", "language_version": language})))
 }
 
 /// The page asks its user to send data to its makers, unless that is off.
-async fn telemetry(_: ApiRequest<WholeServer, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
-    Ok(JsonReply(json!({"telemetry": false})))
+async fn telemetry(_: ApiRequest<WholeServer, AnyQuery>) -> Result<Json<Value>, Problem> {
+    Ok(Json(json!({"telemetry": false})))
 }
 
-async fn list(request: ApiRequest<UserTarget, AnyQuery>) -> Result<JsonReply<Vec<Value>>, Problem> {
+async fn list(request: ApiRequest<UserTarget, AnyQuery>) -> Result<Json<Vec<Value>>, Problem> {
     let UserTarget { app, user, .. } = &request.target;
     let sessions = ListSessions::new(app.name(), request.principal.user().as_str())?.limit(LISTED);
     let page = app.runner().store().list(sessions).await?;
@@ -203,7 +195,7 @@ async fn list(request: ApiRequest<UserTarget, AnyQuery>) -> Result<JsonReply<Vec
             rows.push(row);
         }
     }
-    Ok(JsonReply(rows))
+    Ok(Json(rows))
 }
 
 /// A session as it is now, with its values.
@@ -243,7 +235,7 @@ struct AdkSession {
 
 async fn create(
     request: ApiRequest<UserTarget, AnyQuery, JsonBody<AdkSession>>,
-) -> Result<JsonReply<Value>, Problem> {
+) -> Result<Json<Value>, Problem> {
     let (UserTarget { app, user, session }, JsonBody(new)) = (request.target, request.body);
     let mut values = new.state.unwrap_or_default();
     let title = values.remove(METADATA);
@@ -251,11 +243,11 @@ async fn create(
     let id = session.or(new.session_id).unwrap_or_else(|| RandomIds.next());
     let created = app.runner().create(request.principal.user().as_str(), id, Value::Object(values)).await?;
     let stored = read_session(app.runner(), &created, EventRange::None).await?;
-    Ok(JsonReply(session_json(&user, &stored, title.as_ref())))
+    Ok(Json(session_json(&user, &stored, title.as_ref())))
 }
 
-async fn read(request: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
-    with_events(&request.target, &request.memory).await.map(JsonReply)
+async fn read(request: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<Json<Value>, Problem> {
+    with_events(&request.target, &request.memory).await.map(Json)
 }
 
 async fn with_events(target: &UserSessionTarget, memory: &MemoryReservation) -> Result<Value, Problem> {
@@ -287,7 +279,7 @@ struct AdkValues {
 
 async fn update(
     request: ApiRequest<UserSessionTarget, AnyQuery, JsonBody<AdkValues>>,
-) -> Result<JsonReply<Value>, Problem> {
+) -> Result<Json<Value>, Problem> {
     let JsonBody(AdkValues { state_delta: mut values }) = request.body;
     values.remove(METADATA);
     check_shared(&request.principal, &values)?;
@@ -296,12 +288,12 @@ async fn update(
         let edit = values.into_iter().fold(edit, |edit, (key, value)| edit.set(key, value));
         request.target.within.session.edit(edit).await?;
     }
-    with_events(&request.target, &request.memory).await.map(JsonReply)
+    with_events(&request.target, &request.memory).await.map(Json)
 }
 
-async fn delete(request: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<JsonReply<Value>, Problem> {
+async fn delete(request: ApiRequest<UserSessionTarget, AnyQuery>) -> Result<Json<Value>, Problem> {
     request.target.within.session.delete(false).await?;
-    Ok(JsonReply(Value::Null))
+    Ok(Json(Value::Null))
 }
 
 /// A message of an ADK client, or answers to confirmations.
@@ -347,7 +339,7 @@ struct AdkAnswer {
     response: Value,
 }
 
-async fn run(request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<RawResponse, Problem> {
+async fn run(request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<Response, Problem> {
     let (reader, mut encoder) = begin(&request.shared, &request.principal, request.body.0).await?;
     let (mut updates, mut events) = (reader.into_stream().boxed(), Vec::new());
     while let Some(update) = updates.next().await {
@@ -356,15 +348,13 @@ async fn run(request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Re
         }
         events.extend(encoder.push(&update).into_iter().filter_map(ProtocolFrame::into_json));
     }
-    Ok(RawResponse(json_response(StatusCode::OK, &events)))
+    Ok(Json(events).into_response())
 }
 
-async fn run_sse(
-    request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>,
-) -> Result<RawResponse, Problem> {
+async fn run_sse(request: ApiRequest<WholeServer, AnyQuery, JsonBody<AdkRun>>) -> Result<Response, Problem> {
     let stream_permit = request.shared.stream_permit(&request.principal)?;
     let (reader, encoder) = begin(&request.shared, &request.principal, request.body.0).await?;
-    Ok(RawResponse(stream(stream_permit, reader, encoder)))
+    Ok(stream(stream_permit, reader, encoder))
 }
 
 /// Accepts a message or decisions.
