@@ -289,6 +289,13 @@ pub(crate) enum CliCommand {
         /// Start the MCP servers of the agents as well, and list their tools that cannot be offered, each with the reason.
         #[arg(long)]
         servers: bool,
+        /// Compare each agent with the unfinished runs of all users in the store as well: which of them it continues, and
+        /// which change touches which call. Exit status 1 if it does not continue one.
+        #[arg(long)]
+        runs: bool,
+        /// The SQLite file with the sessions, for `--runs`; in the user's data folder by default.
+        #[arg(long, value_name = "FILE", env = "STEPFOLD_STORE", requires = "runs")]
+        store: Option<PathBuf>,
     },
     /// List the resources and prompts of the agent's MCP servers, or read one of them.
     Resources {

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
-use stepfold::runner::{RunnerBuilder, RunnerError, RunnerErrorKind};
+use stepfold::runner::{RunnerBuilder, RunnerError, RunnerErrorKind, WhenChanged};
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
     AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
@@ -62,12 +62,14 @@ pub(crate) struct LoadedAgent {
     pub(crate) shape: Option<Value>,
     /// The prices of its models.
     pub(crate) prices: Prices,
+    /// The handling of unfinished runs after a change of the file.
+    pub(crate) when_changed: WhenChanged,
 }
 
 impl LoadedAgent {
     pub(crate) fn read(path: &Path, models: &ModelSource<'_>) -> anyhow::Result<Self> {
         let file = AgentFile::read(path)??;
-        let (migrations, prices) = (file.migrations(), file.prices());
+        let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
@@ -86,7 +88,7 @@ impl LoadedAgent {
         // NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
         AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
         let schema = session_schema(agent.schema(), migrations);
-        Ok(LoadedAgent { agent, schema, speakers, shape, prices })
+        Ok(LoadedAgent { agent, schema, speakers, shape, prices, when_changed })
     }
 }
 
@@ -137,6 +139,13 @@ impl CommandContext {
         CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open, None)
     }
 
+    /// Opens the agent with the model that its file names, which is never called, and the store, read-only.
+    pub(crate) fn for_check(target: &SessionArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_read_only(target, path);
+        let models = (ModelSource::Checked, ModelSource::none().1);
+        CommandContext::open(target, None, BusyPolicy::default(), models, open, None)
+    }
+
     /// Opens the agent with a model, read-only: for a command that shows the request to the model.
     pub(crate) fn for_read_with_model(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
         let open = |path: &Path| open_read_only(target, path);
@@ -173,7 +182,8 @@ impl CommandContext {
         open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
-        let LoadedAgent { agent, schema, speakers, prices, .. } = LoadedAgent::read(&target.agent, &models)?;
+        let LoadedAgent { agent, schema, speakers, prices, when_changed, .. } =
+            LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let runner = with_metrics(with_traces(Runner::builder(agent, store)), metrics)
@@ -182,6 +192,7 @@ impl CommandContext {
             // to expire.
             .process_worker()
             .when_claimed(when_claimed.into())
+            .when_changed(when_changed)
             // NOTE: Queued messages are for the process that sent them: its model and its terminal.
             .leave_inbox()
             .build();

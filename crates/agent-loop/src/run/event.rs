@@ -506,6 +506,28 @@ impl Event {
 }
 
 impl EventKind {
+    /// The changes of an agent that an [upgrade](EventKind::Upgraded) records, in words; `None` of other kinds.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::EventKind;
+    ///
+    /// let stored = r#"{"upgraded": {"from": "a1", "to": "b2", "changes": [{"part": "instructions", "kind": "changed"}]}}"#;
+    /// let kind: EventKind = serde_json::from_str(stored)?;
+    /// assert_eq!(kind.upgrade().unwrap(), "agent changed: instructions changed");
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn upgrade(&self) -> Option<String> {
+        let EventKind::Upgraded { changes, asked, .. } = self else { return None };
+        let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+        let asked = match asked.len() {
+            0 => "",
+            1 => "; 1 approval is asked again",
+            _ => "; approvals are asked again",
+        };
+        Some(format!("agent changed: {}{asked}", changes.join("; ")))
+    }
+
     /// Why a request was [narrowed](EventKind::Narrowed), and what it leaves out, in words; `None` of other kinds.
     ///
     /// # Examples

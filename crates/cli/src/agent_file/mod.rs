@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde_json::Map;
 use stepfold::prelude::*;
+use stepfold::runner::WhenChanged;
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
@@ -50,6 +51,13 @@ impl FileContent {
         match self {
             FileContent::Agent(form) => &form.prices,
             FileContent::Graph(form) => &form.prices,
+        }
+    }
+
+    fn when_changed(&self) -> WhenChanged {
+        match self {
+            FileContent::Agent(form) => form.when_changed.into(),
+            FileContent::Graph(form) => form.when_changed.into(),
         }
     }
 }
@@ -173,6 +181,11 @@ impl AgentFile {
         };
         let migrated = state.iter().filter(|(_, key)| !key.migrate.is_empty());
         migrated.map(|(name, key)| (name.to_owned(), key.migrate.clone())).collect()
+    }
+
+    /// The handling of unfinished runs after a change of the file.
+    pub(crate) fn when_changed(&self) -> WhenChanged {
+        self.content.as_ref().map(FileContent::when_changed).unwrap_or_default()
     }
 
     /// The prices of its models.

@@ -5,6 +5,7 @@ mod branches;
 mod cache;
 mod chat;
 mod check;
+mod check_runs;
 mod demo;
 mod draw;
 mod history;
@@ -100,7 +101,13 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         CliCommand::Result { command: ResultCommand::Set { target, error, call, result } } => {
             state::set_result(target, call, result, *error, json).await
         }
-        CliCommand::Check { agents, servers } => Ok(Box::pin(check::check(agents, *servers, json)).await),
+        CliCommand::Check { agents, servers, runs, store } => {
+            let checked = Box::pin(check::check(agents, *servers, json)).await;
+            match (runs, &checked) {
+                (true, CommandEnding::Done) => check_runs::check_runs(agents, store.as_deref(), json).await,
+                _ => Ok(checked),
+            }
+        }
         CliCommand::Resources { agent, read, arguments } => {
             Box::pin(resources::resources(agent, read.as_deref(), arguments, json)).await
         }

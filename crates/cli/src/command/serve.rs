@@ -169,7 +169,8 @@ fn apps(
     let mut names = BTreeSet::new();
     let mut apps = Vec::new();
     for path in agents {
-        let LoadedAgent { agent, schema, shape, prices, .. } = LoadedAgent::read(path, &models)?;
+        let LoadedAgent { agent, schema, shape, prices, when_changed, .. } =
+            LoadedAgent::read(path, &models)?;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
             return Err(UsageError(words).into());
@@ -178,6 +179,7 @@ fn apps(
         let runner = with_traces(Runner::builder(agent, store.clone()))
             .schema(schema)
             .process_worker()
+            .when_changed(when_changed)
             .observe(move |_| observer.clone())
             .build();
         let app = App::from(runner).prices(prices);

@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use stepfold::runner::WhenChanged;
 use stepfold::state_core::chat::Price;
 use stepfold::tools::Effect;
 
@@ -73,6 +74,31 @@ pub(crate) struct AgentFileForm {
     pub(crate) params: ParamsForm,
     /// The prices of models, by name: the server computes the costs of steps from them.
     pub(crate) prices: NamedValues<PriceForm>,
+    /// The handling of unfinished runs of this file after a change of it.
+    pub(crate) when_changed: ChangedForm,
+}
+
+/// The handling of an unfinished run whose agent has changed since.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ChangedForm {
+    /// Refuse every change.
+    Refuse,
+    /// Continue where nothing that is open in the run depends on the change, else refuse and say why.
+    #[default]
+    Compatible,
+    /// Continue, whatever has changed.
+    Always,
+}
+
+impl From<ChangedForm> for WhenChanged {
+    fn from(form: ChangedForm) -> Self {
+        match form {
+            ChangedForm::Refuse => WhenChanged::Refuse,
+            ChangedForm::Compatible => WhenChanged::Compatible,
+            ChangedForm::Always => WhenChanged::Always,
+        }
+    }
 }
 
 /// Values by name, in the order of the file.

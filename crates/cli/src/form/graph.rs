@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::agent::{AgentFileForm, EffectForm, NamedValues, PriceForm, ProgramForm, StateKeyForm, TimeSpan};
+use super::agent::{
+    AgentFileForm, ChangedForm, EffectForm, NamedValues, PriceForm, ProgramForm, StateKeyForm, TimeSpan,
+};
 use super::by_type::by_type;
 
 by_type!(AgentForm, "string or object", text => AgentForm::File, table => AgentForm::Inline);
@@ -44,6 +46,8 @@ pub(crate) struct GraphForm {
     pub(crate) ask_when_uncertain: bool,
     /// The prices of models, by name, also of its agents: the server computes the costs of steps from them.
     pub(crate) prices: NamedValues<PriceForm>,
+    /// The handling of unfinished runs of this file after a change of it.
+    pub(crate) when_changed: ChangedForm,
 }
 
 /// A node: one of `agent`, `command` and `says`, and its settings.

@@ -128,6 +128,7 @@ fn commit_lines(event: &Event, active: &ActiveBranches) -> Vec<String> {
             text.map(one_line).into_iter().collect()
         }
         EventKind::Narrowed { .. } => event.kind.narrowing().into_iter().collect(),
+        EventKind::Upgraded { .. } => event.kind.upgrade().into_iter().collect(),
         EventKind::Started { places } if !active.is_empty() => {
             vec![format!("starts {}", labels(active, places))]
         }

@@ -263,6 +263,7 @@ impl StepItems {
                     summary.as_ref().map(|summary| summary.text().to_owned()).or_else(|| error.clone());
             }
             EventKind::Narrowed { .. } => row.summary = event.kind.narrowing(),
+            EventKind::Upgraded { .. } => row.summary = event.kind.upgrade(),
             _ => {}
         }
     }
