@@ -184,6 +184,9 @@ pub mod guide {
     pub mod providers {}
     #[doc = include_str!("../guide/trimming.md")]
     pub mod trimming {}
+
+    #[doc = include_str!("../guide/upgrades.md")]
+    pub mod upgrades {}
     #[doc = include_str!("../guide/approval.md")]
     pub mod approval {}
     #[doc = include_str!("../guide/errors.md")]

@@ -45,6 +45,7 @@ mod shown;
 mod spans;
 mod terminal;
 mod tools;
+mod upgrades;
 mod usage;
 mod words;
 mod work;
