@@ -19,7 +19,7 @@ use stepfold_tools::{
 
 use crate::expectation::shortened;
 
-/// What of a record answers a candidate. Each recorded answer is given once, in the order of the record.
+/// The answers that a record has for a candidate. Each recorded answer is given once, in the order of the record.
 #[derive(Default)]
 pub(crate) struct RecordAnswers {
     calls: BTreeMap<CallKey, VecDeque<RecordedAnswer>>,
@@ -28,14 +28,14 @@ pub(crate) struct RecordAnswers {
     waiting: BTreeSet<CallKey>,
     /// The pure tools that may run where the record has no answer.
     allowed: BTreeSet<String>,
-    /// How the answers were used.
+    /// The use of the answers.
     pub(crate) coverage: Coverage,
 }
 
 /// A tool and the arguments of the model, as canonical JSON.
 type CallKey = (String, String);
 
-/// How the record answered a candidate.
+/// The use of a record's answers by a candidate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
     /// The calls that the record answered.
@@ -76,7 +76,9 @@ impl RecordAnswers {
         let is_repeatable = starting.tool.effect() == Effect::Pure;
         let is_last = recorded.iter().skip(place + 1).all(|answer| !is_fed_alike(starting, &answer.state));
         let answer = match is_repeatable && is_last {
-            true => CallAnswer::new(recorded[place].outcome.clone()).with_inner(recorded[place].inner.clone()),
+            true => {
+                CallAnswer::new(recorded[place].outcome.clone()).with_inner(recorded[place].inner.clone())
+            }
             false => {
                 let RecordedAnswer { outcome, inner, .. } = recorded.remove(place)?;
                 CallAnswer::new(outcome).with_inner(inner)
@@ -130,7 +132,9 @@ impl RecordedStep {
                 self.calls = reply.into_iter().flat_map(|reply| reply.tool_calls()).cloned().collect();
                 self.state = Some(state.clone());
             }
-            EventKind::Inner { place, event } => self.inner.entry(*place).or_default().push((**event).clone()),
+            EventKind::Inner { place, event } => {
+                self.inner.entry(*place).or_default().push((**event).clone())
+            }
             EventKind::Decided { decisions, .. } => self.decisions.extend(decisions.iter().cloned()),
             _ => {}
         }

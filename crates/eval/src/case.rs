@@ -9,7 +9,7 @@ use stepfold_agent_loop::{Event, EventKind, Fingerprint, Input};
 use stepfold_runner::{RecordedRun, SessionHandle};
 use stepfold_session_scopes::SessionKey;
 use stepfold_state_core::chat::{Message, Transcript};
-use stepfold_state_core::state::{Schema, State};
+use stepfold_state_core::state::{MESSAGES, Schema, State};
 use stepfold_trim::Summary;
 
 use crate::error::EvalError;
@@ -47,7 +47,7 @@ pub struct Case {
     /// The user's messages, where one text does not say them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Arc<Message>>,
-    /// What has to hold. For a case with a record and without expectations: [`Expectation::of_record`].
+    /// The expectations. For a case with a record and without expectations: [`Expectation::of_record`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<Expectation>,
     /// The session that the case was taken from.
@@ -182,7 +182,9 @@ impl Case {
         }
         let mut after = run.state.clone();
         for event in &run.events {
-            event.fold(&mut after).map_err(|error| EvalError::Case { name: name.clone(), why: error.to_string() })?;
+            event
+                .fold(&mut after)
+                .map_err(|error| EvalError::Case { name: name.clone(), why: error.to_string() })?;
         }
         Ok(Case {
             name,
@@ -237,13 +239,14 @@ impl Case {
         Ok(state)
     }
 
-    /// The input of a run that makes the turn anew.
+    /// The input of a run that makes the turn again.
     pub(crate) fn input(&self, schema: &Schema) -> Result<Input, String> {
         let state = self.state(schema)?;
         let (Some(record), Some(began)) = (&self.record, self.began()) else {
-            let input = self.messages.iter().fold(Input::on(state), |input, message| {
-                input.with_message((**message).clone())
-            });
+            let input = self
+                .messages
+                .iter()
+                .fold(Input::on(state), |input, message| input.with_message((**message).clone()));
             return Ok(match &self.say {
                 Some(say) => input.say(say.as_str()),
                 None => input,
@@ -273,9 +276,10 @@ impl Case {
     }
 }
 
-/// The values of a state, by key.
+/// The values of a state by key, without the conversation.
 pub(crate) fn values_of(state: &State) -> Map<String, Value> {
-    state.iter().map(|(key, value)| (key.to_owned(), value.to_json())).collect()
+    let own = state.iter().filter(|(key, _)| *key != MESSAGES);
+    own.map(|(key, value)| (key.to_owned(), value.to_json())).collect()
 }
 
 /// Why an agent alone does not decide a recorded turn.

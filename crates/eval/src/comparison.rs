@@ -51,11 +51,11 @@ pub struct Comparison {
     pub lost: Vec<(String, String)>,
     /// The pairs that only the candidate passed.
     pub won: Vec<String>,
-    /// How the candidate differs from the baseline.
+    /// The changes of the candidate since the baseline, in words.
     pub changes: Vec<String>,
 }
 
-/// What a comparison says at 95 %.
+/// The verdict of a comparison at 95 %.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -78,7 +78,9 @@ impl Comparison {
     pub fn of(baseline: &Report, candidate: &Report, seed: u64) -> Result<Self, EvalError> {
         if baseline.head.mode != candidate.head.mode {
             let (before, now) = (baseline.head.mode, candidate.head.mode);
-            return Err(EvalError::Compare { why: format!("baseline in mode {before}, candidate in mode {now}") });
+            return Err(EvalError::Compare {
+                why: format!("baseline in mode {before}, candidate in mode {now}"),
+            });
         }
         let found: BTreeMap<&str, &CaseResult> =
             candidate.results.iter().map(|result| (result.case.as_str(), result)).collect();
@@ -138,7 +140,7 @@ impl Comparison {
         self.p_value = exact_mcnemar(self.wins, self.losses);
     }
 
-    /// What the comparison says.
+    /// The verdict.
     ///
     /// Worse and better need both the exact test and the interval, so that a handful of cases is not called a difference.
     pub fn verdict(&self) -> Verdict {
@@ -182,7 +184,11 @@ impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Comparison { pairs, wins, losses, ties, p_value, seed, steps, tokens, .. } = self;
         writeln!(f, "verdict: {}", self.verdict())?;
-        writeln!(f, "{pairs} pairs: {wins} wins, {losses} losses, {ties} ties; {} cases unpaired", self.unpaired.len())?;
+        writeln!(
+            f,
+            "{pairs} pairs: {wins} wins, {losses} losses, {ties} ties; {} cases unpaired",
+            self.unpaired.len()
+        )?;
         let (low, high) = self.interval;
         writeln!(
             f,

@@ -74,7 +74,7 @@ pub struct Program {
 pub struct ExpectedCalls {
     /// The calls.
     pub calls: Vec<ExpectedCall>,
-    /// How they are compared.
+    /// The rule of their comparison.
     #[serde(flatten)]
     pub rule: CallRule,
 }
@@ -91,7 +91,7 @@ pub struct ExpectedCall {
     pub arguments: Option<Value>,
 }
 
-/// How calls are compared with expected ones.
+/// The rule of a comparison of calls with expected ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallRule {
@@ -179,7 +179,7 @@ pub trait ProgramRunner: Send + Sync {
     fn run<'a>(&'a self, command: &'a [String], input: Value) -> BoxFuture<'a, Result<Value, String>>;
 }
 
-/// What expectations are evaluated with.
+/// The context of evaluations: prices, programs, evaluators in code.
 #[derive(Clone, Default)]
 pub(crate) struct EvaluationContext {
     pub(crate) prices: Prices,
@@ -253,7 +253,12 @@ impl Expectation {
     }
 
     /// Evaluates a trial.
-    pub(crate) async fn evaluate(&self, case: &Case, trials: &Trials<'_>, context: &EvaluationContext) -> Score {
+    pub(crate) async fn evaluate(
+        &self,
+        case: &Case,
+        trials: &Trials<'_>,
+        context: &EvaluationContext,
+    ) -> Score {
         let found = match self {
             Expectation::Program(Program { command }) => run_program(case, trials, command, context).await,
             expectation => expectation.fault(trials),
@@ -283,7 +288,8 @@ impl Expectation {
             }
             Expectation::TextMatches(pattern) => {
                 let is_match = regex_lite::Regex::new(pattern).is_ok_and(|regex| regex.is_match(&trial.text));
-                (!is_match).then(|| format!("expected a match of `{pattern}`, found `{}`", shortened(&trial.text)))
+                (!is_match)
+                    .then(|| format!("expected a match of `{pattern}`, found `{}`", shortened(&trial.text)))
             }
             Expectation::TextSchema(schema) => schema_fault(schema, &trial.text),
             Expectation::State(values) => state_fault(values, trial),
@@ -292,15 +298,23 @@ impl Expectation {
                 let expected: Vec<ExpectedCall> = recorded.calls.iter().map(ExpectedCall::of).collect();
                 calls_fault(&expected, rule, &trial.calls)
             }),
-            Expectation::RecordedState(ignore) => of_record(&|recorded| values_fault(recorded, trial, ignore)),
+            Expectation::RecordedState(ignore) => {
+                of_record(&|recorded| values_fault(recorded, trial, ignore))
+            }
             Expectation::RecordedText => of_record(&|recorded| different_text(&recorded.text, &trial.text)),
             Expectation::RecordedSteps(more) => {
                 of_record(&|recorded| over("steps", recorded.steps.saturating_add(*more), trial.steps))
             }
             Expectation::RecordedApprovals => of_record(&|recorded| approvals_fault(recorded, trial)),
             Expectation::NoFailedCalls => trial.has_failed_calls().then(|| {
-                let failed = trial.calls.iter().filter(|call| matches!(call.status, Some(stepfold_tools::CallStatus::Failed(_))));
-                format!("failed calls of: {}", failed.map(|call| call.tool.as_str()).collect::<Vec<_>>().join(", "))
+                let failed = trial
+                    .calls
+                    .iter()
+                    .filter(|call| matches!(call.status, Some(stepfold_tools::CallStatus::Failed(_))));
+                format!(
+                    "failed calls of: {}",
+                    failed.map(|call| call.tool.as_str()).collect::<Vec<_>>().join(", ")
+                )
             }),
             Expectation::MaxSteps(most) => over("steps", *most, trial.steps),
             Expectation::MaxTokens(most) => over("tokens", *most, trial.usage.total_tokens()),
@@ -335,9 +349,10 @@ impl ExpectedCall {
 
     fn fits(&self, call: &TrialCall, ignore: &[String]) -> bool {
         self.tool == call.tool
-            && self.arguments.as_ref().is_none_or(|arguments| {
-                comparable(arguments, ignore) == comparable(&call.arguments, ignore)
-            })
+            && self
+                .arguments
+                .as_ref()
+                .is_none_or(|arguments| comparable(arguments, ignore) == comparable(&call.arguments, ignore))
     }
 }
 
@@ -459,9 +474,11 @@ fn values_fault(recorded: &Trial, trial: &Trial, ignore: &[String]) -> Option<St
     keys.sort_unstable();
     keys.dedup();
     keys.iter().find_map(|key| {
-        let (wanted, found) = (recorded.get(key).unwrap_or(&Value::Null), found.get(key).unwrap_or(&Value::Null));
-        (canonical_json(wanted) != canonical_json(found))
-            .then(|| format!("state key `{key}`: recorded {}, found {}", value_text(wanted), value_text(found)))
+        let (wanted, found) =
+            (recorded.get(key).unwrap_or(&Value::Null), found.get(key).unwrap_or(&Value::Null));
+        (canonical_json(wanted) != canonical_json(found)).then(|| {
+            format!("state key `{key}`: recorded {}, found {}", value_text(wanted), value_text(found))
+        })
     })
 }
 

@@ -12,10 +12,10 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-//! # use stepfold_agent_loop::{Agent, test_kit::Script};
-//! # use stepfold_runner::Runner;
-//! # use stepfold_session_scopes::MemoryStore;
-//! # use stepfold_tools::{Tool, ToolError};
+//! use stepfold_agent_loop::{Agent, test_kit::Script};
+//! use stepfold_runner::Runner;
+//! use stepfold_session_scopes::MemoryStore;
+//! use stepfold_tools::{Tool, ToolError};
 //! use stepfold_eval::{Case, Comparison, DEFAULT_SEED, DataSet, Experiment, Expectation};
 //!
 //! # async fn pay() -> Result<&'static str, ToolError> { Ok("paid 12") }
@@ -58,6 +58,7 @@
 //!
 //! There is no store here, no network and no process: an evaluator that is a program needs a [`ProgramRunner`]. Graphs are
 //! replayed only.
+#![doc = include_str!("../docs/limits.md")]
 
 mod answers;
 mod case;

@@ -18,7 +18,7 @@ use crate::case::{Case, values_of};
 use crate::expectation::{CallRule, ExpectedCall, Score, calls_fault};
 use crate::trial::{Trial, TrialCall};
 
-/// How a candidate is confronted with the cases.
+/// The way in which a candidate is confronted with the cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -57,7 +57,7 @@ impl FromStr for Mode {
     }
 }
 
-/// What a mode found.
+/// The result of a mode.
 #[derive(Default)]
 pub(crate) struct Attempt {
     pub(crate) ending: Ending,
@@ -100,7 +100,8 @@ pub(crate) async fn replay(agent: &Agent, case: &Case) -> Attempt {
     };
     let replayed = async {
         if let Some(before) = &record.agent {
-            Divergence::check_schema(before, agent.fingerprint()).map_err(|divergence| divergence.to_string())?;
+            Divergence::check_schema(before, agent.fingerprint())
+                .map_err(|divergence| divergence.to_string())?;
         }
         let input = Input::recorded(case.state(agent.schema())?, began).with_summary(record.summary.clone());
         let run = Run::new(agent, input, run_id(case)).map_err(|error| error.to_string())?;
@@ -133,7 +134,13 @@ pub(crate) async fn next(agent: &Agent, case: &Case, rule: &CallRule, prices: &P
         Ok(run) => run,
         Err(error) => return Attempt::failed(format_args!("run could not begin: {error}")),
     };
-    let mut asked = NextReplies { rule, prices, scores: Vec::new(), trial: Trial::default(), attempt: Attempt::default() };
+    let mut asked = NextReplies {
+        rule,
+        prices,
+        scores: Vec::new(),
+        trial: Trial::default(),
+        attempt: Attempt::default(),
+    };
     for event in case.events().iter().skip(1) {
         if let EventKind::Replied { .. } = event.kind
             && let Err(error) = asked.ask(&run, event).await
@@ -155,7 +162,8 @@ pub(crate) async fn next(agent: &Agent, case: &Case, rule: &CallRule, prices: &P
 
 /// A run of the candidate that has begun with the input of a case.
 fn begun(agent: &Agent, case: &Case) -> Result<Run, String> {
-    let mut run = Run::new(agent, case.input(agent.schema())?, run_id(case)).map_err(|error| error.to_string())?;
+    let mut run =
+        Run::new(agent, case.input(agent.schema())?, run_id(case)).map_err(|error| error.to_string())?;
     let began = run.feed(RunAnswer::Begin, std::time::Duration::ZERO).map_err(|error| error.to_string())?;
     run.follow(&began).map_err(|error| error.to_string())?;
     Ok(run)
@@ -166,7 +174,7 @@ struct NextReplies<'a> {
     rule: &'a CallRule,
     prices: &'a Prices,
     scores: Vec<Score>,
-    /// What it replied, as one course.
+    /// Its replies, as one course.
     trial: Trial,
     attempt: Attempt,
 }
@@ -183,8 +191,11 @@ impl NextReplies<'_> {
             });
         };
         let (wanted, found) = (reply_of(recorded), reply_of(&replied));
-        let expected: Vec<ExpectedCall> =
-            wanted.calls.iter().map(|call| ExpectedCall::new(call.tool.as_str(), call.arguments.clone())).collect();
+        let expected: Vec<ExpectedCall> = wanted
+            .calls
+            .iter()
+            .map(|call| ExpectedCall::new(call.tool.as_str(), call.arguments.clone()))
+            .collect();
         let name = format!("reply {}", self.scores.len() + 1);
         self.scores.push(match calls_fault(&expected, self.rule, &found.calls) {
             None => Score::passed(name),
@@ -255,9 +266,7 @@ pub(crate) async fn roll(
         .run(input)
         .id(run_id(case))
         .answer_calls_with(answers.clone())
-        .approve_with(move |requests: Vec<ApprovalRequest>| {
-            std::future::ready(approver.decisions(&requests))
-        })
+        .approve_with(move |requests: Vec<ApprovalRequest>| std::future::ready(approver.decisions(&requests)))
         .inbox_with(move || {
             let is_due = steered.front().is_some_and(|(step, _)| *step <= steps.load(Ordering::Relaxed));
             is_due.then(|| steered.pop_front()).flatten().map(|(_, message)| message)
@@ -274,7 +283,9 @@ pub(crate) async fn roll(
     let ending = match &ended {
         Err(error) => failed(error),
         Ok(outcome) if is_left(outcome.exit(), &coverage) => Ending::LeftRecord,
-        Ok(outcome) => Ending::Made(Box::new(Trial::of(&events, values_of(outcome.state()), Some(outcome.exit())))),
+        Ok(outcome) => {
+            Ending::Made(Box::new(Trial::of(&events, values_of(outcome.state()), Some(outcome.exit()))))
+        }
     };
     Attempt { ending, coverage, cost, elapsed, events }
 }

@@ -15,7 +15,7 @@ use crate::trial::Trial;
 /// The version of the stored form of a report.
 pub const REPORT_FORMAT: u64 = 1;
 
-/// What an experiment was: the first line of a stored report.
+/// Mode and candidate of an experiment: the first line of a stored report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportHead {
@@ -82,7 +82,7 @@ pub struct CaseResult {
     pub case: String,
     /// The status.
     pub status: CaseStatus,
-    /// Where the record was left, or what the error is.
+    /// The call at which the record was left, or the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The results of the evaluators.
@@ -172,15 +172,15 @@ fn write_line(value: &impl Serialize, writer: &mut impl Write) -> Result<(), Eva
 pub struct Summary {
     /// The cases.
     pub cases: u64,
-    /// Those that passed.
+    /// Passed cases.
     pub passed: u64,
-    /// Those that failed.
+    /// Failed cases.
     pub failed: u64,
-    /// Those that left the record.
+    /// Cases that left the record.
     pub left_record: u64,
-    /// Those that could not be tried.
+    /// Cases that could not be tried.
     pub errors: u64,
-    /// Those that do not suit the mode.
+    /// Cases that do not suit the mode.
     pub skipped: u64,
     /// The replies of the model, in the cases that were evaluated.
     pub steps: u64,
@@ -241,14 +241,15 @@ impl fmt::Display for Summary {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// What the experiment was.
+    /// Mode and candidate.
     pub head: ReportHead,
     /// The results.
     pub results: Vec<CaseResult>,
 }
 
 impl Report {
-    pub(crate) const fn new(head: ReportHead, results: Vec<CaseResult>) -> Self {
+    /// A report of these results: where they were [given away](crate::Experiment::run_each).
+    pub const fn new(head: ReportHead, results: Vec<CaseResult>) -> Self {
         Report { head, results }
     }
 
@@ -279,7 +280,8 @@ impl Report {
         let first = first.1.map_err(EvalError::io("reading of the report"))?;
         let head: ReportHead = serde_json::from_str(&first).map_err(|error| fault(1, error.to_string()))?;
         if head.stepfold_eval_report > REPORT_FORMAT {
-            let why = format!("expected format {REPORT_FORMAT} or older, found {}", head.stepfold_eval_report);
+            let why =
+                format!("expected format {REPORT_FORMAT} or older, found {}", head.stepfold_eval_report);
             return Err(fault(1, why));
         }
         let results = lines.map(|(index, line)| {
@@ -291,7 +293,12 @@ impl Report {
 
     /// Markdown, for a comment to a pull request. Long lists are shortened to `rows`.
     pub fn to_markdown(&self, rows: usize) -> String {
-        let mut text = format!("### Evaluation of `{}` ({})\n\n{}\n", self.head.candidate, self.head.mode, self.summary());
+        let mut text = format!(
+            "### Evaluation of `{}` ({})\n\n{}\n",
+            self.head.candidate,
+            self.head.mode,
+            self.summary()
+        );
         let open: Vec<&CaseResult> =
             self.results.iter().filter(|result| result.status != CaseStatus::Passed).collect();
         if open.is_empty() {
@@ -341,11 +348,13 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self.results.iter().map(|result| result.case.chars().count()).max().unwrap_or(0).clamp(4, 60);
+        let width =
+            self.results.iter().map(|result| result.case.chars().count()).max().unwrap_or(0).clamp(4, 60);
         writeln!(f, "{:<width$}  {:<15}  {:>5}  {:>8}  why", "case", "status", "steps", "tokens")?;
         for result in &self.results {
             let CaseResult { case, status, steps, tokens, .. } = result;
-            let row = format!("{case:<width$}  {:<15}  {steps:>5}  {tokens:>8}  {}", status.name(), result.why());
+            let row =
+                format!("{case:<width$}  {:<15}  {steps:>5}  {tokens:>8}  {}", status.name(), result.why());
             writeln!(f, "{}", row.trim_end())?;
         }
         writeln!(f, "{}", self.summary())

@@ -86,15 +86,20 @@ impl Trial {
         let Some(reply) = reply else { return };
         self.text = reply.text().into_owned();
         let calls = reply.tool_calls().map(|call| {
-            TrialCall::new(call.name.as_str(), call.arguments.as_object().cloned().map_or(Value::Null, Value::Object))
+            TrialCall::new(
+                call.name.as_str(),
+                call.arguments.as_object().cloned().map_or(Value::Null, Value::Object),
+            )
         });
         self.calls.extend(calls);
     }
 
-    /// What an event says about the calls of the open step, which begin at `open`.
+    /// Adds what an event says about the calls of the open step, which begin at `open`.
     fn add_outcomes(&mut self, event: &Event, open: usize) {
         for ended in event.outcomes() {
-            if let (Some(call), Some(outcome)) = (self.calls.get_mut(open + ended.place), ended.outcome.call()) {
+            if let (Some(call), Some(outcome)) =
+                (self.calls.get_mut(open + ended.place), ended.outcome.call())
+            {
                 call.status = Some(outcome.status);
             }
         }

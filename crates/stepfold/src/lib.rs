@@ -195,6 +195,9 @@ pub mod guide {
     pub mod errors {}
     #[doc = include_str!("../guide/testing.md")]
     pub mod testing {}
+    #[cfg(feature = "eval")]
+    #[doc = include_str!("../guide/evaluation.md")]
+    pub mod evaluation {}
     #[doc = include_str!("../guide/durability.md")]
     pub mod durability {}
     #[doc = include_str!("../guide/claims.md")]

@@ -122,7 +122,7 @@ impl StepFunctions {
         }
     }
 
-    /// What a call is made with that is about to start: its arguments, its tool, and the state that it sees.
+    /// A call that is about to start: its arguments, its tool, and the state that it sees.
     pub(super) fn starting_call(&self, run: &Run, place: usize) -> Option<StartingCall> {
         let StepFunctions::Calls { invocation, calls, .. } = self else { return None };
         let call = calls.get(place)?.clone();
