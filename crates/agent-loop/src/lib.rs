@@ -158,7 +158,7 @@ pub use crate::agent::{
 };
 pub use crate::approval::{ApprovalQuestion, ApprovalRequest, Approver, AskReason, Decision};
 pub use crate::decisions::{DecisionError, Decisions};
-pub use crate::driver::{RunBuilder, RunStream};
+pub use crate::driver::{CallAnswer, CallAnswers, RunBuilder, RunStream, StartingCall};
 pub use crate::edit::{Edit, EditError, ValueEdit};
 pub use crate::error::{AgentError, FeedError, StartError};
 pub use crate::exit::{Breakpoint, Exit, Pause};

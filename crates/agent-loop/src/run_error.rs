@@ -56,6 +56,15 @@ pub enum RunFault {
     /// A call failed, and its failure is for the caller.
     #[error("tool call failed: {0}")]
     Tool(FatalError),
+    /// A call, or a branch of a graph, was to be [answered](crate::CallAnswers) in place of its function, and has no
+    /// answer. The run waits before it.
+    #[error("no answer for call `{id}` of tool '{tool}'")]
+    Unanswered {
+        /// The tool, or the node.
+        tool: String,
+        /// The id of the call, or the label of the branch.
+        id: String,
+    },
     /// A node failed after all attempts and has no `on_error`. A resumed run attempts it again.
     #[error("node '{node}' failed: {error}")]
     Node {

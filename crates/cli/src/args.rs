@@ -194,6 +194,11 @@ pub(crate) enum CliCommand {
         #[command(flatten)]
         target: SessionArgs,
     },
+    /// Evaluate an agent by stored sessions: would another prompt or model have done as well?
+    Eval {
+        #[command(subcommand)]
+        command: EvalCommand,
+    },
     /// Fork a session: create a session that shares its history.
     Fork {
         #[command(flatten)]
@@ -409,6 +414,7 @@ impl CliCommand {
             | CliCommand::Work { target, .. }
             | CliCommand::Inbox { target, .. }
             | CliCommand::Replay { target }
+            | CliCommand::Eval { command: EvalCommand::Add(EvalAddArgs { target, .. }) }
             | CliCommand::Fork { target, .. }
             | CliCommand::Forks { target }
             | CliCommand::Compare { target, .. }
@@ -427,6 +433,7 @@ impl CliCommand {
                 command: StateCommand::Get { target, .. } | StateCommand::Set { target, .. },
             } => Some(target),
             CliCommand::New { .. }
+            | CliCommand::Eval { .. }
             | CliCommand::Completions { .. }
             | CliCommand::Man { .. }
             | CliCommand::Serve(_)
@@ -439,6 +446,131 @@ impl CliCommand {
             | CliCommand::Schema { .. } => None,
         }
     }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EvalCommand {
+    /// Add turns of stored sessions to a data set, as cases that need no store.
+    Add(EvalAddArgs),
+    /// Confront an agent with a data set. No tool is called, except for pure ones that are allowed.
+    Run(EvalRunArgs),
+    /// Print a report in another format.
+    Report {
+        /// The report that `eval run --report` has written.
+        #[arg(value_name = "REPORT")]
+        report: PathBuf,
+        /// The format.
+        #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+        format: EvalFormat,
+    },
+    /// Compare two reports case by case. The status is 1 if the candidate is worse, or if the cases cannot say so.
+    Compare {
+        /// The report of the baseline.
+        #[arg(value_name = "BASELINE")]
+        baseline: PathBuf,
+        /// The report of the candidate.
+        #[arg(value_name = "CANDIDATE")]
+        candidate: PathBuf,
+        /// The seed of the bootstrap.
+        #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
+        seed: u64,
+        /// The format.
+        #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+        format: EvalFormat,
+    },
+}
+
+/// Which turns become cases of which data set.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EvalAddArgs {
+    #[command(flatten)]
+    pub(crate) target: SessionArgs,
+    /// The data set, a file of JSON lines; created if it is missing.
+    #[arg(value_name = "DATASET")]
+    pub(crate) data_set: PathBuf,
+    /// Add only the turn of this version, a number or a label; by default all turns.
+    #[arg(long, value_name = "VERSION", conflicts_with = "newest")]
+    pub(crate) at: Option<VersionName>,
+    /// Add the turns of so many sessions with the newest writes, instead of one session.
+    #[arg(long, value_name = "SESSIONS", conflicts_with = "session")]
+    pub(crate) newest: Option<NonZeroUsize>,
+}
+
+/// A candidate, a data set, and the thresholds.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EvalRunArgs {
+    /// The agent file of the candidate.
+    #[arg(value_name = "AGENT.toml")]
+    pub(crate) agent: PathBuf,
+    /// The data set: JSON lines, or TOML if its name ends in `.toml`.
+    #[arg(value_name = "DATASET")]
+    pub(crate) data_set: PathBuf,
+    /// How the candidate is confronted with the cases: `replay` (without a model), `next` (each next reply), or `roll` (whole
+    /// turns, whose calls the record answers).
+    #[arg(long, value_name = "MODE", default_value_t)]
+    pub(crate) mode: stepfold::eval::Mode,
+    /// Use this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Use the instructions in this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) instructions: Option<PathBuf>,
+    /// Change a setting of the agent: `limits.steps=NUMBER`. Repeatable.
+    #[arg(long, value_name = "SETTING=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// A cassette file: records the model's replies, or replays them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cassette: Option<PathBuf>,
+    /// Whether to record or to replay.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t, requires = "cassette")]
+    pub(crate) cassette_mode: CassetteMode,
+    /// Let this pure tool run where the record has no answer. Repeatable.
+    #[arg(long, value_name = "TOOL")]
+    pub(crate) allow: Vec<String>,
+    /// Write the report to this file, as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Compare with this report of a baseline. The status is 1 if the candidate is worse, or if the cases cannot say so.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) baseline: Option<PathBuf>,
+    /// The seed of the bootstrap.
+    #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
+    pub(crate) seed: u64,
+    /// Add times and costs to the report, which then differs from one time to the next.
+    #[arg(long)]
+    pub(crate) measured: bool,
+    /// Cases at a time.
+    #[arg(long, value_name = "CASES", default_value = "4")]
+    pub(crate) parallel: NonZeroUsize,
+    /// Seconds that a case may take.
+    #[arg(long, value_name = "SECONDS", default_value = "300")]
+    pub(crate) timeout: u64,
+    /// The least part of the evaluated cases that has to pass, from 0 to 1; otherwise the status is 1.
+    #[arg(long, value_name = "PART")]
+    pub(crate) min_pass_rate: Option<f64>,
+    /// The least part of the cases that has to be evaluated, from 0 to 1; otherwise the status is 1.
+    #[arg(long, value_name = "PART")]
+    pub(crate) min_coverage: Option<f64>,
+    /// The most cases that may end with an error; otherwise the status is 1.
+    #[arg(long, value_name = "CASES", default_value = "0")]
+    pub(crate) max_errors: u64,
+    /// The format of the output.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    pub(crate) format: EvalFormat,
+}
+
+/// The format of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EvalFormat {
+    /// A table for a terminal.
+    #[default]
+    Table,
+    /// Markdown, for a pull request.
+    Markdown,
+    /// JUnit's XML, for a build server.
+    Junit,
+    /// JSON lines.
+    Json,
 }
 
 #[derive(Debug, Subcommand)]

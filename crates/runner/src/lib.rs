@@ -132,6 +132,7 @@ pub use crate::handle::edits::{EditReceipt, EditSession, ForkWithEdit, RecordedE
 pub use crate::handle::find_call::FoundCall;
 pub use crate::handle::model_step::ModelStep;
 pub use crate::handle::prompt_cache::{CachedRequest, PrefixBreak};
+pub use crate::handle::recorded_runs::RecordedRun;
 pub use crate::handle::resume::ResumeRun;
 pub use crate::handle::run_as::RunAs;
 pub use crate::handle::session_handle::SessionHandle;

@@ -74,6 +74,7 @@
 //! | `restate` | sessions as virtual objects of Restate (feature `restate`) |
 //! | `otel` | spans to an OpenTelemetry collector (feature `otel`) |
 //! | `terminal` | runs shown at a terminal (feature `terminal`) |
+//! | `eval` | agents evaluated by stored sessions (feature `eval`) |
 //! | `exam` | for tests: exams of stores and hosts (feature `contract`), and the simulator of runs (feature `test-kit`) |
 //!
 //! # Features
@@ -98,6 +99,7 @@
 //! | `restate` | | sessions as virtual objects of Restate, for many machines |
 //! | `otel` | | spans go to a collector of OpenTelemetry, by OTLP over HTTP |
 //! | `terminal` | | runs are shown at a terminal: answers, calls, state changes, approvals |
+//! | `eval` | | agents are evaluated by stored sessions, without the world |
 //! | `contract` | | the exams of session stores and of hosts, for tests |
 //! | `test-kit` | | a scripted model and the simulator of runs, for tests |
 //!
@@ -109,6 +111,9 @@
 
 #[doc(inline)]
 pub use stepfold_agent_loop as agent_loop;
+#[cfg(feature = "eval")]
+#[doc(inline)]
+pub use stepfold_eval as eval;
 #[cfg(any(feature = "contract", feature = "test-kit"))]
 #[doc(inline)]
 pub use stepfold_exam as exam;
@@ -193,6 +198,9 @@ pub mod guide {
     pub mod errors {}
     #[doc = include_str!("../guide/testing.md")]
     pub mod testing {}
+    #[cfg(feature = "eval")]
+    #[doc = include_str!("../guide/evaluation.md")]
+    pub mod evaluation {}
     #[doc = include_str!("../guide/durability.md")]
     pub mod durability {}
     #[doc = include_str!("../guide/claims.md")]

@@ -50,6 +50,9 @@ pub struct InvokeOptions {
     /// Whether the caller runs [hosted](crate::Tool::hosted) tools, [completes](crate::Invocation::complete) their calls,
     /// and handles the [questions](crate::CallEvent::InputRequired) of calls. By default these calls fail.
     pub hosts_calls: bool,
+    /// Whether the caller gives every call its [outcome](crate::Invocation::conclude): no function of a tool starts. False
+    /// by default.
+    pub answers_calls: bool,
 }
 
 impl CallLimits {
@@ -103,6 +106,7 @@ impl InvokeOptions {
             shown: Arc::default(),
             raise_on_failure: false,
             hosts_calls: false,
+            answers_calls: false,
         }
     }
 
@@ -146,6 +150,15 @@ impl InvokeOptions {
     #[must_use]
     pub fn hosting_calls(mut self) -> Self {
         self.hosts_calls = true;
+        self
+    }
+
+    /// Makes the caller [conclude](crate::Invocation::conclude) every call, hosted or not: no function of a tool starts.
+    /// For a host that answers calls from a record.
+    #[must_use]
+    pub fn answering_calls(mut self) -> Self {
+        self.hosts_calls = true;
+        self.answers_calls = true;
         self
     }
 }

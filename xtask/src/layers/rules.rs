@@ -16,6 +16,7 @@ const OTEL: &str = "stepfold-otel";
 const GRAPH: &str = "stepfold-graph";
 const RUNNER: &str = "stepfold-runner";
 const RESTATE: &str = "stepfold-restate";
+const EVAL: &str = "stepfold-eval";
 const EXAM: &str = "stepfold-exam";
 const SERVER: &str = "stepfold-server";
 const TERMINAL: &str = "stepfold-terminal";
@@ -93,6 +94,13 @@ pub const LAYERS: &[Layer] = &[
         by_feature: &[],
     },
     Layer {
+        package: EVAL,
+        folder: "crates/eval",
+        row: Row::Evaluation,
+        may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, RUNNER],
+        by_feature: &[],
+    },
+    Layer {
         package: SERVER,
         folder: "crates/server",
         row: Row::Hosts,
@@ -118,7 +126,7 @@ pub const LAYERS: &[Layer] = &[
         folder: "crates/stepfold",
         row: Row::Facade,
         may_use: &[STATE_CORE, TOOLS, TRIM, SESSION_SCOPES, AGENT_LOOP, GRAPH, RUNNER],
-        by_feature: &[PROVIDERS, MCP, OTEL, EXAM, RESTATE, SERVER, TERMINAL],
+        by_feature: &[PROVIDERS, MCP, OTEL, EVAL, EXAM, RESTATE, SERVER, TERMINAL],
     },
     Layer { package: CLI, folder: "crates/cli", row: Row::Programs, may_use: &[FACADE], by_feature: &[] },
     Layer { package: EXAMPLES, folder: "examples", row: Row::Programs, may_use: &[FACADE], by_feature: &[] },
@@ -140,6 +148,7 @@ pub const FENCES: &[Fence] = &[
             MCP,
             RUNNER,
             EXAM,
+            EVAL,
             RESTATE,
             SERVER,
             TERMINAL,
@@ -185,7 +194,7 @@ pub const FENCES: &[Fence] = &[
             "diesel",
         ],
         reach: Reach::Tree,
-        allowed: &[SESSION_SCOPES, RUNNER, EXAM, RESTATE, SERVER, TERMINAL, FACADE, CLI, EXAMPLES],
+        allowed: &[SESSION_SCOPES, RUNNER, EXAM, EVAL, RESTATE, SERVER, TERMINAL, FACADE, CLI, EXAMPLES],
         reason: "only session stores talk to databases",
     },
     Fence {
@@ -232,6 +241,8 @@ pub enum Row {
     Sessions,
     /// Examines stores, runners and agents, in the tests of the rows above it and of users.
     Exams,
+    /// Evaluates agents by stored sessions, for the rows above it.
+    Evaluation,
     /// Serves runners to others.
     Hosts,
     /// The output of runs at a terminal.

@@ -14,6 +14,7 @@ const CHECKED: &[&str] = &[
     "changes/",
     "crates/agent-loop/",
     "crates/cli/",
+    "crates/eval/",
     "crates/exam/",
     "crates/graph/",
     "crates/mcp/",

@@ -3,6 +3,7 @@
 //! [`drive`] is the whole control flow of an agent.
 
 mod attempts;
+mod call_answers;
 mod hooks;
 mod model;
 mod options;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use stepfold_tools::CancellationToken;
 
+pub use self::call_answers::{CallAnswer, CallAnswers, StartingCall};
 pub use self::options::RunBuilder;
 use self::step_failure::refusal;
 pub use self::stream::RunStream;
@@ -78,6 +80,8 @@ struct DriverOptions<'a> {
     recorder: Option<Box<dyn DynObserver + 'a>>,
     observers: Vec<Box<dyn DynObserver + 'a>>,
     approver: Option<Box<dyn DynApprover + 'a>>,
+    /// Answers calls in place of the functions of their tools.
+    call_answers: Option<Box<dyn CallAnswers + 'a>>,
     /// Decisions that were given with the run, until they are used.
     decisions: Decisions,
     breakpoints: Vec<Breakpoint>,

@@ -8,7 +8,7 @@ use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
 
-use super::{DriverOptions, RunDriver, drive};
+use super::{CallAnswers, DriverOptions, RunDriver, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision};
 use crate::decisions::Decisions;
@@ -179,6 +179,13 @@ impl<'a> RunBuilder<'a> {
     /// [pauses](crate::Pause::Approval).
     pub fn approve_with(mut self, approver: impl Approver + 'a) -> Self {
         self.options.approver = Some(Box::new(approver));
+        self
+    }
+
+    /// Answers every call from here, in place of the functions of the tools: none of them starts, and no node of a graph.
+    /// See [`CallAnswers`].
+    pub fn answer_calls_with(mut self, answers: impl CallAnswers + 'a) -> Self {
+        self.options.call_answers = Some(Box::new(answers));
         self
     }
 

@@ -22,10 +22,10 @@ use crate::run::{CallDisposition, ItemOutcome, PendingHook, Run, RunAnswer};
 use crate::run_error::RunFault;
 
 /// A step whose items are under way.
-struct StepExecution<'a> {
-    functions: StepFunctions,
+pub(super) struct StepExecution<'a> {
+    pub(super) functions: StepFunctions,
     attempts: AttemptPool<'a>,
-    failure: StepFailure,
+    pub(super) failure: StepFailure,
     /// Calls that were about to start and need an approval, requested when the running ones have ended.
     to_ask: Vec<(usize, CallDisposition)>,
     /// The first branch, by its place, whose failure is the error of the run.
@@ -42,7 +42,11 @@ impl RunDriver<'_> {
             return Ok(());
         }
         let mut execution = StepExecution {
-            functions: StepFunctions::of(run, &self.options.cancellation),
+            functions: StepFunctions::of(
+                run,
+                &self.options.cancellation,
+                self.options.call_answers.is_some(),
+            ),
             attempts: AttemptPool::new(std::sync::Arc::clone(&self.clock)),
             failure: StepFailure::default(),
             to_ask: Vec::new(),
@@ -135,6 +139,9 @@ impl RunDriver<'_> {
                 match execution.to_ask.is_empty()
                     && self.mark_starting(run, &places, &mut execution.failure).await
                 {
+                    true if self.options.call_answers.is_some() => {
+                        self.answer_calls(run, execution, &places).await;
+                    }
                     true => execution.attempts.start(run, &places, execution.functions.stop()),
                     false => execution.functions.withdraw(&places),
                 }

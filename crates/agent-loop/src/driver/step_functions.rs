@@ -8,8 +8,11 @@ use std::sync::Arc;
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{CallEvent, CancellationToken, FatalError, Invocation, InvokeOptions, ToolError};
+use stepfold_tools::{
+    CallEvent, CallOutcome, CancellationToken, FatalError, Invocation, InvokeOptions, ToolError,
+};
 
+use super::call_answers::StartingCall;
 use super::step_event::StepEvent;
 use crate::agent::HookPoint;
 use crate::run::{CallDisposition, Run};
@@ -24,7 +27,7 @@ pub(super) enum StepFunctions {
 impl StepFunctions {
     /// The functions of the open step. They stop when the run is cancelled, or at their own
     /// [token](StepFunctions::stop).
-    pub(super) fn of(run: &Run, cancellation: &CancellationToken) -> Self {
+    pub(super) fn of(run: &Run, cancellation: &CancellationToken, answers_calls: bool) -> Self {
         if let Some(planner) = run.planner() {
             return StepFunctions::Branches(BranchQueue {
                 queue: run.open_tasks().map(|task| task.place).collect(),
@@ -36,7 +39,9 @@ impl StepFunctions {
         let hooks = &run.agent().config().hooks;
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
         let calls: Arc<[ToolCall]> = run.calls_as_run().into();
-        let invocation = Box::new(invocation(run, Arc::clone(&calls), cancellation.clone()));
+        let mut options = options(run, cancellation.clone());
+        options.answers_calls = answers_calls;
+        let invocation = Box::new(invocation(run, Arc::clone(&calls), options));
         StepFunctions::Calls { invocation, calls, has_hooks }
     }
 
@@ -117,6 +122,28 @@ impl StepFunctions {
         }
     }
 
+    /// A call that is about to start: its arguments, its tool, and the state that it sees.
+    pub(super) fn starting_call(&self, run: &Run, place: usize) -> Option<StartingCall> {
+        let StepFunctions::Calls { invocation, calls, .. } = self else { return None };
+        let call = calls.get(place)?.clone();
+        let tool = run.tools()?.get(&call.name)?.clone();
+        Some(StartingCall {
+            step: run.steps(),
+            place,
+            call,
+            tool,
+            state: invocation.state_seen_by(place),
+            resources: run.agent().config().resources.clone(),
+        })
+    }
+
+    /// Ends a call that was about to start with an outcome from elsewhere.
+    pub(super) fn conclude(&mut self, place: usize, outcome: CallOutcome) {
+        if let StepFunctions::Calls { invocation, .. } = self {
+            invocation.conclude(place, outcome);
+        }
+    }
+
     /// Starts nothing more. Running functions complete.
     pub(super) fn drain(&mut self) {
         match self {
@@ -151,7 +178,7 @@ impl StepFunctions {
     }
 }
 
-fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken) -> Invocation {
+fn options(run: &Run, cancellation: CancellationToken) -> InvokeOptions {
     let config = run.agent().config();
     let mut options = InvokeOptions::new(cancellation, config.resources.clone())
         .with_limits(config.tool_limits.clone())
@@ -160,6 +187,10 @@ fn invocation(run: &Run, calls: Arc<[ToolCall]>, cancellation: CancellationToken
     options.key_scope = run.key_scope();
     options.shown = shown_messages(run);
     options.raise_on_failure = config.raise_on_failure;
+    options
+}
+
+fn invocation(run: &Run, calls: Arc<[ToolCall]>, options: InvokeOptions) -> Invocation {
     let tools = run.tools().cloned().unwrap_or_default();
     let finished = if run.has_finished_calls() { run.finished_calls() } else { Vec::new() };
     let mut invocation = Invocation::resume(&tools, run.state().clone(), calls, finished, options);

@@ -8,6 +8,7 @@ mod check;
 mod check_runs;
 mod demo;
 mod draw;
+mod eval;
 mod history;
 mod inbox;
 mod inspect;
@@ -72,6 +73,7 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         }
         CliCommand::Inbox { target, remove } => inbox::inbox(target, remove, json).await,
         CliCommand::Replay { target } => history::replay(target, json).await,
+        CliCommand::Eval { command } => Box::pin(eval::eval(command, json)).await,
         CliCommand::Fork { target, at, to, with } => {
             history::fork(target, at.as_ref(), to.as_deref(), with, json).await
         }

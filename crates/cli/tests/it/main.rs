@@ -17,6 +17,7 @@ mod context;
 mod conversations;
 mod crashes;
 mod documents;
+mod eval;
 mod graph_checks;
 mod graphs;
 mod history;

@@ -11,6 +11,7 @@ pub(crate) mod edits;
 pub(crate) mod find_call;
 pub(crate) mod model_step;
 pub(crate) mod prompt_cache;
+pub(crate) mod recorded_runs;
 pub(crate) mod replay;
 pub(crate) mod resume;
 pub(crate) mod run_as;

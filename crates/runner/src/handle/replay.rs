@@ -13,37 +13,53 @@ use stepfold_trim::Summary;
 use crate::access::session_access::SessionAccess;
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::prompt_cache::{CachedRequest, SeenRequests};
+use crate::handle::recorded_runs::RecordedRun;
 use crate::record::conversation_start::ConversationStart;
 use crate::record::events::{agent_of, begins, failure, is_of_run, is_stored, loop_event, rewrite, summary};
 
 /// Returns the number of replayed runs.
 pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usize, RunnerError> {
-    Ok(replayed(access, agent, None).await?.runs)
+    Ok(replayed(access, agent, RunVisit::Replay).await?.runs)
 }
 
 /// The requests of all runs, of which none is replayed.
 pub(crate) async fn prompt_cache(access: &SessionAccess) -> Result<Vec<CachedRequest>, RunnerError> {
     let agent = access.runner.agent.clone();
-    let replayed = replayed(access, &agent, Some(SeenRequests::default())).await?;
-    Ok(replayed.seen.unwrap_or_default().requests)
+    Ok(replayed(access, &agent, RunVisit::ListRequests).await?.seen.requests)
+}
+
+/// The runs of a session, of which none is replayed.
+pub(crate) async fn recorded_runs(access: &SessionAccess) -> Result<Vec<RecordedRun>, RunnerError> {
+    let agent = access.runner.agent.clone();
+    Ok(replayed(access, &agent, RunVisit::ListRuns).await?.listed)
 }
 
 async fn replayed<'a>(
     access: &'a SessionAccess,
     agent: &'a Agent,
-    seen: Option<SeenRequests>,
+    visit: RunVisit,
 ) -> Result<SessionReplay<'a>, RunnerError> {
     let session = access.read_events(EventRange::All).await?;
     let invocations = invocations(session.visible_events().cloned().collect());
     // Values of another schema could not be read.
-    if seen.is_none()
+    if visit == RunVisit::Replay
         && let Some(began) = invocations.iter().find(|events| begins(&events[0].event))
     {
         check_schema(access, agent, began)?;
     }
     let state = own_values(first_state(access, agent, &session).await?);
     let start = ConversationStart::of(&session);
-    let mut replayed = SessionReplay { access, agent, seen, state, start, summary: None, runs: 0 };
+    let mut replayed = SessionReplay {
+        access,
+        agent,
+        visit,
+        seen: SeenRequests::default(),
+        listed: Vec::new(),
+        state,
+        start,
+        summary: None,
+        runs: 0,
+    };
     for events in invocations {
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
@@ -55,12 +71,26 @@ async fn replayed<'a>(
     Ok(replayed)
 }
 
+/// The purpose of a pass over the runs of a session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RunVisit {
+    /// Each run is replayed, and compared with its record.
+    Replay,
+    /// The requests of the runs are listed.
+    ListRequests,
+    /// The runs are listed.
+    ListRuns,
+}
+
 /// A session, replayed up to some event.
 struct SessionReplay<'a> {
     access: &'a SessionAccess,
     agent: &'a Agent,
-    /// The requests of the runs; `None` where these are replayed, and compared with their records.
-    seen: Option<SeenRequests>,
+    visit: RunVisit,
+    /// The requests, where they are listed.
+    seen: SeenRequests,
+    /// The runs, where they are listed.
+    listed: Vec<RecordedRun>,
     /// The session's own values, and those of shared scopes in its record.
     state: State,
     start: ConversationStart,
@@ -77,12 +107,13 @@ impl SessionReplay<'_> {
             .filter_map(|committed| loop_event(&self.access.local.key, committed).transpose())
             .collect::<Result<Vec<Event>, _>>()?;
         if begins(&events[0].event) {
-            if self.seen.is_none() {
+            if self.visit == RunVisit::Replay {
                 check_schema(self.access, self.agent, events)?;
             }
             self.go_through(events, &recorded).await?;
             self.runs += 1;
         }
+        let before = (self.state.clone(), self.summary.clone());
         for (committed, event) in events.iter().zip(&mut recorded) {
             event.messages = self.start.messages(&committed.event).into_owned();
             event.restore_shared(&mut self.state);
@@ -97,10 +128,16 @@ impl SessionReplay<'_> {
                 false => new.or_else(|| self.summary.take()),
             };
         }
+        if self.visit == RunVisit::ListRuns && begins(&events[0].event) {
+            self.listed.push(RecordedRun::of(events, recorded, before));
+        }
         Ok(())
     }
 
     async fn go_through(&mut self, events: &[CommittedEvent], recorded: &[Event]) -> Result<(), RunnerError> {
+        if self.visit == RunVisit::ListRuns {
+            return Ok(());
+        }
         let key = &self.access.local.key;
         let Some(first) = recorded.first() else { return Ok(()) };
         // A fork contains runs of its origin, with their ids there.
@@ -109,8 +146,8 @@ impl SessionReplay<'_> {
         let input = Input::recorded(self.state.clone(), first).with_summary(self.summary.clone());
         let run = Run::new(self.agent, input, id.as_str())
             .map_err(|error| RunnerError::new(key, RunnerErrorKind::Input { source: Arc::new(error) }))?;
-        if let Some(seen) = &mut self.seen {
-            return seen.of_run(key, run, events, recorded);
+        if self.visit == RunVisit::ListRequests {
+            return self.seen.of_run(key, run, events, recorded);
         }
         let replayed = run.replay_with_tools(recorded, is_stored).await.map(drop);
         replayed.map_err(|divergence| {

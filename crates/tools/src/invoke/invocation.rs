@@ -404,6 +404,43 @@ impl Invocation {
         }
     }
 
+    /// Ends a call that was [announced](CallEvent::Starting) with an outcome from elsewhere, in place of its function: where
+    /// the caller [answers](InvokeOptions::answering_calls) all calls, or for one of a hosted tool. Its
+    /// [end](CallEvent::Finished) is the next event. The outcome is taken as it is, with its writes.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use serde_json::json;
+    /// use stepfold_state_core::chat::{ToolCall, ToolResult};
+    /// use stepfold_state_core::state::{Schema, State};
+    /// use stepfold_tools::{
+    ///     CallEvent, CallOutcome, CallStatus, Invocation, InvokeOptions, Tool, ToolError, Tools,
+    /// };
+    ///
+    /// async fn pay() -> Result<(), ToolError> {
+    ///     unreachable!("no function starts")
+    /// }
+    /// let tools = Tools::of([Tool::new("pay", "Pays.", pay).build().unwrap()]).unwrap();
+    /// let state = State::new(&Schema::builder().build().unwrap());
+    /// let calls = vec![ToolCall::new("c1", "pay", json!({}))];
+    ///
+    /// let options = InvokeOptions::default().answering_calls();
+    /// let mut invocation = Invocation::new(&tools, state, calls, options);
+    /// assert_eq!(invocation.next().await, Some(CallEvent::Starting { calls: vec![0] }));
+    /// let recorded = CallOutcome::new(CallStatus::Succeeded, ToolResult::value("c1", "pay", "paid"));
+    /// invocation.conclude(0, recorded);
+    /// assert_eq!(invocation.next().await, Some(CallEvent::Finished { call: 0 }));
+    /// assert_eq!(invocation.outcome(0).unwrap().result.text(), "paid");
+    /// # });
+    /// ```
+    pub fn conclude(&mut self, call: usize, outcome: CallOutcome) {
+        self.launch();
+        if self.hosted.remove(&call).is_some() {
+            self.finish_call(call, outcome.into());
+        }
+    }
+
     /// The state that a call sees: that before the step, with the writes of the calls that it waited for.
     pub fn state_seen_by(&self, call: usize) -> State {
         let predecessors = self.schedule.predecessors(call);
@@ -416,7 +453,7 @@ impl Invocation {
     }
 
     /// Removes the outcome of a call that has not completed: it waits, for a decision for example. Must be
-    /// called directly after the call [finished](CallEvent::Finished), or while its host runs it. Calls that
+    /// called directly after the call [finished](CallEvent::Finished), or was announced, or while its host runs it. Calls that
     /// wait for it do not start; none of them has an outcome until the invocation is
     /// [resumed](Invocation::resume), so that the order of the calls does not depend on when that happens.
     ///
@@ -452,6 +489,7 @@ impl Invocation {
         self.ended.retain(|ended| *ended != call);
         self.errors.remove(&call);
         self.hosted.remove(&call);
+        self.announced.retain(|(announced, ..)| *announced != call);
         if let Some(slot) = self.outcomes.get_mut(call) {
             *slot = None;
         }
@@ -560,7 +598,8 @@ impl Invocation {
                 invocation,
             };
             let running = RunningCall::new(tool, context);
-            match self.shared.options.hosts_calls && running.is_hosted() {
+            let options = &self.shared.options;
+            match options.answers_calls || (options.hosts_calls && running.is_hosted()) {
                 true => drop(self.hosted.insert(index, running)),
                 false => {
                     self.running.push(running.run_caught().map(move |finished| (index, finished)).boxed());

@@ -1,0 +1,121 @@
+//! `stepfold eval`: from stored sessions to a verdict, without code.
+
+use expect_test::expect;
+
+use crate::room::Room;
+
+const AGENT: &str = r#"
+[tools.pay]
+description = "Pays a bill."
+parameters = { properties = { amount = { type = "integer" } }, required = ["amount"] }
+command = { argv = ["sh", "-c", "echo paid >> ledger; echo paid"] }
+"#;
+
+const SCRIPT: &str = "\
+assistant: > c1 pay(amount=12)
+assistant: I have paid 12.
+";
+
+/// Three sessions that have paid.
+fn room() -> Room {
+    let room = Room::new(AGENT, SCRIPT);
+    for session in ["s1", "s2", "s3"] {
+        room.say(&format!("run a.toml -s {session} 'pay the bill'"), "");
+    }
+    room
+}
+
+#[test]
+fn a_worse_candidate_is_found_without_paying_again() {
+    let room = room();
+    room.check(
+        "eval add a.toml cases.jsonl --newest 5",
+        expect![[r#"
+            3 cases added to cases.jsonl; 0 already there, 0 unsuited
+        "#]],
+    );
+    room.check(
+        "eval add a.toml cases.jsonl -s s1 --at 2",
+        expect![[r#"
+            0 cases added to cases.jsonl; 1 already there, 0 unsuited
+        "#]],
+    );
+    let ran = room.say("eval run a.toml cases.jsonl --report base.jsonl --model script:a.script", "");
+    assert!(ran.contains("3 cases: 3 passed, 0 failed"), "{ran}");
+
+    // It pays twice: the second payment is not in the record.
+    let twice = "assistant: > c1 pay(amount=12)\nassistant: > c2 pay(amount=12)\nassistant: Paid.\n";
+    std::fs::write(room.path("twice.script"), twice).unwrap();
+    let left = room.say("eval run a.toml cases.jsonl --model script:twice.script --baseline base.jsonl", "");
+    assert!(left.contains("3 left the record") && left.contains("verdict: unknown"), "{left}");
+    assert!(left.ends_with("exit 1\n"), "{left}");
+
+    // It pays nothing.
+    std::fs::write(room.path("lazy.script"), "assistant: I have paid 12.\n").unwrap();
+    let lazy = room.say("eval run a.toml cases.jsonl --model script:lazy.script --min-pass-rate 0.9", "");
+    assert!(lazy.contains(r#"recorded_calls: missing call: pay({"amount":12})"#), "{lazy}");
+    assert!(lazy.ends_with("| pass rate below --min-pass-rate\nexit 1\n"), "{lazy}");
+
+    assert_eq!(std::fs::read_to_string(room.path("ledger")).unwrap(), "paid\npaid\npaid\n");
+}
+
+#[test]
+fn reports_have_four_formats_and_are_the_same_again() {
+    let room = room();
+    room.say("eval add a.toml cases.jsonl --newest 5", "");
+    for report in ["one.jsonl", "two.jsonl"] {
+        room.say(&format!("eval run a.toml cases.jsonl --report {report} --model script:a.script"), "");
+    }
+    let read = |name: &str| std::fs::read_to_string(room.path(name)).unwrap();
+    assert_eq!(read("one.jsonl"), read("two.jsonl"));
+    let formats =
+        [("table", "case"), ("markdown", "### Evaluation of `a` (roll)"), ("junit", "<?xml"), ("json", "{")];
+    for (format, begins) in formats {
+        let text = room.say(&format!("eval report one.jsonl --format {format}"), "");
+        assert!(text.starts_with(begins), "{text}");
+    }
+    let same = room.say("eval compare one.jsonl two.jsonl", "");
+    assert!(
+        same.starts_with(
+            "verdict: no difference that is more than chance\n3 pairs: 0 wins, 0 losses, 3 ties"
+        ),
+        "{same}"
+    );
+}
+
+#[test]
+fn written_cases_and_programs_need_no_session() {
+    let room = Room::new(AGENT, "assistant: area 3\n");
+    let cases = r#"
+[[case]]
+name = "good"
+say = "which area?"
+expect = [
+    { text_matches = "area [0-9]" },
+    { program = { command = ["sh", "-c", "echo '{\"passed\": true}'"] } },
+]
+
+[[case]]
+name = "bad"
+say = "which area?"
+expect = [
+    { text_equals = "area 4" },
+    { program = { command = ["sh", "-c", "echo '{\"passed\": false, \"reason\": \"no\"}'"] } },
+    { program = { command = ["sh", "-c", "exit 3"] } },
+]
+"#;
+    std::fs::write(room.path("cases.toml"), cases).unwrap();
+    let text = room.say("eval run a.toml cases.toml --model script:a.script", "");
+    assert!(text.contains("2 cases: 1 passed, 1 failed"), "{text}");
+    assert!(
+        text.contains(
+            "text_equals: expected `area 4`, found `area 3`; program: no; program: program failed: "
+        ),
+        "{text}"
+    );
+
+    let added = room.say("eval add a.toml cases.toml", "");
+    assert!(added.contains("cases are added to JSON lines, not to TOML"), "{added}");
+    let unknown = room.say("eval run a.toml cases.toml --set temperature=1", "");
+    assert!(unknown.contains("unknown setting `temperature=1`; available: limits.steps=NUMBER"), "{unknown}");
+}

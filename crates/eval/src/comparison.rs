@@ -1,0 +1,259 @@
+//! Comparisons of two reports, case by case: is a difference more than chance?
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use fastrand::Rng;
+use serde::Serialize;
+
+use crate::error::EvalError;
+use crate::report::{CaseResult, Report, percent};
+
+/// The seed of the bootstrap, if none is given.
+pub const DEFAULT_SEED: u64 = 1;
+
+/// A candidate beside a baseline. Only cases that both could be evaluated by are paired.
+///
+/// # Examples
+/// ```
+/// use stepfold_eval::exact_mcnemar;
+///
+/// // Nine cases became worse, one better: hardly chance.
+/// assert!(exact_mcnemar(9, 1) < 0.05);
+/// assert!(exact_mcnemar(3, 2) > 0.5);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Comparison {
+    /// The paired cases.
+    pub pairs: u64,
+    /// The pairs that only the candidate passed.
+    pub wins: u64,
+    /// The pairs that only the baseline passed.
+    pub losses: u64,
+    /// The pairs that both passed, or both failed.
+    pub ties: u64,
+    /// The cases of the baseline that say nothing about the candidate: it left the record, or could not be tried.
+    pub unpaired: Vec<String>,
+    /// The difference of the pass rates: above zero, the candidate is better.
+    pub difference: f64,
+    /// The 95 % interval of the difference, by the bootstrap over pairs.
+    pub interval: (f64, f64),
+    /// The seed of the bootstrap.
+    pub seed: u64,
+    /// The probability of at least such a difference by chance, by McNemar's exact test, two-sided.
+    pub p_value: f64,
+    /// The mean difference of the steps of a pair.
+    pub steps: f64,
+    /// The mean difference of the tokens of a pair.
+    pub tokens: f64,
+    /// The pairs that only the baseline passed, with the reason.
+    pub lost: Vec<(String, String)>,
+    /// The pairs that only the candidate passed.
+    pub won: Vec<String>,
+    /// The changes of the candidate since the baseline, in words.
+    pub changes: Vec<String>,
+}
+
+/// The verdict of a comparison at 95 %.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The candidate is better.
+    Better,
+    /// No difference that is more than chance.
+    NoDifference,
+    /// The candidate is worse: a regression.
+    Worse,
+    /// Fewer than half of the baseline's cases say something about the candidate.
+    Unknown,
+}
+
+impl Comparison {
+    /// Compares a candidate with a baseline.
+    ///
+    /// # Errors
+    /// [`EvalError::Compare`] when the modes differ, or no case is in both.
+    pub fn of(baseline: &Report, candidate: &Report, seed: u64) -> Result<Self, EvalError> {
+        if baseline.head.mode != candidate.head.mode {
+            let (before, now) = (baseline.head.mode, candidate.head.mode);
+            return Err(EvalError::Compare {
+                why: format!("baseline in mode {before}, candidate in mode {now}"),
+            });
+        }
+        let found: BTreeMap<&str, &CaseResult> =
+            candidate.results.iter().map(|result| (result.case.as_str(), result)).collect();
+        if !baseline.results.iter().any(|result| found.contains_key(result.case.as_str())) {
+            return Err(EvalError::Compare { why: "no case is in both".to_owned() });
+        }
+        let mut comparison = Comparison {
+            pairs: 0,
+            wins: 0,
+            losses: 0,
+            ties: 0,
+            unpaired: Vec::new(),
+            difference: 0.0,
+            interval: (0.0, 0.0),
+            seed,
+            p_value: 1.0,
+            steps: 0.0,
+            tokens: 0.0,
+            lost: Vec::new(),
+            won: Vec::new(),
+            changes: baseline.head.fingerprint.changes(&candidate.head.fingerprint),
+        };
+        for before in baseline.results.iter().filter(|result| result.passed().is_some()) {
+            comparison.add(before, found.get(before.case.as_str()).copied());
+        }
+        comparison.finish();
+        Ok(comparison)
+    }
+
+    fn add(&mut self, before: &CaseResult, now: Option<&CaseResult>) {
+        let Some((now, passed)) = now.and_then(|now| Some((now, now.passed()?))) else {
+            self.unpaired.push(before.case.clone());
+            return;
+        };
+        self.pairs += 1;
+        self.steps += signed(now.steps, before.steps);
+        self.tokens += signed(now.tokens, before.tokens);
+        match (before.passed() == Some(true), passed) {
+            (true, false) => {
+                self.losses += 1;
+                self.lost.push((now.case.clone(), now.why()));
+            }
+            (false, true) => {
+                self.wins += 1;
+                self.won.push(now.case.clone());
+            }
+            _ => self.ties += 1,
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of cases are far below 2^52")]
+    fn finish(&mut self) {
+        let pairs = self.pairs.max(1) as f64;
+        (self.steps, self.tokens) = (self.steps / pairs, self.tokens / pairs);
+        self.difference = (self.wins as f64 - self.losses as f64) / pairs;
+        self.interval = bootstrap(self.wins, self.losses, self.pairs, self.seed);
+        self.p_value = exact_mcnemar(self.wins, self.losses);
+    }
+
+    /// The verdict.
+    ///
+    /// Worse and better need both the exact test and the interval, so that a handful of cases is not called a difference.
+    pub fn verdict(&self) -> Verdict {
+        let unpaired = u64::try_from(self.unpaired.len()).unwrap_or(u64::MAX);
+        match self.p_value < 0.05 {
+            true if self.interval.1 < 0.0 => Verdict::Worse,
+            _ if unpaired > self.pairs => Verdict::Unknown,
+            true if self.interval.0 > 0.0 => Verdict::Better,
+            _ => Verdict::NoDifference,
+        }
+    }
+
+    /// Markdown, for a comment to a pull request.
+    pub fn to_markdown(&self, rows: usize) -> String {
+        let mut text = format!("### Candidate beside baseline\n\n{self}");
+        if !self.lost.is_empty() {
+            text.push_str("\n| lost case | why |\n|---|---|\n");
+            for (case, why) in self.lost.iter().take(rows) {
+                let _ = writeln!(text, "| `{case}` | {} |", why.replace('|', "\\|"));
+            }
+        }
+        if self.lost.len() > rows {
+            let _ = writeln!(text, "\nand {} more", self.lost.len() - rows);
+        }
+        text
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Better => "better",
+            Verdict::NoDifference => "no difference that is more than chance",
+            Verdict::Worse => "worse",
+            Verdict::Unknown => "unknown: most cases left the record or could not be tried",
+        })
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Comparison { pairs, wins, losses, ties, p_value, seed, steps, tokens, .. } = self;
+        writeln!(f, "verdict: {}", self.verdict())?;
+        writeln!(
+            f,
+            "{pairs} pairs: {wins} wins, {losses} losses, {ties} ties; {} cases unpaired",
+            self.unpaired.len()
+        )?;
+        let (low, high) = self.interval;
+        writeln!(
+            f,
+            "pass rate: {} (95 % interval {} to {}, bootstrap with seed {seed}); exact McNemar p = {p_value:.4}",
+            signed_percent(self.difference),
+            signed_percent(low),
+            signed_percent(high),
+        )?;
+        writeln!(f, "mean of a pair: {steps:+.2} steps, {tokens:+.1} tokens")?;
+        match self.changes.is_empty() {
+            true => writeln!(f, "changes of the agent: none"),
+            false => writeln!(f, "changes of the agent: {}", self.changes.join(", ")),
+        }
+    }
+}
+
+fn signed_percent(part: f64) -> String {
+    let sign = if part < 0.0 { "-" } else { "+" };
+    format!("{sign}{}", percent(Some(part.abs())))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of steps and tokens of a case are far below 2^52")]
+fn signed(now: u64, before: u64) -> f64 {
+    now as f64 - before as f64
+}
+
+/// The 95 % interval of the mean of pairs that are wins (+1), losses (-1) and ties (0): the percentiles of resampled means.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts of cases are far below 2^52, and places are within the samples"
+)]
+fn bootstrap(wins: u64, losses: u64, pairs: u64, seed: u64) -> (f64, f64) {
+    if pairs == 0 {
+        return (0.0, 0.0);
+    }
+    let mut luck = Rng::with_seed(seed);
+    // Fewer resamples of many pairs, so that the cost is bounded.
+    let resamples = (20_000_000 / pairs).clamp(200, 2_000);
+    let mut means: Vec<f64> = (0..resamples)
+        .map(|_| {
+            let drawn = (0..pairs).map(|_| match luck.u64(0..pairs) {
+                pair if pair < wins => 1_i64,
+                pair if pair < wins + losses => -1,
+                _ => 0,
+            });
+            drawn.sum::<i64>() as f64 / pairs as f64
+        })
+        .collect();
+    means.sort_by(f64::total_cmp);
+    let at = |part: f64| means[((means.len() - 1) as f64 * part).round() as usize];
+    (at(0.025), at(0.975))
+}
+
+/// The probability of a division at least as uneven as this of the pairs that differ, by chance alone, two-sided.
+#[expect(clippy::cast_precision_loss, reason = "counts of cases are far below 2^52")]
+pub fn exact_mcnemar(wins: u64, losses: u64) -> f64 {
+    let (fewer, all) = (wins.min(losses), wins + losses);
+    // The logarithm of all! / (k! (all - k)!) / 2^all, for k from 0 to the smaller count.
+    let mut log_term = -(all as f64) * std::f64::consts::LN_2;
+    let mut sum = log_term.exp();
+    for k in 0..fewer {
+        log_term += ((all - k) as f64).ln() - ((k + 1) as f64).ln();
+        sum += log_term.exp();
+    }
+    (2.0 * sum).min(1.0)
+}

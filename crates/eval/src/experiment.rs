@@ -1,0 +1,245 @@
+//! Experiments: a candidate, confronted with the cases of a data set.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use stepfold_agent_loop::{Agent, Event};
+use stepfold_state_core::chat::Prices;
+
+use crate::case::Case;
+use crate::data_set::DataSet;
+use crate::error::EvalError;
+use crate::expectation::{CallRule, EvaluationContext, Evaluator, ProgramRunner, Score, Trials};
+use crate::mode::{Attempt, Ending, Mode, next, replay, roll};
+use crate::report::{CaseResult, CaseStatus, Measured, Report, ReportHead, Summary};
+use crate::trial::Trial;
+
+/// A candidate with the options of its evaluation. See the [crate](crate) for an example.
+///
+/// No mode calls a function of a tool, except for [pure tools that are allowed by name](Experiment::allow_pure). Hooks of
+/// the candidate run, as in any run. In [`Mode::Roll`] a hook after tools sees outcomes that the recorded agent's hooks
+/// have seen before.
+#[derive(Clone)]
+#[must_use]
+pub struct Experiment {
+    candidate: Agent,
+    mode: Mode,
+    concurrency: usize,
+    timeout: Duration,
+    allowed: BTreeSet<String>,
+    rule: CallRule,
+    is_measured: bool,
+    context: EvaluationContext,
+}
+
+impl std::fmt::Debug for Experiment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Experiment").field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+impl Experiment {
+    /// An experiment that [rolls](Mode::Roll) each case, one after the other.
+    pub fn new(candidate: &Agent) -> Self {
+        Experiment {
+            candidate: candidate.clone(),
+            mode: Mode::default(),
+            concurrency: 1,
+            timeout: Duration::from_secs(300),
+            allowed: BTreeSet::new(),
+            rule: CallRule::default(),
+            is_measured: false,
+            context: EvaluationContext::default(),
+        }
+    }
+
+    /// Sets the mode.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets the number of cases at a time; 1 by default. The order of the results does not depend on it.
+    pub fn concurrency(mut self, cases: usize) -> Self {
+        self.concurrency = cases.max(1);
+        self
+    }
+
+    /// Sets the timeout of a case, which is an [error](CaseStatus::Error) afterwards; five minutes by default.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Allows a tool to run where the record has no answer to a call. It has no effect for a tool that is not
+    /// [pure](stepfold_tools::Effect::Pure).
+    pub fn allow_pure(mut self, tool: impl Into<String>) -> Self {
+        self.allowed.insert(tool.into());
+        self
+    }
+
+    /// Sets how [`Mode::Next`] compares calls.
+    pub fn call_rule(mut self, rule: CallRule) -> Self {
+        self.rule = rule;
+        self
+    }
+
+    /// Adds an evaluator in code, for each case. It sees trials of [`Mode::Roll`].
+    pub fn evaluator(mut self, evaluator: impl Evaluator + 'static) -> Self {
+        self.context.evaluators.push(Arc::new(evaluator));
+        self
+    }
+
+    /// Sets the port that runs programs. Without one, an expectation of a program fails.
+    pub fn programs(mut self, runner: impl ProgramRunner + 'static) -> Self {
+        self.context.programs = Some(Arc::new(runner));
+        self
+    }
+
+    /// Sets the prices, for costs and [`MaxCost`](crate::Expectation::MaxCost).
+    pub fn prices(mut self, prices: Prices) -> Self {
+        self.context.prices = prices;
+        self
+    }
+
+    /// Adds times and costs to the results. A report with them is not the same twice.
+    pub fn measured(mut self) -> Self {
+        self.is_measured = true;
+        self
+    }
+
+    /// The head of the report.
+    pub fn head(&self) -> ReportHead {
+        ReportHead::new(self.mode, self.candidate.name(), self.candidate.fingerprint().clone())
+    }
+
+    /// Confronts the candidate with all cases, and keeps the results.
+    ///
+    /// # Errors
+    /// When a case cannot be read or is invalid. What fails in a case is its status.
+    pub async fn run(&self, cases: DataSet<'_>) -> Result<Report, EvalError> {
+        let mut results = Vec::new();
+        self.run_each(cases, |result| {
+            results.push(result);
+            Ok(())
+        })
+        .await?;
+        Ok(Report::new(self.head(), results))
+    }
+
+    /// The same, and gives each result away, in the order of the cases: memory does not grow with the results.
+    ///
+    /// # Errors
+    /// As [`run`](Experiment::run), and when `sink` fails.
+    pub async fn run_each(
+        &self,
+        cases: DataSet<'_>,
+        mut sink: impl FnMut(CaseResult) -> Result<(), EvalError>,
+    ) -> Result<Summary, EvalError> {
+        let mut summary = Summary::default();
+        let started = cases.map(|case| async move {
+            let case = case?;
+            Ok::<_, EvalError>(self.run_case(&case).await)
+        });
+        let mut results = stream::iter(started).buffered(self.concurrency);
+        while let Some(result) = results.next().await {
+            let result = result?;
+            summary.add(&result);
+            sink(result)?;
+            // Scripted models never wait: other tasks of the thread get their turn.
+            tokio::task::yield_now().await;
+        }
+        Ok(summary)
+    }
+
+    /// Confronts the candidate with one case.
+    pub async fn run_case(&self, case: &Case) -> CaseResult {
+        self.run_with_events(case).await.0
+    }
+
+    /// The same, with the events that the candidate made: those of its whole run in [`Mode::Roll`], of its replies in
+    /// [`Mode::Next`], none in [`Mode::Replay`].
+    pub async fn run_with_events(&self, case: &Case) -> (CaseResult, Vec<Event>) {
+        let attempt = match tokio::time::timeout(self.timeout, self.attempt(case)).await {
+            Ok(attempt) => attempt,
+            Err(_) => Attempt {
+                ending: Ending::Error(format!("timeout after {:?}", self.timeout)),
+                ..Attempt::default()
+            },
+        };
+        let events = attempt.events.clone();
+        (self.result(case, attempt).await, events)
+    }
+
+    async fn attempt(&self, case: &Case) -> Attempt {
+        match self.mode {
+            Mode::Replay => replay(&self.candidate, case).await,
+            Mode::Next => next(&self.candidate, case, &self.rule, &self.context.prices).await,
+            Mode::Roll => roll(&self.candidate, case, &self.allowed, &self.context.prices).await,
+        }
+    }
+
+    async fn result(&self, case: &Case, attempt: Attempt) -> CaseResult {
+        let Attempt { ending, coverage, cost, elapsed, .. } = attempt;
+        let mut result = CaseResult::new(case.name.as_str());
+        (result.answered, result.ran) = (coverage.answered, coverage.ran);
+        if self.is_measured {
+            result.measured = Some(Measured {
+                elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+                cost_nanodollars: cost.map(stepfold_state_core::chat::Cost::nanodollars),
+            });
+        }
+        let cost = cost.map(dollars);
+        match ending {
+            Ending::Made(trial) => {
+                let scores = self.scores(case, &trial, cost).await;
+                result.set_scores(scores, &trial);
+            }
+            Ending::Compared(mut scores, trial) => {
+                if self.mode == Mode::Next {
+                    scores.extend(self.text_scores(case, &trial).await);
+                }
+                result.set_scores(scores, &trial);
+            }
+            Ending::LeftRecord => {
+                result.status = CaseStatus::LeftRecord;
+                result.reason = coverage.left_at;
+            }
+            Ending::Error(error) => (result.status, result.reason) = (CaseStatus::Error, Some(error)),
+            Ending::Unsuited(why) => {
+                (result.status, result.reason) = (CaseStatus::Skipped, Some(why.to_owned()));
+            }
+            Ending::Skipped => result.status = CaseStatus::Skipped,
+        }
+        result
+    }
+
+    async fn scores(&self, case: &Case, trial: &Trial, cost: Option<f64>) -> Vec<Score> {
+        let recorded = Trial::recorded(case);
+        let trials = Trials { trial, recorded: recorded.as_ref(), cost };
+        let mut scores = Vec::new();
+        for expectation in case.expectations() {
+            scores.push(expectation.evaluate(case, &trials, &self.context).await);
+        }
+        scores.extend(self.context.evaluators.iter().map(|evaluator| evaluator.evaluate(case, trial)));
+        scores
+    }
+
+    /// The expectations about the last text, of a case that has them.
+    async fn text_scores(&self, case: &Case, trial: &Trial) -> Vec<Score> {
+        let recorded = Trial::recorded(case);
+        let trials = Trials { trial, recorded: recorded.as_ref(), cost: None };
+        let mut scores = Vec::new();
+        for expectation in case.expect.iter().filter(|expectation| expectation.is_about_text()) {
+            scores.push(expectation.evaluate(case, &trials, &self.context).await);
+        }
+        scores
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an amount below 9 million dollars is exact")]
+fn dollars(cost: stepfold_state_core::chat::Cost) -> f64 {
+    cost.nanodollars() as f64 / 1e9
+}

@@ -1,0 +1,331 @@
+//! The modes of an experiment: how a candidate is confronted with a case. None of them touches the world.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+use stepfold_agent_loop::{
+    Agent, ApprovalRequest, Divergence, Event, EventKind, Exit, Input, Observer, ObserverError, Pause, Run,
+    RunAnswer, RunError, RunEvent, RunFault,
+};
+use stepfold_state_core::chat::{Cost, Message, Prices};
+
+use crate::answers::{Coverage, RecordAnswers, SharedAnswers};
+use crate::case::{Case, values_of};
+use crate::expectation::{CallRule, ExpectedCall, Score, calls_fault};
+use crate::trial::{Trial, TrialCall};
+
+/// The way in which a candidate is confronted with the cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Mode {
+    /// Replays the recorded turn without a model: fails where the candidate would have made another event.
+    Replay,
+    /// Asks for each recorded reply once, with the exact request rebuilt under the candidate, and compares the calls. No
+    /// tool runs.
+    Next,
+    /// Runs the whole turn again. The record answers the calls; a call that it does not have ends the case as
+    /// [`LeftRecord`](crate::CaseStatus::LeftRecord).
+    #[default]
+    Roll,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Replay => "replay",
+            Mode::Next => "next",
+            Mode::Roll => "roll",
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "replay" => Ok(Mode::Replay),
+            "next" => Ok(Mode::Next),
+            "roll" => Ok(Mode::Roll),
+            other => Err(format!("unknown mode `{other}`; available: replay, next, roll")),
+        }
+    }
+}
+
+/// The result of a mode.
+#[derive(Default)]
+pub(crate) struct Attempt {
+    pub(crate) ending: Ending,
+    pub(crate) coverage: Coverage,
+    /// The cost by the prices, if all models have one.
+    pub(crate) cost: Option<Cost>,
+    pub(crate) elapsed: std::time::Duration,
+    /// The events of the candidate.
+    pub(crate) events: Vec<Event>,
+}
+
+#[derive(Default)]
+pub(crate) enum Ending {
+    /// It was not tried.
+    #[default]
+    Skipped,
+    /// The turn was made: it is evaluated.
+    Made(Box<Trial>),
+    /// The mode itself has compared; with what the model replied last.
+    Compared(Vec<Score>, Box<Trial>),
+    LeftRecord,
+    Error(String),
+    Unsuited(&'static str),
+}
+
+impl Attempt {
+    fn ended(ending: Ending) -> Self {
+        Attempt { ending, ..Attempt::default() }
+    }
+
+    fn failed(error: impl fmt::Display) -> Self {
+        Attempt::ended(Ending::Error(error.to_string()))
+    }
+}
+
+/// Replays the record of a case.
+pub(crate) async fn replay(agent: &Agent, case: &Case) -> Attempt {
+    let Some((record, began)) = case.record.as_ref().zip(case.began()) else {
+        return Attempt::ended(Ending::Unsuited("it has no record"));
+    };
+    let replayed = async {
+        if let Some(before) = &record.agent {
+            Divergence::check_schema(before, agent.fingerprint())
+                .map_err(|divergence| divergence.to_string())?;
+        }
+        let input = Input::recorded(case.state(agent.schema())?, began).with_summary(record.summary.clone());
+        let run = Run::new(agent, input, run_id(case)).map_err(|error| error.to_string())?;
+        let is_stored = |write: &stepfold_state_core::state::Write| !write.key().starts_with("temp:");
+        let replayed = run.replay_with_tools(&record.events, is_stored).await;
+        Ok::<_, String>(replayed.map(drop).map_err(|divergence| match &record.agent {
+            Some(before) => divergence.explained(before, agent.fingerprint()).to_string(),
+            None => divergence.to_string(),
+        }))
+    };
+    let recorded = Box::new(Trial::recorded(case).unwrap_or_default());
+    match replayed.await {
+        Err(error) => Attempt::failed(format_args!("replay could not begin: {error}")),
+        Ok(Ok(())) => Attempt::ended(Ending::Compared(vec![Score::passed("replay")], recorded)),
+        Ok(Err(divergence)) => {
+            Attempt::ended(Ending::Compared(vec![Score::failed("replay", divergence)], recorded))
+        }
+    }
+}
+
+/// Asks for each recorded reply.
+pub(crate) async fn next(agent: &Agent, case: &Case, rule: &CallRule, prices: &Prices) -> Attempt {
+    if agent.planner().is_some() {
+        return Attempt::ended(Ending::Unsuited("the candidate is a graph"));
+    }
+    if case.record.is_none() {
+        return Attempt::ended(Ending::Unsuited("it has no record"));
+    }
+    let mut run = match begun(agent, case) {
+        Ok(run) => run,
+        Err(error) => return Attempt::failed(format_args!("run could not begin: {error}")),
+    };
+    let mut asked = NextReplies {
+        rule,
+        prices,
+        scores: Vec::new(),
+        trial: Trial::default(),
+        attempt: Attempt::default(),
+    };
+    for event in case.events().iter().skip(1) {
+        if let EventKind::Replied { .. } = event.kind
+            && let Err(error) = asked.ask(&run, event).await
+        {
+            return Attempt { ending: Ending::Error(error), ..asked.attempt };
+        }
+        if let Err(error) = run.follow(event) {
+            // The rest of the record was made by an agent that works otherwise: with other hooks, for example.
+            asked.attempt.coverage.left_at = Some(format!("step {}: {error}", event.step));
+            break;
+        }
+    }
+    let NextReplies { scores, trial, attempt, .. } = asked;
+    match scores.is_empty() {
+        true => Attempt { ending: Ending::LeftRecord, ..attempt },
+        false => Attempt { ending: Ending::Compared(scores, Box::new(trial)), ..attempt },
+    }
+}
+
+/// A run of the candidate that has begun with the input of a case.
+fn begun(agent: &Agent, case: &Case) -> Result<Run, String> {
+    let mut run =
+        Run::new(agent, case.input(agent.schema())?, run_id(case)).map_err(|error| error.to_string())?;
+    let began = run.feed(RunAnswer::Begin, std::time::Duration::ZERO).map_err(|error| error.to_string())?;
+    run.follow(&began).map_err(|error| error.to_string())?;
+    Ok(run)
+}
+
+/// The replies that a candidate gave, beside the recorded ones.
+struct NextReplies<'a> {
+    rule: &'a CallRule,
+    prices: &'a Prices,
+    scores: Vec<Score>,
+    /// Its replies, as one course.
+    trial: Trial,
+    attempt: Attempt,
+}
+
+impl NextReplies<'_> {
+    /// Asks the model of a run for its next reply, without committing it, and compares the calls with the recorded ones.
+    async fn ask(&mut self, run: &Run, recorded: &Event) -> Result<(), String> {
+        let mut seen = FirstReply::default();
+        let ended = run.clone().resume().record_with(&mut seen).await;
+        let Some(replied) = seen.0 else {
+            return Err(match ended {
+                Ok(outcome) => format!("the model was not asked: {}", outcome.exit()),
+                Err(error) => error.to_string(),
+            });
+        };
+        let (wanted, found) = (reply_of(recorded), reply_of(&replied));
+        let expected: Vec<ExpectedCall> = wanted
+            .calls
+            .iter()
+            .map(|call| ExpectedCall::new(call.tool.as_str(), call.arguments.clone()))
+            .collect();
+        let name = format!("reply {}", self.scores.len() + 1);
+        self.scores.push(match calls_fault(&expected, self.rule, &found.calls) {
+            None => Score::passed(name),
+            Some(fault) => Score::failed(name, fault),
+        });
+        self.attempt.coverage.answered += 1;
+        if let EventKind::Replied { usage, model, .. } = &replied.kind {
+            let price = self.prices.cost(model.as_deref().unwrap_or_default(), usage);
+            let before = self.attempt.cost.unwrap_or_default();
+            self.attempt.cost = price.map(|price| before + price);
+            self.trial.usage += *usage;
+        }
+        self.trial.steps += 1;
+        self.trial.text = found.text;
+        self.trial.calls.extend(found.calls);
+        self.attempt.events.push(replied);
+        Ok(())
+    }
+}
+
+struct Reply {
+    text: String,
+    calls: Vec<TrialCall>,
+}
+
+fn reply_of(event: &Event) -> Reply {
+    let Trial { text, calls, .. } = Trial::of(std::slice::from_ref(event), serde_json::Map::new(), None);
+    Reply { text, calls }
+}
+
+/// Takes the first reply, and refuses its commit, so that nothing comes after it.
+#[derive(Default)]
+struct FirstReply(Option<Event>);
+
+impl Observer for FirstReply {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        match event.committed() {
+            Some(event) if matches!(event.kind, EventKind::Replied { .. }) => {
+                self.0 = Some(event.clone());
+                Err("the reply is all that is asked for".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Runs the turn of a case; its record answers the calls.
+pub(crate) async fn roll(
+    agent: &Agent,
+    case: &Case,
+    allowed: &std::collections::BTreeSet<String>,
+    prices: &Prices,
+) -> Attempt {
+    if agent.planner().is_some() {
+        return Attempt::ended(Ending::Unsuited("the candidate is a graph"));
+    }
+    let began = case.state(agent.schema()).and_then(|state| Ok((state, case.input(agent.schema())?)));
+    let (state, input) = match began {
+        Ok(began) => began,
+        Err(error) => return Attempt::failed(format_args!("run could not begin: {error}")),
+    };
+    let answers = SharedAnswers::new(RecordAnswers::of(state, case.events(), allowed.clone()));
+    let approver = answers.clone();
+    let mut seen = CommittedEvents::default();
+    let steps = Arc::clone(&seen.steps);
+    let mut steered = steered_messages(case.events());
+    let ended = agent
+        .run(input)
+        .id(run_id(case))
+        .answer_calls_with(answers.clone())
+        .approve_with(move |requests: Vec<ApprovalRequest>| std::future::ready(approver.decisions(&requests)))
+        .inbox_with(move || {
+            let is_due = steered.front().is_some_and(|(step, _)| *step <= steps.load(Ordering::Relaxed));
+            is_due.then(|| steered.pop_front()).flatten().map(|(_, message)| message)
+        })
+        .observe(&mut seen)
+        .await;
+    let coverage = answers.with(|answers| answers.coverage.clone());
+    let events = std::mem::take(&mut seen.events);
+    let outcome = match &ended {
+        Ok(outcome) => outcome,
+        Err(error) => error.outcome(),
+    };
+    let (cost, elapsed) = (outcome.cost(prices), outcome.elapsed());
+    let ending = match &ended {
+        Err(error) => failed(error),
+        Ok(outcome) if is_left(outcome.exit(), &coverage) => Ending::LeftRecord,
+        Ok(outcome) => {
+            Ending::Made(Box::new(Trial::of(&events, values_of(outcome.state()), Some(outcome.exit()))))
+        }
+    };
+    Attempt { ending, coverage, cost, elapsed, events }
+}
+
+fn failed(error: &RunError) -> Ending {
+    match error.fault() {
+        RunFault::Unanswered { .. } => Ending::LeftRecord,
+        // What a tool did to the recorded run, it does to this one.
+        fault => Ending::Error(fault.to_string()),
+    }
+}
+
+/// Whether a run waits for a decision that the record does not have.
+fn is_left(exit: &Exit, coverage: &Coverage) -> bool {
+    matches!(exit, Exit::Paused(Pause::Approval)) && coverage.left_at.is_some()
+}
+
+fn run_id(case: &Case) -> String {
+    format!("eval/{}", case.name)
+}
+
+/// The messages that joined the recorded turn, each with the number of replies before it.
+fn steered_messages(events: &[Event]) -> VecDeque<(u64, Message)> {
+    let steered = events.iter().filter(|event| matches!(event.kind, EventKind::Steered));
+    steered.flat_map(|event| event.messages.iter().map(|message| (event.step, (**message).clone()))).collect()
+}
+
+/// The events of a run, and the number of its replies so far.
+#[derive(Default)]
+struct CommittedEvents {
+    events: Vec<Event>,
+    steps: Arc<AtomicU64>,
+}
+
+impl Observer for CommittedEvents {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        if let Some(event) = event.committed() {
+            self.steps.store(event.step, Ordering::Relaxed);
+            self.events.push(event.clone());
+        }
+        Ok(())
+    }
+}

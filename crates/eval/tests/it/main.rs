@@ -1,0 +1,6 @@
+//! The laws of evaluation.
+
+mod clerk;
+mod laws;
+mod planted;
+mod streamed;
