@@ -173,8 +173,8 @@ impl Case {
     /// A recorded run as a case.
     ///
     /// # Errors
-    /// [`EvalError::Unsuited`] for a turn that an agent alone does not decide: it was edited, cancelled or timed out, it is
-    /// a graph's, or it had a value that the record does not have.
+    /// [`EvalError::Unsuited`] for a turn that an agent alone does not decide: it was edited, cancelled or timed out, its
+    /// agent changed in the middle, it is a graph's, or it had a value that the record does not have.
     pub fn of_run(key: &SessionKey, run: &RecordedRun) -> Result<Self, EvalError> {
         let name = format!("{}/{}/{}", key.user, key.id, run.first_version);
         if let Some(why) = unsuited(&run.events) {
@@ -294,6 +294,7 @@ fn unsuited(events: &[Event]) -> Option<&'static str> {
         EventKind::TimedOut => Some("it ran out of time"),
         EventKind::Interrupted { .. } => Some("it was interrupted"),
         EventKind::Planned { .. } => Some("it is a graph's"),
+        EventKind::Upgraded { .. } => Some("its agent changed in the middle"),
         _ => None,
     })
 }
