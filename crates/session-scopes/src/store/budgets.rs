@@ -14,7 +14,6 @@
 
 use std::sync::Arc;
 
-use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, ReservationId, SessionKey, UserId};
 use crate::time::Timestamp;
 
@@ -238,14 +237,15 @@ impl SpendState {
     }
 
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn from_db(state: i64) -> Result<Self, SessionError> {
+    pub(crate) fn from_db(state: i64) -> Result<Self, crate::error::SessionError> {
         match state {
             0 => Ok(SpendState::Reserved),
             1 => Ok(SpendState::Settled),
             2 => Ok(SpendState::Unsettled),
-            other => {
-                Err(SessionError::damaged("request in the list of spend", format!("unknown state {other}")))
-            }
+            other => Err(crate::error::SessionError::damaged(
+                "request in the list of spend",
+                format!("unknown state {other}"),
+            )),
         }
     }
 }
