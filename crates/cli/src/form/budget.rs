@@ -29,7 +29,7 @@ pub(crate) struct BudgetForm {
     pub(crate) time_zone: Option<String>,
     /// The share of the limit from which a warning is logged, as in `0.8`.
     pub(crate) warn_at: Option<f64>,
-    /// What a run does that does not fit: it waits by default.
+    /// The reaction of a run that does not fit: it waits by default.
     pub(crate) when_exhausted: WhenExhaustedForm,
     /// The tokens of output that count for a request without a maximum; 4096 by default.
     pub(crate) output_estimate: Option<u64>,

@@ -49,7 +49,7 @@ pub enum WhenExhausted {
 /// [counter](crate::RunnerBuilder::count_tokens_with) and a
 /// [maximum of output tokens](stepfold_state_core::chat::ModelParams::max_output_tokens), never.
 ///
-/// What is spent belongs to the store and not to a session's history: a fork inherits none, a rewind refunds none, a
+/// The spent amount belongs to the store and not to a session's history: a fork inherits none, a rewind refunds none, a
 /// replay spends none, and a deleted session's spend remains.
 ///
 /// # Examples

@@ -12,7 +12,7 @@ use crate::store::{
 /// The sums of budgets, and the requests that they consist of.
 #[derive(Debug, Default)]
 pub(super) struct MemoryBudgets {
-    /// What is settled and reserved.
+    /// The settled and the reserved amount of each.
     sums: BTreeMap<BudgetId, (u64, u64)>,
     /// With the amounts that each reserved.
     requests: BTreeMap<ReservationId, (SpendRecord, Vec<BudgetAmount>)>,

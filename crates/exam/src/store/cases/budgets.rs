@@ -72,7 +72,7 @@ impl CaseContext {
         Ok(SettleSpend::new(self.reservation(id)?, end))
     }
 
-    /// What is settled and reserved in a budget.
+    /// The settled and the reserved amount of a budget.
     async fn sums(&self, name: &str) -> Result<(u64, u64), SessionError> {
         let read = self.store.balances(ReadBudgets::new([self.budget(name)?])).await?;
         Ok(read.first().map_or((0, 0), |found| (found.settled, found.reserved)))
