@@ -9,11 +9,12 @@ use stepfold::exam::StoreExam;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 use stepfold::session_scopes::{
-    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, EventSizes, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion, ListForks,
-    ListSessions, ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadInbox, ReadLabels,
-    Receipt, ReleaseClaim, RenewClaim, Renewed, RewindSession, ScopeKey, ScopeValues, Session, SessionError,
-    SessionKey, SessionPage, SessionStore, Unattended, UserId, Verified, VerifySessions, WriteScope,
+    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
+    EnqueueInput, Enqueued, EventSizes, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion,
+    ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned,
+    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, ReserveSpend,
+    RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionKey, SessionPage, SessionStore,
+    SettleOpen, SettleSpend, SpendRecord, Unattended, UserId, Verified, VerifySessions, WriteScope,
 };
 use stepfold_examples::say;
 
@@ -139,6 +140,26 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
         self.inner.dequeue(request).await
+    }
+
+    async fn reserve(&self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
+        self.inner.reserve(request).await
+    }
+
+    async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {
+        self.inner.settle(request).await
+    }
+
+    async fn settle_open(&self, request: SettleOpen) -> Result<u64, SessionError> {
+        self.inner.settle_open(request).await
+    }
+
+    async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
+        self.inner.balances(request).await
+    }
+
+    async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
+        self.inner.spend(request).await
     }
 }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::FinishReason;
 
+use crate::meter::ExhaustedBudget;
+
 /// The reason why a run ended. Every [`Outcome`](crate::Outcome) has one.
 ///
 /// # Examples
@@ -81,6 +83,9 @@ pub enum Pause {
     Breakpoint(Breakpoint),
     /// The host asked for a pause between two steps: [`suspend_with`](crate::RunBuilder::suspend_with).
     Suspended,
+    /// A budget has too little left for the next request, which was not sent. The run continues with that request when it is
+    /// resumed.
+    Budget(Box<ExhaustedBudget>),
 }
 
 /// A point where a run pauses (interrupt before).
@@ -214,6 +219,7 @@ impl fmt::Display for Exit {
             Exit::Paused(Pause::Approval) => "the run waits for decisions",
             Exit::Paused(Pause::Breakpoint(breakpoint)) => return write!(f, "the run stopped {breakpoint}"),
             Exit::Paused(Pause::Suspended) => "the run was suspended between two steps",
+            Exit::Paused(Pause::Budget(exhausted)) => return write!(f, "the run waits: {exhausted}"),
             Exit::Failed => "the run failed",
         })
     }

@@ -126,6 +126,7 @@ mod edit;
 mod error;
 mod exit;
 mod last_words;
+mod meter;
 mod observe;
 mod outcome;
 mod planned;
@@ -162,6 +163,7 @@ pub use crate::driver::{CallAnswer, CallAnswers, RunBuilder, RunStream, Starting
 pub use crate::edit::{Edit, EditError, ValueEdit};
 pub use crate::error::{AgentError, FeedError, StartError};
 pub use crate::exit::{Breakpoint, Exit, Pause};
+pub use crate::meter::{BudgetUnit, ExhaustedBudget, MeterError, MeteredRequest, RequestEnd, RequestMeter};
 pub use crate::observe::{DynObserver, EventRefused, Observer, ObserverError, RunEvent, Traces};
 pub use crate::outcome::{Outcome, OutputError};
 pub use crate::planned::{JoinArrivals, NodeOutcome, NodeStatus, PlannedBranch, RecordedRoute};

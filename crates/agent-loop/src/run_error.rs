@@ -13,6 +13,7 @@ use crate::agent::HookPoint;
 use crate::decisions::DecisionError;
 use crate::error::{AgentError, FeedError, StartError};
 use crate::exit::{Exit, Pause};
+use crate::meter::{ExhaustedBudget, MeterError};
 use crate::outcome::Outcome;
 use crate::run::Run;
 
@@ -53,6 +54,12 @@ pub enum RunFault {
     /// The model did not answer.
     #[error("model request failed: {0}")]
     Model(ModelError),
+    /// A budget has too little left for the next request, which was not sent.
+    #[error("{0}")]
+    Budget(Box<ExhaustedBudget>),
+    /// The next request could not be metered, so it was not sent.
+    #[error("request could not be metered: {}", ErrorChain(&**.0))]
+    Meter(Box<dyn Error + Send + Sync>),
     /// A call failed, and its failure is for the caller.
     #[error("tool call failed: {0}")]
     Tool(FatalError),
@@ -111,6 +118,15 @@ fn unrecorded_suffix(unrecorded: &[String]) -> String {
     match unrecorded {
         [] => String::new(),
         ids => format!("; unrecorded outcomes: `{}`", ids.join("`, `")),
+    }
+}
+
+impl From<MeterError> for RunFault {
+    fn from(error: MeterError) -> Self {
+        match error {
+            MeterError::Exhausted(budget) => RunFault::Budget(budget),
+            MeterError::Failed(source) => RunFault::Meter(source),
+        }
     }
 }
 

@@ -267,6 +267,20 @@ pub(crate) enum CliCommand {
         #[arg(long, value_name = "VERSION:DIGEST", requires = "session")]
         head: Option<HistoryHead>,
     },
+    /// Show what was spent on models under the budgets of this file, in all sessions of the agent or in one.
+    ///
+    /// Requests are listed with the prices of then. Those of deleted sessions, and of branches that a rewind has hidden, are
+    /// included.
+    Spend {
+        #[command(flatten)]
+        target: SessionArgs,
+        /// The sums to show.
+        #[arg(long, value_enum, default_value_t)]
+        by: SpendGroup,
+        /// Print comma-separated values.
+        #[arg(long, conflicts_with = "json")]
+        csv: bool,
+    },
     /// Show what the model would have been shown in stored sessions by the policies of this file: how much is left out,
     /// and whether each view is well-formed. Nothing is changed.
     Trim {
@@ -428,6 +442,7 @@ impl CliCommand {
             | CliCommand::Delete { target, .. }
             | CliCommand::Verify { target, .. }
             | CliCommand::Trim { target, .. }
+            | CliCommand::Spend { target, .. }
             | CliCommand::Result { command: ResultCommand::Set { target, .. } }
             | CliCommand::State {
                 command: StateCommand::Get { target, .. } | StateCommand::Set { target, .. },
@@ -444,6 +459,32 @@ impl CliCommand {
             | CliCommand::Logout { .. }
             | CliCommand::Draw { .. }
             | CliCommand::Schema { .. } => None,
+        }
+    }
+}
+
+/// The groups of requests whose amounts are added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SpendGroup {
+    /// By session, with its user.
+    #[default]
+    Session,
+    /// By user.
+    User,
+    /// By the model that answered.
+    Model,
+    /// By day, in UTC.
+    Day,
+}
+
+impl SpendGroup {
+    /// The name of the group's column.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            SpendGroup::Session => "session",
+            SpendGroup::User => "user",
+            SpendGroup::Model => "model",
+            SpendGroup::Day => "day",
         }
     }
 }

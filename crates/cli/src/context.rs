@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
-use stepfold::runner::{RunnerBuilder, RunnerError, RunnerErrorKind, WhenChanged};
+use stepfold::runner::{Budget, RunnerBuilder, RunnerError, RunnerErrorKind, WhenChanged};
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
     AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
@@ -64,12 +64,15 @@ pub(crate) struct LoadedAgent {
     pub(crate) prices: Prices,
     /// The handling of unfinished runs after a change of the file.
     pub(crate) when_changed: WhenChanged,
+    /// Its budgets.
+    pub(crate) budgets: Vec<Budget>,
 }
 
 impl LoadedAgent {
     pub(crate) fn read(path: &Path, models: &ModelSource<'_>) -> anyhow::Result<Self> {
         let file = AgentFile::read(path)??;
         let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
+        let budgets = file.budgets();
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
@@ -88,7 +91,7 @@ impl LoadedAgent {
         // NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
         AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
         let schema = session_schema(agent.schema(), migrations);
-        Ok(LoadedAgent { agent, schema, speakers, shape, prices, when_changed })
+        Ok(LoadedAgent { agent, schema, speakers, shape, prices, when_changed, budgets })
     }
 }
 
@@ -182,11 +185,12 @@ impl CommandContext {
         open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
-        let LoadedAgent { agent, schema, speakers, prices, when_changed, .. } =
+        let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, .. } =
             LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
-        let runner = with_metrics(with_traces(Runner::builder(agent, store)), metrics)
+        let builder = with_budgets(Runner::builder(agent, store), &prices, budgets);
+        let runner = with_metrics(with_traces(builder), metrics)
             .schema(schema)
             // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim
             // to expire.
@@ -388,6 +392,11 @@ impl CommandContext {
 pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
     // The app of a session has the name of its agent.
     builder.observe(|session| Traces::new(session.app.as_str()))
+}
+
+/// Adds the budgets of a file, at its prices.
+pub(crate) fn with_budgets(builder: RunnerBuilder, prices: &Prices, budgets: Vec<Budget>) -> RunnerBuilder {
+    budgets.into_iter().fold(builder.prices(prices.clone()), RunnerBuilder::budget)
 }
 
 fn with_metrics(builder: RunnerBuilder, metrics: Option<&Metrics>) -> RunnerBuilder {

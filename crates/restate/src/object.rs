@@ -268,7 +268,10 @@ async fn resume(session: &SessionHandle, with_changed_agent: bool) -> Result<Sli
         Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => {
             Ok(SliceEnd::at_rest(outcome.run().next_deadline()))
         }
-        Ok(_) => Ok(SliceEnd::GoesOn),
+        Ok(outcome) => Ok(match outcome.exit() {
+            Exit::Paused(Pause::Budget(budget)) => SliceEnd::at_rest(budget.until),
+            _ => SliceEnd::GoesOn,
+        }),
         Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. }) => Ok(SliceEnd::AtRest),
         // It may have been woken early.
         Err(RunnerError { kind: RunnerErrorKind::Pending { .. }, .. }) => {

@@ -8,7 +8,10 @@ use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
     AnyStore, AppId, SessionError, SessionKey, SessionSchema, SessionStore, WorkerId,
 };
+use stepfold_state_core::chat::Prices;
+use stepfold_trim::TokenCounter;
 
+use crate::budget::{Budget, BudgetPolicies};
 use crate::core::heartbeat_registry::HeartbeatRegistry;
 use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
@@ -39,6 +42,7 @@ pub struct RunnerBuilder {
     max_paused: usize,
     abandon_after: Option<u32>,
     when_changed: WhenChanged,
+    budgets: BudgetPolicies,
 }
 
 impl Runner {
@@ -69,6 +73,7 @@ impl Runner {
             max_paused: 4_096,
             abandon_after: None,
             when_changed: WhenChanged::default(),
+            budgets: BudgetPolicies::default(),
         }
     }
 }
@@ -246,10 +251,32 @@ impl RunnerBuilder {
         self
     }
 
+    /// Adds a [budget](Budget) for requests to models. Several hold at once: a request is reserved in all of them, or not
+    /// sent.
+    ///
+    /// A store [without budgets](stepfold_session_scopes::SessionStore::reserve) admits no request then.
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budgets.budgets.push(budget);
+        self
+    }
+
+    /// Sets the prices of models, for budgets in dollars and for the list of spend; empty by default.
+    pub fn prices(mut self, prices: Prices) -> Self {
+        self.budgets.prices = prices;
+        self
+    }
+
+    /// Sets the counter of input tokens, for budgets; an [approximation](stepfold_trim::ApproximateTokens) by default.
+    pub fn count_tokens_with(mut self, counter: impl TokenCounter + 'static) -> Self {
+        self.budgets.counter = Arc::new(counter);
+        self
+    }
+
     /// Builds the runner.
     pub fn build(self) -> Runner {
         let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers, .. } = self;
         let (claims, abandon_after, when_changed) = (self.claims, self.abandon_after, self.when_changed);
+        let budgets = self.budgets;
         let sessions = Mutex::new(SessionTable::new(self.max_paused));
         Runner(Arc::new(RunnerCore {
             agent,
@@ -265,6 +292,7 @@ impl RunnerBuilder {
             claims,
             abandon_after,
             when_changed,
+            budgets,
             shutdown: RunnerShutdown::default(),
             changes: ChangeFeed::default(),
             heartbeat: HeartbeatRegistry::default(),

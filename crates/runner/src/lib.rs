@@ -97,6 +97,7 @@
 #![doc = include_str!("../docs/limits.md")]
 
 mod access;
+mod budget;
 mod builder;
 mod core;
 mod error;
@@ -120,6 +121,7 @@ pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
 pub use crate::access::decision_lookup::RecordedDecision;
+pub use crate::budget::{Budget, BudgetError, BudgetScope, BudgetWindow, WhenExhausted};
 pub use crate::builder::RunnerBuilder;
 pub use crate::core::load::RunnerLoad;
 pub use crate::core::runner_core::Runner;

@@ -101,14 +101,18 @@ fn of_store(error: &SessionError) -> Remedy {
 
 /// Whether a run that failed with this waits for a person: a repeated request of its model fails again, and costs.
 pub(crate) fn waits_for_person(fault: &RunFault) -> bool {
-    matches!(fault, RunFault::Model(error) if error.kind().is_permanent())
+    match fault {
+        RunFault::Model(error) => error.kind().is_permanent(),
+        RunFault::Budget(_) => true,
+        _ => false,
+    }
 }
 
 fn of_fault(fault: &RunFault) -> Remedy {
     match fault {
         RunFault::Model(error) if error.is_retryable() => Remedy::Retry,
         // The run continues once the key, the model or the instructions are right.
-        RunFault::Model(_) | RunFault::Agent(_) | RunFault::Feed(_) => Remedy::Wait,
+        RunFault::Model(_) | RunFault::Agent(_) | RunFault::Feed(_) | RunFault::Budget(_) => Remedy::Wait,
         RunFault::Start(_) | RunFault::Decision(_) => Remedy::Never,
         // What runs again may succeed.
         _ => Remedy::Retry,

@@ -4,7 +4,8 @@ use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::{HandlerError, Issues, StateError, is_ignorable};
 use thiserror::Error;
 
-use crate::ids::{EventId, IdempotencyKey, SessionKey, WorkerId};
+use crate::ids::{BudgetId, EventId, IdempotencyKey, SessionKey, WorkerId};
+use crate::store::BudgetBalance;
 use crate::time::Timestamp;
 
 /// An error of an operation on a session. Nothing was changed, with one exception: after an error of the kind
@@ -108,6 +109,23 @@ pub enum SessionError {
         key: Box<SessionKey>,
         /// The maximum number of entries.
         limit: usize,
+    },
+    /// A reservation does not fit into a budget.
+    #[error(
+        "budget {budget} exhausted: {settled} settled and {reserved} reserved of {limit}, requested {requested}; raise \
+         its limit, or wait until its window ends"
+    )]
+    BudgetExhausted {
+        /// The budget.
+        budget: BudgetId,
+        /// The settled amount.
+        settled: u64,
+        /// The amount that is reserved for requests under way.
+        reserved: u64,
+        /// The limit.
+        limit: u64,
+        /// The amount that was to be reserved.
+        requested: u64,
     },
     /// A session has the maximum number of labels.
     #[error("too many labels in session {key}: it has the maximum of {limit}; remove one")]
@@ -379,7 +397,9 @@ impl SessionError {
             SessionError::Conflict { .. } | SessionError::NotWaiting { .. } => ErrorKind::Conflict,
             SessionError::Claimed { .. } => ErrorKind::Claimed,
             SessionError::ClaimLost { .. } => ErrorKind::ClaimLost,
-            SessionError::InboxFull { .. } | SessionError::TooManyLabels { .. } => ErrorKind::Full,
+            SessionError::InboxFull { .. }
+            | SessionError::TooManyLabels { .. }
+            | SessionError::BudgetExhausted { .. } => ErrorKind::Full,
             SessionError::Unsupported { .. } => ErrorKind::Unsupported,
             SessionError::SchemaMismatch { .. }
             | SessionError::Migration { .. }
@@ -437,6 +457,11 @@ impl SessionError {
 
     pub(crate) fn inbox_full(key: &SessionKey, limit: usize) -> Self {
         SessionError::InboxFull { key: Box::new(key.clone()), limit }
+    }
+
+    pub(crate) fn budget_exhausted(found: BudgetBalance, requested: u64, limit: u64) -> Self {
+        let BudgetBalance { budget, settled, reserved } = found;
+        SessionError::BudgetExhausted { budget, settled, reserved, limit, requested }
     }
 
     pub(crate) fn input_reused(key: &SessionKey, idempotency_key: &IdempotencyKey) -> Self {

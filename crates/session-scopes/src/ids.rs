@@ -169,6 +169,10 @@ ids! {
     WorkerId, "worker";
     /// A name for a version of a session, unique within the session.
     Label, "label";
+    /// A budget's counter, unique within the store. Sessions of all apps and users may share it.
+    BudgetId, "budget";
+    /// A reservation in budgets for one request to a model, unique within the store.
+    ReservationId, "reservation";
 }
 
 impl LifeId {

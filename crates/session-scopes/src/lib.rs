@@ -200,8 +200,8 @@ pub use crate::digest::Digest;
 pub use crate::error::{ErrorKind, SessionError};
 pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Metadata, RunRecord};
 pub use crate::ids::{
-    AppId, Author, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES, SessionId, SessionKey,
-    UserId, WorkerId, bounded_id,
+    AppId, Author, BudgetId, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES,
+    ReservationId, SessionId, SessionKey, UserId, WorkerId, bounded_id,
 };
 pub use crate::memory::MemoryStore;
 #[cfg(feature = "postgres")]
@@ -216,13 +216,15 @@ pub use crate::session::{
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
-    AnyStore, AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
-    DequeueInput, EnqueueInput, Enqueued, EventRange, EventSizes, Expected, FaultPlace, FindEvent,
-    FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind, LabelVersion,
-    ListForks, ListSessions, ListUnattended, ListUsers, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS,
-    NoticeSource, PruneBound, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS,
-    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionCursor, SessionPage, SessionStore, StateSize, StoreConnections, StoreFault, StoreFaultKind,
-    StoreNotice, StoreNotices, TakeOver, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    AnyStore, AppendClaim, AppendEvent, BudgetAmount, BudgetBalance, Claim, ClaimSession, CreateSession,
+    DeleteSession, Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, EventSizes, Expected,
+    FaultPlace, FindEvent, FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind,
+    LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, MAX_BUDGET_AMOUNT,
+    MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, NoticeSource, PruneBound, PruneSession, Pruned,
+    REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadBudgets, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd, ReserveSpend, RewindSession, ScopeKey,
+    SessionCursor, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+    StateSize, StoreConnections, StoreFault, StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended,
+    Verified, VerifySessions, WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -205,6 +205,8 @@ pub mod guide {
     pub mod durability {}
     #[doc = include_str!("../guide/claims.md")]
     pub mod claims {}
+    #[doc = include_str!("../guide/budgets.md")]
+    pub mod budgets {}
     #[doc = include_str!("../guide/deploying.md")]
     pub mod deploying {}
     #[doc = include_str!("../guide/many_machines.md")]

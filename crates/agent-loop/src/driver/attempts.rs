@@ -14,6 +14,7 @@ use stepfold_state_core::ErrorChain;
 use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
+use super::Metering;
 use super::step_event::{AttemptEnd, EndedAttempt, InnerNotice, StepEvent};
 use crate::agent::{BranchEnd, Emitter, NotBegun};
 use crate::approval::Decision;
@@ -33,6 +34,8 @@ pub(super) struct AttemptPool<'a> {
     /// Created for the first one: most steps have none.
     started: Option<RunningAttempts<'a>>,
     clock: Arc<dyn Clock + 'a>,
+    /// That of the run around them.
+    metering: Metering,
 }
 
 /// The attempts that were started, and the channel for their notices.
@@ -50,8 +53,8 @@ impl RunningAttempts<'_> {
 }
 
 impl<'a> AttemptPool<'a> {
-    pub(super) fn new(clock: Arc<dyn Clock + 'a>) -> Self {
-        AttemptPool { started: None, clock }
+    pub(super) fn new(clock: Arc<dyn Clock + 'a>, metering: Metering) -> Self {
+        AttemptPool { started: None, clock, metering }
     }
 
     /// The next notice, or the next end, with those of functions that end at the same moment; `None` if nothing is
@@ -147,6 +150,7 @@ impl<'a> AttemptPool<'a> {
     ) -> BoxFuture<'a, Result<Outcome, RunError>> {
         let decisions = own_decisions(&child, decisions);
         let running = child.resume().clock(Arc::clone(&self.clock)).cancel_with(stop).decide_all(decisions);
+        let running = running.metering(self.metering.inside(place));
         running.observe(NoticeSender { place, notice_sender: self.notice_sender() }).into_future()
     }
 
@@ -176,6 +180,10 @@ impl AttemptFuture<'_> {
                 // The run around it has failed, which knows why.
                 Err(error) if matches!(error.fault(), RunFault::Observer(_) | RunFault::Commit { .. }) => {
                     AttemptEnd::Stopped
+                }
+                // It is not its failure: the whole run stops, and continues with that request.
+                Err(error) if matches!(error.fault(), RunFault::Budget(_) | RunFault::Meter(_)) => {
+                    AttemptEnd::Unmetered(error.into_fault())
                 }
                 Err(error) => AttemptEnd::Failed(NodeStatus::Failed, ErrorChain(&error).to_string()),
             },

@@ -28,11 +28,12 @@ use crate::approval::DynApprover;
 use crate::decisions::Decisions;
 use crate::error::FeedError;
 use crate::exit::{Breakpoint, Exit, Pause};
+use crate::meter::{MeteredRequest, RequestEnd, RequestMeter};
 use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
 use crate::run::{Event, Run, RunAnswer, RunNeed};
 use crate::run_error::RunFault;
-use stepfold_state_core::chat::Message;
+use stepfold_state_core::chat::{ChatRequest, Message};
 
 /// Runs until the end, or until the run waits for decisions.
 async fn drive(run: &mut Run, driver: &mut RunDriver<'_>) -> Result<Exit, RunFault> {
@@ -89,6 +90,33 @@ struct DriverOptions<'a> {
     /// Asks for a pause at the next boundary of steps.
     suspension: CancellationToken,
     inbox: Option<SteeringInbox<'a>>,
+    metering: Metering,
+}
+
+/// The meter of requests to models, and the place at which the run is inside of others.
+#[derive(Clone, Default)]
+struct Metering {
+    meter: Option<Arc<dyn RequestMeter>>,
+    place: Vec<usize>,
+}
+
+impl Metering {
+    /// That of a run inside, at a place of this one.
+    fn inside(&self, place: usize) -> Self {
+        let place = self.place.iter().copied().chain([place]).collect();
+        Metering { meter: self.meter.clone(), place }
+    }
+
+    async fn admit(&self, model: &str, request: &ChatRequest) -> Result<(), RunFault> {
+        let Some(meter) = &self.meter else { return Ok(()) };
+        meter.admit(MeteredRequest { place: &self.place, model, request }).await.map_err(RunFault::from)
+    }
+
+    async fn end(&self, end: RequestEnd<'_>) {
+        if let Some(meter) = &self.meter {
+            meter.end(&self.place, end).await;
+        }
+    }
 }
 
 /// The driver of one run: its options, its clock, and where it took the run over.

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use stepfold_state_core::chat::{
-    ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, ReplyStream, ServerToolUse,
-    TimeoutKind, ToolChoice, Usage,
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, PartialReply, Reply, ReplyBuilder,
+    ReplyStream, ServerToolUse, TimeoutKind, ToolChoice, Usage,
 };
 
 use super::RunDriver;
 use crate::error::StartError;
+use crate::meter::RequestEnd;
 use crate::observe::RunEvent;
 use crate::run::{Run, RunAnswer, heaviest_parts};
 use crate::run_error::RunFault;
@@ -28,6 +29,46 @@ enum NoReply {
     Failed(RunFault),
 }
 
+impl NoReply {
+    /// The end of the request: whether the provider may charge for it.
+    fn end(&self) -> RequestEnd<'static> {
+        match self {
+            NoReply::Failed(RunFault::Model(error)) if is_free(error) => RequestEnd::Refused,
+            NoReply::Failed(_) | NoReply::Cancelled | NoReply::TimeIsUp => RequestEnd::Lost,
+        }
+    }
+}
+
+/// Whether the provider refused the request before it generated anything.
+fn is_free(error: &ModelError) -> bool {
+    let has_nothing =
+        |partial: &PartialReply| partial.message.parts().is_empty() && partial.usage == Usage::default();
+    error.partial().is_none_or(has_nothing)
+        && matches!(
+            error.kind(),
+            ModelErrorKind::RateLimited
+                | ModelErrorKind::Overloaded
+                | ModelErrorKind::Authentication
+                | ModelErrorKind::QuotaExceeded
+                | ModelErrorKind::NotFound
+                | ModelErrorKind::InvalidRequest
+                | ModelErrorKind::TooLong { .. }
+                | ModelErrorKind::Unsupported
+                | ModelErrorKind::Untrusted
+                | ModelErrorKind::TimedOut(TimeoutKind::Connect)
+        )
+}
+
+/// The id of the model that a request names.
+fn model_id(model: &dyn ChatModel, request: &ChatRequest) -> String {
+    let id = model.id();
+    match (&request.model, id.split_once('/')) {
+        (None, _) => id.to_owned(),
+        (Some(other), Some((provider, _))) => format!("{provider}/{other}"),
+        (Some(other), None) => other.clone(),
+    }
+}
+
 impl RunDriver<'_> {
     /// Asks for the next reply. Messages that the user has sent meanwhile come before it.
     pub(super) async fn ask_model(&mut self, run: &mut Run) -> Result<(), RunFault> {
@@ -44,6 +85,8 @@ impl RunDriver<'_> {
         }
         match self.reply(run, request).await {
             Ok(reply) => {
+                let (model, usage) = (reply.model.as_deref(), &reply.usage);
+                self.options.metering.end(RequestEnd::Recorded { model, usage }).await;
                 self.commit(run, RunAnswer::Reply(reply)).await?;
                 self.replied = Some(run.steps());
                 Ok(())
@@ -112,6 +155,8 @@ impl RunDriver<'_> {
 
     async fn reply(&mut self, run: &Run, request: ChatRequest) -> Result<Reply, NoReply> {
         let config = run.agent().config();
+        let model = model_id(&*config.model, &request);
+        self.options.metering.admit(&model, &request).await.map_err(NoReply::Failed)?;
         let requires_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
         if !self.options.observers.is_empty() {
             let asking = RunEvent::Asking {
@@ -119,15 +164,35 @@ impl RunDriver<'_> {
                 model: config.model.id().to_owned(),
                 request: Box::new(request.clone()),
             };
-            self.notify(|| asking).await.map_err(NoReply::Failed)?;
+            if let Err(fault) = self.notify(|| asking).await {
+                // It was not sent.
+                self.options.metering.end(RequestEnd::Refused).await;
+                return Err(NoReply::Failed(fault));
+            }
         }
-        let reply = self.read(run, config.model.respond(request), ChunkForwarding::On).await?;
+        let reply = self.metered(run, config.model.respond(request), ChunkForwarding::On).await?;
         // NOTE: Some servers ignore the tool choice; their text must not pass for the answer of the run.
         if requires_call && !reply.message.has_tool_calls() {
+            let (model, usage) = (reply.model.as_deref(), &reply.usage);
+            self.options.metering.end(RequestEnd::Unrecorded { model, usage }).await;
             let error = ModelError::new(ModelErrorKind::ToolChoiceIgnored, "the reply calls no tool");
             return Err(failed(error.with_model(config.model.id())));
         }
         Ok(reply)
+    }
+
+    /// Reads a reply, and notes the end of a request without one.
+    async fn metered(
+        &mut self,
+        run: &Run,
+        stream: ReplyStream,
+        forwarding: ChunkForwarding,
+    ) -> Result<Reply, NoReply> {
+        let read = self.read(run, stream, forwarding).await;
+        if let Err(no_reply) = &read {
+            self.options.metering.end(no_reply.end()).await;
+        }
+        read
     }
 
     /// Reads a reply within the limits of the run. They hold against a stream that is always ready as well: the
@@ -195,12 +260,18 @@ impl RunDriver<'_> {
     pub(super) async fn summarize(&mut self, run: &mut Run, plan: &SummaryPlan) -> Result<(), RunFault> {
         let config = run.agent().config();
         let model = config.summary_model.as_ref().unwrap_or(&config.model);
-        let asking = model.respond(ChatRequest::new(plan.request().clone()));
-        let summary = match self.read(run, asking, ChunkForwarding::Off).await {
-            Ok(reply) => match plan.check_end(&reply.finish_reason) {
-                Ok(()) => Ok((reply.message.text().into_owned(), reply.usage)),
-                Err(error) => Err((error.to_string(), reply.usage)),
-            },
+        let request = ChatRequest::new(plan.request().clone());
+        self.options.metering.admit(model.id(), &request).await?;
+        let asking = model.respond(request);
+        let summary = match self.metered(run, asking, ChunkForwarding::Off).await {
+            Ok(reply) => {
+                let (model, usage) = (reply.model.as_deref(), &reply.usage);
+                self.options.metering.end(RequestEnd::Recorded { model, usage }).await;
+                match plan.check_end(&reply.finish_reason) {
+                    Ok(()) => Ok((reply.message.text().into_owned(), reply.usage)),
+                    Err(error) => Err((error.to_string(), reply.usage)),
+                }
+            }
             Err(NoReply::Cancelled) => return Ok(()),
             Err(NoReply::TimeIsUp) => Err(failed_summary(&ModelError::new(
                 ModelErrorKind::TimedOut(TimeoutKind::Total),

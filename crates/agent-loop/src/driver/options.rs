@@ -8,11 +8,12 @@ use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
 
-use super::{CallAnswers, DriverOptions, RunDriver, drive};
+use super::{CallAnswers, DriverOptions, Metering, RunDriver, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision};
 use crate::decisions::Decisions;
-use crate::exit::Breakpoint;
+use crate::exit::{Breakpoint, Exit, Pause};
+use crate::meter::RequestMeter;
 use crate::observe::{Observer, RunEvent};
 use crate::outcome::Outcome;
 use crate::ports::{Clock, Ids, RandomIds, TokioClock};
@@ -257,6 +258,18 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
+    /// Meters each request to a model, of the runs inside as well: see [`RequestMeter`].
+    pub fn meter_with(mut self, meter: Arc<dyn RequestMeter>) -> Self {
+        self.options.metering = Metering { meter: Some(meter), place: Vec::new() };
+        self
+    }
+
+    /// Meters a run inside of another one.
+    pub(super) fn metering(mut self, metering: Metering) -> Self {
+        self.options.metering = metering;
+        self
+    }
+
     async fn run(self) -> Result<Outcome, RunError> {
         let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut options } = self;
         let mut run = begin_run(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
@@ -274,8 +287,9 @@ impl<'a> RunBuilder<'a> {
             options.decisions = Decisions::new();
         }
         let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
+        let is_inside = !options.metering.place.is_empty();
         let mut driver = RunDriver::new(&run, options, clock);
-        match drive(&mut run, &mut driver).await {
+        match drive(&mut run, &mut driver).await.or_else(|fault| paused(fault, is_inside)) {
             Ok(exit) => {
                 let ended = RunEvent::Ended(exit.clone());
                 match driver.notify(|| ended).await {
@@ -290,6 +304,14 @@ impl<'a> RunBuilder<'a> {
                 Err(RunError::new(fault, run))
             }
         }
+    }
+}
+
+/// The pause for a budget, of the outermost run: one inside stops with it.
+fn paused(fault: RunFault, is_inside: bool) -> Result<Exit, RunFault> {
+    match fault {
+        RunFault::Budget(budget) if budget.pauses && !is_inside => Ok(Exit::Paused(Pause::Budget(budget))),
+        fault => Err(fault),
     }
 }
 

@@ -47,7 +47,7 @@ impl RunDriver<'_> {
                 &self.options.cancellation,
                 self.options.call_answers.is_some(),
             ),
-            attempts: AttemptPool::new(std::sync::Arc::clone(&self.clock)),
+            attempts: AttemptPool::new(std::sync::Arc::clone(&self.clock), self.options.metering.clone()),
             failure: StepFailure::default(),
             to_ask: Vec::new(),
             failed: None,
@@ -271,6 +271,10 @@ impl RunDriver<'_> {
                     None
                 }
                 AttemptEnd::Stopped => None,
+                AttemptEnd::Unmetered(fault) => {
+                    execution.failure.record::<()>(Err(fault));
+                    None
+                }
             };
             match outcome {
                 // NOTE: An inner run that failed to begin is the failure of its call, which the model reads.

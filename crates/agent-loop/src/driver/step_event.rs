@@ -9,6 +9,7 @@ use crate::approval::ApprovalRequest;
 use crate::observe::RunEvent;
 use crate::planned::{NodeOutcome, NodeStatus};
 use crate::run::Run;
+use crate::run_error::RunFault;
 
 /// An event while the items of a step are under way.
 pub(super) enum StepEvent {
@@ -46,6 +47,8 @@ pub(super) enum AttemptEnd {
     Asks(Box<ApprovalRequest>),
     /// It was stopped, or the run around it failed beside it.
     Stopped,
+    /// A request of the run inside was not admitted, and the run around it stops.
+    Unmetered(RunFault),
     /// It failed, or its time was up.
     Failed(NodeStatus, String),
 }

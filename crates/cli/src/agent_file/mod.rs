@@ -13,13 +13,14 @@ use std::sync::Arc;
 
 use serde_json::Map;
 use stepfold::prelude::*;
-use stepfold::runner::WhenChanged;
+use stepfold::runner::{Budget, WhenChanged};
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
 use self::graph::GraphSource;
 use crate::error::UsageError;
 use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
+use crate::form::budget::{BudgetForm, budgets};
 use crate::form::graph::GraphForm;
 use crate::form::{FaultCollector, FileFaults, read};
 use crate::model::ModelSource;
@@ -58,6 +59,15 @@ impl FileContent {
         match self {
             FileContent::Agent(form) => form.when_changed.into(),
             FileContent::Graph(form) => form.when_changed.into(),
+        }
+    }
+}
+
+impl FileContent {
+    fn budgets(&self) -> &[BudgetForm] {
+        match self {
+            FileContent::Agent(form) => &form.budgets,
+            FileContent::Graph(form) => &form.budgets,
         }
     }
 }
@@ -146,6 +156,7 @@ impl AgentFile {
                 faults.add(&["prices", model, field], "invalid price: must be zero or more");
             }
         }
+        budgets(self.content.as_ref().map(FileContent::budgets).unwrap_or_default(), faults);
         match &self.content {
             None => Ok(None),
             Some(FileContent::Agent(form)) => {
@@ -193,6 +204,12 @@ impl AgentFile {
         let prices = self.content.as_ref().map(FileContent::prices);
         let prices = prices.into_iter().flat_map(NamedValues::iter);
         prices.fold(Prices::new(), |prices, (model, price)| prices.with(model, (*price).into()))
+    }
+
+    /// Its budgets. Their faults are those of [`build`](AgentFile::build).
+    pub(crate) fn budgets(&self) -> Vec<Budget> {
+        let forms = self.content.as_ref().map(FileContent::budgets).unwrap_or_default();
+        budgets(forms, &mut FaultCollector::in_text(String::new()))
     }
 
     /// The folder of the file: relative paths in the file start there.

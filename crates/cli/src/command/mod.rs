@@ -20,6 +20,7 @@ mod resume;
 mod run;
 mod serve;
 mod sessions;
+mod spend;
 mod state;
 mod token;
 mod trim;
@@ -93,6 +94,7 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
             sessions::delete(target, *user_state, *when_claimed, json).await
         }
         CliCommand::Trim { target, limit } => trim::trim(target, *limit, json).await,
+        CliCommand::Spend { target, by, csv } => spend::spend(target, *by, *csv, json).await,
         CliCommand::Verify { target, head } => verify::verify(target, *head, json).await,
         CliCommand::State { command: StateCommand::Get { target, key } } => {
             state::get(target, key.as_deref(), json).await

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 
 use super::demo;
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, ServeArgs};
-use crate::context::{LoadedAgent, with_traces};
+use crate::context::{LoadedAgent, with_budgets, with_traces};
 use crate::error::{CommandEnding, UsageError};
 use crate::model::ModelSource;
 use crate::show;
@@ -169,14 +169,15 @@ fn apps(
     let mut names = BTreeSet::new();
     let mut apps = Vec::new();
     for path in agents {
-        let LoadedAgent { agent, schema, shape, prices, when_changed, .. } =
+        let LoadedAgent { agent, schema, shape, prices, when_changed, budgets, .. } =
             LoadedAgent::read(path, &models)?;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
             return Err(UsageError(words).into());
         }
         let observer = metrics.observer();
-        let runner = with_traces(Runner::builder(agent, store.clone()))
+        let builder = with_budgets(Runner::builder(agent, store.clone()), &prices, budgets);
+        let runner = with_traces(builder)
             .schema(schema)
             .process_worker()
             .when_changed(when_changed)

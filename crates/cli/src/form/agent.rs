@@ -15,6 +15,7 @@ use stepfold::runner::WhenChanged;
 use stepfold::state_core::chat::Price;
 use stepfold::tools::Effect;
 
+use super::budget::BudgetForm;
 use super::by_type::by_type;
 
 /// An agent for `stepfold run` and `stepfold chat`.
@@ -72,8 +73,10 @@ pub(crate) struct AgentFileForm {
     pub(crate) output: Option<OutputForm>,
     /// The sampling parameters of the model.
     pub(crate) params: ParamsForm,
-    /// The prices of models, by name: the server computes the costs of steps from them.
+    /// The prices of models, by name: the server computes the costs of steps from them, and budgets in dollars need them.
     pub(crate) prices: NamedValues<PriceForm>,
+    /// Limits on what runs spend on models, over all sessions and processes. A request counts in each of them.
+    pub(crate) budgets: Vec<BudgetForm>,
     /// The handling of unfinished runs of this file after a change of it.
     pub(crate) when_changed: ChangedForm,
 }

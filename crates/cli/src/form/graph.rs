@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::agent::{
     AgentFileForm, ChangedForm, EffectForm, NamedValues, PriceForm, ProgramForm, StateKeyForm, TimeSpan,
 };
+use super::budget::BudgetForm;
 use super::by_type::by_type;
 
 by_type!(AgentForm, "string or object", text => AgentForm::File, table => AgentForm::Inline);
@@ -44,8 +45,12 @@ pub(crate) struct GraphForm {
     pub(crate) limits: GraphLimitsForm,
     /// Ask a human about programs that must not run twice and had started before a crash; else they have failed.
     pub(crate) ask_when_uncertain: bool,
-    /// The prices of models, by name, also of its agents: the server computes the costs of steps from them.
+    /// The prices of models, by name, also of its agents: the server computes the costs of steps from them, and budgets in
+    /// dollars need them.
     pub(crate) prices: NamedValues<PriceForm>,
+    /// Limits on what runs spend on models, its agents included, over all sessions and processes. A request counts in each
+    /// of them. Those in the files of its agents do not count here.
+    pub(crate) budgets: Vec<BudgetForm>,
     /// The handling of unfinished runs of this file after a change of it.
     pub(crate) when_changed: ChangedForm,
 }

@@ -1,6 +1,7 @@
 //! The forms of agent files and graph files: their fields, read with lines, and the faults in them.
 
 pub(crate) mod agent;
+pub(crate) mod budget;
 mod by_type;
 mod faults;
 pub(crate) mod graph;

@@ -3,7 +3,7 @@
 //! NOTE: Methods of `TurnRunner`, in a file of their own since they decide nothing.
 
 use serde_json::{Value, json};
-use stepfold::agent_loop::{ApprovalRequest, AskReason};
+use stepfold::agent_loop::{ApprovalRequest, AskReason, Pause};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, InvocationResult, RunnerError, RunnerErrorKind};
 
@@ -209,6 +209,7 @@ impl TurnRunner<'_> {
                     reply(&words);
                 }
             }
+            exit @ Exit::Paused(Pause::Budget(_)) => show::note(exit.to_string()),
             Exit::Text | Exit::Output | Exit::NoTools | Exit::End | Exit::Paused(_) | Exit::Tool(_) => {}
             exit => show::note(format!("the run ended: {exit}")),
         }

@@ -11,6 +11,7 @@
 
 mod approvals;
 mod branches;
+mod budgets;
 mod checks;
 mod chromium;
 mod context;

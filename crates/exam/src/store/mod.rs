@@ -32,6 +32,7 @@ pub struct StoreExam<F> {
     factory: F,
     has_claims: bool,
     has_branches: bool,
+    has_budgets: bool,
 }
 
 impl<F> fmt::Debug for StoreExam<F> {
@@ -44,7 +45,7 @@ impl<F> StoreExam<F> {
     /// A test suite for the stores that `factory` creates, one for each case. The name becomes a part of the names of
     /// all apps; it has at most 100 bytes.
     pub fn new(name: impl Into<String>, factory: F) -> Self {
-        StoreExam { name: name.into(), factory, has_claims: true, has_branches: true }
+        StoreExam { name: name.into(), factory, has_claims: true, has_branches: true, has_budgets: true }
     }
 
     /// Skips the cases of claims and inboxes, for stores whose methods for these return
@@ -64,6 +65,14 @@ impl<F> StoreExam<F> {
         self
     }
 
+    /// Skips the cases of budgets, for stores whose methods for these return
+    /// [`Unsupported`](SessionError::Unsupported).
+    #[must_use]
+    pub fn without_budgets(mut self) -> Self {
+        self.has_budgets = false;
+        self
+    }
+
     /// Runs every case.
     pub async fn run<S: SessionStore>(self) -> StoreExamReport
     where
@@ -72,7 +81,8 @@ impl<F> StoreExam<F> {
         let mut report = StoreExamReport::default();
         let of_claims = cases::of_claims().filter(|_| self.has_claims);
         let of_branches = cases::of_branches().filter(|_| self.has_branches);
-        for case in cases::all().chain(of_claims).chain(of_branches) {
+        let of_budgets = cases::of_budgets().filter(|_| self.has_budgets);
+        for case in cases::all().chain(of_claims).chain(of_branches).chain(of_budgets) {
             let result = match (self.factory)().await {
                 Ok(store) => {
                     // NOTE: an app for each case, so that cases of one database do not see each other's sessions.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stepfold_agent_loop::{Agent, Ids};
 use stepfold_session_scopes::{AnyStore, AppId, SessionError, SessionId, SessionKey, SessionSchema, UserId};
 
+use crate::budget::BudgetPolicies;
 use crate::core::heartbeat_registry::HeartbeatRegistry;
 use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
@@ -67,6 +68,7 @@ pub(crate) struct RunnerCore {
     /// The number of equal failures after which a run is abandoned; never if `None`.
     pub(crate) abandon_after: Option<u32>,
     pub(crate) when_changed: WhenChanged,
+    pub(crate) budgets: BudgetPolicies,
     pub(crate) shutdown: RunnerShutdown,
     pub(crate) changes: ChangeFeed,
     /// The heartbeat of the claims that are held.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Decisions, Exit, Input, Outcome, Pause, RunError};
+use stepfold_agent_loop::{Decisions, ExhaustedBudget, Exit, Input, Outcome, Pause, RunError};
 use stepfold_session_scopes::{Claim, InvocationId, Session, SessionError, TakeOver, Timestamp};
 use stepfold_tools::CancellationToken;
 use tokio::sync::OwnedMutexGuard;
@@ -159,7 +159,9 @@ impl<'a> InvocationDriver<'a> {
             let found = FoundSession { read, stopped };
             let outcome = self.step(found, seen).await?;
             if let Some(outcome) = outcome
-                && (self.goal == InvocationGoal::Nothing || is_suspended(&outcome))
+                && (self.goal == InvocationGoal::Nothing
+                    || is_suspended(&outcome)
+                    || exhausted_budget(&outcome).is_some())
             {
                 return Ok(outcome);
             }
@@ -469,6 +471,14 @@ impl<'a> InvocationDriver<'a> {
             self.access.dequeue(&entry).await.map_err(|error| self.failed(error))?;
         }
         Ok((history, session))
+    }
+}
+
+/// The budget that a run waits for, if it does.
+pub(super) fn exhausted_budget(outcome: &Outcome) -> Option<&ExhaustedBudget> {
+    match outcome.exit() {
+        Exit::Paused(Pause::Budget(budget)) => Some(budget),
+        _ => None,
     }
 }
 

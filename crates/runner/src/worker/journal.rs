@@ -10,6 +10,7 @@ use stepfold_session_scopes::{
 };
 
 use crate::access::backoff::{MAX_RETRIES, append_backoff, is_transient, result_backoff};
+use crate::budget::RunMeter;
 use crate::core::runner_core::RunnerCore;
 use crate::record::cached_values::{SharedWrites, versions_after};
 use crate::record::events::{EventStamp, session_event, with_agent, with_exit, with_taken, with_worker};
@@ -40,6 +41,8 @@ pub(crate) struct RunJournal {
     pub(crate) attempt: Option<String>,
     /// The run after the stored events.
     pub(crate) ahead: Run,
+    /// The meter of its requests to models, if there are budgets.
+    pub(crate) meter: Option<Arc<RunMeter>>,
     /// The inbox entries that the run begins with.
     pub(crate) begins_with: Vec<InboxMessage>,
     /// Notified when decisions are stored.
@@ -97,7 +100,12 @@ impl RunJournal {
         )
         .with_claim(claim)
         .taking(self.local.inbox.stored_positions(&taken));
+        let settled = self.meter.as_ref().and_then(|meter| meter.settlement(event));
+        let request = request.settling(settled.clone());
         let receipt = self.store_event(&event.kind, &request).await?;
+        if let Some((meter, settled)) = self.meter.as_ref().zip(settled) {
+            meter.stored(&settled);
+        }
         if let Some(pending_release) = pending_release {
             pending_release.confirm();
         }

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use futures_util::future::BoxFuture;
-use stepfold_agent_loop::{EventRefused, Exit, Outcome, Run, RunError, RunFault};
-use stepfold_session_scopes::{AppendEvent, InvocationId, SeenVersions, SessionError, SessionStore};
+use stepfold_agent_loop::{EventRefused, Exit, Outcome, RequestMeter, Run, RunError, RunFault};
+use stepfold_session_scopes::{
+    AppendEvent, InvocationId, SeenVersions, SessionError, SessionStore, TakeOver,
+};
 use stepfold_state_core::chat::Message;
 
 use crate::access::unfinished_run::UnfinishedRun;
+use crate::budget::RunMeter;
 use crate::core::observers::OnceStored;
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::events::failed_event;
@@ -19,7 +22,7 @@ use crate::session::inbox::InboxMessage;
 use crate::session::invocation::InvocationResult;
 use crate::worker::claim_guard::ClaimGuard;
 use crate::worker::deadlines::RunClock;
-use crate::worker::driver::{InvocationDriver, is_suspended};
+use crate::worker::driver::{InvocationDriver, exhausted_budget, is_suspended};
 use crate::worker::journal::RunJournal;
 use crate::worker::next_action::InvocationGoal;
 use crate::worker::publisher::HubPublisher;
@@ -58,6 +61,9 @@ impl InvocationDriver<'_> {
                     return Ok(Some(outcome));
                 }
                 self.ticket.current.invocation.add_recovered(Arc::clone(&outcome));
+                if let Some(budget) = exhausted_budget(&outcome).filter(|_| self.has_message && !is_own) {
+                    return Err(self.pending(vec![format!("budget `{}`", budget.budget)], self.goal));
+                }
                 Ok(Some(outcome))
             }
         }
@@ -109,9 +115,14 @@ impl InvocationDriver<'_> {
         let history = self.cache.history.as_ref();
         let life = history.and_then(|history| history.life.clone());
         let taken = history.map(|history| history.taken()).unwrap_or_default();
+        let meter = RunMeter::of(&core, &local);
+        if let Some(meter) = meter.as_ref().filter(|_| place > 0) {
+            self.settle_abandoned(meter).await?;
+        }
         let mut journal = self.journal(invocation, &run, (place, seen), entries);
         let shared_version = Arc::clone(&journal.shared_version);
         let decisions = self.decisions_about(&run);
+        journal.meter.clone_from(&meter);
         let mut guard =
             ClaimGuard::start(self.access.clone(), journal.invocation.clone(), cancellation.clone());
         let is_taken = |id: &InvocationId| taken.contains_key(id);
@@ -139,6 +150,10 @@ impl InvocationDriver<'_> {
             })
             .clock(RunClock::new(Arc::clone(&core.clock)))
             .decide_all(decisions);
+        let run = match &meter {
+            Some(meter) => run.meter_with(Arc::clone(meter) as Arc<dyn RequestMeter>),
+            None => run,
+        };
         let observers = core.observers.of(&local.key);
         let run = match observers.is_empty() {
             true => run,
@@ -150,6 +165,9 @@ impl InvocationDriver<'_> {
             lost = guard.lost() => Err(self.failed(lost)),
         };
         let ended = ended.map(|outcome| Arc::new(outcome.with_missing_temp(missing_temp)));
+        if let Some(meter) = &meter {
+            meter.finish().await;
+        }
         self.has_stored = journal.place > place;
         let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
         self.cache.follow(&local.key, &journal.written);
@@ -159,6 +177,10 @@ impl InvocationDriver<'_> {
             Ok(outcome) => {
                 self.cache.stopped = Some(StoppedRun::new(Arc::clone(&outcome), version, life, seen));
                 self.keep_while_it_waits(&outcome);
+                if let Some(budget) = exhausted_budget(&outcome) {
+                    // A recovery continues the run in the next window.
+                    local.claim.set_due(budget.until.map(Into::into));
+                }
                 Ok(outcome)
             }
             Err(error) => {
@@ -170,6 +192,18 @@ impl InvocationDriver<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// Settles the requests that a dead worker of the session has left, under the claim.
+    async fn settle_abandoned(&mut self, meter: &RunMeter) -> Result<(), RunnerError> {
+        if self.access.local.claim.token().is_none() {
+            self.claim(TakeOver::Never).await?;
+        }
+        // Without the claim another worker may have requests under way.
+        if self.access.local.claim.token().is_some() {
+            meter.settle_abandoned().await.map_err(|error| self.failed(error))?;
+        }
+        Ok(())
     }
 
     /// The journal for the next events of a run, of which `place` are stored.
@@ -196,6 +230,7 @@ impl InvocationDriver<'_> {
             written: Vec::new(),
             attempt,
             ahead: run.clone(),
+            meter: None,
             begins_with,
             decision_reply: self.decision_reply.clone(),
             acceptance: self.acceptance.clone(),

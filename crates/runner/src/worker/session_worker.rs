@@ -129,7 +129,10 @@ impl SessionWorker {
 /// Whether a run with this end can continue without a decision.
 fn leaves_work(ended: &InvocationResult) -> bool {
     match ended {
-        Ok(outcome) => outcome.exit().is_resumable() && *outcome.exit() != Exit::Paused(Pause::Approval),
+        Ok(outcome) => {
+            let waits = matches!(outcome.exit(), Exit::Paused(Pause::Approval | Pause::Budget(_)));
+            outcome.exit().is_resumable() && !waits
+        }
         Err(RunnerError {
             kind:
                 RunnerErrorKind::Pending { .. }

@@ -15,6 +15,7 @@
 
 mod approval_law;
 mod approved_inputs;
+mod budgets;
 mod busy;
 mod changes;
 mod claims;

@@ -6,6 +6,7 @@
 
 mod app_data;
 mod branches;
+mod budgets;
 mod change_index;
 mod claims;
 mod event_versions;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hashbrown::HashMap;
 
 use self::app_data::{AppData, SessionEntry, SessionSlot, SharedScope, UserData, write_shared};
+use self::budgets::MemoryBudgets;
 use crate::apply::{initial, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
@@ -26,12 +28,12 @@ use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::memory_size;
 use crate::session::{ScopeValues, Session};
 use crate::store::{
-    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
-    LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionCursor, SessionPage, SessionStore, Unattended, Verified, VerifySessions, WriteOrigin, WriteScope,
-    first_events,
+    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
+    EnqueueInput, Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession,
+    InboxEntry, LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession,
+    Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    ReserveSpend, RewindSession, ScopeKey, SessionCursor, SessionPage, SessionStore, SettleOpen, SettleSpend,
+    SpendRecord, Unattended, Verified, VerifySessions, WriteOrigin, WriteScope, first_events,
 };
 use crate::time::Timestamp;
 
@@ -71,6 +73,7 @@ pub struct MemoryStore(Mutex<MemoryInner>);
 #[derive(Debug, Default)]
 struct MemoryInner {
     apps: HashMap<AppId, AppData>,
+    budgets: MemoryBudgets,
     /// The number of the newest session.
     newest: i64,
 }
@@ -208,6 +211,26 @@ impl SessionStore for MemoryStore {
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
         self.lock().dequeue(&request)
     }
+
+    async fn reserve(&self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
+        self.lock().budgets.reserve(request)
+    }
+
+    async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {
+        Ok(self.lock().budgets.settle(&request))
+    }
+
+    async fn settle_open(&self, request: SettleOpen) -> Result<u64, SessionError> {
+        Ok(self.lock().budgets.settle_open(&request))
+    }
+
+    async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
+        Ok(self.lock().budgets.balances(&request))
+    }
+
+    async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
+        Ok(self.lock().budgets.list(&request))
+    }
 }
 
 impl MemoryInner {
@@ -307,7 +330,7 @@ impl MemoryInner {
     }
 
     fn append(&mut self, request: AppendEvent) -> Result<Receipt, SessionError> {
-        let AppendEvent { key, expected, event, schema, claim, taken } = request;
+        let AppendEvent { key, expected, event, schema, claim, taken, settled } = request;
         let place = self.place(&key)?;
         let known = place.entry.known(&event.id);
         if let Some(receipt) = place.repeated(known, &key, &event)? {
@@ -320,7 +343,11 @@ impl MemoryInner {
         let cells = place.entry.merged(delta, &schema, what)?;
         write_shared((&mut *place.app, &mut *place.user), delta, &schema, what)?;
         let (receipt, work) = place.commit(&key.id, known, event, cells);
-        Ok(work.commit(fence, &taken, claim.as_ref(), receipt))
+        let receipt = work.commit(fence, &taken, claim.as_ref(), receipt);
+        for reservation in &settled {
+            self.budgets.settle(reservation);
+        }
+        Ok(receipt)
     }
 
     fn fork(&mut self, request: ForkSession) -> Result<Session, SessionError> {

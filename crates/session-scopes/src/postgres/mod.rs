@@ -5,6 +5,7 @@
 
 mod at_version;
 mod branches;
+mod budgets;
 mod change_statements;
 mod claims;
 mod error;
@@ -45,12 +46,13 @@ use crate::ids::{Label, UserId};
 use crate::rows::values::{check_size, delta_body};
 use crate::session::{ScopeValues, Session};
 use crate::store::{
-    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
-    LabelVersion, ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey,
-    SessionPage, SessionStore, StoreConnections, StoreNotices, Unattended, Verified, VerifySessions,
-    WatchStore, WriteScope, first_events,
+    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
+    EnqueueInput, Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession,
+    InboxEntry, LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession,
+    Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    ReserveSpend, RewindSession, ScopeKey, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
+    StoreConnections, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    first_events,
 };
 
 /// A connection that was idle for longer than this is tested before use.
@@ -241,7 +243,7 @@ impl PostgresOptions {
                 }
                 connection.batch_execute(&settings).await?;
                 // NOTE: all at once: a statement prepared later would be overtaken by the `COMMIT` that is sent behind it.
-                for sql in statements::ALL {
+                for sql in statements::all() {
                     connection.prepare_cached(sql.text()).await?;
                 }
                 Ok(())
@@ -538,6 +540,31 @@ impl SessionStore for PostgresStore {
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
         let connection = self.connection().await?;
         self.with_timeout(Box::pin(read::inbox(connection, &request))).await
+    }
+
+    async fn reserve(&self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(budgets::reserve(connection, &self.0.cache.idle, &request))).await
+    }
+
+    async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(budgets::settle(connection, &self.0.cache.idle, &request))).await
+    }
+
+    async fn settle_open(&self, request: SettleOpen) -> Result<u64, SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(budgets::settle_open(connection, &self.0.cache.idle, &request))).await
+    }
+
+    async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(budgets::balances(connection, &request))).await
+    }
+
+    async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(budgets::list(connection, &request))).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {

@@ -1,10 +1,21 @@
 //! Every statement, so that all of them can be prepared before the first one runs.
 
-/// A statement of the list below.
+use crate::rows::budgets::{self, BudgetSql};
+
+/// A statement of the list below, or of the one that both databases share.
 #[derive(Clone, Copy)]
 pub(super) struct SqlStatement(&'static str);
 
+/// All statements, with those that both databases share.
+pub(super) fn all() -> impl Iterator<Item = SqlStatement> {
+    OWN.iter().copied().chain(budgets::ALL.iter().copied().map(SqlStatement::of_budgets))
+}
+
 impl SqlStatement {
+    pub(super) const fn of_budgets(sql: BudgetSql) -> Self {
+        SqlStatement(sql.text())
+    }
+
     pub(super) const fn text(self) -> &'static str {
         self.0
     }
@@ -13,8 +24,7 @@ impl SqlStatement {
 macro_rules! statements {
     ($($name:ident = $text:expr;)*) => {
         $(pub(super) const $name: SqlStatement = SqlStatement($text);)*
-        /// All statements.
-        pub(super) const ALL: &[SqlStatement] = &[$($name),*];
+        const OWN: &[SqlStatement] = &[$($name),*];
     };
 }
 

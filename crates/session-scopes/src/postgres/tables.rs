@@ -15,10 +15,11 @@ use crate::error::SessionError;
 use crate::rows::lineage::from_db;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 3;
+const FORMAT: u64 = 4;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql"), include_str!("../rows/v4.sql")];
 
 const META: &str = "stepfold_meta";
 

@@ -9,6 +9,7 @@ use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::branches;
+use super::budgets;
 use super::change_statements::{ItemSource, keys, plan, scope_changes, session_changes};
 use super::claims::{self, PlainClaim};
 use super::inbox::WaitingInputs;
@@ -124,6 +125,7 @@ pub(super) async fn append(
     body: &str,
 ) -> Result<Receipt, SessionError> {
     if request.event.actions.delta.is_empty()
+        && request.settled.is_empty()
         && request.event.effective_tags().is_empty()
         && let Some(receipt) = append_plain(&connection, &cache.records, request, body).await?
     {
@@ -279,6 +281,7 @@ async fn append_inside(
     sent.extend(tags::add(connection, &after, event));
     sent.extend(update.statements(connection));
     in_order(sent).await?;
+    budgets::settle_all(connection, &request.settled).await?;
     cache.records.set(key, after, update.work.clone());
     Ok(update.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }

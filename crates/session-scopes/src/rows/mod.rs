@@ -1,6 +1,7 @@
 //! Rows as both databases store them: what a write changes, and the checksums of the result, decided without a database.
 
 pub(crate) mod branches;
+pub(crate) mod budgets;
 pub(crate) mod chain;
 pub(crate) mod lineage;
 pub(crate) mod rewinds;

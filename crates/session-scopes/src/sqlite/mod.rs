@@ -5,6 +5,7 @@
 
 mod at_version;
 mod branches;
+mod budgets;
 mod changes;
 mod claims;
 mod error;
@@ -50,10 +51,11 @@ use crate::ids::{Label, UserId};
 use crate::rows::values::check_size;
 use crate::session::{ScopeValues, Session};
 use crate::store::{
-    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
-    ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
+    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
+    EnqueueInput, Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
+    LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned,
+    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    ReserveSpend, RewindSession, ScopeKey, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
     StateSize, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
 };
 
@@ -500,5 +502,26 @@ impl SessionStore for SqliteStore {
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
         self.writer()?.run_small(move |sqlite| inbox::dequeue(sqlite, &request)).await
+    }
+
+    async fn reserve(&self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
+        // NOTE: the rejection of a reservation is its answer, and no failure of the group in which it ran.
+        self.writer()?.run_small(move |sqlite| budgets::reserve(sqlite, &request)).await
+    }
+
+    async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {
+        self.writer()?.run_small(move |sqlite| budgets::settle(sqlite, &request)).await
+    }
+
+    async fn settle_open(&self, request: SettleOpen) -> Result<u64, SessionError> {
+        self.writer()?.run_small(move |sqlite| budgets::settle_open(sqlite, &request)).await
+    }
+
+    async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
+        self.0.readers.run(move |sqlite| budgets::balances(sqlite, &request)).await
+    }
+
+    async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
+        self.0.readers.run(move |sqlite| budgets::list(sqlite, &request)).await
     }
 }

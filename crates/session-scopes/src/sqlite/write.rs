@@ -6,6 +6,7 @@ use rusqlite::{OptionalExtension, params};
 use stepfold_state_core::state::{Delta, Write};
 
 use super::branches;
+use super::budgets;
 use super::claims;
 use super::error::failed;
 use super::history::{OpenedSession, SqliteHistory, SqliteSessionRow, not_newest};
@@ -246,6 +247,9 @@ fn append_within(
     }
     let receipt = commit(sqlite, key, &row, (event, body), &written)?;
     let receipt = receipt.with_scopes(scopes.versions().after(&split));
+    for reservation in &request.settled {
+        budgets::settle(sqlite, reservation)?;
+    }
     claims::commit(sqlite, &row, request.into(), fence, receipt)
 }
 

@@ -10,10 +10,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::{
-    AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, EnqueueInput,
-    Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion,
-    ListForks, ListSessions, ListUnattended, ListUsers, PruneSession, Pruned, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, RenewClaims, Renewed, RewindSession, ScopeKey, SessionPage, SessionStore,
+    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
+    EnqueueInput, Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
+    LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned,
+    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    ReserveSpend, RewindSession, ScopeKey, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
     StateSize, StoreConnections, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
@@ -89,7 +90,7 @@ about! {
     AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
     LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession, StateSize;
     CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, RenewClaims, ScopeKey, VerifySessions, WatchStore,
-    WriteScope
+    WriteScope, ReserveSpend, SettleSpend, SettleOpen, ReadBudgets, ListSpend
 }
 
 erase! {
@@ -121,6 +122,11 @@ erase! {
     enqueue: EnqueueInput => Enqueued;
     inbox: ReadInbox => Vec<InboxEntry>;
     dequeue: DequeueInput => Vec<u64>;
+    reserve: ReserveSpend => Vec<BudgetBalance>;
+    settle: SettleSpend => bool;
+    settle_open: SettleOpen => u64;
+    balances: ReadBudgets => Vec<BudgetBalance>;
+    spend: ListSpend => Vec<SpendRecord>;
 }
 
 /// A store of any kind, shared. Cloning is cheap.

@@ -1,6 +1,7 @@
 //! The port of session stores: requests, responses, and the type-erased form.
 
 mod branches;
+mod budgets;
 mod claims;
 mod erased;
 mod find;
@@ -15,6 +16,10 @@ mod verify;
 use std::future::Future;
 
 pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
+pub use self::budgets::{
+    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd, ReserveSpend,
+    SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::claims::WorkRequest;
 pub use self::claims::{AppendClaim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver};
@@ -377,6 +382,94 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(INBOXES)) }
     }
 
+    /// Reserves amounts in budgets for a request to a model: in all of them, or in none. A budget takes an amount only while
+    /// `settled + reserved + amount <= limit`, decided in the statement that adds it, so that any number of workers together
+    /// never reserve more. Returns the sums of the budgets. A request with a known id reserves nothing.
+    ///
+    /// A store without budgets keeps the default of this method and the next four; a runner with budgets refuses it.
+    ///
+    /// # Errors
+    /// [`SessionError::BudgetExhausted`], and nothing was changed; [`SessionError::Unsupported`].
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{
+    ///     BudgetAmount, BudgetId, MemoryStore, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionKey,
+    ///     SessionStore, SettleSpend, SpendAmounts, Timestamp,
+    /// };
+    ///
+    /// let store = MemoryStore::new();
+    /// let budget = BudgetId::new("tokens of ada")?;
+    /// let reserve = |id: &str| {
+    ///     let (key, at) = (SessionKey::new("my_app", "ada", "s1")?, Timestamp::from_micros(0));
+    ///     let estimate = SpendAmounts::new(500, 100, None);
+    ///     let request = ReserveSpend::new(ReservationId::new(id)?, key, "gpt-5.4", estimate, at);
+    ///     Ok::<_, SessionError>(request.with([BudgetAmount::new(budget.clone(), 600, 1_000)]))
+    /// };
+    /// assert_eq!(store.reserve(reserve("r1")?).await?[0].reserved, 600);
+    /// // A second request at the same time does not fit, although nothing is settled.
+    /// let refused = store.reserve(reserve("r2")?).await;
+    /// assert!(matches!(refused, Err(SessionError::BudgetExhausted { settled: 0, reserved: 600, .. })));
+    ///
+    /// let actual = SpendAmounts::new(300, 80, None);
+    /// let end = ReservationEnd::Actual { amounts: vec![(budget.clone(), 380)], model: None, actual };
+    /// assert!(store.settle(SettleSpend::new(ReservationId::new("r1")?, end)).await?);
+    /// assert_eq!(store.reserve(reserve("r2")?).await?[0].settled, 380);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    fn reserve(
+        &self,
+        request: ReserveSpend,
+    ) -> impl Future<Output = Result<Vec<BudgetBalance>, SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(BUDGETS)) }
+    }
+
+    /// Ends a reservation, and returns whether it was open. One that has ended before stays as it is, so a repeated request
+    /// counts once. A reply is settled [in its own append](AppendEvent::settling) instead.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`].
+    fn settle(&self, request: SettleSpend) -> impl Future<Output = Result<bool, SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(BUDGETS)) }
+    }
+
+    /// Settles the open reservations of a session at their estimates, and returns their number.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`].
+    fn settle_open(&self, request: SettleOpen) -> impl Future<Output = Result<u64, SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(BUDGETS)) }
+    }
+
+    /// The sums of budgets, in the order of the request; zeros for one without reservations.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`].
+    fn balances(
+        &self,
+        request: ReadBudgets,
+    ) -> impl Future<Output = Result<Vec<BudgetBalance>, SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(BUDGETS)) }
+    }
+
+    /// The requests of an app whose amounts were reserved, in the order of their times, those of deleted sessions included.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`].
+    fn spend(
+        &self,
+        request: ListSpend,
+    ) -> impl Future<Output = Result<Vec<SpendRecord>, SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(BUDGETS)) }
+    }
+
     /// The store's connections to its database at this moment, for operators; all zero by a store without any.
     fn connections(&self) -> StoreConnections {
         StoreConnections::default()
@@ -385,6 +478,7 @@ pub trait SessionStore: Send + Sync + 'static {
 
 const LABELS: &str = "labels on versions";
 const CLAIMS: &str = "claims on sessions";
+const BUDGETS: &str = "budgets";
 const INBOXES: &str = "inboxes of sessions";
 
 fn unsupported(what: &'static str) -> SessionError {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{Delta, StateError};
 
+use super::budgets::SettleSpend;
 use super::claims::{AppendClaim, TakeOver};
 use super::origin::WriteOrigin;
 use crate::changes::SeenVersions;
@@ -739,6 +740,8 @@ pub struct AppendEvent {
     pub claim: Option<AppendClaim>,
     /// The positions of inbox entries that it takes: they are removed with the commit of the event.
     pub taken: Vec<u64>,
+    /// The reservations in budgets that it ends: they are settled with the commit of the event.
+    pub settled: Vec<SettleSpend>,
 }
 
 impl AppendEvent {
@@ -750,7 +753,7 @@ impl AppendEvent {
         schema: &SessionSchema,
     ) -> Self {
         let (expected, event, schema) = (expected.into(), event.into(), schema.clone());
-        AppendEvent { key, expected, event, schema, claim: None, taken: Vec::new() }
+        AppendEvent { key, expected, event, schema, claim: None, taken: Vec::new(), settled: Vec::new() }
     }
 
     /// Sets its action on the session's claim.
@@ -797,6 +800,14 @@ impl AppendEvent {
     #[must_use]
     pub fn taking(mut self, positions: impl IntoIterator<Item = u64>) -> Self {
         self.taken.extend(positions);
+        self
+    }
+
+    /// Ends these reservations in budgets with the commit: the reply and its cost are stored together, or neither is. One
+    /// that has ended before stays as it is. A store without budgets ignores them.
+    #[must_use]
+    pub fn settling(mut self, reservations: impl IntoIterator<Item = SettleSpend>) -> Self {
+        self.settled.extend(reservations);
         self
     }
 
@@ -884,7 +895,15 @@ impl ForkedEvent {
     /// The append of this event to the fork at its first version.
     pub(crate) fn append(self, key: SessionKey, version: u64) -> AppendEvent {
         let ForkedEvent { event, schema, claim } = self;
-        AppendEvent { key, expected: version.into(), event, schema, claim, taken: Vec::new() }
+        AppendEvent {
+            key,
+            expected: version.into(),
+            event,
+            schema,
+            claim,
+            taken: Vec::new(),
+            settled: Vec::new(),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod addressing;
 mod appending;
 mod branches;
+mod budgets;
 mod changes;
 mod claims;
 mod creating;
@@ -42,6 +43,11 @@ pub(super) fn all() -> impl Iterator<Item = &'static ContractCase> {
 /// The cases of lists of forks and of labels, which a store may do without.
 pub(super) fn of_branches() -> impl Iterator<Item = &'static ContractCase> {
     branches::CASES.iter()
+}
+
+/// The cases of budgets, which a store may do without.
+pub(super) fn of_budgets() -> impl Iterator<Item = &'static ContractCase> {
+    budgets::CASES.iter()
 }
 
 /// The cases of claims and inboxes, which a store may do without.

@@ -1,0 +1,73 @@
+//! Budgets of agent files, and the list of spend.
+
+use expect_test::expect;
+
+use crate::room::Room;
+
+const TWO_REQUESTS: &str = "[[budgets]]\nname = \"trial\"\nrequests = 2\n\n[params]\nmax_output_tokens = 50\n\n\
+    [prices.\"a.script\"]\ninput = 1.0\noutput = 4.0\n";
+
+/// The third request waits, in another process as well, until the file has a higher limit.
+#[test]
+fn a_run_waits_until_its_budget_is_raised() {
+    let room = Room::new(TWO_REQUESTS, "assistant: one\nassistant: two\nassistant: three\n");
+    room.say("run a.toml -s s1 1", "");
+    room.say("run a.toml -s s1 2", "");
+    let waits = room.say("run a.toml -s s1 3", "");
+    let words = "the run waits: budget `trial` of app a exhausted: 2 requests spent and 0 requests reserved of 2 requests, \
+                 the request needs 1 requests; raise its limit, or cancel the run";
+    assert!(waits.contains(words), "{waits}");
+    assert!(!waits.contains("three"), "{waits}");
+    let agent = std::fs::read_to_string(room.path("a.toml")).unwrap();
+    room.write("a.toml", &agent.replace("requests = 2", "requests = 3"));
+    let resumed = room.say("resume a.toml -s s1", "");
+    assert!(resumed.contains("three"), "{resumed}");
+    let spent = room.json("spend a.toml --json --by session");
+    assert_eq!(spent["spend"][0]["session"], "local/s1");
+    assert_eq!((&spent["total"]["requests"], &spent["total"]["estimated"]), (&3.into(), &3.into()));
+    let table = room.say("spend a.toml --csv --by user", "");
+    assert!(
+        table.contains("user,requests,input_tokens,output_tokens,usd,estimated,unpriced\nlocal,3,"),
+        "{table}"
+    );
+    let other = room.json("spend a.toml --json -s s2");
+    assert_eq!(other["total"]["requests"], 0);
+}
+
+#[test]
+fn faults_of_budgets_have_their_lines() {
+    let room = Room::new("", "");
+    room.write(
+        "f.toml",
+        r#"instructions = "Hi."
+
+[[budgets]]
+name = "both"
+usd = 1.0
+tokens = 5
+
+[[budgets]]
+requests = 5
+
+[[budgets]]
+name = "zone"
+requests = 5
+time_zone = "Europe/Berlin"
+
+[[budgets]]
+name = "zone"
+requests = 5
+window = "day"
+time_zone = "Europe/Berlyn"
+warn_at = 80
+
+[[budgets]]
+name = "team"
+usd = -1.0
+scope = "user"
+group = "x"
+when_exhausted = "stop"
+"#,
+    );
+    room.check("check f.toml", expect![[r#""#]]);
+}

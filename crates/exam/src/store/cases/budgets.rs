@@ -1,0 +1,256 @@
+//! Budgets: reservations of all or none, each settled once, and never more than the limit.
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use crate::store::context::{
+    CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure, ensure_eq, ensure_error, event,
+    schema,
+};
+use stepfold_session_scopes::{
+    AppId, BudgetAmount, BudgetBalance, BudgetId, ReservationId, SessionError, SessionKey, UserId,
+};
+use stepfold_session_scopes::{
+    AppendEvent, ForkSession, ListSpend, ReadBudgets, ReservationEnd, ReserveSpend, RewindSession,
+    SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
+};
+use stepfold_session_scopes::{Author, EventId, Expected, InvocationId};
+
+cases! {
+    a_reservation_counts_until_it_is_settled,
+    a_reservation_is_made_in_all_budgets_or_in_none,
+    a_limit_below_the_first_reservation_holds,
+    a_repeated_reservation_or_settlement_counts_once,
+    a_released_reservation_leaves_nothing,
+    a_reply_and_its_settlement_are_one_commit,
+    an_append_that_fails_settles_nothing,
+    open_reservations_of_a_session_count_as_their_estimates,
+    sixty_four_reservations_at_once_never_exceed_the_limit,
+    a_fork_inherits_no_spend_and_a_rewind_refunds_none,
+    spend_is_listed_in_pages,
+}
+
+impl CaseContext {
+    /// A budget of this case only: the store may have those of others.
+    fn budget(&self, name: &str) -> Result<BudgetId, SessionError> {
+        BudgetId::new(format!("{}/{name}", self.app))
+    }
+
+    fn reservation(&self, id: &str) -> Result<ReservationId, SessionError> {
+        ReservationId::new(format!("{}/{id}", self.app))
+    }
+
+    fn reserving(
+        &self,
+        key: &SessionKey,
+        id: &str,
+        budgets: &[(&str, u64, u64)],
+    ) -> Result<ReserveSpend, SessionError> {
+        let amounts: Result<Vec<_>, SessionError> = budgets
+            .iter()
+            .map(|(name, amount, limit)| Ok(BudgetAmount::new(self.budget(name)?, *amount, *limit)))
+            .collect();
+        let estimate = SpendAmounts::new(70, 30, Some(5_000));
+        let request = ReserveSpend::new(self.reservation(id)?, key.clone(), "model-a", estimate, at(1));
+        Ok(request.with(amounts?))
+    }
+
+    async fn reserve(
+        &self,
+        key: &SessionKey,
+        id: &str,
+        budgets: &[(&str, u64, u64)],
+    ) -> Result<Vec<BudgetBalance>, SessionError> {
+        self.store.reserve(self.reserving(key, id, budgets)?).await
+    }
+
+    fn settling(&self, id: &str, amounts: &[(&str, u64)]) -> Result<SettleSpend, SessionError> {
+        let amounts: Result<Vec<_>, SessionError> =
+            amounts.iter().map(|(name, amount)| Ok((self.budget(name)?, *amount))).collect();
+        let actual = SpendAmounts::new(60, 20, Some(4_000));
+        let end = ReservationEnd::Actual { amounts: amounts?, model: Some("model-b".into()), actual };
+        Ok(SettleSpend::new(self.reservation(id)?, end))
+    }
+
+    /// The settled and the reserved amount of a budget.
+    async fn sums(&self, name: &str) -> Result<(u64, u64), SessionError> {
+        let read = self.store.balances(ReadBudgets::new([self.budget(name)?])).await?;
+        Ok(read.first().map_or((0, 0), |found| (found.settled, found.reserved)))
+    }
+}
+
+async fn a_reservation_counts_until_it_is_settled(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    ensure_eq!(context.sums("day").await?, (0, 0));
+    let made = context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    ensure_eq!(made, [BudgetBalance::new(context.budget("day")?, 0, 60)]);
+    ensure_error!(
+        context.reserve(&key, "r2", &[("day", 41, 100)]).await,
+        SessionError::BudgetExhausted { settled: 0, reserved: 60, limit: 100, requested: 41, .. }
+    );
+    ensure!(context.store.settle(context.settling("r1", &[("day", 35)])?).await?, "r1 was open");
+    ensure_eq!(context.sums("day").await?, (35, 0));
+    context.reserve(&key, "r2", &[("day", 65, 100)]).await?;
+    ensure_eq!(context.sums("day").await?, (35, 65));
+    // A raised limit counts for the next one.
+    ensure_error!(
+        context.reserve(&key, "r3", &[("day", 1, 100)]).await,
+        SessionError::BudgetExhausted { .. }
+    );
+    context.reserve(&key, "r3", &[("day", 1, 101)]).await?;
+    Ok(())
+}
+
+async fn a_reservation_is_made_in_all_budgets_or_in_none(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    context.reserve(&key, "r1", &[("a", 10, 100), ("b", 10, 15), ("c", 10, 100)]).await?;
+    ensure_error!(
+        context.reserve(&key, "r2", &[("a", 10, 100), ("b", 10, 15), ("c", 10, 100)]).await,
+        SessionError::BudgetExhausted { reserved: 10, limit: 15, .. }
+    );
+    for name in ["a", "b", "c"] {
+        ensure_eq!(context.sums(name).await?, (0, 10));
+    }
+    // A budget that the settlement does not name settles what was reserved in it.
+    context.store.settle(context.settling("r1", &[("a", 4), ("b", 0)])?).await?;
+    ensure_eq!(context.sums("a").await?, (4, 0));
+    ensure_eq!(context.sums("b").await?, (0, 0));
+    ensure_eq!(context.sums("c").await?, (10, 0));
+    // The rejected request is in no list.
+    let listed = context.store.spend(ListSpend::new(AppId::new(context.app.as_str())?)).await?;
+    ensure_eq!(listed.len(), 1);
+    Ok(())
+}
+
+async fn a_limit_below_the_first_reservation_holds(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    let refused = context.reserve(&key, "r1", &[("day", 11, 10)]).await;
+    ensure_error!(refused, SessionError::BudgetExhausted { settled: 0, reserved: 0, .. });
+    ensure_eq!(context.sums("day").await?, (0, 0));
+    context.reserve(&key, "r1", &[("day", 10, 10)]).await?;
+    Ok(())
+}
+
+async fn a_repeated_reservation_or_settlement_counts_once(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    let again = context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    ensure_eq!(again, [BudgetBalance::new(context.budget("day")?, 0, 60)]);
+    ensure!(context.store.settle(context.settling("r1", &[("day", 35)])?).await?, "r1 was open");
+    ensure!(!context.store.settle(context.settling("r1", &[("day", 50)])?).await?, "r1 was settled");
+    context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    ensure_eq!(context.sums("day").await?, (35, 0));
+    ensure!(!context.store.settle(context.settling("unknown", &[])?).await?, "it was never made");
+    Ok(())
+}
+
+async fn a_released_reservation_leaves_nothing(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    let release = SettleSpend::new(context.reservation("r1")?, ReservationEnd::Release);
+    ensure!(context.store.settle(release.clone()).await?, "r1 was open");
+    ensure!(!context.store.settle(release).await?, "r1 was released");
+    ensure_eq!(context.sums("day").await?, (0, 0));
+    let listed = context.store.spend(ListSpend::new(AppId::new(context.app.as_str())?)).await?;
+    ensure!(listed.is_empty(), "a request that was not sent is listed: {listed:?}");
+    Ok(())
+}
+
+async fn a_reply_and_its_settlement_are_one_commit(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
+    context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    let append = AppendEvent::new(key.clone(), 0, event("e1")?, &schema)
+        .settling([context.settling("r1", &[("day", 35)])?]);
+    let receipt = context.store.append(append.clone()).await?;
+    ensure_eq!(context.sums("day").await?, (35, 0));
+    // A retry after a lost acknowledgement.
+    ensure_eq!(context.store.append(append).await?, receipt);
+    ensure_eq!(context.sums("day").await?, (35, 0));
+    let listed = context.store.spend(ListSpend::new(key.app.clone())).await?;
+    let [only] = listed.as_slice() else { return Err(CaseFault::new(format!("one request: {listed:?}"))) };
+    ensure_eq!((only.state, &*only.model), (SpendState::Settled, "model-b"));
+    ensure_eq!(only.amounts, SpendAmounts::new(60, 20, Some(4_000)));
+    Ok(())
+}
+
+async fn an_append_that_fails_settles_nothing(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
+    context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    let append = AppendEvent::new(key.clone(), 7, event("e1")?, &schema)
+        .settling([context.settling("r1", &[("day", 35)])?]);
+    ensure_error!(context.store.append(append).await, SessionError::Conflict { .. });
+    ensure_eq!(context.sums("day").await?, (0, 60));
+    Ok(())
+}
+
+async fn open_reservations_of_a_session_count_as_their_estimates(context: CaseContext) -> StoreCaseResult {
+    let (key, other) = (context.key("s1")?, context.key("s2")?);
+    context.reserve(&key, "r1", &[("day", 10, 100)]).await?;
+    context.reserve(&key, "r2", &[("day", 20, 100)]).await?;
+    context.reserve(&other, "r3", &[("day", 30, 100)]).await?;
+    context.store.settle(context.settling("r1", &[("day", 4)])?).await?;
+    ensure_eq!(context.store.settle_open(SettleOpen::new(key.clone())).await?, 1);
+    ensure_eq!(context.store.settle_open(SettleOpen::new(key)).await?, 0);
+    ensure_eq!(context.sums("day").await?, (24, 30));
+    let listed = context.store.spend(ListSpend::new(other.app.clone())).await?;
+    let states: Vec<SpendState> = listed.iter().map(|record| record.state).collect();
+    ensure_eq!(states, [SpendState::Settled, SpendState::Unsettled, SpendState::Reserved]);
+    ensure_eq!(listed[1].amounts, SpendAmounts::new(70, 30, Some(5_000)));
+    Ok(())
+}
+
+async fn sixty_four_reservations_at_once_never_exceed_the_limit(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    let names: Vec<String> = (0..64).map(|index| format!("r{index}")).collect();
+    let both = [("user", 10, 100), ("app", 10, 1_000)];
+    let made = join_all(names.iter().map(|id| context.reserve(&key, id, &both))).await;
+    let fits = made.iter().filter(|result| result.is_ok()).count();
+    ensure_eq!(fits, 10);
+    for refused in made.into_iter().filter(Result::is_err) {
+        ensure_error!(refused, SessionError::BudgetExhausted { limit: 100, .. });
+    }
+    ensure_eq!(context.sums("user").await?, (0, 100));
+    ensure_eq!(context.sums("app").await?, (0, 100));
+    Ok(())
+}
+
+async fn a_fork_inherits_no_spend_and_a_rewind_refunds_none(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
+    context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    let append = AppendEvent::new(key.clone(), 0, event("e1")?, &schema)
+        .settling([context.settling("r1", &[("day", 35)])?]);
+    context.store.append(append).await?;
+    context.store.fork(ForkSession::new(key.clone(), at(2))).await?;
+    let (id, invocation) = (EventId::new("e2")?, InvocationId::new("rewind")?);
+    let rewind =
+        RewindSession::new(key.clone(), Expected::Any, 0, id, invocation, Author::new("user")?, at(3));
+    context.store.rewind(rewind).await?;
+    ensure_eq!(context.sums("day").await?, (35, 0));
+    ensure_eq!(context.store.spend(ListSpend::new(key.app)).await?.len(), 1);
+    Ok(())
+}
+
+async fn spend_is_listed_in_pages(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    let bob = SessionKey::new(context.app.as_str(), "bob", "s1")?;
+    for (id, key, second) in [("r3", &key, 5), ("r1", &bob, 9), ("r2", &key, 9)] {
+        let mut request = context.reserving(key, id, &[])?;
+        request.at = at(second);
+        context.store.reserve(request).await?;
+    }
+    let names = |listed: &[stepfold_session_scopes::SpendRecord]| -> Vec<String> {
+        listed.iter().filter_map(|record| Some(record.id.as_str().rsplit_once('/')?.1.to_owned())).collect()
+    };
+    let all = ListSpend::new(key.app.clone());
+    let listed = context.store.spend(all.clone()).await?;
+    ensure_eq!(names(&listed), ["r3", "r1", "r2"]);
+    let rest = context.store.spend(all.clone().after(&listed[1])).await?;
+    ensure_eq!(names(&rest), ["r2"]);
+    ensure_eq!(names(&context.store.spend(all.clone().of_user(UserId::new("bob")?)).await?), ["r1"]);
+    ensure_eq!(names(&context.store.spend(all.clone().since(at(9))).await?), ["r1", "r2"]);
+    ensure_eq!(names(&context.store.spend(all.until(at(9))).await?), ["r3"]);
+    Ok(())
+}

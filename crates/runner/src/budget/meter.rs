@@ -1,0 +1,199 @@
+//! The meter of a run: reserves before each request, and hands the settlement of a reply to the journal, which stores
+//! both in one commit.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::BoxFuture;
+use stepfold_agent_loop::{Event, EventKind, MeterError, MeteredRequest, RequestEnd, RequestMeter};
+use stepfold_session_scopes::{
+    BudgetBalance, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionStore, SettleOpen,
+    SettleSpend, bounded_id,
+};
+use stepfold_state_core::chat::Usage;
+
+use super::policy::ReservedPart;
+use crate::access::backoff::retried;
+use crate::core::runner_core::RunnerCore;
+use crate::session::local_session::LocalSession;
+
+/// The place of a run inside of others.
+type RunPlace = Vec<usize>;
+
+/// A request under way.
+struct OpenRequest {
+    id: ReservationId,
+    model: Arc<str>,
+    parts: Vec<ReservedPart>,
+}
+
+/// The requests of a run. A request is *open* until its end; the settlement of a reply is *due* until the commit of its
+/// event; all others are stored immediately, and kept while the store cannot be reached.
+#[derive(Default)]
+struct MeteredRequests {
+    open: HashMap<RunPlace, OpenRequest>,
+    due: HashMap<RunPlace, SettleSpend>,
+    late: Vec<SettleSpend>,
+}
+
+pub(crate) struct RunMeter {
+    runner: Arc<RunnerCore>,
+    local: Arc<LocalSession>,
+    requests: Mutex<MeteredRequests>,
+}
+
+impl RunMeter {
+    /// The meter of a run, if the runner has budgets.
+    pub(crate) fn of(runner: &Arc<RunnerCore>, local: &Arc<LocalSession>) -> Option<Arc<Self>> {
+        let meter =
+            || RunMeter { runner: Arc::clone(runner), local: Arc::clone(local), requests: Mutex::default() };
+        (!runner.budgets.budgets.is_empty()).then(|| Arc::new(meter()))
+    }
+
+    fn requests(&self) -> MutexGuard<'_, MeteredRequests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Settles what a dead worker has left open in the session, whose claim this one holds.
+    pub(crate) async fn settle_abandoned(&self) -> Result<(), SessionError> {
+        let store = &self.runner.store;
+        let left = retried(|| store.settle_open(SettleOpen::new(self.local.key.clone()))).await?;
+        if left > 0 {
+            tracing::warn!(session = %self.local.key, requests = left, "lost requests count as their estimates");
+        }
+        Ok(())
+    }
+
+    /// The settlement of the reply that an event records, if it records one.
+    pub(crate) fn settlement(&self, event: &Event) -> Option<SettleSpend> {
+        let (mut place, mut event) = (Vec::new(), event);
+        while let EventKind::Inner { place: inside, event: inner } = &event.kind {
+            place.push(*inside);
+            event = inner;
+        }
+        match event.kind {
+            EventKind::Replied { .. } | EventKind::Summarized { .. } => {
+                self.requests().due.get(&place).cloned()
+            }
+            _ => None,
+        }
+    }
+
+    /// The event with this settlement is stored.
+    pub(crate) fn stored(&self, settled: &SettleSpend) {
+        self.requests().due.retain(|_, due| due.id != settled.id);
+    }
+
+    /// Ends what is left when the run has stopped: requests without a reply count as their estimates, and replies whose
+    /// commit failed as what they were.
+    pub(crate) async fn finish(&self) {
+        let left: Vec<SettleSpend> = {
+            let MeteredRequests { open, due, late } = &mut *self.requests();
+            let open = open.drain().map(|(_, open)| SettleSpend::new(open.id, ReservationEnd::Estimate));
+            let due = due.drain().map(|(_, due)| due);
+            open.chain(due).chain(late.drain(..)).collect()
+        };
+        for end in left {
+            self.settle(end).await;
+        }
+    }
+
+    async fn settle(&self, end: SettleSpend) {
+        if let Err(error) = retried(|| self.runner.store.settle(end.clone())).await {
+            tracing::warn!(session = %self.local.key, %error, "a reservation could not be settled");
+            self.requests().late.push(end);
+        }
+    }
+
+    async fn reserve(&self, request: MeteredRequest<'_>) -> Result<(), MeterError> {
+        let key = &self.local.key;
+        // NOTE: a run inside was dropped with its request, by a timeout for example, and attempts it again.
+        let lost = self.requests().open.remove(request.place);
+        if let Some(lost) = lost {
+            self.settle(SettleSpend::new(lost.id, ReservationEnd::Estimate)).await;
+        }
+        let now = self.runner.clock.now();
+        let estimate = self.runner.budgets.estimate(request, key, now)?;
+        let token = self.local.claim.token();
+        let id = format!("{key}/{}.{}", token.unwrap_or_default(), self.runner.ids.next());
+        let id = ReservationId::new(bounded_id(id)).map_err(|error| MeterError::Failed(Box::new(error)))?;
+        let amounts = estimate.parts.iter().map(ReservedPart::amount_within_limit);
+        let reserve = ReserveSpend::new(id.clone(), key.clone(), request.model, estimate.estimate, now)
+            .under_claim(token, now.after(self.runner.claims.duration))
+            .with(amounts);
+        let open = OpenRequest { id, model: request.model.into(), parts: estimate.parts };
+        match retried(|| self.runner.store.reserve(reserve.clone())).await {
+            Ok(balances) => {
+                self.warn(&open.parts, &balances);
+                self.requests().open.insert(request.place.to_vec(), open);
+                Ok(())
+            }
+            Err(error) => Err(self.refusal(&open.parts, error)),
+        }
+    }
+
+    fn refusal(&self, parts: &[ReservedPart], error: SessionError) -> MeterError {
+        match error {
+            SessionError::BudgetExhausted { budget, settled, reserved, .. } => {
+                match parts.iter().find(|part| part.id == budget) {
+                    Some(part) => {
+                        let exhausted = part.exhausted(&self.local.key, settled, reserved);
+                        MeterError::Exhausted(Box::new(exhausted))
+                    }
+                    None => MeterError::Failed(format!("unknown budget {budget}").into()),
+                }
+            }
+            error => MeterError::Failed(Box::new(error)),
+        }
+    }
+
+    fn warn(&self, parts: &[ReservedPart], balances: &[BudgetBalance]) {
+        for part in parts {
+            let found = balances.iter().find(|balance| balance.budget == part.id);
+            let sum = found.map_or(0, |found| found.settled.saturating_add(found.reserved));
+            if part.has_reached_warning(sum) {
+                let (unit, limit) = (part.budget.unit, part.budget.limit);
+                let (spent, limit) = (unit.format(sum), unit.format(limit));
+                tracing::warn!(session = %self.local.key, budget = %part.budget.name, %spent, %limit, "budget is nearly spent");
+            }
+        }
+    }
+
+    /// The settlement of a reply.
+    fn reply(&self, open: OpenRequest, model: Option<&str>, usage: &Usage) -> SettleSpend {
+        let OpenRequest { id, model: asked, parts } = open;
+        // NOTE: providers report names without their own, which the table of prices may not have.
+        let budgets = &self.runner.budgets;
+        let answered = model.filter(|model| budgets.prices.price(model).is_some()).unwrap_or(&asked);
+        let end = match budgets.actual(&parts, answered, usage) {
+            Some((amounts, actual)) => {
+                ReservationEnd::Actual { amounts, model: model.map(Into::into), actual }
+            }
+            None => ReservationEnd::Estimate,
+        };
+        SettleSpend::new(id, end)
+    }
+}
+
+impl RequestMeter for RunMeter {
+    fn admit<'a>(&'a self, request: MeteredRequest<'a>) -> BoxFuture<'a, Result<(), MeterError>> {
+        Box::pin(self.reserve(request))
+    }
+
+    fn end<'a>(&'a self, place: &'a [usize], end: RequestEnd<'a>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Some(open) = self.requests().open.remove(place) else { return };
+            let settled = match end {
+                RequestEnd::Recorded { model, usage } => {
+                    let due = self.reply(open, model, usage);
+                    self.requests().due.insert(place.to_vec(), due);
+                    return;
+                }
+                RequestEnd::Unrecorded { model, usage } => self.reply(open, model, usage),
+                RequestEnd::Refused => SettleSpend::new(open.id, ReservationEnd::Release),
+                _ => SettleSpend::new(open.id, ReservationEnd::Estimate),
+            };
+            self.settle(settled).await;
+        })
+    }
+}

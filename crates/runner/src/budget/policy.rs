@@ -1,0 +1,357 @@
+//! Budgets as a program declares them, and the amounts of a request in each.
+
+use std::sync::Arc;
+
+use stepfold_agent_loop::{BudgetUnit, ExhaustedBudget, MeterError, MeteredRequest};
+use stepfold_session_scopes::{
+    BudgetAmount, BudgetId, MAX_BUDGET_AMOUNT, SessionError, SessionKey, SpendAmounts, Timestamp, bounded_id,
+};
+use stepfold_state_core::chat::{Cost, Message, Price, Prices, ToolSpec, Usage};
+use stepfold_trim::{ApproximateTokens, TokenCounter};
+
+use super::window::{BudgetError, BudgetWindow, CurrentWindow};
+
+/// The tokens of output that count for a request without a maximum, unless the budget says otherwise.
+const OUTPUT_ESTIMATE: u64 = 4_096;
+
+/// The sessions that share a budget.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BudgetScope {
+    /// Each session has its own.
+    Session,
+    /// The sessions of a user in the runner's app.
+    User,
+    /// All sessions of the runner's app.
+    App,
+    /// All sessions of runners with a budget of this group, whatever their app: a team, a tenant, a key.
+    Group(String),
+}
+
+/// The reaction of a run to an exhausted budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WhenExhausted {
+    /// The run [pauses](stepfold_agent_loop::Pause::Budget) before the request, and releases its claim. At the end of the
+    /// budget's window a [recovery](crate::Runner::recover) continues it; or [`resume`](crate::SessionHandle::resume) does
+    /// under a higher limit; or it is [abandoned](crate::SessionHandle::abandon).
+    #[default]
+    Pause,
+    /// The run fails before the request, with [`RunFault::Budget`](stepfold_agent_loop::RunFault::Budget). It can be resumed.
+    Fail,
+}
+
+/// A limit on what runs spend on models, that holds over any number of workers.
+///
+/// Before each request to a model, the runner reserves its estimate in all budgets at once; the reply's commit settles the
+/// actual amounts. The estimate is the counted input and the maximum output at the prices of the model. So the settled
+/// amount exceeds the limit only by what single replies exceed their estimates; with an exact
+/// [counter](crate::RunnerBuilder::count_tokens_with) and a
+/// [maximum of output tokens](stepfold_state_core::chat::ModelParams::max_output_tokens), never.
+///
+/// The spent amount belongs to the store and not to a session's history: a fork inherits none, a rewind refunds none, a
+/// replay spends none, and a deleted session's spend remains.
+///
+/// # Examples
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use stepfold_agent_loop::test_kit::Script;
+/// use stepfold_agent_loop::{Agent, Exit, Pause};
+/// use stepfold_runner::{Budget, BudgetScope, BudgetWindow, Runner};
+/// use stepfold_session_scopes::MemoryStore;
+///
+/// # let model = Script::parse("assistant: area 3\nassistant: area 7")?;
+/// let agent = Agent::builder(model).build()?;
+/// let budget = Budget::requests("trial", 1).of(BudgetScope::User).each(BudgetWindow::month("Europe/Berlin")?);
+/// let runner = Runner::builder(agent, MemoryStore::new()).budget(budget).build();
+///
+/// let session = runner.session("ada", "s1").await?;
+/// assert_eq!(session.run("which area has most stalls?").await?.text(), "area 3");
+/// // Another session of the same user: the run pauses before the request.
+/// let outcome = runner.session("ada", "s2").await?.run("and fewest?").await?;
+/// let Exit::Paused(Pause::Budget(exhausted)) = outcome.exit() else { panic!("no pause") };
+/// assert_eq!((exhausted.scope.as_str(), exhausted.spent, exhausted.limit), ("user ada", 1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[must_use = "a budget does nothing until a runner has it"]
+pub struct Budget {
+    /// The name, unique among the budgets of its scope.
+    pub name: Arc<str>,
+    /// The unit of its limit.
+    pub unit: BudgetUnit,
+    /// The limit.
+    pub limit: u64,
+    /// The sessions that share it.
+    pub scope: BudgetScope,
+    /// The time for which it counts.
+    pub window: BudgetWindow,
+    /// The reaction of a run.
+    pub when_exhausted: WhenExhausted,
+    /// The share of the limit from which a warning is logged, once per window and crossing.
+    pub warn_at: Option<f64>,
+    /// The tokens of output that count for a request without a maximum.
+    pub output_estimate: u64,
+    /// The price of models without one.
+    pub unknown_price: Option<Price>,
+}
+
+impl Budget {
+    fn new(name: impl Into<Arc<str>>, unit: BudgetUnit, limit: u64) -> Self {
+        Budget {
+            name: name.into(),
+            unit,
+            limit: limit.min(MAX_BUDGET_AMOUNT),
+            scope: BudgetScope::App,
+            window: BudgetWindow::ever(),
+            when_exhausted: WhenExhausted::default(),
+            warn_at: None,
+            output_estimate: OUTPUT_ESTIMATE,
+            unknown_price: None,
+        }
+    }
+
+    /// A budget in US dollars, at the [prices](crate::RunnerBuilder::prices) of the runner. By default it is shared by the
+    /// runner's app, counts for ever, and pauses.
+    pub fn usd(name: impl Into<Arc<str>>, dollars: f64) -> Self {
+        Budget::new(name, BudgetUnit::Usd, Cost::from_dollars(dollars).nanodollars())
+    }
+
+    /// A budget in tokens of input and output.
+    pub fn tokens(name: impl Into<Arc<str>>, tokens: u64) -> Self {
+        Budget::new(name, BudgetUnit::Tokens, tokens)
+    }
+
+    /// A budget in requests to models.
+    pub fn requests(name: impl Into<Arc<str>>, requests: u64) -> Self {
+        Budget::new(name, BudgetUnit::Requests, requests)
+    }
+
+    /// Sets the sessions that share it.
+    pub fn of(mut self, scope: BudgetScope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Sets the window.
+    pub fn each(mut self, window: BudgetWindow) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Sets the reaction of a run.
+    pub const fn when_exhausted(mut self, when: WhenExhausted) -> Self {
+        self.when_exhausted = when;
+        self
+    }
+
+    /// Logs a warning when settled and reserved amounts reach this share of the limit.
+    pub const fn warn_at(mut self, share: f64) -> Self {
+        self.warn_at = Some(share);
+        self
+    }
+
+    /// Sets the tokens of output that count for a request without a maximum; 4,096 by default.
+    pub const fn output_estimate(mut self, tokens: u64) -> Self {
+        self.output_estimate = tokens;
+        self
+    }
+
+    /// Sets the price of models that have none in the runner's table. Without it, a budget in dollars refuses them.
+    pub const fn unknown_price(mut self, price: Price) -> Self {
+        self.unknown_price = Some(price);
+        self
+    }
+
+    /// The counter of this budget in a window.
+    fn id(&self, key: &SessionKey, window: &CurrentWindow) -> Result<BudgetId, SessionError> {
+        let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+        let sharers = match &self.scope {
+            BudgetScope::Session => vec!["session", app, user, id],
+            BudgetScope::User => vec!["user", app, user],
+            BudgetScope::App => vec!["app", app],
+            BudgetScope::Group(group) => vec!["group", group],
+        };
+        // NOTE: as JSON, so that no name can be taken for another one with separators in it.
+        let name = serde_json::json!([sharers, &*self.name, self.unit.as_str(), window.name]);
+        BudgetId::new(bounded_id(name.to_string()))
+    }
+
+    fn shared_by(&self, key: &SessionKey) -> String {
+        match &self.scope {
+            BudgetScope::Session => format!("session {}", key.id),
+            BudgetScope::User => format!("user {}", key.user),
+            BudgetScope::App => format!("app {}", key.app),
+            BudgetScope::Group(group) => format!("group {group}"),
+        }
+    }
+}
+
+/// The budgets of a runner, its prices and its counter of tokens.
+#[derive(Clone)]
+pub(crate) struct BudgetPolicies {
+    pub(crate) budgets: Vec<Budget>,
+    pub(crate) prices: Prices,
+    pub(crate) counter: Arc<dyn TokenCounter>,
+}
+
+impl Default for BudgetPolicies {
+    fn default() -> Self {
+        BudgetPolicies { budgets: Vec::new(), prices: Prices::new(), counter: Arc::new(ApproximateTokens) }
+    }
+}
+
+/// A budget's part in a reservation.
+#[derive(Clone)]
+pub(crate) struct ReservedPart {
+    pub(crate) budget: Budget,
+    pub(crate) id: BudgetId,
+    pub(crate) amount: u64,
+    /// The price at the time of the reservation.
+    price: Option<Price>,
+    until: Option<Timestamp>,
+}
+
+/// The estimate of a request, and its parts in all budgets.
+pub(crate) struct RequestEstimate {
+    pub(crate) estimate: SpendAmounts,
+    pub(crate) parts: Vec<ReservedPart>,
+}
+
+impl BudgetPolicies {
+    /// The parts of a request in all budgets, at an instant.
+    pub(crate) fn estimate(
+        &self,
+        request: MeteredRequest<'_>,
+        key: &SessionKey,
+        at: Timestamp,
+    ) -> Result<RequestEstimate, MeterError> {
+        let input = self.input_tokens(request);
+        let of = |budget: &Budget| self.part(budget, (request, input), key, at);
+        let parts: Vec<ReservedPart> = self.budgets.iter().map(of).collect::<Result<_, _>>()?;
+        let output = self.budgets.iter().map(|budget| output_tokens(budget, request)).max().unwrap_or(0);
+        let price = self.prices.price(request.model).copied();
+        let nanodollars = price.map(|price| highest_cost(&price, input, output));
+        Ok(RequestEstimate { estimate: SpendAmounts::new(input, output, nanodollars), parts })
+    }
+
+    fn part(
+        &self,
+        budget: &Budget,
+        (request, input): (MeteredRequest<'_>, u64),
+        key: &SessionKey,
+        at: Timestamp,
+    ) -> Result<ReservedPart, MeterError> {
+        let window = budget.window.at(at).map_err(refused)?;
+        let id = budget.id(key, &window).map_err(refused)?;
+        let output = output_tokens(budget, request);
+        let price = self.prices.price(request.model).copied().or(budget.unknown_price);
+        let amount = match (budget.unit, &price) {
+            (BudgetUnit::Requests, _) => 1,
+            (BudgetUnit::Tokens, _) => input.saturating_add(output),
+            (BudgetUnit::Usd, Some(price)) => highest_cost(price, input, output),
+            // NOTE: a request of unknown cost would count as nothing, which no limit can hold against.
+            (BudgetUnit::Usd, None) => return Err(unknown_price(budget, request.model)),
+            _ => return Err(MeterError::Failed(format!("unknown unit of budget `{}`", budget.name).into())),
+        };
+        let amount = amount.min(MAX_BUDGET_AMOUNT);
+        Ok(ReservedPart { budget: budget.clone(), id, amount, price, until: window.until })
+    }
+
+    fn input_tokens(&self, request: MeteredRequest<'_>) -> u64 {
+        let count = |message: &Message| self.counter.count(message);
+        let messages = request.request.messages.iter().map(|message| count(message));
+        let tools = request.request.tools.iter().map(tokens_of_tool);
+        let format = request.request.response_format.as_ref();
+        let format = format.map_or(0, |format| ApproximateTokens::of_text(&json_of(format)));
+        messages.chain(tools).fold(format, usize::saturating_add) as u64
+    }
+
+    /// The amounts of a reply with this usage; `None` if the provider reported no usage.
+    pub(crate) fn actual(
+        &self,
+        parts: &[ReservedPart],
+        model: &str,
+        usage: &Usage,
+    ) -> Option<(Vec<(BudgetId, u64)>, SpendAmounts)> {
+        let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
+        if tokens == 0 {
+            return None;
+        }
+        let cost = self.prices.cost(model, usage).map(Cost::nanodollars);
+        let amount = |part: &ReservedPart| match part.budget.unit {
+            BudgetUnit::Requests => 1,
+            BudgetUnit::Tokens => tokens,
+            _ => cost
+                .or_else(|| part.price.map(|price| price.cost(usage).nanodollars()))
+                .unwrap_or(part.amount),
+        };
+        let amounts = parts.iter().map(|part| (part.id.clone(), amount(part))).collect();
+        let known = parts.iter().find_map(|part| part.price).map(|price| price.cost(usage).nanodollars());
+        let actual = SpendAmounts::new(usage.input_tokens, usage.output_tokens, cost.or(known));
+        Some((amounts, actual))
+    }
+}
+
+impl ReservedPart {
+    pub(crate) fn amount_within_limit(&self) -> BudgetAmount {
+        BudgetAmount::new(self.id.clone(), self.amount, self.budget.limit)
+    }
+
+    /// The question of a run that does not fit.
+    pub(crate) fn exhausted(&self, key: &SessionKey, settled: u64, reserved: u64) -> ExhaustedBudget {
+        let Budget { name, unit, limit, .. } = &self.budget;
+        let mut exhausted = ExhaustedBudget::new(&**name, self.budget.shared_by(key), *unit, *limit);
+        (exhausted.spent, exhausted.reserved, exhausted.requested) = (settled, reserved, self.amount);
+        exhausted.until = self.until.map(Into::into);
+        exhausted.pauses = self.budget.when_exhausted == WhenExhausted::Pause;
+        exhausted
+    }
+
+    /// Whether a reservation has brought the budget to its warning, given its sum after it.
+    pub(crate) fn has_reached_warning(&self, sum: u64) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "limits are below 2^53")]
+        let is_beyond = |sum: u64, share: f64| sum as f64 >= self.budget.limit as f64 * share;
+        self.budget
+            .warn_at
+            .is_some_and(|share| is_beyond(sum, share) && !is_beyond(sum.saturating_sub(self.amount), share))
+    }
+}
+
+fn output_tokens(budget: &Budget, request: MeteredRequest<'_>) -> u64 {
+    request.request.params.max_output_tokens.unwrap_or(budget.output_estimate)
+}
+
+/// The cost of a request of which nothing is read from the provider's cache.
+fn highest_cost(price: &Price, input: u64, output: u64) -> u64 {
+    let dearest = price.cache_write.map_or(price.input, |write| write.max(price.input));
+    Price::new(dearest, price.output).cost(&Usage::new(input, output)).nanodollars()
+}
+
+fn tokens_of_tool(spec: &ToolSpec) -> usize {
+    ApproximateTokens::of_text(&json_of(spec))
+}
+
+fn json_of(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+fn refused(error: impl std::error::Error + Send + Sync + 'static) -> MeterError {
+    MeterError::Failed(Box::new(error))
+}
+
+fn unknown_price(budget: &Budget, model: &str) -> MeterError {
+    let error = format!(
+        "unknown price of model `{model}` for budget `{}`: add it to the prices, or set the budget's price of unknown models",
+        budget.name
+    );
+    MeterError::Failed(error.into())
+}
+
+impl From<BudgetError> for MeterError {
+    fn from(error: BudgetError) -> Self {
+        refused(error)
+    }
+}

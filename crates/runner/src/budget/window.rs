@@ -1,0 +1,179 @@
+//! Windows of budgets: days and months of a time zone, by the rules that are compiled in.
+
+use std::fmt;
+
+use jiff::ToSpan;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use stepfold_session_scopes::Timestamp;
+use thiserror::Error;
+
+/// An invalid budget.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BudgetError {
+    /// The name of the time zone is unknown.
+    #[error("unknown time zone `{name}`; use a name of the IANA database, such as Europe/Berlin or UTC")]
+    UnknownTimeZone {
+        /// The name.
+        name: String,
+    },
+    /// The instant has no date.
+    #[error("the time {at} is outside of the calendar; check the clock")]
+    OutsideCalendar {
+        /// The instant.
+        at: Timestamp,
+    },
+}
+
+/// The time for which a budget counts. A new window begins with nothing spent.
+///
+/// A request belongs to the window in which it was sent, also if its reply comes after the end.
+///
+/// # Examples
+/// ```
+/// use stepfold_runner::BudgetWindow;
+///
+/// let window = BudgetWindow::day("Europe/Berlin")?;
+/// assert_eq!(window.to_string(), "day in Europe/Berlin");
+/// assert!(BudgetWindow::month("Europe/Berlyn").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BudgetWindow(Option<(WindowLength, TimeZone)>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WindowLength {
+    Day,
+    Month,
+}
+
+/// A window at an instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CurrentWindow {
+    /// Its name, which differs from those of all other windows.
+    pub(crate) name: String,
+    /// Its end; `None` if it has none.
+    pub(crate) until: Option<Timestamp>,
+}
+
+impl BudgetWindow {
+    /// No window: the budget counts for ever.
+    pub const fn ever() -> Self {
+        BudgetWindow(None)
+    }
+
+    /// A day, from midnight to midnight in a time zone of the IANA database. It has 23 or 25 hours where clocks change.
+    ///
+    /// # Errors
+    /// [`BudgetError::UnknownTimeZone`].
+    pub fn day(time_zone: &str) -> Result<Self, BudgetError> {
+        Ok(BudgetWindow(Some((WindowLength::Day, zone(time_zone)?))))
+    }
+
+    /// A month of the calendar, in a time zone of the IANA database.
+    ///
+    /// # Errors
+    /// [`BudgetError::UnknownTimeZone`].
+    pub fn month(time_zone: &str) -> Result<Self, BudgetError> {
+        Ok(BudgetWindow(Some((WindowLength::Month, zone(time_zone)?))))
+    }
+
+    /// The window at an instant.
+    pub(crate) fn at(&self, at: Timestamp) -> Result<CurrentWindow, BudgetError> {
+        let Some((length, zone)) = &self.0 else {
+            return Ok(CurrentWindow { name: "ever".to_owned(), until: None });
+        };
+        let outside = |_| BudgetError::OutsideCalendar { at };
+        let instant = jiff::Timestamp::from_microsecond(at.as_micros()).map_err(outside)?;
+        let today = instant.to_zoned(zone.clone()).date();
+        let (first, next) = match length {
+            WindowLength::Day => (today, today.tomorrow().map_err(outside)?),
+            WindowLength::Month => {
+                let first = today.first_of_month();
+                (first, first.checked_add(1.month()).map_err(outside)?)
+            }
+        };
+        // NOTE: where midnight does not exist, the day begins with the first instant after it.
+        let until = next.to_zoned(zone.clone()).map_err(outside)?.timestamp().as_microsecond();
+        let name = format!("{}[{}]", date_name(first, *length), zone_name(zone));
+        Ok(CurrentWindow { name, until: Some(Timestamp::from_micros(until)) })
+    }
+}
+
+impl fmt::Display for BudgetWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("ever"),
+            Some((WindowLength::Day, zone)) => write!(f, "day in {}", zone_name(zone)),
+            Some((WindowLength::Month, zone)) => write!(f, "month in {}", zone_name(zone)),
+        }
+    }
+}
+
+fn date_name(first: Date, length: WindowLength) -> String {
+    match length {
+        WindowLength::Day => first.to_string(),
+        WindowLength::Month => format!("{:04}-{:02}", first.year(), first.month()),
+    }
+}
+
+fn zone(name: &str) -> Result<TimeZone, BudgetError> {
+    TimeZone::get(name).map_err(|_| BudgetError::UnknownTimeZone { name: name.to_owned() })
+}
+
+fn zone_name(zone: &TimeZone) -> &str {
+    zone.iana_name().unwrap_or("UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        Timestamp::from_micros(text.parse::<jiff::Timestamp>().unwrap().as_microsecond())
+    }
+
+    fn check(window: &BudgetWindow, instant: &str, name: &str, until: &str) {
+        let found = window.at(at(instant)).unwrap();
+        let expected = CurrentWindow { name: name.to_owned(), until: Some(at(until)) };
+        assert_eq!(found, expected, "{window} at {instant}");
+    }
+
+    #[test]
+    fn days_end_at_midnight_of_their_zone() {
+        let berlin = BudgetWindow::day("Europe/Berlin").unwrap();
+        check(&berlin, "2026-11-28T22:59:59Z", "2026-11-28[Europe/Berlin]", "2026-11-28T23:00:00Z");
+        check(&berlin, "2026-11-28T23:00:00Z", "2026-11-29[Europe/Berlin]", "2026-11-29T23:00:00Z");
+        let utc = BudgetWindow::day("UTC").unwrap();
+        check(&utc, "2026-11-28T23:00:00Z", "2026-11-28[UTC]", "2026-11-29T00:00:00Z");
+    }
+
+    #[test]
+    fn a_day_on_which_clocks_change_has_23_or_25_hours() {
+        let berlin = BudgetWindow::day("Europe/Berlin").unwrap();
+        check(&berlin, "2026-03-28T23:00:00Z", "2026-03-29[Europe/Berlin]", "2026-03-29T22:00:00Z");
+        check(&berlin, "2026-10-24T22:00:00Z", "2026-10-25[Europe/Berlin]", "2026-10-25T23:00:00Z");
+        // In Beirut, clocks go from midnight to one o'clock: the day begins then.
+        let beirut = BudgetWindow::day("Asia/Beirut").unwrap();
+        check(&beirut, "2026-03-28T21:59:59Z", "2026-03-28[Asia/Beirut]", "2026-03-28T22:00:00Z");
+        check(&beirut, "2026-03-28T22:00:00Z", "2026-03-29[Asia/Beirut]", "2026-03-29T21:00:00Z");
+    }
+
+    #[test]
+    fn months_are_those_of_the_calendar() {
+        let berlin = BudgetWindow::month("Europe/Berlin").unwrap();
+        check(&berlin, "2026-12-31T22:59:59Z", "2026-12[Europe/Berlin]", "2026-12-31T23:00:00Z");
+        check(&berlin, "2026-12-31T23:00:00Z", "2027-01[Europe/Berlin]", "2027-01-31T23:00:00Z");
+        // The clocks change within it.
+        check(&berlin, "2026-03-01T00:00:00Z", "2026-03[Europe/Berlin]", "2026-03-31T22:00:00Z");
+    }
+
+    #[test]
+    fn a_budget_without_a_window_has_no_end() {
+        let ever = BudgetWindow::ever().at(Timestamp::from_micros(i64::MAX)).unwrap();
+        assert_eq!(ever, CurrentWindow { name: "ever".to_owned(), until: None });
+        let outside = BudgetWindow::day("UTC").unwrap().at(Timestamp::from_micros(i64::MAX));
+        assert!(matches!(outside, Err(BudgetError::OutsideCalendar { .. })));
+    }
+}

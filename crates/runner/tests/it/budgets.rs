@@ -1,0 +1,361 @@
+//! Budgets hold: over concurrent runs, crashes, windows, runs inside, forks, rewinds and replays.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use stepfold_agent_loop::{Agent, BudgetUnit, ExhaustedBudget, Exit, Outcome, Pause, RunFault};
+use stepfold_runner::{
+    Budget, BudgetScope, BudgetWindow, Remedy, Runner, RunnerBuilder, RunnerErrorKind, WallClock,
+    WhenExhausted,
+};
+use stepfold_session_scopes::{
+    AnyStore, AppId, BudgetAmount, ListSpend, MemoryStore, ReservationId, ReserveSpend, SessionKey,
+    SessionStore, SpendAmounts, SpendRecord, SpendState, SqliteStore,
+};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ModelParams, Price,
+    Prices, ReplyStream, Usage,
+};
+use stepfold_trim::token_counter;
+
+use crate::world::{ManualClock, recover};
+
+/// The tokens of each message, by the counter of the tests and by the model's provider.
+const PER_MESSAGE: u64 = 10;
+
+/// A model with a usage: ten tokens for each message of the request, and as many for its reply as it is told.
+#[derive(Clone)]
+struct Metered {
+    output: u64,
+    asked: Arc<AtomicU64>,
+    fails: Option<ModelErrorKind>,
+}
+
+impl Metered {
+    fn new(output: u64) -> Self {
+        Metered { output, asked: Arc::default(), fails: None }
+    }
+
+    fn failing(kind: ModelErrorKind) -> Self {
+        Metered { fails: Some(kind), ..Metered::new(0) }
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl ChatModel for Metered {
+    fn id(&self) -> &'static str {
+        "test/metered"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if let Some(kind) = &self.fails {
+            return ReplyStream::failed(ModelError::new(kind.clone(), "as the test wants"));
+        }
+        let input = PER_MESSAGE * request.messages.iter().count() as u64;
+        ReplyStream::from_chunks([
+            Chunk::Text("done".to_owned()),
+            Chunk::Usage(Usage::new(input, self.output)),
+            Chunk::Finished(FinishReason::Stop),
+        ])
+    }
+}
+
+fn agent(model: Metered) -> Agent {
+    let params = ModelParams::default().with_max_output_tokens(50);
+    Agent::builder(model).params(params).build().unwrap()
+}
+
+fn runner(agent: Agent, store: &AnyStore) -> RunnerBuilder {
+    let counter = token_counter("exact", |_: &Message| usize::try_from(PER_MESSAGE).unwrap());
+    Runner::builder(agent, store.clone()).app("shop").unwrap().count_tokens_with(counter)
+}
+
+/// Runs a test over a store in memory, and over one in a file.
+async fn over_stores(test: impl AsyncFn(AnyStore)) {
+    test(AnyStore::new(MemoryStore::new())).await;
+    let folder = tempfile::tempdir().unwrap();
+    test(AnyStore::new(SqliteStore::open(folder.path().join("sessions.db")).unwrap())).await;
+}
+
+async fn spend(store: &AnyStore) -> Vec<SpendRecord> {
+    store.spend(ListSpend::new(AppId::new("shop").unwrap())).await.unwrap()
+}
+
+async fn states(store: &AnyStore) -> Vec<SpendState> {
+    spend(store).await.iter().map(|record| record.state).collect()
+}
+
+fn exhausted(outcome: &Outcome) -> &ExhaustedBudget {
+    match outcome.exit() {
+        Exit::Paused(Pause::Budget(exhausted)) => exhausted,
+        other => panic!("the run has not paused for a budget: {other}"),
+    }
+}
+
+/// The law: with an exact counter and a maximum of output, what is settled never exceeds the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_runs_never_spend_more_than_their_budget() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        // A request reserves 10 + 50 tokens, and settles 10 + 40. Runs of two processes share the budget.
+        let budget = || Budget::tokens("all", 1_000).when_exhausted(WhenExhausted::Fail);
+        let runners = [(); 2].map(|()| runner(agent(model.clone()), &store).budget(budget()).build());
+        let run = async |number: usize| {
+            let session = runners[number % 2].session("ada", format!("s{number}")).await.unwrap();
+            session.run("hello").await
+        };
+        let ended = join_all((0..64).map(run)).await;
+        let answered = ended.iter().filter(|ended| ended.is_ok()).count() as u64;
+        let refused = ended.iter().filter_map(|ended| ended.as_ref().err());
+        for error in refused {
+            assert_eq!(error.remedy(), Remedy::Wait);
+            let RunnerErrorKind::Run { source } = &error.kind else { panic!("{error}") };
+            let RunFault::Budget(exhausted) = source.fault() else { panic!("{error}") };
+            assert_eq!((exhausted.unit, exhausted.limit), (BudgetUnit::Tokens, 1_000));
+            assert!(exhausted.spent + exhausted.reserved + exhausted.requested > 1_000, "{exhausted}");
+        }
+        // Whatever the order, there is room for 16 at once, and for no more than 20 in all.
+        assert!((16..=20).contains(&answered), "{answered}");
+        assert_eq!(model.asked(), answered);
+        let spent = spend(&store).await;
+        assert_eq!(spent.len() as u64, answered, "each settled reply is counted once");
+        assert!(spent.iter().all(|record| record.state == SpendState::Settled), "{spent:?}");
+        let tokens: u64 =
+            spent.iter().map(|record| record.amounts.input_tokens + record.amounts.output_tokens).sum();
+        assert_eq!(tokens, 50 * answered);
+        assert!(tokens <= 1_000);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_exhausted_run_pauses_before_the_request_and_continues_under_a_higher_limit() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        let of_user = |limit| Budget::tokens("trial", limit).of(BudgetScope::User);
+        let few = runner(agent(model.clone()), &store).budget(of_user(100)).build();
+        few.session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+        let session = few.session("ada", "s2").await.unwrap();
+        let outcome = session.run("hello").await.unwrap();
+        let question = exhausted(&outcome);
+        assert_eq!((&*question.scope, question.spent, question.reserved), ("user ada", 50, 0));
+        assert_eq!((question.requested, question.until), (60, None));
+        assert_eq!(model.asked(), 1);
+        // A message for it waits for the decision; the user's other sessions and other users are told, or served.
+        let error = session.run("are you there?").await.unwrap_err();
+        assert!(matches!(error.kind, RunnerErrorKind::Pending { .. }), "{error}");
+        few.session("bob", "s1").await.unwrap().run("hello").await.unwrap();
+        // It is raised in another process; the run continues with the very request.
+        let more = runner(agent(model.clone()), &store).budget(of_user(1_000)).build();
+        let outcome = more.session("ada", "s2").await.unwrap().resume().await.unwrap();
+        assert_eq!((outcome.exit(), outcome.text().as_ref()), (&Exit::Text, "done"));
+        assert_eq!(outcome.transcript().to_string(), "user:      hello\nassistant: done\n");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waiting_run_continues_by_itself_in_the_next_window() {
+    over_stores(async |store| {
+        let (model, clock) = (Metered::new(40), ManualClock::new());
+        // 2023-11-14T22:13:20Z is 23:13 in Berlin.
+        let day = BudgetWindow::day("Europe/Berlin").unwrap();
+        let budget = Budget::requests("daily", 1).each(day);
+        let runner = runner(agent(model.clone()), &store).budget(budget).clock(clock.clone()).build();
+        runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+        let session = runner.session("ada", "s2").await.unwrap();
+        let outcome = session.run("hello").await.unwrap();
+        let midnight = exhausted(&outcome).until.unwrap();
+        assert_eq!(midnight, (clock.now().after(Duration::from_secs(46 * 60 + 40))).into());
+        recover(&runner).await;
+        assert_eq!(model.asked(), 1);
+        clock.advance(Duration::from_secs(47 * 60));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 2);
+        assert_eq!(session.last_run().await.unwrap().unwrap().exit(), Some(&Exit::Text));
+        // The new day's request is spent by it.
+        let outcome = runner.session("ada", "s3").await.unwrap().run("hello").await.unwrap();
+        assert_eq!(exhausted(&outcome).spent, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_paused_run_can_be_abandoned() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        let runner = runner(agent(model.clone()), &store).budget(Budget::requests("none", 0)).build();
+        let session = runner.session("ada", "s1").await.unwrap();
+        exhausted(&session.run("hello").await.unwrap());
+        let outcome = session.abandon().await.unwrap();
+        assert_eq!(outcome.exit(), &Exit::Cancelled);
+        assert_eq!((model.asked(), spend(&store).await.len()), (0, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_strictest_of_several_budgets_decides_and_the_others_are_unchanged() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        let budgets = |builder: RunnerBuilder| {
+            let builder = builder.budget(Budget::tokens("app", 100_000));
+            let builder = builder.budget(Budget::requests("session", 1).of(BudgetScope::Session));
+            builder.budget(Budget::usd("team", 1.0).of(BudgetScope::Group("team-x".to_owned())))
+        };
+        let prices = Prices::new().with("test/metered", Price::new(100.0, 1_000.0));
+        let runner = budgets(runner(agent(model.clone()), &store)).prices(prices).build();
+        let session = runner.session("ada", "s1").await.unwrap();
+        session.run("hello").await.unwrap();
+        let outcome = session.run("again").await.unwrap();
+        let question = exhausted(&outcome);
+        assert_eq!((&*question.budget, &*question.scope), ("session", "session s1"));
+        // 10 tokens at $100 and 40 at $1000 a million.
+        let spent = spend(&store).await;
+        assert_eq!(spent.len(), 1);
+        assert_eq!(spent[0].amounts, SpendAmounts::new(10, 40, Some(41_000_000)));
+        // The group is one over apps.
+        let other = budgets(Runner::builder(agent(model), store.clone()).app("other").unwrap());
+        let prices = Prices::new().with("test/metered", Price::new(100.0, 100_000.0));
+        let other = other.prices(prices).build();
+        let outcome = other.session("bob", "s1").await.unwrap().run("hello").await.unwrap();
+        let question = exhausted(&outcome);
+        assert_eq!((&*question.scope, question.spent), ("group team-x", 41_000_000));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_model_without_a_price_is_refused_unless_the_budget_has_one() {
+    let store = AnyStore::new(MemoryStore::new());
+    let model = Metered::new(40);
+    let budget = Budget::usd("all", 1.0);
+    let strict = runner(agent(model.clone()), &store).budget(budget.clone()).build();
+    let error = strict.session("ada", "s1").await.unwrap().run("hello").await.unwrap_err();
+    assert!(error.to_string().contains("unknown price of model `test/metered`"), "{error}");
+    assert_eq!(model.asked(), 0);
+    let lenient = budget.unknown_price(Price::new(100.0, 1_000.0));
+    let lenient = runner(agent(model), &store).budget(lenient).build();
+    lenient.session("ada", "s2").await.unwrap().run("hello").await.unwrap();
+    assert_eq!(spend(&store).await[0].amounts.nanodollars, Some(41_000_000));
+}
+
+#[tokio::test]
+async fn a_refused_request_costs_nothing_and_a_lost_one_its_estimate() {
+    over_stores(async |store| {
+        let budget = || Budget::tokens("all", 1_000);
+        let rejected = runner(agent(Metered::failing(ModelErrorKind::RateLimited)), &store);
+        let rejected = rejected.budget(budget()).build();
+        rejected.session("ada", "s1").await.unwrap().run("hello").await.unwrap_err();
+        assert!(spend(&store).await.is_empty());
+        let lost = runner(agent(Metered::failing(ModelErrorKind::Transient)), &store);
+        let lost = lost.budget(budget()).build();
+        lost.session("ada", "s2").await.unwrap().run("hello").await.unwrap_err();
+        let spent = spend(&store).await;
+        assert_eq!((spent.len(), spent[0].state), (1, SpendState::Unsettled));
+        assert_eq!(spent[0].amounts, SpendAmounts::new(10, 50, None));
+    })
+    .await;
+}
+
+/// A reply without usage counts as its estimate, and is marked.
+#[tokio::test]
+async fn a_reply_without_usage_counts_as_its_estimate() {
+    use stepfold_agent_loop::test_kit::Script;
+    let store = AnyStore::new(MemoryStore::new());
+    let params = ModelParams::default().with_max_output_tokens(50);
+    let silent = Agent::builder(Script::parse("assistant: done").unwrap()).params(params).build().unwrap();
+    let runner = runner(silent, &store).budget(Budget::tokens("all", 1_000)).build();
+    runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+    assert_eq!(states(&store).await, [SpendState::Unsettled]);
+}
+
+#[tokio::test]
+async fn who_resumes_a_run_settles_what_a_dead_worker_had_reserved() {
+    over_stores(async |store| {
+        let budget = || Budget::tokens("all", 1_000);
+        let failing = agent(Metered::failing(ModelErrorKind::Overloaded));
+        let first = runner(failing, &store).budget(budget()).build();
+        first.session("ada", "s1").await.unwrap().run("hello").await.unwrap_err();
+        // As a worker leaves it that dies while the model works.
+        let key = SessionKey::new("shop", "ada", "s1").unwrap();
+        let id = ReservationId::new("of the dead").unwrap();
+        let spent = SpendAmounts::new(10, 50, None);
+        let at = stepfold_runner::SystemClock.now();
+        let budget_id = store_budget();
+        let left = ReserveSpend::new(id, key, "test/metered", spent, at);
+        store.reserve(left.with([BudgetAmount::new(budget_id, 60, 1_000)])).await.unwrap();
+        assert_eq!(states(&store).await, [SpendState::Reserved]);
+        let second = runner(agent(Metered::new(40)), &store).budget(budget()).build();
+        let resumed = second.session("ada", "s1").await.unwrap().resume().with_changed_agent().await;
+        assert_eq!(resumed.unwrap().text(), "done");
+        assert_eq!(states(&store).await, [SpendState::Unsettled, SpendState::Settled]);
+    })
+    .await;
+}
+
+fn store_budget() -> stepfold_session_scopes::BudgetId {
+    stepfold_session_scopes::BudgetId::new(r#"[["app","shop"],"all","tokens","ever"]"#).unwrap()
+}
+
+/// The name of a budget's counter is stored: it must not change.
+#[tokio::test]
+async fn the_counter_of_a_budget_keeps_its_name() {
+    let store = AnyStore::new(MemoryStore::new());
+    let runner = runner(agent(Metered::new(40)), &store).budget(Budget::tokens("all", 1_000)).build();
+    runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+    let read = stepfold_session_scopes::ReadBudgets::new([store_budget()]);
+    assert_eq!(store.balances(read).await.unwrap()[0].settled, 50);
+}
+
+#[tokio::test]
+async fn requests_of_agents_inside_spend_from_the_same_budget() {
+    use stepfold_agent_loop::test_kit::Script;
+    over_stores(async |store| {
+        let inner = agent(Metered::new(40));
+        let outer = |limit: u64| {
+            let script = "assistant: > c1 helper(task=\"a\")   > c2 helper(task=\"b\")\nassistant: both done";
+            let outer = Agent::builder(Script::parse(script).unwrap());
+            let tool = inner.as_tool("helper", "Helps.").build().unwrap();
+            let outer = outer.tools([tool]).build().unwrap();
+            runner(outer, &store).budget(Budget::requests("all", limit)).build()
+        };
+        // Its own request and one inside fit: the whole run waits, beside the finished call.
+        let outcome = outer(2).session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+        assert_eq!(exhausted(&outcome).spent + exhausted(&outcome).reserved, 2);
+        assert_eq!(spend(&store).await.len(), 2);
+        let outcome = outer(4).session("ada", "s1").await.unwrap().resume().await.unwrap();
+        assert_eq!((outcome.exit(), outcome.text().as_ref()), (&Exit::Text, "both done"));
+        let spent = spend(&store).await;
+        assert_eq!(spent.len(), 4, "each request is counted once: {spent:?}");
+        assert!(spent.iter().all(|record| record.state != SpendState::Reserved));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replay_spends_nothing_and_a_fork_and_a_rewind_change_no_spend() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        let runner = runner(agent(model.clone()), &store).budget(Budget::requests("all", 2)).build();
+        let session = runner.session("ada", "s1").await.unwrap();
+        session.run("hello").await.unwrap();
+        let before = spend(&store).await;
+        session.replay(runner.agent()).await.unwrap();
+        let fork = session.fork("fork", None).await.unwrap();
+        session.rewind(0).await.unwrap();
+        assert_eq!(spend(&store).await, before);
+        assert_eq!(model.asked(), 1);
+        // A fork's requests are its own.
+        fork.run("and then?").await.unwrap();
+        let outcome = session.run("hello").await.unwrap();
+        assert_eq!(exhausted(&outcome).spent, 2);
+    })
+    .await;
+}

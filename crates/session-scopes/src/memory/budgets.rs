@@ -1,0 +1,101 @@
+//! Budgets in memory.
+
+use std::collections::BTreeMap;
+
+use crate::error::SessionError;
+use crate::ids::{BudgetId, ReservationId};
+use crate::store::{
+    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd, ReserveSpend,
+    SettleOpen, SettleSpend, SpendRecord, SpendState,
+};
+
+/// The sums of budgets, and the requests that they consist of.
+#[derive(Debug, Default)]
+pub(super) struct MemoryBudgets {
+    /// The settled and the reserved amount of each.
+    sums: BTreeMap<BudgetId, (u64, u64)>,
+    /// With the amounts that each reserved.
+    requests: BTreeMap<ReservationId, (SpendRecord, Vec<BudgetAmount>)>,
+}
+
+impl MemoryBudgets {
+    fn balance(&self, budget: &BudgetId) -> BudgetBalance {
+        let (settled, reserved) = self.sums.get(budget).copied().unwrap_or_default();
+        BudgetBalance::new(budget.clone(), settled, reserved)
+    }
+
+    pub(super) fn balances(&self, request: &ReadBudgets) -> Vec<BudgetBalance> {
+        request.budgets.iter().map(|budget| self.balance(budget)).collect()
+    }
+
+    pub(super) fn reserve(&mut self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
+        let ReserveSpend { id, key, at, model, amounts, estimate, .. } = request;
+        if !self.requests.contains_key(&id) {
+            for BudgetAmount { budget, amount, limit } in &amounts {
+                let found = self.balance(budget);
+                if found.settled.saturating_add(found.reserved).saturating_add(*amount) > *limit {
+                    return Err(SessionError::budget_exhausted(found, *amount, *limit));
+                }
+            }
+            for BudgetAmount { budget, amount, .. } in &amounts {
+                self.sums.entry(budget.clone()).or_default().1 += amount;
+            }
+            let record = SpendRecord::new(id.clone(), key, at, model, SpendState::Reserved, estimate);
+            self.requests.insert(id, (record, amounts.clone()));
+        }
+        Ok(amounts.iter().map(|part| self.balance(&part.budget)).collect())
+    }
+
+    /// Ends a reservation; returns whether it was open.
+    pub(super) fn settle(&mut self, request: &SettleSpend) -> bool {
+        let Some((record, amounts)) = self.requests.get_mut(&request.id) else { return false };
+        if record.state != SpendState::Reserved {
+            return false;
+        }
+        for BudgetAmount { budget, amount, .. } in amounts.iter() {
+            let (settled, reserved) = self.sums.entry(budget.clone()).or_default();
+            *reserved = reserved.saturating_sub(*amount);
+            *settled = settled.saturating_add(match &request.end {
+                ReservationEnd::Release => 0,
+                ReservationEnd::Estimate => *amount,
+                ReservationEnd::Actual { amounts, .. } => {
+                    let actual = amounts.iter().find(|(named, _)| named == budget);
+                    actual.map_or(*amount, |(_, amount)| (*amount).min(MAX_BUDGET_AMOUNT))
+                }
+            });
+        }
+        match &request.end {
+            ReservationEnd::Release => drop(self.requests.remove(&request.id)),
+            ReservationEnd::Estimate => record.state = SpendState::Unsettled,
+            ReservationEnd::Actual { model, actual, .. } => {
+                (record.state, record.amounts) = (SpendState::Settled, *actual);
+                record.model = model.as_ref().unwrap_or(&record.model).clone();
+            }
+        }
+        true
+    }
+
+    pub(super) fn settle_open(&mut self, request: &SettleOpen) -> u64 {
+        let is_open =
+            |record: &SpendRecord| record.state == SpendState::Reserved && record.key == request.key;
+        let open = self.requests.values().filter(|(record, _)| is_open(record));
+        let open: Vec<ReservationId> = open.map(|(record, _)| record.id.clone()).collect();
+        let settle = |id| self.settle(&SettleSpend::new(id, ReservationEnd::Estimate));
+        open.into_iter().map(settle).filter(|was_open| *was_open).count() as u64
+    }
+
+    pub(super) fn list(&self, request: &ListSpend) -> Vec<SpendRecord> {
+        let ListSpend { app, user, since, until, after, limit } = request;
+        let is_listed = |record: &&SpendRecord| {
+            record.key.app == *app
+                && user.as_ref().is_none_or(|user| record.key.user == *user)
+                && (*since..*until).contains(&record.at)
+                && after.as_ref().is_none_or(|(at, id)| (record.at, &record.id) > (*at, id))
+        };
+        let records = self.requests.values().map(|(record, _)| record);
+        let mut listed: Vec<SpendRecord> = records.filter(is_listed).cloned().collect();
+        listed.sort_by(|one, other| (one.at, &one.id).cmp(&(other.at, &other.id)));
+        listed.truncate(*limit);
+        listed
+    }
+}

@@ -1,0 +1,100 @@
+//! Budgets in PostgreSQL: runs the statements of [`rows::budgets`](crate::rows::budgets).
+
+use std::future::Future;
+
+use deadpool_postgres::Object;
+use tokio::try_join;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::statements::SqlStatement;
+use super::transaction::{IdleTimeout, PooledTransaction, begin, commit, in_transaction, query};
+use crate::error::SessionError;
+use crate::rows::budgets::{self, BudgetSql, RunBudgetSql, SqlRow, SqlValue};
+use crate::store::{
+    BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
+};
+
+struct BudgetRows<'a>(&'a Object);
+
+impl RunBudgetSql for BudgetRows<'_> {
+    fn rows(
+        &mut self,
+        sql: BudgetSql,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
+        async move {
+            let given: Vec<&(dyn ToSql + Sync)> = values.iter().map(parameter).collect();
+            let rows = query(self.0, SqlStatement::of_budgets(sql), &given).await?;
+            Ok(rows.iter().map(read).collect())
+        }
+    }
+}
+
+fn parameter<'a>(value: &'a SqlValue<'_>) -> &'a (dyn ToSql + Sync) {
+    match value {
+        SqlValue::Int(number) => number,
+        SqlValue::OptionalInt(number) => number,
+        SqlValue::Text(text) => text,
+        SqlValue::OptionalText(text) => text,
+    }
+}
+
+fn read(row: &Row) -> SqlRow {
+    let (mut texts, mut ints) = (Vec::new(), Vec::new());
+    for (index, column) in row.columns().iter().enumerate() {
+        match *column.type_() {
+            Type::TEXT => texts.push(row.get(index)),
+            _ => ints.push(row.get(index)),
+        }
+    }
+    SqlRow { texts, ints }
+}
+
+pub(super) async fn reserve(
+    connection: Object,
+    idle: &IdleTimeout,
+    request: &ReserveSpend,
+) -> Result<Vec<BudgetBalance>, SessionError> {
+    in_transaction!(connection, idle.usual(), |inside| budgets::reserve(&mut BudgetRows(inside), request)
+        .await)
+}
+
+pub(super) async fn settle(
+    connection: Object,
+    idle: &IdleTimeout,
+    request: &SettleSpend,
+) -> Result<bool, SessionError> {
+    in_transaction!(connection, idle.usual(), |inside| settle_all(inside, std::slice::from_ref(request))
+        .await)
+}
+
+/// Ends reservations inside of a transaction; returns whether one of them was open.
+pub(super) async fn settle_all(connection: &Object, requests: &[SettleSpend]) -> Result<bool, SessionError> {
+    let mut is_open = false;
+    for request in requests {
+        is_open |= budgets::settle(&mut BudgetRows(connection), request).await?;
+    }
+    Ok(is_open)
+}
+
+pub(super) async fn settle_open(
+    connection: Object,
+    idle: &IdleTimeout,
+    request: &SettleOpen,
+) -> Result<u64, SessionError> {
+    in_transaction!(connection, idle.usual(), |inside| {
+        budgets::settle_open(&mut BudgetRows(inside), request).await
+    })
+}
+
+pub(super) async fn balances(
+    connection: Object,
+    request: &ReadBudgets,
+) -> Result<Vec<BudgetBalance>, SessionError> {
+    budgets::balances(&mut BudgetRows(&connection), request).await
+}
+
+pub(super) async fn list(connection: Object, request: &ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
+    budgets::list(&mut BudgetRows(&connection), request).await
+}

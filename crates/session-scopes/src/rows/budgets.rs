@@ -1,0 +1,282 @@
+//! The operations on budgets of both databases: every statement, and the order in which they run, once. A store runs the
+//! statements inside its transaction; SQLite does so without waiting.
+//!
+//! In a statement, parameters appear in the order of their numbers: SQLite numbers `$1` by its first appearance.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use super::lineage::{from_db, to_db};
+use crate::error::SessionError;
+use crate::ids::{AppId, BudgetId, ReservationId, SessionId, SessionKey, UserId};
+use crate::store::{
+    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd, ReserveSpend,
+    SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+};
+use crate::time::Timestamp;
+
+/// A statement of the list below, in the SQL that both databases read.
+#[derive(Clone, Copy)]
+pub(crate) struct BudgetSql(&'static str);
+
+impl BudgetSql {
+    pub(crate) const fn text(self) -> &'static str {
+        self.0
+    }
+}
+
+macro_rules! statements {
+    ($($name:ident = $text:expr;)*) => {
+        $(const $name: BudgetSql = BudgetSql($text);)*
+        /// All statements.
+        #[cfg(feature = "postgres")]
+        pub(crate) const ALL: &[BudgetSql] = &[$($name),*];
+    };
+}
+
+statements! {
+    ADD_REQUEST = "INSERT INTO stepfold_spend (id, app, owner, session, token, expires, at, state, model, amounts, \
+        input_tokens, output_tokens, nanodollars) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
+        ON CONFLICT (id) DO NOTHING RETURNING id";
+    // NOTE: the condition and the change are one statement: no other worker can reserve in between.
+    RESERVE = "INSERT INTO stepfold_budgets (budget, reserved, settled) \
+        SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), 0 WHERE $2 <= CAST($3 AS BIGINT) \
+        ON CONFLICT (budget) DO UPDATE SET reserved = stepfold_budgets.reserved + $2 \
+        WHERE stepfold_budgets.settled + stepfold_budgets.reserved + $2 <= $3 RETURNING settled, reserved";
+    BALANCE = "SELECT settled, reserved FROM stepfold_budgets WHERE budget = $1";
+    SETTLE = "UPDATE stepfold_spend SET state = $1, model = COALESCE(CAST($2 AS TEXT), model), \
+        input_tokens = COALESCE(CAST($3 AS BIGINT), input_tokens), \
+        output_tokens = COALESCE(CAST($4 AS BIGINT), output_tokens), \
+        nanodollars = CASE WHEN $3 IS NULL THEN nanodollars ELSE CAST($5 AS BIGINT) END \
+        WHERE id = $6 AND state = 0 RETURNING amounts";
+    RELEASE = "DELETE FROM stepfold_spend WHERE id = $1 AND state = 0 RETURNING amounts";
+    MOVE = "UPDATE stepfold_budgets SET reserved = reserved - $1, settled = settled + $2 WHERE budget = $3 \
+        RETURNING settled, reserved";
+    OPEN = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 ORDER BY id";
+    LIST = "SELECT id, app, owner, session, model, at, state, input_tokens, output_tokens, nanodollars \
+        FROM stepfold_spend WHERE app = $1 AND at >= $2 AND at < $3 AND (at > $4 OR at = $4 AND id > $5) \
+        AND (CAST($6 AS TEXT) IS NULL OR owner = $6) ORDER BY at, id LIMIT $7";
+}
+
+/// A parameter of a statement.
+pub(crate) enum SqlValue<'a> {
+    Int(i64),
+    OptionalInt(Option<i64>),
+    Text(&'a str),
+    OptionalText(Option<&'a str>),
+}
+
+/// A row of an answer: first its texts, then its numbers. Every statement here returns columns in this order.
+pub(crate) struct SqlRow {
+    pub(crate) texts: Vec<String>,
+    pub(crate) ints: Vec<Option<i64>>,
+}
+
+impl SqlRow {
+    fn text(&self, column: usize) -> Result<&str, SessionError> {
+        let missing = || SessionError::damaged("row of budgets", format!("text {column} is missing"));
+        self.texts.get(column).map(String::as_str).ok_or_else(missing)
+    }
+
+    fn int(&self, column: usize) -> Result<i64, SessionError> {
+        let missing = || SessionError::damaged("row of budgets", format!("number {column} is missing"));
+        self.ints.get(column).copied().flatten().ok_or_else(missing)
+    }
+}
+
+/// Runs a statement inside the transaction of an operation. Implemented by both databases, called by the operations here.
+pub(crate) trait RunBudgetSql {
+    fn rows(
+        &mut self,
+        sql: BudgetSql,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send;
+}
+
+/// Reserves in all budgets; after an error the transaction is rolled back, so that no budget is changed.
+pub(crate) async fn reserve(
+    rows: &mut impl RunBudgetSql,
+    request: &ReserveSpend,
+) -> Result<Vec<BudgetBalance>, SessionError> {
+    let amounts: Vec<(&str, u64)> =
+        request.amounts.iter().map(|part| (part.budget.as_str(), part.amount)).collect();
+    let amounts = serde_json::to_string(&amounts).map_err(stored)?;
+    let SpendAmounts { input_tokens, output_tokens, nanodollars } = request.estimate;
+    let added = rows
+        .rows(
+            ADD_REQUEST,
+            &[
+                SqlValue::Text(request.id.as_str()),
+                SqlValue::Text(request.key.app.as_str()),
+                SqlValue::Text(request.key.user.as_str()),
+                SqlValue::Text(request.key.id.as_str()),
+                SqlValue::OptionalInt(request.token.map(to_db)),
+                SqlValue::Int(request.expires.as_micros()),
+                SqlValue::Int(request.at.as_micros()),
+                SqlValue::Int(SpendState::Reserved.to_db()),
+                SqlValue::Text(&request.model),
+                SqlValue::Text(&amounts),
+                SqlValue::Int(to_db(input_tokens)),
+                SqlValue::Int(to_db(output_tokens)),
+                SqlValue::OptionalInt(nanodollars.map(to_db)),
+            ],
+        )
+        .await?;
+    let is_repeat = added.is_empty();
+    let mut balances = Vec::with_capacity(request.amounts.len());
+    for part in &request.amounts {
+        balances.push(if is_repeat { balance(rows, &part.budget).await? } else { add(rows, part).await? });
+    }
+    Ok(balances)
+}
+
+async fn add(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<BudgetBalance, SessionError> {
+    let BudgetAmount { budget, amount, limit } = part;
+    let values =
+        [SqlValue::Text(budget.as_str()), SqlValue::Int(to_db(*amount)), SqlValue::Int(to_db(*limit))];
+    match rows.rows(RESERVE, &values).await?.first() {
+        Some(row) => balance_of(budget, row),
+        None => Err(SessionError::budget_exhausted(balance(rows, budget).await?, *amount, *limit)),
+    }
+}
+
+async fn balance(rows: &mut impl RunBudgetSql, budget: &BudgetId) -> Result<BudgetBalance, SessionError> {
+    match rows.rows(BALANCE, &[SqlValue::Text(budget.as_str())]).await?.first() {
+        Some(row) => balance_of(budget, row),
+        None => Ok(BudgetBalance::new(budget.clone(), 0, 0)),
+    }
+}
+
+fn balance_of(budget: &BudgetId, row: &SqlRow) -> Result<BudgetBalance, SessionError> {
+    Ok(BudgetBalance::new(budget.clone(), from_db(row.int(0)?), from_db(row.int(1)?)))
+}
+
+/// The sums of budgets, in the order of the request.
+pub(crate) async fn balances(
+    rows: &mut impl RunBudgetSql,
+    request: &ReadBudgets,
+) -> Result<Vec<BudgetBalance>, SessionError> {
+    let mut balances = Vec::with_capacity(request.budgets.len());
+    for budget in &request.budgets {
+        balances.push(balance(rows, budget).await?);
+    }
+    Ok(balances)
+}
+
+/// Ends a reservation; returns whether it was open.
+pub(crate) async fn settle(
+    rows: &mut impl RunBudgetSql,
+    request: &SettleSpend,
+) -> Result<bool, SessionError> {
+    let id = request.id.as_str();
+    let ended = match &request.end {
+        ReservationEnd::Actual { model, actual, .. } => {
+            let SpendAmounts { input_tokens, output_tokens, nanodollars } = *actual;
+            let tokens = Some((to_db(input_tokens), to_db(output_tokens)));
+            let state = SpendState::Settled;
+            mark(rows, id, state, (model.as_deref(), tokens, nanodollars.map(to_db))).await?
+        }
+        ReservationEnd::Estimate => mark(rows, id, SpendState::Unsettled, (None, None, None)).await?,
+        ReservationEnd::Release => rows.rows(RELEASE, &[SqlValue::Text(id)]).await?,
+    };
+    let Some(row) = ended.first() else { return Ok(false) };
+    let reserved: Vec<(String, u64)> = serde_json::from_str(row.text(0)?).map_err(stored)?;
+    for (budget, amount) in &reserved {
+        let settled = settled_amount(&request.end, budget, *amount);
+        let values =
+            [SqlValue::Int(to_db(*amount)), SqlValue::Int(to_db(settled)), SqlValue::Text(budget.as_str())];
+        if rows.rows(MOVE, &values).await?.is_empty() {
+            return Err(SessionError::damaged(format!("budget {budget}"), "its row is missing"));
+        }
+    }
+    Ok(true)
+}
+
+type ActualColumns<'a> = (Option<&'a str>, Option<(i64, i64)>, Option<i64>);
+
+async fn mark(
+    rows: &mut impl RunBudgetSql,
+    id: &str,
+    state: SpendState,
+    (model, tokens, nanodollars): ActualColumns<'_>,
+) -> Result<Vec<SqlRow>, SessionError> {
+    let values = [
+        SqlValue::Int(state.to_db()),
+        SqlValue::OptionalText(model),
+        SqlValue::OptionalInt(tokens.map(|(input, _)| input)),
+        SqlValue::OptionalInt(tokens.map(|(_, output)| output)),
+        SqlValue::OptionalInt(nanodollars),
+        SqlValue::Text(id),
+    ];
+    rows.rows(SETTLE, &values).await
+}
+
+/// The amount that a budget settles, of the amount that it reserved.
+fn settled_amount(end: &ReservationEnd, budget: &str, reserved: u64) -> u64 {
+    match end {
+        ReservationEnd::Release => 0,
+        ReservationEnd::Estimate => reserved,
+        ReservationEnd::Actual { amounts, .. } => {
+            let actual = amounts.iter().find(|(named, _)| named.as_str() == budget);
+            actual.map_or(reserved, |(_, amount)| (*amount).min(MAX_BUDGET_AMOUNT))
+        }
+    }
+}
+
+/// Settles the open reservations of a session at their estimates; returns their number.
+pub(crate) async fn settle_open(
+    rows: &mut impl RunBudgetSql,
+    request: &SettleOpen,
+) -> Result<u64, SessionError> {
+    let SessionKey { app, user, id } = &request.key;
+    let session = [SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str()), SqlValue::Text(id.as_str())];
+    let mut settled = 0;
+    for row in rows.rows(OPEN, &session).await? {
+        let end = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);
+        settled += u64::from(settle(rows, &end).await?);
+    }
+    Ok(settled)
+}
+
+/// A page of the list of spend.
+pub(crate) async fn list(
+    rows: &mut impl RunBudgetSql,
+    request: &ListSpend,
+) -> Result<Vec<SpendRecord>, SessionError> {
+    let ListSpend { app, user, since, until, after, limit } = request;
+    let (after_at, after_id) = match after {
+        Some((at, id)) => (at.as_micros(), id.as_str()),
+        None => (i64::MIN, ""),
+    };
+    let values = [
+        SqlValue::Text(app.as_str()),
+        SqlValue::Int(since.as_micros()),
+        SqlValue::Int(until.as_micros()),
+        SqlValue::Int(after_at),
+        SqlValue::Text(after_id),
+        SqlValue::OptionalText(user.as_ref().map(UserId::as_str)),
+        SqlValue::Int(to_db(*limit as u64)),
+    ];
+    rows.rows(LIST, &values).await?.iter().map(record).collect()
+}
+
+fn record(row: &SqlRow) -> Result<SpendRecord, SessionError> {
+    let key = SessionKey {
+        app: AppId::new(row.text(1)?)?,
+        user: UserId::new(row.text(2)?)?,
+        id: SessionId::new(row.text(3)?)?,
+    };
+    let nanodollars = row.ints.get(4).copied().flatten().map(from_db);
+    Ok(SpendRecord::new(
+        ReservationId::new(row.text(0)?)?,
+        key,
+        Timestamp::from_micros(row.int(0)?),
+        Arc::from(row.text(4)?),
+        SpendState::from_db(row.int(1)?)?,
+        SpendAmounts::new(from_db(row.int(2)?), from_db(row.int(3)?), nanodollars),
+    ))
+}
+
+fn stored(source: serde_json::Error) -> SessionError {
+    SessionError::Stored { what: "amounts of a reservation".to_owned(), source }
+}

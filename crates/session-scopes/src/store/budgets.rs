@@ -1,0 +1,337 @@
+//! Budgets: amounts that are reserved before a request to a model, and settled with its reply.
+//!
+//! A budget is a counter in the store with two sums: what is *settled*, and what is *reserved* for requests under way. A
+//! reservation adds to all its budgets, or to none, and only where `settled + reserved + amount <= limit` holds in the
+//! same statement. So concurrent workers cannot all pass a check and overspend together. A reservation is in one of three
+//! states; each operation gives the next one, or changes nothing:
+//!
+//! | operation | none | reserved | settled |
+//! |---|---|---|---|
+//! | [`reserve`](crate::SessionStore::reserve) | reserved, or `BudgetExhausted` | reserved | settled |
+//! | [`settle`](crate::SessionStore::settle), or an append [with it](crate::AppendEvent::settling) | none | settled | settled |
+//! | settle with [`ReservationEnd::Release`] | none | none | settled |
+//! | [`settle_open`](crate::SessionStore::settle_open) | none | settled, at its estimate | settled |
+
+use std::sync::Arc;
+
+use crate::ids::{AppId, BudgetId, ReservationId, SessionKey, UserId};
+use crate::time::Timestamp;
+
+/// The largest amount of a budget, and of a reservation. Larger ones count as this.
+pub const MAX_BUDGET_AMOUNT: u64 = 1 << 53;
+
+/// An amount to be reserved in a budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BudgetAmount {
+    /// The budget.
+    pub budget: BudgetId,
+    /// The amount.
+    pub amount: u64,
+    /// The limit of the budget.
+    pub limit: u64,
+}
+
+impl BudgetAmount {
+    /// An amount in a budget with this limit, in the budget's unit.
+    pub fn new(budget: BudgetId, amount: u64, limit: u64) -> Self {
+        BudgetAmount { budget, amount: amount.min(MAX_BUDGET_AMOUNT), limit: limit.min(MAX_BUDGET_AMOUNT) }
+    }
+}
+
+/// The tokens and the cost of a request, estimated or actual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpendAmounts {
+    /// Tokens of input.
+    pub input_tokens: u64,
+    /// Tokens of output.
+    pub output_tokens: u64,
+    /// The cost in billionths of a dollar; `None` if the price is unknown.
+    pub nanodollars: Option<u64>,
+}
+
+impl SpendAmounts {
+    /// Tokens of input and output, and the cost if it is known.
+    pub const fn new(input_tokens: u64, output_tokens: u64, nanodollars: Option<u64>) -> Self {
+        SpendAmounts { input_tokens, output_tokens, nanodollars }
+    }
+}
+
+/// Amounts to be reserved for a request to a model.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReserveSpend {
+    /// The id. A repeated request with it reserves nothing more.
+    pub id: ReservationId,
+    /// The session whose run makes the request.
+    pub key: SessionKey,
+    /// The token of the claim under which the run works, if there is one.
+    pub token: Option<u64>,
+    /// The time from which the reservation counts as abandoned, unless its claim is held.
+    pub expires: Timestamp,
+    /// The time.
+    pub at: Timestamp,
+    /// The id of the model.
+    pub model: Arc<str>,
+    /// The budgets with their amounts.
+    pub amounts: Vec<BudgetAmount>,
+    /// The estimate of the request.
+    pub estimate: SpendAmounts,
+}
+
+impl ReserveSpend {
+    /// A reservation in no budget so far.
+    pub fn new(
+        id: ReservationId,
+        key: SessionKey,
+        model: &str,
+        estimate: SpendAmounts,
+        at: Timestamp,
+    ) -> Self {
+        // NOTE: PostgreSQL cannot store this character, and no name of a model has it.
+        let model = model.replace('\0', "").into();
+        ReserveSpend { id, key, token: None, expires: at, at, model, amounts: Vec::new(), estimate }
+    }
+
+    /// Sets the claim under which the run works, and the time at which it expires unless it is renewed.
+    #[must_use]
+    pub const fn under_claim(mut self, token: Option<u64>, expires: Timestamp) -> Self {
+        (self.token, self.expires) = (token, expires);
+        self
+    }
+
+    /// Adds amounts. Those of one budget are added up; the smallest of its limits counts.
+    #[must_use]
+    pub fn with(mut self, amounts: impl IntoIterator<Item = BudgetAmount>) -> Self {
+        for added in amounts {
+            match self.amounts.iter_mut().find(|known| known.budget == added.budget) {
+                Some(known) => {
+                    known.amount = known.amount.saturating_add(added.amount).min(MAX_BUDGET_AMOUNT);
+                    known.limit = known.limit.min(added.limit);
+                }
+                None => self.amounts.push(added),
+            }
+        }
+        // NOTE: always in one order, so that transactions with several budgets cannot wait for each other in a circle.
+        self.amounts.sort_by(|one, other| one.budget.cmp(&other.budget));
+        self
+    }
+}
+
+/// A reservation to be ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettleSpend {
+    /// The reservation.
+    pub id: ReservationId,
+    /// Its end.
+    pub end: ReservationEnd,
+}
+
+impl SettleSpend {
+    /// Ends a reservation.
+    pub const fn new(id: ReservationId, end: ReservationEnd) -> Self {
+        SettleSpend { id, end }
+    }
+}
+
+/// The end of a reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReservationEnd {
+    /// The request was answered, and these are the actual amounts.
+    Actual {
+        /// The amounts by budget. Budgets of the reservation that are not named settle what they reserved.
+        amounts: Vec<(BudgetId, u64)>,
+        /// The model that answered; that of the reservation if `None`.
+        model: Option<Arc<str>>,
+        /// Tokens and cost.
+        actual: SpendAmounts,
+    },
+    /// The outcome of the request is unknown, or its usage was not reported: the estimate counts.
+    Estimate,
+    /// The request was not sent, or cost nothing: the reservation is deleted.
+    Release,
+}
+
+/// The sums of a budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BudgetBalance {
+    /// The budget.
+    pub budget: BudgetId,
+    /// The settled amount.
+    pub settled: u64,
+    /// The amount that is reserved for requests under way.
+    pub reserved: u64,
+}
+
+impl BudgetBalance {
+    /// A response of a store.
+    pub const fn new(budget: BudgetId, settled: u64, reserved: u64) -> Self {
+        BudgetBalance { budget, settled, reserved }
+    }
+}
+
+/// Budgets to be read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReadBudgets {
+    /// The budgets.
+    pub budgets: Vec<BudgetId>,
+}
+
+impl ReadBudgets {
+    /// The sums of these budgets.
+    pub fn new(budgets: impl IntoIterator<Item = BudgetId>) -> Self {
+        ReadBudgets { budgets: budgets.into_iter().collect() }
+    }
+}
+
+/// The open reservations of a session, to be settled at their estimates.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SettleOpen {
+    /// The session.
+    pub key: SessionKey,
+}
+
+impl SettleOpen {
+    /// Settles all open reservations of a session. For a worker that holds its claim and has no request under way: then
+    /// they are those of a worker that has died.
+    pub const fn new(key: SessionKey) -> Self {
+        SettleOpen { key }
+    }
+}
+
+/// The state of a request in the list of spend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SpendState {
+    /// The request is under way, or its worker has died and no other has resumed the run.
+    Reserved,
+    /// The amounts are those that the provider reported.
+    Settled,
+    /// The amounts are the estimate: the outcome of the request was lost, or the provider reported no usage.
+    Unsettled,
+}
+
+impl SpendState {
+    /// The name in reports: `reserved`, `settled`, `unsettled`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SpendState::Reserved => "reserved",
+            SpendState::Settled => "settled",
+            SpendState::Unsettled => "unsettled",
+        }
+    }
+
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) const fn to_db(self) -> i64 {
+        match self {
+            SpendState::Reserved => 0,
+            SpendState::Settled => 1,
+            SpendState::Unsettled => 2,
+        }
+    }
+
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn from_db(state: i64) -> Result<Self, crate::error::SessionError> {
+        match state {
+            0 => Ok(SpendState::Reserved),
+            1 => Ok(SpendState::Settled),
+            2 => Ok(SpendState::Unsettled),
+            other => Err(crate::error::SessionError::damaged(
+                "request in the list of spend",
+                format!("unknown state {other}"),
+            )),
+        }
+    }
+}
+
+/// A request to a model, as the list of spend has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpendRecord {
+    /// The id of its reservation.
+    pub id: ReservationId,
+    /// The session whose run made it. It may have been deleted since.
+    pub key: SessionKey,
+    /// The time of the reservation.
+    pub at: Timestamp,
+    /// The model that answered, or was asked.
+    pub model: Arc<str>,
+    /// Whether its amounts are actual ones.
+    pub state: SpendState,
+    /// Tokens and cost, at the prices of then.
+    pub amounts: SpendAmounts,
+}
+
+impl SpendRecord {
+    /// A response of a store.
+    pub const fn new(
+        id: ReservationId,
+        key: SessionKey,
+        at: Timestamp,
+        model: Arc<str>,
+        state: SpendState,
+        amounts: SpendAmounts,
+    ) -> Self {
+        SpendRecord { id, key, at, model, state, amounts }
+    }
+}
+
+/// Requests of an app to be listed, in the order of their times.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ListSpend {
+    /// The application.
+    pub app: AppId,
+    /// The user; all users if `None`.
+    pub user: Option<UserId>,
+    /// The time of the first request.
+    pub since: Timestamp,
+    /// The time after the last request.
+    pub until: Timestamp,
+    /// The time and the id of the last request of the previous page.
+    pub after: Option<(Timestamp, ReservationId)>,
+    /// The maximum number.
+    pub limit: usize,
+}
+
+impl ListSpend {
+    /// The first 1,000 requests of an app.
+    pub const fn new(app: AppId) -> Self {
+        let (since, until) = (Timestamp::from_micros(i64::MIN), Timestamp::from_micros(i64::MAX));
+        ListSpend { app, user: None, since, until, after: None, limit: 1_000 }
+    }
+
+    /// Restricts the list to requests of a user's sessions.
+    #[must_use]
+    pub fn of_user(mut self, user: UserId) -> Self {
+        self.user = Some(user);
+        self
+    }
+
+    /// Restricts the list to requests from this time on.
+    #[must_use]
+    pub const fn since(mut self, at: Timestamp) -> Self {
+        self.since = at;
+        self
+    }
+
+    /// Restricts the list to requests before this time.
+    #[must_use]
+    pub const fn until(mut self, at: Timestamp) -> Self {
+        self.until = at;
+        self
+    }
+
+    /// Continues after the last request of the previous page.
+    #[must_use]
+    pub fn after(mut self, last: &SpendRecord) -> Self {
+        self.after = Some((last.at, last.id.clone()));
+        self
+    }
+}
