@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use stepfold_agent_loop::Agent;
 use stepfold_session_scopes::{
-    AnyStore, Claim, CreateSession, ErrorKind, EventRange, GetSession, ListUsers, Session, SessionError,
-    SessionId, SessionKey, SessionSchema, SessionStore, Timestamp, UserId,
+    AnyStore, Claim, CreateSession, ErrorKind, EventRange, GetSession, ListUsers, OutlineSessions, Session,
+    SessionError, SessionId, SessionKey, SessionOutline, SessionSchema, SessionStore, Timestamp, UserId,
 };
 
 use crate::core::load::RunnerLoad;
@@ -80,6 +80,46 @@ impl Runner {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(RunnerError::store(&key, error)),
         }
+    }
+
+    /// Sessions of a user at a glance, by [one request](SessionStore::outlines) to the store: each with its handle. The app
+    /// of the request is that of the runner, and claims expire by the clock of the runner.
+    ///
+    /// # Errors
+    /// [`RunnerErrorKind::Store`] when the store fails.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::{MemoryStore, OutlineSessions};
+    ///
+    /// # let model = Script::parse("assistant: area 3")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.send("which area has most stalls?").await?.await?;
+    /// let key = session.key().clone();
+    /// let outlines = runner.outlines(OutlineSessions::new(key.app, key.user, [key.id])).await?;
+    /// let (same, outline) = outlines[0].as_ref().unwrap();
+    /// assert_eq!(outline.session.events[0].version, outline.session.version);
+    /// assert!(same.unfinished_in(&outline.session)?.is_some_and(|run| run.is_none()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn outlines(
+        &self,
+        mut request: OutlineSessions,
+    ) -> Result<Vec<Option<(SessionHandle, SessionOutline)>>, RunnerError> {
+        let Some(first) = request.ids.first() else { return Ok(Vec::new()) };
+        let key = self.key(request.user.as_str(), first.as_str())?;
+        request.app = key.app.clone();
+        request.now = Some(self.0.clock.now());
+        let outlines =
+            self.0.store.outlines(request).await.map_err(|error| RunnerError::store(&key, error))?;
+        let with_handle = |outline: SessionOutline| (self.handle(outline.session.key.clone()), outline);
+        Ok(outlines.into_iter().map(|outline| outline.map(with_handle)).collect())
     }
 
     /// Creates a session with initial values: an object by key, of any scope.

@@ -220,11 +220,12 @@ pub use crate::store::{
     DeleteSession, Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, EventSizes, Expected,
     FaultPlace, FindEvent, FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind,
     LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, MAX_BUDGET_AMOUNT,
-    MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, NoticeSource, PruneBound, PruneSession, Pruned,
-    REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadBudgets, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd, ReserveSpend, RewindSession, ScopeKey,
-    SessionCursor, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
-    StateSize, StoreConnections, StoreFault, StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended,
-    Verified, VerifySessions, WatchStore, WriteScope,
+    MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, NoticeSource, OutlineSessions, PruneBound,
+    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadBudgets, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd, ReserveSpend,
+    RewindSession, ScopeKey, SessionCursor, SessionOutline, SessionPage, SessionStore, SettleOpen,
+    SettleSpend, SpendAmounts, SpendRecord, SpendState, StateSize, StoreConnections, StoreFault,
+    StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended, Verified, VerifySessions, WatchStore,
+    WriteScope,
 };
 pub use crate::time::Timestamp;

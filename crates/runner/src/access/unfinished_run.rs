@@ -8,7 +8,7 @@ use stepfold_session_scopes::{InvocationId, SeenVersions, Session};
 use crate::access::session_access::{ReadSession, SessionAccess};
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::cached_values::CachedValues;
-use crate::record::events::temp_keys_of;
+use crate::record::events::{begins, is_unfinished, temp_keys_of};
 use crate::record::history::SessionHistory;
 use crate::session::cache::SessionCache;
 use crate::upgrade::WhenChanged;
@@ -143,6 +143,34 @@ impl SessionAccess {
             run => run?,
         };
         Ok(run.filter(|run| run.exit().is_none()))
+    }
+
+    /// The last run, if it has not ended, from the newest events of the session; `None` if these do not suffice.
+    pub(crate) fn unfinished_in(&self, session: &Session) -> Result<Option<Option<Run>>, RunnerError> {
+        if session.visible_events().next_back().is_some_and(|newest| !is_unfinished(&newest.event)) {
+            return Ok(Some(None));
+        }
+        let has_begun = session.visible_events().any(|committed| begins(&committed.event));
+        let is_whole = match session.events.first() {
+            Some(oldest) => oldest.version == session.oldest + 1,
+            None => session.version == session.oldest,
+        };
+        if !has_begun && !is_whole {
+            return Ok(None);
+        }
+        let mut history = SessionHistory::default();
+        history.extend(session)?;
+        if !history.is_unfinished() {
+            return Ok(Some(None));
+        }
+        match self.restored_run(&history, session) {
+            // The events before it are needed.
+            Err(RunnerError {
+                kind: RunnerErrorKind::Recover { .. } | RunnerErrorKind::Input { .. },
+                ..
+            }) => Ok(None),
+            run => Ok(Some(run?.filter(|run| run.exit().is_none()))),
+        }
     }
 
     /// The last run, restored from the record; it may have ended.

@@ -33,6 +33,15 @@ impl SessionHandle {
         self.access().unfinished().await
     }
 
+    /// The same, of a session that was read with its newest events; `None` if these do not suffice, and the store has to be
+    /// read: because the run has begun before them.
+    ///
+    /// # Errors
+    /// When the records are invalid.
+    pub fn unfinished_in(&self, session: &Session) -> Result<Option<Option<Run>>, RunnerError> {
+        self.access().unfinished_in(session)
+    }
+
     /// The stored state, with the conversation. Data that this process has cached is not read again.
     ///
     /// # Errors

@@ -11,6 +11,9 @@
 mod browser;
 #[path = "../../../mcp/tests/it/conformance.rs"]
 mod conformance;
+#[path = "../../../session-scopes/tests/it/counting.rs"]
+#[allow(dead_code, clippy::print_stdout, reason = "the store's own tests use the rest")]
+mod counting;
 mod http;
 #[path = "../../../providers/tests/it/installed.rs"]
 mod installed;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use rpds::RedBlackTreeMapSync;
 use stepfold_state_core::List;
-use stepfold_state_core::state::{Delta, Write};
+use stepfold_state_core::state::{Delta, ValueRef, Write};
 
 use super::branches::BranchIndex;
 use super::change_index::ChangeIndex;
@@ -191,11 +191,14 @@ impl SharedScope {
 
     /// Stores the values after a write.
     fn put<'a>(&mut self, cells: PersistentValues, writes: impl Iterator<Item = &'a Write>) {
-        self.cells = cells;
+        let before = std::mem::replace(&mut self.cells, cells);
         let mut is_first = true;
         for write in writes {
             if std::mem::take(&mut is_first) {
                 self.changed.begin();
+            }
+            if is_unchanged(&before, &self.cells, write.key()) {
+                continue;
             }
             let stored = self.cells.get_key_value(write.key());
             match stored {
@@ -205,8 +208,9 @@ impl SharedScope {
         }
     }
 
+    /// The keys, in order.
     pub(super) fn keys(&self) -> Vec<String> {
-        self.cells.keys().map(ToString::to_string).collect()
+        sorted(&self.cells)
     }
 
     fn is_empty(&self) -> bool {
@@ -254,6 +258,24 @@ pub(super) fn write_shared(
     user.put(user_cells, writes_of(delta, Scope::User));
     app.put(app_cells, writes_of(delta, Scope::App));
     Ok(())
+}
+
+/// Whether writes have left the value of a key as it was: no key, or the same list or JSON.
+fn is_unchanged(before: &PersistentValues, after: &PersistentValues, key: &str) -> bool {
+    // NOTE: compared by pointer, as databases do: a handler that keeps a value keeps its pointer, and comparing large values
+    // would cost their size.
+    match [before, after].map(|cells| cells.get(key).map(|held| held.cell.view())) {
+        [None, None] => true,
+        [Some(ValueRef::List(before)), Some(ValueRef::List(after))] => before.ptr_eq(after),
+        [Some(ValueRef::Json(before)), Some(ValueRef::Json(after))] => std::ptr::eq(before, after),
+        _ => false,
+    }
+}
+
+fn sorted(cells: &PersistentValues) -> Vec<String> {
+    let mut keys: Vec<String> = cells.keys().map(ToString::to_string).collect();
+    keys.sort_unstable();
+    keys
 }
 
 fn values(cells: &PersistentValues) -> ScopeValues {
@@ -375,7 +397,7 @@ impl SessionEntry {
     }
 
     pub(super) fn keys(&self) -> Vec<String> {
-        self.now().into_iter().flat_map(PersistentValues::keys).map(ToString::to_string).collect()
+        self.now().map(sorted).unwrap_or_default()
     }
 
     fn now(&self) -> Option<&PersistentValues> {

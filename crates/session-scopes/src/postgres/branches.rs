@@ -4,6 +4,7 @@ use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::parts::Columns;
 use super::rows::PostgresSessionRow;
 use super::statements::{
     ADD_FORK, ADD_LABEL, COUNT_LABELS, DROP_LABEL, FIND_LABEL, FORGET_FORK, FORGET_FORKS, FORGET_LABELS,
@@ -26,14 +27,14 @@ pub(super) async fn forks(connection: &Object, key: &SessionKey) -> Result<Vec<F
 }
 
 /// The forks of a session, from rows of `number, id, parent_version, created, checksum`.
-pub(super) fn forks_of(
-    rows: &[Row],
+pub(super) fn forks_of<C: Columns>(
+    rows: &[C],
     record: &SessionRecord,
     key: &SessionKey,
 ) -> Result<Vec<ForkInfo>, SessionError> {
-    let read = |row: &Row| {
+    let read = |row: &C| {
         // NOTE: a session that lost its origin gives the checksum of an impossible version, and so a mismatch.
-        let version = row.get::<_, Option<i64>>(2).unwrap_or(-1);
+        let version = row.get::<Option<i64>>(2).unwrap_or(-1);
         let (number, id, created) = (row.get(0), row.get(1), row.get(3));
         StoredFork { number, id, version, created, checksum: row.get(4) }
     };

@@ -7,9 +7,10 @@ use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::claims::{lock, put};
+use super::parts::{Columns, PartRow};
 use super::rows::PostgresSessionRow;
 use super::statements::{
-    ADD_INPUT, FIND_INPUT, FORGET_TAKEN, LOOK_AT_INBOX, READ_INBOX, READ_SESSION, READ_TAKEN, TAKE_INPUTS,
+    ADD_INPUT, FIND_INPUT, FORGET_TAKEN, GET_INBOX, LOOK_AT_INBOX, READ_INBOX, READ_TAKEN, TAKE_INPUTS,
 };
 use super::transaction::{
     IdleTimeout, PooledTransaction, SentStatement, SqlParameters, begin, commit, execute, in_order,
@@ -78,7 +79,7 @@ impl WaitingInputs {
 }
 
 /// Reads `position, checksum, key, digest, kind, body, at`.
-fn input_row(row: &Row) -> InputRow {
+fn input_row(row: &impl Columns) -> InputRow {
     InputRow {
         position: row.get(0),
         checksum: row.get(1),
@@ -160,28 +161,32 @@ fn add(connection: &Object, number: i64, row: InputRow) -> SentStatement<'_> {
     })
 }
 
-/// The entries after a position, inside a transaction; detects missing ones.
+/// The columns of an entry in the rows of `GET_INBOX`, after those of the session.
+const ENTRY: &[usize] = &[18, 19, 20, 21, 22, 23, 24];
+
+/// The entries after a position; detects missing ones.
 pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (after, most) = (to_db(request.after), to_db(request.max_body_bytes() as u64));
     let only: Option<Vec<i64>> =
         request.only.as_ref().map(|only| only.iter().map(|position| to_db(*position)).collect());
-    let (row, waiting) = try_join!(biased;
-        async { query(connection, READ_SESSION, &[&app, &user, &id]).await },
-        async { query(connection, READ_INBOX, &[&app, &user, &id, &after, &most, &only]).await },
-    )?;
-    let rows = checked(&waiting, &PostgresSessionRow::of(&row, key)?, request)?;
+    let rows = query(connection, GET_INBOX, &[&app, &user, &id, &after, &most, &only]).await?;
+    let session = PostgresSessionRow::of(&rows, key)?;
+    // NOTE: a session without entries has one row, in which their columns are empty.
+    let waiting = rows.iter().filter(|row| row.get::<_, Option<i64>>(ENTRY[0]).is_some());
+    let waiting: Vec<PartRow<'_>> = waiting.map(|row| PartRow::new(row, ENTRY)).collect();
+    let rows = checked(&waiting, &session, request)?;
     rows.iter().map(InputRow::entry).collect()
 }
 
 /// The requested entries, from the rows of all waiting ones.
-fn checked(
-    rows: &[Row],
+fn checked<C: Columns>(
+    rows: &[C],
     session: &PostgresSessionRow,
     request: &ReadInbox,
 ) -> Result<Vec<InputRow>, SessionError> {
-    session.work.check_waiting(rows.iter().fold(0, |sum, row| sum ^ row.get::<_, i64>(1)))?;
+    session.work.check_waiting(rows.iter().fold(0, |sum, row| sum ^ row.get::<i64>(1)))?;
     let behind = rows.iter().filter(|row| request.wants(from_db(row.get(0)))).map(input_row);
     behind.map(|row| row.check(session.number).map(|()| row)).collect()
 }

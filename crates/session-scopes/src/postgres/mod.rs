@@ -3,6 +3,7 @@
 //! An operation takes a connection from a pool and two or three round trips; an event without writes takes one. Handlers
 //! run here, on a worker thread of the runtime and while their values are locked: they must not block.
 
+mod at_once;
 mod at_version;
 mod branches;
 mod budgets;
@@ -13,6 +14,7 @@ mod inbox;
 mod list_entry;
 mod lists;
 mod notices;
+mod parts;
 mod pooler;
 mod read;
 mod rows;
@@ -48,11 +50,11 @@ use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession,
-    InboxEntry, LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession,
-    Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScopeKey, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
-    StoreConnections, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
-    first_events,
+    InboxEntry, LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions,
+    PruneSession, Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
+    Renewed, ReserveSpend, RewindSession, ScopeKey, SessionOutline, SessionPage, SessionStore, SettleOpen,
+    SettleSpend, SpendRecord, StoreConnections, StoreNotices, Unattended, Verified, VerifySessions,
+    WatchStore, WriteScope, first_events,
 };
 
 /// A connection that was idle for longer than this is tested before use.
@@ -388,6 +390,14 @@ impl SessionStore for PostgresStore {
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
         let connection = self.connection().await?;
         self.with_timeout(Box::pin(read::get(connection, &self.0.cache, &request))).await
+    }
+
+    async fn outlines(&self, request: OutlineSessions) -> Result<Vec<Option<SessionOutline>>, SessionError> {
+        if request.ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(at_once::outlines(connection, &self.0.cache, &request))).await
     }
 
     async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {

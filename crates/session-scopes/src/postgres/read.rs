@@ -8,9 +8,11 @@ use futures_util::future::try_join_all;
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::at_once;
 use super::at_version::past_rows;
 use super::branches;
 use super::inbox;
+use super::parts::{Columns, Part, rows_of};
 use super::rows::{
     HeadRow, PostgresHistory, PostgresSchemas, PostgresSessionRow, RowOwner, StatesByVersion, StoreCache,
     appended, cells_at, digest_at, events as events_of, heads, rewind_row, scope_row, scopes as scopes_of,
@@ -18,7 +20,7 @@ use super::rows::{
 };
 use super::statements::{
     CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENT_BODIES, EVENT_SIZES, EVENTS, FIND_CELLS, FIND_EVENT,
-    FIND_ITEMS, FIND_SCOPE, FIND_SHARED, FIND_SHARED_ITEMS, LAST_BEFORE, LIST_SESSIONS, LISTED_REWINDS,
+    FIND_ITEMS, FIND_SCOPE, FIND_SHARED, FIND_SHARED_ITEMS, LAST_BEFORE, LIST_AT_ONCE, LIST_SESSIONS,
     READ_CELLS, READ_ITEMS, READ_LINEAGE, READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED,
     READ_SHARED_ITEMS, SEALS, SHARED_ITEMS_AFTER, SHARED_SUMS,
 };
@@ -45,6 +47,9 @@ pub(super) async fn get(
     cache: &StoreCache,
     request: &GetSession,
 ) -> Result<Session, SessionError> {
+    if let Some(session) = at_once::session(&connection, cache, request).await? {
+        return Ok(session);
+    }
     let transaction = PooledTransaction::new(connection);
     let connection = transaction.connection()?;
     let ((), session) = try_join!(biased; begin_reading(connection), session(connection, cache, request))?;
@@ -135,13 +140,13 @@ pub(super) async fn states_of(
 }
 
 /// The rows of a scope's values, and of the items of its lists.
-pub(super) struct ValueRows {
-    pub(super) cells: Vec<Row>,
-    pub(super) items: Vec<Row>,
+pub(super) struct ValueRows<R = Row> {
+    pub(super) cells: Vec<R>,
+    pub(super) items: Vec<R>,
 }
 
 /// The rows of all values of a session.
-struct AllValueRows(ByScope<ValueRows>);
+pub(super) struct AllValueRows<R = Row>(pub(super) ByScope<ValueRows<R>>);
 
 impl AllValueRows {
     async fn read(connection: &Object, key: &SessionKey) -> Result<Self, SessionError> {
@@ -152,9 +157,11 @@ impl AllValueRows {
         )?;
         Ok(AllValueRows(ByScope { app, user, session: own }))
     }
+}
 
+impl<R: Columns> AllValueRows<R> {
     /// The values; `cells` are the combined checksums that all of a session's have, if its rows are all of them.
-    async fn values(
+    pub(super) async fn values(
         self,
         connection: &Object,
         schemas: &PostgresSchemas,
@@ -252,7 +259,9 @@ impl ValueRows {
         items.extend(appended);
         Ok(ValueRows { cells, items })
     }
+}
 
+impl<R: Columns> ValueRows<R> {
     /// The requested values of a shared scope.
     async fn shared_values(
         self,
@@ -287,11 +296,11 @@ struct ValueSelection {
 
 /// The session whose values are read, with its rows.
 #[derive(Clone, Copy)]
-struct ReadContext<'a> {
-    key: &'a SessionKey,
-    record: &'a SessionRecord,
-    history: &'a PostgresHistory,
-    scopes: &'a SharedScopes,
+pub(super) struct ReadContext<'a> {
+    pub(super) key: &'a SessionKey,
+    pub(super) record: &'a SessionRecord,
+    pub(super) history: &'a PostgresHistory,
+    pub(super) scopes: &'a SharedScopes,
 }
 
 impl ReadContext<'_> {
@@ -449,7 +458,7 @@ async fn appended_keys(
 }
 
 /// Whether the rows show all changes of a session since this version.
-fn is_known(version: u64, row: &PostgresSessionRow, history: &PostgresHistory) -> bool {
+pub(super) fn is_known(version: u64, row: &PostgresSessionRow, history: &PostgresHistory) -> bool {
     let first = history.lineage.first().map_or(0, |own| own.after);
     (first.max(row.oldest)..=row.version).contains(&version)
 }
@@ -461,24 +470,26 @@ async fn event_pieces(
     ranges: &[(u64, u64)],
     range: EventRange,
 ) -> Result<Vec<(u64, u64)>, SessionError> {
-    let oldest = record.oldest;
-    let (after, limit) = match range {
-        EventRange::None => return Ok(Vec::new()),
-        EventRange::All => (oldest, u64::MAX),
-        EventRange::Last(count) => (oldest, count as u64),
-        EventRange::AfterVersion(version) => (version.max(oldest), u64::MAX),
+    let EventRange::Since(time) = range else { return Ok(pieces_of(record.oldest, ranges, range)) };
+    let (firsts, lasts) = columns(ranges.iter().copied());
+    let given: SqlParameters<'_> =
+        &[&record.number, &to_db(record.oldest), &firsts, &lasts, &time.as_micros()];
+    let found = query(connection, LAST_BEFORE, given).await?;
+    let after = found.first().map_or(record.oldest, |row| from_db(row.get(0)));
+    Ok(pieces(ranges, after, u64::MAX))
+}
+
+/// The same for a range of versions; of a range of times all.
+pub(super) fn pieces_of(oldest: u64, ranges: &[(u64, u64)], range: EventRange) -> Vec<(u64, u64)> {
+    match range {
+        EventRange::None => Vec::new(),
+        EventRange::All | EventRange::Since(_) => pieces(ranges, oldest, u64::MAX),
+        EventRange::Last(count) => pieces(ranges, oldest, count as u64),
+        EventRange::AfterVersion(version) => pieces(ranges, version.max(oldest), u64::MAX),
         EventRange::Page { after, limit } => {
-            return Ok(pieces(&page_of(ranges, after.max(oldest), limit), oldest, u64::MAX));
+            pieces(&page_of(ranges, after.max(oldest), limit), oldest, u64::MAX)
         }
-        EventRange::Since(time) => {
-            let (firsts, lasts) = columns(ranges.iter().copied());
-            let given: SqlParameters<'_> =
-                &[&record.number, &to_db(oldest), &firsts, &lasts, &time.as_micros()];
-            let found = query(connection, LAST_BEFORE, given).await?;
-            (found.first().map_or(oldest, |row| from_db(row.get(0))), u64::MAX)
-        }
-    };
-    Ok(pieces(ranges, after, limit))
+    }
 }
 
 fn columns(ranges: impl Iterator<Item = (u64, u64)>) -> (Vec<i64>, Vec<i64>) {
@@ -567,7 +578,7 @@ pub(super) async fn labels(connection: Object, key: &SessionKey) -> Result<Vec<(
 }
 
 pub(super) async fn inbox(connection: Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
-    reading!(connection, |inside| inbox::read(inside, request))
+    inbox::read(&connection, request).await
 }
 
 pub(super) async fn read_scope(
@@ -610,47 +621,72 @@ pub(super) async fn list(
     let (updated, number) = after.unwrap_or((Timestamp::from_micros(i64::MAX), i64::MAX));
     let limit = i64::try_from(request.limit).unwrap_or(i64::MAX).saturating_add(1);
     let (app, user, updated) = (request.app.as_str(), request.user.as_str(), updated.as_micros());
-    let transaction = PooledTransaction::new(connection);
-    let connection = transaction.connection()?;
     let text = request.text.as_deref().unwrap_or_default();
     let given: SqlParameters<'_> = &[&app, &user, &updated, &number, &limit, &request.unfinished, &text];
-    let ((), rows, scopes) = try_join!(biased;
-        begin_reading(connection),
-        query(connection, LIST_SESSIONS, given),
-        async { query(connection, READ_SCOPES, &[&app, &user]).await },
-    )?;
-    let is_last = rows.len() <= request.limit;
-    let mut found = Vec::new();
-    for row in rows.iter().take(request.limit) {
-        let id = SessionId::new(row.get::<_, String>(7))?;
-        let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
-        let row = PostgresSessionRow::read(row, &key)?;
-        found.push((key, row));
+    if request.state || request.events != EventRange::None {
+        return with_contents(connection, cache, request, given).await;
     }
-    let next =
-        found.last().map(|(_, row)| SessionCursor::after(row.updated, row.number)).filter(|_| !is_last);
-    let sessions = if request.state || request.events != EventRange::None {
-        let gets: Vec<GetSession> = found.into_iter().map(|(key, _)| request.get(key)).collect();
-        try_join_all(gets.iter().map(|get| session(connection, cache, get))).await?
-    } else {
-        let scopes = scopes_of(&scopes, &request.app, &request.user)?;
-        metadata(connection, found, scopes.versions()).await?
-    };
+    let rows = query(&connection, LIST_AT_ONCE, given).await?;
+    let (found, next) = listed(&rows_of(&rows, Part::Session), request)?;
+    let scopes = scopes_of(&rows_of(&rows, Part::Scopes), &request.app, &request.user)?;
+    let sessions = metadata(found, &rows_of(&rows, Part::Rewinds), scopes.versions())?;
+    Ok(SessionPage { sessions, next })
+}
+
+/// The sessions of a page with their values or events: each is read by itself.
+async fn with_contents(
+    connection: Object,
+    cache: &StoreCache,
+    request: &ListSessions,
+    given: SqlParameters<'_>,
+) -> Result<SessionPage, SessionError> {
+    let transaction = PooledTransaction::new(connection);
+    let connection = transaction.connection()?;
+    let ((), rows) = try_join!(biased; begin_reading(connection), query(connection, LIST_SESSIONS, given))?;
+    let (found, next) = listed(&rows, request)?;
+    let gets: Vec<GetSession> = found.into_iter().map(|(key, _)| request.get(key)).collect();
+    let sessions = try_join_all(gets.iter().map(|get| within(connection, cache, get))).await?;
     commit(connection).await?;
     transaction.end();
     Ok(SessionPage { sessions, next })
 }
 
-/// Sessions without values and events.
-async fn metadata(
+/// A session inside a transaction, by one statement if that suffices.
+async fn within(
     connection: &Object,
+    cache: &StoreCache,
+    request: &GetSession,
+) -> Result<Session, SessionError> {
+    match at_once::session(connection, cache, request).await? {
+        Some(found) => Ok(found),
+        None => session(connection, cache, request).await,
+    }
+}
+
+/// Sessions with their rows, and the cursor of the next page.
+type ListedRows = (Vec<(SessionKey, PostgresSessionRow)>, Option<SessionCursor>);
+
+/// The sessions of a page, from one row more than it has.
+fn listed(rows: &[impl Columns], request: &ListSessions) -> Result<ListedRows, SessionError> {
+    let mut found = Vec::new();
+    for row in rows.iter().take(request.limit) {
+        let id = SessionId::new(row.get::<String>(7))?;
+        let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
+        let row = PostgresSessionRow::read(row, &key)?;
+        found.push((key, row));
+    }
+    let last = found.last().map(|(_, row)| SessionCursor::after(row.updated, row.number));
+    Ok((found, last.filter(|_| rows.len() > request.limit)))
+}
+
+/// Sessions without values and events.
+fn metadata(
     found: Vec<(SessionKey, PostgresSessionRow)>,
+    rewinds: &[impl Columns],
     scopes: ScopeVersions,
 ) -> Result<Vec<Session>, SessionError> {
-    let numbers: Vec<i64> = found.iter().map(|(_, row)| row.number).collect();
-    let rows = query(connection, LISTED_REWINDS, &[&numbers]).await?;
     let mut of_sessions: HashMap<i64, Vec<RewindRow>> = HashMap::new();
-    for row in &rows {
+    for row in rewinds {
         of_sessions.entry(row.get(6)).or_default().push(rewind_row(row));
     }
     let sessions = found.into_iter().map(|(key, row)| {

@@ -9,8 +9,8 @@ use deadpool_postgres::Object;
 use serde_json::Value;
 use stepfold_state_core::List;
 use stepfold_state_core::state::StoredValue;
-use tokio_postgres::Row;
 
+use super::parts::Columns;
 use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
 use super::sums;
 use super::transaction::{IdleTimeout, execute, query};
@@ -172,7 +172,7 @@ impl Deref for PostgresSessionRow {
 
 impl PostgresSessionRow {
     /// Reads a row, and checks that it is the one of the key.
-    pub(super) fn read(row: &Row, key: &SessionKey) -> Result<Self, SessionError> {
+    pub(super) fn read(row: &impl Columns, key: &SessionKey) -> Result<Self, SessionError> {
         let (parent, parent_version): (Option<String>, Option<i64>) = (row.get(5), row.get(6));
         let seal = SessionSeal::from_bytes(row.get(14))
             .ok_or_else(|| SessionError::damaged(format!("session {key}"), "missing seal of its row"))?;
@@ -197,7 +197,7 @@ impl PostgresSessionRow {
     }
 
     /// The row of an existing session.
-    pub(super) fn of(rows: &[Row], key: &SessionKey) -> Result<Self, SessionError> {
+    pub(super) fn of(rows: &[impl Columns], key: &SessionKey) -> Result<Self, SessionError> {
         let row = rows.first().ok_or_else(|| SessionError::not_found(key))?;
         PostgresSessionRow::read(row, key)
     }
@@ -213,13 +213,13 @@ impl PostgresSessionRow {
 }
 
 /// The claim of a session, from its columns `number, claims, claim_owner, claim_expires` that begin here.
-pub(super) fn fence(row: &Row, number: usize) -> Result<ClaimFence, SessionError> {
+pub(super) fn fence(row: &impl Columns, number: usize) -> Result<ClaimFence, SessionError> {
     fence_of(row.get(number), row, number + 1)
 }
 
 /// The claim of a session, from its number and its columns `claims, claim_owner, claim_expires` that begin here.
-fn fence_of(number: i64, row: &Row, claims: usize) -> Result<ClaimFence, SessionError> {
-    ClaimFence::stored(number, row.get(claims), row.get::<_, Option<&str>>(claims + 1), row.get(claims + 2))
+fn fence_of(number: i64, row: &impl Columns, claims: usize) -> Result<ClaimFence, SessionError> {
+    ClaimFence::stored(number, row.get(claims), row.get::<Option<&str>>(claims + 1), row.get(claims + 2))
 }
 
 /// The history of a session.
@@ -236,8 +236,8 @@ impl PostgresHistory {
     /// The history of a session, checked against its row, with the rewinds of a version: of the session's own, or of an
     /// earlier one.
     pub(super) fn read(
-        lineage: &[Row],
-        rewinds: &[Row],
+        lineage: &[impl Columns],
+        rewinds: &[impl Columns],
         record: &SessionRecord,
         version: Option<u64>,
     ) -> Result<Self, SessionError> {
@@ -281,7 +281,7 @@ impl PostgresHistory {
 }
 
 /// Reads `stream, version, target, previous, visible, checksum`.
-pub(super) fn rewind_row(row: &Row) -> RewindRow {
+pub(super) fn rewind_row(row: &impl Columns) -> RewindRow {
     RewindRow {
         stream: row.get(0),
         rewound: RewindMark { version: from_db(row.get(1)), to: from_db(row.get(2)) },
@@ -295,8 +295,8 @@ pub(super) fn rewind_row(row: &Row) -> RewindRow {
 pub(super) type StatesByVersion = HashMap<u64, SealedState>;
 
 /// The states after events, from rows of `stream, version, at, seal`.
-pub(super) fn states(rows: &[Row]) -> Result<StatesByVersion, SessionError> {
-    let read = |row: &Row| {
+pub(super) fn states<C: Columns>(rows: &[C]) -> Result<StatesByVersion, SessionError> {
+    let read = |row: &C| {
         let version = from_db(row.get(1));
         let state = read_state(row.get(0), version, row.get(2), row.get(3))?;
         Ok((version, state))
@@ -341,7 +341,7 @@ pub(super) fn cells_at(record: &SessionRecord, states: &StatesByVersion, version
 
 /// Events of pieces of the history, both newest first: each checked, none left out. They come in order.
 pub(super) fn events(
-    rows: &[Row],
+    rows: &[impl Columns],
     pieces: &[(u64, u64)],
     record: &SessionRecord,
     states: &StatesByVersion,
@@ -390,10 +390,10 @@ pub(super) enum RowOwner {
 }
 
 impl HeadRow {
-    pub(super) fn read(row: &Row, of: RowOwner) -> Result<Self, SessionError> {
+    pub(super) fn read(row: &impl Columns, of: RowOwner) -> Result<Self, SessionError> {
         let (key, schema, version): (&str, i64, i64) = (row.get(0), row.get(1), row.get(7));
         let value: Option<&str> = row.get(2);
-        let count = |column| row.get::<_, Option<i64>>(column).unwrap_or_default();
+        let count = |column| row.get::<Option<i64>>(column).unwrap_or_default();
         let (extent, items) = (
             ListExtent { generation: from_db(count(3)), start: from_db(count(4)), length: from_db(count(5)) },
             count(6),
@@ -445,7 +445,7 @@ impl HeadRow {
 }
 
 /// The rows of values, each checked.
-pub(super) fn heads(rows: &[Row], of: RowOwner) -> Result<Vec<HeadRow>, SessionError> {
+pub(super) fn heads(rows: &[impl Columns], of: RowOwner) -> Result<Vec<HeadRow>, SessionError> {
     let read = |row| {
         let head = HeadRow::read(row, of)?;
         head.check().map(|()| head)
@@ -463,7 +463,7 @@ struct GatheredList {
 }
 
 impl GatheredList {
-    fn add(&mut self, row: &Row) {
+    fn add(&mut self, row: &impl Columns) {
         let (key, stream, generation, version): (&str, i64, i64, i64) =
             (row.get(0), row.get(1), row.get(2), row.get(3));
         let (place, items, checksum): (i64, &str, i64) = (row.get(4), row.get(5), row.get(6));
@@ -495,7 +495,7 @@ type ListResult<'h> = (&'h HeadRow, Result<List<Arc<Value>>, SessionError>);
 /// The lists of a session by key, from rows in the order of their versions.
 pub(super) fn session_lists<'h>(
     heads: &'h [HeadRow],
-    rows: &[Row],
+    rows: &[impl Columns],
     history: &PostgresHistory,
 ) -> Vec<ListResult<'h>> {
     let is_list = |row: &&HeadRow| matches!(row.head, ValueHead::List(_));
@@ -507,7 +507,7 @@ pub(super) fn session_lists<'h>(
         heads.iter().filter(is_list).map(|row| (row.key.as_str(), gathered(row))).collect();
     for row in rows {
         let (stream, version) = (row.get(1), from_db(row.get(3)));
-        if let Some(list) = lists.get_mut(row.get::<_, &str>(0))
+        if let Some(list) = lists.get_mut(row.get::<&str>(0))
             && history.visible.contains(version)
             && in_lineage(&history.lineage, stream, version)
         {
@@ -521,7 +521,7 @@ pub(super) fn session_lists<'h>(
 /// The items of a session's lists, from rows in the order of their versions.
 pub(super) fn session_items(
     heads: &[HeadRow],
-    rows: &[Row],
+    rows: &[impl Columns],
     history: &PostgresHistory,
 ) -> Result<ListItems, SessionError> {
     let lists = session_lists(heads, rows, history);
@@ -529,8 +529,8 @@ pub(super) fn session_items(
 }
 
 /// Rows of items of shared lists by key.
-fn by_key(rows: &[Row]) -> HashMap<&str, Vec<&Row>> {
-    let mut of_keys: HashMap<&str, Vec<&Row>> = HashMap::new();
+fn by_key<C: Columns>(rows: &[C]) -> HashMap<&str, Vec<&C>> {
+    let mut of_keys: HashMap<&str, Vec<&C>> = HashMap::new();
     for row in rows {
         of_keys.entry(row.get(0)).or_default().push(row);
     }
@@ -541,7 +541,7 @@ fn by_key(rows: &[Row]) -> HashMap<&str, Vec<&Row>> {
 /// `key, place, version, checksum, item`, newest first.
 fn items_after(
     (key, extent): (&str, ListExtent),
-    rows: &[&Row],
+    rows: &[&impl Columns],
     scope: i64,
     version: u64,
 ) -> Result<Vec<Arc<Value>>, SessionError> {
@@ -554,7 +554,11 @@ fn items_after(
 }
 
 /// The lists of a shared scope by key, from the rows of all their items.
-pub(super) fn shared_lists<'h>(heads: &'h [HeadRow], rows: &[Row], scope: i64) -> Vec<ListResult<'h>> {
+pub(super) fn shared_lists<'h>(
+    heads: &'h [HeadRow],
+    rows: &[impl Columns],
+    scope: i64,
+) -> Vec<ListResult<'h>> {
     let of_keys = by_key(rows);
     let list = |head: &'h HeadRow| {
         let rows = of_keys.get(head.key.as_str()).map(Vec::as_slice).unwrap_or_default();
@@ -565,7 +569,11 @@ pub(super) fn shared_lists<'h>(heads: &'h [HeadRow], rows: &[Row], scope: i64) -
 }
 
 /// The items of shared lists, from the rows of all of them.
-pub(super) fn shared_items(heads: &[HeadRow], rows: &[Row], scope: i64) -> Result<ListItems, SessionError> {
+pub(super) fn shared_items(
+    heads: &[HeadRow],
+    rows: &[impl Columns],
+    scope: i64,
+) -> Result<ListItems, SessionError> {
     let lists = shared_lists(heads, rows, scope);
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
@@ -573,7 +581,7 @@ pub(super) fn shared_items(heads: &[HeadRow], rows: &[Row], scope: i64) -> Resul
 /// The items that were appended to shared lists after a version of their scope, by key.
 pub(super) fn appended(
     heads: &[HeadRow],
-    rows: &[Row],
+    rows: &[impl Columns],
     scope: i64,
     version: u64,
 ) -> Result<Vec<(Arc<str>, AppendedItems)>, SessionError> {
@@ -608,9 +616,13 @@ pub(super) async fn values(
 }
 
 /// Reads `owner, scope, version, known, seal` of a scope, and checks that they are those of it.
-pub(super) fn scope_row(row: &Row, app: &AppId, user: Option<&UserId>) -> Result<ScopeRow, SessionError> {
+pub(super) fn scope_row(
+    row: &impl Columns,
+    app: &AppId,
+    user: Option<&UserId>,
+) -> Result<ScopeRow, SessionError> {
     let found = ScopeRow::new(row.get(1), app, user);
-    let seal = match row.get::<_, Option<&[u8]>>(4) {
+    let seal = match row.get::<Option<&[u8]>>(4) {
         Some(bytes) => {
             let seal = ScopeSeal::from_bytes(bytes);
             Some(seal.ok_or_else(|| found.damaged("missing seal of its row"))?)
@@ -621,11 +633,15 @@ pub(super) fn scope_row(row: &Row, app: &AppId, user: Option<&UserId>) -> Result
 }
 
 /// The scopes of the sessions of a user, from rows of `owner, scope, version, known, seal`.
-pub(super) fn scopes(rows: &[Row], app: &AppId, user: &UserId) -> Result<SharedScopes, SessionError> {
+pub(super) fn scopes(
+    rows: &[impl Columns],
+    app: &AppId,
+    user: &UserId,
+) -> Result<SharedScopes, SessionError> {
     let mut scopes =
         SharedScopes { app: ScopeRow::new(0, app, None), user: ScopeRow::new(0, app, Some(user)) };
     for row in rows {
-        match row.get::<_, &str>(0).is_empty() {
+        match row.get::<&str>(0).is_empty() {
             true => scopes.app = scope_row(row, app, None)?,
             false => scopes.user = scope_row(row, app, Some(user))?,
         }

@@ -189,6 +189,144 @@ macro_rules! in_history {
     };
 }
 
+/// So many columns without a value, of the common row of [parts](super::parts).
+macro_rules! no {
+    (1) => {
+        ", NULL"
+    };
+    (2) => {
+        ", NULL, NULL"
+    };
+    (3) => {
+        ", NULL, NULL, NULL"
+    };
+    (4) => {
+        ", NULL, NULL, NULL, NULL"
+    };
+    (5) => {
+        ", NULL, NULL, NULL, NULL, NULL"
+    };
+    (6) => {
+        concat!(no!(3), no!(3))
+    };
+    (7) => {
+        concat!(no!(4), no!(3))
+    };
+    (8) => {
+        concat!(no!(4), no!(4))
+    };
+    (9) => {
+        concat!(no!(5), no!(4))
+    };
+    (10) => {
+        concat!(no!(5), no!(5))
+    };
+    (11) => {
+        concat!(no!(5), no!(6))
+    };
+    (13) => {
+        concat!(no!(5), no!(8))
+    };
+}
+
+/// The parts of a session that each read has, given its rows `s`: the session, its history, and its shared scopes of app
+/// $1 and owner $2.
+macro_rules! common_parts {
+    () => {
+        concat!(
+            "SELECT 1, number, version, oldest, created, updated, parent_version, claims, claim_expires, inbox, now, ",
+            "inbox_last, waiting, work, parent_id, id, life, claim_owner, seal FROM s ",
+            "UNION ALL SELECT 2, stream, after, upto, number",
+            no!(9), no!(4), no!(1), " FROM l ",
+            "UNION ALL SELECT 3, stream, version, target, previous, visible, checksum, number",
+            no!(6), no!(4), no!(1), " FROM w ",
+            "UNION ALL SELECT 4, scope, version, known", no!(10), ", owner", no!(3),
+            ", seal FROM stepfold_scopes WHERE app = $1 AND owner IN ('', $2) ",
+            "UNION ALL SELECT 5, version, at, stream, number", no!(9), ", id, body", no!(2), ", seal FROM e "
+        )
+    };
+}
+
+/// Sessions `s` by a rule, with the segments `l` of their histories from the newest on, and the rewinds `w` that count.
+macro_rules! with_sessions {
+    ($from:expr) => {
+        concat!(
+            "WITH RECURSIVE s AS MATERIALIZED (SELECT number, version, oldest, created, updated, parent_id, ",
+            "parent_version, id, life, claims, claim_owner, claim_expires, inbox, ",
+            now!(),
+            " AS now, seal, inbox_last, ",
+            "waiting, work",
+            $from,
+            "), ",
+            "l AS MATERIALIZED (SELECT l.number, l.stream, l.after, l.upto FROM s JOIN stepfold_lineage l ",
+            "ON l.number = s.number ORDER BY l.number, l.after DESC, l.upto DESC), ",
+            "w AS (SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum, l.number ",
+            "FROM l JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version = ",
+            "(SELECT MAX(n.version) FROM stepfold_rewinds n ",
+            "WHERE n.stream = l.stream AND n.version > l.after AND n.version <= l.upto) ",
+            "UNION SELECT r.stream, r.version, r.target, r.previous, r.visible, r.checksum, w.number ",
+            "FROM w JOIN l ON l.number = w.number AND w.visible > l.after AND w.visible <= l.upto ",
+            "JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version = w.visible), "
+        )
+    };
+}
+
+/// The events `e` of a session after version $4 that are among the last $5 and the first $6 of these, newest first; and the
+/// one before them, without its body.
+macro_rules! with_events {
+    () => {
+        concat!(
+            "f AS (SELECT number, version AS newest, GREATEST(oldest, $4::bigint, version - $5::bigint) AS after FROM s), ",
+            "e AS (SELECT e.stream, e.version, e.id, e.at, e.seal, f.number, CASE WHEN e.version > f.after THEN e.body END AS body ",
+            "FROM f JOIN l ON l.number = f.number CROSS JOIN LATERAL (SELECT * FROM stepfold_events e ",
+            "WHERE e.stream = l.stream AND e.version > GREATEST(l.after, f.after - 1) ",
+            "AND e.version <= LEAST(l.upto, f.newest, f.after + $6::bigint) ORDER BY e.version DESC) AS e) "
+        )
+    };
+}
+
+/// The session of app $1, owner $2 and id $3.
+macro_rules! with_session {
+    () => {
+        concat!(
+            with_sessions!(" FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3"),
+            with_events!()
+        )
+    };
+}
+
+/// The parts of all values of a session `s` and of its shared scopes.
+macro_rules! value_parts {
+    () => {
+        concat!(
+            "UNION ALL SELECT 9, schema, generation, start, length, items, version, checksum",
+            no!(6),
+            ", key, value",
+            no!(3),
+            " FROM stepfold_cells WHERE stream = (SELECT number FROM s) ",
+            "UNION ALL (SELECT 10, i.stream, i.generation, i.version, i.place, i.checksum",
+            no!(8),
+            ", s.key, i.items",
+            no!(3),
+            " FROM stepfold_cells s JOIN l ON TRUE JOIN stepfold_items i ",
+            "ON i.stream = l.stream AND i.key = s.key AND i.generation = s.generation ",
+            "WHERE s.value IS NULL AND s.stream = (SELECT number FROM s) ORDER BY i.version, i.place) ",
+            "UNION ALL SELECT 11, v.schema, 0, v.start, v.length, 0, v.version, v.checksum, v.changed",
+            no!(5),
+            ", v.key, v.value, c.owner",
+            no!(2),
+            " FROM stepfold_scopes c JOIN stepfold_shared v ON v.scope = c.scope ",
+            "WHERE c.app = $1 AND c.owner IN ('', $2) ",
+            "UNION ALL (SELECT 12, i.place, i.version, i.checksum",
+            no!(10),
+            ", i.key, i.item, c.owner",
+            no!(2),
+            " FROM stepfold_scopes c JOIN stepfold_shared_items i ON i.scope = c.scope ",
+            "WHERE c.app = $1 AND c.owner IN ('', $2) ORDER BY i.key, i.place DESC)"
+        )
+    };
+}
+
 statements! {
     // NOTE: searched by a digest, since an index over the texts would reject long ones. Without a unique index two workers
     // may add the same text; `FIND_SCHEMA` takes the lowest number.
@@ -197,6 +335,47 @@ statements! {
     FIND_SCHEMA = "SELECT MIN(id) FROM stepfold_schemas WHERE md5(text) = md5($1::text) AND text = $1::text";
     READ_SCHEMA = "SELECT text, checksum FROM stepfold_schemas WHERE id = $1";
 
+    // A session with events, in one snapshot: without its values; with all of them; or with the keys that were written since
+    // version $7 of its own, $8 of its app's and $9 of its user's values.
+    GET_SESSION = concat!(with_session!(), common_parts!());
+    GET_WHOLE = concat!(with_session!(), common_parts!(), value_parts!());
+    GET_CHANGES = concat!(
+        with_session!(), common_parts!(),
+        "UNION ALL SELECT 7", no!(13), ", key", no!(4), " FROM stepfold_cells ",
+        "WHERE stream = (SELECT number FROM s) AND version > $7::bigint ",
+        "UNION ALL SELECT 7", no!(13), ", key", no!(4), " FROM stepfold_past ",
+        "WHERE stream = (SELECT number FROM s) AND until > $7::bigint ",
+        "UNION ALL SELECT 8", no!(13), ", owner", no!(4), " FROM stepfold_scopes WHERE app = $1 ",
+        "AND (owner = '' AND version > $8::bigint OR owner = $2 AND version > $9::bigint)"
+    );
+    // A page of the list: the sessions, and the rewinds that count in each.
+    LIST_AT_ONCE = concat!(
+        with_sessions!(" FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND (updated, number) < ($3, $4) \
+            AND (NOT $6::boolean OR unfinished) AND strpos(searched, $7::text) > 0 \
+            ORDER BY updated DESC, number DESC LIMIT $5"),
+        "e AS (SELECT 0 AS version, 0 AS at, 0 AS stream, 0 AS number, '' AS id, '' AS body, ''::bytea AS seal WHERE FALSE) ",
+        common_parts!()
+    );
+    // Sessions $3 with their first $4 and newest $5 events, of which the first ones have $6 bytes together; and the event
+    // before the newest, without its body.
+    OUTLINES = concat!(
+        with_sessions!(", n.place FROM UNNEST($3::text[]) WITH ORDINALITY AS n(wanted, place) \
+            JOIN stepfold_sessions ON app = $1 AND owner = $2 AND id = n.wanted"),
+        "a AS (SELECT e.stream, e.version, e.id, e.at, e.seal, e.number, e.place, ",
+        "CASE WHEN e.version <= e.oldest + $4::bigint OR e.version > e.newest - $5::bigint THEN e.body END AS body ",
+        "FROM (SELECT e.*, s.number, s.place, s.oldest, s.version AS newest FROM s JOIN l ON l.number = s.number ",
+        "CROSS JOIN LATERAL (VALUES (s.oldest, LEAST(s.oldest + $4::bigint, s.version - $5::bigint - 1)), ",
+        "(GREATEST(s.oldest, s.version - $5::bigint - 1), s.version)) AS r(after, upto) ",
+        "JOIN stepfold_events e ON e.stream = l.stream AND e.version > GREATEST(l.after, r.after) ",
+        "AND e.version <= LEAST(l.upto, r.upto)) AS e), ",
+        "e AS (SELECT stream, version, id, at, seal, number, ",
+        "CASE WHEN SUM(octet_length(body)) OVER (ORDER BY place, version DESC) <= $6::bigint THEN body END AS body ",
+        "FROM a ORDER BY place, version DESC) ",
+        common_parts!(),
+        "UNION ALL (SELECT 6, f.number, o.parent_version, o.created, f.checksum, f.parent", no!(8), ", o.id", no!(4),
+        " FROM s JOIN stepfold_forks f ON f.parent = s.number JOIN stepfold_sessions o ON o.number = f.number ",
+        "ORDER BY f.number)"
+    );
     READ_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3");
     LOCK_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE");
     // Those that no other transaction has locked.
@@ -248,7 +427,6 @@ statements! {
         "JOIN stepfold_rewinds r ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto ",
         "WHERE l.number = $1"
     );
-    LISTED_REWINDS = rewinds!("l.number = ANY($1::bigint[])", "l.upto");
     ADD_LINEAGE = "INSERT INTO stepfold_lineage (number, stream, after, upto) VALUES ($1, $2, $3, $4)";
     DELETE_LINEAGE = "DELETE FROM stepfold_lineage WHERE number = $1";
 
@@ -336,6 +514,15 @@ statements! {
         "SELECT position, checksum, key, digest, kind, CASE WHEN position > $4 AND octet_length(body) <= $5::bigint ",
         "AND ($6::bigint[] IS NULL OR position = ANY($6::bigint[])) THEN body END, at ",
         "FROM stepfold_inbox WHERE number = ", number!(), " ORDER BY position"
+    );
+    // The same with the row of the session, in one snapshot.
+    GET_INBOX = concat!(
+        "SELECT s.*, w.* FROM (", session!(), " WHERE app = $1 AND owner = $2 AND id = $3) AS s ",
+        "LEFT JOIN LATERAL (SELECT position, checksum, key, digest, kind, ",
+        "CASE WHEN position > $4 AND octet_length(body) <= $5::bigint ",
+        "AND ($6::bigint[] IS NULL OR position = ANY($6::bigint[])) THEN body END, at ",
+        "FROM stepfold_inbox WHERE number = s.number) ",
+        "AS w(position, checksum, key, digest, kind, body, at) ON TRUE ORDER BY w.position"
     );
     READ_TAKEN = concat!(
         "SELECT position, checksum, key, digest FROM stepfold_taken WHERE number = ", number!()

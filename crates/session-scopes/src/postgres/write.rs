@@ -755,14 +755,17 @@ async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String
     // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again,
     // so that they do not take later values for changes of the erased ones.
     let has_others = others.first().is_some_and(|row| row.get(0));
-    row.erase(if has_others { row.version + 1 } else { 0 });
+    row.erase(if has_others { row.version_when_erased() } else { 0 });
     let (version, seal) = (to_db(row.version), row.seal().to_bytes());
     execute(connection, MOVE_SCOPE, &[&scope, &version, &version, &seal]).await?;
     Ok(keys)
 }
 
+/// Keys, in order.
 fn texts(rows: &[Row]) -> Vec<String> {
-    rows.iter().map(|row| row.get(0)).collect()
+    let mut texts: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    texts.sort_unstable();
+    texts
 }
 
 /// Deletes the rows of a stream that no session's history has any more.

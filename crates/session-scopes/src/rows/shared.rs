@@ -86,6 +86,12 @@ impl ScopeRow {
         Err(self.damaged("a key is missing or outdated"))
     }
 
+    /// The version after all values are removed, which counts as a write. A scope without writes has no readers that have
+    /// cached anything, so it stays without.
+    pub(crate) fn version_when_erased(&self) -> u64 {
+        if self.version == 0 { 0 } else { self.version + 1 }
+    }
+
     /// Removes all values, at a version.
     pub(crate) fn erase(&mut self, version: u64) {
         (self.version, self.known, self.cells) = (version, version, 0);

@@ -519,7 +519,7 @@ fn delete_user(sqlite: &SqliteConnection, key: &SessionKey) -> Result<Vec<String
     }
     // NOTE: other sessions' readers have cached the erased values under this version. A higher one makes them read again,
     // so that they do not take later values for changes of the erased ones.
-    row.erase(row.version + 1);
+    row.erase(row.version_when_erased());
     row.store(connection)?;
     execute(
         sqlite,
@@ -534,7 +534,9 @@ fn keys(sqlite: &SqliteConnection, query: &str, of: i64) -> Result<Vec<String>, 
     let failed = failed("read the keys of a scope");
     let mut query = sqlite.connection.prepare_cached(query).map_err(failed)?;
     let keys = query.query_map([of], |row| row.get(0));
-    keys.and_then(Iterator::collect).map_err(failed)
+    let mut keys: Vec<String> = keys.and_then(Iterator::collect).map_err(failed)?;
+    keys.sort_unstable();
+    Ok(keys)
 }
 
 pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Result<Pruned, SessionError> {

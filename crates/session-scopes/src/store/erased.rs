@@ -12,10 +12,11 @@ use std::sync::Arc;
 use super::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
-    LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned,
-    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScopeKey, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
-    StateSize, StoreConnections, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope,
+    LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions,
+    PruneSession, Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
+    Renewed, ReserveSpend, RewindSession, ScopeKey, SessionOutline, SessionPage, SessionStore, SettleOpen,
+    SettleSpend, SpendRecord, StateSize, StoreConnections, StoreNotices, Unattended, Verified,
+    VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
@@ -89,13 +90,14 @@ macro_rules! about {
 about! {
     AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
     LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession, StateSize;
-    CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, RenewClaims, ScopeKey, VerifySessions, WatchStore,
+    CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, OutlineSessions, RenewClaims, ScopeKey, VerifySessions, WatchStore,
     WriteScope, ReserveSpend, SettleSpend, SettleOpen, ReadBudgets, ListSpend
 }
 
 erase! {
     create: CreateSession => Session;
     get: GetSession => Session;
+    outlines: OutlineSessions => Vec<Option<SessionOutline>>;
     find_event: FindEvent => Option<u64>;
     find_tagged: FindTagged => Vec<Option<u64>>;
     event_sizes: EventSizes => Vec<(u64, u64)>;

@@ -9,6 +9,7 @@ mod inbox;
 mod lists;
 mod notices;
 mod origin;
+mod outlines;
 mod past;
 mod requests;
 mod verify;
@@ -35,6 +36,7 @@ pub use self::lists::{ListUnattended, ListUsers, Unattended};
 pub(crate) use self::notices::NoticeSubscribers;
 pub use self::notices::{NoticeSource, StoreNotice, StoreNotices, WatchStore};
 pub(crate) use self::origin::WriteOrigin;
+pub use self::outlines::{OutlineSessions, SessionOutline};
 pub use self::requests::{
     AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, EventSizes, Expected, FindEvent,
     FindTagged, ForkSession, ForkedEvent, GetSession, ListSessions, PruneBound, PruneSession, Pruned,
@@ -94,6 +96,20 @@ pub trait SessionStore: Send + Sync + 'static {
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] if the requested version does not exist.
     fn get(&self, request: GetSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
+
+    /// Sessions of a user at a glance, in the requested order: each with its newest events, those from its beginning, and the
+    /// number of its forks. `None` for one that does not exist, or whose events do not fit into the
+    /// [limit](OutlineSessions::max_bytes): it can be read by itself. A database answers in one request, however many
+    /// sessions these are; by default each is read by itself.
+    ///
+    /// # Errors
+    /// When the store fails, and when a session is damaged.
+    fn outlines(
+        &self,
+        request: OutlineSessions,
+    ) -> impl Future<Output = Result<Vec<Option<SessionOutline>>, SessionError>> + Send {
+        outlines::outlines(self, request)
+    }
 
     /// The version of a session's own event with this id, whether or not a rewind has hidden it; `None` if there is none.
     /// Events that a fork inherited are not found. The cost does not depend on the number of events (or as that of an

@@ -250,7 +250,9 @@ impl GetSession {
     }
 
     /// Restricts the values to those that have changed since these versions: of keys that were written since, or
-    /// [removed](crate::ScopeValues::removed). [`Session::update`] updates an earlier state with them.
+    /// [removed](crate::ScopeValues::removed). [`Session::update`] updates an earlier state with them. A shared key whose
+    /// value all writes have left as it was (`union` with what is there, for example) has not changed; of the session's own
+    /// keys a store may return such a one.
     ///
     /// A store that cannot determine the changes of a scope returns all its values, as
     /// [`ScopeValues::is_whole`](crate::ScopeValues::is_whole) shows: when the seen version was pruned, when the
@@ -685,9 +687,9 @@ impl DeleteSession {
 pub struct Deleted {
     /// The number of the session's events.
     pub events: u64,
-    /// The session's own keys.
+    /// The session's own keys, in order.
     pub session_keys: Vec<String>,
-    /// The user's keys, if they were deleted too.
+    /// The user's keys, if they were deleted too, in order.
     pub user_keys: Vec<String>,
 }
 

@@ -15,7 +15,7 @@ use crate::http::rows::row_builder::{self, BEFORE};
 pub(in crate::http) const PAGE_BYTES: u64 = 8 << 20;
 
 /// Limits the stored bytes of a read that counts for no user, since all readers of a session share it.
-const SMALL_BYTES: u64 = 1 << 20;
+pub(in crate::http) const SMALL_BYTES: u64 = 1 << 20;
 
 /// The bytes of memory for a stored byte, until it is sent: the commit, its row, and the row as JSON.
 // NOTE: An estimate: a factor can be checked before anything is read, an exact size cannot (docs/decisions/server.md).
@@ -209,6 +209,24 @@ impl CommitSizes {
         // Many small values take more than their text, so the store counts them.
         let in_memory = runner.store().event_sizes(self.sizes.in_memory()).await?;
         memory.resize(before.saturating_add(weight(sum(&in_memory))))
+    }
+}
+
+/// The commits of several sessions that are read at once.
+pub(in crate::http) struct CommitBudget {
+    /// The bytes that the commits of one read may have.
+    pub(in crate::http) bytes: u64,
+    /// Held until they are described.
+    _held: MemoryReservation,
+}
+
+impl CommitBudget {
+    /// Takes memory for two reads of commits that have at most so many bytes; `None` if there is not enough.
+    pub(in crate::http) fn reserve(memory: &MemoryReservation, bytes: u64) -> Option<Self> {
+        let bytes = bytes.min((memory.limit() / COPIES / 4) as u64);
+        let held = memory.new_empty();
+        held.grow(weight(bytes.saturating_mul(2))).ok()?;
+        Some(CommitBudget { bytes, _held: held })
     }
 }
 

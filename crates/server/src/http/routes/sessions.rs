@@ -12,7 +12,8 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_runner::SessionHandle;
 use stepfold_session_scopes::{
-    ErrorKind, EventRange, ListForks, ListSessions, Session, SessionCursor, SessionStore as _,
+    CommittedEvent, ErrorKind, EventRange, ListForks, ListSessions, Session, SessionCursor,
+    SessionStore as _, UserId,
 };
 use stepfold_state_core::chat::Role;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -21,10 +22,13 @@ use super::shared_values::check_shared;
 use crate::http::app::{App, SessionTarget};
 use crate::http::guard::limits::MemoryReservation;
 use crate::http::guard::problem::Problem;
-use crate::http::loading::page_plan::{CommitSizes, PagePlan, reserve_newest};
+use crate::http::loading::page_plan::{
+    CommitBudget, CommitSizes, PAGE_BYTES, PagePlan, SMALL_BYTES, reserve_newest,
+};
 use crate::http::operation::reply::CreatedReply;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
 use crate::http::rows::import_mark::ImportedRow;
+use crate::http::rows::overview::{Overview, OverviewDepth, RunsOf, overviews};
 use crate::http::rows::session_status::{LastRun, Status};
 use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow, short};
 
@@ -63,10 +67,17 @@ pub(super) async fn list(
         let page = app.runner().store().list(filter.narrow(list)).await?;
         next = page.next;
         looked += page.sessions.len();
-        let rows = page.sessions.into_iter().map(|stored| {
+        // Held until the rows are made.
+        let budget = CommitBudget::reserve(&request.memory, PAGE_BYTES / 2);
+        let known = known_overviews(app, user, &page.sessions, budget.as_ref()).await?;
+        let rows = page.sessions.into_iter().zip(known).map(|(stored, known)| {
             let (app, filter, turns) = (Arc::clone(app), filter.clone(), Arc::clone(&turns));
             let memory = request.memory.new_empty();
             async move {
+                if let Some(known) = known {
+                    let row = row_of(&known);
+                    return Ok(filter.matches(&row).then_some(row));
+                }
                 let _turn = acquire_turn(&app, &stored, &turns, &memory).await?;
                 filtered_row(&app, &stored, &filter).await
             }
@@ -81,6 +92,36 @@ pub(super) async fn list(
             return Ok(Json(SessionRows { sessions, next: next.map(|cursor| cursor.as_str().to_owned()) }));
         }
     }
+}
+
+/// The sessions of a page, by one request to the store; `None` for those that have to be read by themselves.
+async fn known_overviews(
+    app: &App,
+    user: &UserId,
+    sessions: &[Session],
+    budget: Option<&CommitBudget>,
+) -> Result<Vec<Option<Overview>>, Problem> {
+    let Some(budget) = budget else { return Ok(sessions.iter().map(|_| None).collect()) };
+    let ids = sessions.iter().map(|session| session.key.id.clone()).collect();
+    let depth = OverviewDepth { first: FIRST, bytes: budget.bytes, runs: RunsOf::Stopped };
+    Ok(overviews(app, user, ids, depth).await?)
+}
+
+/// The row of a session.
+fn row_of(overview: &Overview) -> SessionRow {
+    let mut row = SessionRow::of(&overview.stored);
+    row.status = Some(overview.status());
+    row.forks = overview.forks;
+    row.title = title(&overview.first);
+    row.imported = ImportedRow::of(&overview.first);
+    row
+}
+
+/// The beginning of the first message among commits.
+fn title(first: &[CommittedEvent]) -> Option<String> {
+    let mut messages = first.iter().flat_map(|committed| &committed.event.messages);
+    let first_message = messages.find(|message| message.role() == Role::User);
+    first_message.map(|message| short(&message.text())).filter(|title| !title.is_empty())
 }
 
 /// The sessions that are looked at for one page of those that are wanted.
@@ -159,10 +200,7 @@ async fn title_and_import(
 ) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
     let page = PagePlan::just_after(app.runner(), session.key(), (0, FIRST)).await?;
     let first = session.read_events(page.range).await?;
-    let mut messages = first.events.iter().flat_map(|committed| &committed.event.messages);
-    let first_message = messages.find(|message| message.role() == Role::User);
-    let title = first_message.map(|message| short(&message.text())).filter(|title| !title.is_empty());
-    Ok((title, ImportedRow::of(&first)))
+    Ok((title(&first.events), ImportedRow::of(&first.events)))
 }
 
 /// The number of sessions that are described at once.
@@ -220,9 +258,7 @@ pub(super) async fn create(
 
 pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<Json<SessionDetail>, Problem> {
     let session = &request.target.session;
-    reserve_newest(&request.memory, request.target.runner(), session).await?;
-    let stored = session.read_events(EventRange::Last(1)).await?;
-    let run = LastRun::of(session).await?;
+    let Overview { stored, first, forks, run, .. } = overview(&request).await?;
     let inbox = session.inbox().await?;
     let waiting = |message: &stepfold_runner::WaitingMessage| WaitingRow {
         invocation: message.id.to_string(),
@@ -232,8 +268,8 @@ pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<Json<Sess
     };
     let mut row = SessionRow::of(&stored);
     row.status = Some(Status::decide(session, &stored, &run));
-    row.forks = number_of_forks(&request.target.app, session).await?;
-    row.imported = ImportedRow::read(session).await?;
+    row.forks = forks;
+    row.imported = ImportedRow::of(&first);
     Ok(Json(SessionDetail {
         session: row,
         running: session.running().map(|running| running.id().to_string()),
@@ -245,6 +281,24 @@ pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<Json<Sess
         },
         inbox: inbox.iter().map(waiting).collect(),
     }))
+}
+
+/// A session with its newest commit and its first one: by one request to the store, if they are small.
+async fn overview(request: &ApiRequest<SessionTarget>) -> Result<Overview, Problem> {
+    let SessionTarget { app, session } = &request.target;
+    if let Some(budget) = CommitBudget::reserve(&request.memory, SMALL_BYTES) {
+        let depth = OverviewDepth { first: 1, bytes: budget.bytes, runs: RunsOf::All };
+        let found = overviews(app, &session.key().user, vec![session.key().id.clone()], depth).await?;
+        if let Some(found) = found.into_iter().flatten().next() {
+            return Ok(found);
+        }
+    }
+    reserve_newest(&request.memory, request.target.runner(), session).await?;
+    let stored = session.read_events(EventRange::Last(1)).await?;
+    let run = LastRun::of(session).await?;
+    let forks = number_of_forks(app, session).await?;
+    let first = session.read_events(EventRange::Page { after: 0, limit: 1 }).await?.events;
+    Ok(Overview { session: session.clone(), stored, first, forks, run })
 }
 
 /// The scope of a deletion.

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use stepfold_runner::{SessionHandle, is_unfinished};
-use stepfold_session_scopes::{CommittedEvent, Event, EventRange, Metadata, Session, Timestamp};
+use stepfold_session_scopes::{CommittedEvent, Event, EventRange, Metadata, Timestamp};
 
 use crate::http::guard::auth::{Principal, Role};
 use crate::http::guard::problem::Problem;
@@ -27,14 +27,14 @@ pub(in crate::http) struct ImportedRow {
 }
 
 impl ImportedRow {
-    /// The mark of a session that was read with its oldest commit; `None` if it was not imported.
-    pub(in crate::http) fn of(session: &Session) -> Option<Self> {
-        session.events.first()?.event.metadata.read(IMPORTED)
+    /// The mark of a session with these commits from its beginning; `None` if it was not imported.
+    pub(in crate::http) fn of(first: &[CommittedEvent]) -> Option<Self> {
+        first.first()?.event.metadata.read(IMPORTED)
     }
 
     /// The mark of a session.
     pub(in crate::http) async fn read(session: &SessionHandle) -> Result<Option<Self>, Problem> {
-        Ok(ImportedRow::of(&session.read_events(EventRange::Page { after: 0, limit: 1 }).await?))
+        Ok(ImportedRow::of(&session.read_events(EventRange::Page { after: 0, limit: 1 }).await?.events))
     }
 }
 

@@ -4,6 +4,7 @@ mod app;
 mod convert;
 mod event;
 pub(super) mod import_mark;
+pub(super) mod overview;
 pub(super) mod pricing;
 mod request;
 pub(super) mod row_builder;

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use stepfold_agent_loop::ApprovalRequest;
+use stepfold_agent_loop::{ApprovalRequest, Run};
 use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, failure};
 use stepfold_session_scopes::{EventRange, Session};
 
@@ -73,7 +73,11 @@ pub(in crate::http) enum LastRun {
 
 impl LastRun {
     pub(in crate::http) async fn of(session: &SessionHandle) -> Result<Self, RunnerError> {
-        match session.unfinished().await {
+        LastRun::from(session.unfinished().await)
+    }
+
+    fn from(unfinished: Result<Option<Run>, RunnerError>) -> Result<Self, RunnerError> {
+        match unfinished {
             Ok(None) => Ok(LastRun::Ended),
             Ok(Some(run)) => Ok(LastRun::Unfinished(run.pending())),
             // The event that begins a run belongs to its record as well.
@@ -88,6 +92,18 @@ impl LastRun {
         }
     }
 
+    /// The same from the newest events of the session; `None` if they do not suffice.
+    pub(in crate::http) fn within(
+        session: &SessionHandle,
+        stored: &Session,
+    ) -> Result<Option<Self>, RunnerError> {
+        match session.unfinished_in(stored) {
+            Ok(None) => Ok(None),
+            Ok(Some(run)) => LastRun::from(Ok(run)).map(Some),
+            Err(error) => LastRun::from(Err(error)).map(Some),
+        }
+    }
+
     /// The requests that wait for decisions.
     pub(in crate::http) fn pending(&self) -> &[ApprovalRequest] {
         match self {
@@ -97,6 +113,6 @@ impl LastRun {
     }
 }
 
-fn is_running(session: &SessionHandle, stored: &Session) -> bool {
+pub(in crate::http) fn is_running(session: &SessionHandle, stored: &Session) -> bool {
     session.running().is_some() || stored.claim.is_some()
 }

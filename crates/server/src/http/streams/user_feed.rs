@@ -26,7 +26,9 @@ use super::permit::StreamPermit;
 use super::sse::{KEEP_ALIVE, RETRY, bye, encode};
 use crate::http::app::App;
 use crate::http::guard::problem::Problem;
+use crate::http::loading::page_plan::SMALL_BYTES;
 use crate::http::phase::{ServerPhase, reaches};
+use crate::http::rows::overview::{OverviewDepth, RunsOf, overviews};
 use crate::http::rows::session_status::Status;
 
 /// The number of sessions of each app that a stream begins with, and that are listed when another process may have changed
@@ -291,7 +293,7 @@ impl FeedSource {
             SessionChange::Changed { key, version, is_running: true } => {
                 self.push(&key, version, Status::Running);
             }
-            SessionChange::Changed { key, .. } => self.send_status(app, &key).await,
+            SessionChange::Changed { key, .. } => self.send_statuses(app, vec![key]).await,
             _ => self.schedule_list(),
         }
     }
@@ -314,21 +316,41 @@ impl FeedSource {
                     continue;
                 }
             };
-            for session in page.sessions.iter().rev() {
-                if self.sent.get(&session.key) != Some(&ListedState::of(session)) {
-                    self.send_status(&app, &session.key).await;
-                }
-            }
+            let is_changed =
+                |session: &&Session| self.sent.get(&session.key) != Some(&ListedState::of(session));
+            let changed: Vec<SessionKey> =
+                page.sessions.iter().rev().filter(is_changed).map(|session| session.key.clone()).collect();
+            self.send_statuses(&app, changed).await;
             let listed: HashSet<&SessionKey> = page.sessions.iter().map(|session| &session.key).collect();
             let is_left = |key: &&SessionKey| key.app.as_str() == app.name() && !listed.contains(key);
             let left: Vec<SessionKey> = self.sent.keys().filter(is_left).cloned().collect();
+            self.send_statuses(&app, left.clone()).await;
             for key in left {
-                self.send_status(&app, &key).await;
                 // It was deleted, or others were written later.
                 self.sent.remove(&key);
                 self.feed.remove(&key);
             }
         }
+    }
+
+    /// Sends the status of sessions, in this order: read at once, or by themselves if their commits are large.
+    async fn send_statuses(&mut self, app: &App, keys: Vec<SessionKey>) {
+        let ids = keys.iter().map(|key| key.id.clone()).collect();
+        let depth = OverviewDepth { first: 0, bytes: SMALL_BYTES, runs: RunsOf::Stopped };
+        // NOTE: A session that cannot be read fails all: each is read by itself then, and the other ones are sent.
+        let found = overviews(app, &self.user, ids, depth).await.unwrap_or_default();
+        let mut found = found.into_iter();
+        for key in keys {
+            match found.next().flatten() {
+                Some(overview) => self.send_stored(&key, &overview.stored, overview.status()),
+                None => self.send_status(app, &key).await,
+            }
+        }
+    }
+
+    fn send_stored(&mut self, key: &SessionKey, stored: &Session, status: Status) {
+        self.push(key, stored.version, status);
+        self.sent.insert(key.clone(), ListedState::of(stored));
     }
 
     /// Sends the status of a session. If the store fails, it is retried.
@@ -340,10 +362,7 @@ impl FeedSource {
             Err(error) => Err(error),
         };
         match status {
-            Ok(Some((stored, status))) => {
-                self.push(key, stored.version, status);
-                self.sent.insert(key.clone(), ListedState::of(&stored));
-            }
+            Ok(Some((stored, status))) => self.send_stored(key, &stored, status),
             Ok(None) => self.send_deleted(key),
             // NOTE: It was deleted between the two reads.
             Err(RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. })
