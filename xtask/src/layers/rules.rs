@@ -188,7 +188,7 @@ pub const FENCES: &[Fence] = &[
             "rusqlite",
             "libsqlite3-sys",
             "tokio-postgres",
-            "deadpool-postgres",
+            "deadpool",
             "sqlx",
             "sqlx-core",
             "diesel",

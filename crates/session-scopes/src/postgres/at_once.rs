@@ -4,13 +4,13 @@
 //! makes it the wrong choice, a read takes several statements in a transaction, in `read`.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use deadpool_postgres::Object;
 use tokio_postgres::Row;
 
 use super::branches::forks_of;
+use super::connection::Object;
 use super::parts::{Columns, Part, PartRow, rows_of};
 use super::read::{AllValueRows, ReadContext, ValueRows, pieces_of};
 use super::rows::{
@@ -214,7 +214,10 @@ pub(super) async fn outlines(
     request: &OutlineSessions,
 ) -> Result<Vec<Option<SessionOutline>>, SessionError> {
     let (app, user) = (request.app.as_str(), request.user.as_str());
-    let ids: Vec<&str> = request.ids.iter().map(SessionId::as_str).collect();
+    let mut ids: Vec<&str> = request.ids.iter().map(SessionId::as_str).collect();
+    // NOTE: each once: the statement has the rows of a session as often as its id.
+    let mut once = HashSet::new();
+    ids.retain(|id| once.insert(*id));
     let [first, newest, bytes] =
         [request.first as u64, request.newest as u64, request.max_bytes].map(|count| to_db(count).min(MANY));
     let given: SqlParameters<'_> = &[&app, &user, &ids, &first, &newest, &bytes];

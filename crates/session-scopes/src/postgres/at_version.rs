@@ -1,8 +1,8 @@
 //! The values that a session had at a version.
 
-use deadpool_postgres::Object;
 use tokio::try_join;
 
+use super::connection::Object;
 use super::read::ValueRows;
 use super::rows::PostgresHistory;
 use super::statements::{PAST_CELLS, PAST_ITEMS};

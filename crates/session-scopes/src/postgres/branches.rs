@@ -1,9 +1,9 @@
 //! The forks of sessions, and labels on their versions.
 
-use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::connection::Object;
 use super::parts::Columns;
 use super::rows::PostgresSessionRow;
 use super::statements::{

@@ -2,11 +2,11 @@
 
 use std::future::Future;
 
-use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::connection::Object;
 use super::statements::SqlStatement;
 use super::transaction::{IdleTimeout, PooledTransaction, begin, commit, in_transaction, query};
 use crate::error::SessionError;

@@ -2,20 +2,21 @@
 //! changes of all keys of a scope are sent as arrays, so their number does not matter.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use deadpool_postgres::Object;
 use serde_json::Value;
 use stepfold_state_core::state::Write;
 use tokio::try_join;
-use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
+use super::connection::Object;
+use super::parts::Columns;
 use super::rows::{
     HeadRow, ListItems, PostgresHistory, PostgresSchemas, RowOwner, heads, session_lists, shared_lists,
 };
 use super::statements::{
-    ADD_ITEMS, ADD_REMOVED, DELETE_CELLS, DELETE_SHARED, DROP_SHARED_ITEMS, FIND_ITEMS, FIND_SHARED_ITEMS,
-    FORGET_REMOVED, KEEP_PAST, MOVE_SCOPE, PUT_CELLS, PUT_SHARED, PUT_SHARED_ITEMS, READ_LINEAGE,
-    READ_REWINDS,
+    ADD_ITEMS, ADD_REMOVED, DELETE_SHARED, DROP_SHARED_ITEMS, FIND_ITEMS, FIND_SHARED_ITEMS, FORGET_REMOVED,
+    MOVE_SCOPE, PUT_CELLS, PUT_SHARED, PUT_SHARED_ITEMS, READ_LINEAGE, READ_REWINDS,
 };
 use super::sums;
 use super::transaction::{SentStatement, SqlParameters, execute, query};
@@ -86,27 +87,16 @@ pub(super) struct PlannedChange {
 }
 
 /// Folds writes into the stored values of their keys.
-pub(super) async fn plan(
+pub(super) async fn plan<C: Columns>(
     connection: &Object,
     schemas: &PostgresSchemas,
     planner: &ChangePlanner<'_>,
-    rows: &[Row],
+    rows: &[C],
     writes: &[&Write],
     source: ItemSource<'_>,
 ) -> Result<Vec<PlannedChange>, SessionError> {
     let heads = heads(rows, source.rows_of())?;
-    let mut found = HashMap::new();
-    for row in &heads {
-        let schema = schemas.text(connection, row.schema).await?;
-        found.insert(row.key.as_str(), StoredHead { head: row.head.clone(), schema });
-    }
-    let (mut changes, mut waiting) = (Vec::new(), Vec::new());
-    for (key, writes) in by_key(writes) {
-        match planner.plan(found.get(key), &writes)? {
-            ChangePlan::Change(change) => changes.push((key, change)),
-            ChangePlan::NeedsItems(extent, schema) => waiting.push((key, (extent, schema), writes)),
-        }
-    }
+    let FoldedWrites { mut changes, waiting } = fold(connection, schemas, planner, &heads, writes).await?;
     // NOTE: only lists whose handlers need their items are read, all in one further round trip.
     if !waiting.is_empty() {
         let keys: Vec<String> = waiting.iter().map(|(key, ..)| (*key).to_owned()).collect();
@@ -116,13 +106,61 @@ pub(super) async fn plan(
             changes.push((key, planner.plan_list(list, items, &writes)?));
         }
     }
+    Ok(with_rows(changes, heads))
+}
+
+/// The same with rows that are known; `None` if the items of a list are needed.
+pub(super) async fn plan_known(
+    connection: &Object,
+    schemas: &PostgresSchemas,
+    planner: &ChangePlanner<'_>,
+    heads: Vec<HeadRow>,
+    writes: &[&Write],
+) -> Result<Option<Vec<PlannedChange>>, SessionError> {
+    let FoldedWrites { changes, waiting } = fold(connection, schemas, planner, &heads, writes).await?;
+    Ok(waiting.is_empty().then(|| with_rows(changes, heads)))
+}
+
+/// Writes that are folded as far as that is possible without the items of lists.
+struct FoldedWrites<'w> {
+    changes: Vec<(&'w str, RowChange)>,
+    waiting: Vec<WaitingList<'w>>,
+}
+
+/// A list whose items are needed, with the schema that it has, and its writes.
+type WaitingList<'w> = (&'w str, (ListExtent, Arc<str>), Vec<&'w Write>);
+
+async fn fold<'w>(
+    connection: &Object,
+    schemas: &PostgresSchemas,
+    planner: &ChangePlanner<'_>,
+    heads: &[HeadRow],
+    writes: &[&'w Write],
+) -> Result<FoldedWrites<'w>, SessionError> {
+    let mut found = HashMap::new();
+    for row in heads {
+        let schema = schemas.text(connection, row.schema).await?;
+        found.insert(row.key.as_str(), StoredHead { head: row.head.clone(), schema });
+    }
+    let mut folded = FoldedWrites { changes: Vec::new(), waiting: Vec::new() };
+    for (key, writes) in by_key(writes) {
+        match planner.plan(found.get(key), &writes)? {
+            ChangePlan::Change(change) => folded.changes.push((key, change)),
+            ChangePlan::NeedsItems(extent, schema) => folded.waiting.push((key, (extent, schema), writes)),
+        }
+    }
+    Ok(folded)
+}
+
+/// Changes with the rows that their keys had before.
+fn with_rows(changes: Vec<(&str, RowChange)>, heads: Vec<HeadRow>) -> Vec<PlannedChange> {
     let mut heads: HashMap<String, HeadRow> =
         heads.into_iter().map(|head| (head.key.clone(), head)).collect();
     let with_row = |(key, change): (&str, RowChange)| {
         let found = heads.remove(key);
         PlannedChange { key: key.to_owned(), found, change }
     };
-    Ok(changes.into_iter().map(with_row).collect())
+    changes.into_iter().map(with_row).collect()
 }
 
 /// The changes of a session, as columns.
@@ -191,42 +229,108 @@ impl SessionChanges {
     }
 }
 
-/// The statements that write the values of a session, which then are those of `version`; and what its combined
-/// checksums change by.
-pub(super) fn session_changes<'a>(
-    connection: &'a Object,
-    planned: Vec<PlannedChange>,
+/// What an event writes to the values of a session, which then are those of its version.
+pub(super) struct SessionWrite {
     stream: i64,
-    version: u64,
+    version: i64,
     schema: i64,
-) -> (Vec<SentStatement<'a>>, i64) {
-    let version = to_db(version);
-    let SessionChanges { past, removed, put, items } = SessionChanges::of(planned);
-    let gone =
-        past.iter().fold(0, |sum, (key, version, content)| sum ^ sums::of_cell(key, *version, *content));
-    let past: Vec<String> = past.into_iter().map(|(key, ..)| key).collect();
-    let items = items.summed(stream, version);
-    let put = put.summed(schema, &items);
-    let cells = put.contents.iter().zip(&put.put.keys);
-    let cells = cells.fold(gone, |sum, (content, key)| sum ^ sums::of_cell(key, version, *content));
-    let mut sent: Vec<SentStatement<'a>> = Vec::new();
-    if !past.is_empty() {
-        sent.push(Box::pin(async move { execute(connection, KEEP_PAST, &[&stream, &version, &past]).await }));
+    past: Vec<String>,
+    removed: Vec<String>,
+    put: SummedCells,
+    items: ItemTexts,
+    /// The change of the combined checksums of the values.
+    pub(super) sums: i64,
+    /// The rows of the written keys then; `None` for a key without one.
+    pub(super) heads: Vec<(String, Option<HeadRow>)>,
+}
+
+impl SessionWrite {
+    pub(super) fn new(planned: Vec<PlannedChange>, stream: i64, version: u64, schema: i64) -> Self {
+        let version = to_db(version);
+        let heads: Vec<KnownHead> = planned.iter().map(KnownHead::of).collect();
+        let SessionChanges { past, removed, put, items } = SessionChanges::of(planned);
+        let gone =
+            past.iter().fold(0, |sum, (key, version, content)| sum ^ sums::of_cell(key, *version, *content));
+        let past: Vec<String> = past.into_iter().map(|(key, ..)| key).collect();
+        let items = items.summed(stream, version);
+        let put = put.summed(schema, &items);
+        let cells = put.contents.iter().zip(&put.put.keys);
+        let sums = cells.fold(gone, |sum, (content, key)| sum ^ sums::of_cell(key, version, *content));
+        let heads = heads.into_iter().map(|head| head.after(&put, version, schema)).collect();
+        SessionWrite { stream, version, schema, past, removed, put, items, sums, heads }
     }
-    if !removed.is_empty() {
-        sent.push(Box::pin(async move { execute(connection, DELETE_CELLS, &[&stream, &removed]).await }));
+
+    /// As [parameters](super::statements) of an event's statement, from the keys of earlier values on.
+    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 15] {
+        let CellColumns { keys, values, generations, starts, lengths, .. } = &self.put.put;
+        let ItemTexts { keys: item_keys, generations: item_generations, places, items, sums } = &self.items;
+        [
+            &self.past,
+            &self.removed,
+            &self.schema,
+            keys,
+            values,
+            generations,
+            starts,
+            lengths,
+            &self.put.items,
+            &self.put.contents,
+            item_keys,
+            item_generations,
+            places,
+            items,
+            sums,
+        ]
     }
-    if !put.put.keys.is_empty() {
-        sent.push(Box::pin(async move { put.execute(connection, [stream, version, schema]).await }));
+
+    /// The statements that write the values of a new session, which replace none.
+    pub(super) fn statements(self, connection: &Object) -> Vec<SentStatement<'_>> {
+        let SessionWrite { stream, version, schema, put, items, .. } = self;
+        let mut sent: Vec<SentStatement<'_>> = Vec::new();
+        if !put.put.keys.is_empty() {
+            sent.push(Box::pin(async move { put.execute(connection, [stream, version, schema]).await }));
+        }
+        if !items.keys.is_empty() {
+            sent.push(Box::pin(async move {
+                let ItemTexts { keys, generations, places, items, sums } = &items;
+                let given: SqlParameters<'_> = &[&stream, &version, keys, generations, places, items, sums];
+                execute(connection, ADD_ITEMS, given).await
+            }));
+        }
+        sent
     }
-    if !items.keys.is_empty() {
-        sent.push(Box::pin(async move {
-            let ItemTexts { keys, generations, places, items, sums } = &items;
-            let given: SqlParameters<'_> = &[&stream, &version, keys, generations, places, items, sums];
-            execute(connection, ADD_ITEMS, given).await
-        }));
+}
+
+/// The row that a written key has then.
+enum KnownHead {
+    Same(String, Option<HeadRow>),
+    Put(String, ValueHead),
+}
+
+impl KnownHead {
+    fn of(planned: &PlannedChange) -> Self {
+        let PlannedChange { key, found, change } = planned;
+        match change {
+            RowChange::Nothing => KnownHead::Same(key.clone(), found.clone()),
+            RowChange::Remove => KnownHead::Same(key.clone(), None),
+            RowChange::Json(value) => KnownHead::Put(key.clone(), ValueHead::Json(value.clone())),
+            RowChange::List(extent, _) => KnownHead::Put(key.clone(), ValueHead::List(*extent)),
+        }
     }
-    (sent, cells)
+
+    fn after(self, put: &SummedCells, version: i64, schema: i64) -> (String, Option<HeadRow>) {
+        match self {
+            KnownHead::Same(key, head) => (key, head),
+            KnownHead::Put(key, head) => {
+                let row = put.put.keys.iter().position(|put| *put == key);
+                let head = row.map(|row| {
+                    let (items, checksum) = (put.items[row].unwrap_or_default(), put.contents[row]);
+                    HeadRow::written(&key, schema, head, items, (version, checksum))
+                });
+                (key, head)
+            }
+        }
+    }
 }
 
 /// The changes of a scope, as columns.

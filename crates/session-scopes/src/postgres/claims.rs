@@ -3,10 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::connection::Object;
 use super::inbox::{self, WaitingInputs};
 use super::rows::PostgresSessionRow;
 use super::statements::{FIND_SESSIONS, LOCK_SESSION, LOCK_SESSIONS, PUT_CLAIMS, PUT_WORK};
@@ -89,15 +89,26 @@ pub(super) fn check<'a>(
 }
 
 impl WorkUpdate<'_> {
+    /// Whether claim or inbox are others than before.
+    pub(super) fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// The statements that take entries of the inbox.
+    pub(super) fn taking<'c>(&self, connection: &'c Object) -> Vec<SentStatement<'c>> {
+        match self.taken.is_empty() {
+            true => Vec::new(),
+            false => Vec::from(inbox::take(connection, self.number, &self.taken)),
+        }
+    }
+
     /// The statements that leave it so.
     pub(super) fn statements<'c>(&self, connection: &'c Object) -> Vec<SentStatement<'c>> {
         let mut sent: Vec<SentStatement<'c>> = Vec::new();
         if self.is_changed {
             sent.push(put(connection, self.number, self.work.clone()));
         }
-        if !self.taken.is_empty() {
-            sent.extend(inbox::take(connection, self.number, &self.taken));
-        }
+        sent.extend(self.taking(connection));
         sent
     }
 

@@ -1,6 +1,6 @@
 //! Maps errors of PostgreSQL to kinds by what a caller can do.
 
-use deadpool_postgres::PoolError;
+use deadpool::managed::PoolError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
@@ -32,7 +32,7 @@ fn is_passing(error: &Error) -> bool {
 }
 
 /// Turns an error of the pool into ours.
-pub(super) fn no_connection(error: PoolError) -> SessionError {
+pub(super) fn no_connection(error: PoolError<Error>) -> SessionError {
     match error {
         PoolError::Backend(error) => failed("connect")(error),
         other => SessionError::Unavailable { what: "connect", source: Box::new(other) },

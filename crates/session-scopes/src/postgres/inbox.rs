@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::claims::{lock, put};
+use super::connection::Object;
 use super::parts::{Columns, PartRow};
 use super::rows::PostgresSessionRow;
 use super::statements::{
@@ -44,11 +44,15 @@ impl WaitingInputs {
         }
         let wanted: Vec<i64> = positions.iter().map(|position| to_db(*position)).collect();
         let given: SqlParameters<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str(), &wanted];
-        let rows = query(connection, LOOK_AT_INBOX, given).await?;
+        Ok(WaitingInputs::of(&query(connection, LOOK_AT_INBOX, given).await?))
+    }
+
+    /// The entries in these rows. The session's row must be locked.
+    pub(super) fn of(rows: &[impl Columns]) -> Self {
         // NOTE: each row has the newest entry that stays, since taking the newest one needs to know the next.
         let newest_left = rows.first().map(|row| from_db(row.get(7)));
         let rows = rows.iter().map(|row| (from_db(row.get(0)), input_row(row))).collect();
-        Ok(WaitingInputs { rows, newest_left })
+        WaitingInputs { rows, newest_left }
     }
 
     /// The entries that an append takes, all of which have to wait, each given once.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use tokio_postgres::{GenericClient, Row};
 
+use super::connection::Object;
 use super::error::failed;
 use super::pooler::typed;
 use super::rows::{PostgresHistory, PostgresSessionRow};

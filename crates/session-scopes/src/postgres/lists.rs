@@ -1,7 +1,6 @@
 //! Lists across users.
 
-use deadpool_postgres::Object;
-
+use super::connection::Object;
 use super::statements::{LIST_UNATTENDED, LIST_USERS};
 use super::transaction::{SqlParameters, query};
 use crate::error::SessionError;

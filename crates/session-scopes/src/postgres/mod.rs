@@ -3,12 +3,14 @@
 //! An operation takes a connection from a pool and two or three round trips; an event without writes takes one. Handlers
 //! run here, on a worker thread of the runtime and while their values are locked: they must not block.
 
+mod append;
 mod at_once;
 mod at_version;
 mod branches;
 mod budgets;
 mod change_statements;
 mod claims;
+mod connection;
 mod error;
 mod inbox;
 mod list_entry;
@@ -31,13 +33,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
-};
-use tokio::time::timeout;
+use deadpool::Runtime;
+use deadpool::managed::Timeouts;
 use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use self::connection::{ConnectionManager, Object, Pool};
 use self::error::{failed, no_connection};
 use self::notices::PostgresNotifier;
 use self::rows::StoreCache;
@@ -57,11 +58,8 @@ use crate::store::{
     WatchStore, WriteScope, first_events,
 };
 
-/// A connection that was idle for longer than this is tested before use.
-const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(5);
-
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
-/// before it has answered: so this is no less than [`TRUSTED_IDLE_TIME`].
+/// before it has answered: so this is no less than [`TRUSTED_IDLE_TIME`](connection::TRUSTED_IDLE_TIME).
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The address of a PostgreSQL database, and the limits of its connections.
@@ -231,59 +229,19 @@ impl PostgresOptions {
         connections: usize,
         is_pooled: bool,
     ) -> Result<Pool, SessionError> {
-        // NOTE: the pool tests nothing; the hook below tests only connections that were idle for long, which saves a round
-        // trip for each operation.
-        let manager =
-            Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let settings: Arc<str> = self.limits.statements().into();
-        let answer_timeout = self.timeout;
-        let prepare = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, _| {
-            let settings = Arc::clone(&settings);
-            Box::pin(answered(answer_timeout, async move {
-                if is_pooled {
-                    return Ok(());
-                }
-                connection.batch_execute(&settings).await?;
-                // NOTE: all at once: a statement prepared later would be overtaken by the `COMMIT` that is sent behind it.
-                for sql in statements::all() {
-                    connection.prepare_cached(sql.text()).await?;
-                }
-                Ok(())
-            }))
-        });
-        let recycle = Hook::async_fn(move |connection: &mut deadpool_postgres::ClientWrapper, metrics| {
-            let is_trusted = metrics.last_used() <= TRUSTED_IDLE_TIME;
-            Box::pin(answered(answer_timeout, async move {
-                if !is_trusted {
-                    connection.simple_query("").await?;
-                }
-                Ok(())
-            }))
-        });
+        let settings = (!is_pooled).then(|| self.limits.statements().into());
+        let manager = ConnectionManager::new(config, tls, settings);
         let timeouts =
             Timeouts { wait: Some(self.timeout), create: Some(self.timeout), recycle: Some(self.timeout) };
         Pool::builder(manager)
             .max_size(connections)
             .runtime(Runtime::Tokio1)
             .timeouts(timeouts)
-            .post_create(prepare)
-            .pre_recycle(recycle)
             .build()
             .map_err(|error| SessionError::Store {
                 what: "create a connection pool",
                 source: Box::new(error),
             })
-    }
-}
-
-/// Tests a connection before use. The pool does not limit this wait.
-async fn answered(
-    answer_timeout: Duration,
-    answers: impl Future<Output = Result<(), tokio_postgres::Error>>,
-) -> Result<(), HookError> {
-    match timeout(answer_timeout, answers).await {
-        Ok(answer) => answer.map_err(HookError::Backend),
-        Err(_) => Err(HookError::message("the server does not answer")),
     }
 }
 
@@ -428,7 +386,7 @@ impl SessionStore for PostgresStore {
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let connection = self.connection().await?;
         let receipt =
-            self.with_timeout(Box::pin(write::append(connection, &self.0.cache, &request, &body))).await?;
+            self.with_timeout(Box::pin(append::append(connection, &self.0.cache, &request, &body))).await?;
         self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }

@@ -8,12 +8,12 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use tokio::sync::oneshot;
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::connection::Pool;
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::store::{NoticeSubscribers, StoreNotice, StoreNotices};

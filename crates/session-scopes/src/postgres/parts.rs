@@ -44,10 +44,12 @@ pub(super) enum Part {
     Shared = 11,
     /// `key, place, version, checksum, item, owner`.
     SharedItems = 12,
-    /// `version, is_same`.
+    /// `version`, and 1 if it is the same event.
     Repeated = 13,
     /// `position, checksum, key, digest, kind, body, at`, and the newest position that is left.
     Waiting = 14,
+    /// `number, version, work, seal` of the session's row in the snapshot of the statement.
+    Seen = 15,
 }
 
 impl Part {
@@ -67,6 +69,7 @@ impl Part {
             Part::SharedItems => &[14, 1, 2, 3, 15, 16],
             Part::Repeated => &[1, 2],
             Part::Waiting => &[1, 2, 14, 18, 15, 16, 3, 4],
+            Part::Seen => &[1, 2, 3, 18],
         }
     }
 }

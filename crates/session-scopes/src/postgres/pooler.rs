@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use deadpool_postgres::Object;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -65,11 +64,6 @@ async fn process(client: &Client, before: &str) -> Result<Option<String>, Sessio
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,
     }))
-}
-
-/// Whether this connection goes through a pooler. Without one, all statements are prepared in each connection.
-pub(super) fn is_pooled(connection: &Object) -> bool {
-    connection.statement_cache.size() == 0
 }
 
 /// Values with their types, which a statement without a name does not know.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use deadpool_postgres::Object;
 use futures_util::future::try_join_all;
 use tokio::try_join;
 use tokio_postgres::Row;
@@ -11,6 +10,7 @@ use tokio_postgres::Row;
 use super::at_once;
 use super::at_version::past_rows;
 use super::branches;
+use super::connection::Object;
 use super::inbox;
 use super::parts::{Columns, Part, rows_of};
 use super::rows::{
@@ -659,7 +659,7 @@ async fn within(
 ) -> Result<Session, SessionError> {
     match at_once::session(connection, cache, request).await? {
         Some(found) => Ok(found),
-        None => session(connection, cache, request).await,
+        None => Box::pin(session(connection, cache, request)).await,
     }
 }
 

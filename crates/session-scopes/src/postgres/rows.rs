@@ -1,15 +1,15 @@
 //! Parses the server's rows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use deadpool_postgres::Object;
 use serde_json::Value;
 use stepfold_state_core::List;
 use stepfold_state_core::state::StoredValue;
 
+use super::connection::Object;
 use super::parts::Columns;
 use super::statements::{ADD_SCHEMA, FIND_SCHEMA, READ_SCHEMA};
 use super::sums;
@@ -99,6 +99,28 @@ pub(super) struct RecordCache(Mutex<CacheGenerations>);
 pub(super) struct CachedRecord {
     pub(super) record: SessionRecord,
     pub(super) work: WorkState,
+    /// The rows of some keys; `None` for a key without one.
+    heads: KnownHeads,
+}
+
+/// The rows of keys of a session that this process has written.
+type KnownHeads = Arc<BTreeMap<String, Option<HeadRow>>>;
+
+/// The most keys of a session whose rows are cached.
+const MAX_CACHED_KEYS: usize = 16;
+
+/// The longest text that is cached with its row, in bytes.
+const MAX_CACHED_TEXT: usize = 256;
+
+impl CachedRecord {
+    /// The rows of these keys, those that have one; `None` if one is unknown.
+    pub(super) fn heads(&self, keys: &[String]) -> Option<Vec<HeadRow>> {
+        let mut heads = Vec::with_capacity(keys.len());
+        for key in keys {
+            heads.extend(self.heads.get(key)?.clone());
+        }
+        Some(heads)
+    }
 }
 
 /// Two generations of entries: the older one is dropped when the newer one is full.
@@ -132,12 +154,52 @@ impl RecordCache {
         if known.newer.get(key).is_some_and(is_newer) {
             return;
         }
+        let heads = known.heads_of(key, &record);
+        known.insert(key, CachedRecord { record, work, heads });
+    }
+
+    /// Sets the data of a session after an event that this process has added to it, with the rows of the written keys.
+    pub(super) fn advance(
+        &self,
+        key: &SessionKey,
+        before: &SessionRecord,
+        (record, work): (SessionRecord, WorkState),
+        written: Vec<(String, Option<HeadRow>)>,
+    ) {
+        let mut known = self.locked();
+        let mut heads = known.heads_of(key, before);
+        if !written.is_empty() {
+            let heads = Arc::make_mut(&mut heads);
+            for (key, head) in written {
+                // NOTE: a key that is not cached any more must not keep its earlier row.
+                heads.remove(&key);
+                if heads.len() < MAX_CACHED_KEYS && head.as_ref().is_none_or(HeadRow::is_small) {
+                    heads.insert(key, head);
+                }
+            }
+        }
+        known.insert(key, CachedRecord { record, work, heads });
+    }
+}
+
+impl CacheGenerations {
+    /// The cached rows of a session, if it is as it was when they were.
+    fn heads_of(&self, key: &SessionKey, record: &SessionRecord) -> KnownHeads {
+        let is_same = |known: &&CachedRecord| {
+            let CachedRecord { record: known, .. } = known;
+            known.number == record.number && known.version == record.version && known.state == record.state
+        };
+        let known = self.newer.get(key).or_else(|| self.older.get(key)).filter(is_same);
+        known.map(|known| Arc::clone(&known.heads)).unwrap_or_default()
+    }
+
+    fn insert(&mut self, key: &SessionKey, record: CachedRecord) {
         // NOTE: two generations bound the cache without a list of uses: a session that is in use is copied into the newer
         // one.
-        if known.newer.len() >= GENERATION && !known.newer.contains_key(key) {
-            known.older = mem::take(&mut known.newer);
+        if self.newer.len() >= GENERATION && !self.newer.contains_key(key) {
+            self.older = mem::take(&mut self.newer);
         }
-        known.newer.insert(key.clone(), CachedRecord { record, work });
+        self.newer.insert(key.clone(), record);
     }
 }
 
@@ -368,6 +430,7 @@ pub(super) fn events(
 
 /// The row of a value: `key, schema, value, generation, start, length, items, version, checksum`, and if it is a shared
 /// one `changed`.
+#[derive(Clone)]
 pub(super) struct HeadRow {
     pub(super) key: String,
     pub(super) schema: i64,
@@ -390,6 +453,30 @@ pub(super) enum RowOwner {
 }
 
 impl HeadRow {
+    /// The row of a session's value as it was written, at a version and with a checksum.
+    pub(super) fn written(
+        key: &str,
+        schema: i64,
+        head: ValueHead,
+        items: i64,
+        (version, checksum): (i64, i64),
+    ) -> Self {
+        HeadRow { key: key.to_owned(), schema, head, items, version, changed: 0, checksum, found: checksum }
+    }
+
+    /// Whether it is small enough to be cached.
+    fn is_small(&self) -> bool {
+        match &self.head {
+            ValueHead::List(_) => true,
+            ValueHead::Json(value) => match value {
+                Value::Null | Value::Bool(_) | Value::Number(_) => true,
+                Value::String(text) => text.len() <= MAX_CACHED_TEXT,
+                Value::Array(items) => items.is_empty(),
+                Value::Object(fields) => fields.is_empty(),
+            },
+        }
+    }
+
     pub(super) fn read(row: &impl Columns, of: RowOwner) -> Result<Self, SessionError> {
         let (key, schema, version): (&str, i64, i64) = (row.get(0), row.get(1), row.get(7));
         let value: Option<&str> = row.get(2);

@@ -1,15 +1,10 @@
-//! Every statement, so that all of them can be prepared before the first one runs.
+//! Every statement.
 
-use crate::rows::budgets::{self, BudgetSql};
+use crate::rows::budgets::BudgetSql;
 
-/// A statement of the list below, or of the one that both databases share.
+/// A statement of the list below, or of the one that both databases share; its text tells it from others.
 #[derive(Clone, Copy)]
 pub(super) struct SqlStatement(&'static str);
-
-/// All statements, with those that both databases share.
-pub(super) fn all() -> impl Iterator<Item = SqlStatement> {
-    OWN.iter().copied().chain(budgets::ALL.iter().copied().map(SqlStatement::of_budgets))
-}
 
 impl SqlStatement {
     pub(super) const fn of_budgets(sql: BudgetSql) -> Self {
@@ -24,7 +19,6 @@ impl SqlStatement {
 macro_rules! statements {
     ($($name:ident = $text:expr;)*) => {
         $(pub(super) const $name: SqlStatement = SqlStatement($text);)*
-        const OWN: &[SqlStatement] = &[$($name),*];
     };
 }
 
@@ -229,20 +223,51 @@ macro_rules! no {
     };
 }
 
+/// The part of the sessions `s`.
+macro_rules! session_part {
+    () => {
+        concat!(
+            "SELECT 1, number, version, oldest, created, updated, parent_version, claims, claim_expires, inbox, now, ",
+            "inbox_last, waiting, work, parent_id, id, life, claim_owner, seal FROM s "
+        )
+    };
+}
+
+/// The part of the shared scopes of app $1 and owner $2.
+macro_rules! scopes_part {
+    () => {
+        concat!(
+            "UNION ALL SELECT 4, scope, version, known",
+            no!(10),
+            ", owner",
+            no!(3),
+            ", seal FROM stepfold_scopes WHERE app = $1 AND owner IN ('', $2) "
+        )
+    };
+}
+
 /// The parts of a session that each read has, given its rows `s`: the session, its history, and its shared scopes of app
 /// $1 and owner $2.
 macro_rules! common_parts {
     () => {
         concat!(
-            "SELECT 1, number, version, oldest, created, updated, parent_version, claims, claim_expires, inbox, now, ",
-            "inbox_last, waiting, work, parent_id, id, life, claim_owner, seal FROM s ",
+            session_part!(),
             "UNION ALL SELECT 2, stream, after, upto, number",
-            no!(9), no!(4), no!(1), " FROM l ",
+            no!(9),
+            no!(4),
+            no!(1),
+            " FROM l ",
             "UNION ALL SELECT 3, stream, version, target, previous, visible, checksum, number",
-            no!(6), no!(4), no!(1), " FROM w ",
-            "UNION ALL SELECT 4, scope, version, known", no!(10), ", owner", no!(3),
-            ", seal FROM stepfold_scopes WHERE app = $1 AND owner IN ('', $2) ",
-            "UNION ALL SELECT 5, version, at, stream, number", no!(9), ", id, body", no!(2), ", seal FROM e "
+            no!(6),
+            no!(4),
+            no!(1),
+            " FROM w ",
+            scopes_part!(),
+            "UNION ALL SELECT 5, version, at, stream, number",
+            no!(9),
+            ", id, body",
+            no!(2),
+            ", seal FROM e "
         )
     };
 }
@@ -327,6 +352,35 @@ macro_rules! value_parts {
     };
 }
 
+/// What an event writes besides the row of its session, given that as `moved`, which is empty if nothing may be written:
+/// the event, the values that were before, the values and items that are now, and tags.
+macro_rules! event_parts {
+    () => {
+        concat!(
+            "added AS (INSERT INTO stepfold_events (stream, version, id, at, body, seal) ",
+            "SELECT number, $2, $5, $3, $6, $7 FROM moved), ",
+            // NOTE: all parts see the values as they were before the statement.
+            "past AS (INSERT INTO stepfold_past (stream, until, key, ", cell!(), ") SELECT stream, $2, key, ", cell!(),
+            " FROM stepfold_cells WHERE stream = (SELECT number FROM moved) AND key = ANY($10::text[])), ",
+            "gone AS (DELETE FROM stepfold_cells WHERE stream = (SELECT number FROM moved) AND key = ANY($11::text[])), ",
+            "put AS (INSERT INTO stepfold_cells (stream, key, ", cell!(), ") ",
+            "SELECT (SELECT number FROM moved), n.key, $12::bigint, n.value, n.generation, n.start, n.length, n.items, ",
+            "$2, n.checksum FROM UNNEST($13::text[], $14::text[], $15::bigint[], $16::bigint[], $17::bigint[], ",
+            "$18::bigint[], $19::bigint[]) AS n(key, value, generation, start, length, items, checksum) ",
+            "WHERE EXISTS (SELECT 1 FROM moved) ",
+            "ON CONFLICT (stream, key) DO UPDATE SET version = EXCLUDED.version, schema = EXCLUDED.schema, ",
+            "value = EXCLUDED.value, generation = EXCLUDED.generation, start = EXCLUDED.start, ",
+            "length = EXCLUDED.length, items = EXCLUDED.items, checksum = EXCLUDED.checksum), ",
+            "listed AS (INSERT INTO stepfold_items (stream, key, generation, version, place, items, checksum) ",
+            "SELECT (SELECT number FROM moved), n.key, n.generation, $2, n.place, n.items, n.checksum ",
+            "FROM UNNEST($20::text[], $21::bigint[], $22::bigint[], $23::text[], $24::bigint[]) ",
+            "AS n(key, generation, place, items, checksum) WHERE EXISTS (SELECT 1 FROM moved)), ",
+            "tagged AS (INSERT INTO stepfold_tags (stream, version, tag) ",
+            "SELECT number, $2, UNNEST($25::bytea[]) FROM moved) "
+        )
+    };
+}
+
 statements! {
     // NOTE: searched by a digest, since an index over the texts would reject long ones. Without a unique index two workers
     // may add the same text; `FIND_SCHEMA` takes the lowest number.
@@ -363,7 +417,7 @@ statements! {
             JOIN stepfold_sessions ON app = $1 AND owner = $2 AND id = n.wanted"),
         "a AS (SELECT e.stream, e.version, e.id, e.at, e.seal, e.number, e.place, ",
         "CASE WHEN e.version <= e.oldest + $4::bigint OR e.version > e.newest - $5::bigint THEN e.body END AS body ",
-        "FROM (SELECT e.*, s.number, s.place, s.oldest, s.version AS newest FROM s JOIN l ON l.number = s.number ",
+        "FROM (SELECT e.*, s.number, s.place, s.oldest, s.version AS newest FROM s JOIN stepfold_lineage l ON l.number = s.number ",
         "CROSS JOIN LATERAL (VALUES (s.oldest, LEAST(s.oldest + $4::bigint, s.version - $5::bigint - 1)), ",
         "(GREATEST(s.oldest, s.version - $5::bigint - 1), s.version)) AS r(after, upto) ",
         "JOIN stepfold_events e ON e.stream = l.stream AND e.version > GREATEST(l.after, r.after) ",
@@ -484,6 +538,57 @@ statements! {
         (SELECT version FROM stepfold_scopes WHERE app = $1 AND owner = $2), \
         number, claims, claim_owner, claim_expires, inbox FROM moved");
 
+    // What an append needs to know, with the lock of the session's row: that row, the event with the id $4, the values of
+    // the keys $7, the versions of the shared scopes, and the entries $8 of the inbox; and the row as the rest of the
+    // statement sees it. If that is another one, the statement has waited for the lock, and the rest is outdated.
+    READ_APPEND = concat!(
+        "WITH seen AS MATERIALIZED (SELECT number, version, work, seal FROM stepfold_sessions ",
+        "WHERE app = $1 AND owner = $2 AND id = $3), ",
+        "s AS MATERIALIZED (SELECT number, version, oldest, created, updated, parent_id, parent_version, id, life, claims, ",
+        "claim_owner, claim_expires, inbox, ", now!(), " AS now, seal, inbox_last, waiting, work FROM stepfold_sessions ",
+        "WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE) ",
+        session_part!(), scopes_part!(),
+        "UNION ALL SELECT 9, schema, generation, start, length, items, version, checksum", no!(6),
+        ", key, value", no!(3), " FROM stepfold_cells WHERE key = ANY($7::text[]) AND stream = (SELECT number FROM seen) ",
+        "UNION ALL SELECT 13, version, (body = $5 AND at = $6)::integer", no!(11), no!(4), no!(1),
+        " FROM stepfold_events WHERE stream = (SELECT number FROM seen) AND id = $4 ",
+        "UNION ALL SELECT 14, position, checksum, at, (SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox ",
+        "WHERE position <> ALL($8::bigint[]) AND number = (SELECT number FROM seen))", no!(9),
+        ", key, kind, body", no!(1), ", digest FROM stepfold_inbox ",
+        "WHERE position = ANY($8::bigint[]) AND number = (SELECT number FROM seen) ",
+        "UNION ALL SELECT 15, number, version, work", no!(10), no!(4), ", seal FROM seen"
+    );
+    // An event, by the holder of the lock of the session's row; with $26 also what claim and inbox are then.
+    ADD_LOCKED = concat!(
+        "WITH moved AS (UPDATE stepfold_sessions SET version = $2, updated = $3, seal = $4, unfinished = $8, ",
+        searched!("$9"), ", claims = CASE WHEN $26::boolean THEN $27::bigint ELSE claims END, ",
+        "claim_owner = CASE WHEN $26 THEN $28::text ELSE claim_owner END, ",
+        "claim_expires = CASE WHEN $26 THEN $29::bigint ELSE claim_expires END, ",
+        "inbox = CASE WHEN $26 THEN $30::bigint ELSE inbox END, ",
+        "inbox_last = CASE WHEN $26 THEN $31::bigint ELSE inbox_last END, ",
+        "waiting = CASE WHEN $26 THEN $32::bigint ELSE waiting END, ",
+        "work = CASE WHEN $26 THEN $33::bigint ELSE work END WHERE number = $1 RETURNING number), ",
+        event_parts!(), "SELECT number FROM moved"
+    );
+    // An event in one statement, of a session whose row has the seal $28. No row: something is not as expected, look closer.
+    // With $29 it is written under the claim of this token: held for $30, as long as not half of that is gone; or released,
+    // which makes of the checksum $32 of claim and inbox $33.
+    ADD_KNOWN = concat!(
+        "WITH moved AS (UPDATE stepfold_sessions SET version = $2::bigint, updated = $3, seal = $4, unfinished = $8, ",
+        searched!("$9"), ", claim_owner = CASE WHEN $33::bigint IS NULL THEN claim_owner END, ",
+        "claim_expires = CASE WHEN $33::bigint IS NULL THEN claim_expires END, work = COALESCE($33::bigint, work) ",
+        "WHERE number = $1 AND version = $2::bigint - 1 AND seal = $28 ",
+        "AND ($29::bigint IS NULL OR claim_owner IS NOT NULL AND number * $31::bigint + claims = $29::bigint) ",
+        "AND ($30::bigint IS NULL OR claim_expires >= ", now!(), " + $30::bigint / 2) ",
+        "AND ($33::bigint IS NULL OR work = $32::bigint) ",
+        "AND NOT EXISTS (SELECT 1 FROM stepfold_events e WHERE e.stream = number AND e.id = $5) ",
+        "RETURNING number, version, claims, claim_owner, claim_expires, inbox), ",
+        event_parts!(),
+        "SELECT version, (SELECT version FROM stepfold_scopes WHERE app = $26 AND owner = ''), ",
+        "(SELECT version FROM stepfold_scopes WHERE app = $26 AND owner = $27), ",
+        "number, claims, claim_owner, claim_expires, inbox FROM moved"
+    );
+
     PUT_WORK = "UPDATE stepfold_sessions SET claims = $2, claim_owner = $3, claim_expires = $4, inbox = $5, \
         inbox_last = $6, waiting = $7, work = $8 WHERE number = $1";
     // NOTE: the checksum of a claim is computed by the worker, so a heartbeat is two statements: one reads and locks, this
@@ -558,11 +663,6 @@ statements! {
         "WHERE s.key = ANY($4::text[]) AND s.stream = ", number!(), " ORDER BY i.version, i.place"
     );
     CELL_SUMS = "SELECT key, version, checksum FROM stepfold_cells WHERE stream = $1";
-    KEEP_PAST = concat!(
-        "INSERT INTO stepfold_past (stream, until, key, ", cell!(), ") SELECT stream, $2, key, ", cell!(),
-        " FROM stepfold_cells WHERE stream = $1 AND key = ANY($3::text[])"
-    );
-    DELETE_CELLS = "DELETE FROM stepfold_cells WHERE stream = $1 AND key = ANY($2::text[])";
     PUT_CELLS = concat!(
         "INSERT INTO stepfold_cells (stream, key, ", cell!(), ") ",
         "SELECT $1, n.key, $3, n.value, n.generation, n.start, n.length, n.items, $2, n.checksum ",

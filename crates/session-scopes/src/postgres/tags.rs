@@ -3,20 +3,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::connection::Object;
 use super::error::failed;
 use super::pooler;
 use super::rows::{PostgresHistory, PostgresSessionRow};
 use super::statements::{ADD_TAGS, FIND_TAGGED, READ_LINEAGE, READ_REWINDS, READ_SESSION, READ_TAGS};
-use super::transaction::{
-    PooledTransaction, SentStatement, SqlParameters, begin_reading, commit, execute, query, with_timeout,
-};
+use super::transaction::{PooledTransaction, SqlParameters, begin_reading, commit, query, with_timeout};
 use crate::error::SessionError;
-use crate::event::{Event, MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
+use crate::event::{MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::SessionRecord;
 use crate::store::FindTagged;
@@ -24,19 +22,6 @@ use crate::time::Timestamp;
 
 /// The number of events per query.
 const PAGE: i64 = 500;
-
-/// The statement that adds the tags of an event, the newest one of a session, if it has any.
-pub(super) fn add<'a>(
-    connection: &'a Object,
-    after: &SessionRecord,
-    event: &Event,
-) -> Option<SentStatement<'a>> {
-    let tags: Vec<Vec<u8>> = event.tag_digests().into_iter().map(Vec::from).collect();
-    let (stream, version) = (after.number, to_db(after.version));
-    (!tags.is_empty()).then(|| -> SentStatement<'a> {
-        Box::pin(async move { execute(connection, ADD_TAGS, &[&stream, &version, &tags]).await })
-    })
-}
 
 /// Adds the tags of all events, which were stored before the index existed; in pages, each with its own timeout.
 pub(super) async fn add_all(

@@ -1,9 +1,9 @@
 //! Statements that travel together.
 //!
 //! The driver sends a statement when its future is first polled and does not wait for the previous one. So
-//! statements that are polled in order, including `BEGIN` and `COMMIT`, share one round trip. They must be
-//! prepared: preparing is a separate round trip, which later statements would overtake. Hence a [`SqlStatement`] can
-//! only come from the list in `statements`, which is prepared completely when a connection is created.
+//! statements that are polled in order, including `BEGIN` and `COMMIT`, share one round trip. A statement that the
+//! connection has not prepared is sent as a text: preparing it first would take a round trip, in which later statements
+//! would overtake it.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::connection::Object;
 use super::error::failed;
 use super::pooler;
 use super::statements::SqlStatement;
@@ -176,11 +176,10 @@ pub(super) async fn query(
     given: SqlParameters<'_>,
 ) -> Result<Vec<Row>, SessionError> {
     let failed = failed("read or write");
-    if pooler::is_pooled(connection) {
-        return connection.query_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
+    match connection.prepared(sql) {
+        Some(statement) => connection.query(&statement, given).await.map_err(failed),
+        None => connection.query_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed),
     }
-    let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
-    connection.query(&statement, given).await.map_err(failed)
 }
 
 /// Runs a statement for the number of rows that it changed.
@@ -190,11 +189,10 @@ pub(super) async fn execute(
     given: SqlParameters<'_>,
 ) -> Result<u64, SessionError> {
     let failed = failed("write");
-    if pooler::is_pooled(connection) {
-        return connection.execute_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed);
+    match connection.prepared(sql) {
+        Some(statement) => connection.execute(&statement, given).await.map_err(failed),
+        None => connection.execute_typed(sql.text(), &pooler::typed(given)?).await.map_err(failed),
     }
-    let statement = connection.prepare_cached(sql.text()).await.map_err(failed)?;
-    connection.execute(&statement, given).await.map_err(failed)
 }
 
 /// A statement that is on its way.

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use tokio::try_join;
 use tokio_postgres::Row;
 
 use super::branches;
+use super::connection::Object;
 use super::inbox;
 use super::list_entry;
 use super::read::{ValueRows, sum};

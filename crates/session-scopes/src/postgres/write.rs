@@ -3,33 +3,32 @@
 
 use std::sync::Arc;
 
-use deadpool_postgres::Object;
 use stepfold_state_core::state::{Delta, Write};
 use tokio::try_join;
 use tokio_postgres::Row;
 
+use super::append::append_inside;
 use super::branches;
-use super::budgets;
-use super::change_statements::{ItemSource, keys, plan, scope_changes, session_changes};
-use super::claims::{self, PlainClaim};
+use super::change_statements::{ItemSource, SessionWrite, keys, plan, scope_changes};
+use super::claims;
+use super::connection::Object;
 use super::inbox::WaitingInputs;
 use super::list_entry::update_entry;
 use super::read;
 use super::rows::{
-    CachedRecord, PostgresHistory, PostgresSchemas, PostgresSessionRow, RecordCache, StatesByVersion,
-    StoreCache, cells_at, digest_at, fence, rewind_row, scope_row, scopes as scopes_of,
+    PostgresHistory, PostgresSchemas, PostgresSessionRow, StatesByVersion, StoreCache, cells_at, digest_at,
+    rewind_row, scope_row, scopes as scopes_of,
 };
 use super::statements::{
-    ADD_EVENT, ADD_KEY, ADD_LINEAGE, ADD_REWIND, ADD_SCOPE, ADD_SESSION, APPEND_PLAIN, CELL_KEYS, CELL_SUMS,
+    ADD_EVENT, ADD_KEY, ADD_LINEAGE, ADD_REWIND, ADD_SCOPE, ADD_SESSION, CELL_KEYS, CELL_SUMS,
     DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_KEYS,
-    DELETE_LINEAGE, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_CELLS, FIND_KEY, FIND_SHARED,
-    FIRST_SINCE, FORGET_KEYS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION,
-    LOCK_TENANT, MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PAST_SUMS, PUT_SEALS, READ_LINEAGE,
-    READ_REWINDS, READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS,
-    SWEEP_ITEMS, SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS, SWEEP_TAGS,
+    DELETE_LINEAGE, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_KEY, FIND_SHARED, FIRST_SINCE,
+    FORGET_KEYS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION, LOCK_TENANT,
+    MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PAST_SUMS, PUT_SEALS, READ_LINEAGE, READ_REWINDS,
+    READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS,
+    SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS, SWEEP_TAGS,
 };
 use super::sums;
-use super::tags;
 use super::transaction::{
     IdleTimeout, PooledTransaction, SentStatement, SqlParameters, begin, commit, execute, in_order,
     in_transaction, query,
@@ -49,9 +48,9 @@ use crate::schema::SessionSchema;
 use crate::scope::{ByScope, ScopeVersions, by_scope};
 use crate::session::{RewindMark, ScopeValues, Session};
 use crate::store::{
-    AppendClaim, AppendEvent, ClaimFence, CreateSession, DeleteSession, Deleted, EventRange, Expected,
-    ForkSession, GetSession, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound,
-    RewindSession, WriteOrigin, WriteScope,
+    AppendClaim, AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession,
+    GetSession, LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession,
+    WriteOrigin, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -61,13 +60,13 @@ fn owner(user: Option<&UserId>) -> &str {
 }
 
 /// A scope that is locked, and the rows of the keys that are written.
-struct LockedScope {
-    row: ScopeRow,
+pub(super) struct LockedScope {
+    pub(super) row: ScopeRow,
     rows: Vec<Row>,
 }
 
 /// Locks a scope and reads the rows of these keys. Nothing, if no key is written.
-async fn lock_scope(
+pub(super) async fn lock_scope(
     connection: &Object,
     app: &AppId,
     user: Option<&UserId>,
@@ -102,7 +101,7 @@ async fn lock_keys(
 }
 
 /// The statements that fold writes into a locked scope.
-async fn plan_scope<'a>(
+pub(super) async fn plan_scope<'a>(
     connection: &'a Object,
     schemas: &PostgresSchemas,
     planner: &ChangePlanner<'_>,
@@ -118,33 +117,8 @@ async fn plan_scope<'a>(
     scope_changes(connection, changes, locked.row, schema).await
 }
 
-pub(super) async fn append(
-    connection: Object,
-    cache: &StoreCache,
-    request: &AppendEvent,
-    body: &str,
-) -> Result<Receipt, SessionError> {
-    if request.event.actions.delta.is_empty()
-        && request.settled.is_empty()
-        && request.event.effective_tags().is_empty()
-        && let Some(receipt) = append_plain(&connection, &cache.records, request, body).await?
-    {
-        return Ok(receipt);
-    }
-    let schema = cache.schemas.number(&connection, request.schema.text()).await?;
-    in_transaction!(connection, idle_of(cache, request.claim.as_ref()), |inside| Box::pin(append_inside(
-        inside,
-        cache,
-        schema,
-        request,
-        body,
-        ScopeWriteMode::All
-    ))
-    .await)
-}
-
 /// The timeout settings of the transaction of a write, given the claim in its request.
-fn idle_of(cache: &StoreCache, claim: Option<&AppendClaim>) -> String {
+pub(super) fn idle_of(cache: &StoreCache, claim: Option<&AppendClaim>) -> String {
     cache.idle.limit(match claim {
         Some(AppendClaim::Take { duration, .. } | AppendClaim::Hold { duration, .. }) => Some(*duration),
         Some(AppendClaim::Release { .. } | AppendClaim::Once { .. }) | None => None,
@@ -152,138 +126,15 @@ fn idle_of(cache: &StoreCache, claim: Option<&AppendClaim>) -> String {
 }
 
 /// A session after one event more, and the seal of the event's row.
-fn after_event(record: &SessionRecord, event: &Event, body: &str, cells: i64) -> (SessionRecord, EventSeal) {
+pub(super) fn after_event(
+    record: &SessionRecord,
+    event: &Event,
+    body: &str,
+    cells: i64,
+) -> (SessionRecord, EventSeal) {
     let seal = record.seal_after(event, body, cells);
     let (version, state) = (record.version + 1, seal.state);
     (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
-}
-
-/// Commits an event without writes in one round trip; `None` if something is unexpected. The digest of the
-/// event is computed here: so the cached data of the session must be current.
-async fn append_plain(
-    connection: &Object,
-    records: &RecordCache,
-    request: &AppendEvent,
-    body: &str,
-) -> Result<Option<Receipt>, SessionError> {
-    let AppendEvent { key, expected, event, .. } = request;
-    let Some(CachedRecord { record: before, work }) = records.last(key) else { return Ok(None) };
-    let Some(claim) = PlainClaim::of(request.into(), before.number, work) else { return Ok(None) };
-    let PlainClaim { token, duration, released, work } = claim;
-    // NOTE: the cached version may be outdated; the transaction decides, and returns the real conflict.
-    if expected.check(key, before.version).is_err() {
-        return Ok(None);
-    }
-    let (after, event_seal) = after_event(&before, event, body, 0);
-    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(ClaimFence::TOKENS));
-    let (version, event_seal) = (to_db(before.version), event_seal.to_bytes());
-    let [seal_before, seal_after] = [&before, &after].map(|record| record.seal(key).to_bytes());
-    let given: SqlParameters<'_> = &[
-        &app,
-        &user,
-        &id,
-        &version,
-        &event_id,
-        &at,
-        &body,
-        &token,
-        &duration,
-        &tokens,
-        &seal_before,
-        &seal_after,
-        &event_seal,
-        &released.map(|(before, _)| before),
-        &released.map(|(_, after)| after),
-        &event.is_unfinished(),
-        &event.searched(),
-    ];
-    match query(connection, APPEND_PLAIN, given).await {
-        Ok(rows) => {
-            let receipt = rows.first().map(|row| plain_receipt(row, request)).transpose()?;
-            if receipt.is_some() {
-                records.set(key, after, work);
-            }
-            Ok(receipt)
-        }
-        // NOTE: the same event was committed while this statement waited for the row; the slow path returns its receipt.
-        Err(error) if is_unique_violation(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn plain_receipt(row: &Row, request: &AppendEvent) -> Result<Receipt, SessionError> {
-    let count = |column| row.get::<_, Option<i64>>(column).map_or(0, from_db);
-    let scopes = ScopeVersions { app: count(1), user: count(2) };
-    let fence = fence(row, 3)?;
-    Ok(Receipt {
-        claim: fence.claim_of_requester(request.claim.as_ref()),
-        inbox: count(7),
-        ..Receipt::new(request.event.id.clone(), from_db(row.get(0))).with_scopes(scopes)
-    })
-}
-
-fn is_unique_violation(error: &SessionError) -> bool {
-    let SessionError::Store { source, .. } = error else { return false };
-    let code = source.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code);
-    code == Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION)
-}
-
-async fn append_inside(
-    connection: &Object,
-    cache: &StoreCache,
-    schema: i64,
-    request: &AppendEvent,
-    body: &str,
-    shares: ScopeWriteMode,
-) -> Result<Receipt, SessionError> {
-    let AppendEvent { key, expected, event, schema: opened, .. } = request;
-    let mut split = by_scope(&event.actions.delta);
-    if shares == ScopeWriteMode::Nothing {
-        (split.app, split.user) = (Vec::new(), Vec::new());
-    }
-    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let (session_keys, at) = (keys(&split.session), event.at.as_micros());
-    let (row, repeated, cells, scopes, waiting, app_rows, user_rows) = try_join!(biased;
-        async { query(connection, LOCK_SESSION, &[&app, &user, &id]).await },
-        async { query(connection, REPEATED, &[&app, &user, &id, &event.id.as_str(), &body, &at]).await },
-        async { query(connection, FIND_CELLS, &[&app, &user, &id, &session_keys]).await },
-        async { query(connection, READ_SCOPES, &[&app, &user]).await },
-        WaitingInputs::find(connection, key, &request.taken),
-        lock_scope(connection, &key.app, None, &split.app),
-        lock_scope(connection, &key.app, Some(&key.user), &split.user),
-    )?;
-    let row = PostgresSessionRow::of(&row, key)?;
-    let mut scopes = scopes_of(&scopes, &key.app, &key.user)?.versions();
-    if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
-        return Ok(claims::repeated(&row, request.into(), receipt));
-    }
-    let update = claims::check(&row, request.into(), waiting)?;
-    // NOTE: the locked row is newer than the one read above: another worker may have written while this one waited for the
-    // lock.
-    for (version, locked) in [(&mut scopes.app, &app_rows), (&mut scopes.user, &user_rows)] {
-        *version = locked.as_ref().map_or(*version, |locked| locked.row.version + 1);
-    }
-    expected.check(key, row.version)?;
-    let version = row.version + 1;
-    let planner = ChangePlanner { schema: opened, what: WriteOrigin::Event(&event.id), generation: version };
-    let (schemas, source) = (&cache.schemas, ItemSource::Session(key, &row));
-    let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
-    // NOTE: nothing is sent before all statements exist: they go in one round trip, and an error of the planning changes
-    // nothing.
-    let (mut sent, cells) = session_changes(connection, changes, row.number, version, schema);
-    let scope = (&key.app, None);
-    sent.extend(plan_scope(connection, schemas, &planner, app_rows, schema, scope, &split.app).await?);
-    let scope = (&key.app, Some(&key.user));
-    sent.extend(plan_scope(connection, schemas, &planner, user_rows, schema, scope, &split.user).await?);
-    let (after, seal) = after_event(&row, event, body, cells);
-    sent.extend(commit_event(connection, key, &after, seal, event, body));
-    sent.extend(tags::add(connection, &after, event));
-    sent.extend(update.statements(connection));
-    in_order(sent).await?;
-    budgets::settle_all(connection, &request.settled).await?;
-    cache.records.set(key, after, update.work.clone());
-    Ok(update.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
 
 fn first_receipt(
@@ -381,7 +232,7 @@ async fn commit_first(
     let Some(to) = event.actions.rewound_to else {
         let request = AppendEvent::new(key.clone(), Expected::Any, Arc::clone(event), opened);
         let append = append_inside(connection, cache, schema, &request, &body, ScopeWriteMode::Nothing);
-        return Box::pin(append).await.map(drop);
+        return Box::pin(append).await?.send(connection).await.map(drop);
     };
     let Event { id, invocation, author, at, .. } = &**event;
     let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());
@@ -406,9 +257,10 @@ async fn create_inside(
     let empty = SessionRecord::new(number, (0, 0), at, None, &life, (state, genesis), &lineage);
     let planner = ChangePlanner { schema: &opened, what: WriteOrigin::NewSession, generation: 0 };
     let source = ItemSource::Session(&key, &empty);
-    let changes = plan(connection, schemas, &planner, &[], &split.session, source).await?;
-    let (mut sent, cells) = session_changes(connection, changes, number, 0, schema);
-    let record = SessionRecord { state: SealedState { cells, ..state }, ..empty };
+    let changes = plan(connection, schemas, &planner, &[] as &[Row], &split.session, source).await?;
+    let write = SessionWrite::new(changes, number, 0, schema);
+    let record = SessionRecord { state: SealedState { cells: write.sums, ..state }, ..empty };
+    let mut sent = write.statements(connection);
     sent.extend(add_lineage(connection, number, &lineage));
     sent.push(put_seals(connection, &key, &record));
     let ByScope { app: app_writes, user: user_writes, .. } = split;
@@ -551,7 +403,8 @@ async fn fork_inside(
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
-        Box::pin(append_inside(connection, cache, schema, &request, &body, ScopeWriteMode::All)).await?;
+        let append = append_inside(connection, cache, schema, &request, &body, ScopeWriteMode::All);
+        Box::pin(append).await?.send(connection).await?;
     }
     let get = GetSession::new(key).events(EventRange::None).without_state();
     Box::pin(read::session(connection, cache, &get)).await

@@ -133,7 +133,7 @@ async fn outline(
     let session = store.get(get(EventRange::Last(request.newest))).await?;
     let first = match request.first {
         0 => Vec::new(),
-        _ if session.events.first().is_none_or(|event| event.version == session.oldest + 1) => {
+        _ if session.events.first().map_or(session.version, |event| event.version - 1) == session.oldest => {
             session.events.iter().take(request.first).cloned().collect()
         }
         limit => store.get(get(EventRange::Page { after: 0, limit })).await?.events,

@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    DeleteSession, GetSession, IdempotencyKey, MemoryStore, PostgresStore, Scope, ScopeKey, SessionStore,
-    SqliteStore, WriteScope,
+    Author, CommittedEvent, DeleteSession, EventId, EventRange, ForkSession, GetSession, IdempotencyKey,
+    InvocationId, ListForks, MemoryStore, OutlineSessions, PostgresStore, PruneBound, PruneSession,
+    RewindSession, Scope, ScopeKey, Session, SessionStore, SqliteStore, WriteScope,
 };
 use stepfold_state_core::state::Delta;
 
-use crate::scenario::{append, create, get, key, schema, writing};
+use crate::scenario::{append, at, create, get, key, schema, writing};
 use crate::server::server;
 
 /// Runs a law over the three stores.
@@ -26,6 +27,7 @@ macro_rules! over_all_stores {
 }
 
 over_all_stores!(deleted_keys_come_in_order, keys_in_order);
+over_all_stores!(outlines_are_what_single_reads_are, outlines);
 over_all_stores!(erasing_a_scope_is_a_write_of_one_that_was_written, erased_versions);
 over_all_stores!(a_write_that_changes_nothing_is_no_change_of_its_key, no_change);
 
@@ -79,7 +81,7 @@ async fn erased_versions(store: impl SessionStore) {
     assert_eq!(user_version(&store).await, 3);
     append(&store, &key("other"), 1, writing("e2", &[("user:name", json!("Ada"))])).await.unwrap();
     assert_eq!(user_version(&store).await, 4);
-    // Without a session of the user nobody knows a version, and the scope begins again.
+    // Without a session of the user no reader knows a version, and the scope begins again.
     let mut last = DeleteSession::new(key("other"));
     last.user_state = true;
     store.delete(last).await.unwrap();
@@ -118,4 +120,72 @@ async fn no_change(store: impl SessionStore) {
     assert_eq!(changed(&store, ("app:n", json!(0)), 6).await, (1, vec!["app:n".to_owned()]));
     // An event is a change of its session, whatever it writes.
     assert_eq!(changed(&store, ("n", json!(0)), 7).await, (1, vec!["n".to_owned()]));
+}
+
+/// The sessions of an outline, as text: versions, what is visible, events and forks.
+fn outline_text(session: &Session, first: &[CommittedEvent], forks: usize) -> String {
+    let events = |events: &[CommittedEvent]| {
+        let one = |event: &CommittedEvent| format!("{}:{}", event.version, event.event.id);
+        events.iter().map(one).collect::<Vec<_>>().join(" ")
+    };
+    let Session { key, version, oldest, visible, inbox, scopes, life, head, .. } = session;
+    format!(
+        "{key} {version} {oldest} {visible:?} {inbox} {scopes:?} {life} {head:?} [{}] [{}] {forks}",
+        events(&session.events),
+        events(first)
+    )
+}
+
+/// Sessions at a glance are what each is that is read by itself: forks, rewound and pruned ones, those without events and
+/// those that are not there; in the requested order, also twice.
+async fn outlines(store: impl SessionStore) {
+    create(&store, &key("empty")).await;
+    create(&store, &key("long")).await;
+    create(&store, &key("pruned")).await;
+    for version in 0..9 {
+        let event = writing(version, &[("n", json!(1)), ("user:list", json!([version]))]);
+        append(&store, &key("long"), version, event).await.unwrap();
+        append(&store, &key("pruned"), version, writing(version, &[])).await.unwrap();
+    }
+    store.prune(PruneSession::new(key("pruned"), PruneBound::Version(4))).await.unwrap();
+    let fork = ForkSession::new(key("long"), at(3)).at_version(5).with_id(key("fork").id);
+    store.fork(fork).await.unwrap();
+    append(&store, &key("fork"), 5, writing("f1", &[])).await.unwrap();
+    let id = |id: &str| EventId::new(id).unwrap();
+    let rewind = RewindSession::new(
+        key("long"),
+        9,
+        2,
+        id("back"),
+        InvocationId::new("i").unwrap(),
+        Author::new("user").unwrap(),
+        at(4),
+    );
+    store.rewind(rewind).await.unwrap();
+    append(&store, &key("long"), 10, writing("after", &[])).await.unwrap();
+
+    let ids = ["fork", "missing", "long", "pruned", "empty", "long"];
+    for (first, newest) in [(0, 1), (3, 1), (2, 16), (20, 3), (1, 0)] {
+        let request = OutlineSessions::new(key("s").app, key("s").user, ids.map(|id| key(id).id));
+        let found = store.outlines(request.clone().first(first).newest(newest)).await.unwrap();
+        assert_eq!(found.len(), ids.len());
+        for (name, outline) in ids.into_iter().zip(found) {
+            let get = |events| GetSession::new(key(name)).events(events).without_state();
+            let Some(outline) = outline else {
+                assert_eq!(name, "missing");
+                continue;
+            };
+            let session = store.get(get(EventRange::Last(newest))).await.unwrap();
+            let page = store.get(get(EventRange::Page { after: 0, limit: first })).await.unwrap().events;
+            let forks = store.forks(ListForks::new(key(name))).await.unwrap().len();
+            assert_eq!(
+                outline_text(&outline.session, &outline.first, outline.forks.unwrap()),
+                outline_text(&session, &page, forks)
+            );
+            assert!(outline.session.values.is_none());
+        }
+        let none = store.outlines(request.first(first).newest(newest.max(1)).max_bytes(10)).await.unwrap();
+        let read = none.iter().flatten().map(|outline| outline.session.key.id.as_str());
+        assert_eq!(read.collect::<Vec<_>>(), ["empty"], "the events of the others do not fit");
+    }
 }

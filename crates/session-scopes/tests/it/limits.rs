@@ -175,8 +175,10 @@ async fn claimed_after_frozen_heartbeat(name: &str, duration: Duration) -> Resul
     create(&frozen, &key("s")).await;
     let claim = frozen.claim(ClaimSession::new(key("s"), worker("frozen"), duration, at(0))).await.unwrap();
     let renew = RenewClaims::new([(key("s"), claim.token)], duration, at(0));
-    // Its connection is there already.
-    frozen.renew_all(renew.clone()).await.unwrap();
+    // Its connection is there already, and has prepared what a heartbeat sends.
+    for _ in 0..2 {
+        frozen.renew_all(renew.clone()).await.unwrap();
+    }
     wire.is_cut.store(true, Ordering::SeqCst);
     let heartbeat = tokio::spawn(async move { frozen.renew_all(renew).await });
     let other = PostgresOptions::new(&url).lock_timeout(Duration::from_secs(5)).open().await.unwrap();
@@ -275,12 +277,15 @@ async fn a_server_that_is_frozen_is_waited_for_a_bounded_time() {
     let options = PostgresOptions::new(&url).connections(1).statement_timeout(short).timeout(2 * short);
     let store = options.open().await.unwrap();
     create(&store, &key("s")).await;
+    // It prepares what was used: a connection that does not answer then is replaced before anything is asked.
+    store.check().await.unwrap();
     let frozen = Frozen::new(backend(&url, None).await);
     let error = append(&store, &key("s"), 0, event("e1")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
     assert!(error.to_string().contains("has not answered"), "{error}");
     // The abandoned connection makes room for another one, over which the same event is sent again.
     assert_eq!(append(&store, &key("s"), 0, event("e1")).await.unwrap().version, 1);
+    store.check().await.unwrap();
     let frozen_too = Frozen::new(backend(&url, Some(&frozen)).await);
     let error = store.verify(VerifySessions::all()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");

@@ -12,7 +12,7 @@ use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Schema;
 
 use super::site::{Site, agent};
-use crate::counting::{CountingProxy, Counts};
+use crate::counting::CountingProxy;
 use crate::postgres::server;
 
 /// A server over a PostgreSQL whose statements are counted.
