@@ -124,7 +124,7 @@ impl Fingerprint {
         }
         if let Some(planner) = &config.planner {
             for (part, value) in planner.parts() {
-                parts.0.insert(part, FingerprintPart::of_json(value));
+                parts.0.insert(part, FingerprintPart::of_json(&value));
             }
         }
         for tool in agent.static_offer().iter().flat_map(|offer| &offer.tools) {
@@ -246,10 +246,10 @@ impl AgentChange {
 
 impl FingerprintPart {
     /// A part as a planner gives it: an object of texts and such objects is one of parts.
-    fn of_json(value: Value) -> Self {
-        match serde_json::from_value(value.clone()) {
+    fn of_json(value: &Value) -> Self {
+        match FingerprintPart::deserialize(value) {
             Ok(FingerprintPart::Parts(parts)) => FingerprintPart::Parts(parts),
-            _ => FingerprintPart::Words(digest_of(&value)),
+            _ => FingerprintPart::Words(digest_of(value)),
         }
     }
 }

@@ -116,20 +116,20 @@ impl Run {
         recorded: &Fingerprint,
         has_value: &dyn Fn(&str) -> bool,
     ) -> Vec<TouchedWork> {
-        let mut touches = Vec::new();
+        let mut found = Vec::new();
         for change in changes {
             let works = self.work_touched_by(change, has_value);
-            touches.extend(works.into_iter().map(|work| TouchedWork { change: change.clone(), work }));
+            found.extend(works.into_iter().map(|work| TouchedWork { change: change.clone(), work }));
         }
         for (place, child) in self.children() {
             let Some(task) = self.task(place) else { continue };
             let Some(inside) = recorded.inside(&[&part_of(task), AGENT_PART]) else { continue };
             let changes = child.agent.changes_since(inside);
             let has_value = |key: &str| child.state.get(key).is_some();
-            let touched = child.touches(&changes, inside, &has_value).into_iter();
-            touches.extend(touched.map(|touched| touched.within(task)));
+            let inside = child.touches(&changes, inside, &has_value).into_iter();
+            found.extend(inside.map(|touched| touched.within(task)));
         }
-        touches
+        found
     }
 
     fn work_touched_by(&self, change: &AgentChange, has_value: &dyn Fn(&str) -> bool) -> Vec<String> {

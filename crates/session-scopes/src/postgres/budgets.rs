@@ -1,7 +1,5 @@
 //! Budgets in PostgreSQL: runs the statements of [`rows::budgets`](crate::rows::budgets).
 
-use std::future::Future;
-
 use tokio::try_join;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -18,16 +16,10 @@ use crate::store::{
 struct BudgetRows<'a>(&'a Object);
 
 impl RunBudgetSql for BudgetRows<'_> {
-    fn rows(
-        &mut self,
-        sql: BudgetSql,
-        values: &[SqlValue<'_>],
-    ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
-        async move {
-            let given: Vec<&(dyn ToSql + Sync)> = values.iter().map(parameter).collect();
-            let rows = query(self.0, SqlStatement::of_budgets(sql), &given).await?;
-            Ok(rows.iter().map(read).collect())
-        }
+    async fn rows(&mut self, sql: BudgetSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {
+        let given: Vec<&(dyn ToSql + Sync)> = values.iter().map(parameter).collect();
+        let rows = query(self.0, SqlStatement::of_budgets(sql), &given).await?;
+        Ok(rows.iter().map(read).collect())
     }
 }
 
