@@ -12,7 +12,7 @@ use stepfold_agent_loop::{
 };
 use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::ToolCall;
-use stepfold_state_core::state::State;
+use stepfold_state_core::state::{State, ValueRef};
 use stepfold_tools::{
     CallFailure, CallOutcome, CallStatus, Effect, Invocation, InvokeOptions, Resources, Tool, Tools,
 };
@@ -46,6 +46,7 @@ pub(crate) struct Coverage {
     pub(crate) left_at: Option<String>,
 }
 
+#[derive(Clone)]
 struct RecordedAnswer {
     /// The state that the call saw.
     state: State,
@@ -75,15 +76,9 @@ impl RecordAnswers {
         let place = recorded.iter().position(|answer| is_fed_alike(starting, &answer.state))?;
         let is_repeatable = starting.tool.effect() == Effect::Pure;
         let is_last = recorded.iter().skip(place + 1).all(|answer| !is_fed_alike(starting, &answer.state));
-        let answer = match is_repeatable && is_last {
-            true => {
-                CallAnswer::new(recorded[place].outcome.clone()).with_inner(recorded[place].inner.clone())
-            }
-            false => {
-                let RecordedAnswer { outcome, inner, .. } = recorded.remove(place)?;
-                CallAnswer::new(outcome).with_inner(inner)
-            }
-        };
+        let RecordedAnswer { outcome, inner, .. } =
+            if is_repeatable && is_last { recorded.get(place)?.clone() } else { recorded.remove(place)? };
+        let answer = CallAnswer::new(outcome).with_inner(inner);
         self.coverage.answered += 1;
         Some(answer)
     }
@@ -133,7 +128,7 @@ impl RecordedStep {
                 self.state = Some(state.clone());
             }
             EventKind::Inner { place, event } => {
-                self.inner.entry(*place).or_default().push((**event).clone())
+                self.inner.entry(*place).or_default().push((**event).clone());
             }
             EventKind::Decided { decisions, .. } => self.decisions.extend(decisions.iter().cloned()),
             _ => {}
@@ -201,7 +196,7 @@ const fn has_started(status: CallStatus) -> bool {
 /// Whether the tool reads the same values from the state as in the record.
 fn is_fed_alike(starting: &StartingCall, recorded: &State) -> bool {
     let keys = starting.tool.reads().chain(starting.tool.input_keys());
-    let value = |state: &State, key: &str| state.get(key).map(|value| value.to_json());
+    let value = |state: &State, key: &str| state.get(key).map(ValueRef::to_json);
     keys.into_iter().all(|key| value(&starting.state, key) == value(recorded, key))
 }
 

@@ -465,7 +465,9 @@ fn state_fault(expected: &BTreeMap<String, Value>, trial: &Trial) -> Option<Stri
 fn values_fault(recorded: &Trial, trial: &Trial, ignore: &[String]) -> Option<String> {
     let without = |trial: &Trial| {
         let mut values = Value::Object(trial.values.clone());
-        ignore.iter().for_each(|pointer| remove(&mut values, pointer));
+        for pointer in ignore {
+            remove(&mut values, pointer);
+        }
         values
     };
     let (recorded, found) = (without(recorded), without(trial));
