@@ -121,6 +121,7 @@ pub use stepfold_agent_loop as agent_loop;
 pub use stepfold_session_scopes as session_scopes;
 
 pub use crate::access::decision_lookup::RecordedDecision;
+pub use crate::access::unfinished_run::RunInEvents;
 pub use crate::budget::{Budget, BudgetError, BudgetScope, BudgetWindow, WhenExhausted};
 pub use crate::builder::RunnerBuilder;
 pub use crate::core::load::RunnerLoad;

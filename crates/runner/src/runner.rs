@@ -93,7 +93,7 @@ impl Runner {
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_agent_loop::Agent;
-    /// use stepfold_runner::Runner;
+    /// use stepfold_runner::{RunInEvents, Runner};
     /// use stepfold_session_scopes::{MemoryStore, OutlineSessions};
     ///
     /// # let model = Script::parse("assistant: area 3")?;
@@ -104,7 +104,7 @@ impl Runner {
     /// let outlines = runner.outlines(OutlineSessions::new(key.app, key.user, [key.id])).await?;
     /// let (same, outline) = outlines[0].as_ref().unwrap();
     /// assert_eq!(outline.session.events[0].version, outline.session.version);
-    /// assert!(same.unfinished_in(&outline.session)?.is_some_and(|run| run.is_none()));
+    /// assert!(matches!(same.unfinished_in(&outline.session)?, RunInEvents::Ended));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```

@@ -198,20 +198,19 @@ impl UpgradeCheck {
     async fn list_more(&mut self) -> Result<bool, RunnerError> {
         let store = &self.runner.0.store;
         let failed = |error| self.runner.failed(error);
-        let (user, after) = match self.next_page.take() {
-            Some((user, after)) => (user, Some(after)),
-            None => {
-                if self.users.is_empty() && !self.is_last_user {
-                    let mut request = ListUsers::of(self.runner.0.app.clone());
-                    (request.after, request.limit) = (self.last_user.clone(), PAGE);
-                    let users = store.users(request).await.map_err(failed)?;
-                    self.is_last_user = users.len() < PAGE;
-                    self.users.extend(users);
-                }
-                let Some(user) = self.users.pop_front() else { return Ok(false) };
-                self.last_user = Some(user.clone());
-                (user, None)
+        let (user, after) = if let Some((user, after)) = self.next_page.take() {
+            (user, Some(after))
+        } else {
+            if self.users.is_empty() && !self.is_last_user {
+                let mut request = ListUsers::of(self.runner.0.app.clone());
+                (request.after, request.limit) = (self.last_user.clone(), PAGE);
+                let users = store.users(request).await.map_err(failed)?;
+                self.is_last_user = users.len() < PAGE;
+                self.users.extend(users);
             }
+            let Some(user) = self.users.pop_front() else { return Ok(false) };
+            self.last_user = Some(user.clone());
+            (user, None)
         };
         let listed = ListSessions::new(self.runner.0.app.as_str(), user.as_str());
         let mut request = listed.map_err(failed)?.unfinished();

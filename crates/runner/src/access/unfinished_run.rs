@@ -13,6 +13,19 @@ use crate::record::history::SessionHistory;
 use crate::session::cache::SessionCache;
 use crate::upgrade::WhenChanged;
 
+/// The last run of a session, as its newest events have it: see
+/// [`unfinished_in`](crate::SessionHandle::unfinished_in).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RunInEvents {
+    /// There is none, or it has ended.
+    Ended,
+    /// It has not ended.
+    Unfinished(Box<Run>),
+    /// It has begun before these events: the store has to be read.
+    BeganBefore,
+}
+
 /// A run that has not ended, its invocation, and the number of its stored events.
 pub(crate) struct UnfinishedRun {
     pub(crate) run: Run,
@@ -145,10 +158,10 @@ impl SessionAccess {
         Ok(run.filter(|run| run.exit().is_none()))
     }
 
-    /// The last run, if it has not ended, from the newest events of the session; `None` if these do not suffice.
-    pub(crate) fn unfinished_in(&self, session: &Session) -> Result<Option<Option<Run>>, RunnerError> {
+    /// The last run, if it has not ended, from the newest events of the session.
+    pub(crate) fn unfinished_in(&self, session: &Session) -> Result<RunInEvents, RunnerError> {
         if session.visible_events().next_back().is_some_and(|newest| !is_unfinished(&newest.event)) {
-            return Ok(Some(None));
+            return Ok(RunInEvents::Ended);
         }
         let has_begun = session.visible_events().any(|committed| begins(&committed.event));
         let is_whole = match session.events.first() {
@@ -156,20 +169,23 @@ impl SessionAccess {
             None => session.version == session.oldest,
         };
         if !has_begun && !is_whole {
-            return Ok(None);
+            return Ok(RunInEvents::BeganBefore);
         }
         let mut history = SessionHistory::default();
         history.extend(session)?;
         if !history.is_unfinished() {
-            return Ok(Some(None));
+            return Ok(RunInEvents::Ended);
         }
         match self.restored_run(&history, session) {
             // The events before it are needed.
             Err(RunnerError {
                 kind: RunnerErrorKind::Recover { .. } | RunnerErrorKind::Input { .. },
                 ..
-            }) => Ok(None),
-            run => Ok(Some(run?.filter(|run| run.exit().is_none()))),
+            }) => Ok(RunInEvents::BeganBefore),
+            run => Ok(match run?.filter(|run| run.exit().is_none()) {
+                Some(run) => RunInEvents::Unfinished(Box::new(run)),
+                None => RunInEvents::Ended,
+            }),
         }
     }
 

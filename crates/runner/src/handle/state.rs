@@ -7,6 +7,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::state::State;
 
 use crate::access::decision_lookup::RecordedDecision;
+use crate::access::unfinished_run::RunInEvents;
 use crate::error::RunnerError;
 use crate::handle::edits::RecordedEdit;
 use crate::handle::session_handle::SessionHandle;
@@ -33,12 +34,11 @@ impl SessionHandle {
         self.access().unfinished().await
     }
 
-    /// The same, of a session that was read with its newest events; `None` if these do not suffice, and the store has to be
-    /// read: because the run has begun before them.
+    /// The same, of a session that was read with its newest events.
     ///
     /// # Errors
     /// When the records are invalid.
-    pub fn unfinished_in(&self, session: &Session) -> Result<Option<Option<Run>>, RunnerError> {
+    pub fn unfinished_in(&self, session: &Session) -> Result<RunInEvents, RunnerError> {
         self.access().unfinished_in(session)
     }
 

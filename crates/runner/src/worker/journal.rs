@@ -71,10 +71,8 @@ impl RunJournal {
         if let EventKind::Began { .. } | EventKind::Upgraded { .. } = event.kind {
             stored = with_agent(stored, &self.runner.agent);
         }
-        if let EventKind::Began { .. } = event.kind {
-            if !self.begins_with.is_empty() {
-                stored = with_worker(stored, &self.runner.claims.worker);
-            }
+        if matches!(event.kind, EventKind::Began { .. }) && !self.begins_with.is_empty() {
+            stored = with_worker(stored, &self.runner.claims.worker);
         }
         if let Some(exit) = ended {
             stored = with_exit(stored, exit);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use stepfold_session_scopes::{
     Author, CommittedEvent, DeleteSession, EventId, EventRange, ForkSession, GetSession, IdempotencyKey,
     InvocationId, ListForks, MemoryStore, OutlineSessions, PostgresStore, PruneBound, PruneSession,
-    RewindSession, Scope, ScopeKey, Session, SessionStore, SqliteStore, WriteScope,
+    RewindSession, Scope, ScopeKey, ScopeValues, Session, SessionStore, SqliteStore, WriteScope,
 };
 use stepfold_state_core::state::Delta;
 
@@ -101,7 +101,7 @@ async fn changed(store: &impl SessionStore, write: (&str, Value), version: u64) 
         Scope::Session | Scope::Temp => session.version - seen.version,
     };
     let values = session.values.as_ref().unwrap();
-    let keys = [&values.app, &values.user, &values.session].into_iter().flat_map(|values| values.iter());
+    let keys = [&values.app, &values.user, &values.session].into_iter().flat_map(ScopeValues::iter);
     (count(Scope::of(&name)), keys.map(|(key, _)| key.to_owned()).collect())
 }
 

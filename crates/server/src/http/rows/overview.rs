@@ -71,7 +71,7 @@ pub(in crate::http) async fn overviews(
     let mut overviews = Vec::with_capacity(found.len());
     for outlined in found {
         overviews.push(match outlined {
-            Some(outlined) => outlined.overview(&mut longer).await?,
+            Some(found) => found.overview(&mut longer).await?,
             None => None,
         });
     }

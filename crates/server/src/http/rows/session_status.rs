@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{ApprovalRequest, Run};
-use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, failure};
+use stepfold_runner::{RunInEvents, RunnerError, RunnerErrorKind, SessionHandle, failure};
 use stepfold_session_scopes::{EventRange, Session};
 
 /// The status of a session.
@@ -98,8 +98,9 @@ impl LastRun {
         stored: &Session,
     ) -> Result<Option<Self>, RunnerError> {
         match session.unfinished_in(stored) {
-            Ok(None) => Ok(None),
-            Ok(Some(run)) => LastRun::from(Ok(run)).map(Some),
+            Ok(RunInEvents::Unfinished(run)) => LastRun::from(Ok(Some(*run))).map(Some),
+            Ok(RunInEvents::Ended) => LastRun::from(Ok(None)).map(Some),
+            Ok(_) => Ok(None),
             Err(error) => LastRun::from(Err(error)).map(Some),
         }
     }
