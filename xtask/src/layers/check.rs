@@ -261,7 +261,7 @@ mod tests {
         expect_violations(
             facade.clone(),
             &expect![[r#"
-                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-graph, stepfold-runner, stepfold-providers, stepfold-mcp, stepfold-otel, stepfold-exam, stepfold-restate, stepfold-server, stepfold-terminal
+                `stepfold` -> `stepfold-providers` (dependencies): it must be optional, turned on by a feature; `stepfold` may use: stepfold-state-core, stepfold-tools, stepfold-trim, stepfold-session-scopes, stepfold-agent-loop, stepfold-graph, stepfold-runner, stepfold-providers, stepfold-mcp, stepfold-otel, stepfold-eval, stepfold-exam, stepfold-restate, stepfold-server, stepfold-terminal
             "#]],
         );
         facade.edges[0].optional = true;
@@ -295,7 +295,7 @@ mod tests {
         expect_violations(
             krate("stepfold-state-core", &[], &[&["jsonschema", "reqwest", "tokio"]]),
             &expect![[r#"
-                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: state-core never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold-exam, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
+                `stepfold-state-core` has `tokio` by way of jsonschema -> reqwest -> tokio: state-core never waits and starts no threads; allowed in: stepfold-tools, stepfold-session-scopes, stepfold-providers, stepfold-otel, stepfold-agent-loop, stepfold-graph, stepfold-mcp, stepfold-runner, stepfold-exam, stepfold-eval, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
             "#]],
         );
         expect_clean(krate("stepfold-tools", &[], &[&["tokio"], &["rayon"]]));
@@ -316,9 +316,9 @@ mod tests {
     fn sql_stays_in_session_scopes() {
         expect_violations(
             krate("stepfold-providers", &[], &[&["cache", "rusqlite"]]),
-            &expect![[r"
-                `stepfold-providers` has `rusqlite` by way of cache -> rusqlite: only session stores talk to databases; allowed in: stepfold-session-scopes, stepfold-runner, stepfold-exam, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
-            "]],
+            &expect![[r#"
+                `stepfold-providers` has `rusqlite` by way of cache -> rusqlite: only session stores talk to databases; allowed in: stepfold-session-scopes, stepfold-runner, stepfold-exam, stepfold-eval, stepfold-restate, stepfold-server, stepfold-terminal, stepfold, stepfold-cli, stepfold-examples
+            "#]],
         );
         expect_clean(krate("stepfold-runner", &[], &[&["stepfold-session-scopes", "rusqlite"]]));
     }
