@@ -191,16 +191,12 @@ fn candidate(agent: &Agent, args: &EvalRunArgs) -> anyhow::Result<Agent> {
         builder = builder.instructions(text.trim_end());
     }
     for setting in &args.set {
-        builder = match setting.split_once('=') {
-            Some(("limits.steps", steps)) => {
-                let fault = |_| UsageError(format!("invalid limits.steps `{steps}`: expected an integer"));
-                builder.max_steps(steps.parse().map_err(fault)?)
-            }
-            _ => {
-                let words = format!("unknown setting `{setting}`; available: limits.steps=NUMBER");
-                return Err(UsageError(words).into());
-            }
+        let Some(("limits.steps", steps)) = setting.split_once('=') else {
+            let words = format!("unknown setting `{setting}`; available: limits.steps=NUMBER");
+            return Err(UsageError(words).into());
         };
+        let fault = |_| UsageError(format!("invalid limits.steps `{steps}`: expected an integer"));
+        builder = builder.max_steps(steps.parse().map_err(fault)?);
     }
     builder.build().map_err(|error| UsageError(format!("invalid candidate: {error}")).into())
 }

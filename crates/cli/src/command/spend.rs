@@ -1,6 +1,7 @@
 //! `stepfold spend`: what was spent on models, by session, user, model or day.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde_json::json;
 use stepfold::session_scopes::{ListSpend, SessionStore as _, SpendRecord, SpendState};
@@ -20,9 +21,9 @@ pub(super) async fn spend(
     let context = CommandContext::for_read(target)?;
     let mut report = SpendReport::default();
     // NOTE: the id `-` is a placeholder: only the app of the key is used.
-    let mut list = ListSpend::new(context.runner.key(context.user.as_str(), "-")?.app);
+    let mut request = ListSpend::new(context.runner.key(context.user.as_str(), "-")?.app);
     loop {
-        let page = context.runner.store().spend(list.clone()).await?;
+        let page = context.runner.store().spend(request.clone()).await?;
         let Some(last) = page.last() else { break };
         let is_asked = |record: &&SpendRecord| {
             target.session.as_deref().is_none_or(|id| {
@@ -30,7 +31,7 @@ pub(super) async fn spend(
             })
         };
         page.iter().filter(is_asked).for_each(|record| report.add(by, record));
-        list = list.after(last);
+        request = request.after(last);
     }
     match (json, csv) {
         (true, _) => show::line(report.json(by).to_string()),
@@ -87,7 +88,7 @@ impl SpendSum {
         );
         for (count, what) in [(self.estimated, "estimated"), (self.unpriced, "without a price")] {
             if count > 0 {
-                text.push_str(&format!(", {count} {what}"));
+                let _ = write!(text, ", {count} {what}");
             }
         }
         text

@@ -153,10 +153,10 @@ fn check_touched(run: &Run, before: &Agent) {
 fn any_change_at_any_commit() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     // Each against an agent without changes, in both directions.
-    for place in 0..CHANGES.len() {
+    for (place, (_, _, is_ahead)) in CHANGES.iter().enumerate() {
         runtime.block_on(continues(&[], &[place]));
         // An agent that never pays is asked to.
-        if CHANGES[place].2 {
+        if *is_ahead {
             runtime.block_on(continues(&[place], &[]));
         }
     }
