@@ -100,7 +100,7 @@ fn tables_of_another_layout_are_refused() {
         SqliteStore::open(&path).unwrap();
         rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
         let error = SqliteStore::open(&path).unwrap_err();
-        assert!(matches!(&error, SessionError::OtherLayout { format: 3, .. }), "{error:?}");
+        assert!(matches!(&error, SessionError::OtherLayout { format: 4, .. }), "{error:?}");
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         assert!(error.to_string().contains(missing), "{error}");
     }
