@@ -190,7 +190,7 @@ impl Run {
         let Err(error) = self.check_place(event) else { return Ok(()) };
         let recorded = self.recorded_phase(&event.kind).filter(|_| self.is_of_other_agent).ok_or(error)?;
         let here = std::mem::replace(&mut self.phase, recorded);
-        // Where the other agent was about to end and this one goes on, what the hooks did counts, and the end does not.
+        // Where the other agent was about to end and this one continues, what the hooks did counts, and the end does not.
         let is_of_end =
             matches!(event.kind, EventKind::Hooked { point: HookPoint::OnExit | HookPoint::AfterRun, .. });
         let fits = if is_of_end { Ok(()) } else { self.check_place(event) };

@@ -198,7 +198,7 @@ async fn a_request_of_a_changed_tool_is_asked_again() {
             let error = run.check_decisions(&[(old, Decision::Approve)].into()).unwrap_err();
             assert!(error.to_string().contains(&new), "{error}");
         }
-        // Whoever loads it, and whenever: before the upgrade is in the record, and after.
+        // Loaded at any time: before the upgrade is in the record, and after.
         assert_eq!(Run::load(&after, &run.to_json()).unwrap().pending()[0].id, new);
         let upgraded = go_on(run, |run| run).await.unwrap().into_run();
         assert_eq!(upgraded.pending()[0].id, new);
