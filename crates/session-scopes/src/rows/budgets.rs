@@ -28,9 +28,6 @@ impl BudgetSql {
 macro_rules! statements {
     ($($name:ident = $text:expr;)*) => {
         $(const $name: BudgetSql = BudgetSql($text);)*
-        /// All statements.
-        #[cfg(feature = "postgres")]
-        pub(crate) const ALL: &[BudgetSql] = &[$($name),*];
     };
 }
 
