@@ -69,5 +69,16 @@ group = "x"
 when_exhausted = "stop"
 "#,
     );
-    room.check("check f.toml", expect![[r#""#]]);
+    room.check("check f.toml", expect![[r#"
+        f.toml:3:1: invalid budget `both`: expected one limit, `usd`, `tokens` or `requests`
+        f.toml:8:1: missing `name` of a budget
+        f.toml:14:1: `time_zone` has no effect without `window`: set `day` or `month`
+        f.toml:17:1: duplicate budget `zone`: each needs a name of its own
+        f.toml:20:1: unknown time zone `Europe/Berlyn`; use a name of the IANA database, such as Europe/Berlin or UTC
+        f.toml:21:1: invalid share: must be more than 0 and at most 1, as in `0.8`
+        f.toml:25:1: invalid limit: must be zero or more dollars
+        f.toml:27:1: `group` takes the place of `scope`: remove one of them
+        f.toml:28:1: expected one of pause, fail
+        exit 2
+    "#]]);
 }
