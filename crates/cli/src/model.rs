@@ -81,7 +81,12 @@ impl<'a> ModelSource<'a> {
             ModelSource::None => Ok(Arc::new(PlaceholderModel)),
             // It is never called, so it needs no key.
             ModelSource::Checked => Ok(named
-                .and_then(|(name, _)| without_key(name).ok())
+                .and_then(|(name, folder)| match name.strip_prefix(SCRIPT) {
+                    Some(path) => script(&folder.join(path), false)
+                        .ok()
+                        .map(|model| Arc::new(model) as Arc<dyn ChatModel>),
+                    None => without_key(name).ok(),
+                })
                 .unwrap_or_else(|| Arc::new(PlaceholderModel))),
             ModelSource::CommandLine(asking) => asking.pick(named),
         }

@@ -37,6 +37,9 @@ pub struct Fingerprint(BTreeMap<String, FingerprintPart>);
 const FORM: &str = "form";
 const SECOND_FORM: &str = "2";
 
+/// The parts of a tool that are left out while they have their defaults.
+const OF_DEFAULT: [&str; 3] = ["approval", "bindings", "effect"];
+
 /// A part of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -239,6 +242,9 @@ impl Fingerprint {
 impl AgentChange {
     fn within(self, part: &str) -> Self {
         let AgentChange { part: own, mut inside, kind } = self;
+        // What is left out has its default.
+        let has_default = inside.is_empty() && OF_DEFAULT.contains(&own.as_str());
+        let kind = if has_default { ChangeKind::Changed } else { kind };
         inside.insert(0, own);
         AgentChange { part: part.to_owned(), inside, kind }
     }

@@ -97,7 +97,7 @@ impl Run {
     /// let other = Agent::builder(model).tools([pay_again.build()?]).build()?;
     /// let (run, _) = Run::load_changed(&other, &waiting.to_json())?;
     /// let upgrade = run.check_upgrade(agent.fingerprint(), |_| false);
-    /// assert_eq!(upgrade.touches[0].to_string(), "tool pay: effect is new, and call `c1` is open");
+    /// assert_eq!(upgrade.touches[0].to_string(), "tool pay: effect changed, and call `c1` is open");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```

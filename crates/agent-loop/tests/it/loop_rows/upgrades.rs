@@ -250,7 +250,7 @@ async fn the_agent_of_an_open_call() {
     let (run, _) = Run::load_changed(&touching, &stored).unwrap();
     let upgrade = run.check_upgrade(before.fingerprint(), |_| false);
     let touched: Vec<String> = upgrade.touches.iter().map(ToString::to_string).collect();
-    assert_eq!(touched, ["tool settle: agent: tool pay: effect is new, and call `c1/p1` is open"]);
+    assert_eq!(touched, ["tool settle: agent: tool pay: effect changed, and call `c1/p1` is open"]);
     let old = Run::load(&before, &stored).unwrap().pending()[0].id.clone();
     let new = run.pending()[0].id.clone();
     assert_ne!(new, old);
