@@ -313,7 +313,7 @@ pub(crate) enum CliCommand {
         #[arg(long)]
         runs: bool,
         /// The SQLite file with the sessions, for `--runs`; in the user's data folder by default.
-        #[arg(long, value_name = "FILE", env = "STEPFOLD_STORE", requires = "runs")]
+        #[arg(long, value_name = "FILE", env = "STEPFOLD_STORE")]
         store: Option<PathBuf>,
     },
     /// List the resources and prompts of the agent's MCP servers, or read one of them.

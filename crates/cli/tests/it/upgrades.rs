@@ -57,10 +57,13 @@ fn a_deployment_while_approvals_wait() {
         |   c1: paid
     "#]],
     );
-    room.check("check a.toml --runs --json", expect![[r#"
+    room.check(
+        "check a.toml --runs --json",
+        expect![[r#"
         {"faults":[],"file":"a.toml"}
         {"session":"s2","status":"compatible","user":"ada","version":2,"words":["instructions is new"]}
-    "#]]);
+    "#]],
+    );
     // A tool that runs once where it could be repeated touches the call that waits.
     room.write("a.toml", &clerk("", &PAY.replace("idempotent", "at_most_once")));
     room.check(

@@ -52,7 +52,7 @@ pub(super) async fn all<H: RunHost>(exam: &HostExam<H>) -> Vec<(&'static str, Re
         a_frozen_worker_is_replaced_and_refused();
         a_run_is_cancelled_from_another_process();
         decisions_are_taken_while_no_worker_is_alive();
-        a_changed_agent_leaves_the_run_alone();
+        a_change_that_touches_an_open_call_leaves_the_run_alone();
         many_sessions_outlive_a_worker();
     }
     if exam.host.graph(ExamEffects::on("", false)).is_some() {
@@ -323,7 +323,9 @@ async fn decisions_are_taken_while_no_worker_is_alive<H: RunHost>(room: ExamRoom
     Ok(())
 }
 
-async fn a_changed_agent_leaves_the_run_alone<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
+async fn a_change_that_touches_an_open_call_leaves_the_run_alone<H: RunHost>(
+    room: ExamRoom<'_, H>,
+) -> CaseResult {
     let key = room.session(0)?;
     let mut first = room.worker(WorkerKind::Slow)?;
     room.submit(&key, "assistant: > c1 save()\nassistant: done").await?;

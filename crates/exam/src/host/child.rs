@@ -106,12 +106,14 @@ pub fn child<H: RunHost, F: Future<Output = H>>(open: impl FnOnce(String) -> F) 
 pub(super) fn agent(effects: &ExamEffects, kind: WorkerKind) -> Agent {
     let tool = |name, effect| tool(effects, name, effect);
     let look = tool("look", Effect::Pure);
-    let save = tool("save", Effect::Idempotent);
+    // A change that touches an open call of it.
+    let saves = if kind == WorkerKind::Changed { Effect::AtMostOnce } else { Effect::Idempotent };
+    let save = tool("save", saves);
     let pay = tool("pay", Effect::AtMostOnce);
     let send = tool("send", Effect::AtMostOnce).approval(Approval::Always);
     let tools = [look, save, pay, send].map(|tool| tool.build().expect("the tools of the exam are valid"));
-    let instructions = if kind == WorkerKind::Changed { "You are another one." } else { "You are examined." };
-    let agent = Agent::builder(EchoModel).name("examinee").instructions(instructions).tools(tools.to_vec());
+    let agent = Agent::builder(EchoModel).name("examinee").instructions("You are examined.");
+    let agent = agent.tools(tools.to_vec());
     agent.build().expect("the agent of the exam is valid")
 }
 
