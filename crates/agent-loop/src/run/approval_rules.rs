@@ -118,6 +118,7 @@ impl Run {
     /// // The agent that continues has another rule.
     /// let strict = agent.to_builder().approval(Approval::Always).build()?;
     /// let (mut run, _) = Run::load_changed(&strict, &stopped.run().to_json())?;
+    /// run.commit(run.feed(RunAnswer::Upgrade, Duration::ZERO)?)?;
     /// let asked = run.feed(RunAnswer::Ask(run.calls_to_ask()), Duration::ZERO)?;
     /// run.commit(asked)?;
     /// assert!(matches!(run.decide(), RunNeed::Approval));

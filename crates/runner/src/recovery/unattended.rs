@@ -39,7 +39,7 @@ impl Runner {
     ///
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_agent_loop::test_kit::Script;
-    /// use stepfold_runner::Runner;
+    /// use stepfold_runner::{Runner, WhenChanged};
     /// use stepfold_session_scopes::MemoryStore;
     /// use stepfold_tools::{Tool, ToolError};
     ///
@@ -55,7 +55,8 @@ impl Runner {
     ///
     /// // A deployment.
     /// let agent = Agent::builder(model()?).name("clerk").tools([look]).instructions("Be brief.").build()?;
-    /// let waiting = Runner::builder(agent, store).build().unattended(None, 100).await?;
+    /// let runner = Runner::builder(agent, store).when_changed(WhenChanged::Refuse).build();
+    /// let waiting = runner.unattended(None, 100).await?;
     /// assert!(waiting[0].blocked.as_ref().unwrap().contains("instructions"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
