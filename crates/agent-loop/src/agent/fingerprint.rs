@@ -240,7 +240,8 @@ impl Fingerprint {
 }
 
 impl AgentChange {
-    fn within(self, part: &str) -> Self {
+    /// The same as a change of a part around it.
+    pub(crate) fn within(self, part: &str) -> Self {
         let AgentChange { part: own, mut inside, kind } = self;
         // What is left out has its default.
         let has_default = inside.is_empty() && OF_DEFAULT.contains(&own.as_str());
@@ -298,7 +299,7 @@ fn push_list(text: &mut String, items: impl IntoIterator<Item = impl AsRef<str>>
 /// names, so that their JSON is canonical as it is.
 #[derive(Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
-pub(super) struct AgentSwitches {
+struct AgentSwitches {
     ask_when_uncertain: bool,
     final_answer: bool,
     raise_on_failure: bool,
@@ -313,7 +314,7 @@ struct RepeatThresholds {
 }
 
 impl AgentSwitches {
-    pub(super) fn of(config: &AgentConfig) -> Self {
+    fn of(config: &AgentConfig) -> Self {
         AgentSwitches {
             ask_when_uncertain: config.ask_when_uncertain,
             final_answer: config.final_answer,
@@ -325,7 +326,7 @@ impl AgentSwitches {
         }
     }
 
-    pub(super) fn digest(&self) -> String {
+    fn digest(&self) -> String {
         digest::of_text(&serde_json::to_string(self).unwrap_or_default())
     }
 }

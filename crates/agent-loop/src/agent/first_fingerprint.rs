@@ -3,7 +3,7 @@
 
 use stepfold_tools::{Approval, Tool};
 
-use super::fingerprint::{AgentSwitches, Fingerprint, digest_of, json_of, list};
+use super::fingerprint::{Fingerprint, digest_of, json_of, list};
 use super::{Agent, HostedAgent, OutputMode};
 use crate::agent::HookPoint;
 use crate::digest;
@@ -24,7 +24,6 @@ impl Fingerprint {
             };
             parts.set("output", digest_of(&(&output.name, &output.schema, mode)));
         }
-        parts.set("rules", AgentSwitches::of(config).digest());
         if let Some(planner) = &config.planner {
             for (part, value) in planner.first_parts() {
                 parts.set(&part, digest_of(&value));

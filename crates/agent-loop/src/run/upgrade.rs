@@ -162,7 +162,7 @@ impl Run {
         let open =
             items.iter().enumerate().filter(|(_, item)| !item.is_done() && item.hook_pending().is_none());
         let tasks = open.map(|(place, item)| StepTask::new(self, place, item));
-        tasks.filter(|task| is_meant(*task)).map(|task| words_of(task, &task.label())).collect()
+        tasks.filter(|task| is_meant(*task)).map(words_of).collect()
     }
 
     /// Continues with its agent a run that was recorded with another: the run needs to
@@ -326,18 +326,16 @@ pub(super) fn part_of(task: StepTask<'_>) -> String {
     format!("{kind} {}", task.name())
 }
 
-fn words_of(task: StepTask<'_>, label: &str) -> String {
+fn words_of(task: StepTask<'_>) -> String {
     let kind = if task.planned().is_some() { "branch" } else { "call" };
-    format!("{kind} `{label}` is open")
+    format!("{kind} `{}` is open", task.label())
 }
 
 impl TouchedWork {
     /// The same of a run inside.
     fn within(self, task: StepTask<'_>) -> Self {
         let TouchedWork { change, work } = self;
-        let inside =
-            std::iter::once(AGENT_PART.to_owned()).chain([change.part]).chain(change.inside).collect();
-        let change = AgentChange { part: part_of(task), inside, kind: change.kind };
+        let change = change.within(AGENT_PART).within(&part_of(task));
         let label = task.label();
         let work = match work.split_once('`') {
             Some((kind, rest)) if kind != "key " => format!("{kind}`{}", nested_path(&label, rest)),

@@ -96,7 +96,7 @@ fn reply(variation: Variation, area: u64, steps: usize, place: usize) -> Message
     (*first).clone()
 }
 
-/// How often functions of tools have run.
+/// The number of executions of tool functions.
 pub(crate) type Executions = Arc<AtomicU64>;
 
 pub(crate) fn clerk(variation: Variation, executions: &Executions) -> AgentBuilder {
