@@ -206,7 +206,7 @@ async fn a_run_is_cancelled_from_any_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_of_another_agent_waits_and_is_not_retried() {
+async fn a_run_that_a_deployment_touches_waits_and_is_not_retried() {
     let Some(host) = Host::start().await else { return };
     let place = host.place().asking();
     let first = host.worker(&place);
@@ -214,7 +214,8 @@ async fn a_run_of_another_agent_waits_and_is_not_retried() {
     let report = session.run_as("k1", "pay").await.unwrap();
     let RunStatus::Waiting(requests) = report.status.clone() else { panic!("{report:?}") };
     drop(first);
-    let other = host.worker(&place.told("Pay less."));
+    // The effect of the call that waits is another one.
+    let other = host.worker(&place.idempotent());
     let decided = tokio::spawn({
         let (session, id) = (session.clone(), requests[0].id.clone());
         async move { session.decide("k1", [(id, Decision::Approve)]).await }
@@ -231,6 +232,25 @@ async fn a_run_of_another_agent_waits_and_is_not_retried() {
     let report = decided.await.unwrap().unwrap();
     assert_eq!(report.status, RunStatus::Finished(Exit::Text));
     assert_eq!(place.effects().len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_a_deployment_does_not_touch_is_continued_by_the_new_version() {
+    let Some(host) = Host::start().await else { return };
+    let place = host.place().asking();
+    let first = host.worker(&place);
+    let session = host.session();
+    let report = session.run_as("k1", "pay").await.unwrap();
+    let RunStatus::Waiting(requests) = report.status.clone() else { panic!("{report:?}") };
+    drop(first);
+    let new = place.told("Pay less.");
+    let _new = host.worker(&new);
+    let report = session.decide("k1", [(requests[0].id.clone(), Decision::Approve)]).await.unwrap();
+    assert_eq!(report.status, RunStatus::Finished(Exit::Text));
+    assert_eq!(place.effects().len(), 5);
+    let (_, stored) = new.stored("ada", "s1").await;
+    let upgraded = stored.events.iter().filter(|it| it.event.kind.as_str() == "upgraded").count();
+    assert_eq!(upgraded, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
