@@ -16,11 +16,11 @@ use crate::core::heartbeat_registry::HeartbeatRegistry;
 use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
 use crate::core::process;
+use crate::core::programs::{AgentProgram, OlderAgents};
 use crate::core::runner_core::{Runner, RunnerCore};
 use crate::core::shutdown::RunnerShutdown;
 use crate::core::watchers::ChangeFeed;
-use crate::ports::{ShortIds, SystemClock, WallClock};
-use crate::record::events::AgentAuthor;
+use crate::ports::{AgentArchive, ShortIds, SystemClock, WallClock};
 use crate::session::busy::WhenBusy;
 use crate::session::claim::{ClaimSettings, DeathCheck, WhenClaimed};
 use crate::session::table::SessionTable;
@@ -42,6 +42,7 @@ pub struct RunnerBuilder {
     max_paused: usize,
     abandon_after: Option<u32>,
     when_changed: WhenChanged,
+    older: OlderAgents,
     budgets: BudgetPolicies,
 }
 
@@ -73,6 +74,7 @@ impl Runner {
             max_paused: 4_096,
             abandon_after: None,
             when_changed: WhenChanged::default(),
+            older: OlderAgents::default(),
             budgets: BudgetPolicies::default(),
         }
     }
@@ -228,6 +230,19 @@ impl RunnerBuilder {
         self
     }
 
+    /// Registers an agent of an earlier version of the program: runs that began with it continue with it, under
+    /// [`WhenChanged::Pinned`].
+    pub fn also(mut self, agent: impl Into<Agent>) -> Self {
+        self.older.register(agent.into());
+        self
+    }
+
+    /// Sets the archive of the agents of earlier versions, for [`WhenChanged::Pinned`]. Registered agents come first.
+    pub fn archive(mut self, archive: impl AgentArchive + 'static) -> Self {
+        self.older.set_archive(Arc::new(archive));
+        self
+    }
+
     /// Adds an observer of every invocation, notified after storage and publication: `make` creates one for
     /// each, such as [`Traces`](stepfold_agent_loop::Traces). Observers are notified in the order in which
     /// they were added. A failing one stops the run, which can be resumed; nothing stored is lost.
@@ -279,11 +294,10 @@ impl RunnerBuilder {
         let budgets = self.budgets;
         let sessions = Mutex::new(SessionTable::new(self.max_paused));
         Runner(Arc::new(RunnerCore {
-            agent,
-            author: AgentAuthor::default(),
+            program: AgentProgram::new(agent, schema),
+            older: self.older,
             store,
             app,
-            schema,
             busy,
             max_waiting,
             ids,

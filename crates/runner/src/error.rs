@@ -220,6 +220,17 @@ pub enum RunnerErrorKind {
         /// The changes.
         changes: Vec<String>,
     },
+    /// The agent that the run is pinned to is known, and cannot be built.
+    #[error(
+        "agent {digest}, which the run continues with, cannot be built: {source}; continue with the agent of today by \
+         `with_changed_agent()`, or cancel the run with `abandon()`"
+    )]
+    PinnedAgent {
+        /// The digest of its fingerprint.
+        digest: String,
+        /// The cause.
+        r#source: Arc<crate::ports::ArchiveError>,
+    },
     /// The record of a run is invalid.
     #[error("invalid record at version {version}: {source}")]
     Record {

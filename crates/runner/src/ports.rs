@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
-use stepfold_agent_loop::Ids;
+use stepfold_agent_loop::{Agent, Ids};
 use stepfold_session_scopes::Timestamp;
 
 /// Provides the time, for the events and the claims of a session. Events are not ordered by it, and a store
@@ -18,6 +18,23 @@ pub trait WallClock: Send + Sync {
         Box::pin(tokio::time::sleep(duration))
     }
 }
+
+/// The agents of earlier versions, for runs that continue with the agent that they began with: see
+/// [`WhenChanged::Pinned`](crate::WhenChanged::Pinned).
+pub trait AgentArchive: Send + Sync {
+    /// Loads the agent whose [fingerprint](Agent::fingerprint) has this [digest](stepfold_agent_loop::Fingerprint::digest).
+    ///
+    /// Returns `None` if it is unknown: the run is refused, as a run of a changed agent. The 16 agents that were used last are kept in
+    /// memory, and are not asked for again.
+    ///
+    /// # Errors
+    /// When it is known and cannot be built, in words for its operator: a program of it is gone, for example. The run is
+    /// refused with this error.
+    fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<Agent>, ArchiveError>>;
+}
+
+/// The error of an [archive](AgentArchive).
+pub type ArchiveError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The system clock.
 #[derive(Clone, Copy, Debug, Default)]

@@ -54,6 +54,7 @@ impl RunnerError {
             RunnerErrorKind::EarlierCannotBegin { .. }
             | RunnerErrorKind::Pending { .. }
             | RunnerErrorKind::AgentChanged { .. }
+            | RunnerErrorKind::PinnedAgent { .. }
             | RunnerErrorKind::Record { .. }
             | RunnerErrorKind::NewerRecord { .. }
             | RunnerErrorKind::Recover { .. }

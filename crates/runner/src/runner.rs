@@ -29,7 +29,8 @@ impl Runner {
         let found = self.look_up(&key).await;
         let made = match found {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let request = CreateSession::with_key(key.clone(), &self.0.schema, self.0.clock.now());
+                let request =
+                    CreateSession::with_key(key.clone(), &self.0.program.schema, self.0.clock.now());
                 match self.0.store.create(request).await {
                     // Another worker has created it meanwhile.
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -134,7 +135,7 @@ impl Runner {
     ) -> Result<SessionHandle, RunnerError> {
         let key = self.key(user, id)?;
         let failed = |error| RunnerError::store(&key, error);
-        let request = CreateSession::with_key(key.clone(), &self.0.schema, self.0.clock.now());
+        let request = CreateSession::with_key(key.clone(), &self.0.program.schema, self.0.clock.now());
         self.0.store.create(request.values(values).map_err(failed)?).await.map_err(failed)?;
         self.0.changes.notify(&key, 0, false);
         Ok(self.handle(key))
@@ -246,12 +247,12 @@ impl Runner {
 
     /// The agent.
     pub fn agent(&self) -> &Agent {
-        &self.0.agent
+        &self.0.program.agent
     }
 
     /// The schema of the sessions.
     pub fn schema(&self) -> &SessionSchema {
-        &self.0.schema
+        &self.0.program.schema
     }
 
     /// The key of a session of the runner's application.

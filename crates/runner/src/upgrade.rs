@@ -60,6 +60,40 @@ pub enum WhenChanged {
     Compatible,
     /// Continues with the new agent, whatever has changed.
     Always,
+    /// Continues a run with the agent that it began with, beside the new one in this process; new runs are those of the new
+    /// one. The older agents are those that are [registered](crate::RunnerBuilder::also) or
+    /// [archived](crate::RunnerBuilder::archive). A run of an unknown one is refused, as by `Refuse`.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::sync::Arc;
+    ///
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Decision};
+    /// use stepfold_runner::{Runner, WhenChanged};
+    /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
+    ///
+    /// # let model = || Script::parse("assistant: > c1 pay()\nassistant: done");
+    /// # async fn transfer() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// let pay = Tool::new("pay", "Pays a bill.", transfer).approval(Approval::Always).build()?;
+    /// let old = Agent::builder(model()?).name("clerk").tools([pay]).build()?;
+    /// let store = Arc::new(MemoryStore::new());
+    /// let before = Runner::builder(old.clone(), Arc::clone(&store)).build();
+    /// let waiting = before.session("ada", "s1").await?.run("pay the bill").await?;
+    ///
+    /// // The new version cannot pay. The run that waits still can.
+    /// let new = Agent::builder(Script::parse("assistant: hello")?).name("clerk").build()?;
+    /// let runner = Runner::builder(new, store).when_changed(WhenChanged::Pinned).also(old).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// let outcome = session.resume().decide(&*waiting.pending()[0].id, Decision::Approve).await?;
+    /// assert_eq!(outcome.text(), "done");
+    /// assert_eq!(session.run("hi").await?.text(), "hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    Pinned,
 }
 
 impl WhenChanged {
@@ -69,6 +103,7 @@ impl WhenChanged {
             WhenChanged::Refuse => "refuse",
             WhenChanged::Compatible => "compatible",
             WhenChanged::Always => "always",
+            WhenChanged::Pinned => "pinned",
         }
     }
 }
@@ -83,9 +118,9 @@ impl FromStr for WhenChanged {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let all = [WhenChanged::Refuse, WhenChanged::Compatible, WhenChanged::Always];
+        let all = [WhenChanged::Refuse, WhenChanged::Compatible, WhenChanged::Always, WhenChanged::Pinned];
         let found = all.into_iter().find(|when| when.as_str() == name);
-        found.ok_or_else(|| format!("expected `refuse`, `compatible` or `always`; found `{name}`"))
+        found.ok_or_else(|| format!("expected `refuse`, `compatible`, `always` or `pinned`; found `{name}`"))
     }
 }
 
@@ -99,6 +134,9 @@ pub struct CheckedRun {
     pub version: u64,
     /// The changes of the agent since the run was recorded, and the open work that they touch.
     pub upgrade: AgentUpgrade,
+    /// Whether the run continues with the agent that it began with, which is known here, under
+    /// [`Pinned`](WhenChanged::Pinned).
+    pub is_pinned: bool,
     /// Why this agent cannot read the record, if it cannot: a value that does not fit the schema, for example.
     pub error: Option<RunnerError>,
 }
@@ -224,13 +262,12 @@ impl UpgradeCheck {
     /// The last run of a session, if it has not ended.
     async fn check(&self, session: Session) -> Option<CheckedRun> {
         let core = &self.runner.0;
-        let access =
-            SessionAccess { runner: Arc::clone(core), local: core.sessions().get(session.key.clone()) };
-        let (upgrade, error) = match access.checked_upgrade().await {
+        let access = SessionAccess::new(Arc::clone(core), core.sessions().get(session.key.clone()));
+        let (upgrade, is_pinned, error) = match access.checked_upgrade().await {
             Ok(None) => return None,
-            Ok(Some(upgrade)) => (upgrade, None),
-            Err(error) => (AgentUpgrade::default(), Some(error)),
+            Ok(Some((upgrade, is_pinned))) => (upgrade, is_pinned, None),
+            Err(error) => (AgentUpgrade::default(), false, Some(error)),
         };
-        Some(CheckedRun { key: session.key, version: session.version, upgrade, error })
+        Some(CheckedRun { key: session.key, version: session.version, upgrade, is_pinned, error })
     }
 }

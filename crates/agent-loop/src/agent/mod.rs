@@ -293,6 +293,12 @@ impl Agent {
         }
     }
 
+    /// Whether both are the same agent, and no part of either has changed.
+    #[doc(hidden)]
+    pub fn is_same_as(&self, other: &Agent) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.fingerprint() == other.fingerprint()
+    }
+
     /// The fingerprint in its first form, which stored runs may have.
     #[doc(hidden)]
     pub fn first_fingerprint(&self) -> Fingerprint {

@@ -292,7 +292,9 @@ impl TurnRunner<'_> {
             | RunnerErrorKind::Input { .. }
             | RunnerErrorKind::Decision { .. }, .. } => UsageError(words).into(),
             RunnerError { kind: RunnerErrorKind::Store { .. }, .. } => error.clone().into(),
-            RunnerError { kind: RunnerErrorKind::AgentChanged { .. }, .. } => {
+            RunnerError {
+                kind: RunnerErrorKind::AgentChanged { .. } | RunnerErrorKind::PinnedAgent { .. }, ..
+            } => {
                 let words = words.replace("`with_changed_agent()`", "--with-changed-agent");
                 UsageError(words.replace("`abandon()`", "--abandon")).into()
             }

@@ -213,8 +213,9 @@ impl SessionAccess {
         (history, session): &ReadSession,
     ) -> Result<Option<StoredOutcome>, RunnerError> {
         let version = history.last_event().map_or(history.version, |last| last.version);
-        let state = history.state(session, &self.runner.schema)?;
-        let run = history.last_run(&self.runner.agent, state, &self.local.key)?;
+        let program = self.program(history);
+        let state = history.state(session, &program.schema)?;
+        let run = history.last_run(&program.agent, state, &self.local.key)?;
         let run = run.filter(|run| run.exit().is_some() || !run.pending().is_empty());
         Ok(run.map(|run| StoredOutcome { outcome: Arc::new(Outcome::recorded(run)), version }))
     }
@@ -285,8 +286,9 @@ impl SessionAccess {
         (history, session): &ReadSession,
     ) -> Result<Option<RunReport>, RunnerError> {
         let Some((exit, version)) = history.end() else { return Ok(None) };
-        let state = history.state(session, &self.runner.schema)?;
-        let run = history.last_run(&self.runner.agent, state, &self.local.key)?;
+        let program = self.program(history);
+        let state = history.state(session, &program.schema)?;
+        let run = history.last_run(&program.agent, state, &self.local.key)?;
         Ok(run.map(|run| RunReport::of_run(id, &run, &exit, version)))
     }
 }

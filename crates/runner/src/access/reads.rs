@@ -86,8 +86,9 @@ impl SessionAccess {
         let session = self.get_visible(self.request()).await?;
         let mut history = SessionHistory::default();
         history.extend(&session)?;
+        self.pin(&mut history).await;
         // Code that uses the values reports those that do not match the schema.
-        history.values = CachedValues::read(&session, &self.runner.schema).ok();
+        history.values = CachedValues::read(&session, &self.program(&history).schema).ok();
         Ok((Arc::new(history), session))
     }
 
@@ -100,19 +101,24 @@ impl SessionAccess {
         // No other owner, except a concurrent reader.
         let mut history = Arc::unwrap_or_clone(cached);
         let Some(values) = newer.or_else(|| history.values.take()) else { return Ok(None) };
+        let program = Arc::clone(self.program(&history));
         let get = self
             .request()
             .events(EventRange::AfterVersion(history.version))
             .changed_since(values.seen())
-            .incremental(&self.runner.schema);
+            .incremental(&program.schema);
         let session = self.get_visible(get).await?;
         // A rewind hides events that were folded.
         let is_rewound = session.events.iter().any(|event| event.event.actions.rewound_to().is_some());
         if is_rewound || !history.is_of(&session) {
             return Ok(None);
         }
-        let Ok(values) = values.updated(&session, &self.runner.schema) else { return Ok(None) };
+        let Ok(values) = values.updated(&session, &program.schema) else { return Ok(None) };
         history.extend(&session)?;
+        // The values of a run with another agent have another schema.
+        if self.pin(&mut history).await {
+            return Ok(None);
+        }
         history.values = Some(values);
         Ok(Some((Arc::new(history), session)))
     }
@@ -150,6 +156,7 @@ impl SessionAccess {
         };
         let mut history = SessionHistory::default();
         history.extend(&session)?;
+        self.pin(&mut history).await;
         Ok((Arc::new(history), session))
     }
 }

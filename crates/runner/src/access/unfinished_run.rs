@@ -1,16 +1,18 @@
 //! The last run of a session, if it has not ended.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stepfold_agent_loop::{AgentUpgrade, Run};
 use stepfold_session_scopes::{InvocationId, SeenVersions, Session};
 
 use crate::access::session_access::{ReadSession, SessionAccess};
+use crate::core::programs::{AgentProgram, PinnedAgent};
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::cached_values::CachedValues;
 use crate::record::events::{begins, is_unfinished, temp_keys_of};
 use crate::record::history::SessionHistory;
-use crate::session::cache::SessionCache;
+use crate::session::cache::{SessionCache, StoppedRun};
 use crate::upgrade::WhenChanged;
 
 /// The last run of a session, as its newest events have it: see
@@ -29,6 +31,8 @@ pub enum RunInEvents {
 /// A run that has not ended, its invocation, and the number of its stored events.
 pub(crate) struct UnfinishedRun {
     pub(crate) run: Run,
+    /// The agent of the run: that of today, or the one that it is pinned to.
+    pub(crate) program: Arc<AgentProgram>,
     pub(crate) invocation: InvocationId,
     pub(crate) place: u64,
     /// The versions of the run's values, if known.
@@ -43,13 +47,13 @@ impl SessionAccess {
         &self,
         cache: &SessionCache,
         (history, session): &ReadSession,
-        with_changed_agent: bool,
     ) -> Result<Option<Box<UnfinishedRun>>, RunnerError> {
         let Some(last) = history.last.as_ref().filter(|_| !history.has_ended()) else { return Ok(None) };
-        let when_changed = if with_changed_agent { WhenChanged::Always } else { self.runner.when_changed };
-        self.refuse_changed(history, when_changed)?;
+        self.refuse_changed(history)?;
+        let program = self.program(history);
         // It stays cached: a refused caller must not cost the next one its `temp:` values.
-        let (run, seen, missing_temp) = if let Some(left) = &cache.stopped {
+        let of_program = |left: &&StoppedRun| left.is_of(&program.agent);
+        let (run, seen, missing_temp) = if let Some(left) = cache.stopped.as_ref().filter(of_program) {
             // Other sessions may have written to shared scopes since.
             let seen =
                 left.seen.filter(|seen| history.values.as_ref().map(CachedValues::seen) == Some(*seen));
@@ -59,24 +63,29 @@ impl SessionAccess {
             }
             (Some(run), seen, BTreeSet::new())
         } else {
-            let (agent, key) = (&self.runner.agent, &self.local.key);
-            let state = history.state(session, &self.runner.schema)?;
-            (history.last_run(agent, state, key)?, None, temp_keys_of(&last.events))
+            let state = history.state(session, &program.schema)?;
+            let run = history.last_run(&program.agent, state, &self.local.key)?;
+            (run, None, temp_keys_of(&last.events))
         };
         let Some(run) = run.filter(|run| run.exit().is_none()) else { return Ok(None) };
-        if when_changed != WhenChanged::Always {
+        if self.when_changed != WhenChanged::Always {
             self.check_touched(history, session, &run)?;
         }
         let (invocation, place) = (last.invocation.clone(), last.events.len() as u64);
-        Ok(Some(Box::new(UnfinishedRun { run, invocation, place, seen, missing_temp })))
+        let program = Arc::clone(program);
+        Ok(Some(Box::new(UnfinishedRun { run, program, invocation, place, seen, missing_temp })))
     }
 
-    /// Refuses any change of the agent, if the runner is to.
-    fn refuse_changed(&self, history: &SessionHistory, when_changed: WhenChanged) -> Result<(), RunnerError> {
-        if when_changed != WhenChanged::Refuse {
+    /// Refuses any change of the agent, if the runner is to. An agent that a run is pinned to has none.
+    fn refuse_changed(&self, history: &SessionHistory) -> Result<(), RunnerError> {
+        if !matches!(self.when_changed, WhenChanged::Refuse | WhenChanged::Pinned) {
             return Ok(());
         }
-        let changes = history.changes(&self.runner.agent);
+        if let PinnedAgent::Broken { digest, source } = &history.pinned {
+            let (digest, source) = (digest.clone(), Arc::clone(source));
+            return Err(RunnerError::new(&self.local.key, RunnerErrorKind::PinnedAgent { digest, source }));
+        }
+        let changes = history.changes(&self.program(history).agent);
         match changes.is_empty() {
             true => Ok(()),
             false => Err(RunnerError::new(&self.local.key, RunnerErrorKind::AgentChanged { changes })),
@@ -104,27 +113,37 @@ impl SessionAccess {
         // A value that is converted is read as the agent of today has it.
         let is_read_as_stored = |key: &str| {
             let has_value = session.get(key).is_some() || run.state().get(key).is_some();
-            has_value && !self.runner.schema.has_migration(key)
+            has_value && !self.program(history).schema.has_migration(key)
         };
         run.check_upgrade(&recorded, is_read_as_stored)
     }
 
-    /// The changes of the agent since the end of the last run; `None` if that has ended.
-    pub(crate) async fn checked_upgrade(&self) -> Result<Option<AgentUpgrade>, RunnerError> {
-        let (history, session) = self.read().await?;
+    /// The changes of the agent of today since the end of the last run, and whether that is pinned to an agent that is known;
+    /// `None` if it has ended.
+    pub(crate) async fn checked_upgrade(&self) -> Result<Option<(AgentUpgrade, bool)>, RunnerError> {
+        // It caches nothing: what a worker continues with may be another agent.
+        let today = self.clone().with_changed_agent(true);
+        let (history, session) = today.read_since(None, None).await?;
         if history.has_ended() || history.last.is_none() {
             return Ok(None);
         }
-        let run = self.restored_run(&history, &session)?.filter(|run| run.exit().is_none());
-        Ok(run.map(|run| self.upgrade_of(&history, &session, &run)))
+        let mut pinned = SessionHistory::clone(&history);
+        self.pin(&mut pinned).await;
+        let is_pinned = pinned.pinned.known().is_some();
+        let run = match today.restored_run(&history, &session) {
+            // It need not be read by the agent of today.
+            Err(_) if is_pinned => return Ok(Some((AgentUpgrade::default(), true))),
+            run => run?.filter(|run| run.exit().is_none()),
+        };
+        Ok(run.map(|run| (today.upgrade_of(&history, &session, &run), is_pinned)))
     }
 
     /// Why the last run, which has not ended, cannot be continued by this agent, if it cannot. The session may have been read
     /// without its values.
     pub(crate) fn refused_agent(&self, history: &SessionHistory, session: &Session) -> Option<RunnerError> {
-        self.refuse_changed(history, self.runner.when_changed).err().or_else(|| {
-            if history.changes(&self.runner.agent).is_empty()
-                || self.runner.when_changed == WhenChanged::Always
+        self.refuse_changed(history).err().or_else(|| {
+            if history.changes(&self.program(history).agent).is_empty()
+                || self.when_changed == WhenChanged::Always
             {
                 return None;
             }
@@ -176,6 +195,11 @@ impl SessionAccess {
         if !history.is_unfinished() {
             return Ok(RunInEvents::Ended);
         }
+        // The agent that it is pinned to may have to be loaded.
+        if self.when_changed == WhenChanged::Pinned && !history.changes(&self.runner.program.agent).is_empty()
+        {
+            return Ok(RunInEvents::BeganBefore);
+        }
         match self.restored_run(&history, session) {
             // The events before it are needed.
             Err(RunnerError {
@@ -196,7 +220,8 @@ impl SessionAccess {
     }
 
     fn restored_run(&self, history: &SessionHistory, session: &Session) -> Result<Option<Run>, RunnerError> {
-        let state = history.state(session, &self.runner.schema)?;
-        history.last_run(&self.runner.agent, state, &self.local.key)
+        let program = self.program(history);
+        let state = history.state(session, &program.schema)?;
+        history.last_run(&program.agent, state, &self.local.key)
     }
 }

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stepfold_agent_loop::{Agent, Ids};
-use stepfold_session_scopes::{AnyStore, AppId, SessionError, SessionId, SessionKey, SessionSchema, UserId};
+use stepfold_agent_loop::Ids;
+use stepfold_session_scopes::{AnyStore, AppId, SessionError, SessionId, SessionKey, UserId};
 
 use crate::budget::BudgetPolicies;
 use crate::core::heartbeat_registry::HeartbeatRegistry;
 use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
+use crate::core::programs::{AgentProgram, OlderAgents};
 use crate::core::shutdown::RunnerShutdown;
 use crate::core::watchers::ChangeFeed;
 use crate::error::RunnerError;
 use crate::ports::WallClock;
-use crate::record::events::AgentAuthor;
 use crate::session::busy::WhenBusy;
 use crate::session::claim::ClaimSettings;
 use crate::session::table::SessionTable;
@@ -54,11 +54,11 @@ use crate::upgrade::WhenChanged;
 pub struct Runner(pub(crate) Arc<RunnerCore>);
 
 pub(crate) struct RunnerCore {
-    pub(crate) agent: Agent,
-    pub(crate) author: AgentAuthor,
+    /// The agent of today: that of every new run.
+    pub(crate) program: Arc<AgentProgram>,
+    pub(crate) older: OlderAgents,
     pub(crate) store: AnyStore,
     pub(crate) app: AppId,
-    pub(crate) schema: SessionSchema,
     pub(crate) busy: WhenBusy,
     pub(crate) max_waiting: usize,
     pub(crate) ids: Arc<dyn Ids>,
@@ -106,7 +106,7 @@ impl fmt::Debug for Runner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runner")
             .field("app", &self.0.app)
-            .field("agent", &self.0.agent)
+            .field("agent", &self.0.program.agent)
             .finish_non_exhaustive()
     }
 }

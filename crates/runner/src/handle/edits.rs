@@ -249,7 +249,7 @@ impl SessionHandle {
             return self.fork(id, version).await;
         }
         let session = self.read_at(version).await?;
-        let (at, prepared) = (session.version, self.prepare_on(session, &edit, with_changed_agent)?);
+        let (at, prepared) = (session.version, self.prepare_on(session, &edit, with_changed_agent).await?);
         let owner = self.core().claims.worker.clone();
         let claim = (!is_waiting && prepared.leaves_work()).then_some(AppendClaim::Take {
             owner,
@@ -267,7 +267,7 @@ impl SessionHandle {
     }
 
     /// The event of an edit on the session as it was at a version.
-    fn prepare_on(
+    async fn prepare_on(
         &self,
         session: Session,
         edit: &Edit,
@@ -280,8 +280,10 @@ impl SessionHandle {
         }
         let mut history = SessionHistory::default();
         history.extend(&session)?;
+        let access = self.access().with_changed_agent(with_changed_agent);
+        access.pin(&mut history).await;
         let read = (Arc::new(history), session);
-        match self.access().unfinished_run(&SessionCache::default(), &read, with_changed_agent)? {
+        match access.unfinished_run(&SessionCache::default(), &read)? {
             Some(stopped) => self.prepare_in_run(edit, stopped, version),
             None => Err(self.refused(EditError::Ending)),
         }
@@ -289,7 +291,9 @@ impl SessionHandle {
 
     async fn append(&self, prepared: &PreparedEdit, take_over: TakeOver) -> Result<u64, SessionError> {
         let (core, key) = (self.core(), self.key().clone());
-        let request = AppendEvent::new(key, prepared.version, prepared.event.clone(), &core.schema);
+        let of_run = prepared.of_run.as_ref().map(|(_, stopped)| &stopped.program);
+        let schema = &of_run.unwrap_or(&core.program).schema;
+        let request = AppendEvent::new(key, prepared.version, prepared.event.clone(), schema);
         let owner = core.claims.worker.clone();
         let request = request.with_claim(match prepared.leaves_work() {
             // A claim that has expired is the sign of a run that has to continue: see `Runner::recover`.
@@ -310,8 +314,9 @@ impl SessionHandle {
         let newest = self.access().read_events(EventRange::Last(1)).await?;
         let is_open = newest.events.last().is_some_and(|newest| is_unfinished(&newest.event));
         if is_open {
-            let read = self.access().read_cached(cache).await?;
-            return match self.access().unfinished_run(cache, &read, with_changed_agent)? {
+            let access = self.access().with_changed_agent(with_changed_agent);
+            let read = access.read_cached(cache).await?;
+            return match access.unfinished_run(cache, &read)? {
                 Some(stopped) => self.prepare_in_run(edit, stopped, read.0.version),
                 None => Err(self.refused(EditError::Ending)),
             };
@@ -336,8 +341,8 @@ impl SessionHandle {
             invocation: &stopped.invocation,
             place: stopped.place,
             attempt: Some(&attempt),
-            author: &core.author,
-            agent: &core.agent,
+            author: &stopped.program.author,
+            agent: &stopped.program.agent,
             at: core.clock.now(),
         };
         let stored = session_event(event.clone(), &stamp, Vec::new()).map_err(failed)?;
@@ -354,7 +359,7 @@ impl SessionHandle {
         if edit.is_empty() {
             return Err(self.refused(EditError::Empty));
         }
-        let delta = edit.delta(core.schema.schema()).map_err(|error| self.refused(error))?;
+        let delta = edit.delta(core.program.schema.schema()).map_err(|error| self.refused(error))?;
         let name = core.ids.next();
         let event = Event::new(
             EventId::new(format!("{name}.0")).map_err(failed)?,
@@ -418,7 +423,7 @@ impl SessionHandle {
             if recorded.edit.idempotency_key.as_ref() != Some(idempotency_key) {
                 continue;
             }
-            if !edit.is_same(&recorded.edit, self.core().schema.schema()) {
+            if !edit.is_same(&recorded.edit, self.core().program.schema.schema()) {
                 let idempotency_key = idempotency_key.clone();
                 return Err(self.refused(EditError::KeyReused { idempotency_key }));
             }

@@ -90,7 +90,7 @@ impl SessionHandle {
     pub async fn log(&self) -> Result<SessionLog, RunnerError> {
         let session = self.access().read_events(EventRange::All).await?;
         let origin = self.access().get_at(Some(session.oldest), EventRange::None).await?;
-        let origin = own_values(origin, &self.runner().0.schema)?;
+        let origin = own_values(origin, &self.runner().0.program.schema)?;
         Ok(SessionLog::of(&session, origin))
     }
 }

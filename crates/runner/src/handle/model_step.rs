@@ -65,12 +65,14 @@ impl SessionHandle {
         let Some(LocatedStep { path, reply }) = found else { return Ok(None) };
         // What it replied to is what there was just before.
         let session = self.read_at(Some(reply.as_ref().map_or(version, |(version, _)| version - 1))).await?;
-        let core = self.core();
+        let access = self.access();
         let mut history = SessionHistory::default();
         history.extend(&session)?;
-        let changes = history.changes(&core.agent);
-        let state = history.state(&session, &core.schema)?;
-        let Some(run) = history.last_run(&core.agent, state, self.key())? else { return Ok(None) };
+        access.pin(&mut history).await;
+        let program = access.program(&history);
+        let changes = history.changes(&program.agent);
+        let state = history.state(&session, &program.schema)?;
+        let Some(run) = history.last_run(&program.agent, state, self.key())? else { return Ok(None) };
         let asks = path.iter().try_fold(&run, |run, place| run.inside_of(*place)).cloned();
         let step = asks.map(|run| ModelStep { run, path, reply, changes });
         Ok(step.filter(|step| step.reply.is_some() || step.run.asks_model()))
@@ -84,8 +86,11 @@ impl SessionHandle {
         let session = self.read_at(Some(version)).await?;
         let mut history = SessionHistory::default();
         history.extend(&session)?;
-        let state = history.state(&session, &self.core().schema)?;
-        history.last_run(&self.core().agent, state, self.key())
+        let access = self.access();
+        access.pin(&mut history).await;
+        let program = access.program(&history);
+        let state = history.state(&session, &program.schema)?;
+        history.last_run(&program.agent, state, self.key())
     }
 
     /// The session as it was at a version, with what counts of its events.

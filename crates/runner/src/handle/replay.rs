@@ -24,13 +24,13 @@ pub(crate) async fn replay(access: &SessionAccess, agent: &Agent) -> Result<usiz
 
 /// The requests of all runs, of which none is replayed.
 pub(crate) async fn prompt_cache(access: &SessionAccess) -> Result<Vec<CachedRequest>, RunnerError> {
-    let agent = access.runner.agent.clone();
+    let agent = access.runner.program.agent.clone();
     Ok(replayed(access, &agent, RunVisit::ListRequests).await?.seen.requests)
 }
 
 /// The runs of a session, of which none is replayed.
 pub(crate) async fn recorded_runs(access: &SessionAccess) -> Result<Vec<RecordedRun>, RunnerError> {
-    let agent = access.runner.agent.clone();
+    let agent = access.runner.program.agent.clone();
     Ok(replayed(access, &agent, RunVisit::ListRuns).await?.listed)
 }
 
@@ -225,8 +225,8 @@ fn own_values(mut state: State) -> State {
 
 /// The schema of the agent, with the migrations of the runner if it is the runner's agent.
 fn schema_of(access: &SessionAccess, agent: &Agent) -> SessionSchema {
-    match agent.schema() == access.runner.agent.schema() {
-        true => access.runner.schema.clone(),
+    match agent.schema() == access.runner.program.agent.schema() {
+        true => access.runner.program.schema.clone(),
         false => SessionSchema::new(agent.schema().clone()),
     }
 }

@@ -465,7 +465,7 @@ impl SessionHandle {
     }
 
     pub(crate) fn access(&self) -> SessionAccess {
-        SessionAccess { runner: Arc::clone(&self.runner.0), local: Arc::clone(&self.local) }
+        SessionAccess::new(Arc::clone(&self.runner.0), Arc::clone(&self.local))
     }
 
     pub(crate) fn failed(&self, error: SessionError) -> RunnerError {

@@ -47,8 +47,9 @@ impl SessionHandle {
     /// # Errors
     /// As [`pending`](SessionHandle::pending).
     pub async fn state(&self) -> Result<State, RunnerError> {
-        let (history, session) = self.access().read().await?;
-        history.state(&session, &self.runner.0.schema)
+        let access = self.access();
+        let (history, session) = access.read().await?;
+        history.state(&session, &access.program(&history).schema)
     }
 
     /// The decisions in the newest 4,096 events of the record, newest first, with requests, authors and

@@ -35,7 +35,7 @@ impl SessionHandle {
         let mut request = ForkSession::new(self.local.key.clone(), core.clock.now()).with_id(id);
         request.version = version;
         if let Some((event, claim)) = first {
-            request = request.with_event(event, &core.schema, claim);
+            request = request.with_event(event, &core.program.schema, claim);
         }
         let forked = core.store.fork(request).await.map_err(|error| self.failed(error))?;
         core.changes.notify(&forked.key, forked.version, false);
@@ -190,6 +190,6 @@ impl SessionHandle {
     /// ```
     pub async fn compare(&self, other: &SessionHandle) -> Result<Comparison, RunnerError> {
         let (left, right) = (self.read(EventRange::All).await?, other.read(EventRange::All).await?);
-        compare(&left, &right, &self.runner.0.schema)
+        compare(&left, &right, &self.runner.0.program.schema)
     }
 }

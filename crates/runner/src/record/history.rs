@@ -10,6 +10,7 @@ use stepfold_state_core::state::State;
 use stepfold_tools::{decode_key_part, encode_key_part};
 use stepfold_trim::Summary;
 
+use crate::core::programs::PinnedAgent;
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::cached_values::CachedValues;
 use crate::record::conversation_start::ConversationStart;
@@ -20,7 +21,7 @@ use crate::record::events::{
 use crate::record::run_failure::RunFailure;
 
 /// The events of a session, folded as far as they were read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct SessionHistory {
     pub(crate) version: u64,
     /// The oldest version of the session when it was read.
@@ -40,6 +41,8 @@ pub(crate) struct SessionHistory {
     takers: Arc<HashMap<InvocationId, InvocationId>>,
     /// The values of the session; `None` if they are in the session that was read.
     pub(crate) values: Option<CachedValues>,
+    /// The agent that the last run is pinned to, if it is not that of today. The values are read with its schema.
+    pub(crate) pinned: PinnedAgent,
 }
 
 /// The run that a request is about.

@@ -465,7 +465,7 @@ impl Runner {
     /// Removes the claim that a worker left on a session without work.
     async fn clear(&self, key: &SessionKey) {
         let local = self.0.sessions().get(key.clone());
-        let access = SessionAccess { runner: std::sync::Arc::clone(&self.0), local };
+        let access = SessionAccess::new(std::sync::Arc::clone(&self.0), local);
         // Not while this process works in it.
         let Ok(_cache) = access.local.cache.try_lock() else { return };
         if access.local.claim.token().is_none() && access.claim(TakeOver::Never).await.is_ok() {

@@ -81,7 +81,7 @@ impl Runner {
 
     /// Why the last run of a session has stopped, or cannot be continued by this agent.
     async fn blocked(&self, key: &SessionKey) -> Option<String> {
-        let access = SessionAccess { runner: Arc::clone(&self.0), local: self.0.sessions().get(key.clone()) };
+        let access = SessionAccess::new(Arc::clone(&self.0), self.0.sessions().get(key.clone()));
         let (history, session) = match access.read_end().await {
             Ok(read) => read,
             Err(error) => return Some(error.to_string()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Outcome, Run};
+use stepfold_agent_loop::{Agent, Outcome, Run};
 use stepfold_session_scopes::{CommittedEvent, LifeId, SeenVersions, SessionKey};
 
 use crate::record::cached_values::CachedValues;
@@ -57,6 +57,11 @@ impl StoppedRun {
 
     pub(crate) fn run(&self) -> &Run {
         self.outcome.run()
+    }
+
+    /// Whether the run is that of this agent, which may have changed since it was recorded.
+    pub(crate) fn is_of(&self, agent: &Agent) -> bool {
+        self.run().agent().is_same_as(agent)
     }
 
     /// Whether the session is unchanged since the run.

@@ -95,8 +95,9 @@ impl InvocationDriver<'_> {
             return Ok(());
         }
         // A record that this agent cannot read waits for another version of the agent.
-        let Ok(Some(stopped)) = self.access.unfinished_run(&self.cache, read, true) else { return Ok(()) };
-        let UnfinishedRun { run, invocation, place, seen, .. } = *stopped;
+        let access = self.access.clone().with_changed_agent(true);
+        let Ok(Some(stopped)) = access.unfinished_run(&self.cache, read) else { return Ok(()) };
+        let UnfinishedRun { run, program, invocation, place, seen, .. } = *stopped;
         let run = run.without_upgrade();
         self.validate_decisions(&run).await?;
         let decisions = self.decisions_about(&run);
@@ -111,7 +112,7 @@ impl InvocationDriver<'_> {
             // Only the driver of an agent that may continue it can take them.
             Err(_) => return Ok(()),
         };
-        let mut journal = self.journal(invocation, &run, (place, seen), Vec::new());
+        let mut journal = self.journal(invocation, (program, &run), (place, seen), Vec::new());
         let stored = journal.append(&event).await;
         self.cache.stopped = None;
         stored.map_err(|error| self.failed(error))

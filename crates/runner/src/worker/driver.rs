@@ -42,7 +42,6 @@ pub(crate) struct InvocationDriver<'a> {
     pub(super) has_message: bool,
     pub(super) decisions: Decisions,
     pub(crate) decision_reply: DecisionReply,
-    pub(super) with_changed_agent: bool,
     /// Whether recovery has started it, and no caller.
     pub(super) is_recovery: bool,
     /// Asks for a pause between two steps.
@@ -83,7 +82,6 @@ impl<'a> InvocationDriver<'a> {
             acceptance: None,
             decisions: Decisions::new(),
             decision_reply: DecisionReply::default(),
-            with_changed_agent: false,
             is_recovery: false,
             waited: ClaimWait::default(),
             has_message: matches!(
@@ -104,13 +102,14 @@ impl<'a> InvocationDriver<'a> {
             WorkerCommand::TakeInbox => InvocationGoal::TakeInbox,
             WorkerCommand::TakeLeft => InvocationGoal::TakeLeft,
             WorkerCommand::RunAs(options) => {
-                (driver.decisions, driver.with_changed_agent) =
-                    (options.decisions, options.with_changed_agent);
+                driver.decisions = options.decisions;
+                driver.access = driver.access.with_changed_agent(options.with_changed_agent);
                 driver.suspension = options.suspension;
                 InvocationGoal::TakeInbox
             }
             WorkerCommand::Resume { decisions, with_changed_agent, decision_reply } => {
-                (driver.decisions, driver.with_changed_agent) = (decisions, with_changed_agent);
+                driver.decisions = decisions;
+                driver.access = driver.access.with_changed_agent(with_changed_agent);
                 driver.decision_reply = decision_reply;
                 InvocationGoal::Resume
             }
@@ -150,7 +149,11 @@ impl<'a> InvocationDriver<'a> {
                 continue;
             }
             let inspected = self.inspect(&read, holder).await;
-            if let Err(RunnerError { kind: RunnerErrorKind::AgentChanged { .. }, .. }) = inspected {
+            if let Err(RunnerError {
+                kind: RunnerErrorKind::AgentChanged { .. } | RunnerErrorKind::PinnedAgent { .. },
+                ..
+            }) = inspected
+            {
                 // NOTE: answers are stored even if this agent may not continue the run: they may not be lost,
                 // docs/decisions/runner.md.
                 self.store_arrived_answers(&read).await?;
@@ -291,13 +294,12 @@ impl<'a> InvocationDriver<'a> {
         &self,
         read: &ReadSession,
     ) -> Result<(Option<Box<UnfinishedRun>>, LastRunStatus), RunnerError> {
-        let with_changed_agent = self.with_changed_agent || self.goal == InvocationGoal::Abandon;
-        match self.access.unfinished_run(&self.cache, read, with_changed_agent) {
+        let is_abandoned = self.goal == InvocationGoal::Abandon;
+        let access = self.access.clone().with_changed_agent(is_abandoned);
+        match access.unfinished_run(&self.cache, read) {
             // This agent cannot read the record. A run that begins and is immediately cancelled follows, and
             // repairs what it left open.
-            Err(RunnerError { kind: RunnerErrorKind::Recover { .. }, .. })
-                if self.goal == InvocationGoal::Abandon =>
-            {
+            Err(RunnerError { kind: RunnerErrorKind::Recover { .. }, .. }) if is_abandoned => {
                 Ok((None, LastRunStatus::Unreadable))
             }
             Err(error) => Err(error),

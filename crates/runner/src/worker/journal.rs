@@ -11,6 +11,7 @@ use stepfold_session_scopes::{
 
 use crate::access::backoff::{MAX_RETRIES, append_backoff, is_transient, result_backoff};
 use crate::budget::RunMeter;
+use crate::core::programs::AgentProgram;
 use crate::core::runner_core::RunnerCore;
 use crate::record::cached_values::{SharedWrites, versions_after};
 use crate::record::events::{EventStamp, session_event, with_agent, with_exit, with_taken, with_worker};
@@ -25,6 +26,8 @@ const MAX_WRITTEN: usize = 256;
 
 pub(crate) struct RunJournal {
     pub(crate) runner: Arc<RunnerCore>,
+    /// The agent of the run.
+    pub(crate) program: Arc<AgentProgram>,
     pub(crate) local: Arc<LocalSession>,
     pub(crate) invocation: InvocationId,
     /// The version of the session after the last append.
@@ -63,13 +66,13 @@ impl RunJournal {
             invocation: &self.invocation,
             place: self.place,
             attempt: self.attempt.as_deref(),
-            author: &self.runner.author,
-            agent: &self.runner.agent,
+            author: &self.program.author,
+            agent: &self.program.agent,
             at: self.runner.clock.now(),
         };
         let mut stored = session_event(lasting, &stamp, started)?;
         if let EventKind::Began { .. } | EventKind::Upgraded { .. } = event.kind {
-            stored = with_agent(stored, &self.runner.agent);
+            stored = with_agent(stored, &self.program.agent);
         }
         if matches!(event.kind, EventKind::Began { .. }) && !self.begins_with.is_empty() {
             stored = with_worker(stored, &self.runner.claims.worker);
@@ -94,7 +97,7 @@ impl RunJournal {
             self.local.key.clone(),
             self.version,
             with_taken(stored, &ids),
-            &self.runner.schema,
+            &self.program.schema,
         )
         .with_claim(claim)
         .taking(self.local.inbox.stored_positions(&taken));

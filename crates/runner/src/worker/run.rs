@@ -13,6 +13,7 @@ use stepfold_state_core::chat::Message;
 use crate::access::unfinished_run::UnfinishedRun;
 use crate::budget::RunMeter;
 use crate::core::observers::OnceStored;
+use crate::core::programs::AgentProgram;
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::events::failed_event;
 use crate::record::run_failure::RunFailure;
@@ -94,7 +95,7 @@ impl InvocationDriver<'_> {
         entries: Vec<InboxMessage>,
         is_abandoned: bool,
     ) -> InvocationResult {
-        let UnfinishedRun { run, invocation, place, seen, missing_temp } = *from;
+        let UnfinishedRun { run, program, invocation, place, seen, missing_temp } = *from;
         let (core, local) = (Arc::clone(&self.access.runner), Arc::clone(&self.access.local));
         // Failures of another run do not count for this one.
         self.failed = None;
@@ -119,7 +120,7 @@ impl InvocationDriver<'_> {
         if let Some(meter) = meter.as_ref().filter(|_| place > 0) {
             self.settle_abandoned(meter).await?;
         }
-        let mut journal = self.journal(invocation, &run, (place, seen), entries);
+        let mut journal = self.journal(invocation, (program, &run), (place, seen), entries);
         let shared_version = Arc::clone(&journal.shared_version);
         let decisions = self.decisions_about(&run);
         journal.meter.clone_from(&meter);
@@ -210,7 +211,7 @@ impl InvocationDriver<'_> {
     pub(super) fn journal(
         &self,
         invocation: InvocationId,
-        run: &Run,
+        (program, run): (Arc<AgentProgram>, &Run),
         (place, seen): (u64, Option<SeenVersions>),
         begins_with: Vec<InboxMessage>,
     ) -> RunJournal {
@@ -222,6 +223,7 @@ impl InvocationDriver<'_> {
         RunJournal {
             shared_version: Arc::new(AtomicU64::new(version)),
             runner: Arc::clone(core),
+            program,
             local: Arc::clone(&self.access.local),
             invocation,
             version,
@@ -301,10 +303,10 @@ impl InvocationDriver<'_> {
         let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
         let before = before.and_then(|last| last.failed.as_ref());
         let failed = RunFailure::repeated(before, cause, is_left_to_person);
-        let event = failed_event(&invocation, version, core.agent.name(), &failed, core.clock.now());
+        let event = failed_event(&invocation, version, core.program.agent.name(), &failed, core.clock.now());
         self.failed = Some(failed);
         let Ok(event) = event else { return };
-        let request = AppendEvent::new(local.key.clone(), version, event, &core.schema)
+        let request = AppendEvent::new(local.key.clone(), version, event, &core.program.schema)
             .with_claim(core.claims.for_append(&local.claim, false));
         // A failure that could not be stored is not counted by others; the run's commits are stored.
         if let Ok(receipt) = core.store.append(request).await {

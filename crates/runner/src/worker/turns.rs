@@ -161,17 +161,18 @@ impl InvocationDriver<'_> {
         entries: Vec<InboxMessage>,
     ) -> InvocationResult {
         let (history, session) = read;
-        let state = history.state(&session, &self.access.runner.schema)?;
+        let state = history.state(&session, &self.access.runner.program.schema)?;
         // The run that produced the current conversation, if this process ran it.
         let from_run = self.cache.stopped.as_ref().map(StoppedRun::run);
         let input = input.on_state(state, from_run).with_summary(history.summary.clone());
         let key = &self.access.local.key;
+        let program = Arc::clone(&self.access.runner.program);
         let prefix = run_prefix(key, Some(&session.life), id);
-        let run = Run::new(&self.access.runner.agent, input, prefix)
+        let run = Run::new(&program.agent, input, prefix)
             .map_err(|error| RunnerError::new(key, RunnerErrorKind::Input { source: Arc::new(error) }))?;
         let seen = history.values.as_ref().map(CachedValues::seen);
         let (invocation, missing_temp) = (id.clone(), BTreeSet::new());
-        let begins = Box::new(UnfinishedRun { run, invocation, place: 0, seen, missing_temp });
+        let begins = Box::new(UnfinishedRun { run, program, invocation, place: 0, seen, missing_temp });
         drop((history, session));
         self.drive(begins, entries, false).await
     }

@@ -43,6 +43,7 @@ mod notices;
 mod old_decisions;
 mod old_keys;
 mod outages;
+mod pinned;
 mod questions;
 mod recover;
 mod run_as;
