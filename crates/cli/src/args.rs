@@ -281,6 +281,14 @@ pub(crate) enum CliCommand {
         #[arg(long, conflicts_with = "json")]
         csv: bool,
     },
+    /// List the stored versions of this file, which `when_changed = "pinned"` continues runs with.
+    Agents {
+        #[command(flatten)]
+        target: SessionArgs,
+        /// Remove those that were stored longer ago and that no unfinished run is of, except for the file of today.
+        #[arg(long, value_name = "DAYS")]
+        prune: Option<u32>,
+    },
     /// Show what the model would have been shown in stored sessions by the policies of this file: how much is left out,
     /// and whether each view is well-formed. Nothing is changed.
     Trim {
@@ -443,6 +451,7 @@ impl CliCommand {
             | CliCommand::Verify { target, .. }
             | CliCommand::Trim { target, .. }
             | CliCommand::Spend { target, .. }
+            | CliCommand::Agents { target, .. }
             | CliCommand::Result { command: ResultCommand::Set { target, .. } }
             | CliCommand::State {
                 command: StateCommand::Get { target, .. } | StateCommand::Set { target, .. },

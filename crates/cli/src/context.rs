@@ -19,6 +19,7 @@ use stepfold::state_core::chat::Prices;
 use tokio::sync::Mutex;
 
 use crate::agent_file::{AgentFile, BuiltFile};
+use crate::archive::{ARCHIVE_APP, AgentBundle, AgentFiles};
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
 use crate::argument_text::shell_quoted;
 use crate::error::{CommandEnding, UsageError};
@@ -66,18 +67,23 @@ pub(crate) struct LoadedAgent {
     pub(crate) when_changed: WhenChanged,
     /// Its budgets.
     pub(crate) budgets: Vec<Budget>,
+    /// Its file, and those that it names.
+    pub(crate) texts: AgentBundle,
+    /// The programs and addresses that its earlier versions may use, beside those of today.
+    pub(crate) former_programs: Vec<String>,
 }
 
 impl LoadedAgent {
     pub(crate) fn read(path: &Path, models: &ModelSource<'_>) -> anyhow::Result<Self> {
-        let file = AgentFile::read(path)??;
+        models.files.forget();
+        let file = AgentFile::read_from(&models.files, path)??;
         let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
-        let budgets = file.budgets();
+        let (budgets, former_programs) = (file.budgets(), file.former_programs().to_vec());
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
             Err(error) => {
-                AgentFile::read(path)??.check()?;
+                AgentFile::read_from(&models.files, path)??.check()?;
                 return Err(error);
             }
         };
@@ -90,8 +96,25 @@ impl LoadedAgent {
         let agent = Agent::from(built);
         // NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
         AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
+        if agent.name() == ARCHIVE_APP {
+            return Err(UsageError(format!(
+                "reserved name `{ARCHIVE_APP}`: stored versions of agents have it"
+            ))
+            .into());
+        }
         let schema = session_schema(agent.schema(), migrations);
-        Ok(LoadedAgent { agent, schema, speakers, shape, prices, when_changed, budgets })
+        let texts = AgentBundle::of(path, models.files.all());
+        Ok(LoadedAgent {
+            agent,
+            schema,
+            speakers,
+            shape,
+            prices,
+            when_changed,
+            budgets,
+            texts,
+            former_programs,
+        })
     }
 }
 
@@ -145,7 +168,7 @@ impl CommandContext {
     /// Opens the agent with the model that its file names, which is never called, and the store, read-only.
     pub(crate) fn for_check(target: &SessionArgs) -> anyhow::Result<Self> {
         let open = |path: &Path| open_read_only(target, path);
-        let models = (ModelSource::Checked, ModelSource::none().1);
+        let models = (ModelSource::checked(), ModelSource::none().1);
         CommandContext::open(target, None, BusyPolicy::default(), models, open, None)
     }
 
@@ -185,9 +208,10 @@ impl CommandContext {
         open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
-        let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, .. } =
-            LoadedAgent::read(&target.agent, &models)?;
+        let loaded = LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
+        let archive = AgentFiles::of(&loaded, &target.agent, store.clone(), options);
+        let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, .. } = loaded;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let builder = with_budgets(Runner::builder(agent, store), &prices, budgets);
         let runner = with_metrics(with_traces(builder), metrics)
@@ -197,6 +221,7 @@ impl CommandContext {
             .process_worker()
             .when_claimed(when_claimed.into())
             .when_changed(when_changed)
+            .archive(archive)
             // NOTE: Queued messages are for the process that sent them: its model and its terminal.
             .leave_inbox()
             .build();

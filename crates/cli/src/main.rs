@@ -4,6 +4,7 @@
 //! `turn`, and print by `show`. Answers go to standard output, everything else to standard error.
 
 mod agent_file;
+mod archive;
 mod args;
 mod argument_text;
 mod command;

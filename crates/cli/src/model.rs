@@ -13,6 +13,7 @@ use stepfold::state_core::chat::{
 use stepfold::trim::{ApproximateTokens, TokenCounter as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::agent_file::AgentTexts;
 use crate::args::{CassetteMode, RunArgs};
 use crate::error::UsageError;
 use crate::show::FailedRequest;
@@ -23,8 +24,13 @@ const SCRIPT: &str = "script:";
 /// Receives failed requests before their next attempts.
 pub(crate) type FailedRequests = UnboundedReceiver<FailedRequest>;
 
-/// The source of the models for a file's agents.
-pub(crate) enum ModelSource<'a> {
+/// The source of the models for a file's agents, and of the files that they name.
+pub(crate) struct ModelSource<'a> {
+    models: ModelOrigin<'a>,
+    pub(crate) files: AgentTexts,
+}
+
+enum ModelOrigin<'a> {
     /// No model is called: for commands that only read.
     None,
     /// No model is called, and the names of models in files are checked.
@@ -49,26 +55,37 @@ pub(crate) struct CommandLineModels<'a> {
 impl<'a> ModelSource<'a> {
     /// No models, and so no failed requests.
     pub(crate) fn none() -> (Self, FailedRequests) {
-        (ModelSource::None, unbounded_channel().1)
+        (ModelSource::placeholder(), unbounded_channel().1)
+    }
+
+    /// No models.
+    pub(crate) fn placeholder() -> Self {
+        ModelSource { models: ModelOrigin::None, files: AgentTexts::default() }
+    }
+
+    /// No models, and the names of models in files are checked.
+    pub(crate) fn checked() -> Self {
+        ModelSource { models: ModelOrigin::Checked, files: AgentTexts::default() }
+    }
+
+    /// The same models, with stored texts in place of files.
+    pub(crate) fn with_files(mut self, files: AgentTexts) -> Self {
+        self.files = files;
+        self
     }
 
     /// The models of the command line, and the receiver of their failed requests.
     pub(crate) fn command_line(options: &'a RunArgs) -> (Self, FailedRequests) {
         let (failures, heard) = unbounded_channel();
-        (
-            ModelSource::CommandLine(CommandLineModels {
-                options,
-                failures,
-                counts_tokens: false,
-                cassette: RefCell::new(None),
-            }),
-            heard,
-        )
+        let models =
+            CommandLineModels { options, failures, counts_tokens: false, cassette: RefCell::new(None) };
+        let models = ModelOrigin::CommandLine(models);
+        (ModelSource { models, files: AgentTexts::default() }, heard)
     }
 
     /// Makes scripts report an estimate of their tokens, as a provider reports its count.
     pub(crate) fn counting_tokens(mut self) -> Self {
-        if let ModelSource::CommandLine(asking) = &mut self {
+        if let ModelOrigin::CommandLine(asking) = &mut self.models {
             asking.counts_tokens = true;
         }
         self
@@ -77,65 +94,70 @@ impl<'a> ModelSource<'a> {
     /// The model of an agent: that of `--model`, otherwise the named one, with paths relative to the folder, otherwise
     /// that of the environment.
     pub(crate) fn pick(&self, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
-        match self {
-            ModelSource::None => Ok(Arc::new(PlaceholderModel)),
+        match &self.models {
+            ModelOrigin::None => Ok(Arc::new(PlaceholderModel)),
             // It is never called, so it needs no key.
-            ModelSource::Checked => Ok(named
+            ModelOrigin::Checked => Ok(named
                 .and_then(|(name, folder)| match name.strip_prefix(SCRIPT) {
-                    Some(path) => script(&folder.join(path), false)
+                    Some(path) => script(&self.files, &folder.join(path), false)
                         .ok()
                         .map(|model| Arc::new(model) as Arc<dyn ChatModel>),
                     None => without_key(name).ok(),
                 })
                 .unwrap_or_else(|| Arc::new(PlaceholderModel))),
-            ModelSource::CommandLine(asking) => asking.pick(named),
+            ModelOrigin::CommandLine(asking) => asking.pick(&self.files, named),
         }
     }
 
     /// The models that a state may name, with paths relative to this folder. Options of the command line override all of
     /// them.
     pub(crate) fn by_name(&self, folder: &Path) -> anyhow::Result<NamedModels> {
-        let only: Option<Arc<dyn ChatModel>> = match self {
-            ModelSource::CommandLine(asking)
+        let only: Option<Arc<dyn ChatModel>> = match &self.models {
+            ModelOrigin::CommandLine(asking)
                 if asking.options.model.is_none() && asking.options.cassette.is_none() =>
             {
                 None
             }
-            models => Some(models.pick(None)?),
+            _ => Some(self.pick(None)?),
         };
-        let (folder, failures) = (folder.to_owned(), self.failures());
+        let (folder, failures, files) = (folder.to_owned(), self.failures(), self.files.clone());
         Ok(Box::new(move |name| {
-            only.clone().or_else(|| by_name(Some((name, &folder)), &failures, false).ok())
+            only.clone().or_else(|| by_name(&files, Some((name, &folder)), &failures, false).ok())
         }))
     }
 
     /// The sender for failed requests; without a receiver if no model is called.
     fn failures(&self) -> UnboundedSender<FailedRequest> {
-        match self {
-            ModelSource::CommandLine(asking) => asking.failures.clone(),
-            ModelSource::None | ModelSource::Checked => unbounded_channel().0,
+        match &self.models {
+            ModelOrigin::CommandLine(asking) => asking.failures.clone(),
+            ModelOrigin::None | ModelOrigin::Checked => unbounded_channel().0,
         }
     }
 
     /// The fault of a model's name in a file, if names are checked.
     pub(crate) fn fault(&self, name: &str, folder: &Path) -> Option<String> {
-        match self {
-            ModelSource::Checked => fault(name, folder),
-            ModelSource::None | ModelSource::CommandLine(_) => None,
+        match &self.models {
+            ModelOrigin::Checked => fault(&self.files, name, folder),
+            ModelOrigin::None | ModelOrigin::CommandLine(_) => None,
         }
     }
 }
 
 impl CommandLineModels<'_> {
-    fn pick(&self, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
+    fn pick(&self, files: &AgentTexts, named: Option<(&str, &Path)>) -> anyhow::Result<Arc<dyn ChatModel>> {
         let name = self.options.model.as_deref().map(|name| (name, Path::new("."))).or(named);
         match &self.options.cassette {
-            None => by_name(name, &self.failures, self.counts_tokens),
-            Some(path) => Ok(Arc::new(self.cassette(path, name)?)),
+            None => by_name(files, name, &self.failures, self.counts_tokens),
+            Some(path) => Ok(Arc::new(self.cassette(files, path, name)?)),
         }
     }
 
-    fn cassette(&self, path: &Path, name: Option<(&str, &Path)>) -> anyhow::Result<Cassette> {
+    fn cassette(
+        &self,
+        files: &AgentTexts,
+        path: &Path,
+        name: Option<(&str, &Path)>,
+    ) -> anyhow::Result<Cassette> {
         let mode = self.options.mode;
         let mut known = self.cassette.borrow_mut();
         let wanted = name.map(|(name, _)| name.to_owned());
@@ -150,10 +172,10 @@ impl CommandLineModels<'_> {
         }
         let cassette = match mode {
             CassetteMode::Replay => Cassette::replay(path),
-            CassetteMode::Record => Cassette::record(path, by_name(name, &self.failures, false)?),
+            CassetteMode::Record => Cassette::record(path, by_name(files, name, &self.failures, false)?),
             // NOTE: The model is built on demand: a recording that has all requests needs no API key.
             CassetteMode::Auto => Cassette::auto(path, || {
-                by_name(name, &self.failures, false).map_err(|error| no_model(&error))
+                by_name(files, name, &self.failures, false).map_err(|error| no_model(&error))
             }),
         };
         let cassette = cassette.map_err(|error| UsageError(crate::error::chain(&error)))?;
@@ -163,6 +185,7 @@ impl CommandLineModels<'_> {
 }
 
 fn by_name(
+    files: &AgentTexts,
     name: Option<(&str, &Path)>,
     failures: &UnboundedSender<FailedRequest>,
     counts_tokens: bool,
@@ -171,7 +194,7 @@ fn by_name(
         None => stepfold::providers::model_from_env(),
         Some((name, folder)) => match name.strip_prefix(SCRIPT) {
             // NOTE: Scripts are not retried: their failures do not pass.
-            Some(path) => return Ok(Arc::new(script(&folder.join(path), counts_tokens)?)),
+            Some(path) => return Ok(Arc::new(script(files, &folder.join(path), counts_tokens)?)),
             None => stepfold::providers::model(name),
         },
     };
@@ -201,8 +224,8 @@ fn no_model(error: &anyhow::Error) -> ModelError {
 
 /// A model that replays the replies of a script. The next reply follows from the conversation alone: a script that has
 /// given as many replies as the conversation contains. So a run can be resumed in any process, and a session rewound.
-fn script(path: &Path, counts_tokens: bool) -> anyhow::Result<Scripted> {
-    let (name, transcript) = read_script(path)?;
+fn script(files: &AgentTexts, path: &Path, counts_tokens: bool) -> anyhow::Result<Scripted> {
+    let (name, transcript) = read_script(files, path)?;
     let model = Scripted::from_fn(move |request: &ChatRequest| {
         let (replies, given) = due_reply(&transcript, request);
         replies.get(given).map_or_else(
@@ -279,19 +302,19 @@ fn reply_slots<'a>(messages: impl Iterator<Item = &'a Arc<Message>>) -> Vec<(Opt
     reply_slots
 }
 
-fn read_script(path: &Path) -> anyhow::Result<(String, Transcript)> {
+fn read_script(files: &AgentTexts, path: &Path) -> anyhow::Result<(String, Transcript)> {
     let name = path.display().to_string();
     let misuse =
         |what: &str, error: &dyn std::error::Error| UsageError(format!("the script {name} {what}: {error}"));
-    let text = std::fs::read_to_string(path).map_err(|error| misuse("cannot be read", &error))?;
+    let text = files.read(path).map_err(|error| misuse("cannot be read", &error))?;
     let transcript = text.parse().map_err(|error| misuse("is not a transcript", &error))?;
     Ok((name, transcript))
 }
 
 /// The fault of a model's name, checked without API keys.
-fn fault(name: &str, folder: &Path) -> Option<String> {
+fn fault(files: &AgentTexts, name: &str, folder: &Path) -> Option<String> {
     if let Some(path) = name.strip_prefix(SCRIPT) {
-        return read_script(&folder.join(path)).err().map(|error| crate::error::chain(error.as_ref()));
+        return read_script(files, &folder.join(path)).err().map(|error| crate::error::chain(error.as_ref()));
     }
     without_key(name).err().map(|error| crate::error::chain(&error))
 }

@@ -31,6 +31,16 @@ pub trait AgentArchive: Send + Sync {
     /// When it is known and cannot be built, in words for its operator: a program of it is gone, for example. The run is
     /// refused with this error.
     fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<Agent>, ArchiveError>>;
+
+    /// Keeps an agent of which a run begins, so that later versions of the program can load it. It is called before the first
+    /// event of the agent in this process is stored, and again if that has failed: then the event is not stored.
+    ///
+    /// # Errors
+    /// When the agent could not be kept.
+    fn keep<'a>(&'a self, agent: &'a Agent) -> BoxFuture<'a, Result<(), ArchiveError>> {
+        let _ = agent;
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// The error of an [archive](AgentArchive).

@@ -11,8 +11,9 @@ use stepfold_session_scopes::{
 };
 
 use crate::access::session_access::SessionAccess;
+use crate::access::unfinished_run::CheckedUpgrade;
 use crate::core::runner_core::Runner;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 
 /// The handling of an unfinished run whose agent has changed since.
 ///
@@ -124,6 +125,41 @@ impl FromStr for WhenChanged {
     }
 }
 
+/// The status of an unfinished run beside the agent of today: see [`CheckedRun::status`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UpgradeStatus {
+    /// The agent is the same.
+    Unchanged,
+    /// The changes are ahead of the run.
+    Compatible,
+    /// The run continues with the agent that it began with.
+    Pinned,
+    /// A change touches open work: only [`Always`](WhenChanged::Always) continues it.
+    Touched,
+    /// The agent of today cannot read the record.
+    Unreadable,
+}
+
+impl UpgradeStatus {
+    /// The status in words, as `stepfold check --runs` and the server have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            UpgradeStatus::Unchanged => "unchanged",
+            UpgradeStatus::Compatible => "compatible",
+            UpgradeStatus::Pinned => "pinned",
+            UpgradeStatus::Touched => "touched",
+            UpgradeStatus::Unreadable => "cannot be read",
+        }
+    }
+}
+
+impl fmt::Display for UpgradeStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// An unfinished run beside the agent of today: see [`Runner::check_upgrade`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -132,19 +168,58 @@ pub struct CheckedRun {
     pub key: SessionKey,
     /// The version of the session.
     pub version: u64,
+    /// The [digest](stepfold_agent_loop::Fingerprint::digest) of the agent that the run is of; `None` if the record cannot be
+    /// read.
+    pub agent: Option<String>,
     /// The changes of the agent since the run was recorded, and the open work that they touch.
     pub upgrade: AgentUpgrade,
     /// Whether the run continues with the agent that it began with, which is known here, under
     /// [`Pinned`](WhenChanged::Pinned).
     pub is_pinned: bool,
-    /// Why this agent cannot read the record, if it cannot: a value that does not fit the schema, for example.
+    /// The policy of the runner.
+    pub policy: WhenChanged,
+    /// Why this agent cannot read the record: a value that does not fit the schema, for example. Or why the agent that the
+    /// run is pinned to cannot be built.
     pub error: Option<RunnerError>,
 }
 
 impl CheckedRun {
-    /// Whether [`Compatible`](WhenChanged::Compatible) continues the run.
-    pub const fn is_compatible(&self) -> bool {
-        self.error.is_none() && self.upgrade.is_ahead_only()
+    /// The status of the run beside the agent of today.
+    pub const fn status(&self) -> UpgradeStatus {
+        match &self.error {
+            _ if self.is_pinned => UpgradeStatus::Pinned,
+            Some(RunnerError { kind: RunnerErrorKind::PinnedAgent { .. }, .. }) | None => {
+                match (self.upgrade.is_unchanged(), self.upgrade.is_ahead_only()) {
+                    (true, _) => UpgradeStatus::Unchanged,
+                    (false, true) => UpgradeStatus::Compatible,
+                    (false, false) => UpgradeStatus::Touched,
+                }
+            }
+            Some(_) => UpgradeStatus::Unreadable,
+        }
+    }
+
+    /// Whether the runner continues the run, under its [policy](crate::RunnerBuilder::when_changed).
+    pub const fn continues(&self) -> bool {
+        match self.status() {
+            UpgradeStatus::Unchanged | UpgradeStatus::Pinned => true,
+            UpgradeStatus::Compatible => matches!(self.policy, WhenChanged::Compatible | WhenChanged::Always),
+            UpgradeStatus::Touched => matches!(self.policy, WhenChanged::Always),
+            UpgradeStatus::Unreadable => false,
+        }
+    }
+
+    /// The reasons of the status, each in words: the changes, the open work that they touch, or the error.
+    pub fn reasons(&self) -> Vec<String> {
+        let words: Vec<String> = match self.status() {
+            UpgradeStatus::Touched => self.upgrade.touches.iter().map(ToString::to_string).collect(),
+            _ => self.upgrade.changes.iter().map(ToString::to_string).collect(),
+        };
+        let error = self.error.iter().map(|error| match &error.kind {
+            RunnerErrorKind::PinnedAgent { source, .. } => format!("its own agent cannot be built: {source}"),
+            kind => kind.to_string(),
+        });
+        words.into_iter().chain(error).collect()
     }
 }
 
@@ -263,11 +338,12 @@ impl UpgradeCheck {
     async fn check(&self, session: Session) -> Option<CheckedRun> {
         let core = &self.runner.0;
         let access = SessionAccess::new(Arc::clone(core), core.sessions().get(session.key.clone()));
-        let (upgrade, is_pinned, error) = match access.checked_upgrade().await {
-            Ok(None) => return None,
-            Ok(Some((upgrade, is_pinned))) => (upgrade, is_pinned, None),
-            Err(error) => (AgentUpgrade::default(), false, Some(error)),
+        let checked = match access.checked_upgrade().await {
+            Ok(checked) => checked?,
+            Err(error) => CheckedUpgrade { error: Some(error), ..CheckedUpgrade::default() },
         };
-        Some(CheckedRun { key: session.key, version: session.version, upgrade, is_pinned, error })
+        let CheckedUpgrade { upgrade, is_pinned, agent, error } = checked;
+        let (key, version, policy) = (session.key, session.version, core.when_changed);
+        Some(CheckedRun { key, version, agent, upgrade, is_pinned, policy, error })
     }
 }

@@ -99,7 +99,7 @@ fn enclosing_agents(
     enclosing: &EnclosingGraphs,
 ) -> EnclosingGraphs {
     let mut enclosing = enclosing.clone();
-    enclosing.files.extend(place.path.canonicalize());
+    enclosing.files.extend(place.models.files.full(place.path));
     if let Some(model) = &form.model {
         enclosing.model = Some((model.clone(), place.folder.to_owned()));
     }

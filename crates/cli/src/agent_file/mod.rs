@@ -6,6 +6,7 @@ mod agent;
 mod context;
 mod graph;
 mod node;
+mod texts;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
 use self::graph::GraphSource;
+pub(crate) use self::texts::AgentTexts;
 use crate::error::UsageError;
 use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
 use crate::form::budget::{BudgetForm, budgets};
@@ -96,7 +98,12 @@ impl From<BuiltFile> for Agent {
 impl AgentFile {
     /// Reads a file into its form. Faults that only building can find are found by [`build`](AgentFile::build).
     pub(crate) fn read(path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        AgentFile::read_from(&AgentTexts::default(), path)
+    }
+
+    /// The same from these files.
+    pub(crate) fn read_from(files: &AgentTexts, path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
+        let text = files.read(path).map_err(|error| {
             UsageError(format!("agent file {} could not be read: {error}", path.display()))
         })?;
         let file = AgentFile::parse(path, &text);
@@ -124,7 +131,7 @@ impl AgentFile {
     /// Builds the agent or graph without a model, and reports all faults.
     pub(crate) fn check(mut self) -> Result<BuiltFile, FileFaults> {
         // Without models, the only errors are faults.
-        let built = self.try_build(&ModelSource::Checked, &EnclosingGraphs::default()).ok().flatten();
+        let built = self.try_build(&ModelSource::checked(), &EnclosingGraphs::default()).ok().flatten();
         self.without_faults(built)
     }
 
@@ -197,6 +204,15 @@ impl AgentFile {
     /// The handling of unfinished runs after a change of the file.
     pub(crate) fn when_changed(&self) -> WhenChanged {
         self.content.as_ref().map(FileContent::when_changed).unwrap_or_default()
+    }
+
+    /// The programs and addresses that its earlier versions may use, beside those of today.
+    pub(crate) fn former_programs(&self) -> &[String] {
+        match &self.content {
+            None => &[],
+            Some(FileContent::Agent(form)) => &form.former_programs,
+            Some(FileContent::Graph(form)) => &form.former_programs,
+        }
     }
 
     /// The prices of its models.

@@ -174,7 +174,8 @@ impl NodeBuilder<'_> {
     /// Builds the agent or graph of another file.
     fn file(&self, file: &str, faults: &mut FaultCollector) -> anyhow::Result<Option<BuiltFile>> {
         let path = self.place.path.with_file_name(file);
-        let read = path.canonicalize().and_then(|full| Ok((full, std::fs::read_to_string(&path)?)));
+        let files = &self.place.models.files;
+        let read = files.full(&path).and_then(|full| Ok((full, files.read(&path)?)));
         let (full, text) = match read {
             Ok(read) => read,
             Err(error) => {

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stepfold::runner::CheckedRun;
+use stepfold::runner::{CheckedRun, UpgradeStatus};
 use stepfold::terminal::TextStyle;
 
 use crate::args::SessionArgs;
 use crate::context::CommandContext;
-use crate::error::{CommandEnding, chain};
+use crate::error::CommandEnding;
 use crate::show::{self, counted};
 
 /// The counts of a check.
@@ -16,6 +16,7 @@ use crate::show::{self, counted};
 struct RunCounts {
     unchanged: u64,
     compatible: u64,
+    pinned: u64,
     refused: u64,
 }
 
@@ -51,52 +52,41 @@ pub(super) async fn check_runs(
 
 impl RunCounts {
     fn add(&mut self, run: &CheckedRun) {
-        *match (run.is_compatible(), run.upgrade.is_unchanged()) {
-            (false, _) => &mut self.refused,
-            (true, true) => &mut self.unchanged,
-            (true, false) => &mut self.compatible,
+        *match run.status() {
+            _ if !run.continues() => &mut self.refused,
+            UpgradeStatus::Unchanged => &mut self.unchanged,
+            UpgradeStatus::Compatible => &mut self.compatible,
+            UpgradeStatus::Pinned => &mut self.pinned,
+            // Every change is accepted.
+            _ => &mut self.compatible,
         } += 1;
     }
 
     fn words(&self) -> String {
-        let all = counted(self.unchanged + self.compatible + self.refused, "unfinished run");
-        let RunCounts { unchanged, compatible, refused } = self;
+        let RunCounts { unchanged, compatible, pinned, refused } = self;
+        let all = counted(unchanged + compatible + pinned + refused, "unfinished run");
+        let pinned = if *pinned == 0 { String::new() } else { format!(", {pinned} pinned") };
         format!(
-            "{all}: {unchanged} unchanged, {compatible} compatible, {refused} that this agent does not continue"
+            "{all}: {unchanged} unchanged, {compatible} compatible{pinned}, {refused} that this agent does not continue"
         )
     }
 }
 
-/// The status of a run, and the words that explain it.
-fn status(run: &CheckedRun) -> (&'static str, Vec<String>) {
-    if let Some(error) = &run.error {
-        return ("cannot be read", vec![chain(error)]);
-    }
-    let upgrade = &run.upgrade;
-    if !upgrade.is_ahead_only() {
-        return ("touched", upgrade.touches.iter().map(ToString::to_string).collect());
-    }
-    match upgrade.is_unchanged() {
-        true => ("unchanged", Vec::new()),
-        false => ("compatible", upgrade.changes.iter().map(ToString::to_string).collect()),
-    }
-}
-
 fn show_run(run: &CheckedRun) {
-    let (status, words) = status(run);
-    let look = if run.is_compatible() { TextStyle::PLAIN } else { TextStyle::BAD };
-    let words = if words.is_empty() { String::new() } else { format!(": {}", words.join("; ")) };
+    let (status, reasons) = (run.status(), run.reasons().join("; "));
+    let look = if run.continues() { TextStyle::PLAIN } else { TextStyle::BAD };
+    let reasons = if reasons.is_empty() { reasons } else { format!(": {reasons}") };
     let session = format!("{}/{}", run.key.user, run.key.id);
-    show::line(show::styled(show::NAME, &session).with(look, format!("  {status}{words}")));
+    show::line(show::styled(show::NAME, &session).with(look, format!("  {status}{reasons}")));
 }
 
 fn run_json(run: &CheckedRun) -> Value {
-    let (status, words) = status(run);
     json!({
+        "continues": run.continues(),
         "session": run.key.id.as_str(),
-        "status": status,
+        "status": run.status().as_str(),
         "user": run.key.user.as_str(),
         "version": run.version,
-        "words": words,
+        "words": run.reasons(),
     })
 }

@@ -11,7 +11,7 @@ use crate::model::ModelSource;
 use crate::show;
 
 pub(super) fn draw(path: &Path, language: DrawingLanguage, json: bool) -> anyhow::Result<CommandEnding> {
-    let BuiltFile::Graph(built) = AgentFile::read(path)??.build(&ModelSource::None)?? else {
+    let BuiltFile::Graph(built) = AgentFile::read(path)??.build(&ModelSource::placeholder())?? else {
         let words = format!("{} describes an agent; there is nothing to draw without nodes", path.display());
         return Err(UsageError(words).into());
     };

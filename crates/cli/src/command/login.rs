@@ -13,7 +13,7 @@ use crate::tool::mcp;
 
 pub(super) async fn login(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<CommandEnding> {
     // NOTE: Building the agent registers its MCP servers.
-    AgentFile::read(path)??.build(&ModelSource::None)??;
+    AgentFile::read(path)??.build(&ModelSource::placeholder())??;
     for (server, port) in mcp::with_oauth(server)? {
         let name = server.name().to_owned();
         let page = SignIn::browser(move |page| match json {
@@ -29,7 +29,7 @@ pub(super) async fn login(path: &Path, server: Option<&str>, json: bool) -> anyh
 }
 
 pub(super) async fn logout(path: &Path, server: Option<&str>, json: bool) -> anyhow::Result<CommandEnding> {
-    AgentFile::read(path)??.build(&ModelSource::None)??;
+    AgentFile::read(path)??.build(&ModelSource::placeholder())??;
     for (server, _) in mcp::with_oauth(server)? {
         server.sign_out().await?;
         report(server.name(), "signed out", json);

@@ -1,5 +1,6 @@
 //! The commands, one function each.
 
+mod agents;
 mod approval_ids;
 mod branches;
 mod cache;
@@ -94,6 +95,7 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
             sessions::delete(target, *user_state, *when_claimed, json).await
         }
         CliCommand::Trim { target, limit } => trim::trim(target, *limit, json).await,
+        CliCommand::Agents { target, prune } => agents::agents(target, *prune, json).await,
         CliCommand::Spend { target, by, csv } => spend::spend(target, *by, *csv, json).await,
         CliCommand::Verify { target, head } => verify::verify(target, *head, json).await,
         CliCommand::State { command: StateCommand::Get { target, key } } => {

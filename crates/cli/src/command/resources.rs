@@ -19,7 +19,7 @@ pub(super) async fn resources(
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     // NOTE: Building the agent registers its MCP servers.
-    AgentFile::read(path)??.build(&ModelSource::None)??;
+    AgentFile::read(path)??.build(&ModelSource::placeholder())??;
     match read {
         None => Box::pin(list(json)).await?,
         Some(named) => {

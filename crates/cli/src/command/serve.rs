@@ -17,6 +17,7 @@ use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore, Timestamp};
 use tokio::net::TcpListener;
 
 use super::demo;
+use crate::archive::AgentFiles;
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, ServeArgs};
 use crate::context::{LoadedAgent, with_budgets, with_traces};
 use crate::error::{CommandEnding, UsageError};
@@ -169,8 +170,9 @@ fn apps(
     let mut names = BTreeSet::new();
     let mut apps = Vec::new();
     for path in agents {
-        let LoadedAgent { agent, schema, shape, prices, when_changed, budgets, .. } =
-            LoadedAgent::read(path, &models)?;
+        let loaded = LoadedAgent::read(path, &models)?;
+        let archive = AgentFiles::of(&loaded, path, store.clone(), Some(&model));
+        let LoadedAgent { agent, schema, shape, prices, when_changed, budgets, .. } = loaded;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
             return Err(UsageError(words).into());
@@ -181,6 +183,7 @@ fn apps(
             .schema(schema)
             .process_worker()
             .when_changed(when_changed)
+            .archive(archive)
             .observe(move |_| observer.clone())
             .build();
         let app = App::from(runner).prices(prices);

@@ -79,6 +79,9 @@ pub(crate) struct AgentFileForm {
     pub(crate) budgets: Vec<BudgetForm>,
     /// The handling of unfinished runs of this file after a change of it.
     pub(crate) when_changed: ChangedForm,
+    /// For `when_changed = "pinned"`: programs and addresses that stored versions of this file may still use though this one
+    /// does not, as in `["./pay.sh", "https://bank.example"]`.
+    pub(crate) former_programs: Vec<String>,
 }
 
 /// The handling of an unfinished run whose agent has changed since.
@@ -92,6 +95,8 @@ pub(crate) enum ChangedForm {
     Compatible,
     /// Continue, whatever has changed.
     Always,
+    /// Continue with the version of the file that the run began with, which is stored with the sessions.
+    Pinned,
 }
 
 impl From<ChangedForm> for WhenChanged {
@@ -100,6 +105,7 @@ impl From<ChangedForm> for WhenChanged {
             ChangedForm::Refuse => WhenChanged::Refuse,
             ChangedForm::Compatible => WhenChanged::Compatible,
             ChangedForm::Always => WhenChanged::Always,
+            ChangedForm::Pinned => WhenChanged::Pinned,
         }
     }
 }

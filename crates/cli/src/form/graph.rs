@@ -53,6 +53,9 @@ pub(crate) struct GraphForm {
     pub(crate) budgets: Vec<BudgetForm>,
     /// The handling of unfinished runs of this file after a change of it.
     pub(crate) when_changed: ChangedForm,
+    /// For `when_changed = "pinned"`: programs and addresses that stored versions of this file may still use though this one
+    /// does not, as in `["./pay.sh", "https://bank.example"]`.
+    pub(crate) former_programs: Vec<String>,
 }
 
 /// A node: one of `agent`, `command` and `says`, and its settings.

@@ -1,6 +1,7 @@
 //! A file that is changed under runs that wait: what `check --runs` says, and what continues.
 
 use expect_test::expect;
+use serde_json::Value;
 
 use crate::room::Room;
 
@@ -60,9 +61,9 @@ fn a_deployment_while_approvals_wait() {
     room.check(
         "check a.toml --runs --json",
         expect![[r#"
-        {"faults":[],"file":"a.toml"}
-        {"session":"s2","status":"compatible","user":"ada","version":2,"words":["instructions is new"]}
-    "#]],
+            {"faults":[],"file":"a.toml"}
+            {"continues":true,"session":"s2","status":"compatible","user":"ada","version":2,"words":["instructions is new"]}
+        "#]],
     );
     // A tool that runs once where it could be repeated touches the call that waits.
     room.write("a.toml", &clerk("", &PAY.replace("idempotent", "at_most_once")));
@@ -119,8 +120,98 @@ fn a_deployment_while_approvals_wait() {
     room.check(
         "check a.toml --runs",
         expect![[r#"
-        a.toml:2:1: expected one of refuse, compatible, always
-        exit 2
-    "#]],
+            a.toml:2:1: expected one of refuse, compatible, always, pinned
+            exit 2
+        "#]],
     );
+}
+
+/// A file whose next version cannot pay, while a payment waits.
+#[test]
+fn a_pinned_run_continues_with_the_file_that_it_began_with() {
+    let room = Room::new("", SCRIPT);
+    let pinned = |more: &str| format!("when_changed = \"pinned\"\n{more}");
+    room.write("a.toml", &clerk(&pinned(""), PAY));
+    for session in ["s1", "s2", "s3"] {
+        let said = room.say(&format!("run a.toml -s {session} --user ada 'Pay the bill.'"), "");
+        assert!(said.contains("exit 3"), "{said}");
+    }
+    // The script is stored with the file that names it.
+    room.write("b.script", "user: And now?\nassistant: Hello.\n");
+    std::fs::remove_file(room.path("a.script")).unwrap();
+    let without = |more: &str| format!("name = \"a\"\nmodel = \"script:b.script\"\n{}", pinned(more));
+    room.write("a.toml", &without(""));
+    // The program is one that the file of today does not start.
+    room.check("check a.toml --runs", expect![[r#"
+        a.toml: ok
+        ada/s3  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo` as the file of today does not; allow it in `former_programs`
+        ada/s2  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo` as the file of today does not; allow it in `former_programs`
+        ada/s1  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo` as the file of today does not; allow it in `former_programs`
+        | 3 unfinished runs: 0 unchanged, 0 compatible, 3 that this agent does not continue
+        exit 1
+    "#]]);
+    room.check("resume a.toml -s s1 --user ada --approve all", expect![[r#"
+        | session s1
+        | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
+        | error: session a/ada/s1: agent 53e2a155db524e5cb53996eaab80d128, which the run continues with, cannot be built: it uses `echo` as the file of today does not; allow it in `former_programs`; continue with the agent of today by --with-changed-agent, or cancel the run with --abandon
+        exit 2
+    "#]]);
+    room.write("a.toml", &without("former_programs = [\"echo\"]"));
+    room.check("check a.toml --runs", expect![[r#"
+        a.toml: ok
+        ada/s1  pinned: tool pay is gone
+        ada/s3  pinned: tool pay is gone
+        ada/s2  pinned: tool pay is gone
+        | 3 unfinished runs: 0 unchanged, 0 compatible, 3 pinned, 0 that this agent does not continue
+    "#]]);
+    // The decision was stored.
+    room.check("resume a.toml -s s1 --user ada", expect![[r#"
+        It is paid.
+        | session s1
+        | continues with "Pay the bill.", interrupted in step 1 while c1 pay(euro=5) ran
+        | > c1 pay(euro=5)
+        |   c1: paid
+    "#]]);
+    room.check("run a.toml -s s1 --user ada 'And now?'", expect![[r#"
+        Hello.
+        | session s1
+        | continue: stepfold chat a.toml --user ada --session s1
+    "#]]);
+    room.check("inspect a.toml -s s1 --user ada", expect![[r#"
+        session s1 of a/ada, version 7
+        head 7:DIGEST
+
+            1  began     user:      Pay the bill.
+            2  replied   assistant: > c1 pay(euro=5)
+            3  decided   c1#DIGEST approved
+            4  answered  tool c1 pay: paid
+            5  replied   assistant: It is paid.
+            6  began     user:      And now?
+            7  replied   assistant: Hello.
+
+    "#]]);
+    // A person may force the file of today.
+    room.check("resume a.toml -s s2 --user ada --with-changed-agent", expect![[r#"
+        | session s2
+        | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
+        | decide about c1#DIGEST: pay {"euro":5}
+        | the run waits for a decision, and is stored; decide with
+        |   stepfold resume a.toml --user ada --session s2 --approve c1#DIGEST
+        |   stepfold resume a.toml --user ada --session s2 --reject c1#DIGEST=REASON
+        |   stepfold resume a.toml --user ada --session s2 --modify c1#DIGEST=JSON
+        exit 3
+    "#]]);
+    let stored = |line: &str| -> Vec<(u64, bool, bool)> {
+        let lines = super::room::json_lines(&room.say(&format!("{line} --json"), ""));
+        let flag = |line: &Value, name: &str| line[name].as_bool().unwrap();
+        let runs = |line: &Value| line["unfinished_runs"].as_u64().unwrap();
+        lines.iter().map(|line| (runs(line), flag(line, "is_current"), flag(line, "removed"))).collect()
+    };
+    assert_eq!(stored("agents a.toml"), [(1, true, false), (1, false, false)]);
+    // It is still needed.
+    assert_eq!(stored("agents a.toml --prune 0"), [(1, true, false), (1, false, false)]);
+    room.say("resume a.toml -s s3 --user ada --abandon", "");
+    assert_eq!(stored("agents a.toml --prune 7"), [(1, true, false), (0, false, false)]);
+    assert_eq!(stored("agents a.toml --prune 0"), [(1, true, false), (0, false, true)]);
+    assert_eq!(stored("agents a.toml"), [(1, true, false)]);
 }

@@ -41,6 +41,17 @@ pub(crate) struct UnfinishedRun {
     pub(crate) missing_temp: BTreeSet<String>,
 }
 
+/// The changes of an agent beside an unfinished run.
+#[derive(Default)]
+pub(crate) struct CheckedUpgrade {
+    pub(crate) upgrade: AgentUpgrade,
+    /// Whether the run continues with the agent that it began with.
+    pub(crate) is_pinned: bool,
+    /// The digest of the agent of the end of the run.
+    pub(crate) agent: Option<String>,
+    pub(crate) error: Option<RunnerError>,
+}
+
 impl SessionAccess {
     /// The last run, if it has not ended.
     pub(crate) fn unfinished_run(
@@ -76,20 +87,32 @@ impl SessionAccess {
         Ok(Some(Box::new(UnfinishedRun { run, program, invocation, place, seen, missing_temp })))
     }
 
-    /// Refuses any change of the agent, if the runner is to. An agent that a run is pinned to has none.
+    /// Refuses any change of the agent, if the runner is to. One that a run is pinned to may
+    /// have another model, by an option of its process.
     fn refuse_changed(&self, history: &SessionHistory) -> Result<(), RunnerError> {
-        if !matches!(self.when_changed, WhenChanged::Refuse | WhenChanged::Pinned) {
+        let refuses = match self.when_changed {
+            WhenChanged::Refuse => true,
+            WhenChanged::Pinned => history.pinned.known().is_none(),
+            WhenChanged::Compatible | WhenChanged::Always => false,
+        };
+        if !refuses {
             return Ok(());
         }
-        if let PinnedAgent::Broken { digest, source } = &history.pinned {
-            let (digest, source) = (digest.clone(), Arc::clone(source));
-            return Err(RunnerError::new(&self.local.key, RunnerErrorKind::PinnedAgent { digest, source }));
+        if let Some(broken) = self.broken(history) {
+            return Err(broken);
         }
         let changes = history.changes(&self.program(history).agent);
         match changes.is_empty() {
             true => Ok(()),
             false => Err(RunnerError::new(&self.local.key, RunnerErrorKind::AgentChanged { changes })),
         }
+    }
+
+    /// Why the agent that the last run is pinned to cannot be built, if it cannot.
+    fn broken(&self, history: &SessionHistory) -> Option<RunnerError> {
+        let PinnedAgent::Broken { digest, source } = &history.pinned else { return None };
+        let (digest, source) = (digest.clone(), Arc::clone(source));
+        Some(RunnerError::new(&self.local.key, RunnerErrorKind::PinnedAgent { digest, source }))
     }
 
     /// Refuses changes of the agent that touch open work of the run.
@@ -120,7 +143,7 @@ impl SessionAccess {
 
     /// The changes of the agent of today since the end of the last run, and whether that is pinned to an agent that is known;
     /// `None` if it has ended.
-    pub(crate) async fn checked_upgrade(&self) -> Result<Option<(AgentUpgrade, bool)>, RunnerError> {
+    pub(crate) async fn checked_upgrade(&self) -> Result<Option<CheckedUpgrade>, RunnerError> {
         // It caches nothing: what a worker continues with may be another agent.
         let today = self.clone().with_changed_agent(true);
         let (history, session) = today.read_since(None, None).await?;
@@ -129,13 +152,22 @@ impl SessionAccess {
         }
         let mut pinned = SessionHistory::clone(&history);
         self.pin(&mut pinned).await;
-        let is_pinned = pinned.pinned.known().is_some();
-        let run = match today.restored_run(&history, &session) {
-            // It need not be read by the agent of today.
-            Err(_) if is_pinned => return Ok(Some((AgentUpgrade::default(), true))),
-            run => run?.filter(|run| run.exit().is_none()),
+        let mut checked = CheckedUpgrade {
+            is_pinned: pinned.pinned.known().is_some(),
+            agent: history.recorded_agent().map(|agent| agent.digest()),
+            error: self.broken(&pinned),
+            ..CheckedUpgrade::default()
         };
-        Ok(run.map(|run| (today.upgrade_of(&history, &session, &run), is_pinned)))
+        match today.restored_run(&history, &session) {
+            Ok(run) => {
+                let Some(run) = run.filter(|run| run.exit().is_none()) else { return Ok(None) };
+                checked.upgrade = today.upgrade_of(&history, &session, &run);
+            }
+            // It need not be read by the agent of today.
+            Err(_) if checked.is_pinned => {}
+            Err(error) => checked.error = Some(error),
+        }
+        Ok(Some(checked))
     }
 
     /// Why the last run, which has not ended, cannot be continued by this agent, if it cannot. The session may have been read
@@ -219,9 +251,16 @@ impl SessionAccess {
         self.restored_run(&history, &session)
     }
 
+    /// The last run. One that this agent does not continue is as it is recorded: its requests are those that its own agent
+    /// takes decisions about.
     fn restored_run(&self, history: &SessionHistory, session: &Session) -> Result<Option<Run>, RunnerError> {
         let program = self.program(history);
         let state = history.state(session, &program.schema)?;
-        history.last_run(&program.agent, state, &self.local.key)
+        let Some(run) = history.last_run(&program.agent, state, &self.local.key)? else { return Ok(None) };
+        let is_refused = match self.when_changed {
+            WhenChanged::Always => false,
+            _ => self.refuse_changed(history).is_err() || self.check_touched(history, session, &run).is_err(),
+        };
+        Ok(Some(if is_refused { run.without_upgrade() } else { run }))
     }
 }

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stepfold_agent_loop::{Agent, Fingerprint};
 use stepfold_session_scopes::SessionSchema;
 
+use tokio::sync::OnceCell;
+
 use crate::ports::{AgentArchive, ArchiveError};
 use crate::record::events::AgentAuthor;
 
@@ -14,11 +16,13 @@ pub(crate) struct AgentProgram {
     pub(crate) agent: Agent,
     pub(crate) schema: SessionSchema,
     pub(crate) author: AgentAuthor,
+    /// Set once the archive has kept it.
+    kept: OnceCell<()>,
 }
 
 impl AgentProgram {
     pub(crate) fn new(agent: Agent, schema: SessionSchema) -> Arc<Self> {
-        Arc::new(AgentProgram { agent, schema, author: AgentAuthor::default() })
+        Arc::new(AgentProgram { agent, schema, author: AgentAuthor::default(), kept: OnceCell::new() })
     }
 
     fn of(agent: Agent) -> Arc<Self> {
@@ -91,6 +95,12 @@ impl OlderAgents {
         loaded.truncate(MAX_LOADED - 1);
         loaded.push_front((digest, Arc::clone(&program)));
         Ok(Some(program))
+    }
+
+    /// Keeps an agent of which a run begins.
+    pub(crate) async fn keep(&self, program: &AgentProgram) -> Result<(), ArchiveError> {
+        let Some(archive) = &self.archive else { return Ok(()) };
+        program.kept.get_or_try_init(|| archive.keep(&program.agent)).await.map(drop)
     }
 
     fn used_again(&self, digest: &str) -> Option<Arc<AgentProgram>> {

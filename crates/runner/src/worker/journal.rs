@@ -19,6 +19,7 @@ use crate::session::acceptance::AcceptanceReply;
 use crate::session::decision_reply::DecisionReply;
 use crate::session::inbox::InboxMessage;
 use crate::session::local_session::LocalSession;
+use crate::upgrade::WhenChanged;
 
 /// The most events of a run that are kept for what this process knows of the session. The end of a longer run is read
 /// again.
@@ -73,6 +74,7 @@ impl RunJournal {
         let mut stored = session_event(lasting, &stamp, started)?;
         if let EventKind::Began { .. } | EventKind::Upgraded { .. } = event.kind {
             stored = with_agent(stored, &self.program.agent);
+            self.keep_agent().await?;
         }
         if matches!(event.kind, EventKind::Began { .. }) && !self.begins_with.is_empty() {
             stored = with_worker(stored, &self.runner.claims.worker);
@@ -132,6 +134,15 @@ impl RunJournal {
             acceptance.send(Ok(()));
         }
         Ok(())
+    }
+
+    /// Keeps the agent of the run for later versions of the program, if runs continue with the agent that they began with.
+    async fn keep_agent(&self) -> Result<(), SessionError> {
+        if self.runner.when_changed != WhenChanged::Pinned {
+            return Ok(());
+        }
+        let kept = self.runner.older.keep(&self.program).await;
+        kept.map_err(|source| SessionError::Store { what: "keep the agent of the run", source })
     }
 
     /// Stores an event. What has happened in the run, such as the result of a call that must not run twice, is held

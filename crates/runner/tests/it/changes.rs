@@ -5,7 +5,7 @@ use serde_json::json;
 use stepfold_graph::{END, Graph, NodeContext, NodeError, START, Update};
 use stepfold_runner::agent_loop::{AgentBuilder, Exit, HookAction};
 use stepfold_runner::session_scopes::{CommittedEvent, EventRange, SessionSchema};
-use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, WhenChanged};
+use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, UpgradeStatus, WhenChanged};
 use stepfold_state_core::state::Schema;
 use stepfold_tools::{Effect, Toolset};
 
@@ -77,7 +77,7 @@ fn what_cannot_be_resumed_can_be_abandoned() {
             let error = session.resume().with_changed_agent().await.unwrap_err();
             assert!(matches!(error.kind, RunnerErrorKind::Recover { .. }), "{error:?}");
             let checked = runner.check_upgrade().next().await.unwrap().unwrap();
-            assert!(checked.error.is_some() && !checked.is_compatible(), "{checked:?}");
+            assert!(checked.status() == UpgradeStatus::Unreadable, "{checked:?}");
             let outcome = session.abandon().await.unwrap();
             assert_eq!(outcome.exit(), &Exit::Cancelled);
             outcome.transcript().check().unwrap();
@@ -110,7 +110,7 @@ fn a_compatible_change_continues_and_is_recorded_once() {
             let checked = runner.check_upgrade().next().await.unwrap().unwrap();
             let changes: Vec<String> = checked.upgrade.changes.iter().map(ToString::to_string).collect();
             assert_eq!(changes, ["hooks changed", "limits changed", "instructions is new"]);
-            assert!(checked.is_compatible());
+            assert_eq!(checked.status(), UpgradeStatus::Compatible);
             let session = runner.session("ada", "s1").await.unwrap();
             assert!(upgrades(&session).await.is_empty(), "a check writes nothing");
             assert_eq!(session.resume().await.unwrap().text(), "done");

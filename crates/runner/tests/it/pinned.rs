@@ -9,7 +9,7 @@ use serde_json::json;
 use stepfold_runner::agent_loop::{Agent, Decision};
 use stepfold_runner::session_scopes::EventRange;
 use stepfold_runner::{
-    AgentArchive, ArchiveError, RunnerBuilder, RunnerErrorKind, SessionHandle, WhenChanged,
+    AgentArchive, ArchiveError, RunnerBuilder, RunnerErrorKind, SessionHandle, UpgradeStatus, WhenChanged,
 };
 use stepfold_state_core::state::Schema;
 use stepfold_tools::{Approval, Tool, ToolContext, ToolError, Toolset};
@@ -73,7 +73,7 @@ fn a_pinned_run_continues_with_its_agent_and_the_next_one_is_of_the_new_agent() 
             let pending = session.pending().await.unwrap();
             assert_eq!(pending.iter().map(|request| &*request.id).collect::<Vec<_>>(), [&*asked]);
             let checked = runner.check_upgrade().next().await.unwrap().unwrap();
-            assert!(checked.is_pinned && checked.error.is_none(), "{checked:?}");
+            assert_eq!(checked.status(), UpgradeStatus::Pinned, "{checked:?}");
             let outcome = session.resume().decide(&*asked, Decision::Approve).await.unwrap();
             assert_eq!(outcome.text(), "paid");
             assert_eq!(outcome.state().get("receipt").unwrap().to_json(), "r1");

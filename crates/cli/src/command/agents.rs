@@ -1,0 +1,86 @@
+//! `stepfold agents`: the stored versions of an agent file.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::json;
+use stepfold::runner::{SystemClock, WallClock as _};
+use stepfold::session_scopes::{DeleteSession, ListSessions, Session, SessionStore as _};
+
+use crate::archive::ARCHIVE_APP;
+use crate::args::{BusyPolicy, SessionArgs};
+use crate::context::CommandContext;
+use crate::error::CommandEnding;
+use crate::show::{self, counted};
+
+pub(super) async fn agents(
+    target: &SessionArgs,
+    prune: Option<u32>,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let context = match prune {
+        Some(_) => CommandContext::for_change(target, BusyPolicy::default())?,
+        None => CommandContext::for_check(target)?,
+    };
+    let versions = stored_versions(&context).await?;
+    let runs = runs_by_agent(&context).await?;
+    let today = context.runner.agent().fingerprint().digest();
+    let oldest_kept = prune.map(|days| SystemClock.now().before(Duration::from_hours(24) * days));
+    let mut removed = 0;
+    for version in &versions {
+        let digest = version.key.id.as_str();
+        let runs = runs.get(digest).copied().unwrap_or_default();
+        let is_old = oldest_kept.is_some_and(|oldest| version.created < oldest);
+        let removes = is_old && runs == 0 && digest != today;
+        if removes {
+            context.runner.store().delete(DeleteSession::new(version.key.clone())).await?;
+            removed += 1;
+        }
+        if json {
+            let line = json!({
+                "agent": digest,
+                "is_current": digest == today,
+                "removed": removes,
+                "stored": version.created.to_string(),
+                "unfinished_runs": runs,
+            });
+            show::line(line.to_string());
+        } else {
+            let current = if digest == today { "  the file of today" } else { "" };
+            let removed = if removes { "  removed" } else { "" };
+            let runs = counted(runs, "unfinished run");
+            show::line(format!("{digest}  {}  {runs}{current}{removed}", version.created));
+        }
+    }
+    if !json {
+        let removed = if prune.is_some() { format!(", {removed} removed") } else { String::new() };
+        let count = counted(u64::try_from(versions.len()).unwrap_or(u64::MAX), "stored version");
+        show::note(format!("{count}{removed}"));
+    }
+    Ok(CommandEnding::Done)
+}
+
+/// The stored versions of the agent's file, those that were stored last first.
+async fn stored_versions(context: &CommandContext) -> anyhow::Result<Vec<Session>> {
+    let mut request = ListSessions::new(ARCHIVE_APP, context.runner.agent().name())?;
+    let mut versions = Vec::new();
+    loop {
+        let page = context.runner.store().list(request.clone()).await?;
+        versions.extend(page.sessions);
+        request.after = page.next;
+        if request.after.is_none() {
+            return Ok(versions);
+        }
+    }
+}
+
+/// The numbers of unfinished runs, by the digests of their agents.
+async fn runs_by_agent(context: &CommandContext) -> anyhow::Result<BTreeMap<String, u64>> {
+    let (mut check, mut runs) = (context.runner.check_upgrade(), BTreeMap::new());
+    while let Some(run) = check.next().await? {
+        if let Some(agent) = run.agent {
+            *runs.entry(agent).or_default() += 1;
+        }
+    }
+    Ok(runs)
+}
