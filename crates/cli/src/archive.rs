@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::runner::{AgentArchive, ArchiveError, RunnerError, RunnerErrorKind};
-use stepfold::session_scopes::{AnyStore, ErrorKind, EventRange, GetSession, SessionStore as _};
+use stepfold::session_scopes::{AnyStore, ErrorKind, EventRange, GetSession, Session, SessionStore as _};
 
 use crate::agent_file::{AgentFile, AgentTexts};
 use crate::args::RunArgs;
@@ -41,6 +41,12 @@ impl AgentBundle {
         let relative = |path: PathBuf| path.strip_prefix(folder).map(Path::to_owned).unwrap_or(path);
         let texts = texts.into_iter().map(|(path, text)| (relative(path), text)).collect();
         AgentBundle { file: relative(path.to_owned()), texts }
+    }
+
+    /// The version that a session of the archive stores.
+    pub(crate) fn stored_in(session: &Session) -> Result<Self, ArchiveError> {
+        let stored = session.get("version").map(|value| value.to_json()).unwrap_or_default();
+        serde_json::from_value(stored).map_err(|error| fault(format!("invalid stored version: {error}")))
     }
 
     /// The texts as if they were files beside the file of today.
@@ -151,9 +157,7 @@ impl AgentFiles {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             session => session?,
         };
-        let stored = session.get("version").map(|value| value.to_json()).unwrap_or_default();
-        let read = serde_json::from_value(stored);
-        read.map(Some).map_err(|error| fault(format!("invalid stored version: {error}")))
+        AgentBundle::stored_in(&session).map(Some)
     }
 
     /// Refuses programs and addresses that this process is not configured for: who may write to the store must not choose

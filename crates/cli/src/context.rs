@@ -49,6 +49,8 @@ pub(crate) struct CommandContext {
     options: Option<RunArgs>,
     /// The prices of the models that the file names.
     pub(crate) prices: Prices,
+    /// Its file, and those that it names.
+    pub(crate) texts: AgentBundle,
     /// The id of the command's session, once it is known.
     active_session: OnceLock<String>,
 }
@@ -172,6 +174,13 @@ impl CommandContext {
         CommandContext::open(target, None, BusyPolicy::default(), models, open, None)
     }
 
+    /// The same with a store that is written to: for a command that removes stored versions of the agent.
+    pub(crate) fn for_prune(target: &SessionArgs) -> anyhow::Result<Self> {
+        let open = |path: &Path| open_existing(target, path);
+        let models = (ModelSource::checked(), ModelSource::none().1);
+        CommandContext::open(target, None, BusyPolicy::default(), models, open, None)
+    }
+
     /// Opens the agent with a model, read-only: for a command that shows the request to the model.
     pub(crate) fn for_read_with_model(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
         let open = |path: &Path| open_read_only(target, path);
@@ -211,7 +220,7 @@ impl CommandContext {
         let loaded = LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
         let archive = AgentFiles::of(&loaded, &target.agent, store.clone(), options);
-        let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, .. } = loaded;
+        let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, texts, .. } = loaded;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let builder = with_budgets(Runner::builder(agent, store), &prices, budgets);
         let runner = with_metrics(with_traces(builder), metrics)
@@ -235,6 +244,7 @@ impl CommandContext {
             target,
             options,
             prices,
+            texts,
             active_session: OnceLock::new(),
         })
     }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use stepfold::runner::{SystemClock, WallClock as _};
-use stepfold::session_scopes::{DeleteSession, ListSessions, Session, SessionStore as _};
+use stepfold::session_scopes::{
+    DeleteSession, EventRange, GetSession, ListSessions, Session, SessionStore as _,
+};
 
-use crate::archive::ARCHIVE_APP;
-use crate::args::{BusyPolicy, SessionArgs};
+use crate::archive::{ARCHIVE_APP, AgentBundle};
+use crate::args::SessionArgs;
 use crate::context::CommandContext;
 use crate::error::CommandEnding;
 use crate::show::{self, counted};
@@ -19,19 +21,20 @@ pub(super) async fn agents(
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     let context = match prune {
-        Some(_) => CommandContext::for_change(target, BusyPolicy::default())?,
+        Some(_) => CommandContext::for_prune(target)?,
         None => CommandContext::for_check(target)?,
     };
     let versions = stored_versions(&context).await?;
     let runs = runs_by_agent(&context).await?;
-    let today = context.runner.agent().fingerprint().digest();
     let oldest_kept = prune.map(|days| SystemClock.now().before(Duration::from_hours(24) * days));
     let mut removed = 0;
     for version in &versions {
         let digest = version.key.id.as_str();
+        // NOTE: the texts are compared: the digest of an agent depends on the model, which a command that reads may not have.
+        let is_current = is_current(&context, version).await?;
         let runs = runs.get(digest).copied().unwrap_or_default();
         let is_old = oldest_kept.is_some_and(|oldest| version.created < oldest);
-        let removes = is_old && runs == 0 && digest != today;
+        let removes = is_old && runs == 0 && !is_current;
         if removes {
             context.runner.store().delete(DeleteSession::new(version.key.clone())).await?;
             removed += 1;
@@ -39,14 +42,14 @@ pub(super) async fn agents(
         if json {
             let line = json!({
                 "agent": digest,
-                "is_current": digest == today,
+                "is_current": is_current,
                 "removed": removes,
                 "stored": version.created.to_string(),
                 "unfinished_runs": runs,
             });
             show::line(line.to_string());
         } else {
-            let current = if digest == today { "  the file of today" } else { "" };
+            let current = if is_current { "  the file of today" } else { "" };
             let removed = if removes { "  removed" } else { "" };
             let runs = counted(runs, "unfinished run");
             show::line(format!("{digest}  {}  {runs}{current}{removed}", version.created));
@@ -72,6 +75,14 @@ async fn stored_versions(context: &CommandContext) -> anyhow::Result<Vec<Session
             return Ok(versions);
         }
     }
+}
+
+/// Whether a stored version has the texts of today.
+async fn is_current(context: &CommandContext, version: &Session) -> anyhow::Result<bool> {
+    let get = GetSession::new(version.key.clone()).events(EventRange::None);
+    let stored = context.runner.store().get(get).await?;
+    // A version that cannot be read is not that of today.
+    Ok(AgentBundle::stored_in(&stored).is_ok_and(|stored| stored == context.texts))
 }
 
 /// The numbers of unfinished runs, by the digests of their agents.

@@ -157,27 +157,38 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
         exit 2
     "#]]);
     room.write("a.toml", &without("former_programs = [\"echo\"]"));
-    room.check("check a.toml --runs", expect![[r#"
+    room.check(
+        "check a.toml --runs",
+        expect![[r#"
         a.toml: ok
         ada/s1  pinned: tool pay is gone
         ada/s3  pinned: tool pay is gone
         ada/s2  pinned: tool pay is gone
         | 3 unfinished runs: 0 unchanged, 0 compatible, 3 pinned, 0 that this agent does not continue
-    "#]]);
+    "#]],
+    );
     // The decision was stored.
-    room.check("resume a.toml -s s1 --user ada", expect![[r#"
+    room.check(
+        "resume a.toml -s s1 --user ada",
+        expect![[r#"
         It is paid.
         | session s1
         | continues with "Pay the bill.", interrupted in step 1 while c1 pay(euro=5) ran
         | > c1 pay(euro=5)
         |   c1: paid
-    "#]]);
-    room.check("run a.toml -s s1 --user ada 'And now?'", expect![[r#"
+    "#]],
+    );
+    room.check(
+        "run a.toml -s s1 --user ada 'And now?'",
+        expect![[r#"
         Hello.
         | session s1
         | continue: stepfold chat a.toml --user ada --session s1
-    "#]]);
-    room.check("inspect a.toml -s s1 --user ada", expect![[r#"
+    "#]],
+    );
+    room.check(
+        "inspect a.toml -s s1 --user ada",
+        expect![[r#"
         session s1 of a/ada, version 7
         head 7:DIGEST
 
@@ -189,9 +200,12 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
             6  began     user:      And now?
             7  replied   assistant: Hello.
 
-    "#]]);
+    "#]],
+    );
     // A person may force the file of today.
-    room.check("resume a.toml -s s2 --user ada --with-changed-agent", expect![[r#"
+    room.check(
+        "resume a.toml -s s2 --user ada --with-changed-agent",
+        expect![[r#"
         | session s2
         | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
         | decide about c1#DIGEST: pay {"euro":5}
@@ -200,7 +214,8 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
         |   stepfold resume a.toml --user ada --session s2 --reject c1#DIGEST=REASON
         |   stepfold resume a.toml --user ada --session s2 --modify c1#DIGEST=JSON
         exit 3
-    "#]]);
+    "#]],
+    );
     let stored = |line: &str| -> Vec<(u64, bool, bool)> {
         let lines = super::room::json_lines(&room.say(&format!("{line} --json"), ""));
         let flag = |line: &Value, name: &str| line[name].as_bool().unwrap();
