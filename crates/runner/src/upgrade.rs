@@ -290,6 +290,12 @@ impl Runner {
 }
 
 impl UpgradeCheck {
+    /// Only the runs of this user.
+    pub fn of_user(mut self, user: UserId) -> Self {
+        (self.users, self.is_last_user) = ([user].into(), true);
+        self
+    }
+
     /// The next unfinished run; `None` at the end. A run whose record cannot be read is one, with its error.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! Apps: what a server has.
 
 use axum::Json;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::tools::{Approval, RefusedTool, Tool, Tools};
@@ -13,7 +15,7 @@ use crate::http::operation::reply::OpenMetrics;
 use crate::http::operation::request::{ApiRequest, AppTarget, WholeServer};
 use crate::http::rows::{
     AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, RefusedToolRow,
-    ToolRow, json,
+    ToolRow, UpgradeRows, json,
 };
 
 pub(super) async fn metrics(request: ApiRequest<WholeServer>) -> Result<OpenMetrics, Problem> {
@@ -45,6 +47,33 @@ pub(super) async fn me(request: ApiRequest<WholeServer>) -> Result<Json<MeRow>, 
     };
     let (user, name) = (principal.user().to_string(), principal.name().to_owned());
     Ok(Json(MeRow { user, name, role }))
+}
+
+/// How many unfinished runs a check reads.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpgradeQuery {
+    /// The number of unfinished runs that are checked; 200 by default, at most 1,000.
+    limit: Option<u64>,
+}
+
+pub(super) async fn upgrade(
+    request: ApiRequest<AppTarget, UpgradeQuery>,
+) -> Result<Json<UpgradeRows>, Problem> {
+    let limit = request.query.limit.unwrap_or(200).clamp(1, 1_000);
+    let mut check = request.target.0.runner().check_upgrade();
+    if request.principal.role() != Role::Administer {
+        check = check.of_user(request.principal.user().clone());
+    }
+    let mut rows = UpgradeRows::default();
+    while let Some(run) = check.next().await? {
+        if rows.checked == limit {
+            rows.has_more = true;
+            break;
+        }
+        rows.add(&run);
+    }
+    Ok(Json(rows))
 }
 
 fn detail(app: &App) -> AppDetail {

@@ -34,6 +34,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps", Read, "list_apps", apps::list, "Lists the apps.";
         GET "/apps/{app}", Read, "read_app", apps::read, "Reads an app.";
         GET "/apps/{app}/graph", Read, "read_graph", apps::graph, "Reads the nodes and edges of an app that is a graph.";
+        GET "/apps/{app}/upgrade", Read, "check_upgrade", apps::upgrade, "Checks the unfinished runs beside the agent of today: those of the principal, or of all users for an administrator.";
         GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
         POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
         GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";
@@ -75,8 +76,10 @@ pub(super) fn operations() -> Vec<ApiOperation> {
     for operation in &mut operations {
         operation.takes_key =
             matches!(operation.id, "send" | "run" | "decide" | "edit_state" | "edit_results");
-        operation.is_heavy =
-            matches!(operation.id, "import" | "export" | "compare" | "replay" | "read_prompt_cache");
+        operation.is_heavy = matches!(
+            operation.id,
+            "import" | "export" | "compare" | "replay" | "read_prompt_cache" | "check_upgrade"
+        );
         operation.is_whole = operation.is_heavy || operation.id == "read_model_step";
     }
     operations

@@ -12,6 +12,7 @@ mod run;
 mod session;
 pub(super) mod session_status;
 mod state;
+mod upgrade;
 
 pub(super) use self::app::{
     AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, RefusedToolRow,
@@ -23,3 +24,4 @@ pub(super) use self::request::{CallRow, DecisionRow, RequestRow};
 pub(super) use self::run::{Accepted, Decided, RunRow};
 pub(super) use self::session::{ParentRow, SessionDetail, SessionRow, SessionRows, WaitingRow};
 pub(super) use self::state::{BlameRow, BlamedWrite, ChangeRow, DiffRow, OriginRow, StateRow};
+pub(super) use self::upgrade::UpgradeRows;
