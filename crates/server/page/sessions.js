@@ -5,6 +5,17 @@ import { go, know, listSessions, search, statusOf } from "./store.js";
 import { moment } from "./text.js";
 import { open as openDialog } from "./act.js";
 
+/** The runs that an earlier version of the agent began. */
+function Upgrade() {
+  const { upgrade, me, view } = know;
+  if (!upgrade?.runs.length) return null;
+  const { runs, refused } = upgrade;
+  const many = `${runs.length}${upgrade.has_more ? "+" : ""} ${runs.length === 1 ? "run" : "runs"} of an earlier agent`;
+  return html`<details class=${refused ? "upgrade bad" : "upgrade"}><summary>${many}${refused ? `, ${refused} not continued` : ""}</summary>
+    <ul>${runs.map((run) => html`<li key=${`${run.user}/${run.session}`}>${run.user === me?.user ? html`<a href=${`#/${encodeURIComponent(view.app ?? "")}/${encodeURIComponent(run.session)}`}>${run.session}</a>` : `${run.user}/${run.session}`} <span class=${run.continues ? "status" : "status failed"}>${run.status}</span>
+      <span class="under" dir="auto">${run.reasons.join("; ")}</span></li>`)}</ul></details>`;
+}
+
 export function Sessions() {
   const { sessions: found, view } = know;
   const open = (/** @type {string} */ session) => go({ session });
@@ -21,6 +32,7 @@ export function Sessions() {
       }} />
       <button type="button" disabled=${!know.app} onClick=${() => openDialog("new")} title="n">New</button>
     </div>
+    <${Upgrade} />
     ${!found.length && know.app && html`<p class="quiet">${know.search ? "No session fits." : "No session yet: make one with New."}</p>`}
     <ul>${found.map((row) => html`<li key=${row.id}><a href=${`#/${encodeURIComponent(view.app ?? "")}/${encodeURIComponent(row.id)}`} aria-current=${row.id === view.session ? "page" : undefined}
       onClick=${(event) => {

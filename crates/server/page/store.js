@@ -11,7 +11,7 @@ import { nameOf } from "./rows.js";
 
 /** @type {import("./types").Know} */
 export const know = {
-  view: read(location.hash), ready: false, stopped: {}, locked: null, me: null, apps: [], app: null, shape: null, sessions: [], more: null, search: "",
+  view: read(location.hash), ready: false, stopped: {}, locked: null, me: null, apps: [], app: null, shape: null, sessions: [], more: null, search: "", upgrade: null,
   link: "live", note: null, trouble: null, dialog: null, ...ofSession(),
 };
 
@@ -159,14 +159,26 @@ export async function enter(token) {
 
 async function openApp() {
   const { app } = know.view;
-  Object.assign(know, { app: know.apps.find((one) => one.app === app) ?? null, shape: null, sessions: [], search: "" });
+  Object.assign(know, { app: know.apps.find((one) => one.app === app) ?? null, shape: null, sessions: [], search: "", upgrade: null });
   if (!know.app || !app) return;
   const reading = Promise.all([get(appPath(app)), know.app?.has_graph ? get(`${appPath(app)}/graph`) : null]);
   try {
     const [[whole, shape]] = await Promise.all([reading, listSessions()]);
     if (know.view.app === app) Object.assign(know, { app: whole, shape });
+    checkUpgrade(app);
   } catch (error) {
     fail(error);
+  }
+  changed();
+}
+
+/** Compares the agent with the unfinished runs. @param {string} app */
+async function checkUpgrade(app) {
+  try {
+    const upgrade = await get(`${appPath(app)}/upgrade`);
+    if (know.view.app === app) know.upgrade = upgrade;
+  } catch {
+    // The list says what matters without it.
   }
   changed();
 }

@@ -35,6 +35,9 @@ export interface Comparison { common: number; left: Row[]; right: Row[]; aligned
 export interface Shape { name: string; nodes: { name: string; agent?: string; is_tracked: boolean }[]; edges: { from: string; to: string; kind: string; of?: string }[] }
 export interface Me { user: string; name: string; role: "read" | "act" | "administer" }
 
+/** The unfinished runs that an earlier version of the agent began. */
+export interface Upgrade { refused: number; has_more: boolean; runs: { user: string; session: string; status: string; continues: boolean; reasons: string[] }[] }
+
 export interface Note { text: string; bad: boolean; isOfLink?: boolean }
 
 /** What the page knows. */
@@ -51,6 +54,7 @@ export interface Know extends OfSession {
   /** The cursor of more sessions. */
   more: string | null;
   search: string;
+  upgrade: Upgrade | null;
   /** The sessions of each app that need a person. */
   stopped: Record<string, SessionRow[]>;
   /** What the dialog is about. */

@@ -734,6 +734,29 @@ class UnknownRow(TypedDict):
     why: str
 
 
+class UpgradeRow(TypedDict):
+    """An unfinished run whose agent has changed."""
+
+    continues: bool
+    reasons: list[str]
+    session: str
+    status: str
+    user: str
+    version: int
+
+
+class UpgradeRows(TypedDict):
+    """The unfinished runs of an app, beside its agent."""
+
+    checked: int
+    compatible: int
+    has_more: bool
+    pinned: int
+    refused: int
+    runs: list[UpgradeRow]
+    unchanged: int
+
+
 class UsageRow(TypedDict):
     """Token counts."""
 
@@ -970,6 +993,10 @@ class Client:
     def read_usage(self, app: str, session: str, *, at: int | None = None) -> TotalRow:
         """Reads the tokens of a session and their cost."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/usage", {"at": at})
+
+    def check_upgrade(self, app: str, *, limit: int | None = None) -> UpgradeRows:
+        """Checks the unfinished runs beside the agent of today: those of the principal, or of all users for an administrator."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/upgrade", {"limit": limit})
 
     def login(self) -> None:
         """Sets a cookie with the bearer token of this request."""

@@ -980,6 +980,38 @@ export interface UnknownRow {
   why: string;
 }
 
+/** An unfinished run whose agent has changed. */
+export interface UpgradeRow {
+  /** Whether the run is continued, under the policy of the app. */
+  continues: boolean;
+  /** The changes, the open work that they touch, or the error. */
+  reasons: string[];
+  session: string;
+  /** `compatible`, `pinned`, `touched` or `cannot be read`. */
+  status: string;
+  user: string;
+  /** The version of the session. */
+  version: number;
+}
+
+/** The unfinished runs of an app, beside its agent. */
+export interface UpgradeRows {
+  /** The number of unfinished runs that were checked. */
+  checked: number;
+  /** Those that continue with the agent of today, though it has changed. */
+  compatible: number;
+  /** Whether there are more than were checked. */
+  has_more: boolean;
+  /** Those that continue with the agent that they began with. */
+  pinned: number;
+  /** Those that are not continued. */
+  refused: number;
+  /** The runs whose agent has changed. */
+  runs: UpgradeRow[];
+  /** Those whose agent is the same. */
+  unchanged: number;
+}
+
 /** Token counts. */
 export interface UsageRow {
   cached_input_tokens: number;
@@ -1251,6 +1283,11 @@ export class Client {
   /** Reads the tokens of a session and their cost. */
   readUsage(app: string, session: string, query: { at?: number } = {}): Promise<TotalRow> {
     return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/usage`, { query });
+  }
+
+  /** Checks the unfinished runs beside the agent of today: those of the principal, or of all users for an administrator. */
+  checkUpgrade(app: string, query: { limit?: number } = {}): Promise<UpgradeRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/upgrade`, { query });
   }
 
   /** Sets a cookie with the bearer token of this request. */

@@ -54,6 +54,7 @@ pub(super) async fn all<H: RunHost>(exam: &HostExam<H>) -> Vec<(&'static str, Re
         decisions_are_taken_while_no_worker_is_alive();
         a_change_that_touches_an_open_call_leaves_the_run_alone();
         many_sessions_outlive_a_worker();
+        a_rolling_deployment_loses_no_run();
     }
     if exam.host.graph(ExamEffects::on("", false)).is_some() {
         run! {
@@ -360,6 +361,33 @@ async fn a_worker_is_killed_in_a_graph<H: RunHost>(mut room: ExamRoom<'_, H>) ->
     // The one that waited had begun, and whether it had its effect is unknown.
     let effects = room.effects();
     ensure!(effects.len() == 2 && effects.values().all(|times| *times == 1), "effects: {effects:?}");
+    Ok(())
+}
+
+/// Two versions work in one store, and the older one dies: the newer one continues its runs, each with one upgrade at most.
+async fn a_rolling_deployment_loses_no_run<H: RunHost>(room: ExamRoom<'_, H>) -> CaseResult {
+    let calls: Vec<String> = (1..=5).map(|number| format!("assistant: > c{number} save()\n")).collect();
+    let input = format!("{}assistant: done", calls.concat());
+    let held = room.session(0)?;
+    let mut slow = room.worker(WorkerKind::Slow)?;
+    room.submit(&held, &input).await?;
+    slow.listen_for("calls save")?;
+    let older = room.worker(WorkerKind::Usual)?;
+    let _newer = room.worker(WorkerKind::Newer)?;
+    let others = 1..room.exam.sessions.min(20);
+    for number in others.clone() {
+        room.submit(&room.session(number)?, &input).await?;
+    }
+    slow.signal("-KILL")?;
+    older.signal("-KILL")?;
+    for number in others.chain([0]) {
+        let key = room.session(number)?;
+        let (session, exit) = room.ended(&key).await?;
+        ensure!(exit == Exit::Text, "the run in session {key} ended so: {exit}");
+        let upgrades = session.events.iter().filter(|it| it.event.kind.as_str() == "upgraded").count();
+        let expected = if number == 0 { 1..=1 } else { 0..=1 };
+        ensure!(expected.contains(&upgrades), "the run in session {key} has {upgrades} upgrades");
+    }
     Ok(())
 }
 

@@ -27,8 +27,10 @@ pub(super) enum WorkerKind {
     Usual,
     /// The first call waits until it is told to continue.
     Slow,
-    /// Its agent is another one.
+    /// Its agent is another one, by a change that touches an open call.
     Changed,
+    /// Its agent is another one, by a change that is ahead of every run.
+    Newer,
     /// Its agent is the graph of the host.
     Graph,
     /// The same, and the first node waits.
@@ -41,6 +43,7 @@ impl WorkerKind {
             WorkerKind::Usual => "usual",
             WorkerKind::Slow => "slow",
             WorkerKind::Changed => "changed",
+            WorkerKind::Newer => "newer",
             WorkerKind::Graph => "graph",
             WorkerKind::SlowGraph => "slow-graph",
         }
@@ -50,6 +53,7 @@ impl WorkerKind {
         match word {
             "slow" => WorkerKind::Slow,
             "changed" => WorkerKind::Changed,
+            "newer" => WorkerKind::Newer,
             "graph" => WorkerKind::Graph,
             "slow-graph" => WorkerKind::SlowGraph,
             _ => WorkerKind::Usual,
@@ -90,7 +94,7 @@ pub fn child<H: RunHost, F: Future<Output = H>>(open: impl FnOnce(String) -> F) 
         let effects = kind.effects(world);
         let agent = match kind {
             WorkerKind::Graph | WorkerKind::SlowGraph => host.graph(effects).expect("the host has a graph"),
-            WorkerKind::Usual | WorkerKind::Slow | WorkerKind::Changed => agent(&effects, kind),
+            _ => agent(&effects, kind),
         };
         if let Some(ExamClient { key: (app, user, id), decisions }) = client {
             let key = SessionKey::new(app, user, id).expect("the key of a session");
@@ -112,7 +116,8 @@ pub(super) fn agent(effects: &ExamEffects, kind: WorkerKind) -> Agent {
     let pay = tool("pay", Effect::AtMostOnce);
     let send = tool("send", Effect::AtMostOnce).approval(Approval::Always);
     let tools = [look, save, pay, send].map(|tool| tool.build().expect("the tools of the exam are valid"));
-    let agent = Agent::builder(EchoModel).name("examinee").instructions("You are examined.");
+    let told = if kind == WorkerKind::Newer { "You are examined again." } else { "You are examined." };
+    let agent = Agent::builder(EchoModel).name("examinee").instructions(told);
     let agent = agent.tools(tools.to_vec());
     agent.build().expect("the agent of the exam is valid")
 }

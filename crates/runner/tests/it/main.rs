@@ -23,6 +23,7 @@ mod closing;
 mod crash;
 mod cut_off;
 mod decisions;
+mod deployments;
 mod edits;
 mod failing;
 mod finished_work;

@@ -35,3 +35,4 @@ mod statements;
 mod steps;
 mod transfer;
 mod two_servers;
+mod upgrade;
