@@ -10,11 +10,12 @@ use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 use stepfold::session_scopes::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventSizes, ForkInfo, ForkSession, GetSession, InboxEntry, Label, LabelVersion,
-    ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned,
-    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, ReserveSpend,
-    RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionKey, SessionPage, SessionStore,
-    SettleOpen, SettleSpend, SpendRecord, Unattended, UserId, Verified, VerifySessions, WriteScope,
+    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, ForkInfo, ForkSession,
+    GetSession, InboxEntry, Label, LabelVersion, ListErasures, ListForks, ListSessions, ListSpend,
+    ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadBudgets, ReadInbox, ReadLabels,
+    Receipt, ReleaseClaim, RenewClaim, Renewed, ReserveSpend, RewindSession, ScopeKey, ScopeValues, Session,
+    SessionError, SessionKey, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, Unattended,
+    UserId, VacuumStore, Verified, VerifySessions, WriteScope,
 };
 use stepfold_examples::say;
 
@@ -160,6 +161,18 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 
     async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
         self.inner.spend(request).await
+    }
+
+    async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
+        self.inner.erase(request).await
+    }
+
+    async fn erasures(&self, request: ListErasures) -> Result<Vec<ErasureRecord>, SessionError> {
+        self.inner.erasures(request).await
+    }
+
+    async fn vacuum(&self, request: VacuumStore) -> Result<(), SessionError> {
+        self.inner.vacuum(request).await
     }
 }
 

@@ -54,6 +54,12 @@ impl Clock for TokioClock {
 pub trait Ids: Send + Sync {
     /// A name for a run.
     fn next(&self) -> String;
+
+    /// A salt for the digest of an event's content, in a runner: random bytes by default, which the store makes (`None`).
+    /// Salts that repeat or can be guessed are for tests: with them, erased content can be found by trying.
+    fn salt(&self) -> Option<[u8; 16]> {
+        None
+    }
 }
 
 /// Random names, as UUIDs.
@@ -82,6 +88,10 @@ macro_rules! forward {
         impl<T: Ids + ?Sized> Ids for $pointer<T> {
             fn next(&self) -> String {
                 (**self).next()
+            }
+
+            fn salt(&self) -> Option<[u8; 16]> {
+                (**self).salt()
             }
         }
     )+};

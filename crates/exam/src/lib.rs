@@ -86,7 +86,8 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! let store = Counted::default();
-//! let exam = StoreExam::new("counted", async || Ok(store.clone())).without_claims().without_branches().without_budgets();
+//! let exam = StoreExam::new("counted", async || Ok(store.clone()));
+//! let exam = exam.without_claims().without_branches().without_budgets().without_erasure();
 //! let passed = exam.run().await.passed().unwrap();
 //! assert!(passed.len() > 50 && store.appends.load(Ordering::Relaxed) > 50);
 //! # });

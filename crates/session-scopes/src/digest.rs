@@ -3,8 +3,14 @@
 //! The events of a session form a chain: the digest of each covers its content and the digest of the previous
 //! event. So the digest of the newest one, the *head*, covers the whole history. Other rows (values, session
 //! rows) have checksums, which detect damage and do not protect against forgery.
+//!
+//! An event's content has a digest of its own, over a random salt and the content. So both can be erased: the digest
+//! stays, the chain holds, and nobody can find the content by trying. Events of before version 5 of the tables have no salt;
+//! their digests cover the content itself.
 
+use std::collections::hash_map::RandomState;
 use std::fmt;
+use std::hash::BuildHasher;
 use std::str::FromStr;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -21,8 +27,9 @@ use crate::time::Timestamp;
 
 /// The digest of a session's history up to an event (BLAKE3, 32 bytes); in text, 64 hexadecimal digits.
 ///
-/// It covers the session's key and creation time, and of each event its version, id, time and content. Equal
-/// histories with the same key have the same digest in every store that keeps digests.
+/// It covers the session's key and creation time, and of each event its version, id, time and content with its
+/// [salt](ContentSalt). Equal histories with the same key and the same salts have the same digest in every store that keeps
+/// digests. An erasure of content leaves it as it is.
 ///
 /// # Examples
 /// ```
@@ -88,12 +95,109 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
+/// The salt of an event's content: 16 random bytes, which the digest of the content covers too. A store keeps it beside the
+/// content, and erases it with that: a digest without its salt tells nothing about the content.
+///
+/// # Examples
+/// ```
+/// use stepfold_session_scopes::ContentSalt;
+///
+/// assert_ne!(ContentSalt::random(), ContentSalt::random());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ContentSalt([u8; ContentSalt::LENGTH]);
+
+impl ContentSalt {
+    /// The number of bytes.
+    pub const LENGTH: usize = 16;
+
+    /// A random one, for stores.
+    pub fn random() -> Self {
+        // NOTE: `RandomState` is keyed by the system's randomness once for each thread, and has another key each time.
+        let word = || RandomState::new().hash_one(()).to_le_bytes();
+        let mut bytes = [0; ContentSalt::LENGTH];
+        bytes[..8].copy_from_slice(&word());
+        bytes[8..].copy_from_slice(&word());
+        ContentSalt(bytes)
+    }
+
+    /// The salt with these bytes, which must be random outside of tests.
+    pub fn from_bytes(bytes: [u8; ContentSalt::LENGTH]) -> Self {
+        ContentSalt(bytes)
+    }
+
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn as_bytes(&self) -> &[u8; ContentSalt::LENGTH] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ContentSalt {
+    /// Never its bytes: logs outlive what is erased.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContentSalt").finish_non_exhaustive()
+    }
+}
+
 /// The start of a session's chain, before its first event.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn genesis(key: &SessionKey, created: Timestamp) -> Digest {
     let mut fields = DigestEncoder::of("stepfold session 1");
     fields.text(key.app.as_str()).text(key.user.as_str()).text(key.id.as_str()).int(created.as_micros());
     fields.digest()
+}
+
+/// The form of an event's content, by its row: what the digest of the event is computed from.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContentForm {
+    /// Of version 4 of the tables and before: the digest covers the body.
+    Plain,
+    /// The digest covers a digest of this salt and the body.
+    Salted(ContentSalt),
+    /// The content was erased, with its salt if it had one.
+    Erased {
+        /// The digest of both; without a salt, that of the event as the chain has it.
+        content: Digest,
+        is_salted: bool,
+        /// The checksum of the body that is left.
+        left: i64,
+    },
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+impl ContentForm {
+    /// The form once this content of an event is erased, and this body is left.
+    pub(crate) fn erased(self, (version, id, at): (u64, &str, Timestamp), body: &str, left: &str) -> Self {
+        let left = left_sum(left);
+        match self {
+            // NOTE: without a salt the digest that stays could be found by trying, which docs/decisions/sessions.md says.
+            ContentForm::Plain => {
+                let content = ContentDigest::new(version, id, at, body, self).own;
+                ContentForm::Erased { content, is_salted: false, left }
+            }
+            ContentForm::Salted(salt) => {
+                ContentForm::Erased { content: content_digest(salt, body), is_salted: true, left }
+            }
+            ContentForm::Erased { content, is_salted, .. } => {
+                ContentForm::Erased { content, is_salted, left }
+            }
+        }
+    }
+}
+
+/// The digest of a salt and a body.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn content_digest(salt: ContentSalt, body: &str) -> Digest {
+    let mut fields = DigestEncoder::of("stepfold content 2");
+    fields.bytes(salt.as_bytes()).text(body);
+    fields.digest()
+}
+
+/// The checksum of the body that an erasure has left.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn left_sum(left: &str) -> i64 {
+    ChecksumEncoder::new("left of an event").text(left).sum()
 }
 
 /// The digest of an event's content alone. With the digest before, it gives that of the history.
@@ -107,10 +211,33 @@ pub(crate) struct ContentDigest {
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl ContentDigest {
-    pub(crate) fn new(version: u64, id: &str, at: Timestamp, body: &str) -> Self {
-        let mut fields = DigestEncoder::of("stepfold event 1");
-        fields.int(version.cast_signed()).text(id).int(at.as_micros()).text(body);
-        ContentDigest { own: fields.digest(), expected: None }
+    pub(crate) fn new(version: u64, id: &str, at: Timestamp, body: &str, form: ContentForm) -> Self {
+        let header = |kind| {
+            let mut fields = DigestEncoder::of(kind);
+            fields.int(version.cast_signed()).text(id).int(at.as_micros());
+            fields
+        };
+        let own = match form {
+            ContentForm::Plain => {
+                let mut fields = header("stepfold event 1");
+                fields.text(body);
+                fields.digest()
+            }
+            ContentForm::Salted(salt) => {
+                let mut fields = header("stepfold event 2");
+                fields.bytes(content_digest(salt, body).as_bytes());
+                fields.digest()
+            }
+            // NOTE: the chain does not cover what an erasure has left, so damage to that becomes a mismatch here.
+            ContentForm::Erased { left, .. } if left != left_sum(body) => header("damaged").digest(),
+            ContentForm::Erased { content, is_salted: false, .. } => content,
+            ContentForm::Erased { content, .. } => {
+                let mut fields = header("stepfold event 2");
+                fields.bytes(content.as_bytes());
+                fields.digest()
+            }
+        };
+        ContentDigest { own, expected: None }
     }
 
     /// The same, with the digest of a history already computed: a long history is checked by one thread, and opened by
@@ -300,7 +427,7 @@ mod tests {
     #[test]
     fn a_digest_that_was_computed_before_is_that_of_its_history_only() {
         let digest = |byte| Digest::from_bytes([byte; Digest::LENGTH]);
-        let content = ContentDigest::new(1, "e1", Timestamp::from_micros(5), "{}");
+        let content = ContentDigest::new(1, "e1", Timestamp::from_micros(5), "{}", ContentForm::Plain);
         for before in [digest(1), digest(2)] {
             assert_eq!(content.expecting(digest(1)).after(before), content.after(before));
         }
@@ -322,7 +449,7 @@ mod tests {
             field(2, id.len() as u64, &id);
             field(1, 5, "");
             field(2, body.len() as u64, &body);
-            let content = ContentDigest::new(7, &id, Timestamp::from_micros(5), &body);
+            let content = ContentDigest::new(7, &id, Timestamp::from_micros(5), &body, ContentForm::Plain);
             assert_eq!(content.own.as_bytes(), blake3::hash(&bytes).as_bytes(), "{length}");
         }
     }
@@ -334,16 +461,34 @@ mod tests {
         let one = genesis(&key("s"), at(1));
         assert_ne!(one, genesis(&key("t"), at(1)));
         assert_ne!(one, genesis(&key("s"), at(2)));
-        let content = ContentDigest::new(1, "e1", at(5), "{}");
-        for other in [
-            ContentDigest::new(2, "e1", at(5), "{}"),
-            ContentDigest::new(1, "e2", at(5), "{}"),
-            ContentDigest::new(1, "e1", at(6), "{}"),
-            ContentDigest::new(1, "e1", at(5), "{ }"),
-        ] {
-            assert_ne!(content.after(one), other.after(one));
+        let salt = |byte| ContentForm::Salted(ContentSalt([byte; ContentSalt::LENGTH]));
+        for form in [ContentForm::Plain, salt(1)] {
+            let content = ContentDigest::new(1, "e1", at(5), "{}", form);
+            for other in [
+                ContentDigest::new(2, "e1", at(5), "{}", form),
+                ContentDigest::new(1, "e2", at(5), "{}", form),
+                ContentDigest::new(1, "e1", at(6), "{}", form),
+                ContentDigest::new(1, "e1", at(5), "{ }", form),
+                ContentDigest::new(1, "e1", at(5), "{}", salt(2)),
+            ] {
+                assert_ne!(content.after(one), other.after(one));
+            }
+            let second = ContentDigest::new(2, "e2", at(6), "{}", form);
+            assert_ne!(second.after(content.after(one)), content.after(second.after(one)));
         }
-        let second = ContentDigest::new(2, "e2", at(6), "{}");
-        assert_ne!(second.after(content.after(one)), content.after(second.after(one)));
+    }
+
+    /// The chain holds without the content and its salt, and damage to what is left is found.
+    #[test]
+    fn an_erased_event_keeps_its_digest() {
+        let at = Timestamp::from_micros(5);
+        let of = |body: &str, form| ContentDigest::new(1, "e1", at, body, form);
+        for form in [ContentForm::Plain, ContentForm::Salted(ContentSalt::random())] {
+            let erased = form.erased((1, "e1", at), "phone 555", "{}");
+            assert_eq!(of("{}", erased), of("phone 555", form));
+            assert_ne!(of("{ }", erased), of("phone 555", form));
+            let again = erased.erased((1, "e1", at), "{}", "[]");
+            assert_eq!(of("[]", again), of("phone 555", form));
+        }
     }
 }

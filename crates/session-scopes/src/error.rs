@@ -58,6 +58,14 @@ pub enum SessionError {
         /// The duplicate id.
         event: EventId,
     },
+    /// The content of an event was erased, so nothing can be done that needs it.
+    #[error("event of version {version} of session {key} was erased; begin again without it")]
+    Erased {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The version of the event.
+        version: u64,
+    },
     /// The idempotency key of an input, or of a write to a scope, was used for another one.
     #[error("idempotency key `{idempotency_key}` was used for another write to {scope}; use a new key")]
     IdempotencyKeyReused {
@@ -381,6 +389,7 @@ impl SessionError {
         match self {
             SessionError::InvalidId { .. }
             | SessionError::EventReused { .. }
+            | SessionError::Erased { .. }
             | SessionError::IdempotencyKeyReused { .. }
             | SessionError::WrongScope { .. }
             | SessionError::State { .. }
@@ -449,6 +458,10 @@ impl SessionError {
 
     pub(crate) fn event_reused(key: &SessionKey, event: &EventId) -> Self {
         SessionError::EventReused { key: Box::new(key.clone()), event: event.clone() }
+    }
+
+    pub(crate) fn erased(key: &SessionKey, version: u64) -> Self {
+        SessionError::Erased { key: Box::new(key.clone()), version }
     }
 
     pub(crate) fn not_waiting(key: &SessionKey, position: u64) -> Self {

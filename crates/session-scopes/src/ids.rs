@@ -173,6 +173,8 @@ ids! {
     BudgetId, "budget";
     /// A reservation in budgets for one request to a model, unique within the store.
     ReservationId, "reservation";
+    /// An erasure, unique within the store: a repeated one is recorded once.
+    ErasureId, "erasure";
 }
 
 impl LifeId {

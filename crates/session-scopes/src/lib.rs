@@ -196,11 +196,11 @@ mod time;
 pub use stepfold_state_core as state_core;
 
 pub use crate::changes::SeenVersions;
-pub use crate::digest::Digest;
+pub use crate::digest::{ContentSalt, Digest};
 pub use crate::error::{ErrorKind, SessionError};
-pub use crate::event::{Actions, CommittedEvent, Event, EventKind, Metadata, RunRecord};
+pub use crate::event::{Actions, CommittedEvent, Erasure, Event, EventKind, Metadata, RunRecord};
 pub use crate::ids::{
-    AppId, Author, BudgetId, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES,
+    AppId, Author, BudgetId, ErasureId, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES,
     ReservationId, SessionId, SessionKey, UserId, WorkerId, bounded_id,
 };
 pub use crate::memory::MemoryStore;
@@ -217,15 +217,16 @@ pub use crate::session::{
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, BudgetAmount, BudgetBalance, Claim, ClaimSession, CreateSession,
-    DeleteSession, Deleted, DequeueInput, EnqueueInput, Enqueued, EventRange, EventSizes, Expected,
-    FaultPlace, FindEvent, FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind,
-    LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, MAX_BUDGET_AMOUNT,
-    MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, NoticeSource, OutlineSessions, PruneBound,
-    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadBudgets, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd, ReserveSpend,
-    RewindSession, ScopeKey, SessionCursor, SessionOutline, SessionPage, SessionStore, SettleOpen,
-    SettleSpend, SpendAmounts, SpendRecord, SpendState, StateSize, StoreConnections, StoreFault,
-    StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended, Verified, VerifySessions, WatchStore,
-    WriteScope,
+    DeleteSession, Deleted, DequeueInput, EnqueueInput, Enqueued, EraseData, EraseKind, EraseTarget,
+    ErasedData, ErasedEvent, ErasureRecord, EventRange, EventSizes, Expected, FaultPlace, FindEvent,
+    FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind, LabelVersion,
+    ListErasures, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, MAX_BUDGET_AMOUNT,
+    MAX_ERASURE_REASON, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, NoticeSource, OutlineSessions,
+    PruneBound, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadBudgets,
+    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd,
+    ReserveSpend, RewindSession, ScopeKey, SessionCursor, SessionOutline, SessionPage, SessionStore,
+    SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState, StateSize, StoreConnections, StoreFault,
+    StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended, VacuumStore, Verified, VerifySessions,
+    WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

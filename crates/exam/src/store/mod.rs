@@ -33,6 +33,7 @@ pub struct StoreExam<F> {
     has_claims: bool,
     has_branches: bool,
     has_budgets: bool,
+    has_erasure: bool,
 }
 
 impl<F> fmt::Debug for StoreExam<F> {
@@ -45,7 +46,14 @@ impl<F> StoreExam<F> {
     /// A test suite for the stores that `factory` creates, one for each case. The name becomes a part of the names of
     /// all apps; it has at most 100 bytes.
     pub fn new(name: impl Into<String>, factory: F) -> Self {
-        StoreExam { name: name.into(), factory, has_claims: true, has_branches: true, has_budgets: true }
+        StoreExam {
+            name: name.into(),
+            factory,
+            has_claims: true,
+            has_branches: true,
+            has_budgets: true,
+            has_erasure: true,
+        }
     }
 
     /// Skips the cases of claims and inboxes, for stores whose methods for these return
@@ -73,6 +81,14 @@ impl<F> StoreExam<F> {
         self
     }
 
+    /// Skips the cases of erasure, for stores whose methods for it return [`Unsupported`](SessionError::Unsupported). The cases
+    /// of what an erased user has spent are skipped [without budgets](StoreExam::without_budgets).
+    #[must_use]
+    pub fn without_erasure(mut self) -> Self {
+        self.has_erasure = false;
+        self
+    }
+
     /// Runs every case.
     pub async fn run<S: SessionStore>(self) -> StoreExamReport
     where
@@ -82,7 +98,8 @@ impl<F> StoreExam<F> {
         let of_claims = cases::of_claims().filter(|_| self.has_claims);
         let of_branches = cases::of_branches().filter(|_| self.has_branches);
         let of_budgets = cases::of_budgets().filter(|_| self.has_budgets);
-        for case in cases::all().chain(of_claims).chain(of_branches).chain(of_budgets) {
+        let of_erasure = cases::of_erasure().filter(|_| self.has_erasure);
+        for case in cases::all().chain(of_claims).chain(of_branches).chain(of_budgets).chain(of_erasure) {
             let result = match (self.factory)().await {
                 Ok(store) => {
                     // NOTE: an app for each case, so that cases of one database do not see each other's sessions.

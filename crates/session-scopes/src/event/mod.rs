@@ -1,11 +1,15 @@
 //! Events: atomic commits.
 
+mod erasure;
 mod list_entry;
 mod recent;
 mod stored;
 mod tags;
 mod types;
 
+pub use self::erasure::Erasure;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::erasure::erasure_of;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::list_entry::ListEntry;
 pub(crate) use self::list_entry::{FIRST, lower, searched_of};

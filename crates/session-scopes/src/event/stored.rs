@@ -19,6 +19,7 @@
 //! | `record` | the runner's record: a list of its format, the version of that, and the data | if missing |
 //! | `metadata` | the application's metadata | if empty |
 //! | `tags` | the names that the event is found by | if empty |
+//! | `erased` | the note in place of erased content: `id`, `at`, `by`, `reason` | unless it is erased |
 //!
 //! A field that this version does not know is ignored; a newer version number is an error. The files under
 //! `tests/golden` hold samples of every version that was ever written.
@@ -33,6 +34,7 @@ use serde_json::value::RawValue;
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
 
+use super::erasure::Erasure;
 use super::recent::{RecentTexts, common};
 use super::types::{Actions, Event, EventKind, Metadata, RunRecord};
 use crate::error::SessionError;
@@ -70,6 +72,8 @@ struct EventOut<'a> {
     metadata: &'a Metadata,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     tags: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    erased: Option<&'a Erasure>,
 }
 
 fn is_message(kind: &EventKind) -> bool {
@@ -101,6 +105,7 @@ struct EventIn<'a> {
     #[serde(borrow, default)]
     metadata: MetadataIn<'a>,
     tags: Option<Box<[String]>>,
+    erased: Option<Box<Erasure>>,
 }
 
 /// A string, borrowed unless it has escapes.
@@ -260,6 +265,7 @@ impl Event {
             record: self.record.as_ref().map(RunRecord::stored),
             metadata: &self.metadata,
             tags: self.tags(),
+            erased: self.erasure(),
         }
     }
 
@@ -284,7 +290,7 @@ impl EventIn<'_> {
         let invocation = self.invocation.as_ref().map_or_else(|| implied_invocation(&id), |text| &text.0);
         let invocation = recent.invocation(invocation).map_err(fault)?;
         let author = recent.author(&self.author.0).map_err(fault)?;
-        let EventIn { kind, messages, delta, started, rewound_to, record, metadata, tags, .. } = self;
+        let EventIn { kind, messages, delta, started, rewound_to, record, metadata, tags, erased, .. } = self;
         let entry = |(name, value): (TextIn<'_>, &RawValue)| (common(name.0), recent.metadata(value));
         Ok(Event {
             id,
@@ -298,6 +304,7 @@ impl EventIn<'_> {
                 .map(|(format, version, data)| RunRecord::of_stored(common(format.0), version, data)),
             metadata: Metadata::of_stored(metadata.0.into_iter().map(entry).collect()),
             tags: tags.filter(|tags| !tags.is_empty()),
+            erasure: erased.map(|note| Arc::new(*note)),
         })
     }
 }

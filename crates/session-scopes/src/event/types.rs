@@ -12,6 +12,7 @@ use stepfold_state_core::MAX_DEPTH;
 use stepfold_state_core::chat::Message;
 use stepfold_state_core::state::Delta;
 
+use super::erasure::Erasure;
 use crate::error::SessionError;
 use crate::ids::{Author, EventId, InvocationId};
 use crate::time::Timestamp;
@@ -301,6 +302,8 @@ pub struct Event {
     pub metadata: Metadata,
     /// Few events have any.
     pub(super) tags: Option<Box<[String]>>,
+    /// The note in place of its content, if that is erased.
+    pub(super) erasure: Option<Arc<Erasure>>,
 }
 
 impl Event {
@@ -317,6 +320,7 @@ impl Event {
             record: None,
             metadata: Metadata::new(),
             tags: None,
+            erasure: None,
         }
     }
 

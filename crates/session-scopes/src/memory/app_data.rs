@@ -41,6 +41,13 @@ impl AppData {
         Some(SessionSlot { app: &mut self.shared, user, moved, entry: sessions.get_mut(id)? })
     }
 
+    /// All sessions.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&UserId, &SessionId, &SessionEntry)> {
+        self.users
+            .iter()
+            .flat_map(|(user, data)| data.sessions.iter().map(move |(id, entry)| (user, id, &**entry)))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.users.is_empty() && self.shared.is_empty()
     }
@@ -322,6 +329,9 @@ pub(super) struct SessionEntry {
     moved_from: Option<Timestamp>,
     pub(super) created: Timestamp,
     pub(super) parent: Option<ForkOrigin>,
+    /// The sessions of which it shares events, deleted ones included: their numbers, each with the version before its own
+    /// first event.
+    pub(super) origins: Vec<(i64, u64)>,
     /// Events up to this version were deleted.
     pub(super) oldest: u64,
     /// The events after `oldest`.
@@ -355,6 +365,7 @@ impl SessionEntry {
             moved_from: None,
             created: at,
             parent: None,
+            origins: Vec::new(),
             oldest: 0,
             log: List::new(),
             cells: [cells].into_iter().collect(),
@@ -417,8 +428,20 @@ impl SessionEntry {
     }
 
     fn committed(&self, version: u64) -> Option<&Event> {
+        self.committed_event(version).map(|event| &**event)
+    }
+
+    /// The event of a version, as the sessions that share it hold it.
+    pub(super) fn committed_event(&self, version: u64) -> Option<&Arc<Event>> {
         let offset = version.checked_sub(self.oldest + 1)?;
-        self.log.get(index(offset)).map(|committed| &*committed.event)
+        self.log.get(index(offset)).map(|committed| &committed.event)
+    }
+
+    /// Replaces an event by what its erasure has left.
+    pub(super) fn set_event(&mut self, committed: CommittedEvent) {
+        if let Some(offset) = committed.version.checked_sub(self.oldest + 1) {
+            self.log.set(index(offset), committed);
+        }
     }
 
     /// The version that the event gave the session, if it was committed already.
@@ -431,6 +454,9 @@ impl SessionEntry {
         let Some(version) = known.version else { return Ok(None) };
         if self.committed(version).is_some_and(|committed| *committed == *event) {
             return Ok(Some(version));
+        }
+        if self.committed(version).is_some_and(|committed| committed.erasure().is_some()) {
+            return Err(SessionError::erased(key, version));
         }
         Err(SessionError::event_reused(key, &event.id))
     }
@@ -487,6 +513,7 @@ impl SessionEntry {
             moved_from: None,
             created: at,
             parent: Some(ForkOrigin { id: key.id.clone(), version }),
+            origins: self.origins_at(version),
             oldest: self.oldest,
             log: first(&self.log, length),
             cells: first(&self.cells, length + 1),
@@ -496,6 +523,17 @@ impl SessionEntry {
             branches: BranchIndex::default(),
             work: MemoryWork::new(life, number),
         })
+    }
+
+    /// The sessions of which a fork at a version shares events.
+    fn origins_at(&self, version: u64) -> Vec<(i64, u64)> {
+        let own = (self.number, self.parent.as_ref().map_or(0, |parent| parent.version));
+        let all = self.origins.iter().copied().chain([own]);
+        // NOTE: the first one stays even if none of its events is shared: its initial values are.
+        all.enumerate()
+            .filter(|(place, (_, after))| *place == 0 || *after < version)
+            .map(|(_, origin)| origin)
+            .collect()
     }
 
     pub(super) fn prune(&mut self, request: &PruneSession) -> Result<Pruned, SessionError> {

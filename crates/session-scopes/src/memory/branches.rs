@@ -28,6 +28,11 @@ impl SessionEntry {
         self.branches.forks.insert(number, id.clone());
     }
 
+    /// The number of each of its forks.
+    pub(super) fn fork_numbers(&self) -> impl Iterator<Item = i64> {
+        self.branches.forks.keys().copied()
+    }
+
     pub(super) fn set_label(&mut self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
         request.check_version(self.oldest, self.version())?;
         let labels = &mut self.branches.labels;

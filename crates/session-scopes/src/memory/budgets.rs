@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::error::SessionError;
-use crate::ids::{BudgetId, ReservationId};
+use crate::ids::{AppId, BudgetId, LifeId, ReservationId, SessionKey, UserId};
 use crate::store::{
-    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd, ReserveSpend,
-    SettleOpen, SettleSpend, SpendRecord, SpendState,
+    BudgetAmount, BudgetBalance, EraseData, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd,
+    ReserveSpend, SettleOpen, SettleSpend, SpendRecord, SpendState,
 };
 
 /// The sums of budgets, and the requests that they consist of.
@@ -82,6 +82,29 @@ impl MemoryBudgets {
         let open: Vec<ReservationId> = open.map(|(record, _)| record.id.clone()).collect();
         let settle = |id| self.settle(&SettleSpend::new(id, ReservationEnd::Estimate));
         open.into_iter().map(settle).filter(|was_open| *was_open).count() as u64
+    }
+
+    /// Takes the name of a user out of the requests, whose sums stay; returns the number of its requests.
+    pub(super) fn forget_spender(&mut self, request: &EraseData, app: &AppId, user: &UserId) -> u64 {
+        let is_of_user = |record: &SpendRecord| record.key.app == *app && record.key.user == *user;
+        let ids: Vec<ReservationId> = (self.requests.iter())
+            .filter(|(_, (record, _))| is_of_user(record))
+            .map(|(id, _)| id.clone())
+            .collect();
+        if request.is_dry_run {
+            return ids.len() as u64;
+        }
+        for id in &ids {
+            self.settle(&SettleSpend::new(id.clone(), ReservationEnd::Estimate));
+            let other = ReservationId::new(format!("erased {}", LifeId::random()));
+            let other_key = SessionKey::new(app.as_str(), "erased", "erased");
+            if let (Some((record, _)), Ok(other), Ok(key)) = (self.requests.remove(id), other, other_key) {
+                let record = SpendRecord { id: other.clone(), key, ..record };
+                self.requests.insert(other, (record, Vec::new()));
+            }
+        }
+        self.sums.retain(|id, _| !request.budgets.iter().any(|prefix| id.as_str().starts_with(&**prefix)));
+        ids.len() as u64
     }
 
     pub(super) fn list(&self, request: &ListSpend) -> Vec<SpendRecord> {

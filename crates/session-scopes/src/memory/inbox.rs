@@ -15,8 +15,8 @@ use crate::store::{
 pub(super) struct MemoryInbox {
     /// By position, with the bytes of their bodies.
     waiting: BTreeMap<u64, (InboxEntry, usize)>,
-    /// Position and content of the waiting entries, and of those that were taken last.
-    known: HashMap<IdempotencyKey, (u64, InputDigest)>,
+    /// Position and content of the waiting entries, and of those that were taken last. No content, if it was erased.
+    known: HashMap<IdempotencyKey, (u64, Option<InputDigest>)>,
     /// The keys of the entries that were taken last, oldest first.
     taken: VecDeque<IdempotencyKey>,
     /// The newest position that was given.
@@ -46,14 +46,16 @@ impl MemoryInbox {
         let EnqueueInput { key, kind, idempotency_key, body, at } = input;
         let enqueued = |position, is_repeat| Enqueued { position, is_repeat, claim: None, version: 0 };
         match self.known.get(&idempotency_key) {
-            Some((position, known)) if *known == digest => return Ok(enqueued(*position, true)),
+            Some((position, known)) if known.is_none_or(|known| known == digest) => {
+                return Ok(enqueued(*position, true));
+            }
             Some(_) => return Err(SessionError::input_reused(&key, &idempotency_key)),
             None if self.waiting.len() >= MAX_INBOX => return Err(SessionError::inbox_full(&key, MAX_INBOX)),
             None => {}
         }
         self.last += 1;
         let position = self.last;
-        self.known.insert(idempotency_key.clone(), (position, digest));
+        self.known.insert(idempotency_key.clone(), (position, Some(digest)));
         self.waiting.insert(position, (InboxEntry::new(position, kind, idempotency_key, body, at), bytes));
         Ok(enqueued(position, false))
     }
@@ -68,6 +70,15 @@ impl MemoryInbox {
             seen.push(*position);
         }
         Ok(())
+    }
+
+    /// Forgets the content of the taken entries; their keys stay known.
+    pub(super) fn forget_digests(&mut self) {
+        for key in &self.taken {
+            if let Some((_, digest)) = self.known.get_mut(key) {
+                *digest = None;
+            }
+        }
     }
 
     /// Takes the entries at these positions that wait.

@@ -9,6 +9,7 @@ mod branches;
 mod budgets;
 mod change_index;
 mod claims;
+mod erasure;
 mod event_versions;
 mod inbox;
 mod lists;
@@ -29,11 +30,12 @@ use crate::memory_size;
 use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession,
-    InboxEntry, LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession,
-    Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScopeKey, SessionCursor, SessionPage, SessionStore, SettleOpen, SettleSpend,
-    SpendRecord, Unattended, Verified, VerifySessions, WriteOrigin, WriteScope, first_events,
+    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes, FindEvent,
+    FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
+    ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, ReadBudgets, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession,
+    ScopeKey, SessionCursor, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, Unattended,
+    VacuumStore, Verified, VerifySessions, WriteOrigin, WriteScope, first_events,
 };
 use crate::time::Timestamp;
 
@@ -74,6 +76,8 @@ pub struct MemoryStore(Mutex<MemoryInner>);
 struct MemoryInner {
     apps: HashMap<AppId, AppData>,
     budgets: MemoryBudgets,
+    /// The records of erasures, each with its app.
+    erasures: Vec<(AppId, ErasureRecord)>,
     /// The number of the newest session.
     newest: i64,
 }
@@ -228,6 +232,20 @@ impl SessionStore for MemoryStore {
         Ok(self.lock().budgets.balances(&request))
     }
 
+    async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
+        request.check()?;
+        self.lock().erase(&request)
+    }
+
+    async fn erasures(&self, request: ListErasures) -> Result<Vec<ErasureRecord>, SessionError> {
+        Ok(self.lock().erasures(&request))
+    }
+
+    /// Memory that is freed has no file.
+    async fn vacuum(&self, _: VacuumStore) -> Result<(), SessionError> {
+        Ok(())
+    }
+
     async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
         Ok(self.lock().budgets.list(&request))
     }
@@ -330,7 +348,7 @@ impl MemoryInner {
     }
 
     fn append(&mut self, request: AppendEvent) -> Result<Receipt, SessionError> {
-        let AppendEvent { key, expected, event, schema, claim, taken, settled } = request;
+        let AppendEvent { key, expected, event, schema, claim, taken, settled, .. } = request;
         let place = self.place(&key)?;
         let known = place.entry.known(&event.id);
         if let Some(receipt) = place.repeated(known, &key, &event)? {
@@ -400,11 +418,20 @@ impl MemoryInner {
             VerifySessions::App(wanted) => *app == wanted,
             _ => true,
         });
-        let sessions = match request {
-            VerifySessions::Session(key) => self.entry(key).map(|_| 1)?,
-            _ => apps.flat_map(|(_, app)| app.users.values()).map(|user| user.sessions.len() as u64).sum(),
-        };
-        Ok(Verified { sessions, ..Verified::default() })
+        let mut report = Verified::default();
+        if let VerifySessions::Session(key) = request {
+            report.sessions = 1;
+            MemoryInner::add_erased(&mut report, key, self.entry(key)?.2);
+            return Ok(report);
+        }
+        for (app, data) in apps {
+            for (user, id, entry) in data.entries() {
+                report.sessions += 1;
+                let key = SessionKey { app: app.clone(), user: user.clone(), id: id.clone() };
+                MemoryInner::add_erased(&mut report, &key, entry);
+            }
+        }
+        Ok(report)
     }
 
     fn shared(&self, scope: &ScopeKey) -> Option<&SharedScope> {

@@ -149,7 +149,7 @@ async fn append_known(
     let Some(write) = known_write(connection, cache, schema, (&known, request), &split.session).await else {
         return Ok(None);
     };
-    let (after, seal) = after_event(&known.record, event, body, write.sums);
+    let (after, seal) = after_event(&known.record, event, (body, request.content_salt()), write.sums);
     let columns = EventColumns::new(key, &after, seal, event, body);
     let (app, user, tokens) = (key.app.as_str(), key.user.as_str(), to_db(ClaimFence::TOKENS));
     let before = known.record.seal(key).to_bytes();
@@ -194,7 +194,7 @@ async fn append_plain(
     let AppendEvent { key, event, .. } = request;
     let PlainClaim { token, duration, released, work } = claim;
     let before = &known.record;
-    let (after, event_seal) = after_event(before, event, body, 0);
+    let (after, event_seal) = after_event(before, event, (body, request.content_salt()), 0);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(ClaimFence::TOKENS));
     let (version, event_seal) = (to_db(before.version), event_seal.to_bytes());
@@ -330,7 +330,7 @@ pub(super) async fn append_inside<'a>(
     let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
     let mut write = SessionWrite::new(changes, row.number, version, schema);
     let heads = std::mem::take(&mut write.heads);
-    let (after, seal) = after_event(&row, event, body, write.sums);
+    let (after, seal) = after_event(&row, event, (body, request.content_salt()), write.sums);
     let columns = EventColumns::new(key, &after, seal, event, body);
     // NOTE: nothing is sent before all statements exist: they go in one round trip, and an error of the planning changes
     // nothing.

@@ -13,7 +13,7 @@ use crate::store::{
     BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
 };
 
-struct BudgetRows<'a>(&'a Object);
+pub(super) struct BudgetRows<'a>(pub(super) &'a Object);
 
 impl RunBudgetSql for BudgetRows<'_> {
     async fn rows(&mut self, sql: BudgetSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {

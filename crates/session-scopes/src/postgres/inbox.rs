@@ -10,7 +10,8 @@ use super::connection::Object;
 use super::parts::{Columns, PartRow};
 use super::rows::PostgresSessionRow;
 use super::statements::{
-    ADD_INPUT, FIND_INPUT, FORGET_TAKEN, GET_INBOX, LOOK_AT_INBOX, READ_INBOX, READ_TAKEN, TAKE_INPUTS,
+    ADD_INPUT, FIND_INPUT, FORGET_TAKEN, GET_INBOX, LOOK_AT_INBOX, PUT_TAKEN, READ_INBOX, READ_TAKEN,
+    TAKE_INPUTS, TAKEN_KEYS,
 };
 use super::transaction::{
     IdleTimeout, PooledTransaction, SentStatement, SqlParameters, begin, commit, execute, in_order,
@@ -24,6 +25,17 @@ use crate::store::{
     ClaimFence, DequeueInput, Enqueued, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
     WorkRequest,
 };
+
+/// Replaces the digests of taken entries by none: their keys stay known, and a repeat of one counts as such whatever its
+/// content is.
+pub(super) async fn forget_digests(connection: &Object, number: i64) -> Result<(), SessionError> {
+    for row in query(connection, TAKEN_KEYS, &[&number]).await? {
+        let (key, position): (&str, i64) = (row.get(0), row.get(1));
+        let checksum = TakenRow::without_digest(number, key, position).checksum;
+        execute(connection, PUT_TAKEN, &[&number, &key, &checksum]).await?;
+    }
+    Ok(())
+}
 
 /// The requested entries that wait, and the newest one (0 if there is none).
 #[derive(Default)]

@@ -11,6 +11,7 @@ mod budgets;
 mod change_statements;
 mod claims;
 mod connection;
+mod erasure;
 mod error;
 mod inbox;
 mod list_entry;
@@ -45,17 +46,18 @@ use self::rows::StoreCache;
 use self::transaction::{IdleTimeout, with_timeout};
 use crate::apply::initial;
 use crate::error::SessionError;
-use crate::ids::{Label, UserId};
+use crate::ids::{EventId, Label, SessionKey, UserId};
 use crate::rows::values::{check_size, delta_body};
 use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventRange, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession,
-    InboxEntry, LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions,
-    PruneSession, Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
-    Renewed, ReserveSpend, RewindSession, ScopeKey, SessionOutline, SessionPage, SessionStore, SettleOpen,
-    SettleSpend, SpendRecord, StoreConnections, StoreNotices, Unattended, Verified, VerifySessions,
-    WatchStore, WriteScope, first_events,
+    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes, FindEvent,
+    FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
+    ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, ReadBudgets,
+    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
+    RewindSession, ScopeKey, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
+    StoreConnections, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore,
+    WriteScope, first_events,
 };
 
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
@@ -318,6 +320,23 @@ impl fmt::Debug for PostgresStore {
 }
 
 /// The futures inside are large, because of all the pipelined statements; hence the boxes.
+impl PostgresStore {
+    /// The receipt of an event; for one whose id is used, whether the other was erased.
+    async fn or_erased(
+        &self,
+        key: &SessionKey,
+        event: &EventId,
+        receipt: Result<Receipt, SessionError>,
+    ) -> Result<Receipt, SessionError> {
+        let Err(SessionError::EventReused { .. }) = &receipt else { return receipt };
+        let connection = self.connection().await?;
+        match self.with_timeout(Box::pin(erasure::erased_version(connection, key, event))).await? {
+            Some(version) => Err(SessionError::erased(key, version)),
+            None => receipt,
+        }
+    }
+}
+
 impl SessionStore for PostgresStore {
     fn connections(&self) -> StoreConnections {
         let status = self.0.pool.status();
@@ -386,7 +405,8 @@ impl SessionStore for PostgresStore {
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let connection = self.connection().await?;
         let receipt =
-            self.with_timeout(Box::pin(append::append(connection, &self.0.cache, &request, &body))).await?;
+            self.with_timeout(Box::pin(append::append(connection, &self.0.cache, &request, &body))).await;
+        let receipt = self.or_erased(&request.key, &request.event.id, receipt).await?;
         self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }
@@ -404,7 +424,8 @@ impl SessionStore for PostgresStore {
         let connection = self.connection().await?;
         let receipt = self
             .with_timeout(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body)))
-            .await?;
+            .await;
+        let receipt = self.or_erased(&request.key, &event.id, receipt).await?;
         self.0.notifier.notify(&request.key, false);
         Ok(receipt)
     }
@@ -533,6 +554,30 @@ impl SessionStore for PostgresStore {
     async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
         let connection = self.connection().await?;
         self.with_timeout(Box::pin(budgets::list(connection, &request))).await
+    }
+
+    async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
+        request.check()?;
+        let connection = self.connection().await?;
+        let erased =
+            self.with_timeout(Box::pin(erasure::erase(connection, &self.0.cache.idle, &request))).await?;
+        if !request.is_dry_run {
+            for key in &erased.sessions {
+                self.0.notifier.notify(key, false);
+            }
+        }
+        Ok(erased)
+    }
+
+    async fn erasures(&self, request: ListErasures) -> Result<Vec<ErasureRecord>, SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(erasure::list(connection, &request))).await
+    }
+
+    async fn vacuum(&self, _: VacuumStore) -> Result<(), SessionError> {
+        let connection = self.connection().await?;
+        // NOTE: without a timeout: it rewrites the tables, and each answer may take minutes.
+        Box::pin(erasure::vacuum(connection)).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {

@@ -373,10 +373,14 @@ pub(super) fn read_state(
     at: i64,
     seal: &[u8],
 ) -> Result<SealedState, SessionError> {
-    let seal = EventSeal::from_bytes(seal).ok_or_else(|| {
+    event_seal(version, seal)?.open(row_number(stream, version), at)
+}
+
+/// The seal of an event's row, as its column has it.
+pub(super) fn event_seal(version: u64, seal: &[u8]) -> Result<EventSeal, SessionError> {
+    EventSeal::from_bytes(seal).ok_or_else(|| {
         SessionError::damaged(format!("event of version {version}"), "missing seal of its row")
-    })?;
-    seal.open(row_number(stream, version), at)
+    })
 }
 
 /// The digest of a session's history up to a version, given the states after the requested events.
@@ -414,11 +418,8 @@ pub(super) fn events(
         let mut chain = EventChain::ending(*last, digest_at(record, states, *last)?);
         while let Some(row) = rows.next_if(|row| from_db(row.get(0)) > *after) {
             let (version, id, at) = (from_db(row.get(0)), row.get(1), Timestamp::from_micros(row.get(2)));
-            let (body, seal) = (row.get(3), EventSeal::from_bytes(row.get(4)));
-            let seal = seal.ok_or_else(|| {
-                SessionError::damaged(format!("event of version {version}"), "missing seal of its row")
-            })?;
-            chain.add(version, ContentDigest::new(version, id, at, body), seal.state.head)?;
+            let (body, seal) = (row.get(3), event_seal(version, row.get(4))?);
+            chain.add(version, ContentDigest::new(version, id, at, body, seal.form), seal.state.head)?;
             let event = Event::from_body_sharing(&mut recent, EventId::new(id)?, at, body)?;
             events.push(CommittedEvent { version, event: event.into() });
         }

@@ -1,6 +1,7 @@
 //! Every statement.
 
 use crate::rows::budgets::BudgetSql;
+use crate::rows::erasure::with_forks;
 
 /// A statement of the list below, or of the one that both databases share; its text tells it from others.
 #[derive(Clone, Copy)]
@@ -725,6 +726,25 @@ statements! {
     DROP_LABEL = "DELETE FROM stepfold_labels WHERE number = $1 AND label = $2";
     FORGET_LABELS = "DELETE FROM stepfold_labels WHERE number = $1";
     PRUNE_LABELS = "DELETE FROM stepfold_labels WHERE number = $1 AND version < $2 RETURNING checksum";
+
+    SESSIONS_SHARING = "SELECT s.app, s.owner, s.id FROM stepfold_sessions s WHERE s.number IN \
+        (SELECT l.number FROM stepfold_lineage l WHERE l.stream = $1) ORDER BY s.number";
+    // NOTE: a writer that waits for the row finds it deleted, which is a transient error.
+    DROP_EMPTY_SCOPE = "DELETE FROM stepfold_scopes c WHERE c.app = $1 AND c.owner = $2 AND NOT EXISTS \
+        (SELECT 1 FROM stepfold_sessions s WHERE s.app = c.app AND s.owner = c.owner)";
+    SESSION_WITH_FORKS = concat!(
+        with_forks!(),
+        "SELECT app, owner, id FROM stepfold_sessions WHERE number IN (SELECT number FROM d) ORDER BY number"
+    );
+    SESSIONS_OF_USER =
+        "SELECT app, owner, id FROM stepfold_sessions WHERE app = $1 AND owner = $2 ORDER BY number";
+    // The event of version $2 in the history of session $1.
+    ERASABLE_EVENT = "SELECT e.stream, e.id, e.at, e.body, e.seal FROM stepfold_lineage l JOIN stepfold_events e \
+        ON e.stream = l.stream WHERE l.number = $1 AND e.version = $2 AND l.after < $2 AND l.upto >= $2";
+    PUT_ERASED = "UPDATE stepfold_events SET body = $3, seal = $4 WHERE stream = $1 AND version = $2";
+    TAKEN_KEYS = "SELECT key, position FROM stepfold_taken WHERE number = $1";
+    PUT_TAKEN = "UPDATE stepfold_taken SET digest = ''::bytea, checksum = $3 WHERE number = $1 AND key = $2";
+    FIND_SEAL = concat!("SELECT version, seal FROM stepfold_events WHERE stream = ", number!(), " AND id = $4");
 
     CELL_KEYS = "SELECT key FROM stepfold_cells WHERE stream = $1";
 

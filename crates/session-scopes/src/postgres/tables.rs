@@ -15,11 +15,16 @@ use crate::error::SessionError;
 use crate::rows::lineage::from_db;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 4;
+const FORMAT: u64 = 5;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
-const MIGRATIONS: &[&str] =
-    &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql"), include_str!("../rows/v4.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("v1.sql"),
+    include_str!("v2.sql"),
+    include_str!("v3.sql"),
+    include_str!("../rows/v4.sql"),
+    include_str!("../rows/v5.sql"),
+];
 
 const META: &str = "stepfold_meta";
 

@@ -15,7 +15,7 @@ use super::inbox;
 use super::list_entry;
 use super::read::{ValueRows, sum};
 use super::rows::{
-    HeadRow, PostgresHistory, PostgresSessionRow, RowOwner, StoreCache, read_state, rewind_row, schema_sum,
+    HeadRow, PostgresHistory, PostgresSessionRow, RowOwner, StoreCache, event_seal, rewind_row, schema_sum,
     scope_row, session_lists, shared_lists,
 };
 use super::statements::{
@@ -26,11 +26,12 @@ use super::tags;
 use super::transaction::{PooledTransaction, SqlParameters, begin_reading, commit, query, with_timeout};
 use crate::digest::ContentDigest;
 use crate::error::{ErrorKind, SessionError};
-use crate::event::{TagDigest, tags_of_body};
+use crate::event::{Erasure, TagDigest, erasure_of, tags_of_body};
 use crate::ids::{AppId, SessionKey, UserId};
 use crate::rows::chain::{ChainLink, check_links, check_tags, error_text, scope_place};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::rewinds::RewindChain;
+use crate::rows::seal::row_number;
 use crate::store::{FaultPlace, Verified, VerifySessions};
 use crate::time::Timestamp;
 
@@ -218,6 +219,7 @@ impl StoreVerifier<'_> {
     ) -> Result<(), SessionError> {
         let mut links: BTreeMap<u64, ChainLink> = BTreeMap::new();
         let mut tagged: BTreeMap<u64, Vec<TagDigest>> = BTreeMap::new();
+        let mut erased: BTreeMap<u64, Erasure> = BTreeMap::new();
         let mut first = row.oldest + 1;
         while first <= row.version {
             let last = row.version.min(first + PAGE - 1);
@@ -226,9 +228,13 @@ impl StoreVerifier<'_> {
             let rows = with_timeout(self.answer_timeout, query(connection, EVENTS, given)).await?;
             links.extend(rows.iter().map(|row| (from_db(row.get(0)), link(row))));
             tagged.extend(rows.iter().map(|row| (from_db(row.get(0)), tags_of(row))));
+            erased.extend(rows.iter().filter_map(|row| Some((from_db(row.get(0)), erasure(row)?))));
             first = last + 1;
         }
         check_links(&mut self.report, key, row, &links);
+        for (version, erasure) in erased {
+            self.report.add_erased(key, version, erasure);
+        }
         let indexed = with_timeout(self.answer_timeout, tags::all(connection, row)).await?;
         let tagged = tagged.iter().filter(|(version, _)| links.get(*version).is_some_and(Option::is_some));
         check_tags(&mut self.report, key, tagged.map(|(version, tags)| (*version, &tags[..])), &indexed);
@@ -370,9 +376,17 @@ fn tags_of(row: &Row) -> Vec<TagDigest> {
     tags_of_body(row.get(1), Timestamp::from_micros(row.get(2)), row.get(3))
 }
 
+/// The note of the event of such a row, if its content was erased.
+fn erasure(row: &Row) -> Option<Erasure> {
+    let seal = event_seal(from_db(row.get(0)), row.get(4)).ok()?;
+    erasure_of(row.get(1), Timestamp::from_micros(row.get(2)), row.get(3), seal.form)
+}
+
 /// The link of the row of an event, `version, id, at, body, seal, stream`.
 fn link(row: &Row) -> ChainLink {
     let (version, id, at): (u64, &str, i64) = (from_db(row.get(0)), row.get(1), row.get(2));
-    let state = read_state(row.get(5), version, at, row.get(4)).ok()?;
-    Some((ContentDigest::new(version, id, Timestamp::from_micros(at), row.get(3)), state.head))
+    let seal = event_seal(version, row.get(4)).ok()?;
+    let state = seal.open(row_number(row.get(5), version), at).ok()?;
+    let content = ContentDigest::new(version, id, Timestamp::from_micros(at), row.get(3), seal.form);
+    Some((content, state.head))
 }

@@ -34,7 +34,7 @@ use super::transaction::{
     in_transaction, query,
 };
 use crate::apply::made_id;
-use crate::digest::genesis;
+use crate::digest::{ContentSalt, genesis};
 use crate::error::SessionError;
 use crate::event::{Event, searched_of};
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
@@ -129,10 +129,10 @@ pub(super) fn idle_of(cache: &StoreCache, claim: Option<&AppendClaim>) -> String
 pub(super) fn after_event(
     record: &SessionRecord,
     event: &Event,
-    body: &str,
+    (body, salt): (&str, ContentSalt),
     cells: i64,
 ) -> (SessionRecord, EventSeal) {
-    let seal = record.seal_after(event, body, cells);
+    let seal = record.seal_after(event, body, salt, cells);
     let (version, state) = (record.version + 1, seal.state);
     (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
 }
@@ -345,10 +345,10 @@ async fn with_history(
 }
 
 /// Serialises operations that change history shared by a user's sessions.
-async fn lock_tenant(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+pub(super) async fn lock_tenant(connection: &Object, app: &AppId, user: &UserId) -> Result<(), SessionError> {
     // NOTE: an advisory lock, since no row stands for a user's sessions: forks and retention of shared history must not
     // interleave.
-    query(connection, LOCK_TENANT, &[&key.app.as_str(), &key.user.as_str()]).await.map(drop)
+    query(connection, LOCK_TENANT, &[&app.as_str(), &user.as_str()]).await.map(drop)
 }
 
 pub(super) async fn fork(
@@ -374,7 +374,7 @@ async fn fork_inside(
 ) -> Result<Session, SessionError> {
     let ForkSession { from, id, life, version, at, event } = request;
     let ((), (row, history)) =
-        try_join!(biased; lock_tenant(connection, &from), with_history(connection, &from))?;
+        try_join!(biased; lock_tenant(connection, &from.app, &from.user), with_history(connection, &from))?;
     let version = version.unwrap_or(row.version);
     row.check_version(&from, version)?;
     let life = life.unwrap_or_else(LifeId::random);
@@ -504,7 +504,8 @@ async fn rewind_inside(
         let given: SqlParameters<'_> = &[&number, &now, &to, &to_db(previous), &to_db(visible), &checksum];
         execute(connection, ADD_REWIND, given).await
     })];
-    let (after, seal) = after_event(&row, event, body, cells);
+    let salt = request.salt.unwrap_or_else(ContentSalt::random);
+    let (after, seal) = after_event(&row, event, (body, salt), cells);
     sent.extend(commit_event(connection, key, &after, seal, event, body));
     sent.extend(update.statements(connection));
     in_order(sent).await?;
@@ -574,10 +575,13 @@ pub(super) async fn delete(
     in_transaction!(connection, idle.usual(), |inside| delete_inside(inside, request).await)
 }
 
-async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<Deleted, SessionError> {
+pub(super) async fn delete_inside(
+    connection: &Object,
+    request: &DeleteSession,
+) -> Result<Deleted, SessionError> {
     let key = &request.key;
     let ((), (row, history)) =
-        try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
+        try_join!(biased; lock_tenant(connection, &key.app, &key.user), with_history(connection, key))?;
     row.work.fence.check_free(key, request.take_over, Some(row.now))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
     branches::forget(connection, key, &row).await?;
@@ -587,19 +591,36 @@ async fn delete_inside(connection: &Object, request: &DeleteSession) -> Result<D
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
-    let user_keys = if request.user_state { delete_user(connection, key).await? } else { Vec::new() };
+    let user_keys =
+        if request.user_state { delete_user(connection, &key.app, &key.user).await? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
 }
 
+/// The keys of a user's own values.
+pub(super) async fn user_keys(
+    connection: &Object,
+    app: &AppId,
+    user: &UserId,
+) -> Result<Vec<String>, SessionError> {
+    let found = query(connection, LOCK_SCOPE, &[&app.as_str(), &user.as_str()]).await?;
+    let Some(row) = found.first() else { return Ok(Vec::new()) };
+    let scope = scope_row(row, app, Some(user))?.scope;
+    Ok(texts(&query(connection, SHARED_KEYS, &[&scope]).await?))
+}
+
 /// Empties the scope of a user. Its row stays: others may wait for it.
-async fn delete_user(connection: &Object, key: &SessionKey) -> Result<Vec<String>, SessionError> {
-    let (app, user) = (key.app.as_str(), key.user.as_str());
+pub(super) async fn delete_user(
+    connection: &Object,
+    app: &AppId,
+    user: &UserId,
+) -> Result<Vec<String>, SessionError> {
+    let (app_name, owner) = (app.as_str(), user.as_str());
     let (found, others) = try_join!(biased;
-        async { query(connection, LOCK_SCOPE, &[&app, &user]).await },
-        async { query(connection, HAS_SESSIONS, &[&app, &user]).await },
+        async { query(connection, LOCK_SCOPE, &[&app_name, &owner]).await },
+        async { query(connection, HAS_SESSIONS, &[&app_name, &owner]).await },
     )?;
     let Some(row) = found.first() else { return Ok(Vec::new()) };
-    let mut row = scope_row(row, &key.app, Some(&key.user))?;
+    let mut row = scope_row(row, app, Some(user))?;
     let scope = row.scope;
     let keys = texts(&query(connection, SHARED_KEYS, &[&scope]).await?);
     for sql in [DELETE_REMOVED, DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_KEYS] {
@@ -659,7 +680,7 @@ pub(super) async fn prune(
 async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pruned, SessionError> {
     let key = &request.key;
     let ((), (row, history)) =
-        try_join!(biased; lock_tenant(connection, key), with_history(connection, key))?;
+        try_join!(biased; lock_tenant(connection, &key.app, &key.user), with_history(connection, key))?;
     let oldest = match request.kept(row.oldest, row.version)? {
         RetentionBound::From(version) => version,
         RetentionBound::Since(time) => {

@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 
 /// A statement of the list below, in the SQL that both databases read.
 #[derive(Clone, Copy)]
-pub(crate) struct BudgetSql(&'static str);
+pub(crate) struct BudgetSql(pub(super) &'static str);
 
 impl BudgetSql {
     pub(crate) const fn text(self) -> &'static str {
@@ -70,12 +70,12 @@ pub(crate) struct SqlRow {
 }
 
 impl SqlRow {
-    fn text(&self, column: usize) -> Result<&str, SessionError> {
+    pub(crate) fn text(&self, column: usize) -> Result<&str, SessionError> {
         let missing = || SessionError::damaged("row of budgets", format!("text {column} is missing"));
         self.texts.get(column).map(String::as_str).ok_or_else(missing)
     }
 
-    fn int(&self, column: usize) -> Result<i64, SessionError> {
+    pub(crate) fn int(&self, column: usize) -> Result<i64, SessionError> {
         let missing = || SessionError::damaged("row of budgets", format!("number {column} is missing"));
         self.ints.get(column).copied().flatten().ok_or_else(missing)
     }

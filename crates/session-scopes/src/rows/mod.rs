@@ -3,6 +3,7 @@
 pub(crate) mod branches;
 pub(crate) mod budgets;
 pub(crate) mod chain;
+pub(crate) mod erasure;
 pub(crate) mod lineage;
 pub(crate) mod rewinds;
 pub(crate) mod seal;

@@ -6,7 +6,7 @@
 //! same for the version of its row, and a checksum of its lineage.
 
 use super::lineage::{HistorySegment, to_db};
-use crate::digest::{ChecksumEncoder, ContentDigest, Digest};
+use crate::digest::{ChecksumEncoder, ContentDigest, ContentForm, ContentSalt, Digest};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{LifeId, SessionId, SessionKey};
@@ -61,17 +61,19 @@ pub(crate) struct EventSeal {
     /// The state after the event.
     pub(crate) state: SealedState,
     checksum: i64,
+    /// The form of its content, with the salt or what an erasure has left of both.
+    pub(crate) form: ContentForm,
 }
 
 impl EventSeal {
     /// The seal of the row of a number and a time.
-    pub(crate) fn new(number: i64, at: i64, state: SealedState) -> Self {
-        EventSeal { state, checksum: EventSeal::checksum(number, at, &state) }
+    pub(crate) fn new(number: i64, at: i64, state: SealedState, form: ContentForm) -> Self {
+        EventSeal { state, checksum: EventSeal::checksum(number, at, &state, form), form }
     }
 
     /// Returns the sealed state, if the seal belongs to this row.
     pub(crate) fn open(self, number: i64, at: i64) -> Result<SealedState, SessionError> {
-        if EventSeal::checksum(number, at, &self.state) == self.checksum {
+        if EventSeal::checksum(number, at, &self.state, self.form) == self.checksum {
             return Ok(self.state);
         }
         let what = format!("event in row {number}");
@@ -79,20 +81,49 @@ impl EventSeal {
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(SealedState::LENGTH + 8);
+        // NOTE: the length tells the form: a plain seal is as version 4 of the tables wrote it.
+        let mut bytes = Vec::with_capacity(SealedState::LENGTH + 8 + ContentSalt::LENGTH);
         self.state.write(&mut bytes);
         bytes.extend(self.checksum.to_le_bytes());
+        match self.form {
+            ContentForm::Plain => {}
+            ContentForm::Salted(salt) => bytes.extend(salt.as_bytes()),
+            ContentForm::Erased { content, is_salted, left } => {
+                bytes.extend(content.as_bytes());
+                bytes.extend(left.to_le_bytes());
+                bytes.push(u8::from(is_salted));
+            }
+        }
         bytes
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut bytes = SealReader(bytes);
-        let seal = EventSeal { state: SealedState::read(&mut bytes)?, checksum: bytes.int()? };
-        bytes.end(seal)
+        let (state, checksum) = (SealedState::read(&mut bytes)?, bytes.int()?);
+        let form = match bytes.0.len() {
+            0 => ContentForm::Plain,
+            ContentSalt::LENGTH => ContentForm::Salted(ContentSalt::from_bytes(bytes.take()?)),
+            _ => {
+                let (content, left, [is_salted]) = (bytes.digest()?, bytes.int()?, bytes.take()?);
+                ContentForm::Erased { content, is_salted: is_salted != 0, left }
+            }
+        };
+        bytes.end(EventSeal { state, checksum, form })
     }
 
-    fn checksum(number: i64, at: i64, state: &SealedState) -> i64 {
-        state.check(ChecksumEncoder::new("stepfold_events").int(number).int(at)).sum()
+    fn checksum(number: i64, at: i64, state: &SealedState, form: ContentForm) -> i64 {
+        let mut check = ChecksumEncoder::new("stepfold_events");
+        state.check(check.int(number).int(at));
+        match form {
+            ContentForm::Plain => {}
+            ContentForm::Salted(salt) => {
+                check.bytes(salt.as_bytes());
+            }
+            ContentForm::Erased { content, is_salted, left } => {
+                check.bytes(content.as_bytes()).int(left).int(i64::from(is_salted));
+            }
+        }
+        check.sum()
     }
 }
 
@@ -226,15 +257,15 @@ impl SessionRecord {
     }
 
     /// The seal of the row of the next event, which changes the combined checksums of the session's values by `cells`.
-    pub(crate) fn seal_after(&self, event: &Event, body: &str, cells: i64) -> EventSeal {
-        let (version, at) = (self.version + 1, event.at.as_micros());
-        let content = ContentDigest::new(version, event.id.as_str(), event.at, body);
+    pub(crate) fn seal_after(&self, event: &Event, body: &str, salt: ContentSalt, cells: i64) -> EventSeal {
+        let (version, at, form) = (self.version + 1, event.at.as_micros(), ContentForm::Salted(salt));
+        let content = ContentDigest::new(version, event.id.as_str(), event.at, body, form);
         let SealedState { head, cells: before, rewound } = self.state;
         let rewound = if event.actions.rewound_to().is_some() { version } else { rewound };
         // NOTE: combined by exclusive or, so that an append updates the sum from the rows that it changes and reads no
         // others.
         let state = SealedState { head: content.after(head), cells: before ^ cells, rewound };
-        EventSeal::new(row_number(self.number, version), at, state)
+        EventSeal::new(row_number(self.number, version), at, state, form)
     }
 
     /// Rejects a version that the session cannot go back to.

@@ -119,6 +119,11 @@ pub(crate) struct TakenRow<'a> {
 }
 
 impl TakenRow<'_> {
+    /// The row of an entry whose content was erased.
+    pub(crate) fn without_digest(number: i64, key: &str, position: i64) -> TakenRow<'_> {
+        TakenRow { position, checksum: of_taken(number, key, position, &[]), key, digest: &[] }
+    }
+
     /// Rejects a row that differs from what was written.
     pub(crate) fn check(&self, number: i64) -> Result<(), SessionError> {
         let sum = of_taken(number, self.key, self.position, self.digest);
@@ -132,7 +137,8 @@ fn of_taken(number: i64, key: &str, position: i64, digest: &[u8]) -> i64 {
 
 /// The position of an entry that was accepted before, if it had this content.
 pub(crate) fn repeated(prepared: &PreparedInput, digest: &[u8], position: i64) -> Result<u64, SessionError> {
-    if digest == prepared.digest.to_bytes() {
+    // NOTE: without a digest, what was accepted is erased: it must not be accepted again.
+    if digest.is_empty() || digest == prepared.digest.to_bytes() {
         return Ok(from_db(position));
     }
     Err(SessionError::input_reused(&prepared.input.key, &prepared.input.idempotency_key))

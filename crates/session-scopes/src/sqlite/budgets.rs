@@ -23,7 +23,7 @@ impl RunBudgetSql for BudgetRows<'_> {
         sql: BudgetSql,
         values: &[SqlValue<'_>],
     ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
-        ready(run(self.0, sql, values).map_err(failed("read or write a budget")))
+        ready(rows(self.0, sql, values).map_err(failed("read or write a budget")))
     }
 }
 
@@ -41,7 +41,11 @@ impl ToSql for SqlValue<'_> {
     }
 }
 
-fn run(connection: &Connection, sql: BudgetSql, values: &[SqlValue<'_>]) -> rusqlite::Result<Vec<SqlRow>> {
+pub(super) fn rows(
+    connection: &Connection,
+    sql: BudgetSql,
+    values: &[SqlValue<'_>],
+) -> rusqlite::Result<Vec<SqlRow>> {
     let mut statement = connection.prepare_cached(sql.text())?;
     let columns = statement.column_count();
     let mut rows = statement.query(params_from_iter(values))?;
@@ -60,7 +64,7 @@ fn run(connection: &Connection, sql: BudgetSql, values: &[SqlValue<'_>]) -> rusq
 }
 
 /// The result of operations whose statements do not wait.
-fn at_once<T>(operation: impl Future<Output = T>) -> T {
+pub(super) fn at_once<T>(operation: impl Future<Output = T>) -> T {
     match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
         Poll::Pending => unreachable!("statements of SQLite never wait"),

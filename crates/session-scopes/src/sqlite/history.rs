@@ -14,7 +14,7 @@ use super::changes::read_scopes;
 use super::claims;
 use super::error::failed;
 use super::seal::{self, EventSeal, SealedState, SessionSeal};
-use crate::digest::{ContentDigest, Digest};
+use crate::digest::{ContentDigest, ContentForm, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event, RecentTexts};
 use crate::ids::{EventId, SessionKey};
@@ -238,7 +238,12 @@ pub(super) struct SqliteHistory {
 impl SqliteHistory {
     /// The history of a session, checked against its row.
     pub(super) fn read(connection: &Connection, row: &SqliteSessionRow) -> Result<Self, SessionError> {
-        Ok(SqliteHistory { lineage: lineage_of(connection, row)? })
+        SqliteHistory::of(connection, &row.record)
+    }
+
+    /// The history of a session, checked against its record.
+    pub(super) fn of(connection: &Connection, record: &SessionRecord) -> Result<Self, SessionError> {
+        Ok(SqliteHistory { lineage: lineage_of(connection, record)? })
     }
 
     /// The visible versions at a version.
@@ -421,7 +426,8 @@ impl SqliteHistory {
             if version_of(number) != version {
                 return Err(missing_event(version));
             }
-            digest = ContentDigest::new(version, &id, Timestamp::from_micros(at), body).after(digest);
+            digest =
+                ContentDigest::new(version, &id, Timestamp::from_micros(at), body, seal.form).after(digest);
             if digest != seal.state.head {
                 let what = format!("event of version {version}");
                 return Err(SessionError::damaged(what, "digest mismatch"));
@@ -456,7 +462,7 @@ impl SqliteHistory {
     }
 }
 
-fn lineage_of(connection: &Connection, row: &SqliteSessionRow) -> Result<Vec<HistorySegment>, SessionError> {
+fn lineage_of(connection: &Connection, row: &SessionRecord) -> Result<Vec<HistorySegment>, SessionError> {
     let failed = failed("read the history of a session");
     let mut query = connection
         .prepare_cached(
@@ -571,6 +577,7 @@ struct BorrowedEventRow<'a> {
     body: &'a str,
     /// The digest of the history up to the event.
     head: Digest,
+    form: ContentForm,
 }
 
 impl<'a> BorrowedEventRow<'a> {
@@ -580,12 +587,12 @@ impl<'a> BorrowedEventRow<'a> {
         let (id, body) = (row.get_ref(1)?.as_str()?, row.get_ref(3)?.as_str()?);
         let seal: EventSeal = row.get(4)?;
         let (version, at) = (version_of(number), Timestamp::from_micros(at));
-        Ok(BorrowedEventRow { version, id, at, body, head: seal.state.head })
+        Ok(BorrowedEventRow { version, id, at, body, head: seal.state.head, form: seal.form })
     }
 
     /// `before`: the digest of the history before it, if it is known.
     fn open(&self, recent: &mut RecentTexts, before: Option<Digest>) -> OpenedEvent {
-        let content = ContentDigest::new(self.version, self.id, self.at, self.body);
+        let content = ContentDigest::new(self.version, self.id, self.at, self.body, self.form);
         let content = before.map_or(content, |before| content.expecting(before));
         let event = EventId::new(self.id)
             .and_then(|id| Event::from_body_sharing(recent, id, self.at, self.body))
@@ -684,6 +691,7 @@ struct BatchedRow {
     at: Timestamp,
     body: usize,
     head: Digest,
+    form: ContentForm,
 }
 
 impl RowBatch {
@@ -693,11 +701,11 @@ impl RowBatch {
         while !self.is_full()
             && let Some(row) = rows.next()?
         {
-            let BorrowedEventRow { version, id, at, body, head } = BorrowedEventRow::read(row)?;
+            let BorrowedEventRow { version, id, at, body, head, form } = BorrowedEventRow::read(row)?;
             self.texts.push_str(id);
             let id = self.texts.len();
             self.texts.push_str(body);
-            self.rows.push(BatchedRow { version, id, at, body: self.texts.len(), head });
+            self.rows.push(BatchedRow { version, id, at, body: self.texts.len(), head, form });
         }
         Ok(())
     }
@@ -713,8 +721,8 @@ impl RowBatch {
         let open = |(row, before): (&BatchedRow, _)| {
             let (id, body) = (&self.texts[start..row.id], &self.texts[row.id..row.body]);
             start = row.body;
-            let &BatchedRow { version, at, head, .. } = row;
-            BorrowedEventRow { version, id, at, body, head }.open(&mut recent, before)
+            let &BatchedRow { version, at, head, form, .. } = row;
+            BorrowedEventRow { version, id, at, body, head, form }.open(&mut recent, before)
         };
         self.rows.iter().zip(before).map(open).collect()
     }

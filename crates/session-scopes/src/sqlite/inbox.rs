@@ -99,6 +99,24 @@ fn remember(sqlite: &SqliteConnection, number: i64, row: &InputRow) -> Result<()
     .map(drop)
 }
 
+/// Replaces the digests of taken entries by none: their keys stay known, and a repeat of one counts as such whatever its
+/// content is.
+pub(super) fn forget_digests(sqlite: &SqliteConnection, number: i64) -> Result<(), SessionError> {
+    let failed = failed("read an inbox");
+    let mut query = sqlite
+        .connection
+        .prepare_cached("SELECT key, position FROM stepfold_taken WHERE number = ?1")
+        .map_err(failed)?;
+    let taken = query.query_map([number], |row| Ok((row.get(0)?, row.get(1)?)));
+    let taken: Vec<(String, i64)> = taken.and_then(Iterator::collect).map_err(failed)?;
+    for (key, position) in &taken {
+        let TakenRow { digest, checksum, .. } = TakenRow::without_digest(number, key, *position);
+        let update = "UPDATE stepfold_taken SET digest = ?3, checksum = ?4 WHERE number = ?1 AND key = ?2";
+        execute(sqlite, update, &[&number, key, &digest, &checksum])?;
+    }
+    Ok(())
+}
+
 /// Deletes the inbox of a deleted session.
 pub(super) fn delete(sqlite: &SqliteConnection, number: i64) -> Result<(), SessionError> {
     execute(sqlite, "DELETE FROM stepfold_inbox WHERE number = ?1", &[&number])?;

@@ -8,6 +8,7 @@ mod branches;
 mod budgets;
 mod changes;
 mod claims;
+mod erasure;
 mod error;
 mod file;
 mod history;
@@ -46,17 +47,19 @@ use self::threads::{
 };
 use self::write::PreparedEvent;
 use crate::apply::initial;
+use crate::digest::ContentSalt;
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
 use crate::rows::values::check_size;
 use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
-    LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned,
-    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScopeKey, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
-    StateSize, StoreNotices, Unattended, Verified, VerifySessions, WatchStore, WriteScope, first_events,
+    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent, FindTagged,
+    ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks, ListSessions,
+    ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession, ScopeKey, SessionPage,
+    SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreNotices, Unattended, VacuumStore,
+    Verified, VerifySessions, WatchStore, WriteScope, first_events,
 };
 
 /// The guarantee of a commit after its return.
@@ -415,7 +418,8 @@ impl SessionStore for SqliteStore {
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
         let body = event.to_body()?;
-        let prepared = PreparedEvent { event, body };
+        let salt = request.salt.unwrap_or_else(ContentSalt::random);
+        let prepared = PreparedEvent { event, body, salt };
         self.writer()?.run(move |sqlite| write::rewind(sqlite, &request, &prepared)).await
     }
 
@@ -519,6 +523,19 @@ impl SessionStore for SqliteStore {
 
     async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
         self.0.readers.run(move |sqlite| budgets::balances(sqlite, &request)).await
+    }
+
+    async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
+        request.check()?;
+        self.writer()?.run(move |sqlite| erasure::erase(sqlite, &request)).await
+    }
+
+    async fn erasures(&self, request: ListErasures) -> Result<Vec<ErasureRecord>, SessionError> {
+        self.0.readers.run(move |sqlite| erasure::list(sqlite, &request)).await
+    }
+
+    async fn vacuum(&self, _: VacuumStore) -> Result<(), SessionError> {
+        self.writer()?.vacuum().await
     }
 
     async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {

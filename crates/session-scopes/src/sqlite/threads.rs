@@ -28,6 +28,9 @@ const MAX_GROUP: usize = 64;
 /// The purpose of the statements around jobs, as errors name it.
 const COMMITTING: &str = "commit";
 const READING: &str = "read";
+const VACUUMING: &str = "vacuum its file";
+/// The time between two attempts to empty the log.
+const EMPTYING_PAUSE: Duration = Duration::from_millis(5);
 /// The number of jobs that may wait; callers with more have to wait themselves.
 const QUEUE_LENGTH: usize = 1024;
 
@@ -178,6 +181,19 @@ impl SqliteWriter {
             Ok(done) => done,
             Err(work) => self.run(work).await,
         }
+    }
+}
+
+impl SqliteWriter {
+    /// Rewrites the file without what was deleted, between two groups of jobs, and empties its log.
+    pub(super) async fn vacuum(&self) -> Result<(), SessionError> {
+        let (sender, receiver) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        spawn("stepfold-sqlite-vacuum", move || {
+            let vacuumed = shared.lock().as_mut().map_or_else(|| Err(closed()), WriterState::vacuum);
+            let _ = sender.send(vacuumed);
+        })?;
+        receiver.await.map_err(|_| closed())?
     }
 }
 
@@ -445,6 +461,22 @@ fn write_all(shared: &WriterShared, mut receiver: mpsc::Receiver<Box<dyn SqliteJ
 }
 
 impl WriterState {
+    fn vacuum(&mut self) -> Result<(), SessionError> {
+        let WriterState { sqlite, log, opened } = self;
+        if let Some(opened) = opened
+            && !opened.is_in_place()
+        {
+            return Err(opened.replaced());
+        }
+        log.reset_mark(sqlite);
+        sqlite.connection.execute_batch("VACUUM").map_err(failed(VACUUMING))?;
+        // NOTE: the mark about the log is set again by the next job; without a log, the file needs none.
+        log.needs_log = false;
+        log.jobs_left = 0;
+        sqlite.reset_mark(None)?;
+        sqlite.empty_log()
+    }
+
     /// Runs a group of jobs; the error is one of all of them.
     fn write(&mut self, group: &mut [Box<dyn SqliteJob>]) -> Result<(), SessionError> {
         let WriterState { sqlite, log, opened } = self;
@@ -530,6 +562,27 @@ impl SqliteConnection {
         let checkpoint = self.connection.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)");
         let is_all = |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(1)? == row.get::<_, i64>(2)?);
         checkpoint.and_then(|mut checkpoint| checkpoint.query_row([], is_all)).map_err(failed("copy its log"))
+    }
+
+    /// Copies the log to the file, and leaves the log empty. Waits for readers.
+    fn empty_log(&self) -> Result<(), SessionError> {
+        let mut pause = Duration::ZERO;
+        loop {
+            let checkpoint = self.connection.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
+            let is_busy = checkpoint
+                .and_then(|mut checkpoint| checkpoint.query_row([], |row| row.get::<_, bool>(0)))
+                .map_err(failed(VACUUMING))?;
+            if !is_busy {
+                return Ok(());
+            }
+            // NOTE: the busy timeout covers most of the wait; a reader that holds a snapshot makes this return at once.
+            pause += EMPTYING_PAUSE;
+            if pause > self.busy_timeout {
+                let source = "another connection reads it".into();
+                return Err(SessionError::Unavailable { what: "empty the log of its file", source });
+            }
+            thread::sleep(EMPTYING_PAUSE);
+        }
     }
 
     /// Commits that the file needs its log, by a number that no other process commits.

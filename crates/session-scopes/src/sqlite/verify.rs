@@ -20,7 +20,7 @@ use super::undo_log::{self, UndoLog};
 use super::values::{StoredValueRow, stored};
 use crate::digest::ContentDigest;
 use crate::error::SessionError;
-use crate::event::{Event, TagDigest, tags_of_body};
+use crate::event::{Erasure, Event, TagDigest, erasure_of, tags_of_body};
 use crate::ids::{AppId, EventId, SessionKey, UserId};
 use crate::rows::chain::{ChainLink, check_links, check_tags, error_text, scope_place};
 use crate::rows::lineage::HistorySegment;
@@ -296,6 +296,8 @@ struct EventCheck {
     link: ChainLink,
     /// The tags that it is found by.
     tags: Vec<TagDigest>,
+    /// The note of its erasure.
+    erasure: Option<Erasure>,
     /// Whether its undo log is undamaged.
     has_trail: bool,
 }
@@ -313,6 +315,11 @@ fn check_events(
     }
     let links = found.iter().map(|(version, read)| (*version, read.link)).collect();
     check_links(report, key, row, &links);
+    for (version, read) in found.iter().filter(|(version, _)| **version > row.oldest) {
+        if let Some(erasure) = &read.erasure {
+            report.add_erased(key, *version, erasure.clone());
+        }
+    }
     check_index(connection, report, key, row, history, &found);
     for version in found.into_iter().filter(|(_, read)| !read.has_trail).map(|(version, _)| version) {
         let place = FaultPlace::Versions(key.clone(), version..=version);
@@ -370,25 +377,29 @@ fn read_events(
             .and_then(|mut query| query.query_row([number], |row| Ok(read_event(number, row))).optional());
         match read {
             Ok(read) => _ = read.map(|read| found.insert(version, read)),
-            Err(_) => _ = found.insert(version, EventCheck { link: None, tags: Vec::new(), has_trail: true }),
+            Err(_) => {
+                let check = EventCheck { link: None, tags: Vec::new(), erasure: None, has_trail: true };
+                found.insert(version, check);
+            }
         }
     }
 }
 
 fn read_event(number: i64, row: &Row<'_>) -> EventCheck {
-    let mut tags = Vec::new();
+    let (mut tags, mut erasure) = (Vec::new(), None);
     let mut link = || -> rusqlite::Result<ChainLink> {
         let (id, at, body): (String, i64, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
         let seal: EventSeal = row.get(5)?;
         let Ok(state) = seal.open(number, at) else { return Ok(None) };
         let at = Timestamp::from_micros(at);
         tags = tags_of_body(&id, at, &body);
-        Ok(Some((ContentDigest::new(version_of(number), &id, at, &body), state.head)))
+        erasure = erasure_of(&id, at, &body, seal.form);
+        Ok(Some((ContentDigest::new(version_of(number), &id, at, &body, seal.form), state.head)))
     };
     let link = link().ok().flatten();
     let trail = row.get::<_, Option<String>>(4);
     let has_trail = trail.is_ok_and(|text| text.is_none_or(|text| UndoLog::parse(number, &text).is_ok()));
-    EventCheck { link, tags, has_trail }
+    EventCheck { link, tags, erasure, has_trail }
 }
 
 fn check_values(

@@ -14,7 +14,7 @@ use super::inbox;
 use super::list_entry::update_entry;
 use super::past_values::row_at;
 use super::read;
-use super::seal::{self, SealedState};
+use super::seal::{self, EventSeal, SealedState};
 use super::shared::write_shared;
 use super::sweep::sweep;
 use super::tables::MetaRow;
@@ -23,7 +23,7 @@ use super::threads::SqliteConnection;
 use super::undo_log::{IS_VALUE, ValueRow, check_version_fits};
 use super::values::{SessionValueWriter, WriteEffects, stored_all, stored_since};
 use crate::apply::made_id;
-use crate::digest::genesis;
+use crate::digest::{ContentForm, ContentSalt, genesis};
 use crate::error::SessionError;
 use crate::event::{Event, searched_of};
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
@@ -47,6 +47,7 @@ use crate::time::Timestamp;
 pub(super) struct PreparedEvent {
     pub(super) event: Event,
     pub(super) body: String,
+    pub(super) salt: ContentSalt,
 }
 
 pub(super) fn execute(
@@ -201,7 +202,7 @@ fn commit_first(
     let Event { id, invocation, author, at, .. } = &**event;
     let (id, invocation, author) = (id.clone(), invocation.clone(), author.clone());
     let request = RewindSession::new(key.clone(), Expected::Any, to, id, invocation, author, *at);
-    let prepared = PreparedEvent { event: (**event).clone(), body };
+    let prepared = PreparedEvent { event: (**event).clone(), body, salt: ContentSalt::random() };
     rewind(sqlite, &request, &prepared).map(drop)
 }
 
@@ -245,7 +246,7 @@ fn append_within(
     if shares == ScopeWriteMode::All {
         write_both(sqlite, key, &planner, &split)?;
     }
-    let receipt = commit(sqlite, key, &row, (event, body), &written)?;
+    let receipt = commit(sqlite, key, &row, (event, body, request.content_salt()), &written)?;
     let receipt = receipt.with_scopes(scopes.versions().after(&split));
     for reservation in &request.settled {
         budgets::settle(sqlite, reservation)?;
@@ -272,7 +273,19 @@ fn repeated(
         let receipt = Receipt::new(event.id.clone(), version_of(number));
         return Ok(Some(receipt.with_scopes(opened.scopes.versions())));
     }
-    Err(SessionError::event_reused(key, &event.id))
+    Err(match is_erased(sqlite, number)? {
+        true => SessionError::erased(key, version_of(number)),
+        false => SessionError::event_reused(key, &event.id),
+    })
+}
+
+/// Whether the content of an event was erased.
+fn is_erased(sqlite: &SqliteConnection, number: i64) -> Result<bool, SessionError> {
+    let query = sqlite.connection.prepare_cached("SELECT seal FROM stepfold_events WHERE number = ?1");
+    let seal: Option<EventSeal> = query
+        .and_then(|mut query| query.query_row([number], |row| row.get(0)))
+        .map_err(failed("find an event"))?;
+    Ok(seal.is_some_and(|seal| matches!(seal.form, ContentForm::Erased { .. })))
 }
 
 /// Adds an event with its undo data, as the next one of the session. The receipt lacks the versions of the scopes.
@@ -280,7 +293,7 @@ fn commit(
     sqlite: &SqliteConnection,
     key: &SessionKey,
     row: &SqliteSessionRow,
-    (event, body): (&Event, &str),
+    (event, body, salt): (&Event, &str, ContentSalt),
     written: &WriteEffects,
 ) -> Result<Receipt, SessionError> {
     let (version, at) = (row.version + 1, event.at.as_micros());
@@ -295,7 +308,7 @@ fn commit(
             &event.id.as_str(),
             &written.trail.to_text(number)?,
             &body,
-            &row.seal_after(event, body, written.cells),
+            &row.seal_after(event, body, salt, written.cells),
         ],
     )?;
     tags::add(&sqlite.connection, row.number, version, event)?;
@@ -394,7 +407,7 @@ pub(super) fn rewind(
     request: &RewindSession,
     prepared: &PreparedEvent,
 ) -> Result<Receipt, SessionError> {
-    let PreparedEvent { event, body } = prepared;
+    let PreparedEvent { event, body, salt } = prepared;
     let opened = OpenedSession::read(&sqlite.connection, &request.key, Some(&event.id))?;
     if let Some(receipt) = repeated(sqlite, &opened, &request.key, event, body)? {
         return Ok(claims::repeated(&opened.row, request.into(), receipt));
@@ -422,7 +435,7 @@ pub(super) fn rewind(
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         &[&row.number, &version, &to, &to_db(rewind.previous), &to_db(rewind.visible), &rewind.checksum],
     )?;
-    let receipt = commit(sqlite, &request.key, &row, (event, body), &written)?;
+    let receipt = commit(sqlite, &request.key, &row, (event, body, *salt), &written)?;
     update_entry(&sqlite.connection, &request.key)?;
     let receipt = receipt.with_scopes(scopes.versions());
     claims::commit(sqlite, &row, request.into(), fence, receipt)
@@ -500,15 +513,32 @@ pub(super) fn delete(
     for segment in &history.lineage {
         sweep(sqlite, segment.stream)?;
     }
-    let user_keys = if request.user_state { delete_user(sqlite, key)? } else { Vec::new() };
+    let user_keys = if request.user_state { delete_user(sqlite, &key.app, &key.user)? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
 }
 
-fn delete_user(sqlite: &SqliteConnection, key: &SessionKey) -> Result<Vec<String>, SessionError> {
+/// The keys of a user's own values.
+pub(super) fn user_keys(
+    sqlite: &SqliteConnection,
+    app: &AppId,
+    user: &UserId,
+) -> Result<Vec<String>, SessionError> {
+    match ScopeRow::find(&sqlite.connection, app, Some(user))? {
+        Some(row) => keys(sqlite, "SELECT key FROM stepfold_shared WHERE scope = ?1", row.scope),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Deletes a user's own values; returns their keys.
+pub(super) fn delete_user(
+    sqlite: &SqliteConnection,
+    app: &AppId,
+    user: &UserId,
+) -> Result<Vec<String>, SessionError> {
     let connection = &sqlite.connection;
-    let Some(mut row) = ScopeRow::find(connection, &key.app, Some(&key.user))? else { return Ok(Vec::new()) };
+    let Some(mut row) = ScopeRow::find(connection, app, Some(user))? else { return Ok(Vec::new()) };
     let scope = row.scope;
-    let user_keys = keys(sqlite, "SELECT key FROM stepfold_shared WHERE scope = ?1", scope)?;
+    let user_keys = user_keys(sqlite, app, user)?;
     for statement in [
         "DELETE FROM stepfold_shared WHERE scope = ?1",
         "DELETE FROM stepfold_removed WHERE scope = ?1",

@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use super::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry,
-    LabelVersion, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions,
-    PruneSession, Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
-    Renewed, ReserveSpend, RewindSession, ScopeKey, SessionOutline, SessionPage, SessionStore, SettleOpen,
-    SettleSpend, SpendRecord, StateSize, StoreConnections, StoreNotices, Unattended, Verified,
-    VerifySessions, WatchStore, WriteScope,
+    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent, FindTagged,
+    ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks, ListSessions,
+    ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, ReadBudgets, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession,
+    ScopeKey, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize,
+    StoreConnections, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore,
+    WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
@@ -91,7 +92,7 @@ about! {
     AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
     LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession, StateSize;
     CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, OutlineSessions, RenewClaims, ScopeKey, VerifySessions, WatchStore,
-    WriteScope, ReserveSpend, SettleSpend, SettleOpen, ReadBudgets, ListSpend
+    WriteScope, ReserveSpend, SettleSpend, SettleOpen, ReadBudgets, ListSpend, EraseData, ListErasures, VacuumStore
 }
 
 erase! {
@@ -129,6 +130,9 @@ erase! {
     settle_open: SettleOpen => u64;
     balances: ReadBudgets => Vec<BudgetBalance>;
     spend: ListSpend => Vec<SpendRecord>;
+    erase: EraseData => ErasedData;
+    erasures: ListErasures => Vec<ErasureRecord>;
+    vacuum: VacuumStore => ();
 }
 
 /// A store of any kind, shared. Cloning is cheap.

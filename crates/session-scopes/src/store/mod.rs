@@ -4,6 +4,7 @@ mod branches;
 mod budgets;
 mod claims;
 mod erased;
+mod erasure;
 mod find;
 mod inbox;
 mod lists;
@@ -26,6 +27,10 @@ pub(crate) use self::claims::WorkRequest;
 pub use self::claims::{AppendClaim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver};
 pub(crate) use self::claims::{ClaimFence, free_since};
 pub use self::erased::AnyStore;
+pub use self::erasure::{
+    EraseData, EraseKind, EraseTarget, ErasedData, ErasureRecord, ListErasures, MAX_ERASURE_REASON,
+    VacuumStore,
+};
 pub use self::inbox::{
     DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, MAX_INPUT_BYTES,
     REMEMBERED_INPUTS, ReadInbox,
@@ -44,7 +49,9 @@ pub use self::requests::{
     StateSize, WriteScope,
 };
 pub(crate) use self::requests::{RetentionBound, first_events, page_of};
-pub use self::verify::{FaultPlace, MAX_FAULTS, StoreFault, StoreFaultKind, Verified, VerifySessions};
+pub use self::verify::{
+    ErasedEvent, FaultPlace, MAX_FAULTS, StoreFault, StoreFaultKind, Verified, VerifySessions,
+};
 use crate::error::SessionError;
 use crate::ids::{Label, UserId};
 pub use crate::session::Claim;
@@ -486,6 +493,47 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(BUDGETS)) }
     }
 
+    /// Erases content for good, as one operation. [`verify`](SessionStore::verify) tells what was erased from what is damaged:
+    /// the digests of histories stay, and so does the [head](Session::head) of each.
+    ///
+    /// A session, or a user with all sessions, goes whatever worker has claimed it: that worker's later writes are rejected
+    /// with [`SessionError::NotFound`], and those to a new session of the same id by its claim. Events are erased while no
+    /// worker has claimed the session, since a worker may have their content in memory.
+    ///
+    /// Database files keep deleted bytes until [`vacuum`](SessionStore::vacuum).
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for an event that does not exist;
+    /// [`SessionError::Claimed`] for events of a session at work; [`SessionError::TooLarge`] for the reason;
+    /// [`SessionError::Unsupported`].
+    fn erase(&self, request: EraseData) -> impl Future<Output = Result<ErasedData, SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(ERASURE)) }
+    }
+
+    /// The records of erasures of an app, oldest first.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`].
+    fn erasures(
+        &self,
+        request: ListErasures,
+    ) -> impl Future<Output = Result<Vec<ErasureRecord>, SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(ERASURE)) }
+    }
+
+    /// Removes what was deleted, replaced or erased from the store's files: free pages, log, remnants of rows. It takes time
+    /// and room for a copy of the data, and other writers wait for it. Backups, and archives of a server's log, are not
+    /// changed.
+    ///
+    /// # Errors
+    /// [`SessionError::Unavailable`] while other processes use the store; [`SessionError::Unsupported`].
+    fn vacuum(&self, request: VacuumStore) -> impl Future<Output = Result<(), SessionError>> + Send {
+        let _ = request;
+        async { Err(unsupported(ERASURE)) }
+    }
+
     /// The store's connections to its database at this moment, for operators; all zero by a store without any.
     fn connections(&self) -> StoreConnections {
         StoreConnections::default()
@@ -494,6 +542,7 @@ pub trait SessionStore: Send + Sync + 'static {
 
 const LABELS: &str = "labels on versions";
 const CLAIMS: &str = "claims on sessions";
+const ERASURE: &str = "erasure";
 const BUDGETS: &str = "budgets";
 const INBOXES: &str = "inboxes of sessions";
 

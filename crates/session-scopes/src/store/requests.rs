@@ -13,6 +13,7 @@ use super::budgets::SettleSpend;
 use super::claims::{AppendClaim, TakeOver};
 use super::origin::WriteOrigin;
 use crate::changes::SeenVersions;
+use crate::digest::ContentSalt;
 use crate::error::SessionError;
 use crate::event::{Event, EventKind, lower};
 use crate::ids::{
@@ -744,6 +745,8 @@ pub struct AppendEvent {
     pub taken: Vec<u64>,
     /// The reservations in budgets that it ends: they are settled with the commit of the event.
     pub settled: Vec<SettleSpend>,
+    /// The salt of its content's digest, random if `None`.
+    pub salt: Option<ContentSalt>,
 }
 
 impl AppendEvent {
@@ -755,7 +758,16 @@ impl AppendEvent {
         schema: &SessionSchema,
     ) -> Self {
         let (expected, event, schema) = (expected.into(), event.into(), schema.clone());
-        AppendEvent { key, expected, event, schema, claim: None, taken: Vec::new(), settled: Vec::new() }
+        AppendEvent {
+            key,
+            expected,
+            event,
+            schema,
+            claim: None,
+            taken: Vec::new(),
+            settled: Vec::new(),
+            salt: None,
+        }
     }
 
     /// Sets its action on the session's claim.
@@ -811,6 +823,19 @@ impl AppendEvent {
     pub fn settling(mut self, reservations: impl IntoIterator<Item = SettleSpend>) -> Self {
         self.settled.extend(reservations);
         self
+    }
+
+    /// Sets the salt of its content's digest, as from a port of ids. A store without digests ignores it.
+    #[must_use]
+    pub fn with_salt(mut self, salt: ContentSalt) -> Self {
+        self.salt = Some(salt);
+        self
+    }
+
+    /// The given salt, or a random one.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn content_salt(&self) -> ContentSalt {
+        self.salt.unwrap_or_else(ContentSalt::random)
     }
 
     /// The event to be stored: validated, and without writes to `temp:`.
@@ -905,6 +930,7 @@ impl ForkedEvent {
             claim,
             taken: Vec::new(),
             settled: Vec::new(),
+            salt: None,
         }
     }
 }
@@ -973,6 +999,8 @@ pub struct RewindSession {
     pub claim: Option<AppendClaim>,
     /// The positions of entries that it takes from the inbox.
     pub taken: Vec<u64>,
+    /// The salt of its event's digest, random if `None`.
+    pub salt: Option<ContentSalt>,
 }
 
 impl RewindSession {
@@ -987,13 +1015,21 @@ impl RewindSession {
         at: Timestamp,
     ) -> Self {
         let expected = expected.into();
-        RewindSession { key, expected, to, event, invocation, author, at, claim: None, taken: Vec::new() }
+        let (claim, taken, salt) = (None, Vec::new(), None);
+        RewindSession { key, expected, to, event, invocation, author, at, claim, taken, salt }
     }
 
     /// Sets its action on the session's claim.
     #[must_use]
     pub fn with_claim(mut self, claim: AppendClaim) -> Self {
         self.claim = Some(claim);
+        self
+    }
+
+    /// Sets the salt of its event's digest, as from a port of ids. A store without digests ignores it.
+    #[must_use]
+    pub fn with_salt(mut self, salt: ContentSalt) -> Self {
+        self.salt = Some(salt);
         self
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::event::Erasure;
 use crate::ids::{AppId, SessionKey};
 
 /// The scope of a verification: everything, by default.
@@ -59,6 +60,22 @@ pub struct Verified {
     pub faults: Vec<StoreFault>,
     /// Whether there are more faults than listed.
     pub is_cut: bool,
+    /// The number of events whose content was erased, which is no fault. Shared events count for each fork.
+    pub erased: u64,
+    /// The erased events, at most [`MAX_FAULTS`].
+    pub erasures: Vec<ErasedEvent>,
+}
+
+/// An event whose content was erased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ErasedEvent {
+    /// The session.
+    pub key: SessionKey,
+    /// The version of the event.
+    pub version: u64,
+    /// When it was erased, by whom and why.
+    pub erasure: Erasure,
 }
 
 /// The maximum number of listed faults.
@@ -68,6 +85,14 @@ impl Verified {
     /// Whether nothing is damaged or missing.
     pub fn is_whole(&self) -> bool {
         self.faults.is_empty()
+    }
+
+    /// Adds an erased event, up to the limit.
+    pub(crate) fn add_erased(&mut self, key: &SessionKey, version: u64, erasure: Erasure) {
+        self.erased += 1;
+        if self.erasures.len() < MAX_FAULTS {
+            self.erasures.push(ErasedEvent { key: key.clone(), version, erasure });
+        }
     }
 
     /// Adds a fault, up to the limit.

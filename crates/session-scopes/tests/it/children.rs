@@ -6,6 +6,7 @@ use serde_json::json;
 use stepfold_session_scopes::{CreateSession, ForkSession, Label, SessionId, SessionStore as _};
 
 use crate::claims;
+use crate::erasure;
 use crate::scenario::{append, at, create, get, key, open, schema, writing};
 
 const PART: &str = "STEPFOLD_TEST_PART";
@@ -32,6 +33,7 @@ async fn child() {
         "append" => append_for_ever(number, address).await,
         "branch" => branch_for_ever(address).await,
         "claim" => claims::claim_all(number, address).await,
+        "erase" => erasure::erase_for_ever(number, address).await,
         "hold" => claims::append_until_lost(number, address).await,
         other => panic!("nobody plays {other}"),
     }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepfold_session_scopes::{
-    AnyStore, ClaimSession, CreateSession, DeleteSession, DequeueInput, Digest, EnqueueInput, ErrorKind,
-    EventId, EventRange, FaultPlace, ForkSession, GetSession, IdempotencyKey, InboxEntry, InboxKind,
-    InvocationId, Label, LabelVersion, ListForks, ListSessions, PostgresOptions, PostgresStore, PruneBound,
-    PruneSession, ReadInbox, ReadLabels, RewindSession, ScopeKey, ScopeVersions, SeenVersions, Session,
-    SessionError, SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore, StoreFaultKind, Verified,
-    VerifySessions, WorkerId,
+    AnyStore, AppendEvent, ClaimSession, ContentSalt, CreateSession, DeleteSession, DequeueInput, Digest,
+    EnqueueInput, ErrorKind, EventId, EventRange, FaultPlace, ForkSession, GetSession, IdempotencyKey,
+    InboxEntry, InboxKind, InvocationId, Label, LabelVersion, ListForks, ListSessions, PostgresOptions,
+    PostgresStore, PruneBound, PruneSession, ReadInbox, ReadLabels, RewindSession, ScopeKey, ScopeVersions,
+    SeenVersions, Session, SessionError, SessionId, SessionKey, SessionStore, SqliteOptions, SqliteStore,
+    StoreFaultKind, Verified, VerifySessions, WorkerId,
 };
 use stepfold_state_core::chat::Message;
 
@@ -516,7 +516,9 @@ async fn heads(store: &impl SessionStore, fourth: &str) -> Vec<Digest> {
     for version in 0..6 {
         let text = if version == 3 { fourth } else { "same" };
         let event = writing(version, &[("n", json!(1))]).with_message(Message::user(text));
-        append(store, &key, version, event).await.unwrap();
+        // With the same salts, equal histories have equal digests.
+        let salt = ContentSalt::from_bytes([u8::try_from(version).unwrap(); ContentSalt::LENGTH]);
+        store.append(AppendEvent::new(key.clone(), version, event, &schema()).with_salt(salt)).await.unwrap();
         chain.push(get(store, &key).await.head.unwrap());
     }
     // A fork begins with the digest of the version that it was made at, and goes its own way.
@@ -525,7 +527,8 @@ async fn heads(store: &impl SessionStore, fourth: &str) -> Vec<Digest> {
     append(store, &fork.key, 4, writing("fork", &[])).await.unwrap();
     assert!(!chain.contains(&get(store, &fork.key).await.head.unwrap()));
     // A rewind adds an event; retention takes events and leaves the chain of the others.
-    rewind(store, &key, 6, 2).await;
+    let salt = ContentSalt::from_bytes([7; ContentSalt::LENGTH]);
+    store.rewind(rewinding(&key, 6, 2).with_salt(salt)).await.unwrap();
     chain.push(get(store, &key).await.head.unwrap());
     store.prune(PruneSession::new(key.clone(), PruneBound::Version(5))).await.unwrap();
     assert_eq!(get(store, &key).await.head, chain.last().copied());

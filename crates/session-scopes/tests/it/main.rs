@@ -19,6 +19,7 @@ mod claims;
 mod counting;
 mod crashes;
 mod damage;
+mod erasure;
 mod files;
 mod golden;
 mod heartbeats;

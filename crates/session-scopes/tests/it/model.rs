@@ -2,9 +2,10 @@
 
 use serde_json::json;
 use stepfold_session_scopes::{
-    Author, CreateSession, DeleteSession, Durability, EventId, Expected, ForkSession, GetSession,
-    InvocationId, Label, LabelVersion, LifeId, ListForks, ListSessions, MemoryStore, PruneBound,
-    PruneSession, ReadLabels, RewindSession, SessionKey, SessionStore, SqliteOptions, VerifySessions,
+    Author, CreateSession, DeleteSession, Durability, EraseData, EraseTarget, ErasureId, EventId, Expected,
+    ForkSession, GetSession, InvocationId, Label, LabelVersion, LifeId, ListErasures, ListForks,
+    ListSessions, MemoryStore, PruneBound, PruneSession, ReadLabels, RewindSession, SessionKey, SessionStore,
+    SqliteOptions, VerifySessions,
 };
 use stepfold_state_core::state::{Handler, Write};
 
@@ -139,8 +140,32 @@ impl<S: SessionStore> Pair<S> {
                 let key = self.sessions.swap_remove(place);
                 both!(self, delete, DeleteSession::new(key)).unwrap();
             }
+            7 | 8 => {
+                let key = self.any();
+                let versions = (0..self.luck.usize(1..3)).map(|_| self.luck.u64(0..12)).collect();
+                let target = EraseTarget::Events { key, versions };
+                let _ = both!(self, erase, self.erasing(target));
+            }
+            9 if self.sessions.len() > 3 => {
+                let place = self.luck.usize(1..self.sessions.len());
+                let target = EraseTarget::Session { key: self.sessions[place].clone() };
+                let erased = both!(self, erase, self.erasing(target)).unwrap();
+                self.sessions.retain(|key| !erased.sessions.contains(key));
+                if self.sessions.is_empty() {
+                    // The last ones shared their events.
+                    let create =
+                        CreateSession::with_key(key(format!("s{}", self.now)), &schema(), at(self.now));
+                    let create = create.with_life(LifeId::new(format!("s{}", self.now)).unwrap());
+                    self.sessions.push(both!(self, create, create).unwrap().key);
+                }
+            }
             _ => self.append().await,
         }
+    }
+
+    fn erasing(&self, target: EraseTarget) -> EraseData {
+        let id = ErasureId::new(format!("erasure {}", self.now)).unwrap();
+        EraseData::new(id, target, at(self.now), Author::new("admin").unwrap(), "luck")
     }
 
     async fn compare(&self) {
@@ -153,6 +178,7 @@ impl<S: SessionStore> Pair<S> {
         let list = ListSessions::new("app", "alice").unwrap().limit(3);
         let page = both!(self, list, list.clone()).unwrap();
         both!(self, list, list.after(page.next)).unwrap();
+        both!(self, erasures, ListErasures::new("app".parse().unwrap())).unwrap();
     }
 }
 
@@ -173,6 +199,11 @@ async fn sqlite_tells_what_memory_tells() {
         }
         let report = pair.other.verify(VerifySessions::all()).await.unwrap();
         assert_eq!(report.faults, [], "seed {seed}");
+        let mut erased = pair.memory.verify(VerifySessions::all()).await.unwrap().erasures;
+        erased.sort_by(|one, other| (&one.key, one.version).cmp(&(&other.key, other.version)));
+        let mut told = report.erasures;
+        told.sort_by(|one, other| (&one.key, one.version).cmp(&(&other.key, other.version)));
+        assert_eq!(told, erased, "seed {seed}");
         for key in std::mem::take(&mut pair.sessions) {
             both!(pair, delete, DeleteSession::new(key)).unwrap();
         }

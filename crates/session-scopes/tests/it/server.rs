@@ -46,6 +46,8 @@ pub(crate) fn programs() -> Option<PathBuf> {
 
 pub(crate) struct Server {
     port: u16,
+    #[allow(dead_code, reason = "another crate's tests include this file and read no raw files")]
+    folder: PathBuf,
     /// Held for its pipe: the server stops when it closes.
     _watch: Child,
 }
@@ -85,7 +87,13 @@ impl Server {
             }
         }
         thread::spawn(move || lines.for_each(drop));
-        Server { port, _watch: watch }
+        Server { port, folder, _watch: watch }
+    }
+
+    /// The files of the tables of all databases, their indexes and long values; not the log.
+    #[allow(dead_code, reason = "another crate's tests include this file and read no raw files")]
+    pub(crate) fn files_of_tables(&self) -> PathBuf {
+        self.folder.join("data/base")
     }
 
     fn url_of(&self, database: &str) -> String {

@@ -8,6 +8,7 @@ mod changes;
 mod claims;
 mod creating;
 mod digests;
+mod erasure;
 mod handlers;
 mod hostile;
 mod inbox;
@@ -48,6 +49,11 @@ pub(super) fn of_branches() -> impl Iterator<Item = &'static ContractCase> {
 /// The cases of budgets, which a store may do without.
 pub(super) fn of_budgets() -> impl Iterator<Item = &'static ContractCase> {
     budgets::CASES.iter()
+}
+
+/// The cases of erasure, which a store may do without.
+pub(super) fn of_erasure() -> impl Iterator<Item = &'static ContractCase> {
+    erasure::CASES.iter()
 }
 
 /// The cases of claims and inboxes, which a store may do without.

@@ -1,0 +1,304 @@
+//! Erasure in both databases: the order of its steps, and the statements that both read.
+
+use std::collections::BTreeSet;
+
+use super::budgets::{BudgetSql, RunBudgetSql, SqlRow, SqlValue, settle};
+use super::chain::missing_event;
+use super::lineage::{from_db, to_db};
+use super::seal::{EventSeal, SessionRecord, row_number};
+use crate::digest::ChecksumEncoder;
+use crate::error::SessionError;
+use crate::event::{Erasure, Event};
+use crate::ids::{AppId, Author, ErasureId, EventId, LifeId, ReservationId, SessionKey, UserId};
+use crate::store::{
+    EraseData, EraseKind, EraseTarget, ErasedData, ErasureRecord, ListErasures, ReservationEnd, SettleSpend,
+};
+use crate::time::Timestamp;
+
+const ADD_RECORD: BudgetSql = BudgetSql(
+    "INSERT INTO stepfold_erasures (id, app, kind, at, author, reason, sessions, events, checksum) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING RETURNING id",
+);
+const LIST_RECORDS: BudgetSql = BudgetSql(
+    "SELECT id, kind, author, reason, at, sessions, events, checksum FROM stepfold_erasures \
+     WHERE app = $1 AND (at > $2 OR at = $2 AND id > $3) ORDER BY at, id LIMIT $4",
+);
+const SPEND_OF_USER: BudgetSql =
+    BudgetSql("SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 ORDER BY id");
+const FORGET_SPENDER: BudgetSql = BudgetSql(
+    "UPDATE stepfold_spend SET id = $1, owner = 'erased', session = 'erased', token = NULL, amounts = '[]' \
+     WHERE id = $2 RETURNING id",
+);
+const DROP_BUDGETS: BudgetSql = BudgetSql(
+    "DELETE FROM stepfold_budgets WHERE substr(budget, 1, CAST(CAST($1 AS BIGINT) AS INTEGER)) = $2 RETURNING settled",
+);
+
+/// The numbers of a session with its forks, with theirs, and with all that share one of its events: `$1` is its own.
+macro_rules! with_forks {
+    () => {
+        "WITH RECURSIVE d (number) AS (SELECT CAST($1 AS BIGINT) UNION SELECT c.number FROM d \
+         JOIN (SELECT stream AS origin, number FROM stepfold_lineage \
+         UNION ALL SELECT parent, number FROM stepfold_forks) c ON c.origin = d.number) "
+    };
+}
+pub(crate) use with_forks;
+
+/// The row of an event.
+pub(crate) struct EventRow {
+    pub(crate) stream: i64,
+    pub(crate) version: u64,
+    pub(crate) id: String,
+    pub(crate) at: i64,
+    pub(crate) body: String,
+    pub(crate) seal: EventSeal,
+}
+
+impl EventRow {
+    /// The row without the event's content; `None` if that was erased before.
+    fn erased(&self, note: Erasure) -> Result<Option<Self>, SessionError> {
+        let EventRow { stream, version, ref id, at, ref body, seal } = *self;
+        let time = Timestamp::from_micros(at);
+        let event = Event::from_body(EventId::new(id.as_str())?, time, body)?;
+        if event.erasure().is_some() {
+            return Ok(None);
+        }
+        let left = event.erased(note)?.to_body()?;
+        let form = seal.form.erased((version, id, time), body, &left);
+        let seal = EventSeal::new(row_number(stream, version), at, seal.state, form);
+        Ok(Some(EventRow { stream, version, id: id.clone(), at, body: left, seal }))
+    }
+}
+
+/// The rows that an erasure reads and writes, inside its transaction. Implemented by both databases.
+pub(crate) trait EraseRows: RunBudgetSql + Send {
+    /// Waits for other operations on the history that a user's sessions share.
+    fn lock(&mut self, app: &AppId, user: &UserId) -> impl Future<Output = Result<(), SessionError>> + Send;
+
+    /// The record of a session, which is at rest if `at_rest` is given: no worker has claimed it by then.
+    fn session(
+        &mut self,
+        key: &SessionKey,
+        at_rest: Option<Timestamp>,
+    ) -> impl Future<Output = Result<SessionRecord, SessionError>> + Send;
+
+    /// The sessions whose histories have rows of a stream, in the order of their creation.
+    fn sharing(&mut self, stream: i64) -> impl Future<Output = Result<Vec<SessionKey>, SessionError>> + Send;
+
+    /// A session with its forks, with theirs, and with all that share one of its events, in the order of their creation.
+    fn with_forks(
+        &mut self,
+        number: i64,
+    ) -> impl Future<Output = Result<Vec<SessionKey>, SessionError>> + Send;
+
+    /// The sessions of a user, in the order of their creation.
+    fn of_user(
+        &mut self,
+        app: &AppId,
+        user: &UserId,
+    ) -> impl Future<Output = Result<Vec<SessionKey>, SessionError>> + Send;
+
+    /// The row of an event of a session's history.
+    fn event(
+        &mut self,
+        record: &SessionRecord,
+        version: u64,
+    ) -> impl Future<Output = Result<Option<EventRow>, SessionError>> + Send;
+
+    /// Replaces body and seal of an event.
+    fn put_event(&mut self, row: &EventRow) -> impl Future<Output = Result<(), SessionError>> + Send;
+
+    /// Removes the digests by which a session knows the content of taken inputs: without a salt, they can be found by trying.
+    fn forget_inputs(&mut self, number: i64) -> impl Future<Output = Result<(), SessionError>> + Send;
+
+    /// Updates what the list of sessions tells of one.
+    fn update_entry(&mut self, key: &SessionKey) -> impl Future<Output = Result<(), SessionError>> + Send;
+
+    /// Deletes a session, whoever has claimed it.
+    fn delete(&mut self, key: &SessionKey) -> impl Future<Output = Result<(), SessionError>> + Send;
+
+    /// The keys of a user's own values, which are deleted unless this is a dry run.
+    fn user_keys(
+        &mut self,
+        app: &AppId,
+        user: &UserId,
+        is_dry_run: bool,
+    ) -> impl Future<Output = Result<Vec<String>, SessionError>> + Send;
+}
+
+/// Erases, and adds the record of it.
+pub(crate) async fn erase(
+    rows: &mut impl EraseRows,
+    request: &EraseData,
+) -> Result<ErasedData, SessionError> {
+    let erased = match &request.target {
+        EraseTarget::Events { key, versions } => {
+            rows.lock(&key.app, &key.user).await?;
+            erase_events(rows, request, key, versions).await?
+        }
+        EraseTarget::Session { key } => {
+            rows.lock(&key.app, &key.user).await?;
+            let record = rows.session(key, None).await?;
+            let sessions = rows.with_forks(record.number).await?;
+            erase_sessions(rows, request, sessions).await?
+        }
+        EraseTarget::User { app, user } => {
+            rows.lock(app, user).await?;
+            erase_user(rows, request, app, user).await?
+        }
+    };
+    if !request.is_dry_run {
+        add_record(rows, request, &erased).await?;
+    }
+    Ok(erased)
+}
+
+async fn erase_events(
+    rows: &mut impl EraseRows,
+    request: &EraseData,
+    key: &SessionKey,
+    versions: &BTreeSet<u64>,
+) -> Result<ErasedData, SessionError> {
+    let at_rest = (!request.is_dry_run).then_some(request.at);
+    let record = rows.session(key, at_rest).await?;
+    let mut erased = ErasedData { sessions: vec![key.clone()], ..ErasedData::default() };
+    let mut streams = BTreeSet::new();
+    for version in versions {
+        // NOTE: the event of the oldest version itself is gone: a session can go back to the state after it.
+        if *version <= record.oldest || *version > record.version {
+            return Err(SessionError::no_such_version(key, *version, record.oldest + 1, record.version));
+        }
+        let row = rows.event(&record, *version).await?.ok_or_else(|| missing_event(*version))?;
+        let Some(left) = row.erased(request.note())? else { continue };
+        erased.events += 1;
+        if !request.is_dry_run {
+            rows.put_event(&left).await?;
+            streams.insert(left.stream);
+        }
+    }
+    let mut listed = BTreeSet::new();
+    for stream in streams {
+        listed.extend(rows.sharing(stream).await?);
+    }
+    for sharer in &listed {
+        rows.update_entry(sharer).await?;
+    }
+    if erased.events > 0 && !request.is_dry_run {
+        rows.forget_inputs(record.number).await?;
+    }
+    Ok(erased)
+}
+
+async fn erase_sessions(
+    rows: &mut impl EraseRows,
+    request: &EraseData,
+    sessions: Vec<SessionKey>,
+) -> Result<ErasedData, SessionError> {
+    let mut events = 0;
+    // NOTE: forks first: a deleted fork changes the row of its origin.
+    for key in sessions.iter().rev() {
+        let record = rows.session(key, None).await?;
+        events += record.version - record.oldest;
+        if !request.is_dry_run {
+            rows.delete(key).await?;
+        }
+    }
+    Ok(ErasedData { sessions, events, ..ErasedData::default() })
+}
+
+async fn erase_user(
+    rows: &mut impl EraseRows,
+    request: &EraseData,
+    app: &AppId,
+    user: &UserId,
+) -> Result<ErasedData, SessionError> {
+    let sessions = rows.of_user(app, user).await?;
+    let erased = erase_sessions(rows, request, sessions).await?;
+    let user_keys = rows.user_keys(app, user, request.is_dry_run).await?;
+    let spend = forget_spender(rows, request, app, user).await?;
+    if !request.is_dry_run {
+        for prefix in &request.budgets {
+            let length = to_db(prefix.chars().count() as u64);
+            rows.rows(DROP_BUDGETS, &[SqlValue::Int(length), SqlValue::Text(prefix)]).await?;
+        }
+    }
+    Ok(ErasedData { user_keys, spend, ..erased })
+}
+
+/// Takes the name of a user out of the list of spend, whose sums stay. Open reservations count as their estimates.
+async fn forget_spender(
+    rows: &mut impl EraseRows,
+    request: &EraseData,
+    app: &AppId,
+    user: &UserId,
+) -> Result<u64, SessionError> {
+    let named =
+        rows.rows(SPEND_OF_USER, &[SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str())]).await?;
+    if request.is_dry_run {
+        return Ok(named.len() as u64);
+    }
+    for row in &named {
+        let id = row.text(0)?;
+        settle(rows, &SettleSpend::new(ReservationId::new(id)?, ReservationEnd::Estimate)).await?;
+        // NOTE: a random one, since the id of a reservation contains the session's key.
+        let other = format!("erased {}", LifeId::random());
+        rows.rows(FORGET_SPENDER, &[SqlValue::Text(&other), SqlValue::Text(id)]).await?;
+    }
+    Ok(named.len() as u64)
+}
+
+async fn add_record(
+    rows: &mut impl RunBudgetSql,
+    request: &EraseData,
+    erased: &ErasedData,
+) -> Result<(), SessionError> {
+    let record = ErasureRecord::of(request, erased);
+    let app = request.target.app().as_str();
+    let values = [
+        SqlValue::Text(record.id.as_str()),
+        SqlValue::Text(app),
+        SqlValue::Text(record.kind.as_str()),
+        SqlValue::Int(record.at.as_micros()),
+        SqlValue::Text(record.by.as_str()),
+        SqlValue::Text(&record.reason),
+        SqlValue::Int(to_db(record.sessions)),
+        SqlValue::Int(to_db(record.events)),
+        SqlValue::Int(checksum(app, &record)),
+    ];
+    rows.rows(ADD_RECORD, &values).await.map(drop)
+}
+
+/// A page of the records of an app.
+pub(crate) async fn list(
+    rows: &mut impl RunBudgetSql,
+    request: &ListErasures,
+) -> Result<Vec<ErasureRecord>, SessionError> {
+    let (at, id) = match &request.after {
+        Some((at, id)) => (at.as_micros(), id.as_str()),
+        None => (i64::MIN, ""),
+    };
+    let app = request.app.as_str();
+    let limit = to_db(request.limit as u64);
+    let values = [SqlValue::Text(app), SqlValue::Int(at), SqlValue::Text(id), SqlValue::Int(limit)];
+    rows.rows(LIST_RECORDS, &values).await?.iter().map(|row| record(app, row)).collect()
+}
+
+fn record(app: &str, row: &SqlRow) -> Result<ErasureRecord, SessionError> {
+    let record = ErasureRecord {
+        id: ErasureId::new(row.text(0)?)?,
+        kind: EraseKind::stored(row.text(1)?)?,
+        by: Author::new(row.text(2)?)?,
+        reason: row.text(3)?.to_owned(),
+        at: Timestamp::from_micros(row.int(0)?),
+        sessions: from_db(row.int(1)?),
+        events: from_db(row.int(2)?),
+    };
+    super::seal::compare(checksum(app, &record), row.int(3)?, || format!("record of erasure {}", record.id))?;
+    Ok(record)
+}
+
+fn checksum(app: &str, record: &ErasureRecord) -> i64 {
+    let ErasureRecord { id, kind, at, by, reason, sessions, events } = record;
+    let mut check = ChecksumEncoder::new("stepfold_erasures");
+    check.text(id.as_str()).text(app).text(kind.as_str()).int(at.as_micros()).text(by.as_str()).text(reason);
+    check.int(to_db(*sessions)).int(to_db(*events)).sum()
+}
