@@ -207,6 +207,20 @@ pub enum RunnerErrorKind {
          had one"
     )]
     Withdrawn,
+    /// The content of an event was erased that a run, or a replay, needs.
+    #[error(
+        "event of version {version} was erased, and the run cannot continue without it; send a new message"
+    )]
+    Erased {
+        /// The version of the event.
+        version: u64,
+    },
+    /// No event of the session has a call with this id.
+    #[error("unknown call `{call}`: no event of the session has it; list the calls of the session")]
+    UnknownCall {
+        /// The id.
+        call: String,
+    },
     /// No run of the session is interrupted or paused.
     #[error("nothing to resume: no run is interrupted or paused")]
     NothingToResume,

@@ -132,6 +132,7 @@ pub use crate::feed::follow::FollowedSession;
 pub use crate::feed::watch::WatchScope;
 pub use crate::handle::complete::CompleteCall;
 pub use crate::handle::edits::{EditReceipt, EditSession, ForkWithEdit, RecordedEdit};
+pub use crate::handle::erase::{EraseRequest, ErasureReport, ErasureSubject};
 pub use crate::handle::find_call::FoundCall;
 pub use crate::handle::model_step::ModelStep;
 pub use crate::handle::prompt_cache::{CachedRequest, PrefixBreak};

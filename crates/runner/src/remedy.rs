@@ -65,6 +65,8 @@ impl RunnerError {
             | RunnerErrorKind::Edit { .. }
             | RunnerErrorKind::Withdrawn
             | RunnerErrorKind::NothingToResume
+            | RunnerErrorKind::Erased { .. }
+            | RunnerErrorKind::UnknownCall { .. }
             | RunnerErrorKind::InvalidId { .. }
             | RunnerErrorKind::InvalidToken { .. }
             | RunnerErrorKind::NotAwaited { .. }

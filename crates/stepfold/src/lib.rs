@@ -207,6 +207,9 @@ pub mod guide {
     pub mod claims {}
     #[doc = include_str!("../guide/budgets.md")]
     pub mod budgets {}
+
+    #[doc = include_str!("../guide/personal_data.md")]
+    pub mod personal_data {}
     #[doc = include_str!("../guide/deploying.md")]
     pub mod deploying {}
     #[doc = include_str!("../guide/many_machines.md")]

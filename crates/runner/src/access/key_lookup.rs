@@ -147,6 +147,10 @@ impl SessionAccess {
         if is_input_of(&event, id, input) {
             return Ok(());
         }
+        if event.event.erasure().is_some() {
+            let kind = RunnerErrorKind::Erased { version: event.version };
+            return Err(RunnerError::new(&self.local.key, kind));
+        }
         let failed = |error| RunnerError::store(&self.local.key, error);
         let scope = format!("session {}", self.local.key);
         let idempotency_key = IdempotencyKey::new(id.as_str()).map_err(failed)?;

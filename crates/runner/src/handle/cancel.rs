@@ -65,7 +65,10 @@ impl SessionHandle {
             return Ok(false);
         }
         match self.abandon().await {
-            Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. }) => Ok(false),
+            Err(RunnerError {
+                kind: RunnerErrorKind::NothingToResume | RunnerErrorKind::Erased { .. },
+                ..
+            }) => Ok(false),
             // It may have ended just before.
             abandoned => abandoned.map(|outcome| *outcome.exit() == Exit::Cancelled),
         }

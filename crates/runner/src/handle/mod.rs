@@ -8,6 +8,7 @@
 pub(crate) mod cancel;
 pub(crate) mod complete;
 pub(crate) mod edits;
+pub(crate) mod erase;
 pub(crate) mod find_call;
 pub(crate) mod model_step;
 pub(crate) mod prompt_cache;

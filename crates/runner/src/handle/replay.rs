@@ -40,6 +40,12 @@ async fn replayed<'a>(
     visit: RunVisit,
 ) -> Result<SessionReplay<'a>, RunnerError> {
     let session = access.read_events(EventRange::All).await?;
+    if visit == RunVisit::Replay
+        && let Some(erased) = session.visible_events().find(|committed| committed.event.erasure().is_some())
+    {
+        let kind = RunnerErrorKind::Erased { version: erased.version };
+        return Err(RunnerError::new(&access.local.key, kind));
+    }
     let invocations = invocations(session.visible_events().cloned().collect());
     // Values of another schema could not be read.
     if visit == RunVisit::Replay

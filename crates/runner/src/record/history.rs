@@ -35,6 +35,10 @@ pub(crate) struct SessionHistory {
     pub(crate) summary: Option<Summary>,
     /// All events of the last invocation, which may not have ended.
     pub(crate) last: Option<InvocationRecord>,
+    /// The version of the newest erased event.
+    newest_erased: Option<u64>,
+    /// The version of the erased event that ended the last run.
+    pub(crate) erased: Option<u64>,
     /// Whether another run has followed the last one here, which had not ended.
     is_superseded: bool,
     /// The invocations that took messages, by the ids of these.
@@ -173,6 +177,15 @@ impl SessionHistory {
         messages: &[Arc<Message>],
     ) -> Result<(), RunnerError> {
         let event = &committed.event;
+        if event.erasure().is_some() {
+            self.newest_erased = Some(committed.version);
+            self.erased = self.newest_erased;
+        } else if event.actions.rewound_to() == Some(committed.version - 1) {
+            // NOTE: a rewind that hides nothing follows an erasure: whatever waited had the erased content in its conversation.
+            self.erased = self.newest_erased.filter(|_| self.is_unfinished()).or(self.erased);
+        } else if begins(event) || ends(event) {
+            self.erased = None;
+        }
         for taken in taken_by(event) {
             Arc::make_mut(&mut self.takers).insert(taken, event.invocation.clone());
         }

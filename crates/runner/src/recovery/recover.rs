@@ -425,7 +425,10 @@ impl RecoveryTask {
         let (failures, waits) = match ended {
             // It waits for decisions, and messages wait behind it.
             Ok(outcome) if *outcome.exit() == Exit::Paused(Pause::Approval) => (0, Some(seen)),
-            Err(RunnerError { kind: RunnerErrorKind::NothingToResume, .. }) => {
+            Err(RunnerError {
+                kind: RunnerErrorKind::NothingToResume | RunnerErrorKind::Erased { .. },
+                ..
+            }) => {
                 return self.runner.clear(&session.key).await;
             }
             // It is done, or another worker does it.

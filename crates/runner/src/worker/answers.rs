@@ -134,7 +134,7 @@ impl InvocationDriver<'_> {
 
     pub(super) fn recorded_last(&self, read: &ReadSession) -> InvocationResult {
         let recorded = self.access.recorded_last(read)?;
-        recorded.map(|recorded| self.answer(recorded)).ok_or_else(|| self.nothing_to_resume())
+        recorded.map(|recorded| self.answer(recorded)).ok_or_else(|| self.nothing_to_resume(&read.0))
     }
 
     pub(super) fn answer(&self, recorded: StoredOutcome) -> Arc<Outcome> {

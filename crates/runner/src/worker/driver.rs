@@ -193,7 +193,7 @@ impl<'a> InvocationDriver<'a> {
                 if goal == InvocationGoal::Resume && !self.decisions.is_empty() =>
             {
                 let answer = self.answer_decided(&read).await?;
-                answer.map(Some).ok_or_else(|| self.nothing_to_resume())
+                answer.map(Some).ok_or_else(|| self.nothing_to_resume(&read.0))
             }
             // On the heap: it is more than half of all that is kept here, and most messages are not in the inbox.
             (NextAction::Take, _) => Box::pin(self.take(read, goal)).await,
@@ -240,7 +240,7 @@ impl<'a> InvocationDriver<'a> {
                 .map(Some),
             (NextAction::Refuse(pending), _) => Err(self.pending(pending, goal)),
             (NextAction::RefuseClaimed, _) => Err(self.claimed(&read.1, goal)),
-            (NextAction::NothingToResume, _) => Err(self.nothing_to_resume()),
+            (NextAction::NothingToResume, _) => Err(self.nothing_to_resume(&read.0)),
             // No caller waits for this outcome.
             (NextAction::End, _) => self.recorded_last(&read).map(Some),
             (action, None) => unreachable!("{action:?} needs a run"),
@@ -430,8 +430,11 @@ impl<'a> InvocationDriver<'a> {
         self.error(RunnerErrorKind::EarlierRunFailed { message, times, cause, source })
     }
 
-    pub(super) fn nothing_to_resume(&self) -> RunnerError {
-        self.error(RunnerErrorKind::NothingToResume)
+    pub(super) fn nothing_to_resume(&self, history: &SessionHistory) -> RunnerError {
+        self.error(match history.erased {
+            Some(version) => RunnerErrorKind::Erased { version },
+            None => RunnerErrorKind::NothingToResume,
+        })
     }
 
     pub(super) fn pending(&self, pending: Vec<String>, goal: InvocationGoal) -> RunnerError {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use backon::Retryable;
 use stepfold_agent_loop::{Event, EventKind, EventRefused, Observer, ObserverError, Run, RunEvent, RunNeed};
 use stepfold_session_scopes::{
-    AppendClaim, AppendEvent, CommittedEvent, InvocationId, Receipt, SeenVersions, SessionError, SessionStore,
+    AppendClaim, AppendEvent, CommittedEvent, ContentSalt, InvocationId, Receipt, SeenVersions, SessionError,
+    SessionStore,
 };
 
 use crate::access::backoff::{MAX_RETRIES, append_backoff, is_transient, result_backoff};
@@ -104,7 +105,8 @@ impl RunJournal {
         .with_claim(claim)
         .taking(self.local.inbox.stored_positions(&taken));
         let settled = self.meter.as_ref().and_then(|meter| meter.settlement(event));
-        let request = request.settling(settled.clone());
+        let mut request = request.settling(settled.clone());
+        request.salt = self.runner.ids.salt().map(ContentSalt::from_bytes);
         let receipt = self.store_event(&event.kind, &request).await?;
         if let Some((meter, settled)) = self.meter.as_ref().zip(settled) {
             meter.stored(&settled);

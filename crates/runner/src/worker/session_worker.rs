@@ -137,6 +137,7 @@ fn leaves_work(ended: &InvocationResult) -> bool {
             kind:
                 RunnerErrorKind::Pending { .. }
                 | RunnerErrorKind::NothingToResume
+                | RunnerErrorKind::Erased { .. }
                 | RunnerErrorKind::Decision { .. }
                 | RunnerErrorKind::LeftToPerson { .. },
             ..

@@ -25,6 +25,7 @@ mod cut_off;
 mod decisions;
 mod deployments;
 mod edits;
+mod erasure;
 mod failing;
 mod finished_work;
 mod flat;

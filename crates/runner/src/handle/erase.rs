@@ -1,0 +1,365 @@
+//! Erasure of content: of events with all that repeats them, of sessions, of users.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde_json::json;
+use stepfold_session_scopes::{
+    AppendClaim, Author, CommittedEvent, EraseData, EraseTarget, ErasedData, ErasureId, EventId, EventRange,
+    GetSession, InvocationId, ListForks, RewindSession, Session, SessionError, SessionId, SessionKey,
+    SessionStore, TakeOver, UserId, bounded_id,
+};
+
+use crate::core::runner_core::Runner;
+use crate::error::RunnerError;
+use crate::record::events::{rewrite, summary};
+
+/// The content that an [erasure](Runner::erase) is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErasureSubject {
+    /// Events of a session, of these versions.
+    Events {
+        /// The user.
+        user: UserId,
+        /// The session.
+        session: SessionId,
+        /// The versions.
+        versions: BTreeSet<u64>,
+    },
+    /// A call of a tool: its arguments and its result, in all events that have them. The events are erased as wholes, with
+    /// the text of the reply that made the call, and with the calls beside it.
+    Call {
+        /// The user.
+        user: UserId,
+        /// The session.
+        session: SessionId,
+        /// The id of the call.
+        call: String,
+    },
+    /// A session with its forks.
+    Session {
+        /// The user.
+        user: UserId,
+        /// The session.
+        session: SessionId,
+    },
+    /// A user with everything.
+    User(UserId),
+}
+
+/// A request to erase content: see [`Runner::erase`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EraseRequest {
+    /// The subject.
+    pub subject: ErasureSubject,
+    /// The person or program that erases.
+    pub by: Author,
+    /// The reason; it must not contain what is erased.
+    pub reason: String,
+    /// The id, under which the erasure is recorded once; a new one if `None`.
+    pub id: Option<ErasureId>,
+    /// Whether the result is only computed, and nothing is erased.
+    pub is_dry_run: bool,
+}
+
+impl EraseRequest {
+    /// Erases a subject.
+    pub fn new(subject: ErasureSubject, by: Author, reason: impl Into<String>) -> Self {
+        EraseRequest { subject, by, reason: reason.into(), id: None, is_dry_run: false }
+    }
+
+    /// Sets the id, for a caller that repeats the request after a lost answer.
+    #[must_use]
+    pub fn with_id(mut self, id: ErasureId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Computes the result, and erases nothing.
+    #[must_use]
+    pub fn dry_run(mut self) -> Self {
+        self.is_dry_run = true;
+        self
+    }
+}
+
+/// The result of an erasure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ErasureReport {
+    /// The erased sessions, or those of which events were erased.
+    pub sessions: Vec<SessionKey>,
+    /// The erased events: each with its session, unless all of that is erased. Events that were erased before are left out.
+    pub versions: Vec<(SessionKey, u64)>,
+    /// The number of erased events.
+    pub events: u64,
+    /// The erased keys of `user:`.
+    pub user_keys: Vec<String>,
+    /// The records of spend that no longer name the user.
+    pub spend: u64,
+}
+
+impl ErasureReport {
+    fn add(&mut self, key: &SessionKey, versions: &BTreeSet<u64>, erased: &ErasedData) {
+        self.sessions.push(key.clone());
+        self.versions.extend(versions.iter().map(|version| (key.clone(), *version)));
+        self.events += erased.events;
+    }
+}
+
+/// An erasure under way.
+struct OpenErasure<'a> {
+    runner: &'a Runner,
+    request: &'a EraseRequest,
+    id: ErasureId,
+    report: ErasureReport,
+}
+
+impl Runner {
+    /// Erases content for good: events of a session, a session with its forks, or a user with all sessions and the values
+    /// under `user:`. What is left of a history can be read, continued, forked and [verified](SessionStore::verify).
+    ///
+    /// Events are erased with what repeats them: later summaries and rewritten conversations of the session, of its origin
+    /// and of forks of both. No worker may run in these sessions. A run that has not ended in one of them has the erased content
+    /// in its conversation, and ends: resuming it is an [`Erased`](crate::RunnerErrorKind::Erased) error, and the next message
+    /// begins a new run. Other workers read these sessions again, since each gets a rewind to its newest version. What a model has said about the erased content in other events, and what tools
+    /// have sent elsewhere, is not found.
+    ///
+    /// A session or a user is erased whatever worker runs in it; that worker's next write is an error.
+    ///
+    /// A request that fails half-way, or whose answer is lost, is repeated: what is erased stays erased.
+    ///
+    /// # Errors
+    /// [`RunnerErrorKind::Claimed`](crate::RunnerErrorKind::Claimed) for events of a session at work;
+    /// [`RunnerErrorKind::Store`](crate::RunnerErrorKind::Store) when the session or an event does not exist, or the store
+    /// fails or cannot erase.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::session_scopes::{Author, MemoryStore, SessionId, UserId};
+    /// use stepfold_runner::{EraseRequest, ErasureSubject, Runner};
+    ///
+    /// # let model = Script::parse("assistant: noted\nassistant: hello")?;
+    /// let runner = Runner::builder(Agent::builder(model).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.run("my number is 555-0199").await?;
+    ///
+    /// let (user, id) = (UserId::new("ada")?, SessionId::new("s1")?);
+    /// let subject = ErasureSubject::Events { user, session: id, versions: [1].into() };
+    /// let request = EraseRequest::new(subject, Author::new("admin")?, "asked for by mail");
+    /// assert_eq!(runner.erase(request).await?.events, 1);
+    /// assert_eq!(session.run("hi").await?.transcript().to_string(), "\
+    /// user:      [erased]
+    /// assistant: noted
+    /// user:      hi
+    /// assistant: hello
+    /// ");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn erase(&self, request: EraseRequest) -> Result<ErasureReport, RunnerError> {
+        let id = match request.id.clone() {
+            Some(id) => id,
+            None => ErasureId::new(self.0.ids.next()).map_err(|error| self.failed(error))?,
+        };
+        let mut open = OpenErasure { runner: self, request: &request, id, report: ErasureReport::default() };
+        match &request.subject {
+            ErasureSubject::Events { user, session, versions } => {
+                let key = open.key(user, session);
+                open.events(&key, versions.clone()).await?;
+            }
+            ErasureSubject::Call { user, session, call } => {
+                let key = open.key(user, session);
+                let versions = open.versions_of_call(&key, call).await?;
+                open.events(&key, versions).await?;
+            }
+            ErasureSubject::Session { user, session } => {
+                let key = open.key(user, session);
+                open.whole(EraseTarget::Session { key }).await?;
+            }
+            ErasureSubject::User(user) => {
+                let app = self.0.app.clone();
+                open.whole(EraseTarget::User { app, user: user.clone() }).await?;
+            }
+        }
+        Ok(open.report)
+    }
+}
+
+impl OpenErasure<'_> {
+    fn key(&self, user: &UserId, session: &SessionId) -> SessionKey {
+        SessionKey { app: self.runner.0.app.clone(), user: user.clone(), id: session.clone() }
+    }
+
+    /// A request to the store. `part` tells the erasures of one request apart.
+    fn data(&self, target: EraseTarget, part: Option<&SessionKey>) -> Result<EraseData, SessionError> {
+        let id = match part {
+            None => self.id.clone(),
+            Some(key) => ErasureId::new(bounded_id(format!("{} {}", self.id, key.id)))?,
+        };
+        let (by, reason) = (self.request.by.clone(), self.request.reason.as_str());
+        let data = EraseData::new(id, target, self.runner.0.clock.now(), by, reason);
+        Ok(if self.request.is_dry_run { data.dry_run() } else { data })
+    }
+
+    /// Erases sessions, and what this process knows of them.
+    async fn whole(&mut self, target: EraseTarget) -> Result<(), RunnerError> {
+        let failed = |error| self.runner.failed(error);
+        let mut data = self.data(target, None).map_err(failed)?;
+        if let EraseTarget::User { app, user } = &data.target {
+            let of_user = |scope: &str| begin_of_json(&json!([[scope, app.as_str(), user.as_str()]]));
+            data = data.clone().with_budgets(["user", "session"].map(of_user).into_iter().flatten());
+        }
+        let erased = self.runner.0.store.erase(data).await.map_err(failed)?;
+        if !self.request.is_dry_run {
+            for key in &erased.sessions {
+                self.forget(key);
+                self.runner.0.changes.notify_deleted(key);
+            }
+        }
+        let ErasedData { sessions, events, user_keys, spend, .. } = erased;
+        self.report = ErasureReport { sessions, versions: Vec::new(), events, user_keys, spend };
+        Ok(())
+    }
+
+    /// Erases events with all that repeats them.
+    async fn events(&mut self, key: &SessionKey, versions: BTreeSet<u64>) -> Result<(), RunnerError> {
+        let Some(first) = versions.first().copied() else { return Ok(()) };
+        self.erase_in(key, versions, None).await?;
+        let mut left = VecDeque::from([self.root(key, first).await?]);
+        while let Some(key) = left.pop_front() {
+            let failed = |error| RunnerError::store(&key, error);
+            let session = self.read(&key).await?;
+            let repeats = (session.events.iter().filter(|committed| repeats(committed, first)))
+                .map(|committed| committed.version);
+            let repeats: BTreeSet<u64> = repeats.collect();
+            if !repeats.is_empty() {
+                self.erase_in(&key, repeats, Some(&key)).await?;
+            }
+            self.read_again(&session).await?;
+            match self.runner.0.store.forks(ListForks::new(key.clone())).await {
+                Ok(forks) => left.extend(
+                    (forks.into_iter().filter(|fork| fork.version >= first))
+                        .map(|fork| SessionKey { id: fork.id, ..key.clone() }),
+                ),
+                Err(SessionError::Unsupported { .. }) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn erase_in(
+        &mut self,
+        key: &SessionKey,
+        versions: BTreeSet<u64>,
+        part: Option<&SessionKey>,
+    ) -> Result<(), RunnerError> {
+        let failed = |error| RunnerError::store(key, error);
+        let target = EraseTarget::Events { key: key.clone(), versions: versions.clone() };
+        let data = self.data(target, part).map_err(failed)?;
+        let erased = self.runner.0.store.erase(data).await.map_err(failed)?;
+        self.report.add(key, &versions, &erased);
+        Ok(())
+    }
+
+    /// The oldest session that still exists and shares the event.
+    async fn root(&self, key: &SessionKey, version: u64) -> Result<SessionKey, RunnerError> {
+        let mut root = key.clone();
+        loop {
+            let get = GetSession::new(root.clone()).events(EventRange::None).without_state();
+            let session = match self.runner.0.store.get(get).await {
+                Ok(session) => session,
+                Err(error) => return Err(RunnerError::store(&root, error)),
+            };
+            let Some(parent) = session.parent.filter(|parent| parent.version >= version) else {
+                return Ok(root);
+            };
+            let parent = SessionKey { id: parent.id, ..root.clone() };
+            let get = GetSession::new(parent.clone()).events(EventRange::None).without_state();
+            // Its origin may be gone, and its id another session's, which is younger.
+            match self.runner.0.store.get(get).await {
+                Ok(found) if found.created <= session.created && parent != root => root = parent,
+                Ok(_) | Err(SessionError::NotFound { .. }) => return Ok(root),
+                Err(error) => return Err(RunnerError::store(&parent, error)),
+            }
+        }
+    }
+
+    async fn read(&self, key: &SessionKey) -> Result<Session, RunnerError> {
+        let get = GetSession::new(key.clone()).events(EventRange::All).without_state();
+        self.runner.0.store.get(get).await.map_err(|error| RunnerError::store(key, error))
+    }
+
+    /// The events that have the arguments or the result of a call, or that ask about it.
+    async fn versions_of_call(&self, key: &SessionKey, call: &str) -> Result<BTreeSet<u64>, RunnerError> {
+        let name = serde_json::Value::from(call).to_string();
+        let session = self.read(key).await?;
+        let has_call = |committed: &&CommittedEvent| {
+            let event = &committed.event;
+            event.record.as_ref().is_some_and(|record| record.text().contains(&name))
+                || event.messages.iter().any(|message| {
+                    message.tool_calls().any(|found| found.id == call)
+                        || message.tool_result().is_some_and(|result| result.call_id() == call)
+                })
+        };
+        let versions: BTreeSet<u64> =
+            session.events.iter().filter(has_call).map(|committed| committed.version).collect();
+        if versions.is_empty() {
+            let kind = crate::error::RunnerErrorKind::UnknownCall { call: call.to_owned() };
+            return Err(RunnerError::new(key, kind));
+        }
+        Ok(versions)
+    }
+
+    /// Has all workers read a session again: a rewind to the newest version hides nothing, and no worker continues from what
+    /// it knew before it.
+    async fn read_again(&self, session: &Session) -> Result<(), RunnerError> {
+        if self.request.is_dry_run {
+            return Ok(());
+        }
+        let (core, key) = (&self.runner.0, &session.key);
+        let failed = |error| RunnerError::store(key, error);
+        self.forget(key);
+        let name = core.ids.next();
+        let request = RewindSession::new(
+            key.clone(),
+            session.version,
+            session.version,
+            EventId::new(format!("{name}.0")).map_err(failed)?,
+            InvocationId::new(name).map_err(failed)?,
+            self.request.by.clone(),
+            core.clock.now(),
+        );
+        let request = request.with_claim(AppendClaim::Once { take_over: TakeOver::Never });
+        let version = core.store.rewind(request).await.map_err(failed)?.version;
+        core.changes.notify(key, version, false);
+        Ok(())
+    }
+
+    /// Forgets what this process knows of a session that it does not run.
+    fn forget(&self, key: &SessionKey) {
+        let local = self.runner.0.sessions().all().into_iter().find(|local| local.key == *key);
+        if let Some(local) = local
+            && let Ok(mut cache) = Arc::clone(&local.cache).try_lock_owned()
+        {
+            (cache.history, cache.stopped) = (None, None);
+        }
+    }
+}
+
+/// Whether an event repeats earlier ones: a summary, or a conversation that was rewritten.
+fn repeats(committed: &CommittedEvent, first: u64) -> bool {
+    committed.version > first && (rewrite(&committed.event).is_some() || summary(&committed.event).is_some())
+}
+
+/// The beginning that all budgets of a scope have in common, without the brackets that end it.
+fn begin_of_json(name: &serde_json::Value) -> Option<String> {
+    let text = name.to_string();
+    text.strip_suffix("]]").map(str::to_owned)
+}

@@ -1,0 +1,263 @@
+//! Erasure: what was said is gone from the record and from each later request, runs that need it end, and other workers read
+//! the session again.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use stepfold_runner::agent_loop::test_kit::Script;
+use stepfold_runner::agent_loop::trim::{Summarize, Trim};
+use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Exit, Pause};
+use stepfold_runner::session_scopes::{
+    AnyStore, Author, ErasureId, Event, EventRange, ListErasures, MemoryStore, ReadInbox, SessionId,
+    SessionStore, SqliteStore, UserId, VerifySessions,
+};
+use stepfold_runner::{
+    EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError, RunnerErrorKind, SessionHandle,
+};
+use stepfold_tools::{Approval, Effect, RawArgs, Tool, ToolError};
+
+use crate::world::process;
+
+/// The text that must be gone.
+const MARKER: &str = "555-0199";
+
+fn each_store(test: impl AsyncFn(AnyStore)) {
+    process(test(AnyStore::new(MemoryStore::new())));
+    let folder = tempfile::tempdir().unwrap();
+    process(test(AnyStore::new(SqliteStore::open(folder.path().join("sessions.db")).unwrap())));
+}
+
+/// An agent with a tool that asks, and that gives its argument back.
+fn agent(script: &str) -> AgentBuilder {
+    let echo = |RawArgs(arguments): RawArgs| async move { Ok::<_, ToolError>(json!(arguments.to_string())) };
+    let tool =
+        Tool::new("dial", "Dials.", echo).parameters(json!({"additionalProperties": true, "type": "object"}));
+    let tool = tool.effect(Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
+    Agent::builder(Script::parse(script).unwrap()).tools([tool])
+}
+
+fn runner(agent: AgentBuilder, store: &AnyStore) -> Runner {
+    Runner::builder(agent.build().unwrap(), store.clone()).app("phone").unwrap().build()
+}
+
+fn events(versions: impl IntoIterator<Item = u64>) -> ErasureSubject {
+    let (user, session) = (UserId::new("ada").unwrap(), SessionId::new("s").unwrap());
+    ErasureSubject::Events { user, session, versions: versions.into_iter().collect() }
+}
+
+async fn erase(runner: &Runner, subject: ErasureSubject) -> Result<ErasureReport, RunnerError> {
+    runner.erase(EraseRequest::new(subject, Author::new("admin").unwrap(), "asked for by mail")).await
+}
+
+/// The stored text of all events of a session, those that a rewind has hidden as well.
+async fn stored(session: &SessionHandle) -> String {
+    let read = session.read(EventRange::All).await.unwrap();
+    read.events.iter().map(|committed| committed.event.to_stored().unwrap() + "\n").collect()
+}
+
+async fn check(store: &AnyStore) {
+    assert_eq!(store.verify(VerifySessions::all()).await.unwrap().faults, []);
+}
+
+#[test]
+fn a_message_is_gone_from_the_next_request_of_each_worker() {
+    each_store(async |store| {
+        let one = runner(agent("assistant: noted\nassistant: hello\n"), &store);
+        let session = one.session("ada", "s").await.unwrap();
+        session.run(format!("my number is {MARKER}")).await.unwrap();
+        // Another worker has the session in its memory.
+        let two = runner(agent("assistant: unused\nassistant: hello\nassistant: yes\n"), &store);
+        let known = two.session("ada", "s").await.unwrap();
+        assert!(known.read(EventRange::All).await.unwrap().transcript().to_string().contains(MARKER));
+        assert!(known.resume().await.is_err());
+        let report = erase(&one, events([1])).await.unwrap();
+        assert_eq!((report.events, report.versions.len()), (1, 1));
+        assert!(!stored(&session).await.contains(MARKER));
+        for session in [&session, &known] {
+            let outcome = session.run("hi").await.unwrap();
+            let text = outcome.transcript().to_string();
+            assert!(!text.contains(MARKER) && text.contains(Event::ERASED), "{text}");
+        }
+        check(&store).await;
+    });
+}
+
+const ASKS: &str = "\
+assistant: > c1 dial(number=\"555-0199\")
+assistant: done
+assistant: hello
+";
+
+#[test]
+fn a_call_is_gone_with_its_request_its_arguments_and_its_result() {
+    each_store(async |store| {
+        let runner = runner(agent(ASKS), &store);
+        let session = runner.session("ada", "s").await.unwrap();
+        let asked = session.run("call her").await.unwrap();
+        let id = asked.pending()[0].id.clone();
+        session.resume().decide(id, Decision::Approve).await.unwrap();
+        assert!(stored(&session).await.matches(MARKER).count() > 1);
+        let (user, id) = (UserId::new("ada").unwrap(), SessionId::new("s").unwrap());
+        let call = |call: &str| ErasureSubject::Call {
+            user: user.clone(),
+            session: id.clone(),
+            call: call.to_owned(),
+        };
+        let error = erase(&runner, call("c7")).await.unwrap_err();
+        assert!(matches!(error.kind, RunnerErrorKind::UnknownCall { .. }), "{error}");
+        let dry = EraseRequest::new(call("c1"), Author::new("admin").unwrap(), "why").dry_run();
+        let dry = runner.erase(dry).await.unwrap();
+        assert!(stored(&session).await.contains(MARKER));
+        let report = erase(&runner, call("c1")).await.unwrap();
+        assert_eq!((report.events, &report.versions), (dry.events, &dry.versions));
+        let text = stored(&session).await;
+        assert!(!text.contains(MARKER), "{text}");
+        // The conversation has its form, and continues.
+        let transcript = session.run("thanks").await.unwrap().transcript().to_string();
+        assert!(
+            transcript.contains("> c1 dial()") && transcript.ends_with("assistant: hello\n"),
+            "{transcript}"
+        );
+        check(&store).await;
+    });
+}
+
+#[test]
+fn a_run_that_needs_what_was_erased_ends_with_that_reason() {
+    each_store(async |store| {
+        let first = runner(agent(ASKS), &store);
+        let session = first.session("ada", "s").await.unwrap();
+        session.run("call her").await.unwrap();
+        erase(&first, events([2])).await.unwrap();
+        for runner in [&first, &runner(agent("assistant: unused\nassistant: hello\n"), &store)] {
+            let session = runner.session("ada", "s").await.unwrap();
+            let error = session.resume().await.unwrap_err();
+            assert!(matches!(error.kind, RunnerErrorKind::Erased { version: 2 }), "{error}");
+        }
+        // No recovery waits for it, and the session goes on.
+        crate::world::recover(&first).await;
+        let later = runner(agent("assistant: unused\nassistant: unused\nassistant: hello\n"), &store);
+        let session = later.session("ada", "s").await.unwrap();
+        assert_eq!(*session.run("never mind").await.unwrap().exit(), Exit::Text);
+        check(&store).await;
+    });
+}
+
+#[test]
+fn a_run_that_waits_with_the_erased_message_in_its_conversation_ends() {
+    each_store(async |store| {
+        let script = format!("assistant: noted\n{ASKS}");
+        let first = runner(agent(&script), &store);
+        let session = first.session("ada", "s").await.unwrap();
+        session.run(format!("my number is {MARKER}")).await.unwrap();
+        let asked = session.run("call me").await.unwrap();
+        assert_eq!(*asked.exit(), Exit::Paused(Pause::Approval));
+        erase(&first, events([1])).await.unwrap();
+        for runner in [&runner(agent(&script), &store), &first] {
+            let session = runner.session("ada", "s").await.unwrap();
+            assert_eq!(session.pending().await.unwrap(), []);
+            let error = session.resume().await.unwrap_err();
+            assert!(matches!(error.kind, RunnerErrorKind::Erased { version: 1 }), "{error}");
+        }
+        let text = session.run("hi").await.unwrap().transcript().to_string();
+        assert!(!text.contains("my number"), "{text}");
+        check(&store).await;
+    });
+}
+
+#[test]
+fn summaries_and_forks_repeat_nothing() {
+    each_store(async |store| {
+        // The first reply is that of the summarizing requests as well.
+        let script = "assistant: noted 555-0199\nassistant: two\nassistant: three\n";
+        let trim = || Summarize::beyond(Trim::keep_last(2)).once(Trim::cap_messages(3));
+        let first = runner(Agent::builder(Script::parse(script).unwrap()).summarize(trim()), &store);
+        let session = first.session("ada", "s").await.unwrap();
+        session.run(format!("my number is {MARKER}")).await.unwrap();
+        session.run("two").await.unwrap();
+        let fork = session.fork("fork", None).await.unwrap();
+        for (session, said) in [(&session, "three"), (&fork, "four")] {
+            session.run(said).await.unwrap();
+        }
+        let both = [stored(&session).await, stored(&fork).await];
+        assert!(both.iter().all(|text| text.matches(MARKER).count() > 2), "{both:?}");
+        // By the fork, which shares the message with its origin.
+        let (user, id) = (UserId::new("ada").unwrap(), SessionId::new("fork").unwrap());
+        let subject = ErasureSubject::Events { user, session: id, versions: BTreeSet::from([1, 2]) };
+        let report = erase(&first, subject).await.unwrap();
+        assert_eq!(report.versions.len(), 4, "{report:?}");
+        for session in [&session, &fork] {
+            let text = stored(session).await;
+            assert!(!text.contains(MARKER), "{text}");
+        }
+        check(&store).await;
+    });
+}
+
+#[test]
+fn a_user_is_gone_whatever_runs() {
+    each_store(async |store| {
+        let runner = runner(agent(ASKS), &store);
+        for id in ["s", "t"] {
+            runner.session("ada", id).await.unwrap();
+        }
+        let other = runner.session("bob", "s").await.unwrap();
+        let session = runner.session("ada", "s").await.unwrap();
+        session.run("call her").await.unwrap();
+        let request = EraseRequest::new(
+            ErasureSubject::User(UserId::new("ada").unwrap()),
+            Author::new("admin").unwrap(),
+            "asked for by mail",
+        );
+        let request = request.with_id(ErasureId::new("ticket 17").unwrap());
+        let report = runner.erase(request.clone()).await.unwrap();
+        assert_eq!(report.sessions.len(), 2);
+        assert!(runner.find_session("ada", "s").await.unwrap().is_none());
+        assert!(session.resume().await.is_err());
+        // Once more, after a lost answer.
+        assert_eq!(runner.erase(request).await.unwrap(), ErasureReport::default());
+        let records = store.erasures(ListErasures::new("phone".parse().unwrap())).await.unwrap();
+        assert_eq!(records.len(), 1);
+        assert_eq!((records[0].id.as_str(), records[0].sessions), ("ticket 17", 2));
+        assert_eq!(other.read(EventRange::All).await.unwrap().version, 0);
+        check(&store).await;
+    });
+}
+
+#[test]
+fn an_erased_message_is_not_sent_again_under_its_key() {
+    each_store(async |store| {
+        let runner = runner(agent("assistant: noted\nassistant: hello\n"), &store);
+        let session = runner.session("ada", "s").await.unwrap();
+        let text = format!("my number is {MARKER}");
+        session.send_once("mail 1", text.clone()).await.unwrap().outcome().await.unwrap();
+        erase(&runner, events([1])).await.unwrap();
+        let repeated = session.send_once("mail 1", text).await;
+        let failed = match repeated {
+            Ok(invocation) => invocation.outcome().await.err(),
+            Err(error) => Some(error),
+        };
+        let error = failed.expect("the message was accepted again");
+        assert!(matches!(error.kind, RunnerErrorKind::Withdrawn), "{error}");
+        assert!(!stored(&session).await.contains(MARKER));
+        assert_eq!(store.inbox(ReadInbox::new(session.key().clone())).await.unwrap(), []);
+    });
+}
+
+#[test]
+fn a_replay_says_what_it_lacks() {
+    each_store(async |store| {
+        let runner = runner(agent("assistant: noted\nassistant: hello\n"), &store);
+        let session = runner.session("ada", "s").await.unwrap();
+        session.run(format!("my number is {MARKER}")).await.unwrap();
+        session.run("hi").await.unwrap();
+        assert_eq!(session.replay(runner.agent()).await.unwrap(), 2);
+        erase(&runner, events([1])).await.unwrap();
+        let error = session.replay(runner.agent()).await.unwrap_err();
+        assert!(matches!(error.kind, RunnerErrorKind::Erased { version: 1 }), "{error}");
+        // The run whose beginning is gone is no run any more; the other one is.
+        assert_eq!(session.recorded_runs().await.unwrap().len(), 1);
+        let log = session.log().await.unwrap().to_string();
+        assert!(log.contains("[erased]") && !log.contains(MARKER), "{log}");
+    });
+}
