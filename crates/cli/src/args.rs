@@ -256,6 +256,16 @@ pub(crate) enum CliCommand {
         #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
         when_claimed: BusyPolicy,
     },
+    /// Erase content for good: events, a call, a session with its forks, or a user. The rest stays verifiable.
+    ///
+    /// Without `--event` and `--call`, the whole session is erased. An event is erased with later summaries and with forks of
+    /// it; a run that waits in such a session ends. Sessions in which a process runs are erased too, events of them are not.
+    Erase {
+        #[command(flatten)]
+        target: SessionArgs,
+        #[command(flatten)]
+        erased: EraseArgs,
+    },
     /// Verify stored data against its checksums, and list damaged or missing data. Nothing is changed.
     ///
     /// Without `--session`, the whole store is verified. For a session, its head is printed: keep it elsewhere to detect
@@ -448,6 +458,7 @@ impl CliCommand {
                     | LabelCommand::List { target },
             }
             | CliCommand::Delete { target, .. }
+            | CliCommand::Erase { target, .. }
             | CliCommand::Verify { target, .. }
             | CliCommand::Trim { target, .. }
             | CliCommand::Spend { target, .. }
@@ -721,6 +732,35 @@ pub(crate) struct SessionArgs {
     /// The owner of the session.
     #[arg(long, value_name = "ID", default_value = "local")]
     pub(crate) user: String,
+}
+
+/// Options of `stepfold erase`: what is erased, by whom and why.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EraseArgs {
+    /// Erase the content of this event of the session. May be repeated.
+    #[arg(long, value_name = "VERSION", requires = "session")]
+    pub(crate) event: Vec<u64>,
+    /// Erase this call of a tool, with its arguments and its result.
+    #[arg(long, value_name = "ID", requires = "session", conflicts_with = "event")]
+    pub(crate) call: Option<String>,
+    /// Erase the user of `--user`: all sessions, and the values under `user:`.
+    #[arg(long, conflicts_with = "session")]
+    pub(crate) everything: bool,
+    /// The reason, which is recorded: a ticket, for example. It must not contain what is erased.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// The person or program that erases, which is recorded.
+    #[arg(long, value_name = "NAME", default_value = "operator")]
+    pub(crate) by: String,
+    /// The id of the erasure. A repeated command with the same id is recorded once.
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// List what would be erased, and erase nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Leave deleted bytes in the files of the store, for a later vacuum.
+    #[arg(long)]
+    pub(crate) no_vacuum: bool,
 }
 
 /// Options of `stepfold serve`: agents, clients, and the address.

@@ -5,7 +5,7 @@
 //! rows) have checksums, which detect damage and do not protect against forgery.
 //!
 //! An event's content has a digest of its own, over a random salt and the content. So both can be erased: the digest
-//! stays, the chain holds, and nobody can find the content by trying. Events of before version 5 of the tables have no salt;
+//! stays, the chain holds, and the content cannot be found by trying. Events of before version 5 of the tables have no salt;
 //! their digests cover the content itself.
 
 use std::collections::hash_map::RandomState;

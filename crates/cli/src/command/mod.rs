@@ -9,6 +9,7 @@ mod check;
 mod check_runs;
 mod demo;
 mod draw;
+mod erase;
 mod eval;
 mod history;
 mod inbox;
@@ -94,6 +95,7 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         CliCommand::Delete { target, user_state, when_claimed } => {
             sessions::delete(target, *user_state, *when_claimed, json).await
         }
+        CliCommand::Erase { target, erased } => erase::erase(target, erased, json).await,
         CliCommand::Trim { target, limit } => trim::trim(target, *limit, json).await,
         CliCommand::Agents { target, prune } => agents::agents(target, *prune, json).await,
         CliCommand::Spend { target, by, csv } => spend::spend(target, *by, *csv, json).await,

@@ -59,6 +59,13 @@ impl VerifyReport {
             .faults
             .iter()
             .for_each(|fault| show::line(show::styled(TextStyle::BAD, fault.to_string())));
+        for erased in &self.verified.erasures {
+            let note = &erased.erasure;
+            show::line(format!(
+                "erased: session {}, version {}: at {} by {}: {}",
+                erased.key, erased.version, note.at, note.by, note.reason
+            ));
+        }
         if let Some((head, found)) = &self.expected {
             show::line(found.words(*head));
         }
@@ -77,6 +84,7 @@ impl VerifyReport {
             json!({"detail": fault.detail, "kind": kind, "place": fault.place.to_string()})
         });
         let mut object = json!({
+            "erased": self.verified.erased,
             "events": self.verified.events,
             "faults": faults.collect::<Vec<_>>(),
             "is_cut": self.verified.is_cut,
@@ -105,7 +113,11 @@ fn summary(verified: &Verified) -> String {
         (faults, true) => format!("more than {} found", counted(faults, "fault")),
     };
     let (sessions, events) = (counted(verified.sessions, "session"), counted(verified.events, "event"));
-    format!("{faults}: {sessions}, {events} and {} were checked", counted(verified.values, "value"))
+    let erased = match verified.erased {
+        0 => String::new(),
+        erased => format!("; the content of {} was erased", counted(erased, "event")),
+    };
+    format!("{faults}: {sessions}, {events} and {} were checked{erased}", counted(verified.values, "value"))
 }
 
 /// Reads the head of a session at a version, with the number of events after it.

@@ -18,6 +18,7 @@ mod context;
 mod conversations;
 mod crashes;
 mod documents;
+mod erasure;
 mod eval;
 mod graph_checks;
 mod graphs;

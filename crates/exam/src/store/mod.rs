@@ -27,6 +27,7 @@ use stepfold_session_scopes::{AnyStore, SessionStore};
 /// report.passed().unwrap();
 /// # });
 /// ```
+#[expect(clippy::struct_excessive_bools, reason = "one for each part that a store may do without")]
 pub struct StoreExam<F> {
     name: String,
     factory: F,

@@ -28,7 +28,7 @@ pub enum ErasureSubject {
         versions: BTreeSet<u64>,
     },
     /// A call of a tool: its arguments and its result, in all events that have them. The events are erased as wholes, with
-    /// the text of the reply that made the call, and with the calls beside it.
+    /// the text of the reply that made the call, and with the calls beside it. Calls of other runs with the same id are included.
     Call {
         /// The user.
         user: UserId,
@@ -91,7 +91,7 @@ impl EraseRequest {
 pub struct ErasureReport {
     /// The erased sessions, or those of which events were erased.
     pub sessions: Vec<SessionKey>,
-    /// The erased events: each with its session, unless all of that is erased. Events that were erased before are left out.
+    /// The events of the request and those that repeat them, each with its session; empty if whole sessions are erased.
     pub versions: Vec<(SessionKey, u64)>,
     /// The number of erased events.
     pub events: u64,

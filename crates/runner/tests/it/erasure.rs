@@ -134,7 +134,7 @@ fn a_run_that_needs_what_was_erased_ends_with_that_reason() {
             let error = session.resume().await.unwrap_err();
             assert!(matches!(error.kind, RunnerErrorKind::Erased { version: 2 }), "{error}");
         }
-        // No recovery waits for it, and the session goes on.
+        // No recovery waits for it, and the session continues.
         crate::world::recover(&first).await;
         let later = runner(agent("assistant: unused\nassistant: unused\nassistant: hello\n"), &store);
         let session = later.session("ada", "s").await.unwrap();

@@ -103,14 +103,12 @@ impl EraseRows for PostgresErasure<'_> {
         user: &UserId,
         is_dry_run: bool,
     ) -> Result<Vec<String>, SessionError> {
-        match is_dry_run {
-            true => write::user_keys(self.0, app, user).await,
-            false => {
-                let keys = write::delete_user(self.0, app, user).await?;
-                execute(self.0, DROP_EMPTY_SCOPE, &[&app.as_str(), &user.as_str()]).await?;
-                Ok(keys)
-            }
+        if is_dry_run {
+            return write::user_keys(self.0, app, user).await;
         }
+        let keys = write::delete_user(self.0, app, user).await?;
+        execute(self.0, DROP_EMPTY_SCOPE, &[&app.as_str(), &user.as_str()]).await?;
+        Ok(keys)
     }
 }
 

@@ -64,6 +64,9 @@ use crate::store::{
 /// before it has answered: so this is no less than [`TRUSTED_IDLE_TIME`](connection::TRUSTED_IDLE_TIME).
 const GRACE: Duration = Duration::from_secs(5);
 
+/// The time that a worker waits for the end of an erasure.
+const ERASURE_TIMEOUT: Duration = Duration::from_secs(3_600);
+
 /// The address of a PostgreSQL database, and the limits of its connections.
 ///
 /// No operation waits forever: each connection has timeouts enforced by the server, so that a worker that
@@ -559,8 +562,9 @@ impl SessionStore for PostgresStore {
     async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
         request.check()?;
         let connection = self.connection().await?;
-        let erased =
-            self.with_timeout(Box::pin(erasure::erase(connection, &self.0.cache.idle, &request))).await?;
+        // NOTE: a user may have thousands of sessions, which are erased in one transaction.
+        let erase = Box::pin(erasure::erase(connection, &self.0.cache.idle, &request));
+        let erased = with_timeout(ERASURE_TIMEOUT, erase).await?;
         if !request.is_dry_run {
             for key in &erased.sessions {
                 self.0.notifier.notify(key, false);

@@ -378,8 +378,7 @@ fn tags_of(row: &Row) -> Vec<TagDigest> {
 
 /// The note of the event of such a row, if its content was erased.
 fn erasure(row: &Row) -> Option<Erasure> {
-    let seal = event_seal(from_db(row.get(0)), row.get(4)).ok()?;
-    erasure_of(row.get(1), Timestamp::from_micros(row.get(2)), row.get(3), seal.form)
+    erasure_of(row.get(1), Timestamp::from_micros(row.get(2)), row.get(3))
 }
 
 /// The link of the row of an event, `version, id, at, body, seal, stream`.

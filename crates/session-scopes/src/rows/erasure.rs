@@ -113,7 +113,7 @@ pub(crate) trait EraseRows: RunBudgetSql + Send {
     /// Updates what the list of sessions tells of one.
     fn update_entry(&mut self, key: &SessionKey) -> impl Future<Output = Result<(), SessionError>> + Send;
 
-    /// Deletes a session, whoever has claimed it.
+    /// Deletes a session, also one that a worker has claimed.
     fn delete(&mut self, key: &SessionKey) -> impl Future<Output = Result<(), SessionError>> + Send;
 
     /// The keys of a user's own values, which are deleted unless this is a dry run.

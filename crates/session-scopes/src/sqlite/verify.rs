@@ -375,12 +375,10 @@ fn read_events(
         let read = connection
             .prepare_cached(&format!("{COLUMNS} WHERE number = ?1"))
             .and_then(|mut query| query.query_row([number], |row| Ok(read_event(number, row))).optional());
-        match read {
-            Ok(read) => _ = read.map(|read| found.insert(version, read)),
-            Err(_) => {
-                let check = EventCheck { link: None, tags: Vec::new(), erasure: None, has_trail: true };
-                found.insert(version, check);
-            }
+        // NOTE: an unreadable row counts as damaged, and one that is not there as missing.
+        let unreadable = || Some(EventCheck { link: None, tags: Vec::new(), erasure: None, has_trail: true });
+        if let Some(read) = read.unwrap_or_else(|_| unreadable()) {
+            found.insert(version, read);
         }
     }
 }
@@ -393,7 +391,7 @@ fn read_event(number: i64, row: &Row<'_>) -> EventCheck {
         let Ok(state) = seal.open(number, at) else { return Ok(None) };
         let at = Timestamp::from_micros(at);
         tags = tags_of_body(&id, at, &body);
-        erasure = erasure_of(&id, at, &body, seal.form);
+        erasure = erasure_of(&id, at, &body);
         Ok(Some((ContentDigest::new(version_of(number), &id, at, &body, seal.form), state.head)))
     };
     let link = link().ok().flatten();

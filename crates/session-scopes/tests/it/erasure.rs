@@ -302,7 +302,7 @@ async fn no_byte_of_erased_content_is_in_the_files_of_sqlite() {
         assert!(garden.expected().0.iter().any(|marker| found.contains(*marker)), "the log has none of them");
         store.vacuum(VacuumStore::new()).await.unwrap();
         check_bytes(folder.path(), &garden, "open");
-        // Writing goes on, and the closed file is complete without a log.
+        // Writing continues, and the closed file is complete without a log.
         let more = SessionKey::new("app", "more", "s").unwrap();
         make(&store, Step::Create(more.clone(), "text".to_owned())).await.unwrap();
         drop(store);
@@ -359,6 +359,7 @@ async fn killed_while_it_erases(address: &str, folder: &Path, seeds: std::ops::R
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("begins")), "the child did not begin");
         // In the first erasure, between two, in the vacuum, after it.
+        // tidy: allow sleep, because the child is to be killed at any moment, and tells of none
         std::thread::sleep(std::time::Duration::from_micros(luck.u64(..60_000)));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -392,7 +393,7 @@ async fn sigkill_leaves_no_byte_of_erased_content_over_postgres() {
     killed_while_it_erases(&address, &server.files_of_tables(), 200..204).await;
 }
 
-/// A session of before the salts has no salted digests, and can be erased all the same.
+/// A session of before the salts has no salted digests, and can be erased too.
 #[tokio::test]
 async fn events_without_a_salt_are_erased_too() {
     let folder = tempfile::tempdir().unwrap();

@@ -21,6 +21,7 @@ use stepfold_session_scopes::{
     WriteScope,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
+use stepfold_state_core::state::ValueRef;
 
 cases! {
     an_erased_event_keeps_its_form_and_the_digests,
@@ -155,7 +156,7 @@ async fn the_other_events_of_a_history_stay(context: CaseContext) -> StoreCaseRe
     ensure_eq!(after.len(), 3);
     ensure_eq!((&after[0], &after[2]), (&before[0], &before[2]));
     // Values are replaced by writes, and not by the erasure of an event.
-    ensure_eq!(context.get(&key).await?.get("text").map(|value| value.to_json()), Some(json!(MARKER)));
+    ensure_eq!(context.get(&key).await?.get("text").map(ValueRef::to_json), Some(json!(MARKER)));
     let receipt = context.write(&key, 3, "more", &schema, &[("text", json!("other"))]).await?;
     ensure_eq!(receipt.version, 4);
     let since = context.store.get(GetSession::new(key.clone()).events(EventRange::AfterVersion(1))).await?;
@@ -224,7 +225,7 @@ async fn a_dry_run_erases_nothing(context: CaseContext) -> StoreCaseResult {
     ] {
         let request = context.erasing("one", target)?.dry_run();
         let listed = context.store.erase(request).await?;
-        ensure_eq!(listed.sessions, [key.clone()]);
+        ensure_eq!(listed.sessions.as_slice(), std::slice::from_ref(&key));
         ensure!(listed.events > 0, "no event is listed");
         ensure_eq!(listed.user_keys, keys);
     }
@@ -329,7 +330,7 @@ async fn an_erased_history_can_be_rewound_forked_and_pruned(context: CaseContext
         before.push(context.store.get(request.clone()).await?.to_json());
     }
     context.rewind(&key, "back", 1).await?;
-    ensure_eq!(context.get(&key).await?.get("text").map(|value| value.to_json()), None);
+    ensure_eq!(context.get(&key).await?.get("text").map(ValueRef::to_json), None);
     for (request, before) in states.iter().zip(&before) {
         ensure_eq!(&context.store.get(request.clone()).await?.to_json(), before);
     }
@@ -420,7 +421,7 @@ async fn an_erased_user_leaves_nothing(context: CaseContext) -> StoreCaseResult 
     let listed = context.store.list(ListSessions::new(context.app.as_str(), "alice")?).await?;
     ensure_eq!(listed.sessions.len(), 0);
     ensure_eq!(context.store.read_scope(scope).await?.len(), 0);
-    ensure_eq!(context.get(&bob).await?.get("user:text").map(|value| value.to_json()), Some(json!("Bob")));
+    ensure_eq!(context.get(&bob).await?.get("user:text").map(ValueRef::to_json), Some(json!("Bob")));
     let records = context.store.erasures(ListErasures::new(app)).await?;
     ensure_eq!(records.len(), 1);
     ensure_eq!((records[0].kind, records[0].sessions, records[0].events), (EraseKind::User, 2, 6));

@@ -1,0 +1,94 @@
+//! `stepfold erase`: removes content for good.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject};
+use stepfold::session_scopes::{Author, ErasureId, SessionId, SessionStore as _, UserId, VacuumStore};
+
+use crate::args::{EraseArgs, SessionArgs};
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
+use crate::show::{self, counted};
+
+pub(super) async fn erase(
+    target: &SessionArgs,
+    erased: &EraseArgs,
+    json: bool,
+) -> anyhow::Result<CommandEnding> {
+    let subject = subject(target, erased)?;
+    let context = CommandContext::for_write(target)?;
+    let request = EraseRequest::new(subject, Author::new(erased.by.as_str())?, erased.reason.as_str());
+    let request = match &erased.id {
+        Some(id) => request.with_id(ErasureId::new(id.as_str())?),
+        None => request,
+    };
+    let request = if erased.dry_run { request.dry_run() } else { request };
+    let report = context.runner.erase(request).await?;
+    let is_vacuumed = !erased.dry_run && !erased.no_vacuum;
+    if is_vacuumed {
+        context.runner.store().vacuum(VacuumStore::new()).await?;
+    }
+    match json {
+        true => show::line(json_of(&report, erased.dry_run, is_vacuumed).to_string()),
+        false => lines(&report, erased.dry_run, is_vacuumed),
+    }
+    Ok(CommandEnding::Done)
+}
+
+/// The subject of the erasure, by the options.
+fn subject(target: &SessionArgs, erased: &EraseArgs) -> anyhow::Result<ErasureSubject> {
+    let user = UserId::new(target.user.as_str())?;
+    let Some(session) = &target.session else {
+        if erased.everything {
+            return Ok(ErasureSubject::User(user));
+        }
+        let why = "say what is to be erased: --session ID, or --everything for the user of --user";
+        return Err(UsageError(why.to_owned()).into());
+    };
+    let session = SessionId::new(session.as_str())?;
+    Ok(match &erased.call {
+        Some(call) => ErasureSubject::Call { user, session, call: call.clone() },
+        None if erased.event.is_empty() => ErasureSubject::Session { user, session },
+        None => {
+            let versions: BTreeSet<u64> = erased.event.iter().copied().collect();
+            ErasureSubject::Events { user, session, versions }
+        }
+    })
+}
+
+fn json_of(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) -> serde_json::Value {
+    let sessions: Vec<&str> = report.sessions.iter().map(|key| key.id.as_str()).collect();
+    let versions = report.versions.iter();
+    let versions: Vec<_> =
+        versions.map(|(key, version)| json!({"session": key.id.as_str(), "version": version})).collect();
+    json!({
+        "dry_run": dry_run,
+        "events": report.events,
+        "sessions": sessions,
+        "spend": report.spend,
+        "user_keys": report.user_keys,
+        "vacuumed": is_vacuumed,
+        "versions": versions,
+    })
+}
+
+fn lines(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) {
+    for key in report.sessions.iter().filter(|_| report.versions.is_empty()) {
+        show::line(format!("session {}", key.id));
+    }
+    for (key, version) in &report.versions {
+        show::line(format!("session {}, version {version}", key.id));
+    }
+    for key in &report.user_keys {
+        show::line(format!("key {key}"));
+    }
+    let verb = if dry_run { "would be erased; nothing was changed" } else { "erased" };
+    let vacuum = if is_vacuumed { ", and the store is vacuumed" } else { "" };
+    let (sessions, events) =
+        (counted(report.sessions.len() as u64, "session"), counted(report.events, "event"));
+    show::note(format!(
+        "{sessions}, {events}, {}: {verb}{vacuum}",
+        counted(report.user_keys.len() as u64, "value")
+    ));
+}

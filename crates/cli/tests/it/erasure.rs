@@ -1,0 +1,72 @@
+//! `stepfold erase`: what it lists, what it erases, and what `verify` tells afterwards.
+
+use expect_test::expect;
+use serde_json::Value;
+
+use crate::room::Room;
+
+/// The object that a command prints, with all its digests.
+fn json(room: &Room, line: &str) -> Value {
+    let output = room.command(&format!("{line} --store s.db --json")).output().unwrap();
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{line}: {error}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// A store with a session of two turns, and another one.
+fn room() -> Room {
+    let room = Room::new("", "assistant: noted\nassistant: hello\n");
+    room.say("run a.toml -s s1 --store s.db 555-0199", "");
+    room.say("run a.toml -s s1 --store s.db hi", "");
+    room.say("run a.toml -s s2 --store s.db hi", "");
+    room
+}
+
+/// The bytes of the store's file.
+fn is_in_file(room: &Room, text: &str) -> bool {
+    let bytes = std::fs::read(room.path("s.db")).unwrap();
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+#[test]
+fn an_event_is_erased_and_the_rest_is_verified() {
+    let room = room();
+    let head = json(&room, "verify a.toml -s s1")["head"].as_str().unwrap().to_owned();
+    let dry = json(&room, "erase a.toml -s s1 --event 1 --reason mail --dry-run");
+    assert_eq!((&dry["events"], &dry["vacuumed"]), (&1.into(), &false.into()));
+    assert!(is_in_file(&room, "555-0199"));
+    let erased = json(&room, "erase a.toml -s s1 --event 1 --reason mail");
+    expect![[r#"{"dry_run":false,"events":1,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
+        .assert_eq(&erased.to_string());
+    assert!(!is_in_file(&room, "555-0199"));
+    let verified = json(&room, &format!("verify a.toml -s s1 --head {head}"));
+    assert_eq!((&verified["erased"], &verified["whole"]), (&1.into(), &true.into()));
+    assert_eq!(verified["expected"]["contained"], true);
+    let log = room.say("inspect a.toml -s s1 --store s.db", "");
+    assert!(log.contains("[erased]") && !log.contains("555-0199"), "{log}");
+}
+
+#[test]
+fn a_session_or_a_user_is_erased_as_a_whole() {
+    let room = room();
+    let erased = json(&room, "erase a.toml -s s1 --reason mail");
+    assert_eq!((&erased["events"], &erased["sessions"][0]), (&4.into(), &"s1".into()));
+    assert!(!is_in_file(&room, "555-0199"));
+    let erased = json(&room, "erase a.toml --everything --reason mail");
+    assert_eq!(erased["sessions"], serde_json::json!(["s2"]));
+    assert_eq!(json(&room, "verify a.toml")["sessions"], 0);
+}
+
+#[test]
+fn nothing_is_erased_without_a_subject_and_a_reason() {
+    let room = room();
+    for (arguments, fault) in [
+        ("erase a.toml --reason mail", "say what is to be erased"),
+        ("erase a.toml -s s1", "--reason"),
+        ("erase a.toml -s s1 --everything --reason mail", "--everything"),
+        ("erase a.toml --event 1 --reason mail", "--session"),
+    ] {
+        let said = room.say(&format!("{arguments} --store s.db"), "");
+        assert!(said.contains(fault), "{arguments}: {said}");
+    }
+    assert!(is_in_file(&room, "555-0199"));
+}
