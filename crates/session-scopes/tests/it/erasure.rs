@@ -43,7 +43,7 @@ struct Garden {
 
 const USERS: u64 = 24;
 
-fn names<'a>(markers: Vec<&'a (String, Subject)>) -> BTreeSet<&'a str> {
+fn names(markers: Vec<&(String, Subject)>) -> BTreeSet<&str> {
     markers.into_iter().map(|(marker, _)| marker.as_str()).collect()
 }
 
@@ -156,19 +156,19 @@ impl Garden {
         let in_other = event("o1").with_message(Message::user(self.mark(&other)));
         vec![
             Step::Create(main.clone(), self.mark(&session)),
-            Step::Append(main.clone(), first),
-            Step::Append(main.clone(), erasable),
-            Step::Append(main.clone(), replaced),
-            Step::Append(main.clone(), hidden),
+            Step::Append(main.clone(), first.into()),
+            Step::Append(main.clone(), erasable.into()),
+            Step::Append(main.clone(), replaced.into()),
+            Step::Append(main.clone(), hidden.into()),
             Step::Fork(main.clone(), fork_key.clone()),
-            Step::Append(fork_key, own),
+            Step::Append(fork_key, own.into()),
             Step::Rewind(main.clone(), 3),
             Step::Label(main.clone(), self.mark(&session)),
             Step::Enqueue(main.clone(), self.mark(&session), self.mark(&session), false),
             Step::Enqueue(main.clone(), self.mark(&session), "taken".to_owned(), true),
             Step::Scope(user.to_owned(), self.mark(&whole), self.mark(&whole)),
             Step::Create(other_key.clone(), self.mark(&other)),
-            Step::Append(other_key, in_other),
+            Step::Append(other_key, in_other.into()),
             Step::Spend(main.clone(), user.trim_start_matches("user").to_owned()),
         ]
     }
@@ -177,7 +177,7 @@ impl Garden {
 /// An operation that leaves content.
 enum Step {
     Create(SessionKey, String),
-    Append(SessionKey, stepfold_session_scopes::Event),
+    Append(SessionKey, Box<stepfold_session_scopes::Event>),
     Fork(SessionKey, SessionKey),
     Rewind(SessionKey, u64),
     Label(SessionKey, String),
@@ -210,7 +210,7 @@ async fn make(store: &impl SessionStore, step: Step) -> Result<(), SessionError>
             store.create(request.values(json!({"first": marker, "list": [marker]}))?).await.map(drop)
         }
         Step::Append(key, event) => {
-            store.append(AppendEvent::new(key, Expected::Any, event, &schema())).await.map(drop)
+            store.append(AppendEvent::new(key, Expected::Any, *event, &schema())).await.map(drop)
         }
         Step::Fork(from, key) => store.fork(ForkSession::new(from, at(2)).with_id(key.id)).await.map(drop),
         Step::Rewind(key, to) => {
