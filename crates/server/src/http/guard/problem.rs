@@ -341,6 +341,7 @@ impl From<&SessionError> for Problem {
             }
             (SessionError::NotFound { key }, _) => Problem::unknown_session(key.id.as_str()),
             (_, ErrorKind::AlreadyExists) => Problem::new(S::CONFLICT, "exists", "Already exists", detail),
+            (SessionError::Erased { .. }, _) => Problem::new(S::GONE, "erased", "Content erased", detail),
             (_, ErrorKind::Invalid) => Problem::new(S::BAD_REQUEST, "invalid", "Invalid request", detail),
             (_, ErrorKind::Full) => {
                 Problem::new(S::TOO_MANY_REQUESTS, "inbox_full", "Inbox full", detail).after(5)
@@ -415,6 +416,8 @@ impl From<RunnerError> for Problem {
                 _ => of_kind(S::UNPROCESSABLE_ENTITY, "decision", "Invalid decision"),
             },
             RunnerErrorKind::Withdrawn => of_kind(S::GONE, "withdrawn", "Message removed"),
+            RunnerErrorKind::Erased { .. } => of_kind(S::GONE, "erased", "Content erased"),
+            RunnerErrorKind::UnknownCall { .. } => of_kind(S::NOT_FOUND, "unknown_call", "Unknown call"),
             RunnerErrorKind::NothingToResume => {
                 of_kind(S::CONFLICT, "nothing_to_resume", "Nothing to resume")
             }
