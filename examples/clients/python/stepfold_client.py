@@ -173,6 +173,44 @@ class EndRow(TypedDict):
     exit: Any
 
 
+class ErasedVersion(TypedDict):
+    """An event that was erased, or would be."""
+
+    session: str
+    version: int
+
+
+class ErasurePage(TypedDict):
+    """Records of erasures, oldest first."""
+
+    erasures: list[ErasureRecordRow]
+    next: NotRequired[int | None]
+
+
+class ErasureRecordRow(TypedDict):
+    """The record of an erasure: it has neither content nor the id of a user."""
+
+    at: str
+    by: str
+    events: int
+    id: str
+    kind: str
+    reason: str
+    sessions: int
+
+
+class ErasureRow(TypedDict):
+    """The result of an erasure."""
+
+    dry_run: bool
+    events: int
+    sessions: list[str]
+    spend: int
+    user_keys: list[str]
+    vacuumed: bool
+    versions: list[ErasedVersion]
+
+
 class EventRow(TypedDict):
     """A commit of a session."""
 
@@ -395,6 +433,20 @@ class NewDecisions(TypedDict):
 
     decisions: dict[str, DecisionRow]
     with_changed_agent: NotRequired[bool]
+
+
+class NewErasure(TypedDict):
+    """The content to be erased, and the reason."""
+
+    call: NotRequired[str | None]
+    dry_run: NotRequired[bool]
+    everything: NotRequired[bool]
+    id: NotRequired[str | None]
+    reason: str
+    session: NotRequired[str | None]
+    user: str
+    vacuum: NotRequired[bool]
+    versions: NotRequired[list[int]]
 
 
 class NewFile(TypedDict):
@@ -861,6 +913,14 @@ class Client:
     def read_app(self, app: str) -> AppDetail:
         """Reads an app."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}", {})
+
+    def list_erasures(self, app: str, *, after: int | None = None) -> ErasurePage:
+        """Lists the records of erasures, oldest first: when, by whom and why, never of what."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/erasures", {"after": after})
+
+    def erase(self, app: str, body: NewErasure) -> ErasureRow:
+        """Erases content for good: events, a call, a session with its forks, or a user."""
+        return self._ask("POST", f"/api/v1/apps/{_part(app)}/erasures", {}, body)
 
     def read_graph(self, app: str) -> Any:
         """Reads the nodes and edges of an app that is a graph."""

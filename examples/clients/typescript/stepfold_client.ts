@@ -217,6 +217,53 @@ export interface EndRow {
   exit: any;
 }
 
+/** An event that was erased, or would be. */
+export interface ErasedVersion {
+  session: string;
+  version: number;
+}
+
+/** Records of erasures, oldest first. */
+export interface ErasurePage {
+  erasures: ErasureRecordRow[];
+  /** Where the next page begins; none at the end. */
+  next?: number | null;
+}
+
+/** The record of an erasure: it has neither content nor the id of a user. */
+export interface ErasureRecordRow {
+  /** The time (RFC 3339). */
+  at: string;
+  /** The administrator who erased. */
+  by: string;
+  /** The number of erased events. */
+  events: number;
+  id: string;
+  /** `events`, `session` or `user`. */
+  kind: string;
+  reason: string;
+  /** The number of sessions that were erased, or of which events were. */
+  sessions: number;
+}
+
+/** The result of an erasure. */
+export interface ErasureRow {
+  /** Whether nothing was erased. */
+  dry_run: boolean;
+  /** The number of erased events. */
+  events: number;
+  /** The sessions that are erased, or of which events are. */
+  sessions: string[];
+  /** The records of spend that no longer name the user. */
+  spend: number;
+  /** The erased keys of `user:`. */
+  user_keys: string[];
+  /** Whether deleted bytes were removed from the files of the store. */
+  vacuumed: boolean;
+  /** The erased events, unless whole sessions are erased. */
+  versions: ErasedVersion[];
+}
+
 /** A commit of a session. */
 export interface EventRow {
   /** The calls about which a decision is requested. */
@@ -530,6 +577,28 @@ export interface NewDecisions {
   decisions: Record<string, DecisionRow>;
   /** Continues the run even if the agent has changed since it began. */
   with_changed_agent?: boolean;
+}
+
+/** The content to be erased, and the reason. */
+export interface NewErasure {
+  /** A call of the session, with its arguments and its result. */
+  call?: string | null;
+  /** Lists what would be erased, and erases nothing. */
+  dry_run?: boolean;
+  /** Confirms that everything of the user is erased. */
+  everything?: boolean;
+  /** The id of the erasure: a repeated request with the same id is recorded once. */
+  id?: string | null;
+  /** The reason, which is recorded. It must not contain what is erased. */
+  reason: string;
+  /** The session; without it, everything of the user is erased, and `everything` must be true. */
+  session?: string | null;
+  /** The user whose content it is. */
+  user: string;
+  /** Also removes deleted bytes from the files of the store, which takes time, and makes writers wait. */
+  vacuum?: boolean;
+  /** The versions of events of the session; without them and `call`, the whole session is erased. */
+  versions?: number[];
 }
 
 /** An image or a file of a message. */
@@ -1118,6 +1187,16 @@ export class Client {
   /** Reads an app. */
   readApp(app: string): Promise<AppDetail> {
     return this.ask("GET", `/api/v1/apps/${part(app)}`);
+  }
+
+  /** Lists the records of erasures, oldest first: when, by whom and why, never of what. */
+  listErasures(app: string, query: { after?: number } = {}): Promise<ErasurePage> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/erasures`, { query });
+  }
+
+  /** Erases content for good: events, a call, a session with its forks, or a user. */
+  erase(app: string, body: NewErasure): Promise<ErasureRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/erasures`, { body });
   }
 
   /** Reads the nodes and edges of an app that is a graph. */

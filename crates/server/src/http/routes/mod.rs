@@ -2,6 +2,7 @@
 
 mod apps;
 mod branches;
+mod erasures;
 mod history;
 mod login;
 mod model;
@@ -55,6 +56,8 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps/{app}/sessions/{session}/usage", Read, "read_usage", model::usage, "Reads the tokens of a session and their cost.";
         GET "/apps/{app}/sessions/{session}/cache", Read, "read_prompt_cache", model::cache, "Lists the requests to the model: the prefix that each shares with the one before, and what broke it.";
         GET "/apps/{app}/sessions/{session}/export", Read, "export", transfer::export, "Exports a session: whole as JSON, or as a scripted test.";
+        POST "/apps/{app}/erasures", Administer, "erase", erasures::erase, "Erases content for good: events, a call, a session with its forks, or a user.";
+        GET "/apps/{app}/erasures", Administer, "list_erasures", erasures::list, "Lists the records of erasures, oldest first: when, by whom and why, never of what.";
         POST "/apps/{app}/import", Act, "import", transfer::import, "Creates a session from an export.";
         GET "/apps/{app}/sessions/{session}/labels", Read, "list_labels", branches::labels, "Lists the labels of versions.";
         PUT "/apps/{app}/sessions/{session}/labels/{label}", Act, "set_label", branches::set_label, "Labels a version.";

@@ -10,6 +10,7 @@ mod branches;
 mod client_code;
 mod clients;
 pub(crate) mod contract;
+mod erasures;
 mod files;
 mod hostile_imports;
 mod invalid;

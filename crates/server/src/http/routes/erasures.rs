@@ -1,0 +1,195 @@
+//! Erasure of content, by administrators: of events, a call, a session with its forks, or a user.
+
+use std::collections::BTreeSet;
+
+use axum::Json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use stepfold_runner::{EraseRequest, ErasureSubject};
+use stepfold_session_scopes::{
+    Author, ErasureId, ErasureRecord, ListErasures, SessionId, SessionStore as _, UserId, VacuumStore,
+};
+
+use crate::http::guard::problem::Problem;
+use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
+
+/// The content to be erased, and the reason.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewErasure {
+    /// The user whose content it is.
+    user: String,
+    /// The session; without it, everything of the user is erased, and `everything` must be true.
+    #[serde(default)]
+    session: Option<String>,
+    /// The versions of events of the session; without them and `call`, the whole session is erased.
+    #[serde(default)]
+    versions: BTreeSet<u64>,
+    /// A call of the session, with its arguments and its result.
+    #[serde(default)]
+    call: Option<String>,
+    /// Confirms that everything of the user is erased.
+    #[serde(default)]
+    everything: bool,
+    /// The reason, which is recorded. It must not contain what is erased.
+    reason: String,
+    /// The id of the erasure: a repeated request with the same id is recorded once.
+    #[serde(default)]
+    id: Option<String>,
+    /// Lists what would be erased, and erases nothing.
+    #[serde(default)]
+    dry_run: bool,
+    /// Also removes deleted bytes from the files of the store, which takes time, and makes writers wait.
+    #[serde(default)]
+    vacuum: bool,
+}
+
+impl NewErasure {
+    fn subject(&self) -> Result<ErasureSubject, Problem> {
+        let user = UserId::new(self.user.as_str())?;
+        let is_of_event = !self.versions.is_empty() || self.call.is_some();
+        let Some(session) = &self.session else {
+            return match (self.everything, is_of_event) {
+                (true, false) => Ok(ErasureSubject::User(user)),
+                (true, true) => Err(Problem::invalid("erasure", "`versions` and `call` need a `session`")),
+                (false, _) => Err(Problem::invalid("erasure", "name a `session`, or set `everything`")),
+            };
+        };
+        if self.everything {
+            return Err(Problem::invalid("erasure", "`session` and `everything` exclude each other"));
+        }
+        let session = SessionId::new(session.as_str())?;
+        match (&self.call, self.versions.is_empty()) {
+            (Some(_), false) => Err(Problem::invalid("erasure", "`versions` and `call` exclude each other")),
+            (Some(call), true) => Ok(ErasureSubject::Call { user, session, call: call.clone() }),
+            (None, false) => Ok(ErasureSubject::Events { user, session, versions: self.versions.clone() }),
+            (None, true) => Ok(ErasureSubject::Session { user, session }),
+        }
+    }
+}
+
+/// An event that was erased, or would be.
+#[derive(Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ErasedVersion {
+    session: String,
+    version: u64,
+}
+
+/// The result of an erasure.
+#[derive(Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ErasureRow {
+    /// Whether nothing was erased.
+    dry_run: bool,
+    /// The sessions that are erased, or of which events are.
+    sessions: Vec<String>,
+    /// The erased events, unless whole sessions are erased.
+    versions: Vec<ErasedVersion>,
+    /// The number of erased events.
+    events: u64,
+    /// The erased keys of `user:`.
+    user_keys: Vec<String>,
+    /// The records of spend that no longer name the user.
+    spend: u64,
+    /// Whether deleted bytes were removed from the files of the store.
+    vacuumed: bool,
+}
+
+pub(super) async fn erase(
+    request: ApiRequest<AppTarget, (), JsonBody<NewErasure>>,
+) -> Result<Json<ErasureRow>, Problem> {
+    let (app, JsonBody(new)) = (request.target.0, request.body);
+    let by = Author::new(request.principal.user().as_str())?;
+    let erasure = EraseRequest::new(new.subject()?, by, new.reason.as_str());
+    let erasure = match &new.id {
+        Some(id) => erasure.with_id(ErasureId::new(id.as_str())?),
+        None => erasure,
+    };
+    let erasure = if new.dry_run { erasure.dry_run() } else { erasure };
+    let report = app.runner().erase(erasure).await?;
+    let vacuumed = new.vacuum && !new.dry_run;
+    if vacuumed {
+        app.runner().store().vacuum(VacuumStore::new()).await?;
+    }
+    let version = |(key, version): &(stepfold_session_scopes::SessionKey, u64)| ErasedVersion {
+        session: key.id.to_string(),
+        version: *version,
+    };
+    Ok(Json(ErasureRow {
+        dry_run: new.dry_run,
+        sessions: report.sessions.iter().map(|key| key.id.to_string()).collect(),
+        versions: report.versions.iter().map(version).collect(),
+        events: report.events,
+        user_keys: report.user_keys,
+        spend: report.spend,
+        vacuumed,
+    }))
+}
+
+/// The place of a page of records.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ErasuresQuery {
+    /// The number of records before the page.
+    #[serde(default)]
+    after: usize,
+}
+
+/// The most records of a page.
+const PAGE: usize = 100;
+
+/// The record of an erasure: it has neither content nor the id of a user.
+#[derive(Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ErasureRecordRow {
+    id: String,
+    /// `events`, `session` or `user`.
+    kind: String,
+    /// The time (RFC 3339).
+    at: String,
+    /// The administrator who erased.
+    by: String,
+    reason: String,
+    /// The number of sessions that were erased, or of which events were.
+    sessions: u64,
+    /// The number of erased events.
+    events: u64,
+}
+
+impl ErasureRecordRow {
+    fn of(record: &ErasureRecord) -> Self {
+        ErasureRecordRow {
+            id: record.id.to_string(),
+            kind: record.kind.to_string(),
+            at: record.at.to_string(),
+            by: record.by.to_string(),
+            reason: record.reason.clone(),
+            sessions: record.sessions,
+            events: record.events,
+        }
+    }
+}
+
+/// Records of erasures, oldest first.
+#[derive(Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ErasurePage {
+    erasures: Vec<ErasureRecordRow>,
+    /// Where the next page begins; none at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<usize>,
+}
+
+pub(super) async fn list(
+    request: ApiRequest<AppTarget, ErasuresQuery>,
+) -> Result<Json<ErasurePage>, Problem> {
+    let runner = request.target.0.runner();
+    let after = request.query.after;
+    // NOTE: erasures are rare, so a page is counted from the first record.
+    let wanted = ListErasures::new(runner.key("-", "-")?.app).limit(after.saturating_add(PAGE + 1));
+    let listed = runner.store().erasures(wanted).await?;
+    let next = (listed.len() > after + PAGE).then_some(after + PAGE);
+    let erasures = listed.iter().skip(after).take(PAGE).map(ErasureRecordRow::of).collect();
+    Ok(Json(ErasurePage { erasures, next }))
+}
