@@ -15,6 +15,7 @@
 
 mod approval_law;
 mod approved_inputs;
+mod budget_crashes;
 mod budgets;
 mod busy;
 mod changes;

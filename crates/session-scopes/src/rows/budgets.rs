@@ -3,6 +3,7 @@
 //!
 //! In a statement, parameters appear in the order of their numbers: SQLite numbers `$1` by its first appearance.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -50,6 +51,8 @@ statements! {
     MOVE = "UPDATE stepfold_budgets SET reserved = reserved - $1, settled = settled + $2 WHERE budget = $3 \
         RETURNING settled, reserved";
     OPEN = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 ORDER BY id";
+    OPEN_BEFORE = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 \
+        AND (token IS NULL OR token <> $4) ORDER BY id";
     LIST = "SELECT id, app, owner, session, model, at, state, input_tokens, output_tokens, nanodollars \
         FROM stepfold_spend WHERE app = $1 AND at >= $2 AND at < $3 AND (at > $4 OR at = $4 AND id > $5) \
         AND (CAST($6 AS TEXT) IS NULL OR owner = $6) ORDER BY at, id LIMIT $7";
@@ -95,6 +98,9 @@ pub(crate) async fn reserve(
     rows: &mut impl RunBudgetSql,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
+    if let Some(token) = request.token.filter(|_| request.settles_earlier_claims) {
+        settle_of_earlier_claims(rows, &request.key, token).await?;
+    }
     let amounts: Vec<(&str, u64)> =
         request.amounts.iter().map(|part| (part.budget.as_str(), part.amount)).collect();
     let amounts = serde_json::to_string(&amounts).map_err(stored)?;
@@ -165,6 +171,22 @@ pub(crate) async fn settle(
     rows: &mut impl RunBudgetSql,
     request: &SettleSpend,
 ) -> Result<bool, SessionError> {
+    let mut moved = MovedAmounts::new();
+    let was_open = end(rows, request, &mut moved).await?;
+    move_all(rows, moved).await?;
+    Ok(was_open)
+}
+
+/// The amounts that leave the reserved sum of each budget, and enter its settled one: in the order of budgets, so that
+/// transactions cannot wait for each other in a circle.
+type MovedAmounts = BTreeMap<String, (u64, u64)>;
+
+/// Ends a reservation in the list of spend, and adds its amounts to those that are moved.
+async fn end(
+    rows: &mut impl RunBudgetSql,
+    request: &SettleSpend,
+    moved: &mut MovedAmounts,
+) -> Result<bool, SessionError> {
     let id = request.id.as_str();
     let ended = match &request.end {
         ReservationEnd::Actual { model, actual, .. } => {
@@ -178,15 +200,22 @@ pub(crate) async fn settle(
     };
     let Some(row) = ended.first() else { return Ok(false) };
     let reserved: Vec<(String, u64)> = serde_json::from_str(row.text(0)?).map_err(stored)?;
-    for (budget, amount) in &reserved {
-        let settled = settled_amount(&request.end, budget, *amount);
-        let values =
-            [SqlValue::Int(to_db(*amount)), SqlValue::Int(to_db(settled)), SqlValue::Text(budget.as_str())];
+    for (budget, amount) in reserved {
+        let settled = settled_amount(&request.end, &budget, amount);
+        let sums = moved.entry(budget).or_default();
+        *sums = (sums.0.saturating_add(amount), sums.1.saturating_add(settled));
+    }
+    Ok(true)
+}
+
+async fn move_all(rows: &mut impl RunBudgetSql, moved: MovedAmounts) -> Result<(), SessionError> {
+    for (budget, (reserved, settled)) in moved {
+        let values = [SqlValue::Int(to_db(reserved)), SqlValue::Int(to_db(settled)), SqlValue::Text(&budget)];
         if rows.rows(MOVE, &values).await?.is_empty() {
             return Err(SessionError::damaged(format!("budget {budget}"), "its row is missing"));
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 type ActualColumns<'a> = (Option<&'a str>, Option<(i64, i64)>, Option<i64>);
@@ -225,13 +254,36 @@ pub(crate) async fn settle_open(
     rows: &mut impl RunBudgetSql,
     request: &SettleOpen,
 ) -> Result<u64, SessionError> {
-    let SessionKey { app, user, id } = &request.key;
-    let session = [SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str()), SqlValue::Text(id.as_str())];
-    let mut settled = 0;
-    for row in rows.rows(OPEN, &session).await? {
-        let end = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);
-        settled += u64::from(settle(rows, &end).await?);
+    let open = rows.rows(OPEN, &session_values(&request.key)).await?;
+    settle_all_at_estimates(rows, &open).await
+}
+
+/// Settles what workers with earlier claims of the session have left.
+async fn settle_of_earlier_claims(
+    rows: &mut impl RunBudgetSql,
+    key: &SessionKey,
+    token: u64,
+) -> Result<u64, SessionError> {
+    let [app, user, id] = session_values(key);
+    let open = rows.rows(OPEN_BEFORE, &[app, user, id, SqlValue::Int(to_db(token))]).await?;
+    settle_all_at_estimates(rows, &open).await
+}
+
+fn session_values(key: &SessionKey) -> [SqlValue<'_>; 3] {
+    let SessionKey { app, user, id } = key;
+    [SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str()), SqlValue::Text(id.as_str())]
+}
+
+async fn settle_all_at_estimates(
+    rows: &mut impl RunBudgetSql,
+    open: &[SqlRow],
+) -> Result<u64, SessionError> {
+    let (mut settled, mut moved) = (0, MovedAmounts::new());
+    for row in open {
+        let at_estimate = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);
+        settled += u64::from(end(rows, &at_estimate, &mut moved).await?);
     }
+    move_all(rows, moved).await?;
     Ok(settled)
 }
 

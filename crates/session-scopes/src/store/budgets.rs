@@ -10,7 +10,8 @@
 //! | [`reserve`](crate::SessionStore::reserve) | reserved, or `BudgetExhausted` | reserved | settled |
 //! | [`settle`](crate::SessionStore::settle), or an append [with it](crate::AppendEvent::settling) | none | settled | settled |
 //! | settle with [`ReservationEnd::Release`] | none | none | settled |
-//! | [`settle_open`](crate::SessionStore::settle_open) | none | settled, at its estimate | settled |
+//! | [`settle_open`](crate::SessionStore::settle_open), a rewind or a deletion of its session | none | settled, at its estimate | settled |
+//! | a reservation [under a later claim](ReserveSpend::settling_earlier_claims) of its session | none | settled, at its estimate | settled |
 
 use std::sync::Arc;
 
@@ -78,6 +79,8 @@ pub struct ReserveSpend {
     pub amounts: Vec<BudgetAmount>,
     /// The estimate of the request.
     pub estimate: SpendAmounts,
+    /// Whether it settles what workers with earlier claims of the session have left open, at their estimates.
+    pub settles_earlier_claims: bool,
 }
 
 impl ReserveSpend {
@@ -91,13 +94,22 @@ impl ReserveSpend {
     ) -> Self {
         // NOTE: PostgreSQL cannot store this character, and no name of a model has it.
         let model = model.replace('\0', "").into();
-        ReserveSpend { id, key, token: None, expires: at, at, model, amounts: Vec::new(), estimate }
+        let (token, amounts, settles_earlier_claims) = (None, Vec::new(), false);
+        ReserveSpend { id, key, token, expires: at, at, model, amounts, estimate, settles_earlier_claims }
     }
 
     /// Sets the claim under which the run works, and the time at which it expires unless it is renewed.
     #[must_use]
     pub const fn under_claim(mut self, token: Option<u64>, expires: Timestamp) -> Self {
         (self.token, self.expires) = (token, expires);
+        self
+    }
+
+    /// Settles what workers with earlier claims of the session have left open, at their estimates: for the first request of
+    /// a run. It has no effect without a claim, or if the reservation is refused.
+    #[must_use]
+    pub const fn settling_earlier_claims(mut self) -> Self {
+        self.settles_earlier_claims = true;
         self
     }
 

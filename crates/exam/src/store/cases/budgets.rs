@@ -11,7 +11,7 @@ use stepfold_session_scopes::{
     AppId, BudgetAmount, BudgetBalance, BudgetId, ReservationId, SessionError, SessionKey, UserId,
 };
 use stepfold_session_scopes::{
-    AppendEvent, ForkSession, ListSpend, ReadBudgets, ReservationEnd, ReserveSpend, RewindSession,
+    AppendEvent, DeleteSession, ForkSession, ListSpend, ReadBudgets, ReservationEnd, ReserveSpend, RewindSession,
     SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
 };
 use stepfold_session_scopes::{Author, EventId, Expected, InvocationId};
@@ -25,6 +25,9 @@ cases! {
     a_reply_and_its_settlement_are_one_commit,
     an_append_that_fails_settles_nothing,
     open_reservations_of_a_session_count_as_their_estimates,
+    a_deleted_session_leaves_no_open_reservation,
+    a_rewound_session_leaves_no_open_reservation,
+    the_first_reservation_under_a_claim_settles_those_of_earlier_claims,
     sixty_four_reservations_at_once_never_exceed_the_limit,
     a_fork_inherits_no_spend_and_a_rewind_refunds_none,
     spend_is_listed_in_pages,
@@ -198,6 +201,56 @@ async fn open_reservations_of_a_session_count_as_their_estimates(context: CaseCo
     let states: Vec<SpendState> = listed.iter().map(|record| record.state).collect();
     ensure_eq!(states, [SpendState::Settled, SpendState::Unsettled, SpendState::Reserved]);
     ensure_eq!(listed[1].amounts, SpendAmounts::new(70, 30, Some(5_000)));
+    Ok(())
+}
+
+async fn a_deleted_session_leaves_no_open_reservation(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
+    let other = context.create(&schema, "s2", json!({})).await?.key;
+    context.reserve(&key, "r1", &[("day", 10, 100), ("ever", 10, 100)]).await?;
+    context.reserve(&other, "r2", &[("day", 20, 100)]).await?;
+    context.store.delete(DeleteSession::new(key)).await?;
+    // The outcome of its request is unknown, so that its estimate counts.
+    ensure_eq!(context.sums("day").await?, (10, 20));
+    ensure_eq!(context.sums("ever").await?, (10, 0));
+    let listed = context.store.spend(ListSpend::new(other.app)).await?;
+    let states: Vec<SpendState> = listed.iter().map(|record| record.state).collect();
+    ensure_eq!(states, [SpendState::Unsettled, SpendState::Reserved]);
+    Ok(())
+}
+
+async fn a_rewound_session_leaves_no_open_reservation(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
+    context.store.append(AppendEvent::new(key.clone(), 0, event("e1")?, &schema)).await?;
+    context.reserve(&key, "r1", &[("day", 10, 100)]).await?;
+    let (id, invocation) = (EventId::new("e2")?, InvocationId::new("rewind")?);
+    let rewind = RewindSession::new(key, Expected::Any, 0, id, invocation, Author::new("user")?, at(3));
+    context.store.rewind(rewind).await?;
+    ensure_eq!(context.sums("day").await?, (10, 0));
+    Ok(())
+}
+
+async fn the_first_reservation_under_a_claim_settles_those_of_earlier_claims(
+    context: CaseContext,
+) -> StoreCaseResult {
+    let (key, other) = (context.key("s1")?, context.key("s2")?);
+    let under = |request: ReserveSpend, token: Option<u64>| request.under_claim(token, at(60));
+    for (key, id, token) in [(&key, "r1", None), (&key, "r2", Some(3)), (&other, "r3", Some(3))] {
+        context.store.reserve(under(context.reserving(key, id, &[("day", 10, 100)])?, token)).await?;
+    }
+    let first = under(context.reserving(&key, "r4", &[("day", 20, 100)])?, Some(4));
+    let first = first.settling_earlier_claims();
+    context.store.reserve(first.clone()).await?;
+    ensure_eq!(context.sums("day").await?, (20, 30));
+    // Those of its own claim remain; without a claim, all do.
+    let second = under(context.reserving(&key, "r5", &[("day", 5, 100)])?, Some(4));
+    context.store.reserve(second.settling_earlier_claims()).await?;
+    let unclaimed = context.reserving(&key, "r6", &[("day", 5, 100)])?;
+    context.store.reserve(unclaimed.settling_earlier_claims()).await?;
+    context.store.reserve(first).await?;
+    ensure_eq!(context.sums("day").await?, (25, 35));
     Ok(())
 }
 
