@@ -171,6 +171,25 @@ impl ExhaustedBudget {
     }
 }
 
+impl ExhaustedBudget {
+    /// Whether only the reservations of other requests stand in the way, which end within minutes: the request fits into
+    /// what is not spent.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::{BudgetUnit, ExhaustedBudget};
+    ///
+    /// let mut budget = ExhaustedBudget::new("daily", "app shop", BudgetUnit::Requests, 10);
+    /// (budget.spent, budget.reserved, budget.requested) = (8, 2, 1);
+    /// assert!(budget.waits_for_reservations());
+    /// budget.spent = 10;
+    /// assert!(!budget.waits_for_reservations());
+    /// ```
+    pub const fn waits_for_reservations(&self) -> bool {
+        self.spent.saturating_add(self.requested) <= self.limit
+    }
+}
+
 impl fmt::Display for ExhaustedBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ExhaustedBudget { budget, scope, unit, spent, reserved, limit, requested, .. } = self;

@@ -141,7 +141,9 @@ pub use crate::handle::run_as::RunAs;
 pub use crate::handle::session_handle::SessionHandle;
 pub use crate::log::compare::{Comparison, FirstDifference, compare};
 pub use crate::ports::{AgentArchive, ArchiveError, ShortIds, SystemClock, WallClock};
-pub use crate::record::events::{RECORD_FORMAT, exit_of, failure, is_left_to_person, is_unfinished};
+pub use crate::record::events::{
+    RECORD_FORMAT, exhausted_budget, exit_of, failure, is_left_to_person, is_unfinished,
+};
 pub use crate::record::report::{REPORT_FORMAT, RunReport, RunStatus};
 pub use crate::recovery::recover::RecoverOptions;
 pub use crate::recovery::unattended::UnattendedSession;

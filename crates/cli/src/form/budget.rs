@@ -41,6 +41,8 @@ pub(crate) struct BudgetForm {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BudgetScopeForm {
+    /// Each run has its own.
+    Run,
     /// Each session has its own.
     Session,
     /// The sessions of a user.
@@ -89,6 +91,14 @@ pub(crate) fn budgets(forms: &[BudgetForm], faults: &mut FaultCollector) -> Vec<
         });
     }
     budgets
+}
+
+/// Reports budgets of an agent inside of a graph: its requests are those of the graph's runs, so that they would hold nothing.
+pub(crate) fn report_misplaced(forms: &[BudgetForm], faults: &mut FaultCollector) {
+    if !forms.is_empty() {
+        let words = "unsupported budgets: a graph's budgets count the requests of its agents; declare them in the graph file";
+        faults.add(&["budgets"], words);
+    }
 }
 
 impl BudgetForm {
@@ -148,6 +158,7 @@ impl BudgetForm {
                     faults.add(&["group"], "`group` takes the place of `scope`: remove one of them");
                 }
                 match scope {
+                    Some(BudgetScopeForm::Run) => BudgetScope::Run,
                     Some(BudgetScopeForm::Session) => BudgetScope::Session,
                     Some(BudgetScopeForm::User) => BudgetScope::User,
                     Some(BudgetScopeForm::App) | None => BudgetScope::App,

@@ -82,3 +82,39 @@ when_exhausted = "stop"
         exit 2
     "#]]);
 }
+
+/// A limit that holds nothing must not look like one.
+#[test]
+fn budgets_of_agents_inside_of_a_graph_are_faults() {
+    let room = Room::new("", "");
+    room.write("inner.toml", "instructions = \"Hi.\"\n\n[[budgets]]\nname = \"inner\"\nrequests = 5\n");
+    room.write(
+        "g.toml",
+        r#"edges = [{ from = "START", to = "a" }, { from = "a", to = "b" }, { from = "b", to = "END" }]
+
+[[budgets]]
+name = "whole"
+requests = 5
+
+[nodes.a]
+agent = "inner.toml"
+
+[nodes.b.agent]
+instructions = "Hi."
+budgets = [{ name = "inline", requests = 5 }]
+"#,
+    );
+    room.check("check g.toml", expect![[r#"
+        g.toml:8:1: invalid file inner.toml
+        g.toml:12:1: unsupported budgets: a graph's budgets count the requests of its agents; declare them in the graph file
+        inner.toml:3:3: unsupported budgets: a graph's budgets count the requests of its agents; declare them in the graph file
+        exit 2
+    "#]]);
+    // Alone, its budgets hold.
+    room.check(
+        "check inner.toml",
+        expect![[r#"
+        inner.toml: ok
+    "#]],
+    );
+}

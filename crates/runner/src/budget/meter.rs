@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Event, EventKind, MeterError, MeteredRequest, RequestEnd, RequestMeter};
 use stepfold_session_scopes::{
-    BudgetBalance, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionStore, SettleOpen,
-    SettleSpend, bounded_id,
+    BudgetBalance, InvocationId, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionStore,
+    SettleOpen, SettleSpend, bounded_id,
 };
 use stepfold_state_core::chat::Usage;
 
-use super::policy::ReservedPart;
+use super::policy::{ReservedPart, Spender};
 use crate::access::backoff::retried;
 use crate::core::runner_core::RunnerCore;
 use crate::session::local_session::LocalSession;
@@ -50,6 +50,7 @@ struct MeteredRequests {
 pub(crate) struct RunMeter {
     runner: Arc<RunnerCore>,
     local: Arc<LocalSession>,
+    run: InvocationId,
     requests: Mutex<MeteredRequests>,
     /// Whether the run has reserved before.
     has_reserved: AtomicBool,
@@ -57,10 +58,15 @@ pub(crate) struct RunMeter {
 
 impl RunMeter {
     /// The meter of a run, if the runner has budgets.
-    pub(crate) fn of(runner: &Arc<RunnerCore>, local: &Arc<LocalSession>) -> Option<Arc<Self>> {
+    pub(crate) fn of(
+        runner: &Arc<RunnerCore>,
+        local: &Arc<LocalSession>,
+        run: &InvocationId,
+    ) -> Option<Arc<Self>> {
         let meter = || RunMeter {
             runner: Arc::clone(runner),
             local: Arc::clone(local),
+            run: run.clone(),
             requests: Mutex::default(),
             has_reserved: AtomicBool::new(false),
         };
@@ -69,6 +75,10 @@ impl RunMeter {
 
     fn requests(&self) -> MutexGuard<'_, MeteredRequests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spender(&self) -> Spender<'_> {
+        Spender { key: &self.local.key, run: &self.run }
     }
 
     /// Settles what a dead worker has left open in the session, whose claim this one holds.
@@ -126,7 +136,7 @@ impl RunMeter {
         self.settle_left_at(request.place).await;
         let key = &self.local.key;
         let now = self.runner.clock.now();
-        let estimate = self.runner.budgets.estimate(request, key, now)?;
+        let estimate = self.runner.budgets.estimate(request, self.spender(), now)?;
         let token = self.local.claim.token();
         let id = format!("{key}/{}.{}", token.unwrap_or_default(), self.runner.ids.next());
         let id = ReservationId::new(bounded_id(id)).map_err(|error| MeterError::Failed(Box::new(error)))?;
@@ -180,7 +190,7 @@ impl RunMeter {
             SessionError::BudgetExhausted { budget, settled, reserved, .. } => {
                 match parts.iter().find(|part| part.id == budget) {
                     Some(part) => {
-                        let exhausted = part.exhausted(&self.local.key, settled, reserved);
+                        let exhausted = part.exhausted(self.spender(), settled, reserved);
                         MeterError::Exhausted(Box::new(exhausted))
                     }
                     None => MeterError::Failed(format!("unknown budget {budget}").into()),

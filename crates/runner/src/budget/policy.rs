@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{BudgetUnit, ExhaustedBudget, MeterError, MeteredRequest};
 use stepfold_session_scopes::{
-    BudgetAmount, BudgetId, MAX_BUDGET_AMOUNT, SessionError, SessionKey, SpendAmounts, Timestamp, bounded_id,
+    BudgetAmount, BudgetId, InvocationId, MAX_BUDGET_AMOUNT, SessionError, SessionKey, SpendAmounts,
+    Timestamp, bounded_id,
 };
 use stepfold_state_core::chat::{Cost, Message, Price, Prices, ToolSpec, Usage};
 use stepfold_trim::{ApproximateTokens, TokenCounter};
@@ -18,6 +19,9 @@ const OUTPUT_ESTIMATE: u64 = 4_096;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BudgetScope {
+    /// Each run has its own, with the runs inside of it. A run that is resumed goes on with what it has left; the next
+    /// message begins another.
+    Run,
     /// Each session has its own.
     Session,
     /// The sessions of a user in the runner's app.
@@ -166,9 +170,11 @@ impl Budget {
     }
 
     /// The counter of this budget in a window.
-    fn id(&self, key: &SessionKey, window: &CurrentWindow) -> Result<BudgetId, SessionError> {
+    fn id(&self, spender: Spender<'_>, window: &CurrentWindow) -> Result<BudgetId, SessionError> {
+        let Spender { key, run } = spender;
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
         let sharers = match &self.scope {
+            BudgetScope::Run => vec!["run", app, user, id, run.as_str()],
             BudgetScope::Session => vec!["session", app, user, id],
             BudgetScope::User => vec!["user", app, user],
             BudgetScope::App => vec!["app", app],
@@ -179,14 +185,22 @@ impl Budget {
         BudgetId::new(bounded_id(name.to_string()))
     }
 
-    fn shared_by(&self, key: &SessionKey) -> String {
+    fn shared_by(&self, Spender { key, run }: Spender<'_>) -> String {
         match &self.scope {
+            BudgetScope::Run => format!("run {run}"),
             BudgetScope::Session => format!("session {}", key.id),
             BudgetScope::User => format!("user {}", key.user),
             BudgetScope::App => format!("app {}", key.app),
             BudgetScope::Group(group) => format!("group {group}"),
         }
     }
+}
+
+/// The run that makes a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Spender<'a> {
+    pub(crate) key: &'a SessionKey,
+    pub(crate) run: &'a InvocationId,
 }
 
 /// The budgets of a runner, its prices and its counter of tokens.
@@ -225,11 +239,11 @@ impl BudgetPolicies {
     pub(crate) fn estimate(
         &self,
         request: MeteredRequest<'_>,
-        key: &SessionKey,
+        spender: Spender<'_>,
         at: Timestamp,
     ) -> Result<RequestEstimate, MeterError> {
         let input = self.input_tokens(request);
-        let of = |budget: &Budget| self.part(budget, (request, input), key, at);
+        let of = |budget: &Budget| self.part(budget, (request, input), spender, at);
         let parts: Vec<ReservedPart> = self.budgets.iter().map(of).collect::<Result<_, _>>()?;
         let output = self.budgets.iter().map(|budget| output_tokens(budget, request)).max().unwrap_or(0);
         let price = self.prices.price(request.model).copied();
@@ -241,11 +255,11 @@ impl BudgetPolicies {
         &self,
         budget: &Budget,
         (request, input): (MeteredRequest<'_>, u64),
-        key: &SessionKey,
+        spender: Spender<'_>,
         at: Timestamp,
     ) -> Result<ReservedPart, MeterError> {
         let window = budget.window.at(at).map_err(refused)?;
-        let id = budget.id(key, &window).map_err(refused)?;
+        let id = budget.id(spender, &window).map_err(refused)?;
         let output = output_tokens(budget, request);
         let price = self.prices.price(request.model).copied().or(budget.unknown_price);
         let amount = match (budget.unit, &price) {
@@ -301,9 +315,9 @@ impl ReservedPart {
     }
 
     /// The question of a run that does not fit.
-    pub(crate) fn exhausted(&self, key: &SessionKey, settled: u64, reserved: u64) -> ExhaustedBudget {
+    pub(crate) fn exhausted(&self, spender: Spender<'_>, settled: u64, reserved: u64) -> ExhaustedBudget {
         let Budget { name, unit, limit, .. } = &self.budget;
-        let mut exhausted = ExhaustedBudget::new(&**name, self.budget.shared_by(key), *unit, *limit);
+        let mut exhausted = ExhaustedBudget::new(&**name, self.budget.shared_by(spender), *unit, *limit);
         (exhausted.spent, exhausted.reserved, exhausted.requested) = (settled, reserved, self.amount);
         exhausted.until = self.until.map(Into::into);
         exhausted.pauses = self.budget.when_exhausted == WhenExhausted::Pause;

@@ -113,7 +113,10 @@ async fn a_run_that_is_dropped_while_it_reserves_leaves_nothing() {
     let store = Losing::from(0, true);
     let rest = async |_: NodeContext| Ok::<_, NodeError>(Update::new().say("done without"));
     let graph = Graph::builder("clerk")
-        .node("slow", Node::agent(script("assistant: never")).timeout(Duration::from_secs(5)).on_error("rest"))
+        .node(
+            "slow",
+            Node::agent(script("assistant: never")).timeout(Duration::from_secs(5)).on_error("rest"),
+        )
         .node("rest", Node::new(rest))
         .chain([START, "slow", END])
         .edge("rest", END)

@@ -16,6 +16,7 @@
 mod approval_law;
 mod approved_inputs;
 mod budget_crashes;
+mod budget_law;
 mod budgets;
 mod busy;
 mod changes;

@@ -274,10 +274,7 @@ fn session_values(key: &SessionKey) -> [SqlValue<'_>; 3] {
     [SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str()), SqlValue::Text(id.as_str())]
 }
 
-async fn settle_all_at_estimates(
-    rows: &mut impl RunBudgetSql,
-    open: &[SqlRow],
-) -> Result<u64, SessionError> {
+async fn settle_all_at_estimates(rows: &mut impl RunBudgetSql, open: &[SqlRow]) -> Result<u64, SessionError> {
     let (mut settled, mut moved) = (0, MovedAmounts::new());
     for row in open {
         let at_estimate = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);

@@ -38,8 +38,8 @@ use crate::scope::{ByScope, by_scope};
 use crate::session::{RewindMark, ScopeValues, Session};
 use crate::store::{
     AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession, GetSession,
-    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession, SettleOpen, WriteOrigin,
-    WriteScope,
+    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession, SettleOpen,
+    WriteOrigin, WriteScope,
 };
 use crate::time::Timestamp;
 

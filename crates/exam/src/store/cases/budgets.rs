@@ -11,8 +11,8 @@ use stepfold_session_scopes::{
     AppId, BudgetAmount, BudgetBalance, BudgetId, ReservationId, SessionError, SessionKey, UserId,
 };
 use stepfold_session_scopes::{
-    AppendEvent, DeleteSession, ForkSession, ListSpend, ReadBudgets, ReservationEnd, ReserveSpend, RewindSession,
-    SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
+    AppendEvent, DeleteSession, ForkSession, ListSpend, ReadBudgets, ReservationEnd, ReserveSpend,
+    RewindSession, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
 };
 use stepfold_session_scopes::{Author, EventId, Expected, InvocationId};
 
