@@ -11,7 +11,8 @@ use stepfold_state_core::chat::{ChatRequest, Cost, Usage};
 /// Meters the requests to models of a run and of all runs inside of it: replies, repairs of output, summaries.
 ///
 /// Implemented by hosts with budgets; the driver calls it. Each request is [admitted](RequestMeter::admit) before it is
-/// sent, and has one [end](RequestMeter::end); none if the driver is dropped meanwhile. At one place in a run, one
+/// sent, and has one [end](RequestMeter::end); none if the driver is dropped meanwhile. So does each attempt of a layer that
+/// [repeats](stepfold_state_core::chat::NextAttempt) requests or falls back to other models. At one place in a run, one
 /// request is under way at a time. A replay sends no requests, so it calls no meter.
 ///
 /// # Examples

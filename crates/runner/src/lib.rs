@@ -122,7 +122,10 @@ pub use stepfold_session_scopes as session_scopes;
 
 pub use crate::access::decision_lookup::RecordedDecision;
 pub use crate::access::unfinished_run::RunInEvents;
-pub use crate::budget::{Budget, BudgetError, BudgetScope, BudgetWindow, WhenExhausted};
+pub use crate::budget::{
+    Budget, BudgetError, BudgetScope, BudgetWindow, SpendGroup, SpendQuery, SpendReport, SpendSum,
+    WhenExhausted,
+};
 pub use crate::builder::RunnerBuilder;
 pub use crate::core::load::RunnerLoad;
 pub use crate::core::runner_core::Runner;

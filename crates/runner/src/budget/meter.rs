@@ -9,11 +9,11 @@ use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Event, EventKind, MeterError, MeteredRequest, RequestEnd, RequestMeter};
 use stepfold_session_scopes::{
     BudgetBalance, InvocationId, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionStore,
-    SettleOpen, SettleSpend, bounded_id,
+    SettleOpen, SettleSpend, Timestamp, bounded_id,
 };
 use stepfold_state_core::chat::Usage;
 
-use super::policy::{ReservedPart, Spender};
+use super::policy::{MeteredReply, ReservedPart, Spender};
 use crate::access::backoff::retried;
 use crate::core::runner_core::RunnerCore;
 use crate::session::local_session::LocalSession;
@@ -26,6 +26,7 @@ struct OpenRequest {
     id: ReservationId,
     model: Arc<str>,
     parts: Arc<[ReservedPart]>,
+    at: Timestamp,
     /// Whether the store has answered that it is reserved. It is not sent before.
     is_admitted: bool,
 }
@@ -148,8 +149,8 @@ impl RunMeter {
             reserve = reserve.settling_earlier_claims();
         }
         let parts: Arc<[ReservedPart]> = estimate.parts.into();
-        let open =
-            OpenRequest { id, model: request.model.into(), parts: Arc::clone(&parts), is_admitted: false };
+        let (model, parts_open) = (request.model.into(), Arc::clone(&parts));
+        let open = OpenRequest { id, model, parts: parts_open, at: now, is_admitted: false };
         // NOTE: noted before the store is asked: a run that is dropped meanwhile releases it.
         self.requests().open.insert(request.place.to_vec(), open);
         let reserved = retried(|| self.runner.store.reserve(reserve.clone())).await;
@@ -214,11 +215,9 @@ impl RunMeter {
 
     /// The settlement of a reply.
     fn reply(&self, open: OpenRequest, model: Option<&str>, usage: &Usage) -> SettleSpend {
-        let OpenRequest { id, model: asked, parts, .. } = open;
-        // NOTE: providers report names without their own, which the table of prices may not have.
-        let budgets = &self.runner.budgets;
-        let answered = model.filter(|model| budgets.prices.price(model).is_some()).unwrap_or(&asked);
-        let end = match budgets.actual(&parts, answered, usage) {
+        let OpenRequest { id, model: asked, parts, at, .. } = open;
+        let reply = MeteredReply { parts: &parts, asked: &asked, answered: model, usage, at };
+        let end = match self.runner.budgets.actual(&reply) {
             Some((amounts, actual)) => {
                 ReservationEnd::Actual { amounts, model: model.map(Into::into), actual }
             }

@@ -17,6 +17,7 @@ mod approval_law;
 mod approved_inputs;
 mod budget_crashes;
 mod budget_law;
+mod budget_requests;
 mod budgets;
 mod busy;
 mod changes;
