@@ -169,12 +169,12 @@ async fn child() {
     runner.shutdown(Duration::ZERO).await;
 }
 
-/// Begins the run of a session, if it has none; whether it has ended.
+/// Begins the run of a session, under a key, or continues it; whether it has ended. A run that waits is left to recovery.
 async fn advance(runner: &Runner, id: &str) -> bool {
     let session = runner.session("ada", id).await.unwrap();
     match session.last_run().await.unwrap() {
         // Another process may work in it; then a later look finds its end.
-        None => drop(session.run("hello").await),
+        None => drop(session.run_as("hello", "hello").await),
         Some(run) => return run.exit().is_some(),
     }
     false
