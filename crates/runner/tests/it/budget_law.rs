@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,7 @@ use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelParams, ReplyStream, Role, Usage,
 };
 use stepfold_trim::token_counter;
+use tokio::time::Instant;
 
 use crate::crash::server::server;
 use crate::crash::store::open;

@@ -155,7 +155,7 @@ async fn an_exhausted_run_pauses_before_the_request_and_continues_under_a_higher
         assert!(stored.claim.is_none(), "{:?}", stored.claim);
         let asked: Vec<_> =
             stored.events.iter().filter_map(|committed| exhausted_budget(&committed.event)).collect();
-        assert_eq!(asked, [question.clone()]);
+        assert_eq!(asked, std::slice::from_ref(question));
         few.session("bob", "s1").await.unwrap().run("hello").await.unwrap();
         // It is raised in another process; the run continues with the very request.
         let more = runner(agent(model.clone()), &store).budget(of_user(1_000)).build();
