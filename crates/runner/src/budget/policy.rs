@@ -19,7 +19,7 @@ const OUTPUT_ESTIMATE: u64 = 4_096;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BudgetScope {
-    /// Each run has its own, with the runs inside of it. A run that is resumed goes on with what it has left; the next
+    /// Each run has its own, with the runs inside of it. A run that is resumed continues with what it has left; the next
     /// message begins another.
     Run,
     /// Each session has its own.

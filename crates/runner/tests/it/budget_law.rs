@@ -119,6 +119,7 @@ impl ChatModel for Slow {
         ReplyStream::new(futures_util::stream::unfold(0, move |sent| async move {
             let chunk = match sent {
                 0 => {
+                    // tidy: allow sleep, because processes are to die while the model works.
                     tokio::time::sleep(pause).await;
                     Chunk::Text("done".to_owned())
                 }
@@ -165,6 +166,7 @@ async fn child() {
         }
         // Those of other processes as well: whichever continues a run settles what it finds.
         runner.recover(RecoverOptions::new().once()).await.unwrap();
+        // tidy: allow sleep, because other processes are at work and the clock jumps meanwhile.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     runner.shutdown(Duration::ZERO).await;
@@ -211,6 +213,7 @@ async fn kill_until_all_end(store: &AnyStore, parts: &[Part], size: Size) -> (us
     let mut children: Vec<Option<Child>> = parts.iter().map(|part| Some(part.start())).collect();
     let (mut kills, mut days, mut last_kill) = (0, 0, Instant::now());
     while children.iter().any(Option::is_some) {
+        // tidy: allow sleep, because it looks at the balances of other processes again and again.
         tokio::time::sleep(Duration::from_millis(10)).await;
         for balance in balances(store, days).await {
             let sum = balance.settled + balance.reserved;
