@@ -25,6 +25,8 @@ pub(crate) struct BudgetForm {
     pub(crate) group: Option<String>,
     /// The time for which it counts: for ever by default.
     pub(crate) window: BudgetWindowForm,
+    /// The hours until now for which it counts, a rolling window: in place of `window`.
+    pub(crate) hours: Option<u32>,
     /// The time zone of the window, such as `Europe/Berlin`; UTC by default.
     pub(crate) time_zone: Option<String>,
     /// The share of the limit from which a warning is logged, as in `0.8`.
@@ -168,6 +170,18 @@ impl BudgetForm {
     }
 
     fn window(&self, faults: &mut FaultCollector) -> BudgetWindow {
+        if let Some(hours) = self.hours {
+            if self.window != BudgetWindowForm::Ever || self.time_zone.is_some() {
+                faults.add(
+                    &["hours"],
+                    "`hours` takes the place of `window` and `time_zone`: remove one of them",
+                );
+            }
+            if hours == 0 {
+                faults.add(&["hours"], "invalid window: must be at least one hour");
+            }
+            return BudgetWindow::hours(hours);
+        }
         let zone = self.time_zone.as_deref().unwrap_or("UTC");
         let window = match self.window {
             BudgetWindowForm::Ever => {

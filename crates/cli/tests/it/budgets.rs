@@ -67,6 +67,17 @@ usd = -1.0
 scope = "user"
 group = "x"
 when_exhausted = "stop"
+
+[[budgets]]
+name = "rolling"
+requests = 5
+hours = 5
+window = "day"
+
+[[budgets]]
+name = "none"
+requests = 5
+hours = 0
 "#,
     );
     room.check("check f.toml", expect![[r#"
@@ -79,6 +90,8 @@ when_exhausted = "stop"
         f.toml:25:1: invalid limit: must be zero or more dollars
         f.toml:27:1: `group` takes the place of `scope`: remove one of them
         f.toml:28:1: expected one of pause, fail
+        f.toml:33:1: `hours` takes the place of `window` and `time_zone`: remove one of them
+        f.toml:39:1: invalid window: must be at least one hour
         exit 2
     "#]]);
 }

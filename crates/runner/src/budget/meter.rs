@@ -141,7 +141,7 @@ impl RunMeter {
         let token = self.local.claim.token();
         let id = format!("{key}/{}.{}", token.unwrap_or_default(), self.runner.ids.next());
         let id = ReservationId::new(bounded_id(id)).map_err(|error| MeterError::Failed(Box::new(error)))?;
-        let amounts = estimate.parts.iter().map(ReservedPart::amount_within_limit);
+        let amounts = estimate.parts.iter().flat_map(ReservedPart::amounts_within_limit);
         let mut reserve = ReserveSpend::new(id.clone(), key.clone(), request.model, estimate.estimate, now)
             .under_claim(token, now.after(self.runner.claims.duration))
             .with(amounts);

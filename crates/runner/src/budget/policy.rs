@@ -10,7 +10,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::{Cost, Message, Price, PriceSource, Prices, ToolSpec, Usage};
 use stepfold_trim::{ApproximateTokens, TokenCounter};
 
-use super::window::{BudgetError, BudgetWindow, CurrentWindow};
+use super::window::{BudgetError, BudgetWindow, RollingParts};
 
 /// The tokens of output that count for a request without a maximum, unless the budget says otherwise.
 const OUTPUT_ESTIMATE: u64 = 4_096;
@@ -170,7 +170,7 @@ impl Budget {
     }
 
     /// The counter of this budget in a window.
-    fn id(&self, spender: Spender<'_>, window: &CurrentWindow) -> Result<BudgetId, SessionError> {
+    fn id(&self, spender: Spender<'_>, window: &str) -> Result<BudgetId, SessionError> {
         let Spender { key, run } = spender;
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
         let sharers = match &self.scope {
@@ -181,7 +181,7 @@ impl Budget {
             BudgetScope::Group(group) => vec!["group", group],
         };
         // NOTE: as JSON, so that no name can be taken for another one with separators in it.
-        let name = serde_json::json!([sharers, &*self.name, self.unit.as_str(), window.name]);
+        let name = serde_json::json!([sharers, &*self.name, self.unit.as_str(), window]);
         BudgetId::new(bounded_id(name.to_string()))
     }
 
@@ -226,6 +226,8 @@ pub(crate) struct ReservedPart {
     pub(crate) budget: Budget,
     pub(crate) id: BudgetId,
     pub(crate) amount: u64,
+    /// Of a rolling window: its id as a whole, and those of its other parts.
+    rolling: Option<(BudgetId, Vec<BudgetId>)>,
     until: Option<Timestamp>,
 }
 
@@ -259,7 +261,14 @@ impl BudgetPolicies {
         at: Timestamp,
     ) -> Result<ReservedPart, MeterError> {
         let window = budget.window.at(at).map_err(refused)?;
-        let id = budget.id(spender, &window).map_err(refused)?;
+        let id = budget.id(spender, &window.name).map_err(refused)?;
+        let rolling = match window.rolling {
+            None => None,
+            Some(RollingParts { whole, beside }) => {
+                let beside: Result<_, _> = beside.iter().map(|part| budget.id(spender, part)).collect();
+                Some((budget.id(spender, &whole).map_err(refused)?, beside.map_err(refused)?))
+            }
+        };
         let output = output_tokens(budget, request);
         let amount = match budget.unit {
             BudgetUnit::Requests => 1,
@@ -273,7 +282,7 @@ impl BudgetPolicies {
             _ => return Err(MeterError::Failed(format!("unknown unit of budget `{}`", budget.name).into())),
         };
         let amount = amount.min(MAX_BUDGET_AMOUNT);
-        Ok(ReservedPart { budget: budget.clone(), id, amount, until: window.until })
+        Ok(ReservedPart { budget: budget.clone(), id, amount, rolling, until: window.until })
     }
 
     fn input_tokens(&self, request: MeteredRequest<'_>) -> u64 {
@@ -351,8 +360,16 @@ impl ReservedPart {
         self.budget.unknown_price.map(|price| price.cost(usage).nanodollars())
     }
 
-    pub(crate) fn amount_within_limit(&self) -> BudgetAmount {
-        BudgetAmount::new(self.id.clone(), self.amount, self.budget.limit)
+    /// The amount, and nothing in the whole of a rolling window, which all workers have in common.
+    pub(crate) fn amounts_within_limit(&self) -> impl Iterator<Item = BudgetAmount> + use<> {
+        let amount = BudgetAmount::new(self.id.clone(), self.amount, self.budget.limit);
+        let (amount, whole) = match &self.rolling {
+            None => (amount, None),
+            Some((whole, beside)) => {
+                (amount.beside(beside.clone()), Some(BudgetAmount::new(whole.clone(), 0, 0)))
+            }
+        };
+        [amount].into_iter().chain(whole)
     }
 
     /// The question of a run that does not fit.

@@ -254,6 +254,32 @@ async fn the_report_of_a_run_that_waits_names_its_budget() {
     assert_eq!(read.budget.map(|budget| budget.budget), Some("none".to_owned()));
 }
 
+/// Five hours are spent when five hours have passed, whatever the clock says.
+#[tokio::test]
+async fn a_rolling_window_has_no_beginning() {
+    over_stores(async |store| {
+        let (model, clock) = (Metered::new(40), ManualClock::new());
+        let budget = Budget::requests("rolling", 2).each(BudgetWindow::hours(5));
+        let runner = runner(agent(model.clone()), &store).budget(budget).clock(clock.clone()).build();
+        let run = async |id: &str| runner.session("ada", id).await.unwrap().run("hello").await.unwrap();
+        run("s1").await;
+        clock.advance(Duration::from_secs(4 * 3_600));
+        run("s2").await;
+        let outcome = run("s3").await;
+        assert_eq!((exhausted(&outcome).spent, exhausted(&outcome).limit), (2, 2));
+        // The first has left, the second has not.
+        clock.advance(Duration::from_secs(2 * 3_600));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 3);
+        let outcome = run("s4").await;
+        assert_eq!(exhausted(&outcome).spent, 2);
+        clock.advance(Duration::from_secs(4 * 3_600));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 4);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_paused_run_can_be_abandoned() {
     over_stores(async |store| {

@@ -24,6 +24,15 @@ impl MemoryBudgets {
         BudgetBalance::new(budget.clone(), settled, reserved)
     }
 
+    /// The sums of a budget with the other parts of its window.
+    fn window(&self, part: &BudgetAmount) -> BudgetBalance {
+        let beside = part.beside.iter().map(|budget| self.balance(budget));
+        beside.fold(self.balance(&part.budget), |sums, other| {
+            let (settled, reserved) = (sums.settled + other.settled, sums.reserved + other.reserved);
+            BudgetBalance::new(sums.budget, settled, reserved)
+        })
+    }
+
     pub(super) fn balances(&self, request: &ReadBudgets) -> Vec<BudgetBalance> {
         request.budgets.iter().map(|budget| self.balance(budget)).collect()
     }
@@ -34,8 +43,8 @@ impl MemoryBudgets {
             self.settle_where(|record, of| record.key == key && of != token);
         }
         if !self.requests.contains_key(&id) {
-            for BudgetAmount { budget, amount, limit } in &amounts {
-                let found = self.balance(budget);
+            for part @ BudgetAmount { amount, limit, .. } in &amounts {
+                let found = self.window(part);
                 if found.settled.saturating_add(found.reserved).saturating_add(*amount) > *limit {
                     return Err(SessionError::budget_exhausted(found, *amount, *limit));
                 }
@@ -46,7 +55,7 @@ impl MemoryBudgets {
             let record = SpendRecord::new(id.clone(), key, at, model, SpendState::Reserved, estimate);
             self.requests.insert(id, (record, token, amounts.clone()));
         }
-        Ok(amounts.iter().map(|part| self.balance(&part.budget)).collect())
+        Ok(amounts.iter().map(|part| self.window(part)).collect())
     }
 
     /// Ends a reservation; returns whether it was open.

@@ -11,8 +11,8 @@ use super::lineage::{from_db, to_db};
 use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, ReservationId, SessionId, SessionKey, UserId};
 use crate::store::{
-    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd, ReserveSpend,
-    SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, ReadBudgets, ReservationEnd,
+    ReserveSpend, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
 };
 use crate::time::Timestamp;
 
@@ -42,6 +42,9 @@ statements! {
         ON CONFLICT (budget) DO UPDATE SET reserved = stepfold_budgets.reserved + $2 \
         WHERE stepfold_budgets.settled + stepfold_budgets.reserved + $2 <= $3 RETURNING settled, reserved";
     BALANCE = "SELECT settled, reserved FROM stepfold_budgets WHERE budget = $1";
+    // NOTE: a list of parameters, since the databases have no form for one of any length in common.
+    WINDOW = "SELECT CAST(COALESCE(SUM(settled), 0) AS BIGINT), CAST(COALESCE(SUM(reserved), 0) AS BIGINT) \
+        FROM stepfold_budgets WHERE budget IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
     SETTLE = "UPDATE stepfold_spend SET state = $1, model = COALESCE(CAST($2 AS TEXT), model), \
         input_tokens = COALESCE(CAST($3 AS BIGINT), input_tokens), \
         output_tokens = COALESCE(CAST($4 AS BIGINT), output_tokens), \
@@ -130,11 +133,32 @@ pub(crate) async fn reserve(
     for part in &request.amounts {
         balances.push(if is_repeat { balance(rows, &part.budget).await? } else { add(rows, part).await? });
     }
+    // NOTE: after all rows are locked: workers that reserve in other parts of a window have a row in common with these.
+    for (part, found) in request.amounts.iter().zip(&mut balances).filter(|(part, _)| !part.beside.is_empty())
+    {
+        let (settled, reserved) = beside(rows, part).await?;
+        (found.settled, found.reserved) =
+            (found.settled.saturating_add(settled), found.reserved.saturating_add(reserved));
+        if !is_repeat && found.settled.saturating_add(found.reserved) > part.limit {
+            found.reserved = found.reserved.saturating_sub(part.amount);
+            return Err(SessionError::budget_exhausted(found.clone(), part.amount, part.limit));
+        }
+    }
     Ok(balances)
 }
 
+/// What is settled and reserved in the other parts of a rolling window.
+async fn beside(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<(u64, u64), SessionError> {
+    let named = part.beside.iter().map(BudgetId::as_str).chain(std::iter::repeat(""));
+    let values: Vec<SqlValue<'_>> = named.take(MAX_WINDOW_PARTS).map(SqlValue::Text).collect();
+    match rows.rows(WINDOW, &values).await?.first() {
+        Some(row) => Ok((from_db(row.int(0)?), from_db(row.int(1)?))),
+        None => Ok((0, 0)),
+    }
+}
+
 async fn add(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<BudgetBalance, SessionError> {
-    let BudgetAmount { budget, amount, limit } = part;
+    let BudgetAmount { budget, amount, limit, .. } = part;
     let values =
         [SqlValue::Text(budget.as_str()), SqlValue::Int(to_db(*amount)), SqlValue::Int(to_db(*limit))];
     match rows.rows(RESERVE, &values).await?.first() {

@@ -31,12 +31,27 @@ pub struct BudgetAmount {
     pub amount: u64,
     /// The limit of the budget.
     pub limit: u64,
+    /// Other parts of a rolling window: what is settled and reserved in them counts towards the limit as well.
+    pub beside: Vec<BudgetId>,
 }
+
+/// The maximum number of [other parts](BudgetAmount::beside) of a rolling window. Further ones do not count.
+pub const MAX_WINDOW_PARTS: usize = 16;
 
 impl BudgetAmount {
     /// An amount in a budget with this limit, in the budget's unit.
     pub fn new(budget: BudgetId, amount: u64, limit: u64) -> Self {
-        BudgetAmount { budget, amount: amount.min(MAX_BUDGET_AMOUNT), limit: limit.min(MAX_BUDGET_AMOUNT) }
+        let (amount, limit) = (amount.min(MAX_BUDGET_AMOUNT), limit.min(MAX_BUDGET_AMOUNT));
+        BudgetAmount { budget, amount, limit, beside: Vec::new() }
+    }
+
+    /// Sets the other parts of a rolling window, at most [`MAX_WINDOW_PARTS`]. Workers whose clocks differ reserve in
+    /// different parts at the same time: for a limit that holds, each reserves nothing in a budget that all have in common as
+    /// well.
+    #[must_use]
+    pub fn beside(mut self, parts: impl IntoIterator<Item = BudgetId>) -> Self {
+        self.beside = parts.into_iter().take(MAX_WINDOW_PARTS).collect();
+        self
     }
 }
 

@@ -28,6 +28,8 @@ cases! {
     a_deleted_session_leaves_no_open_reservation,
     a_rewound_session_leaves_no_open_reservation,
     the_first_reservation_under_a_claim_settles_those_of_earlier_claims,
+    the_parts_of_a_rolling_window_count_together,
+    reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit,
     sixty_four_reservations_at_once_never_exceed_the_limit,
     a_fork_inherits_no_spend_and_a_rewind_refunds_none,
     spend_is_listed_in_pages,
@@ -251,6 +253,61 @@ async fn the_first_reservation_under_a_claim_settles_those_of_earlier_claims(
     context.store.reserve(unclaimed.settling_earlier_claims()).await?;
     context.store.reserve(first).await?;
     ensure_eq!(context.sums("day").await?, (25, 35));
+    Ok(())
+}
+
+impl CaseContext {
+    /// An amount in a part of a window with a limit of 100, beside others; and nothing in what they have in common.
+    fn in_window(
+        &self,
+        key: &SessionKey,
+        id: &str,
+        part: &str,
+        beside: &[&str],
+    ) -> Result<ReserveSpend, SessionError> {
+        let beside: Result<Vec<_>, SessionError> = beside.iter().map(|name| self.budget(name)).collect();
+        let amount = BudgetAmount::new(self.budget(part)?, 10, 100).beside(beside?);
+        let common = BudgetAmount::new(self.budget("window")?, 0, 0);
+        Ok(self.reserving(key, id, &[])?.with([amount, common]))
+    }
+}
+
+async fn the_parts_of_a_rolling_window_count_together(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    context.reserve(&key, "r1", &[("part1", 60, 100)]).await?;
+    context.store.settle(context.settling("r1", &[("part1", 50)])?).await?;
+    context.reserve(&key, "r2", &[("part2", 30, 100)]).await?;
+    let fits = context.in_window(&key, "r3", "part3", &["part1", "part2", "part4"])?;
+    for _ in 0..2 {
+        let made = context.store.reserve(fits.clone()).await?;
+        ensure!(made.contains(&BudgetBalance::new(context.budget("part3")?, 50, 40)), "{made:?}");
+    }
+    let next = context.in_window(&key, "r4", "part3", &["part1", "part2", "part4"])?;
+    context.store.reserve(next).await?;
+    ensure_error!(
+        context.store.reserve(context.in_window(&key, "r5", "part4", &["part1", "part2", "part3"])?).await,
+        SessionError::BudgetExhausted { settled: 50, reserved: 50, limit: 100, requested: 10, .. }
+    );
+    ensure_eq!(context.sums("part4").await?, (0, 0));
+    // The first part has left the window.
+    context.store.reserve(context.in_window(&key, "r5", "part4", &["part2", "part3"])?).await?;
+    Ok(())
+}
+
+async fn reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit(
+    context: CaseContext,
+) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    let requests: Result<Vec<_>, SessionError> = (0..64)
+        .map(|index| {
+            let parts = if index % 2 == 0 { ("part1", "part2") } else { ("part2", "part1") };
+            context.in_window(&key, &format!("r{index}"), parts.0, &[parts.1])
+        })
+        .collect();
+    let made = join_all(requests?.into_iter().map(|request| context.store.reserve(request))).await;
+    ensure_eq!(made.iter().filter(|result| result.is_ok()).count(), 10);
+    let (one, other) = (context.sums("part1").await?, context.sums("part2").await?);
+    ensure_eq!(one.1 + other.1, 100);
     Ok(())
 }
 
