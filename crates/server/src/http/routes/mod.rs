@@ -80,13 +80,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
             matches!(operation.id, "send" | "run" | "decide" | "edit_state" | "edit_results");
         operation.is_heavy = matches!(
             operation.id,
-            "import"
-                | "export"
-                | "compare"
-                | "replay"
-                | "read_prompt_cache"
-                | "check_upgrade"
-                | "read_spend"
+            "import" | "export" | "compare" | "replay" | "read_prompt_cache" | "check_upgrade" | "read_spend"
         );
         operation.is_whole = operation.is_heavy || operation.id == "read_model_step";
     }
